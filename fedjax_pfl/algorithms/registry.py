@@ -99,6 +99,7 @@ LOCAL_SOLVERS = Registry(
     "local",
     sgd="SGD",
     optax="Optax",
+    private_sgd="PrivateSGD",
     to_tolerance="ToTolerance",
 )
 MODELS = Registry(

@@ -16,6 +16,7 @@ from fedjax_pfl.core import (
     checks,
     client_map,
     client_rows,
+    randomness,
     sharding,
     struct,
 )
@@ -496,8 +497,7 @@ class CohortLink:
 
     def _threefry(self, stream: core.Stream, round: Any) -> core.Key:
         """Returns a round's key of JAX's Threefry of 20 rounds, for noise."""
-        words = jax.random.key_data(core.stream_key(self.key, stream, round))
-        return jax.random.wrap_key_data(words, impl="threefry2x32")
+        return randomness.noise_key(core.stream_key(self.key, stream, round))
 
     def _noise_key(self, round: Any) -> core.Key:
         """Returns the key of a round's noise."""

@@ -11,7 +11,7 @@ import optax
 
 from fedjax_pfl import core
 from fedjax_pfl.core import checks, client_rows, sharding, struct
-from fedjax_pfl.engine import cohort_link, privacy
+from fedjax_pfl.engine import cohort_link, local_privacy, privacy
 from fedjax_pfl.local import participation as participations
 from fedjax_pfl.local import schedules
 
@@ -225,6 +225,7 @@ class FederatedProcess:
         self._check_server_optimizer()
         self._check_values(num_clients)
         privacy.check(self)
+        local_privacy.check(self)
         self.algorithm.check_cohort(size)
         if not self.algorithm.aggregates:
             return

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedjax_pfl.core import byte_counts, checks
 from fedjax_pfl.data import statistics
-from fedjax_pfl.engine import privacy, stopping
+from fedjax_pfl.engine import local_privacy, privacy, stopping
 from fedjax_pfl.engine.groups import PlannedGroup
 from fedjax_pfl.results import history
 from fedjax_pfl.results.metrics import mean
@@ -108,6 +108,11 @@ class Recorder:
         self._selected = np.zeros((len(self._points), num_clients), np.int64)
         self._diverged = np.full(len(self._points), -1)
         self._epsilon = _epsilons(planned)
+        self._spending = None
+        if clients is None and local_privacy.solver_of(group.processes[0]) is not None:
+            self._spending = local_privacy.Spending(
+                group.processes, [f.num_train for f in federations]
+            )
         self._rounds: list[int] = []
         self._metrics: list[dict[str, np.ndarray]] = []
         self._evaluated: list[np.ndarray] = []
@@ -125,11 +130,14 @@ class Recorder:
         """Records `count` rounds; leaves of `info` are `[G, segment, ...]`."""
         info = jax.tree.map(lambda leaf: np.asarray(leaf)[:, :count], info)
         active = self.active()
+        spent = {}
+        if self._spending is not None:
+            spent["local_epsilon"] = self._spending.after(self._selected, info.cohort)
         for point in np.flatnonzero(active):
             rows = info.cohort[point].reshape(-1)
             np.add.at(self._selected[point], rows[rows >= 0], 1)
         over = {n: _over_cohort(value) for n, value in info.client.items()}
-        values = over | info.server | _named(info.aggregator)
+        values = over | info.server | _named(info.aggregator) | spent
         values["num_nonfinite"] = info.num_nonfinite
         if self._epsilon is not None:
             values["epsilon"] = self._epsilon[:, start : start + count]

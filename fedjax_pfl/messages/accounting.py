@@ -26,6 +26,7 @@ from fedjax_pfl.core import checks
 __all__ = [
     "check_installed",
     "cyclic_participations",
+    "epsilon_after",
     "epsilons",
     "gaussian_epsilons",
     "poisson_epsilons",
@@ -66,17 +67,8 @@ def gaussian_epsilons(
     Returns:
       `[R]` epsilon, exact; infinite without noise.
     """
-    import dp_accounting  # pyright: ignore[reportMissingImports] (an extra)
-
-    if multiplier == 0:
-        return np.full(len(participations), math.inf)
-    known = {
-        count: dp_accounting.get_epsilon_gaussian(
-            multiplier / _CLIPS / math.sqrt(count), delta
-        )
-        for count in set(participations)
-    }
-    return np.array([known[count] for count in participations], float)
+    each = [epsilon_after(multiplier, delta, 1, 1, n) for n in participations]
+    return np.array(each, float)
 
 
 def epsilons(
@@ -94,23 +86,49 @@ def epsilons(
     Returns:
       `[R]` epsilon after 1, ..., R rounds; infinite without noise.
     """
-    if multiplier == 0 or cohort == num_clients:
-        return gaussian_epsilons(multiplier, delta, range(1, num_rounds + 1))
-    orders, divergences = _fixed_size(multiplier, cohort, num_clients)
-    from dp_accounting import rdp  # pyright: ignore[reportMissingImports]
-
     each = [
-        rdp.compute_epsilon(orders, count * divergences, delta)[0]
+        epsilon_after(multiplier, delta, cohort, num_clients, count)
         for count in range(1, num_rounds + 1)
     ]
     return np.array(each, float)
+
+
+@functools.lru_cache(maxsize=2**16)
+def epsilon_after(
+    multiplier: float, delta: float, size: int, population: int, count: int
+) -> float:
+    """Computes what noisy sums over uniform samples have spent.
+
+    Args:
+      multiplier: z, deviation of the noise in clips, at least 0.
+      delta: in (0, 1).
+      size: members of a sample, drawn without replacement.
+      population: of how many.
+      count: number of sums.
+
+    Returns:
+      Epsilon; infinite without noise, and 0 without sums.
+    """
+    if count == 0:
+        return 0.0
+    if multiplier == 0:
+        return math.inf
+    if size == population:
+        import dp_accounting  # pyright: ignore[reportMissingImports] (an extra)
+
+        sigma = multiplier / _CLIPS / math.sqrt(count)
+        return float(dp_accounting.get_epsilon_gaussian(sigma, delta))
+    from dp_accounting import rdp  # pyright: ignore[reportMissingImports]
+
+    orders, divergences = _fixed_size(multiplier, size, population)
+    return float(rdp.compute_epsilon(orders, count * divergences, delta)[0])
 
 
 @functools.lru_cache(maxsize=1024)
 def _fixed_size(
     multiplier: float, cohort: int, num_clients: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns orders, and the Rényi divergences of one round."""
+    """Returns orders, and the Rényi divergences of one sum."""
     import dp_accounting  # pyright: ignore[reportMissingImports]
     from dp_accounting import dp_event, rdp  # pyright: ignore[reportMissingImports]
 

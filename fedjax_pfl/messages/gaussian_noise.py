@@ -5,8 +5,8 @@ from typing import Any
 import jax
 
 from fedjax_pfl import core
-from fedjax_pfl.core import struct
-from fedjax_pfl.messages.server_noise import KeyOf, ServerNoise, gaussian
+from fedjax_pfl.core import randomness, struct
+from fedjax_pfl.messages.server_noise import KeyOf, ServerNoise
 
 __all__ = ["GaussianNoise"]
 
@@ -38,7 +38,7 @@ class GaussianNoise(ServerNoise):
         Returns:
           Pytree of `[*P]`.
         """
-        return gaussian(key, tree, self.multiplier * scale)
+        return randomness.plus_gaussian(key, tree, self.multiplier * scale)
 
     def in_round(
         self, key_of: KeyOf, round: jax.Array, period: int | None, tree: Any, scale: Any

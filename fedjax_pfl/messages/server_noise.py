@@ -4,13 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from fedjax_pfl import core
 from fedjax_pfl.core import struct
 from fedjax_pfl.messages.encoding import Encoding
 
-__all__ = ["KeyOf", "ServerNoise", "gaussian"]
+__all__ = ["KeyOf", "ServerNoise"]
 
 KeyOf = Callable[[Any], core.Key]
 """Returns the key of a round, of Threefry whatever the run draws with."""
@@ -64,15 +63,3 @@ class ServerNoise:
           Pytree of `[*P]`.
         """
         raise NotImplementedError
-
-
-def gaussian(key: core.Key, tree: Any, deviation: Any) -> Any:
-    """Adds independent Gaussian noise of one deviation `[]` to every number."""
-    leaves, structure = jax.tree.flatten(tree)
-    keys = jax.random.split(key, len(leaves))
-
-    def noisy(key: core.Key, x: jax.Array) -> jax.Array:
-        draw = jax.random.normal(key, x.shape, x.dtype)
-        return x + jnp.asarray(deviation, x.dtype) * draw
-
-    return structure.unflatten(map(noisy, keys, leaves))

@@ -5,8 +5,8 @@ from typing import Any
 import jax
 from jax import lax
 
-from fedjax_pfl.core import loops, struct
-from fedjax_pfl.messages.server_noise import KeyOf, ServerNoise, gaussian
+from fedjax_pfl.core import loops, randomness, struct
+from fedjax_pfl.messages.server_noise import KeyOf, ServerNoise
 
 __all__ = ["TreeNoise"]
 
@@ -47,7 +47,7 @@ class TreeNoise(ServerNoise):
 
         def drawn(round: jax.Array, level: jax.Array, noise: Any, sign: int) -> Any:
             key = jax.random.fold_in(key_of(round), level)
-            return gaussian(key, noise, sign * deviation)
+            return randomness.plus_gaussian(key, noise, sign * deviation)
 
         def without(lower: jax.Array, noise: Any) -> Any:
             end = count - 1 >> lower << lower  # leaves before the end of that node

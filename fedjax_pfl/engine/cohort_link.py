@@ -22,7 +22,7 @@ from fedjax_pfl.core import (
 )
 from fedjax_pfl.core.exchange import ClientView
 from fedjax_pfl.engine import privacy
-from fedjax_pfl.messages import AdaptiveClip, Encoding, ServerNoise
+from fedjax_pfl.messages import AdaptiveClip, ClipNorm, Encoding, ServerNoise
 
 __all__ = ["RECOMPUTE_EVERY", "CohortLink", "cached_mean", "count", "shares"]
 
@@ -297,7 +297,9 @@ class CohortLink:
         for number, (transform, own) in enumerate(
             zip(self.transforms, old, strict=True)
         ):
-            message, own = transform.send(jax.random.fold_in(key, number), own, message)
+            if not (number == 0 and self._clips_once):
+                part = jax.random.fold_in(key, number)
+                message, own = transform.send(part, own, message)
             new.append(own)
         if memory is not None:
             memory = tuple(new)
@@ -308,6 +310,17 @@ class CohortLink:
             upload = dataclasses.replace(upload, within=within)
         upload = dataclasses.replace(upload, message=_moved(message, known, upload))
         return upload, memory
+
+    @property
+    def _clips_once(self) -> bool:
+        """Whether the server's clip of honest messages is that of their clients.
+
+        It is where nothing but noise, which waits for the aggregate, is between them.
+        """
+        others = self.transforms[1:]
+        is_alone = all(isinstance(transform, ServerNoise) for transform in others)
+        is_clip = isinstance(self.transforms[0], ClipNorm)
+        return self.attack is None and is_clip and is_alone
 
     def _checked(self, key: core.Key, message: Any) -> tuple[Any, Any]:
         """Returns what the server makes of ONE message, and whether it was in a clip.

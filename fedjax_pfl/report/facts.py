@@ -141,10 +141,10 @@ def communication(loaded: sources.Loaded) -> tables.Table:
 
 
 _OF_CLIENTS = (
-    "Differential privacy of a whole client, one in place of another, of everything that"
-    " the server sends in all rounds. Every training is accounted for alone: not several"
-    " seeds, nor what was chosen by comparing trainings or on validation data. Personal"
-    " models stay with clients."
+    "Differential privacy of a whole client, one in place of another, of everything"
+    " that the server sends in all rounds. Every training is accounted for alone: not"
+    " several seeds, nor what was chosen by comparing trainings or on validation data."
+    " Personal models stay with clients."
 )
 _OF_EXAMPLES = (
     "Differential privacy of an example, one in place of another of the same client, of"

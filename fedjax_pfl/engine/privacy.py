@@ -169,7 +169,7 @@ def epsilons(process: Any, num_clients: int, num_rounds: int) -> np.ndarray:
       every round.
     """
     noise: Any = noise_of(process)
-    who = process.participation
+    who: Any = process.participation
     cohort = who.cohort_size(num_clients)
     drawn_from = getattr(who, "among", None) or num_clients
     multiplier, delta = _multiplier(process), float(noise.delta)

@@ -70,6 +70,11 @@ class Timed:
         """Returns a round's operations in matrix products, if they are counted."""
         return None
 
+    @property
+    def bytes_per_round(self) -> float | None:
+        """Returns what a round reads and writes at least, if it is counted."""
+        return None
+
     def contender(self, name: str) -> Contender:
         """Makes a contender, `ours` or a peer, which has done nothing yet.
 

@@ -30,6 +30,7 @@ __all__ = [
     "pin",
     "resident_bytes",
     "resident_peak",
+    "update",
 ]
 
 _ROOT = Path(__file__).parents[2]
@@ -241,6 +242,21 @@ def copy(dtype: str = "float32") -> tuple[Callable[[], None], int]:
     size = _COPIED if jax.default_backend() == "cpu" else _COPIED_ON_ACCELERATOR
     x = jnp.ones(size // jnp.dtype(dtype).itemsize, dtype)
     return _compiled(lambda x: x + 1, x), 2 * size
+
+
+def update() -> tuple[Callable[[], None], int]:
+    """Returns a read and a write of an array where it is, and their bytes."""
+    import jax
+    import jax.numpy as jnp
+
+    size = _COPIED if jax.default_backend() == "cpu" else _COPIED_ON_ACCELERATOR
+    compiled = jax.jit(lambda x: x + 1, donate_argnums=0)
+    held = [compiled(jnp.ones(size // 4))]
+
+    def call() -> None:
+        held[0] = compiled(held[0]).block_until_ready()
+
+    return call, 2 * size
 
 
 def _compiled(function: Callable[..., Any], *arguments: Any) -> Callable[[], None]:

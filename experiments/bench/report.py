@@ -17,6 +17,7 @@ __all__ = [
     "changes",
     "check_writable",
     "differing",
+    "floor",
     "print_all",
     "print_forms",
     "read",
@@ -88,7 +89,9 @@ def print_all(console: Console, run: Mapping[str, Any]) -> None:
     """Prints the machine and all tables."""
     for line in _machine_lines(run["machine"]):
         console.print(line)
-    _print_table(console, "Ours", map(_own_row, run["workloads"]))
+    update = run["machine"].get("update_gigabytes")
+    own = (_own_row(workload, update) for workload in run["workloads"])
+    _print_table(console, "Ours", own)
     rows = [
         _peer_row(workload, name, peer)
         for workload in run["workloads"]
@@ -160,7 +163,27 @@ def _print_table(
         printing.table(console, titles, texts, title=title, numbers=titles[2:])
 
 
-def _own_row(workload: Mapping[str, Any]) -> list[tuple[str, str]]:
+def floor(workload: Mapping[str, Any], update_gigabytes: float) -> float | None:
+    """Returns the seconds that products and passes over memory take at least.
+
+    Args:
+      workload: its measurement.
+      update_gigabytes: rate at which the machine reads and writes, in GB/s.
+
+    Returns:
+      Products at the fastest rate, then what a round reads and writes; None where they
+      are not counted.
+    """
+    flops, moved = workload["flops_per_round"], workload.get("bytes_per_round")
+    if flops is None or moved is None:
+        return None
+    products = flops / workload["matmul_gflops"] / 1e9
+    return products + moved / update_gigabytes / 1e9
+
+
+def _own_row(
+    workload: Mapping[str, Any], update_gigabytes: float | None
+) -> list[tuple[str, str]]:
     """Returns a workload's row about ours alone."""
     ours = workload["contenders"]["ours"]
     times = ours["seconds_per_round"]
@@ -168,10 +191,12 @@ def _own_row(workload: Mapping[str, Any]) -> list[tuple[str, str]]:
     rate = None if flops is None else flops / times["wall"] / 1e9
     share = None if rate is None else 100 * rate / workload["matmul_gflops"]
     quartiles = f"{_milliseconds(times['low'])}-{_milliseconds(times['high'])}"
+    least = update_gigabytes and floor(workload, update_gigabytes)
     return [
         ("workload", workload["name"]),
         ("execution", ours["execution"]),
         ("ms/round", _milliseconds(times["wall"])),
+        ("floor", "" if least is None else _milliseconds(least)),
         ("quartiles", quartiles),
         ("rounds/s", f"{1 / times['wall']:,.4g}"),
         ("client-steps/s", "" if steps is None else f"{steps / times['wall']:,.0f}"),

@@ -65,6 +65,7 @@ def measure(
         "rounds_per_call": timed.rounds,
         "steps_per_round": timed.steps_per_round,
         "flops_per_round": timed.flops_per_round,
+        "bytes_per_round": timed.bytes_per_round,
         "compile_seconds": compiling[0],
         "peak_bytes": peak,
         "matmul_gflops": _fastest(samples.pop(_MATMUL), flops),
@@ -105,6 +106,7 @@ def device(repeat: int) -> dict[str, Any]:
     for dtype, prefix in (("float32", ""), ("bfloat16", "bfloat16_")):
         work[f"{prefix}matmul_gflops"] = machine.matmul(dtype)
         work[f"{prefix}copy_gigabytes"] = machine.copy(dtype)
+    work["update_gigabytes"] = machine.update()
     calls = {name: call for name, (call, _) in work.items()}
     samples = timing.interleave(calls, repeat, timing.Clock(machine.cpus()))
     rates = {name: _fastest(own, work[name][1]) for name, own in samples.items()}

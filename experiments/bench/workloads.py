@@ -13,7 +13,7 @@ import numpy as np
 import fedjax_pfl as fp
 from experiments.bench import contenders
 from fedjax_pfl import core
-from fedjax_pfl.core import struct
+from fedjax_pfl.core import client_rows, struct
 from fedjax_pfl.engine import grids, groups
 from fedjax_pfl.models import base, layers
 
@@ -159,6 +159,24 @@ class Workload(contenders.Timed):
     def flops_per_round(self) -> float:
         """Returns a round's operations in matrix products, of all points."""
         return self.num_points * self._examples_per_round * self.flops_per_example
+
+    @property
+    def bytes_per_round(self) -> float:
+        """Returns what a round of all points reads and writes at least.
+
+        Examples are read once for all points; what clients keep is read and written
+        once, if it does not stay in a cache.
+        """
+        inputs = self._examples_per_round * math.prod(self.spec.dataset.shape)
+        group = self.group()
+        process, federation = group.processes[0], group.federations[0]
+        model = group.model.for_federation(federation)
+        state = jax.eval_shape(
+            lambda key: process.init(key, model, federation), group.keys[0]
+        )
+        kept = client_rows.num_bytes((state.clients, state.messages))
+        share = self.cohort_size / len(self.spec.dataset.sizes)
+        return inputs + 2 * self.num_points * share * kept
 
     def least_bytes_per_round(self, num_parameters: int) -> float:
         """Returns the bytes that a round of all points moves at least.

@@ -32,6 +32,9 @@ class SingleExchange:
       server_is_model: whether a change of the server state can serve as a gradient:
         the server state is exactly the model that clients start from and into which
         the messages, models of theirs, are averaged.
+      message_of: function of ONE client's state that returns the message which it sent
+        last, or would have sent before the first round; messages need not be kept
+        then. None where the state does not tell.
       chooses: what the method chooses by comparing, in words, which derivatives of
         trainings hold fixed; or None.
       no_derivative: why trainings have no derivatives, in words; or None.
@@ -46,6 +49,7 @@ class SingleExchange:
     aggregates: bool = True
     reads: str = "cohort"
     server_is_model: bool = False
+    message_of: Any = None
     chooses: Any = None
     no_derivative: Any = None
     released: Any = None

@@ -16,7 +16,7 @@ duals `p_i = pi_i / rho`. One round, for members i (paper's equations, scaled):
 | theta_i, w_i, p_i | `clients.theta`, `.w_local`, `.p` | `[N, *P]` |
 | eps_i | `clients.eps` (solver `ToTolerance` only) | `[N]` |
 | alpha_i, 1/(N alpha_i) | `clients.alpha`, `.ratio` | `[N]` |
-| u_i | `messages` | `[N, *P]` |
+| u_i | `messages`, or `w_local + p` where nothing can alter them | `[N, *P]` |
 | w | `server` | `[*P]` |
 
 The iterates depend on rho and alpha only through kappa_i. Limits: at kappa = 1 the
@@ -185,6 +185,10 @@ class Flame(base.SingleExchange):
         start = {"centre": centre, "w_local": client.w_local, "p": client.p}
         return plain.plus(pull), start
 
+    def message_of(self, client: FlameClient) -> Any:
+        """Returns the upload `u_i = w_i + p_i`."""
+        return optax.tree.add(client.w_local, client.p)
+
     def client_update(
         self, view: ClientView, down: Downlink, client: FlameClient, model: Model
     ):
@@ -216,9 +220,9 @@ class Flame(base.SingleExchange):
         w_local, p = context["w_local"], context["p"]
         if self.dual_update == "round":
             w_local, p = consensus(theta, p)
-        message = optax.tree.add(w_local, p)
         new = dataclasses.replace(client, theta=theta, w_local=w_local, p=p, eps=eps)
-        return new, view.upload(message), info.report(unconverged=~info.converged)
+        report = info.report(unconverged=~info.converged)
+        return new, view.upload(self.message_of(new)), report
 
     def parameters(self, server: Any, client: Any):
         """Returns the personal model theta_i and the global model w."""

@@ -74,6 +74,8 @@ def move_clients(
     work: jax.Array | None = None,
     moves: jax.Array | None = None,
     alike: Any = None,
+    *,
+    summed: bool = False,
 ) -> tuple[Any, Any]:
     """Applies a function of one client to all clients, and gives each its new state.
 
@@ -91,9 +93,12 @@ def move_clients(
         are zeros in chunks where nobody moves, which take no time. None moves all.
       alike: pytree of `[K, ...]` whose rows are equal within every chunk, or None; then
         `fn` gets `(shared, row)`, of which what it computes is computed once per chunk.
+      summed: whether outputs are pairs, of which the second parts are added up over
+        all clients, chunk by chunk, and never held side by side; not with `moves`.
 
     Returns:
-      Pytrees of `[K, ...]` states and outputs.
+      Pytrees of `[K, ...]` states and outputs; where they are `summed`, outputs are a
+      pair of `[K, ...]` and of sums `[...]`.
     """
     if not execution.by_size:
         work = None
@@ -104,25 +109,56 @@ def move_clients(
             state, row = client_rows.take((states, rows), jnp.asarray(number))
             pairs.append(fn(state, row, _with_row(shared, alike, number)))
         moved, outputs = jax.tree.map(lambda *leaves: jnp.stack(leaves), *pairs)
+        if summed:
+            outputs = _added(outputs, None)
         return _selected(moves, moved, states), outputs
     if execution.mode == "shard":
         mesh = sharding.client_mesh(execution.num_devices)
 
         def part(own: tuple[Any, ...], shared: Any) -> tuple[Any, Any]:
-            states, rows, *others = own
-            return move_chunks(fn, states, rows, shared, execution.chunk_size, *others)
+            is_real, states, rows, *others = own
+            moved, outputs = move_chunks(
+                fn,
+                states,
+                rows,
+                shared,
+                execution.chunk_size,
+                *others,
+                is_real=is_real,
+                summed=summed,
+            )
+            if not summed:
+                return (moved, outputs), None
+            return (moved, outputs[0]), lax.psum(outputs[1], sharding.AXIS)
 
+        split, whole = PartitionSpec(sharding.AXIS), PartitionSpec()
         mapped = jax.shard_map(
             part,
             mesh=mesh,
-            in_specs=(PartitionSpec(sharding.AXIS), PartitionSpec()),
-            out_specs=PartitionSpec(sharding.AXIS),
+            in_specs=(split, whole),
+            out_specs=(split, whole),
             check_vma=False,
         )
-        padded = _pad_rows((states, rows, work, moves, alike), -count % mesh.size)
-        return jax.tree.map(lambda leaf: leaf[:count], mapped(padded, shared))
+        extra = -count % mesh.size
+        is_real = jnp.arange(count + extra) < count if summed and extra else None
+        padded = _pad_rows((states, rows, work, moves, alike), extra)
+        own, sums = mapped((is_real, *padded), shared)
+        moved, outputs = jax.tree.map(lambda leaf: leaf[:count], own)
+        return moved, (outputs, sums) if summed else outputs
     chunk = execution.chunk_size if execution.mode == "chunk" else 0
-    return move_chunks(fn, states, rows, shared, chunk, work, moves, alike)
+    return move_chunks(
+        fn, states, rows, shared, chunk, work, moves, alike, summed=summed
+    )
+
+
+def _added(outputs: tuple[Any, Any], is_own: jax.Array | None) -> tuple[Any, Any]:
+    """Adds up the second parts of outputs `[C, ...]`, of the rows that count."""
+    own, parts = outputs
+    if is_own is not None:
+        parts = client_rows.select_rows(
+            is_own, parts, jax.tree.map(jnp.zeros_like, parts)
+        )
+    return own, jax.tree.map(lambda leaf: leaf.sum(axis=0), parts)
 
 
 def _still(fn: Callable[[Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
@@ -183,6 +219,9 @@ def move_chunks(
     work: jax.Array | None = None,
     moves: jax.Array | None = None,
     alike: Any = None,
+    *,
+    is_real: jax.Array | None = None,
+    summed: bool = False,
 ) -> tuple[Any, Any]:
     """Moves states chunk by chunk; see `move_clients` and `map_chunks`.
 
@@ -195,9 +234,11 @@ def move_chunks(
       work: `[K]` by which chunks are formed, or None.
       moves: `bool[K]` which rows move, or None.
       alike: pytree of `[K, ...]` whose rows are equal within every chunk, or None.
+      is_real: `bool[K]` which rows have a part in sums; None for all.
+      summed: whether the second parts of outputs are added up over all rows.
 
     Returns:
-      Pytrees of `[K, ...]` states and outputs.
+      Pytrees of `[K, ...]` states and outputs, or `(outputs, sums)`.
     """
     count = jax.tree.leaves((states, rows))[0].shape[0]
     if count == 1 or chunk == 0 or chunk >= count:
@@ -209,6 +250,8 @@ def move_chunks(
             moved, output = jax.tree.map(lambda leaf: leaf[None], made)
         else:
             moved, output = jax.vmap(fn, in_axes=(0, 0, None))(states, rows, shared)
+        if summed:
+            output = _added(output, is_real)
         return _selected(moves, moved, states), output
     fn = jax.jit(fn, inline=True)  # traced once, not for its shapes and then again
     num_chunks = -(-count // chunk)
@@ -223,36 +266,57 @@ def move_chunks(
         busy = (moves[rows_of] & is_own).any(axis=1)
         busy_first, total = jnp.argsort(~busy), busy.sum()
 
-    def run(own: tuple[Any, Any], own_moves: Any, shared: Any) -> Any:
+    def run(own: tuple[Any, Any], own_moves: Any, counts: Any, shared: Any) -> Any:
         states, rows = own
-        return move_chunks(fn, states, rows, shared, chunk=0, moves=own_moves)
+        return move_chunks(
+            fn,
+            states,
+            rows,
+            shared,
+            chunk=0,
+            moves=own_moves,
+            is_real=counts,
+            summed=summed,
+        )
 
     def step(turn: jax.Array, kept: Any) -> Any:
+        held, sums = kept
         number = turn if busy_first is None else busy_first[turn]
-        own = read((kept[0], rows), number)
+        own = read((held[0], rows), number)
         own_moves = read(moves, number) if is_mixed else None
-        common = _with_row(shared, read(alike, number), 0)
+        counts = read(is_real, number)
+        if summed and count % chunk:  # a row of two chunks counts once
+            is_own = members(number)[1]
+            counts = is_own if counts is None else counts & is_own
+        inputs = (own, own_moves, counts, _with_row(shared, read(alike, number), 0))
         if not jax.tree.leaves(states):
-            return write(kept, run(own, own_moves, common), number)
-        # Always true, which XLA does not know: what a branch takes is read before it,
-        # so that nothing reads the states while new ones are written among them, and
-        # none of them is copied.
-        new = lax.cond(turn >= 0, run, skip, own, own_moves, common)
-        return write(kept, new, number)
+            new = run(*inputs)
+        else:
+            # Always true, which XLA does not know: what a branch takes is read before
+            # it, so that nothing reads the states while new ones are written among
+            # them, and none of them is copied.
+            new = lax.cond(turn >= 0, run, skip, *inputs)
+        if summed:
+            moved, (outputs, more) = new
+            new, sums = (moved, outputs), jax.tree.map(jnp.add, sums, more)
+        return write(held, new, number), sums
 
     row = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), (states, rows)
     )
     shapes = jax.eval_shape(fn, *row, _with_row(shared, alike, 0))[1]
+    shapes, parts = shapes if summed else (shapes, None)
 
-    def zeros(count: int) -> Any:
-        return jax.tree.map(lambda s: jnp.zeros((count, *s.shape), s.dtype), shapes)
+    def zeros(like: Any, *rows: int) -> Any:
+        return jax.tree.map(lambda s: jnp.zeros((*rows, *s.shape), s.dtype), like)
 
-    def skip(own: Any, own_moves: Any, shared: Any) -> Any:
-        return own[0], zeros(chunk)
+    def skip(own: Any, own_moves: Any, counts: Any, shared: Any) -> Any:
+        outputs = zeros(shapes, chunk)
+        return own[0], (outputs, zeros(parts)) if summed else outputs
 
-    outputs = zeros(count)
-    return lax.fori_loop(0, total, step, (states, outputs))
+    first = (states, zeros(shapes, count)), zeros(parts)
+    (moved, outputs), sums = lax.fori_loop(0, total, step, first)
+    return moved, (outputs, sums) if summed else outputs
 
 
 def _access(

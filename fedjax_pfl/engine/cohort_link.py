@@ -58,6 +58,8 @@ class CohortLink:
       members: whose rows there are, where not those of all clients.
       key: `[]` key of the run.
       method: makes the algorithm of ONE client from its number.
+      message_of: makes the last message of ONE client from its state, where messages
+        are not kept beside states; or None.
       timing: the round in virtual time, or None.
       present: `bool[K]` who takes part, or None for all.
       period: rounds in a row of which no client has two, or None.
@@ -82,6 +84,7 @@ class CohortLink:
     members: core.Members | None
     key: core.Key
     method: Callable[[jax.Array], Any]
+    message_of: Callable[[Any], Any] | None = None
     timing: core.Timetable | None = None
     present: jax.Array | None = None
     period: int | None = None
@@ -130,6 +133,8 @@ class CohortLink:
         rows: Any,
         shared: Any,
         exchange: int = 0,
+        *,
+        summed: bool = False,
     ) -> tuple[Any, Any]:
         """Applies `fn(view, state, row, shared) -> (state, output)` to every member."""
         data = self.federation.train
@@ -150,7 +155,7 @@ class CohortLink:
         epochs = jnp.minimum(self.work.epochs, _MANY_EPOCHS).astype(jnp.float32)
         work = epochs * fields["num_examples"]
         return client_map.move_clients(
-            one, states, members, everything, self.execution, work
+            one, states, members, everything, self.execution, work, summed=summed
         )
 
     def train(
@@ -166,10 +171,12 @@ class CohortLink:
 
         Whether a client's state is finite is found, and its message transformed and
         kept, while both are in the cache. An attack needs all messages before the
-        server has them.
+        server has them. A message that the client's state tells is not kept; what
+        everybody sends is then added up at once.
         """
         old = self.take(state.messages)
-        at_once = old is not None and self.attack is None
+        is_told = self.message_of is not None
+        at_once = (old is not None or is_told) and self.attack is None
         if not self.transforms:
             known = core.Downlink(shared=None)
         keys = self._transform_keys()
@@ -188,20 +195,27 @@ class CohortLink:
             if self.transforms:
                 point = common if own_known is None else own_known
                 upload, memory = self._send(key, memory, upload, point)
+            part = None
             if at_once:
                 upload, is_lost = self._arrived(upload, common)
-                is_new = upload.weight > 0
-                message = optax.tree.where(is_new, upload.message, message)
-                upload = dataclasses.replace(upload, message=None)
-            return (new, message, memory), (upload, report, is_whole, is_lost)
+                last = self.message_of(client) if self.message_of else message
+                last = optax.tree.where(upload.weight > 0, upload.message, last)
+                if not is_told:
+                    message = last
+                elif self.everyone:
+                    part = self._part(last, view.data.num_examples)
+                upload = dataclasses.replace(
+                    upload, message=last if is_told and part is None else None
+                )
+            return (new, message, memory), ((upload, report, is_whole, is_lost), part)
 
         before = (
             self.take(state.clients),
             old if at_once else None,
             self.take(state.transforms),
         )
-        (rows, messages, memories), outputs = self._move(
-            one, before, (own, known.own, keys), (shared, known.shared)
+        (rows, messages, memories), (outputs, mean) = self._move(
+            one, before, (own, known.own, keys), (shared, known.shared), summed=True
         )
         uploads, report, is_whole, is_lost = outputs
         state = dataclasses.replace(
@@ -215,9 +229,26 @@ class CohortLink:
             state, uploads = self._receive(state, uploads, reference, known, keys)
             return self.store(state, uploads), rows, uploads, report
         state = self._adapted(count(state, is_lost.sum()), uploads)
-        state = self._stored(state, old, messages)
+        if not is_told:
+            state = self._stored(state, old, messages)
+        elif self.everyone:
+            messages = self._told(rows)
+            state = _with_mean(state, (mean, client_rows.magnitude(mean)))
+        else:
+            messages = uploads.message
+            told = self._told(before[0])
+            state = _with_mean(state, self._moved_mean(state, told, messages))
         uploads = dataclasses.replace(uploads, message=messages)
         return state, rows, uploads, report
+
+    def _told(self, clients: Any) -> Any:
+        """Returns the last messages `[K, *P]` of clients, from their states."""
+        return jax.vmap(self.message_of)(clients)
+
+    def _part(self, message: Any, num_examples: jax.Array) -> Any:
+        """Returns ONE client's summand `[*P]` in the mean over all messages."""
+        share = shares(self.aggregator, num_examples, self.population)
+        return jax.tree.map(lambda leaf: share.astype(leaf.dtype) * leaf, message)
 
     def _timed(self, fn: Callable[..., Any], *, shifts: bool) -> Callable[..., Any]:
         """Makes the work of a client one that is left out, or begun some rounds ago.
@@ -431,10 +462,10 @@ class CohortLink:
         if state.aggregate is None:
             return state
         if self.everyone:
-            kept = self._cached_mean(state.messages)
+            kept = self._mean_of_all(state, new)
         else:
             kept = self._moved_mean(state, old, new)
-        return dataclasses.replace(state, aggregate=kept[0], aggregate_peak=kept[1])
+        return _with_mean(state, kept)
 
     def _moved_mean(self, state: core.State, old: Any, new: Any) -> tuple[Any, Any]:
         """Returns the kept mean after the cohort's messages changed, and its peak.
@@ -464,16 +495,40 @@ class CohortLink:
             return optax.tree.where(use, recomputed, moved)
 
         def recompute() -> tuple[Any, Any]:
-            fresh = self._cached_mean(state.messages)
+            fresh = self._mean_of_all(state, new)
             return optax.tree.where(stale, fresh, (mean, peak))
 
         # A lane that needs it takes all through the branch, but changes only its own.
         return lax.cond(client_map.lane_max(stale), recompute, lambda: (mean, peak))
 
-    def _cached_mean(self, messages: Any) -> tuple[Any, jax.Array]:
-        """Returns the mean over all clients' messages, and its peak."""
+    def _mean_of_all(self, state: core.State, new: Any) -> tuple[Any, jax.Array]:
+        """Returns the mean over all clients' messages, and its peak.
+
+        Args:
+          state: state with messages that are kept; or with clients' states before the
+            round, which tell the others'.
+          new: messages `[K, *P]` of the cohort.
+        """
         counts = self.federation.train.num_examples
-        return cached_mean(messages, counts, self.aggregator, self.population)
+        if self.message_of is None:
+            return cached_mean(state.messages, counts, self.aggregator, self.population)
+        is_other = jnp.ones(counts.shape, bool).at[self.ctx.cohort].set(False)
+
+        def one(still: None, row: tuple[Any, ...], shared: None):
+            client, num_examples, counts = row
+            part = self._part(self.message_of(client), num_examples)
+            return still, (
+                None,
+                optax.tree.where(counts, part, optax.tree.zeros_like(part)),
+            )
+
+        rows = (state.clients, counts, is_other)
+        others = client_map.move_clients(
+            one, None, rows, None, self.execution, summed=True
+        )[1][1]
+        parts = shares(self.aggregator, self.take(counts), self.population)
+        mean = jax.tree.map(jnp.add, others, client_rows.weighted_sum(new, parts))
+        return mean, client_rows.magnitude(mean)
 
     def aggregate(
         self, state: core.State, received: core.Upload, reference: Any
@@ -615,6 +670,11 @@ def _moved(message: Any, known: Any, like: core.Upload) -> Any:
 def _words(count: int | jax.Array) -> jax.Array:
     """Returns the two words of a count, or those that it is already."""
     return byte_counts.words(count) if isinstance(count, int) else count
+
+
+def _with_mean(state: core.State, kept: tuple[Any, jax.Array]) -> core.State:
+    """Returns the state with another mean over all messages, and its peak."""
+    return dataclasses.replace(state, aggregate=kept[0], aggregate_peak=kept[1])
 
 
 def count(state: core.State, more: jax.Array) -> core.State:

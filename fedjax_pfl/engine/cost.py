@@ -36,6 +36,9 @@ __all__ = [
 _SECONDS = 1.0
 """Rounds are timed for about as long."""
 
+_LONG = 3.0
+"""Seconds above which a first call is hardly slower than a second one."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
@@ -183,7 +186,7 @@ def pace(trainer: "Resident") -> Pace:
 
     Returns:
       Seconds. The first round and the first evaluation, which touch memory for the
-      first time, are run before the clock starts.
+      first time, do not count, unless they take so long that this does not matter.
     """
     trainer.compiled()
     planned = trainer.planned
@@ -205,21 +208,22 @@ def pace(trainer: "Resident") -> Pace:
 
     start = timed(trainer.begin)
     each = run(1)
-    spent, seconds = 0.0, []
+    seconds = [each] if each > _LONG else []
+    spent = sum(seconds)
     while done < num_rounds and spent < _SECONDS:
         count = min(int(_SECONDS / max(each, 1e-6)), num_rounds - done)
         count = max(1, min(count, schedule.segment))
         each = run(count)
         seconds += [each] * count
         spent += each * count
-    evaluations = [
-        timed(trainer.evaluate, schedule.data, is_last=False) for _ in range(2)
-    ]
+    evaluation = timed(trainer.evaluate, schedule.data, is_last=False)
+    if evaluation <= _LONG:
+        evaluation = timed(trainer.evaluate, schedule.data, is_last=False)
     return Pace(
         compilation=trainer.compile_seconds,
         start=start,
         round=float(np.mean(seconds)) if seconds else each,
-        evaluation=evaluations[-1],
+        evaluation=evaluation,
     )
 
 

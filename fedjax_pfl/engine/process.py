@@ -152,6 +152,24 @@ class FederatedProcess:
         over_all = self.algorithm.aggregate_over == "all"
         return over_all and bool(self.used_aggregator().incremental)
 
+    @property
+    def tells_messages(self) -> bool:
+        """Whether clients' states tell their last messages, which are not kept then.
+
+        So it is where everything that a client sends arrives as it is.
+        """
+        is_plain = self.attack is None and not self.transforms
+        is_late = hasattr(self.participation, "timetable")
+        is_kept = self.keeps_mean and self.on_nonfinite == "stop"
+        tells = self.algorithm.message_of is not None
+        return tells and is_kept and is_plain and not is_late
+
+    def messages_of(self, clients: Any, messages: Any) -> Any:
+        """Returns the last messages `[K, *P]` of clients, kept or told by states."""
+        if not self.tells_messages:
+            return messages
+        return jax.vmap(self.algorithm.message_of)(clients)
+
     def first_rows(
         self,
         key: core.Key,
@@ -168,15 +186,16 @@ class FederatedProcess:
           train: training examples of K clients.
 
         Returns:
-          Server state, client states `[K, ...]` and messages `[K, ...]`; see
-          `SingleExchange.init`.
+          Server state, client states `[K, ...]` and messages `[K, ...]`, None where
+          states tell them; see `SingleExchange.init`.
         """
         init_key = core.stream_key(key, core.Stream.INIT, 0)
         train = with_first_personal(key, model, train)
         first = functools.partial(
             self._first, init_key, _started(model, train), population, train.pool()
         )
-        return jax.vmap(first, out_axes=(None, 0, 0))(train.rows())
+        server, rows, messages = jax.vmap(first, out_axes=(None, 0, 0))(train.rows())
+        return server, rows, None if self.tells_messages else messages
 
     def _first(
         self,
@@ -252,7 +271,10 @@ class FederatedProcess:
         aggregate = peak = None
         if self.keeps_mean:
             aggregate, peak = cohort_link.cached_mean(
-                messages, train.num_examples, self.used_aggregator(), population
+                self.messages_of(rows, messages),
+                train.num_examples,
+                self.used_aggregator(),
+                population,
             )
         return core.State(
             server=server,
@@ -383,6 +405,7 @@ class FederatedProcess:
             members=members,
             key=state.key,
             method=self.method,
+            message_of=self.algorithm.message_of if self.tells_messages else None,
             timing=timing,
             present=present,
             period=self._period(population.num_clients),

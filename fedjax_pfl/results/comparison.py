@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -204,9 +205,16 @@ def _with_cells(
     summary = result.summary(when, data)
     place = list(summary.columns).index("model") + 1
     keys, measures = list(summary.columns[:place]), list(summary.columns[place:])
-    texts = summary[measures].replace("", "–").itertuples(index=False, name=None)
+    texts = summary[measures].map(_text).itertuples(index=False, name=None)
     points = _joined(points, summary[keys].assign(cells=list(texts)), keys)
     return points, [name.replace("_", " ") for name in measures]
+
+
+def _text(value: Any) -> str:
+    """Formats a cell: what privacy costs is a number, all else a text already."""
+    if isinstance(value, str):
+        return value or "–"
+    return "–" if pd.isna(value) else f"{value:.3g}"
 
 
 def _joined(rows: pd.DataFrame, more: pd.DataFrame, keys: list[str]) -> pd.DataFrame:

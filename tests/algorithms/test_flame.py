@@ -60,10 +60,17 @@ def independent(
         yield tuple(np.copy(x) for x in (theta, w_local, pi, u, u.mean(axis=0)))
 
 
+def told(states):
+    """Messages `[..., N, d]`, which are not kept beside the clients' states."""
+    assert states.messages is None
+    return states.clients.w_local["theta"] + states.clients.p["theta"]
+
+
 def parts_of(states, rho):
     """`theta, w_local, pi, u [..., N, d]` and `w [..., d]` of one state or of many."""
     rows = states.clients
-    trees = (rows.theta, rows.w_local, rows.p, states.messages, states.server)
+    messages = {"theta": told(states)}
+    trees = (rows.theta, rows.w_local, rows.p, messages, states.server)
     theta, w_local, p, u, w = (np.asarray(tree["theta"]) for tree in trees)
     return theta, w_local, rho * p, u, w
 
@@ -77,7 +84,7 @@ def lagrangian(problem, parts, *, lam, rho, alpha):
 
 
 def random_state(process, problem, seed=0):
-    """A state with random iterates, duals and alpha, consistent with its messages."""
+    """Random iterates, duals and alpha, and the mean that belongs to them."""
     rng = np.random.default_rng(seed)
     state = problems.first_state(process, problem)
     count, d = state.clients.theta["theta"].shape
@@ -93,11 +100,8 @@ def random_state(process, problem, seed=0):
         alpha=alpha,
         ratio=1 / (count * alpha),
     )
-    messages = jax.tree.map(jnp.add, w_local, p)
-    w = jax.tree.map(lambda x: x.mean(axis=0), messages)
-    return dataclasses.replace(
-        state, clients=rows, messages=messages, aggregate=w, server=w
-    )
+    w = jax.tree.map(lambda a, b: (a + b).mean(axis=0), w_local, p)
+    return dataclasses.replace(state, clients=rows, aggregate=w, server=w)
 
 
 @pytest.mark.parametrize(
@@ -268,9 +272,7 @@ def test_kappa_1_is_the_default_and_makes_the_lagrangian_the_objective():
     )
     states, _, values = problems.run(process, problem, 10, diagnostics=True)
     np.testing.assert_allclose(values["lagrangian"], values["objective"], **CLOSE)
-    np.testing.assert_allclose(
-        states.messages["theta"], states.clients.theta["theta"], **CLOSE
-    )
+    np.testing.assert_allclose(told(states), states.clients.theta["theta"], **CLOSE)
 
 
 def test_absent_clients_keep_every_bit_and_the_server_keeps_the_mean():
@@ -283,12 +285,12 @@ def test_absent_clients_keep_every_bit_and_the_server_keeps_the_mean():
     present = np.zeros((250, 6), bool)
     np.put_along_axis(present, infos.cohort, True, axis=1)
     assert present.sum() == 500
-    for leaf in jax.tree.leaves((states.clients, states.messages)):
+    for leaf in jax.tree.leaves(states.clients):
         same = (leaf[1:] == leaf[:-1]).reshape(250, 6, -1).all(axis=2)
         assert same[~present].all()
-    changed = (np.diff(states.messages["theta"], axis=0) != 0).any(axis=2)
+    changed = (np.diff(told(states), axis=0) != 0).any(axis=2)
     assert (changed == present)[:20].all()
-    mean = states.messages["theta"].mean(axis=1)
+    mean = told(states).mean(axis=1)
     np.testing.assert_allclose(states.server["theta"], mean, **CLOSE)
 
 
@@ -306,7 +308,7 @@ def test_the_incremental_mean_is_recomputed_from_the_cache():
         state, aggregate=wrong, round=jnp.asarray(every - 3, jnp.int32)
     )
     states, _, _ = problems.run(process, problem, 5, state=state)
-    error = states.server["theta"] - states.messages["theta"].mean(axis=1)
+    error = states.server["theta"] - told(states).mean(axis=1)
     np.testing.assert_allclose(error[[1, 2]], 1, **CLOSE)
     np.testing.assert_allclose(error[3:], 0, atol=1e-12)
 

@@ -27,6 +27,31 @@ def test_map_equals_a_loop(execution):
     np.testing.assert_array_equal(found["c"], expected)
 
 
+@pytest.mark.parametrize("by_size", [False, True])
+@pytest.mark.parametrize("has_state", [False, True])
+@pytest.mark.parametrize(
+    "execution", ["loop", "vmap", "chunk=1", "chunk=3", "shard=1", "shard=4", "shard=8"]
+)
+def test_summed_parts_count_every_client_once(execution, has_state, by_size):
+    """Seven rows: chunks and devices repeat some of them to be full."""
+    how = dataclasses.replace(sharding.Execution.parse(execution), by_size=by_size)
+    if how.mode == "shard":
+        how = dataclasses.replace(how, chunk_size=2)
+
+    def fn(state, row, shared):
+        new = None if state is None else state + row["b"]
+        return new, (row["a"] + shared, {"sum": 2.0 ** row["b"], "none": None})
+
+    states = jnp.ones(7) if has_state else None
+    moved, (outputs, sums) = client_map.move_clients(
+        fn, states, ROWS, 1.0, how, ROWS["b"][::-1], summed=True
+    )
+    np.testing.assert_array_equal(outputs, ROWS["a"] + 1)
+    np.testing.assert_array_equal(sums["sum"], 2.0**7 - 1)
+    if has_state:
+        np.testing.assert_array_equal(moved, 1 + ROWS["b"])
+
+
 @pytest.mark.parametrize(("count", "chunk", "calls"), [(5, 4, 6), (9, 4, 9), (7, 3, 9)])
 def test_chunks_waste_few_rows(count, chunk, calls):
     """Five rows in chunks of at most 4 are two chunks of 3, not of 4."""

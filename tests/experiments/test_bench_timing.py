@@ -4,10 +4,11 @@ import dataclasses
 import math
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.bench import machine, timing, transforms, workloads
+from experiments.bench import machine, report, timing, transforms, workloads
 
 SHAPE = (4, 4)
 
@@ -25,6 +26,23 @@ def test_costs_of_softmax_regression():
     assert grid.num_points == 32
     assert grid.steps_per_round == 32 * 10 * 6
     assert grid.flops_per_round == 32 * 5600 * 2 * 2 * 7840
+
+
+def test_a_round_reads_examples_once_and_moves_what_clients_keep_twice():
+    small = workloads.softmax("S", "", (10, 11, 29), 5, peers=(), shape=SHAPE)
+    kept = (
+        3 * (16 * 10 + 10) + 2
+    )  # three models, and two numbers of the client's weight
+    size = jnp.zeros(()).dtype.itemsize
+    assert small.bytes_per_round == 50 * 16 + 2 * 3 * size * kept
+    none = workloads.cohorts((10, 11, 29), 2, shape=SHAPE)  # FedAvg keeps nothing
+    assert none.bytes_per_round == pytest.approx(50 * 2 / 3 * 16)
+
+
+def test_the_floor_is_products_and_passes():
+    run = {"flops_per_round": 6e9, "bytes_per_round": 4e9, "matmul_gflops": 100.0}
+    assert report.floor(run, 20.0) == pytest.approx(0.06 + 0.2)
+    assert report.floor(run | {"bytes_per_round": None}, 20.0) is None
 
 
 def test_costs_of_cohorts():

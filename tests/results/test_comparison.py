@@ -2,9 +2,11 @@
 
 import dataclasses
 
+import jax
 import numpy as np
 import pytest
 
+import fedjax_pfl as fp
 from fedjax_pfl import results
 from fedjax_pfl.core import checks
 from fedjax_pfl.results import comparison, selection, shares
@@ -198,6 +200,39 @@ def test_printed_results_name_the_best_and_how_sure_that_is():
     starred = [line for line in text.splitlines() if line.startswith("*")]
     assert len(starred) == 1 and "Scaffold" in starred[0]
     assert "not clearly ahead of" in str(of_two(0.001))
+
+
+def test_privacy_is_a_text_beside_methods_without_noise():
+    spec = fp.FederationSpec("quadratic", "by_client", num_clients=6)
+    noise = (fp.ClipNorm(norm=1.0), fp.GaussianNoise(multiplier=2.0, delta=1e-3))
+    made = [
+        fp.grid(
+            jax.random.key(0),
+            fp.FederatedProcess(
+                algorithm=algorithm,
+                aggregator=fp.aggregators.Mean(),
+                transforms=transforms,
+            ),
+            fp.models.Quadratic(),
+            spec,
+            {"seed": [0, 1]},
+            num_rounds=2,
+        )
+        for algorithm in (fp.FedAvg(), fp.FedProx())
+        for transforms in ((), noise)
+    ]
+    result = results.Result.merge(made)
+    ranked = comparison.rank(result)
+    assert ranked is not None
+    place = comparison.titles_of(ranked).index("epsilon")
+    (epsilon,) = set(result.privacy()["epsilon"])
+    found = set()
+    for environment in ranked.environments:
+        cells = [row[place] for row in comparison.rows_of(ranked, environment)]
+        assert len(set(cells)) == 1 < len(cells)
+        found |= set(cells)
+    assert found == {"–", f"{epsilon:.3g}"}
+    assert f"{epsilon:.3g}" in str(result)
 
 
 def test_merged_results_have_all_groups():

@@ -146,18 +146,19 @@ class Training:
         self._execution, self.store, self._key = execution, store, key
         self._pending: tuple[np.ndarray, Any] | None = None  # rows to be written
         server, row = self._start(np.zeros(1, np.int64))
-        self._mean_size = jax.tree.map(lambda leaf: jnp.zeros_like(leaf[0]), row[1])
-        check_attack(process, row[1])
+        message = process.messages_of(*row)
+        self._mean_size = jax.tree.map(lambda leaf: jnp.zeros_like(leaf[0]), message)
+        check_attack(process, message)
         self._first_message = None
         if process.starts_with_one_message(model, population.total, self._data([0])):
-            self._first_message = jax.tree.map(lambda leaf: leaf[0], row[1])
+            self._first_message = jax.tree.map(lambda leaf: leaf[0], message)
         self.state = core.State(
             server=server,
             clients=None,
             messages=None,
             aggregate=None,
             aggregate_peak=None,
-            attack=None if process.attack is None else process.attack.init(row[1]),
+            attack=None if process.attack is None else process.attack.init(message),
             nonfinite=jnp.zeros((), jnp.int32),
             round=jnp.zeros((), jnp.int32),
             key=key,
@@ -221,7 +222,7 @@ class Training:
             filled = np.resize(rows, BLOCK)  # one program for all blocks
             more = programs.message_sum(
                 self._process,
-                self.rows(filled)[1],
+                self.rows(filled),
                 jnp.asarray(self._population.counts[filled]),
                 jnp.arange(BLOCK) < len(rows),
                 self._population.total,

@@ -112,13 +112,14 @@ def round(
 @jax.jit
 def message_sum(
     process: Any,
-    messages: Any,
+    rows: Any,
     counts: jax.Array,
     is_real: jax.Array,
     population: core.Population,
 ) -> Any:
-    """Sums messages `[K, ...]` of real clients, weighted as in the mean over all."""
+    """Sums messages of real clients, weighted as in the mean over all, from rows."""
     shares = cohort_link.shares(process.used_aggregator(), counts, population)
+    messages = process.messages_of(*rows)
     return client_rows.weighted_sum(messages, jnp.where(is_real, shares, 0))
 
 

@@ -1,0 +1,1 @@
+"""The study of privacy, attacks, rules and methods behind `docs/atlas.md`."""

@@ -1,0 +1,86 @@
+"""Keeps what a page needs of a sweep: `python -m experiments.atlas DIR`.
+
+Writes `results/atlas/<preset>.csv`, a row per training and model of its honest
+clients. The page `docs/atlas.md` is made of it by `python -m experiments.cards`.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import pandas as pd
+import typer
+
+from fedjax_pfl import results
+from fedjax_pfl.command import cli, run_folder
+from fedjax_pfl.core import checks
+from fedjax_pfl.results import plain_files
+
+__all__ = ["FOLDER", "app", "rows_of"]
+
+FOLDER = Path(__file__).parents[1] / "results" / "atlas"
+_NAMES = {
+    "algorithm": "method",
+    "aggregator": "rule",
+    "attack": "attack",
+    "transforms.1.multiplier": "multiplier",
+    "seed": "seed",
+    "model": "model",
+    "value": "accuracy",
+}
+
+app = cli.application()
+
+
+@app.command(help="Keeps the rows of a sweep of atlas_* for the page.")
+def main(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Directory of a sweep's results.")
+    ],
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Directory of the tables.")
+    ] = FOLDER,
+) -> None:
+    """Writes one table."""
+    cli.answer(lambda: _keep(directory, out))
+
+
+def _keep(directory: Path, out: Path) -> None:
+    """Reads the sweep and writes its table."""
+    name = run_folder.read(directory).preset
+    if name is None or not name.startswith("atlas_"):
+        raise checks.InputError(f"Expected a sweep of atlas_*, got one of {name!r}.")
+    rows = rows_of(results.Result.load(directory))
+    out.mkdir(parents=True, exist_ok=True)
+    plain_files.write_text(out / f"{name}.csv", rows.to_csv(index=False))
+    print(f"Table: {out / f'{name}.csv'}")
+
+
+def rows_of(result: results.Result) -> pd.DataFrame:
+    """Returns the accuracy of honest clients on their own test data, last round.
+
+    Args:
+      result: of a sweep of `atlas_*`.
+
+    Returns:
+      A row per training and model. A `multiplier` of 0 is no noise; `epsilon` is
+      infinite then, and empty where nothing is sent.
+    """
+    table = result.table()
+    chosen = {"population": "honest", "data": "own test", "metric": "accuracy"}
+    chosen |= {"stat": "mean", "when": "last"}
+    for name, value in chosen.items():
+        table = table[table[name] == value]
+    spent = result.privacy()
+    keys = [c for c in spent.columns if c not in ("rounds", "epsilon", "delta")]
+    table = table.merge(spent[[*keys, "epsilon"]], on=keys, how="left")
+    rows = table[[*_NAMES, "epsilon"]].rename(columns=_NAMES)
+    is_alone = rows["method"] == "Local"
+    rows["epsilon"] = rows["epsilon"].fillna(float("inf")).mask(is_alone)
+    rows["multiplier"] = rows["multiplier"].fillna(0.0)
+    rows["attack"] = rows["attack"].fillna("none")
+    rows["rule"] = rows["rule"].mask(is_alone, "none")
+    return rows.round({"accuracy": 5, "epsilon": 4})
+
+
+if __name__ == "__main__":
+    app()

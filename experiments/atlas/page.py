@@ -1,0 +1,226 @@
+"""The page `docs/atlas.md`: privacy, attacks, rules and methods, from kept tables."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from fedjax_pfl.figures import drawing
+from fedjax_pfl.report import svg
+from fedjax_pfl.results import paired, plain_files
+
+__all__ = ["render", "write"]
+
+_FIGURES = "atlas_files"
+_TITLES = {"atlas_fmnist": "Fashion-MNIST, two labels per client"}
+_ATTACKS = {"none": "No attack", "SignFlip": "Sign flips", "ALIE": "ALIE"}
+_MEAN, _OWN = "Mean", ("personal", "fine-tuned")
+_SHOWN = (  # method, model, rule of the lines of the figure
+    ("Local", "personal", "none"),
+    ("FedAvg", "global", _MEAN),
+    ("FedAvg", "fine-tuned", _MEAN),
+    ("Ditto", "personal", _MEAN),
+    ("FedAvg", "global", "GeometricMedian"),
+    ("Ditto", "personal", "GeometricMedian"),
+)
+
+
+def _cell(rows: pd.DataFrame, **fields: object) -> pd.Series:
+    """Returns accuracies in percent by seed, of the rows with these values."""
+    for name, value in fields.items():
+        rows = rows[rows[name] == value]
+    return 100 * rows.set_index("seed")["accuracy"]
+
+
+def _alone(rows: pd.DataFrame) -> pd.Series:
+    """Returns what clients reach alone, which is the same everywhere."""
+    return _cell(rows, method="Local")
+
+
+def _epsilons(rows: pd.DataFrame) -> dict[float, float]:
+    """Returns epsilon by noise multiplier, without noise first."""
+    sent = rows[rows["method"] != "Local"]
+    found = sent.groupby("multiplier")["epsilon"].unique()
+    return {float(z): float(values[0]) for z, values in found.items()}
+
+
+def _heading(multiplier: float, epsilon: float) -> str:
+    return "no noise" if multiplier == 0 else f"ε = {epsilon:.2g}"
+
+
+def _table(rows: pd.DataFrame, attack: str) -> list[str]:
+    """Returns the lines of an attack's table: methods and rules by epsilon."""
+    epsilons = _epsilons(rows)
+    head = ["model", "rule", *(_heading(z, e) for z, e in epsilons.items())]
+    lines = [f"| {' | '.join(head)} |", "|---|---|" + "---:|" * len(epsilons)]
+    alone = _alone(rows)
+    same = [f"{alone.mean():.1f}"] * len(epsilons)
+    lines.append(f"| Local | – | {' | '.join(same)} |")
+    own = rows[rows["attack"] == attack]
+    own = own[own["method"] != "Local"]
+    for (method, model, rule), cells in own.groupby(
+        ["method", "model", "rule"], sort=False
+    ):
+        means = [f"{_cell(cells, multiplier=z).mean():.1f}" for z in epsilons]
+        lines.append(f"| {method} ({model}) | {rule} | {' | '.join(means)} |")
+    return lines
+
+
+def _figure(rows: pd.DataFrame) -> Figure:
+    """Draws accuracy against epsilon, a panel per attack."""
+    epsilons = _epsilons(rows)
+    labels = [_heading(z, e) for z, e in epsilons.items()]
+    figure = Figure(layout="constrained")
+    figure.set_size_inches(drawing.WIDTH, 3.0)
+    panels = figure.subplots(1, len(_ATTACKS), sharey=True)
+    for axes, (attack, title) in zip(panels, _ATTACKS.items(), strict=True):
+        for number, (method, model, rule) in enumerate(_SHOWN):
+            if method == "Local":
+                values = [_alone(rows)] * len(epsilons)
+            else:
+                own = {"method": method, "model": model, "rule": rule}
+                own["attack"] = attack
+                values = [_cell(rows, **own, multiplier=z) for z in epsilons]
+            name = method if rule == "none" else f"{method} ({model}), {rule}"
+            axes.plot(
+                range(len(epsilons)),
+                [v.mean() for v in values],
+                marker=drawing.MARKERS[number],
+                color=drawing.COLORS[number],
+                markersize=4,
+                linewidth=1.2,
+                label=name if attack == "none" else None,
+            )
+        axes.set_title(title, fontsize=9)
+        axes.set_xticks(range(len(labels)), labels, rotation=45, **drawing.TEXT)
+    panels[0].set_ylabel("accuracy of honest clients, %", **drawing.TEXT)
+    drawing.legend(figure, "the right end has the strongest privacy")
+    return figure
+
+
+def _verdict(found: paired.Interval) -> str:
+    return {"holds": "It does", "does not hold": "It does not"}.get(
+        found.verdict, "It is open"
+    )
+
+
+def _findings(rows: pd.DataFrame) -> list[str]:
+    """Returns three findings, each with its paired interval."""
+    strong, clean = max(_epsilons(rows)), 0.0
+    alone = _alone(rows)
+
+    def gain(multiplier: float) -> pd.Series:
+        cell = {"attack": "none", "rule": _MEAN, "multiplier": multiplier}
+        return _cell(rows, method="Ditto", model="personal", **cell) - alone
+
+    helps = paired.interval(gain(strong), gain(clean))
+    first = (
+        "**Does federation help more, the stronger the privacy?** (Claimed for silos"
+        " that protect single examples: arXiv 2206.07902.)"
+        f" {_verdict(helps)}, where clients are protected as a whole: what Ditto gains"
+        f" over training alone changes by {helps} points from no noise"
+        f" ({gain(clean).mean():+.2f}) to the strongest ({gain(strong).mean():+.2f})."
+        " Training alone sends nothing, and pays nothing."
+    )
+
+    def cost(multiplier: float) -> pd.Series:
+        cell = {"method": "FedAvg", "model": "global", "multiplier": multiplier}
+        means = [
+            _cell(rows, rule=rule, attack="SignFlip", **cell)
+            for rule in ("GeometricMedian", _MEAN)
+        ]
+        return means[0] - means[1]
+
+    gains = [paired.interval(cost(z), 0 * cost(z)) for z in (clean, strong)]
+    second = (
+        "**Does a robust rule still pay under noise?** With sign flips the geometric"
+        f" median is {gains[0]} points above the mean without noise, and {gains[1]}"
+        " with the strongest: it needs noise on every message, and what averages out of"
+        " a mean stays in a median."
+    )
+
+    def lost(method: str, model: str) -> pd.Series:
+        own = {"method": method, "model": model, "rule": _MEAN}
+        before = _cell(rows, attack="none", multiplier=clean, **own)
+        worst = [
+            _cell(rows, attack=attack, multiplier=strong, **own)
+            for attack in _ATTACKS
+            if attack != "none"
+        ]
+        return before - sum(worst[1:], worst[0]) / len(worst)
+
+    less = paired.interval(lost("FedAvg", "global"), lost("Ditto", "personal"))
+    third = (
+        "**Whom do attacks and noise reach?** From neither to both, FedAvg's global"
+        f" model loses {lost('FedAvg', 'global').mean():.1f} points and Ditto's"
+        f" personal ones {lost('Ditto', 'personal').mean():.1f}, {less} points less."
+    )
+    return [first, second, third]
+
+
+def _section(rows: pd.DataFrame, name: str, title: str) -> Sequence[str]:
+    """Returns the blocks of one data set."""
+    seeds = rows["seed"].nunique()
+    assert not math.isnan(_alone(rows).mean())
+    blocks = [
+        f"## {title}",
+        f"```sh\npython -m experiments.sweep --preset {name} --out {name}\n"
+        f"python -m experiments.atlas {name}\n```",
+        f"Accuracy of honest clients on their own test data in percent, means over"
+        f" {seeds} seeds; intervals of 95 % are paired by seed.",
+        "\n".join(f"{k}. {text}" for k, text in enumerate(_findings(rows), 1)),
+        f"![Accuracy against epsilon, a panel per attack]({_FIGURES}/{name}.svg)",
+    ]
+    for attack, label in _ATTACKS.items():
+        blocks += [f"### {label}", "\n".join(_table(rows, attack))]
+    return blocks
+
+
+def render(folder: Path) -> tuple[str, dict[str, Figure]]:
+    """Renders the page from the tables of a folder.
+
+    Args:
+      folder: with `<preset>.csv`.
+
+    Returns:
+      The page, and its figures by name.
+    """
+    blocks = [
+        "# Privacy, attacks, rules and methods in one grid",
+        "Generated by `python -m experiments.cards` from the tables of `python -m"
+        " experiments.atlas`; edits are lost.",
+        "A thousand clients, a tenth of whom take part in a round; a fifth of all are"
+        " malicious, where there is an attack. Messages are clipped, and the server"
+        " adds noise: to the mean, or to every message in front of a median."
+        " [What epsilon accounts for](privacy.md); [the attacks](parts.md)."
+        " `experiments/presets/atlas.py` has every setting.",
+    ]
+    figures = {}
+    for name, title in _TITLES.items():
+        rows = pd.read_csv(folder / f"{name}.csv", keep_default_na=False)
+        rows["epsilon"] = pd.to_numeric(rows["epsilon"])
+        figures[name] = _figure(rows)
+        blocks += _section(rows, name, title)
+    return "\n\n".join(blocks) + "\n", figures
+
+
+def write(folder: Path, docs: Path) -> Path:
+    """Writes the page and its figures.
+
+    Args:
+      folder: with the tables.
+      docs: where the page is.
+
+    Returns:
+      The page.
+    """
+    text, figures = render(folder)
+    pictured = docs / _FIGURES
+    pictured.mkdir(exist_ok=True)
+    for name, figure in figures.items():
+        svg.write(figure, pictured / f"{name}.svg", name)
+    page = docs / "atlas.md"
+    plain_files.write_text(page, text)
+    return page

@@ -45,6 +45,8 @@ class SingleExchange:
       released: what the server makes of messages and sends on, in words, where nothing
         of them leaves it but their aggregate; else None, and noise cannot make the
         method private.
+      uploads_through: name of the solver through which alone messages see examples, so
+        that a `PrivateSGD` there makes them private; else None.
     """
 
     aggregate_over: str = "cohort"
@@ -57,6 +59,7 @@ class SingleExchange:
     shares_statistics: bool = True
     layered: Any = ()
     released: Any = None
+    uploads_through: str | None = None
 
     def default_aggregator(self) -> core.Aggregator:
         """Returns the aggregator where the process names none: the weighted mean."""

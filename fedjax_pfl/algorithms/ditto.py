@@ -106,6 +106,7 @@ class Ditto(base.SingleExchange):
         return self.local if self.personal is None else self.personal
 
     released = "the global model"
+    uploads_through = "local"
 
     @property
     def server_is_model(self) -> bool:

@@ -58,6 +58,7 @@ class FedAvg(global_model.GlobalModel):
     layered = ("local.learning_rate", "local.weight_decay")
     server_is_model = True  # clients start from w, their models are averaged into it
     released = "the global model"
+    uploads_through = "local"
 
     def client_update(
         self, view: ClientView, down: Downlink, client: Any, model: Model

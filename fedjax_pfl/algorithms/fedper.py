@@ -43,6 +43,7 @@ class FedPer(base.PersonalHead):
 
     server_is_model = True  # clients start from the body, their copies are averaged
     released = "the body"
+    uploads_through = "local"
 
     def first(self, params: Any):
         """Keeps the body at the server and the head at every client."""

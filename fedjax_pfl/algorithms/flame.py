@@ -115,6 +115,7 @@ class Flame(base.SingleExchange):
     layered = ("lam", "local.learning_rate", "local.weight_decay")
     aggregate_over = "all"  # absent clients take part with their cached messages
     released = "the consensus variable w"
+    uploads_through = "local"
 
     def default_aggregator(self) -> core.Aggregator:
         """Returns the uniform mean: it minimizes the Lagrangian in w for any alpha."""

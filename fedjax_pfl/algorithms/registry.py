@@ -100,6 +100,7 @@ LOCAL_SOLVERS = Registry(
     "local",
     sgd="SGD",
     optax="Optax",
+    private_sgd="PrivateSGD",
     to_tolerance="ToTolerance",
 )
 MODELS = Registry(
@@ -124,6 +125,8 @@ PARTICIPATIONS = Registry(
     "local",
     all="AllClients",
     buffered="Buffered",
+    cyclic="CyclicCohorts",
+    poisson="PoissonCohort",
     synchronous="Synchronous",
     uniform="UniformCohort",
 )
@@ -146,7 +149,9 @@ STEP_SEARCHES = Registry("algorithms.common_descent", armijo="Armijo")
 TRANSFORMS = Registry(
     "messages",
     clip_norm="ClipNorm",
+    adaptive_clip="AdaptiveClip",
     gaussian_noise="GaussianNoise",
+    tree_noise="TreeNoise",
     top_k="TopK",
     random_k="RandomK",
     qsgd="QSGD",

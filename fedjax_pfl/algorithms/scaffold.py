@@ -120,7 +120,8 @@ class Scaffold(base.SingleExchange):
         self, ctx: core.RoundContext, server: Any, aggregate: Any, uploads: core.Upload
     ):
         """Steps along the mean changes; c counts the absent as unchanged."""
-        share = (uploads.weight > 0).sum() / ctx.num_clients
+        count = (uploads.weight > 0).sum() if ctx.expected is None else ctx.expected
+        share = count / ctx.num_clients
         step = common.stepped
         return ScaffoldServer(
             model=step(server.model, aggregate["model"], self.server_learning_rate),

@@ -107,14 +107,18 @@ def _print_communication(console: Console, result: results.Result) -> None:
 
 def _print_privacy(console: Console, result: results.Result) -> None:
     """Prints what trainings with noise reveal, one line per algorithm."""
-    spent = result.privacy().groupby(["algorithm", "delta"], sort=False)["epsilon"]
-    for (algorithm, delta), values in spent:
-        least, most = (f"{value:.3g}" for value in (values.min(), values.max()))
-        span = least if least == most else f"{least} to {most}"
-        console.print(
-            f"{algorithm}: epsilon {span} at delta {delta:g} for one client in place of"
-            " another, every training for itself."
-        )
+    for table, what in (
+        (result.privacy(), "one client in place of another"),
+        (result.local_privacy(), "one example of a client in place of another"),
+    ):
+        spent = table.groupby(["algorithm", "delta"], sort=False)["epsilon"]
+        for (algorithm, delta), values in spent:
+            least, most = (f"{value:.3g}" for value in (values.min(), values.max()))
+            span = least if least == most else f"{least} to {most}"
+            console.print(
+                f"{algorithm}: epsilon {span} at delta {delta:g} for {what}, every"
+                " training for itself."
+            )
 
 
 def _print_left_out(console: Console, result: results.Result) -> None:

@@ -123,6 +123,7 @@ class Stream(enum.IntEnum):
     EVALUATED_CLIENTS = 9
     TRANSFORMS = 10
     NOISE = 11
+    NOISE_OF_COUNTS = 12
 
 
 def seed_key(seed: int | jax.Array) -> Key:
@@ -160,3 +161,29 @@ def stream_key(key: Key, stream: Stream, round: jax.Array | int) -> Key:
       `[]` key; fold in a client id where the randomness belongs to a client.
     """
     return jax.random.fold_in(jax.random.fold_in(key, stream), round)
+
+
+def noise_key(key: Key) -> Key:
+    """Forms a key `[]` of JAX's Threefry of 20 rounds, for noise that hides clients."""
+    return jax.random.wrap_key_data(jax.random.key_data(key), impl="threefry2x32")
+
+
+def plus_gaussian(key: Key, tree: Any, deviation: Any) -> Any:
+    """Adds independent Gaussian noise to every number of a tree.
+
+    Args:
+      key: `[]` key.
+      tree: pytree of `[*P]`.
+      deviation: `[]` standard deviation.
+
+    Returns:
+      Pytree of `[*P]`.
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    keys = jax.random.split(key, len(leaves))
+
+    def noisy(key: Key, x: jax.Array) -> jax.Array:
+        draw = jax.random.normal(key, x.shape, x.dtype)
+        return x + jnp.asarray(deviation, x.dtype) * draw
+
+    return structure.unflatten(map(noisy, keys, leaves))

@@ -50,6 +50,8 @@ class State:
         without a client axis, or None.
       client_statistics: those that stay with the clients, leading axis N, or None;
         never sent.
+      clip: `[]` norm to which messages of this round are clipped, where it adapts, or
+        None.
     """
 
     server: Any
@@ -68,6 +70,7 @@ class State:
     transforms: Any = None
     statistics: Any = None
     client_statistics: Any = None
+    clip: Any = None
 
 
 @struct.pytree_dataclass
@@ -93,11 +96,14 @@ class Upload:
       message: what an attack may replace.
       weight: `[]` honest number of examples; 0 means dropped.
       aux: side information (losses, affinities), never attacked, or None.
+      within: `[]` what the server counts where clipping adapts, or None: 1/2 for a
+        message within the clip, -1/2 for another, 0 for none.
     """
 
     message: Any
     weight: jax.Array
     aux: Any = None
+    within: Any = None
 
 
 @struct.pytree_dataclass
@@ -180,12 +186,15 @@ class RoundContext:
       round: `int32[]` round number, from 0.
       cohort: `int32[K]` rows of the cohort's members.
       num_clients: N.
+      expected: how many of them take part on average, by which the server divides
+        where their number is a secret; else None.
     """
 
     key: Key
     round: jax.Array
     cohort: jax.Array
     num_clients: int = struct.static_field()
+    expected: float | None = struct.static_field(default=None)
 
 
 @struct.pytree_dataclass
@@ -193,7 +202,7 @@ class RoundInfo:
     """Report of a round; stacked over rounds by the driver.
 
     Attributes:
-      cohort: `int32[K]` who took part.
+      cohort: `int32[K]` who took part; -1 in rows of nobody.
       client: pytree of `[K]` values from the clients' updates.
       aggregator: pytree of values from the aggregator.
       server: dict of `[]` values from the server's preparation of the downlink.

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         learn,
         learn_per_client,
     )
+    from fedjax_pfl.engine.local_privacy import local_epsilons
     from fedjax_pfl.engine.options import Options
     from fedjax_pfl.engine.process import FederatedProcess
     from fedjax_pfl.engine.simulation import grid, simulate
@@ -50,6 +51,7 @@ __all__ = [
     "hypergradients",
     "learn",
     "learn_per_client",
+    "local_epsilons",
     "search_space",
     "simulate",
     "simulate_streamed",

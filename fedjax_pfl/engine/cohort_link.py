@@ -17,13 +17,14 @@ from fedjax_pfl.core import (
     client_map,
     client_rows,
     columns,
+    randomness,
     sharding,
     split_rows,
     struct,
 )
 from fedjax_pfl.core.exchange import ClientView
 from fedjax_pfl.engine import privacy
-from fedjax_pfl.messages import Encoding, GaussianNoise
+from fedjax_pfl.messages import AdaptiveClip, ClipNorm, Encoding, ServerNoise
 
 __all__ = ["RECOMPUTE_EVERY", "CohortLink", "cached_mean", "count", "shares"]
 
@@ -62,6 +63,8 @@ class CohortLink:
       message_of: makes the last message of ONE client from its state, where messages
         are not kept beside states; or None.
       timing: the round in virtual time, or None.
+      present: `bool[K]` who takes part, or None for all.
+      period: rounds in a row of which no client has two, or None.
       weight: what changes count, from `int32[]` staleness.
       seen: rows that the members' work has made, with whether each is finite.
       written: rows of all clients with the cohort's new ones, and these.
@@ -87,6 +90,8 @@ class CohortLink:
     method: Callable[[jax.Array], Any]
     message_of: Callable[[Any], Any] | None = None
     timing: core.Timetable | None = None
+    present: jax.Array | None = None
+    period: int | None = None
     weight: Callable[[jax.Array], jax.Array] = jnp.ones_like
     seen: list[tuple[Any, jax.Array]] = dataclasses.field(default_factory=list)
     written: list[tuple[Any, Any]] = dataclasses.field(default_factory=list)
@@ -191,10 +196,10 @@ class CohortLink:
         if not self.transforms:
             known = core.Downlink(shared=None)
         keys = self._transform_keys()
-        if self.timing is not None:
+        if self.present is not None:
             fn = self._timed(fn, shifts=self.aggregate_over != "all")
-            rows = (self.timing.staleness, self.timing.present)
-            own, shared = (own, rows), (shared, state.past)
+            staleness = None if self.timing is None else self.timing.staleness
+            own, shared = (own, (staleness, self.present)), (shared, state.past)
 
         def one(view: ClientView, before: tuple[Any, ...], own: Any, shared: Any):
             client, message, memory = before
@@ -240,7 +245,7 @@ class CohortLink:
             state, uploads = self._receive(state, uploads, reference, known, keys)
             return self.store(state, uploads), rows, uploads, report
         self.arrived.append(uploads.weight)
-        state = count(state, is_lost.sum())
+        state = self._adapted(count(state, is_lost.sum()), uploads)
         if not is_told:
             state = self._stored(state, old, messages)
         elif self.everyone:
@@ -263,7 +268,7 @@ class CohortLink:
         return jax.tree.map(lambda leaf: share.astype(leaf.dtype) * leaf, message)
 
     def _timed(self, fn: Callable[..., Any], *, shifts: bool) -> Callable[..., Any]:
-        """Makes the work of a client one that may be late, or begun some rounds ago.
+        """Makes the work of a client one that is left out, or begun some rounds ago.
 
         Args:
           fn: see `train`.
@@ -338,22 +343,42 @@ class CohortLink:
         for number, (transform, own) in enumerate(
             zip(self.transforms, old, strict=True)
         ):
-            message, own = transform.send(jax.random.fold_in(key, number), own, message)
+            if not (number == 0 and self._clips_once):
+                part = jax.random.fold_in(key, number)
+                message, own = transform.send(part, own, message)
             new.append(own)
         if memory is not None:
             memory = tuple(new)
             is_used = (upload.weight > 0) & client_rows.is_finite(memory)
             memory = optax.tree.where(is_used, memory, old)
         if self.attack is None:
-            message = self._checked(key, message)
+            message, within = self._checked(key, message)
+            upload = dataclasses.replace(upload, within=within)
         upload = dataclasses.replace(upload, message=_moved(message, known, upload))
         return upload, memory
 
-    def _checked(self, key: core.Key, message: Any) -> Any:
-        """Returns what the server makes of ONE message that has arrived."""
+    @property
+    def _clips_once(self) -> bool:
+        """Whether the server's clip of honest messages is that of their clients.
+
+        It is where nothing but noise, which waits for the aggregate, is between them.
+        """
+        others = self.transforms[1:]
+        is_alone = all(isinstance(transform, ServerNoise) for transform in others)
+        is_clip = isinstance(self.transforms[0], ClipNorm)
+        return self.attack is None and is_clip and is_alone
+
+    def _checked(self, key: core.Key, message: Any) -> tuple[Any, Any]:
+        """Returns what the server makes of ONE message, and whether it was in a clip.
+
+        That is known only where the clip adapts, which is the last to be undone.
+        """
+        within = None
         for number, transform in reversed(list(enumerate(self.transforms))):
+            if self._adaptive is not None and number == 0:
+                within = self._adaptive.within(message)
             message = transform.receive(jax.random.fold_in(key, number), message)
-        return message
+        return message, within
 
     def _arrive(
         self, key: core.Key, upload: core.Upload, is_malicious: jax.Array, known: Any
@@ -366,8 +391,10 @@ class CohortLink:
         sent = message = _difference(upload.message, known)
         for number, transform in enumerate(self.transforms):
             sent = transform.fit(jax.random.fold_in(key, number), sent)
-        message = self._checked(key, optax.tree.where(is_malicious, sent, message))
-        return dataclasses.replace(upload, message=_moved(message, known, upload))
+        arrived = optax.tree.where(is_malicious, sent, message)
+        message, within = self._checked(key, arrived)
+        message = _moved(message, known, upload)
+        return dataclasses.replace(upload, message=message, within=within)
 
     def _receive(
         self,
@@ -398,7 +425,7 @@ class CohortLink:
         arrived = jax.vmap(self._arrived, in_axes=(0, None))
         received, lost = arrived(uploads, known.shared)
         self.arrived.append(received.weight)
-        return count(state, lost.sum()), received
+        return self._adapted(count(state, lost.sum()), received), received
 
     def _arrived(self, sent: core.Upload, known: Any) -> tuple[core.Upload, jax.Array]:
         """Returns what arrives of ONE client's upload, and `bool[]` whether it is lost.
@@ -409,14 +436,33 @@ class CohortLink:
         """
         is_finite = client_rows.is_finite(sent)
         received = optax.tree.where(is_finite, sent, optax.tree.zeros_like(sent))
+        is_there = received.weight > 0
+        if received.within is not None:
+            within = jnp.where(is_there, received.within, 0)
+            received = dataclasses.replace(received, within=within)
         if self.noise is not None:
-            is_there = received.weight > 0
             received = dataclasses.replace(
                 received,
                 message=optax.tree.where(is_there, received.message, known),
                 weight=jnp.ones_like(sent.weight),
             )
         return received, ~is_finite & (sent.weight > 0)
+
+    @property
+    def _adaptive(self) -> AdaptiveClip | None:
+        """Clip that adapts, if the first of the transforms does."""
+        return privacy.adaptive_clip(self)
+
+    def _adapted(self, state: core.State, received: core.Upload) -> core.State:
+        """Moves the clip towards the wanted quantile of the cohort's norms."""
+        clip = self._adaptive
+        if clip is None:
+            return state
+        key = self._threefry(core.Stream.NOISE_OF_COUNTS, self.ctx.round)
+        count = self.ctx.expected or received.within.shape[0]
+        return dataclasses.replace(
+            state, clip=clip.next_norm(key, received.within, count)
+        )
 
     def store(self, state: core.State, received: core.Upload) -> core.State:
         """Keeps what was received, and the mean over all of it."""
@@ -520,32 +566,41 @@ class CohortLink:
                 return self.aggregator(key, messages, weights, reference)
         if self.aggregator.incremental:
             mean, info = self.aggregator(key, messages, weights, reference)
-            return self._noisy(mean, weights.shape[0]), info
+            size = weights.shape[0]
+            if (expected := self.ctx.expected) is not None:
+                mean = jax.tree.map(
+                    lambda x, r: r + size / expected * (x - r), mean, reference
+                )
+                size = expected
+            return self._noisy(mean, size), info
         messages, weights = self._noisy_rows(messages), jnp.ones_like(weights)
         with columns.over(self.execution):
             return self.aggregator(key, messages, weights, reference)
 
     @property
-    def noise(self) -> GaussianNoise | None:
+    def noise(self) -> ServerNoise | None:
         """Noise that the server adds, if it does."""
         return privacy.noise_of(self)
 
-    def _noise_key(self) -> core.Key:
-        """Returns the round's key of noise, of JAX's Threefry of 20 rounds."""
-        key = core.stream_key(self.key, core.Stream.NOISE, self.ctx.round)
-        words = jax.random.key_data(key)
-        return jax.random.wrap_key_data(words, impl="threefry2x32")
+    def _threefry(self, stream: core.Stream, round: Any) -> core.Key:
+        """Returns a round's key of JAX's Threefry of 20 rounds, for noise."""
+        return randomness.noise_key(core.stream_key(self.key, stream, round))
 
-    def _noisy(self, mean: Any, count: int) -> Any:
+    def _noise_key(self, round: Any) -> core.Key:
+        """Returns the key of a round's noise."""
+        return self._threefry(core.Stream.NOISE, round)
+
+    def _noisy(self, mean: Any, count: int | float) -> Any:
         """Adds noise to a mean over `count` clients, where there is some."""
         noise = self.noise
         if noise is None:
             return mean
-        return noise.add(self._noise_key(), mean, self._clip / count)
+        scale = self._clip / count
+        return noise.in_round(self._noise_key, self.ctx.round, self.period, mean, scale)
 
     @property
     def _clip(self) -> Any:
-        """Returns the norm of `ClipNorm`, which is the first transform under noise."""
+        """Returns the norm of the clip, which is the first transform under noise."""
         return struct.get_field(self.transforms[0], "norm")
 
     def _noisy_rows(self, messages: Any) -> Any:
@@ -554,7 +609,7 @@ class CohortLink:
         if self.aggregate_over != "all":
             identities = self.take(identities)
         noise: Any = self.noise
-        key, clip = self._noise_key(), self._clip
+        key, clip = self._noise_key(self.ctx.round), self._clip
 
         def noisy(identity: jax.Array, message: Any) -> Any:
             return noise.add(jax.random.fold_in(key, identity), message, clip)
@@ -587,8 +642,11 @@ class CohortLink:
         bytes_down: int | jax.Array,
     ) -> core.RoundInfo:
         """Returns the round's report."""
+        cohort = self.ctx.cohort
+        if self.present is not None and self.timing is None:
+            cohort = jnp.where(self.present, cohort, -1)
         return core.RoundInfo(
-            cohort=self.ctx.cohort,
+            cohort=cohort,
             client=client,
             aggregator=aggregator,
             server=server or {},
@@ -607,11 +665,13 @@ class CohortLink:
         )
 
     def _sent(self, count: int | jax.Array, by: str) -> jax.Array:
-        """Counts bytes of the cohort, in virtual time of those who really sent them."""
-        if self.timing is None or not isinstance(count, int):
+        """Counts bytes of the cohort, where some are left out of who takes part."""
+        if self.present is None or not isinstance(count, int):
             return _words(count)
-        each = count // self.ctx.cohort.shape[0]
-        return byte_counts.times(_words(each), getattr(self.timing, by))
+        each, number = count // self.ctx.cohort.shape[0], self.present.sum()
+        if self.timing is not None:
+            number = getattr(self.timing, by)
+        return byte_counts.times(_words(each), number)
 
 
 def _is_same(tree: Any, other: Any) -> bool:

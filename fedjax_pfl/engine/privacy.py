@@ -1,20 +1,45 @@
 """Differential privacy of whole clients: what a process guarantees, and refusals."""
 
+import math
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedjax_pfl.core import checks
+from fedjax_pfl.local import CyclicCohorts, PoissonCohort
 from fedjax_pfl.local.participation import AllClients, UniformCohort
-from fedjax_pfl.messages import ClipNorm, GaussianNoise, accounting
+from fedjax_pfl.messages import (
+    AdaptiveClip,
+    ClipNorm,
+    ServerNoise,
+    TreeNoise,
+    accounting,
+)
 
-__all__ = ["check", "epsilons", "noise_of"]
+__all__ = ["adaptive_clip", "check", "epsilons", "first_clip", "noise_of"]
+
+_CLIPS = (ClipNorm, AdaptiveClip)
+_KNOWN = (AllClients, UniformCohort, PoissonCohort, CyclicCohorts)
 
 
-def noise_of(process: Any) -> GaussianNoise | None:
+def noise_of(process: Any) -> ServerNoise | None:
     """Returns the noise of what has `transforms`, or None."""
-    found = (t for t in process.transforms if isinstance(t, GaussianNoise))
+    found = (t for t in process.transforms if isinstance(t, ServerNoise))
     return next(found, None)
+
+
+def adaptive_clip(process: Any) -> AdaptiveClip | None:
+    """Returns the clip that adapts of what has `transforms`, or None."""
+    first = process.transforms[0] if process.transforms else None
+    return first if isinstance(first, AdaptiveClip) else None
+
+
+def first_clip(process: Any) -> jax.Array | None:
+    """Returns the clip `[]` of the first round where it adapts, or None."""
+    clip = adaptive_clip(process)
+    return None if clip is None else jnp.asarray(clip.norm)
 
 
 def check(process: Any) -> None:
@@ -26,28 +51,55 @@ def check(process: Any) -> None:
     Raises:
       InputError: in one sentence.
     """
-    kinds = [type(transform) for transform in process.transforms]
-    if GaussianNoise not in kinds:
-        return
-    if kinds[0] is not ClipNorm or kinds.count(GaussianNoise) > 1:
-        names = ", ".join(kind.__name__ for kind in kinds)
+    participation, method = process.participation, type(process.algorithm).__name__
+    if isinstance(participation, PoissonCohort) and not process.algorithm.is_usual:
         raise checks.InputError(
-            "Expected one GaussianNoise behind ClipNorm, which comes first and which"
-            f" noise is measured in, got {names}."
+            "Expected a method of one exchange per round with PoissonCohort, whose rows"
+            f" may be empty, got {method}."
         )
-    method = type(process.algorithm).__name__
+    if AdaptiveClip in map(type, process.transforms[1:]):
+        raise checks.InputError(
+            "Expected AdaptiveClip to be the first of the transforms, got"
+            f" {_names(process)}."
+        )
+    noise = noise_of(process)
+    if noise is None:
+        return
+    kinds = [isinstance(transform, ServerNoise) for transform in process.transforms]
+    if not isinstance(process.transforms[0], _CLIPS) or kinds.count(True) > 1:
+        raise checks.InputError(
+            f"Expected one {type(noise).__name__} behind ClipNorm, which comes first"
+            f" and which noise is measured in, got {_names(process)}."
+        )
     if process.algorithm.released is None:
         raise checks.InputError(
             "Expected a method of which nothing but the aggregate of bounded messages"
-            " leaves the server, such as FedAvg, to make it private by GaussianNoise,"
-            f" got {method}."
+            " leaves the server, such as FedAvg, to make it private by"
+            f" {type(noise).__name__}, got {method}."
         )
-    rule = process.used_aggregator()
+    _check_rule(process, noise)
+    _check_participation(process, noise)
+    if process.on_nonfinite == "freeze":
+        raise checks.InputError(
+            f"Expected on_nonfinite='stop' or 'drop' under {type(noise).__name__}, got"
+            " 'freeze', with which one client can undo a round."
+        )
+    accounting.check_installed()
+
+
+def _names(process: Any) -> str:
+    """Returns the names of the transforms."""
+    return ", ".join(type(transform).__name__ for transform in process.transforms)
+
+
+def _check_rule(process: Any, noise: ServerNoise) -> None:
+    """Refuses aggregators that undo the clip, or that noise does not reach."""
+    rule, under = process.used_aggregator(), type(noise).__name__
     name = type(rule).__name__
     weighs = rule.incremental == "weighted"
     if weighs or getattr(rule, "weighting", None) == "examples":
         raise checks.InputError(
-            "Expected clients of equal weights under GaussianNoise, as with"
+            f"Expected clients of equal weights under {under}, as with"
             f" aggregator=Mean(), got {name}, where one with many examples can move the"
             " result by more than the clip."
         )
@@ -55,17 +107,53 @@ def check(process: Any) -> None:
         raise checks.InputError(
             f"Expected an aggregator that sees messages, to clip them, got {name}."
         )
-    if not isinstance(process.participation, AllClients | UniformCohort):
+    is_mean = rule.incremental == "uniform"
+    if not is_mean and isinstance(noise, TreeNoise):
         raise checks.InputError(
-            "Expected AllClients or UniformCohort under GaussianNoise, whose epsilon is"
-            f" known, got {type(process.participation).__name__}."
+            "Expected aggregator=Mean() under TreeNoise, which is noise in sums over"
+            f" rounds, got {name}."
         )
-    if process.on_nonfinite == "freeze":
+    if not is_mean and isinstance(process.participation, PoissonCohort):
         raise checks.InputError(
-            "Expected on_nonfinite='stop' or 'drop' under GaussianNoise, got 'freeze',"
-            " with which one client can undo a round."
+            "Expected aggregator=Mean() with PoissonCohort under noise, which divides"
+            f" by a number that is no secret, got {name}."
         )
-    accounting.check_installed()
+
+
+def _check_participation(process: Any, noise: ServerNoise) -> None:
+    """Refuses participations whose epsilon is not known."""
+    kind, under = type(process.participation), type(noise).__name__
+    method, is_cohort = type(process.algorithm).__name__, True
+    if process.algorithm.aggregate_over == "all":
+        is_cohort = False
+    if isinstance(noise, TreeNoise) and (kind is not CyclicCohorts or not is_cohort):
+        found = kind.__name__ if is_cohort else f"{method}, which takes those of all"
+        raise checks.InputError(
+            "Expected CyclicCohorts under TreeNoise, and a method that aggregates the"
+            " messages of the cohort, so that a client is in one round of every tree,"
+            f" got {found}."
+        )
+    if isinstance(noise, TreeNoise) and adaptive_clip(process) is not None:
+        raise checks.InputError(
+            "Expected ClipNorm under TreeNoise, whose trees have one clip, got"
+            " AdaptiveClip."
+        )
+    if not isinstance(process.participation, _KNOWN):
+        raise checks.InputError(
+            "Expected AllClients, UniformCohort, PoissonCohort or CyclicCohorts under"
+            f" {under}, whose epsilon is known, got {kind.__name__}."
+        )
+    if not is_cohort and kind is PoissonCohort:
+        raise checks.InputError(
+            "Expected a method that aggregates the messages of the cohort with"
+            f" PoissonCohort under {under}, got {method}, in which everybody counts in"
+            " every round."
+        )
+    if not is_cohort and adaptive_clip(process) is not None:
+        raise checks.InputError(
+            f"Expected ClipNorm under {under} with {method}, which aggregates messages"
+            " of earlier rounds, too, got AdaptiveClip."
+        )
 
 
 def epsilons(process: Any, num_clients: int, num_rounds: int) -> np.ndarray:
@@ -81,9 +169,36 @@ def epsilons(process: Any, num_clients: int, num_rounds: int) -> np.ndarray:
       every round.
     """
     noise: Any = noise_of(process)
-    cohort = process.participation.cohort_size(num_clients)
-    drawn_from = getattr(process.participation, "among", None) or num_clients
+    who: Any = process.participation
+    cohort = who.cohort_size(num_clients)
+    drawn_from = getattr(who, "among", None) or num_clients
+    multiplier, delta = _multiplier(process), float(noise.delta)
     if process.algorithm.aggregate_over == "all":
-        cohort = drawn_from
-    values = float(noise.multiplier), float(noise.delta)
-    return accounting.epsilons(*values, cohort, drawn_from, num_rounds)
+        cohort, who = drawn_from, AllClients()
+    if isinstance(noise, TreeNoise):
+        period = who.separation(num_clients)
+        counts = accounting.tree_participations(period, num_rounds)
+        return accounting.gaussian_epsilons(multiplier, delta, counts)
+    if isinstance(who, CyclicCohorts):
+        counts = accounting.cyclic_participations(cohort, num_clients, num_rounds)
+        return accounting.gaussian_epsilons(multiplier, delta, counts)
+    if isinstance(who, PoissonCohort):
+        return accounting.poisson_epsilons(
+            multiplier, delta, float(who.rate), cohort, num_clients, num_rounds
+        )
+    return accounting.epsilons(multiplier, delta, cohort, drawn_from, num_rounds)
+
+
+def _multiplier(process: Any) -> float:
+    """Returns the deviation of the noise in clips, of sum and number together.
+
+    The number, less a half per client, moves by a half where the sum moves by a clip.
+    """
+    noise: Any = noise_of(process)
+    clip, multiplier = adaptive_clip(process), float(noise.multiplier)
+    if clip is None:
+        return multiplier
+    of_count = 2 * float(clip.count_noise)
+    if not multiplier or not of_count:
+        return 0.0
+    return 1 / math.hypot(1 / multiplier, 1 / of_count)

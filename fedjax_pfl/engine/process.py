@@ -11,7 +11,7 @@ import optax
 
 from fedjax_pfl import core
 from fedjax_pfl.core import checks, client_rows, sharding, statistics, struct
-from fedjax_pfl.engine import cohort_link, kept, privacy
+from fedjax_pfl.engine import cohort_link, kept, local_privacy, privacy
 from fedjax_pfl.local import participation as participations
 from fedjax_pfl.local import schedules
 
@@ -251,6 +251,7 @@ class FederatedProcess:
         self._check_server_optimizer()
         self._check_values(num_clients)
         privacy.check(self)
+        local_privacy.check(self)
         self.algorithm.check_cohort(size)
         if not self.algorithm.aggregates:
             return
@@ -299,6 +300,7 @@ class FederatedProcess:
             transforms=self.first_transforms(server, population.num_clients),
             statistics=self.first_statistics(model, train),
             client_statistics=self._first_client_statistics(key, model, train),
+            clip=privacy.first_clip(self),
         )
 
     def _first_client_statistics(
@@ -421,8 +423,12 @@ class FederatedProcess:
         if identities.shape != cohort.shape:
             identities = identities[cohort]
         work, timing = self.work(work_key, identities), self._timing(state.round)
+        present = self._present(state, population.num_clients)
         if timing is not None:
-            steps = jnp.minimum(work.steps, timing.steps)
+            steps, present = jnp.minimum(work.steps, timing.steps), timing.present
+            work = dataclasses.replace(work, steps=steps)
+        elif present is not None:
+            steps = jnp.where(present, work.steps, 0)
             work = dataclasses.replace(work, steps=steps)
         if state.past is not None:
             state = dataclasses.replace(state, past=_remembered(state))
@@ -432,6 +438,7 @@ class FederatedProcess:
                 round=state.round,
                 cohort=cohort,
                 num_clients=population.num_clients,
+                expected=self._expected(population.num_clients),
             ),
             work=work,
             model=model,
@@ -442,7 +449,7 @@ class FederatedProcess:
             aggregator=self.used_aggregator(),
             attack=self.attack,
             server_optimizer=self.server_optimizer,
-            transforms=self.transforms,
+            transforms=self._transforms(state),
             aggregate_over=self.algorithm.aggregate_over,
             on_nonfinite=self.on_nonfinite,
             population=population,
@@ -451,11 +458,13 @@ class FederatedProcess:
             method=self.method,
             message_of=self.algorithm.message_of if self.tells_messages else None,
             timing=timing,
+            present=present,
+            period=self._period(population.num_clients),
             weight=getattr(self.participation, "weight", jnp.ones_like),
         )
         new, info = self.algorithm.round(state, link)
         new, info = kept.after_round(link, new, info, type(self.algorithm).__name__)
-        info = _with_times(timing, info)
+        info = _with_times(timing, _with_clip(state, info))
         new = self._treat_server(state, new)
         new = self._treat_rows(link, state, new)
         num_nonfinite = new.nonfinite - state.nonfinite
@@ -470,6 +479,33 @@ class FederatedProcess:
         """Returns the round's part of the timetable, where there is one."""
         timetable = getattr(self.participation, "timetable", None)
         return None if timetable is None else timetable.at(round)
+
+    def _present(self, state: core.State, num_clients: int) -> jax.Array | None:
+        """Says `bool[K]` which rows of the cohort take part; None for all."""
+        present = getattr(self.participation, "present", None)
+        if present is None:
+            return None
+        key = core.stream_key(state.key, core.Stream.PARTICIPATION, state.round)
+        return present(key, num_clients)
+
+    def _expected(self, num_clients: int) -> float | None:
+        """Returns how many take part on average, where only that may be told."""
+        expected = getattr(self.participation, "expected", None)
+        if expected is None or privacy.noise_of(self) is None:
+            return None
+        return expected(num_clients)
+
+    def _period(self, num_clients: int) -> int | None:
+        """Returns the rounds in a row of which no client has two, if that is known."""
+        separation = getattr(self.participation, "separation", None)
+        return None if separation is None else separation(num_clients)
+
+    def _transforms(self, state: core.State) -> tuple[Any, ...]:
+        """Returns the transforms of a round, with the clip of the round."""
+        clip = privacy.adaptive_clip(self)
+        if clip is None:
+            return self.transforms
+        return (clip.at(state.clip), *self.transforms[1:])
 
     def _treat_server(self, old: core.State, new: core.State) -> core.State:
         """Counts a non-finite server state; outside `stop`, keeps the old one.
@@ -544,3 +580,10 @@ def _with_times(timing: core.Timetable | None, info: core.RoundInfo) -> core.Rou
     times = {"virtual_seconds": timing.seconds, "arrived": timing.present.sum()}
     times["staleness"] = timing.staleness.astype(jnp.float32).mean()
     return dataclasses.replace(info, server=info.server | times)
+
+
+def _with_clip(state: core.State, info: core.RoundInfo) -> core.RoundInfo:
+    """Adds the clip of the round to a report, where it adapts."""
+    if state.clip is None:
+        return info
+    return dataclasses.replace(info, server=info.server | {"clip_norm": state.clip})

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedjax_pfl.core import byte_counts, checks
 from fedjax_pfl.data import statistics
-from fedjax_pfl.engine import privacy, stopping
+from fedjax_pfl.engine import local_privacy, privacy, stopping
 from fedjax_pfl.engine.groups import PlannedGroup
 from fedjax_pfl.results import history
 from fedjax_pfl.results.metrics import mean
@@ -37,19 +37,11 @@ def _named(info: Any) -> dict[str, Any]:
 
 def _epsilons(planned: PlannedGroup) -> np.ndarray | None:
     """Computes epsilon `[G, R]` of every point after every round, or None."""
-    known: dict[Any, np.ndarray] = {}
-    every = []
-    for process in planned.group.processes:
-        noise = privacy.noise_of(process)
-        if noise is None:  # the points' processes have one structure
-            return None
-        values = float(noise.multiplier), float(noise.delta)
-        if values not in known:
-            known[values] = privacy.epsilons(
-                process, planned.num_clients, planned.options.num_rounds
-            )
-        every.append(known[values])
-    return np.stack(every)
+    processes = planned.group.processes
+    if privacy.noise_of(processes[0]) is None:  # all have one structure
+        return None
+    size = planned.num_clients, planned.options.num_rounds
+    return np.stack([privacy.epsilons(process, *size) for process in processes])
 
 
 def _numbers(info: Any, prefix: str) -> Iterator[tuple[str, Any]]:
@@ -116,6 +108,11 @@ class Recorder:
         self._selected = np.zeros((len(self._points), num_clients), np.int64)
         self._diverged = np.full(len(self._points), -1)
         self._epsilon = _epsilons(planned)
+        self._spending = None
+        if clients is None and local_privacy.solver_of(group.processes[0]) is not None:
+            self._spending = local_privacy.Spending(
+                group.processes, [f.num_train for f in federations]
+            )
         self._rounds: list[int] = []
         self._metrics: list[dict[str, np.ndarray]] = []
         self._evaluated: list[np.ndarray] = []
@@ -133,10 +130,14 @@ class Recorder:
         """Records `count` rounds; leaves of `info` are `[G, segment, ...]`."""
         info = jax.tree.map(lambda leaf: np.asarray(leaf)[:, :count], info)
         active = self.active()
+        spent = {}
+        if self._spending is not None:
+            spent["local_epsilon"] = self._spending.after(self._selected, info.cohort)
         for point in np.flatnonzero(active):
-            np.add.at(self._selected[point], info.cohort[point].reshape(-1), 1)
+            rows = info.cohort[point].reshape(-1)
+            np.add.at(self._selected[point], rows[rows >= 0], 1)
         over = {n: _over_cohort(value) for n, value in info.client.items()}
-        values = over | info.server | _named(info.aggregator)
+        values = over | info.server | _named(info.aggregator) | spent
         values["num_nonfinite"] = info.num_nonfinite
         if self._epsilon is not None:
             values["epsilon"] = self._epsilon[:, start : start + count]

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from fedjax_pfl.local.participation import FullWork as FullWork
     from fedjax_pfl.local.participation import Stragglers as Stragglers
     from fedjax_pfl.local.participation import UniformCohort as UniformCohort
+    from fedjax_pfl.local.private_cohorts import CyclicCohorts as CyclicCohorts
+    from fedjax_pfl.local.private_cohorts import PoissonCohort as PoissonCohort
+    from fedjax_pfl.local.private_sgd import PrivateSGD as PrivateSGD
     from fedjax_pfl.local.solvers import SGD as SGD
     from fedjax_pfl.local.solvers import Optax as Optax
     from fedjax_pfl.local.solvers import ToTolerance as ToTolerance

@@ -14,7 +14,7 @@ from fedjax_pfl import core
 from fedjax_pfl.core import checks, loops, statistics, struct, tree_paths
 from fedjax_pfl.local import minibatch_scan, objectives, schedules
 
-__all__ = ["SGD", "Optax", "ToTolerance", "whole"]
+__all__ = ["SGD", "MinibatchSolver", "Optax", "ToTolerance", "whole"]
 
 StepEnd = Callable[[Any, Any], Any]
 EpochEnd = Callable[[jax.Array, Any, Any], tuple[Any, Any]]
@@ -82,8 +82,8 @@ def whole(view: core.ClientView, params: Any, info: minibatch_scan.LocalInfo) ->
     return statistics.joined(params, info.statistics)
 
 
-class _MinibatchSolver:
-    """Shared part of the solvers that walk over shuffled minibatches."""
+class MinibatchSolver:
+    """Shared part of the solvers that walk over minibatches."""
 
     epochs: int
     num_steps: int | None
@@ -96,6 +96,17 @@ class _MinibatchSolver:
         if self.remainder != "scaled":
             return 1.0
         return batch.weight.sum() / self.batch_size
+
+    def _gradient_of(
+        self, objective: objectives.Objective, view: core.ClientView
+    ) -> Callable[..., tuple[Any, Any]]:
+        """Returns `(key, params, batch, context, carry) -> (gradient, carry)`."""
+        stepwise = objectives.stepwise(objective, view.carry)
+        return jax.grad(stepwise, argnums=1, has_aux=True)
+
+    def _sampler(self, objective: objectives.Objective, view: core.ClientView) -> Any:
+        """Returns a sampler in place of shuffled epochs, or None."""
+        return objectives.sampler(objective, view)
 
     def _init(self, params: Any, round: Any, step: Any) -> Any:
         raise NotImplementedError
@@ -137,9 +148,7 @@ class _MinibatchSolver:
         Returns:
           Parameters, context and a `LocalInfo`.
         """
-        gradient_of = jax.grad(
-            objectives.stepwise(objective, view.carry), argnums=1, has_aux=True
-        )
+        gradient_of = self._gradient_of(objective, view)
 
         def step(
             step_key: core.Key, state: tuple[Any, ...], batches: tuple[core.Batch, ...]
@@ -160,7 +169,7 @@ class _MinibatchSolver:
             params, context = epoch_end(epoch, params, context)  # pyright: ignore
             return params, moments, context, *others
 
-        sampler = objectives.sampler(objective, view)
+        sampler = self._sampler(objective, view)
         if sampler is not None and self.order is not None:
             raise checks.InputError(
                 "Expected order=None with a model of series, which draws its own pieces"
@@ -190,7 +199,7 @@ class _MinibatchSolver:
 
 
 @struct.pytree_dataclass
-class SGD(_MinibatchSolver):
+class SGD(MinibatchSolver):
     """Stochastic gradient descent over shuffled minibatches.
 
     `v <- momentum v + g + weight_decay params; params <- params - eta_t v`, with
@@ -298,7 +307,7 @@ class SGD(_MinibatchSolver):
 
 
 @struct.pytree_dataclass
-class Optax(_MinibatchSolver):
+class Optax(MinibatchSolver):
     """Any optax optimizer over shuffled minibatches; its state starts anew every round.
 
     Attributes:

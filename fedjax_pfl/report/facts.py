@@ -140,28 +140,43 @@ def communication(loaded: sources.Loaded) -> tables.Table:
     )
 
 
+_OF_CLIENTS = (
+    "Differential privacy of a whole client, one in place of another, of everything"
+    " that the server sends in all rounds. Every training is accounted for alone: not"
+    " several seeds, nor what was chosen by comparing trainings or on validation data."
+    " Personal models stay with clients."
+)
+_OF_EXAMPLES = (
+    "Differential privacy of an example, one in place of another of the same client, of"
+    " everything that this client sends in all rounds; of the client of which most is"
+    " revealed. Every training is accounted for alone."
+)
+
+
 def privacy(loaded: sources.Loaded) -> list[tables.Table]:
-    """Returns the table of epsilons, where the server added noise."""
-    spent = loaded.result.privacy()
-    if spent.empty:
-        return []
-    keys = ["algorithm", "delta", "epsilon", "rounds"]
-    rows = [
-        (row["algorithm"], *(f"{row[k]:.3g}" for k in keys[1:3]), f"{row['rounds']:,}")
-        for _, row in spent[keys].drop_duplicates().iterrows()
-    ]
-    return [
-        tables.Table(
-            name="privacy",
-            title="Privacy",
-            caption="Differential privacy of a whole client, one in place of another,"
-            " of everything that the server sends in all rounds. Every training is"
-            " accounted for alone: not several seeds, nor what was chosen by comparing"
-            " trainings or on validation data. Personal models stay with clients.",
-            columns=("algorithm", "delta", "epsilon", "rounds"),
-            parts=(tables.Part("", tuple(rows)),),
+    """Returns the tables of epsilons, where the server or clients added noise."""
+    result, shown = loaded.result, []
+    for name, title, spent, caption in (
+        ("privacy", "Privacy", result.privacy(), _OF_CLIENTS),
+        ("local_privacy", "Local privacy", result.local_privacy(), _OF_EXAMPLES),
+    ):
+        if spent.empty:
+            continue
+        keys = ["algorithm", "delta", "epsilon", "rounds"]
+        rows = [
+            (r["algorithm"], *(f"{r[k]:.3g}" for k in keys[1:3]), f"{r['rounds']:,}")
+            for _, r in spent[keys].drop_duplicates().iterrows()
+        ]
+        shown.append(
+            tables.Table(
+                name=name,
+                title=title,
+                caption=caption,
+                columns=("algorithm", "delta", "epsilon", "rounds"),
+                parts=(tables.Part("", tuple(rows)),),
+            )
         )
-    ]
+    return shown
 
 
 def unseen(loaded: sources.Loaded) -> list[tables.Table]:

@@ -370,12 +370,25 @@ class Result:
           alone: not what was chosen by comparing trainings, or on validation data. No
           rows without noise.
         """
+        return self._private("epsilon")
+
+    def local_privacy(self) -> "pd.DataFrame":
+        """Returns what messages of a `PrivateSGD` reveal, one row per point.
+
+        Returns:
+          The columns of `privacy`, for one example in place of another of the client
+          of which most is revealed. No rows without noise in the local work.
+        """
+        return self._private("local_epsilon")
+
+    def _private(self, loss: str) -> "pd.DataFrame":
+        """Returns the rows of a privacy loss of histories."""
         rows = []
         for group in self.groups:
-            if "epsilon" not in group.per_round:
+            if loss not in group.per_round:
                 continue
             for point, rounds in enumerate(spending.rounds(group)):
-                spent = spending.privacy(group, point)
+                spent = spending.privacy(group, point, loss)
                 rows.append((*self._head(group, point), int(rounds), *spent))
         return _frame(rows, [*self._columns, "rounds", "epsilon", "delta"])
 

@@ -22,23 +22,29 @@ def rounds(group: history.History) -> np.ndarray:
     return np.any(known or [np.zeros((len(group.points), 0))], axis=0).sum(axis=1)
 
 
-def privacy(group: history.History, point: int) -> tuple[float, float]:
+_PRIVATE = {"epsilon": "transforms.", "local_epsilon": "algorithm."}
+"""Losses of a history, and where the configuration has their delta."""
+
+
+def privacy(
+    group: history.History, point: int, loss: str = "epsilon"
+) -> tuple[float, float]:
     """Returns the epsilon that a training has spent, and its delta; NaN without noise.
 
     Args:
       group: the history.
       point: number of the training.
+      loss: `epsilon` of clients, or `local_epsilon` of their examples.
     """
-    if "epsilon" not in group.per_round:
+    if loss not in group.per_round:
         return np.nan, np.nan
     settings = group.config | group.points[point]
-    (delta,) = (
+    delta = next(
         value
         for name, value in settings.items()
-        if name.startswith("transforms.") and name.endswith(".delta")
+        if name.startswith(_PRIVATE[loss]) and name.endswith(".delta")
     )
-    values = group.per_round["epsilon"][point]
-    return float(np.nanmax(values, initial=0)), float(delta)
+    return float(np.nanmax(group.per_round[loss][point], initial=0)), float(delta)
 
 
 def after(group: history.History, point: int, rounds: int) -> dict[str, float]:

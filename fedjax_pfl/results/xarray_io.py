@@ -67,6 +67,11 @@ _DESCRIPTIONS = {
     "bytes_up": ("bytes sent by clients in the round", "bytes"),
     "bytes_down": ("bytes sent to clients in the round", "bytes"),
     "epsilon": ("privacy loss of a client so far, at the configured delta", "1"),
+    "local_epsilon": (
+        "largest privacy loss of an example so far, at the configured delta",
+        "1",
+    ),
+    "clip_norm": ("norm to which messages of the round were clipped", "1"),
     "gradient_evaluations": ("gradients of single examples in the round", "gradients"),
     "virtual_seconds": ("time of the clients' devices at the end of the round", "s"),
     "arrived": ("clients of the round whose work arrived in time", "clients"),

@@ -72,6 +72,19 @@ def test_attacks_and_stragglers_are_those_of_the_training_in_memory():
 
 
 @pytest.mark.wide
+def test_clients_drawn_each_by_itself_and_adaptive_clips_are_those_in_memory():
+    process = make_process(
+        "fedavg",
+        aggregator=aggregators.Mean(),
+        participation=fp.local.PoissonCohort(rate=0.4, capacity=5),
+        transforms=(fp.messages.AdaptiveClip(norm=0.1), fp.GaussianNoise()),
+    )
+    federation = toy.make_federation()
+    one = train(fp.simulate, process, federation)
+    assert_same(one, train(fp.simulate_streamed, process, federation))
+
+
+@pytest.mark.wide
 def test_everybody_may_take_part():
     federation = toy.make_federation()
     process = make_process("flame", participation=fp.AllClients())

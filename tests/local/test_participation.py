@@ -212,6 +212,6 @@ def test_wrong_work_is_named(fields):
 
 def test_registries():
     assert registry.PARTICIPATIONS["uniform"](size=2).size == 2
-    names = {"all", "uniform", "synchronous", "buffered"}
+    names = {"all", "uniform", "synchronous", "buffered", "poisson", "cyclic"}
     assert set(registry.PARTICIPATIONS) == names
     assert set(registry.WORK) == {"full", "per_client", "stragglers"}

@@ -18,7 +18,7 @@ import numpy as np
 
 from fedjax_pfl import core
 from fedjax_pfl.core import checks, client_rows, sharding
-from fedjax_pfl.engine import stacking
+from fedjax_pfl.engine import privacy, stacking
 from fedjax_pfl.engine.process import FederatedProcess
 from fedjax_pfl.engine.streaming import programs, row_store
 
@@ -165,6 +165,7 @@ class Training:
             optimizer=process.first_optimizer(server),
             steps=process.first_steps(population.total.num_clients),
             statistics=process.first_statistics(model, population.pool.train),
+            clip=privacy.first_clip(process),
         )
         if process.keeps_mean:
             mean = self._mean_of_all()

@@ -1,0 +1,125 @@
+"""Stochastic gradient descent that is private for the examples of its client."""
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedjax_pfl import core
+from fedjax_pfl.core import checks, randomness, struct
+from fedjax_pfl.local import minibatch_scan, objectives, solvers
+
+__all__ = ["PrivateSGD"]
+
+_NOISE = 2**30  # of the streams of a step's key; its examples have 0, 1, ...
+
+
+@struct.pytree_dataclass
+class PrivateSGD(solvers.MinibatchSolver):
+    """DP-SGD: gradients of single examples are clipped, and their sum is noisy.
+
+    Every step draws B of the client's n examples afresh, without replacement, and moves
+    along
+
+        (sum_j g_j min(1, c / |g_j|) + N(0, (z c)^2 I)) / B  +  gradient of other terms,
+
+    where terms of the objective that look at no example, such as a pull to the server's
+    model, are left as they are. One example in place of another moves the sum by 2 c.
+    A step needs gradients of B examples at once.
+
+    Attributes:
+      learning_rate: `[]` step size, > 0.
+      norm: `[]` c, > 0.
+      multiplier: `[]` z, at least 0; without noise epsilon is infinite.
+      delta: `[]` for which epsilon is reported, in (0, 1).
+      epochs: local epochs, of as many steps as it takes to draw n examples.
+      num_steps: local steps in place of epochs, or None.
+      batch_size: B, at least 1; a client with fewer examples takes all in every step.
+
+    Reference: Abadi, Chu, Goodfellow, McMahan, Mironov, Talwar, Zhang, "Deep Learning
+    with Differential Privacy".
+    """
+
+    learning_rate: Any = struct.traced_field(default=0.1, above=0, search=(0.003, 1.0))
+    norm: Any = struct.traced_field(default=1.0, above=0)
+    multiplier: Any = struct.traced_field(default=1.0, at_least=0)
+    delta: Any = struct.traced_field(default=1e-5, above=0, below=1)
+    epochs: int = struct.static_field(default=1, at_least=1)
+    num_steps: int | None = struct.static_field(default=None, at_least=1)
+    batch_size: int = struct.static_field(default=20, at_least=1)
+    order: ClassVar[None] = None
+    remainder: ClassVar[minibatch_scan.Remainder] = "even"
+
+    def most_steps(self, num_examples: int) -> int:
+        """Counts the steps of a round of a client with so many examples, at most."""
+        if self.num_steps is not None:
+            return self.num_steps if num_examples else 0
+        return self.epochs * -(-num_examples // self.batch_size)
+
+    def _sampler(self, objective: objectives.Objective, view: core.ClientView) -> Any:
+        return minibatch_scan.independent_batch
+
+    def _gradient_of(
+        self, objective: objectives.Objective, view: core.ClientView
+    ) -> Callable[..., tuple[Any, Any]]:
+        if view.carry is not None:
+            raise checks.InputError(
+                "Expected a model of single examples with PrivateSGD, got one of"
+                " series."
+            )
+        if view.data.statistics is not None:
+            raise checks.InputError(
+                "Expected a model whose examples stand alone with PrivateSGD, got one"
+                " that normalizes by statistics of batches; normalization='group' does"
+                " not."
+            )
+        gradient = jax.grad(objective, argnums=1)
+
+        def one(key: core.Key, params: Any, x: Any, y: Any, weight: Any, more: Any):
+            constants, context = more
+            batch = core.Batch(
+                x=x[None], y=y[None], weight=weight[None], constants=constants
+            )
+            return gradient(key, params, batch, context)
+
+        def private(key: Any, params: Any, batch: core.Batch, context: Any, carry: Any):
+            more, weight = (batch.constants, context), batch.weight
+            rest = one(key, params, batch.x[0], batch.y[0], 0 * weight[0], more)
+
+            def clipped(number: jax.Array, x: Any, y: Any, weight: jax.Array):
+                own = jax.random.fold_in(key, number)
+                full = one(own, params, x, y, jnp.ones_like(weight), more)
+                part = optax.tree.sub(full, rest)
+                norm = optax.tree.norm(part)
+                scale = jnp.where(norm > self.norm, self.norm / norm, 1)
+                zero = optax.tree.zeros_like(part)
+                part = jax.tree.map(lambda g: g * scale.astype(g.dtype), part)
+                return optax.tree.where(weight > 0, part, zero)
+
+            numbers = jnp.arange(weight.shape[0])
+            parts = jax.vmap(clipped)(numbers, batch.x, batch.y, weight)
+            total = jax.tree.map(lambda g: g.sum(axis=0), parts)
+            own = randomness.noise_key(jax.random.fold_in(key, _NOISE))
+            total = randomness.plus_gaussian(own, total, self.multiplier * self.norm)
+            count = jnp.maximum(weight.sum(), 1)
+            mean = jax.tree.map(lambda g, r: g / count.astype(g.dtype) + r, total, rest)
+            return mean, (carry, None)
+
+        return private
+
+    def _init(self, params: Any, round: Any, step: Any) -> None:
+        return None
+
+    def _update(
+        self,
+        gradient: Any,
+        moments: None,
+        params: Any,
+        round: Any,
+        step: Any,
+        share: Any,
+    ):
+        rate = self.learning_rate * share
+        return jax.tree.map(lambda x, g: x - rate * g, params, gradient), moments

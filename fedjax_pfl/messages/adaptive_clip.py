@@ -1,0 +1,89 @@
+"""Messages of bounded norm, where the bound follows a quantile of their norms."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedjax_pfl import core
+from fedjax_pfl.core import struct
+from fedjax_pfl.messages.clip_norm import ClipNorm
+from fedjax_pfl.messages.encoding import Encoding
+
+__all__ = ["AdaptiveClip"]
+
+
+@struct.pytree_dataclass
+class AdaptiveClip:
+    """Bounds the norm of messages by what about a share of them stay below.
+
+    The server clips what arrives to c, and counts who was within c. With a share gamma
+    wanted, and a share b of K clients with noise in their number,
+
+        b = (sum_i [|x_i| <= c] + N(0, s^2)) / K,   c <- c exp(-eta (b - gamma)).
+
+    The number is released as the sum is, so that noise of z clips in the sum and of s
+    clients in the number are together noise of `(z^-2 + (2 s)^-2)^(-1/2)` clips, which
+    epsilon is computed from.
+
+    Attributes:
+      norm: `[]` c of the first round, > 0.
+      quantile: `[]` gamma in (0, 1).
+      learning_rate: `[]` eta, > 0.
+      count_noise: `[]` s, deviation of the noise in the number of clients, at least 0;
+        the paper has a 20th of the cohort. Without it epsilon is infinite.
+
+    Reference: Andrew, Thakkar, McMahan, Ramaswamy, "Differentially Private Learning
+    with Adaptive Clipping".
+    """
+
+    norm: Any = struct.traced_field(default=1.0, above=0)
+    quantile: Any = struct.traced_field(default=0.5, above=0, below=1)
+    learning_rate: Any = struct.traced_field(default=0.2, above=0)
+    count_noise: Any = struct.traced_field(default=5.0, at_least=0)
+
+    def init(self, message: Any) -> None:
+        """Returns None: nothing is remembered of a client."""
+
+    def send(self, key: core.Key, memory: None, message: Any) -> tuple[Any, None]:
+        """Returns the message: the server has to see who is within the clip."""
+        return message, None
+
+    def fit(self, key: core.Key, message: Any) -> Any:
+        """Returns the message."""
+        return message
+
+    def receive(self, key: core.Key | None, message: Any) -> Any:
+        """Clips whatever has arrived."""
+        return ClipNorm(norm=self.norm).receive(key, message)
+
+    def encoding(self, before: Encoding) -> Encoding:
+        """Returns the encoding: a message takes no other room."""
+        return before
+
+    def at(self, norm: jax.Array) -> "AdaptiveClip":
+        """Returns the transform of a round whose clip is `norm`."""
+        return dataclasses.replace(self, norm=norm)
+
+    def within(self, message: Any) -> jax.Array:
+        """Returns 1/2 for a message that has arrived within the clip, else -1/2."""
+        norm = optax.tree.norm(message)
+        return jnp.where(norm <= self.norm, 0.5, -0.5).astype(norm.dtype)
+
+    def next_norm(self, key: core.Key, within: jax.Array, count: Any) -> jax.Array:
+        """Returns the clip of the next round.
+
+        Args:
+          key: `[]` key of the noise in the number.
+          within: `[K]` what `within` says of the cohort, 0 of who is missing.
+          count: K, or how many take part on average.
+
+        Returns:
+          `[]`.
+        """
+        noise = self.count_noise * jax.random.normal(key, (), within.dtype)
+        share = 0.5 + (within.sum() + noise) / count
+        step = jnp.exp(-self.learning_rate * (share - self.quantile))
+        return (self.norm * step).astype(jnp.result_type(self.norm))

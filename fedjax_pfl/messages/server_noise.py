@@ -1,0 +1,65 @@
+"""Base of the server's Gaussian noise, for differential privacy of clients."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from fedjax_pfl import core
+from fedjax_pfl.core import struct
+from fedjax_pfl.messages.encoding import Encoding
+
+__all__ = ["KeyOf", "ServerNoise"]
+
+KeyOf = Callable[[Any], core.Key]
+"""Returns the key of a round, of Threefry whatever the run draws with."""
+
+
+@struct.pytree_dataclass
+class ServerNoise:
+    """Noise on what the server makes of messages; abstract.
+
+    Attributes:
+      multiplier: `[]` z, deviation of a draw in clips, at least 0; without noise
+        epsilon is infinite.
+      delta: `[]` for which epsilon is reported, in (0, 1).
+    """
+
+    multiplier: Any = struct.traced_field(default=1.0, at_least=0)
+    delta: Any = struct.traced_field(default=1e-5, above=0, below=1)
+
+    def init(self, message: Any) -> None:
+        """Returns None: nothing is remembered."""
+
+    def send(self, key: core.Key, memory: None, message: Any) -> tuple[Any, None]:
+        """Returns the message: noise is the server's."""
+        return message, None
+
+    def fit(self, key: core.Key, message: Any) -> Any:
+        """Returns the message."""
+        return message
+
+    def receive(self, key: core.Key, message: Any) -> Any:
+        """Returns the message: noise waits for the aggregate."""
+        return message
+
+    def encoding(self, before: Encoding) -> Encoding:
+        """Returns the encoding."""
+        return before
+
+    def in_round(
+        self, key_of: KeyOf, round: jax.Array, period: int | None, tree: Any, scale: Any
+    ) -> Any:
+        """Adds a round's noise to a sum or a mean.
+
+        Args:
+          key_of: key of every round.
+          round: `int32[]`.
+          period: rounds in a row of which no client has two, or None.
+          tree: pytree of `[*P]`.
+          scale: `[]` the clip c, or `c / n` for a mean of n.
+
+        Returns:
+          Pytree of `[*P]`.
+        """
+        raise NotImplementedError

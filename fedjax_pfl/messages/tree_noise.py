@@ -1,0 +1,58 @@
+"""Noise of the server that is correlated over rounds, from binary trees."""
+
+from typing import Any
+
+import jax
+from jax import lax
+
+from fedjax_pfl.core import loops, randomness, struct
+from fedjax_pfl.messages.server_noise import KeyOf, ServerNoise
+
+__all__ = ["TreeNoise"]
+
+
+@struct.pytree_dataclass
+class TreeNoise(ServerNoise):
+    """Makes sums over rounds differentially private, with little noise in each sum.
+
+    The rounds are the leaves of binary trees, and every node has a draw of
+    `N(0, (z c)^2 I)`. The sum of a tree's first t rounds is released with the draws of
+    the nodes that these t leaves fall into, as many as t has binary ones, where
+    independent noise of every round would make t. A round gets the difference of two
+    such sums: the draws of the nodes that it completes, minus those that they take the
+    place of. Draws follow from the key, so that nothing is remembered.
+
+    A client is in one leaf of a tree, and so in `floor(log2 b) + 1` nodes of a tree of
+    b rounds. That needs `CyclicCohorts`, after whose separation b a new tree begins.
+
+    Attributes:
+      multiplier: `[]` z, at least 0; without noise epsilon is infinite.
+      delta: `[]` for which epsilon is reported, in (0, 1).
+
+    Reference: Kairouz, McMahan, Song, Thakkar, Thakurta, Xu, "Practical and Private
+    (Deep) Learning without Sampling or Shuffling".
+    """
+
+    def in_round(
+        self, key_of: KeyOf, round: jax.Array, period: int | None, tree: Any, scale: Any
+    ) -> Any:
+        """Adds the change of the noise in the tree's sum; see `ServerNoise.in_round`.
+
+        A node's draw belongs to the round that completes it, and to its level.
+        """
+        assert period is not None  # no tree without CyclicCohorts
+        deviation = self.multiplier * scale
+        count = round % period + 1  # rounds of this tree, this one included
+        level = lax.population_count((count & -count) - 1)  # of what is completed
+
+        def drawn(round: jax.Array, level: jax.Array, noise: Any, sign: int) -> Any:
+            key = jax.random.fold_in(key_of(round), level)
+            return randomness.plus_gaussian(key, noise, sign * deviation)
+
+        def without(lower: jax.Array, noise: Any) -> Any:
+            end = count - 1 >> lower << lower  # leaves before the end of that node
+            return drawn(round - count + end, lower, noise, -1)
+
+        tree = drawn(round, level, tree, 1)
+        most = max(period.bit_length() - 1, 0)
+        return loops.bounded(level, most, without, tree) if most else tree

@@ -1,0 +1,392 @@
+"""Rounds with clients drawn each by itself, adaptive clips and noise from trees."""
+
+import dataclasses
+import functools
+import math
+
+import hypothesis
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+import fedjax_pfl as fp
+from fedjax_pfl.core import Stream, byte_counts, checks, sharding, stream_key
+from fedjax_pfl.engine import privacy
+from fedjax_pfl.local import CyclicCohorts, PoissonCohort
+from fedjax_pfl.messages import (
+    AdaptiveClip,
+    ClipNorm,
+    GaussianNoise,
+    TopK,
+    TreeNoise,
+    accounting,
+)
+from tests import problems
+
+KEY = jax.random.key(0, impl="threefry2x32")
+SGD = problems.full_gradient_steps(2, 0.3)
+POISSON = PoissonCohort(rate=0.5, capacity=5)
+
+
+def process(*transforms, algorithm=None, who=POISSON, **fields):
+    algorithm = fp.FedAvg(local=SGD) if algorithm is None else algorithm
+    fields = {"aggregator": fp.aggregators.Mean()} | fields
+    return fp.FederatedProcess(
+        algorithm=algorithm, participation=who, transforms=transforms, **fields
+    )
+
+
+def move(problem, client, w):
+    return problem.descend(client, w, w, 0.0, 2) - w
+
+
+def clipped(x, norm):
+    return x * min(1, norm / np.linalg.norm(x))
+
+
+def normal(round, size, *, stream=Stream.NOISE, fold=None):
+    """Draws of a round's noise, of JAX's own Threefry."""
+    words = jax.random.key_data(stream_key(jax.random.key(0), stream, round))
+    key = jax.random.wrap_key_data(words, impl="threefry2x32")
+    key = key if fold is None else jax.random.fold_in(key, fold)
+    return np.asarray(jax.random.normal(jax.random.split(key, 1)[0], (size,), float))
+
+
+@fp.pytree_dataclass
+class Sends:
+    """Malicious clients send one vector, whatever it is."""
+
+    vector: jax.Array
+
+    def init(self, messages):
+        return None
+
+    def __call__(self, key, state, messages, malicious, reference):
+        def replaced(rows):
+            return jnp.where(malicious[:, None], self.vector[None], rows)
+
+        return jax.tree.map(replaced, messages), state
+
+
+def test_who_is_not_drawn_does_nothing_and_the_sum_is_divided_by_what_is_expected():
+    problem, norm, z = problems.waves(dim=4), 0.2, 1.5
+    ditto = fp.Ditto(local=SGD)
+    whole = process(ClipNorm(norm=norm), GaussianNoise(multiplier=z), algorithm=ditto)
+    states, infos, _ = problems.run(whole, problem, 5)
+    sizes = set()
+    for number in range(5):
+        present = [i for i in infos.cohort[number] if i >= 0]
+        sizes.add(len(present))
+        w = states.server["theta"][number]
+        total = sum(clipped(move(problem, i, w), norm) for i in present)
+        noise = z * norm * normal(number, 4)
+        expected = w + (total + noise) / (0.5 * 6)
+        np.testing.assert_allclose(
+            states.server["theta"][number + 1], expected, rtol=1e-11, atol=1e-11
+        )
+        absent = sorted(set(range(6)) - set(present))
+        for leaf in jax.tree.leaves(states.clients):
+            np.testing.assert_array_equal(
+                leaf[number + 1][absent], leaf[number][absent]
+            )
+        up, down = (
+            byte_counts.total(x[number]) for x in (infos.bytes_up, infos.bytes_down)
+        )
+        assert up == down == len(present) * 4 * 8
+        assert (infos.client["client_steps"][number] > 0).sum() == len(present)
+    assert len(sizes) > 1
+
+
+def test_without_noise_the_mean_is_over_who_takes_part():
+    problem = problems.waves()
+    states, infos, _ = problems.run(process(), problem, 4)
+    for number in range(4):
+        w = states.server["theta"][number]
+        moves = [move(problem, i, w) for i in infos.cohort[number] if i >= 0]
+        expected = w + (np.mean(moves, axis=0) if moves else 0)
+        np.testing.assert_allclose(
+            states.server["theta"][number + 1], expected, rtol=1e-11, atol=1e-11
+        )
+
+
+def test_scaffolds_control_variate_is_the_mean_of_all_clients():
+    problem = problems.waves()
+    private = ClipNorm(norm=1e6), GaussianNoise(multiplier=0.0)
+    scaffold = fp.Scaffold(local=SGD)
+    states, _, _ = problems.run(process(*private, algorithm=scaffold), problem, 4)
+    own = np.asarray(states.clients["theta"])
+    np.testing.assert_allclose(
+        states.server.control["theta"], own.mean(axis=1), rtol=1e-9, atol=1e-9
+    )
+
+
+def test_adaptive_clips_are_a_loop_in_numpy():
+    problem = problems.waves(dim=5)
+    clip = AdaptiveClip(norm=0.05, quantile=0.6, learning_rate=0.7, count_noise=0.4)
+    whole = process(clip, who=fp.UniformCohort(size=4))
+    states, infos, _ = problems.run(whole, problem, 6)
+    norm = 0.05
+    for number in range(6):
+        np.testing.assert_allclose(infos.server["clip_norm"][number], norm, rtol=1e-12)
+        w = states.server["theta"][number]
+        moves = [move(problem, i, w) for i in infos.cohort[number]]
+        expected = w + np.mean([clipped(x, norm) for x in moves], axis=0)
+        np.testing.assert_allclose(
+            states.server["theta"][number + 1], expected, rtol=1e-11, atol=1e-11
+        )
+        words = jax.random.key_data(
+            stream_key(jax.random.key(0), Stream.NOISE_OF_COUNTS, number)
+        )
+        key = jax.random.wrap_key_data(words, impl="threefry2x32")
+        noise = 0.4 * float(jax.random.normal(key, (), float))
+        within = sum(np.linalg.norm(x) <= norm for x in moves)
+        norm *= math.exp(-0.7 * ((within + noise) / 4 - 0.6))
+    assert norm > 0.06
+
+
+VECTORS = arrays.arrays(
+    np.float64,
+    3,
+    elements=st.floats(-1e6, 1e6) | st.sampled_from([np.nan, np.inf, 1e300, 0.0]),
+)
+
+
+@hypothesis.settings(deadline=None, max_examples=15)
+@hypothesis.given(VECTORS, VECTORS)
+def test_one_client_moves_sum_and_number_as_accounted(first, second):
+    problem, norm, eta = problems.waves(), 0.7, 0.3
+    malicious = jnp.arange(6) == 2
+    federation = dataclasses.replace(problem.federation, malicious=malicious)
+    problem = dataclasses.replace(problem, federation=federation)
+    clip = AdaptiveClip(norm=norm, learning_rate=eta, count_noise=0.0)
+    ends = []
+    for vector in (first, second):
+        whole = process(
+            clip,
+            TopK(fraction=0.5),
+            GaussianNoise(multiplier=0.0),
+            who=fp.AllClients(),
+            attack=Sends(vector=jnp.asarray(vector)),
+        )
+        states, _, _ = problems.run(whole, problem, 1)
+        ends.append((6 * states.server["theta"][1], float(states.clip[1])))
+    moved = np.linalg.norm(ends[0][0] - ends[1][0])
+    assert moved <= 2 * norm * (1 + 1e-12)
+    # The clip moves by eta times the share: in numbers of clients, by one at most.
+    number = abs(math.log(ends[0][1] / ends[1][1])) / eta * 6
+    assert number <= 1 + 1e-9
+
+
+def test_noise_in_sum_and_number_are_one_gaussian():
+    z, s = 1.3, 2.0
+    clip, noise = AdaptiveClip(count_noise=s), GaussianNoise(multiplier=z, delta=1e-4)
+    pytest.importorskip("dp_accounting")
+    (found,) = privacy.epsilons(process(clip, noise, who=fp.AllClients()), 6, 1)
+    # Distance of neighbors in deviations: two clips of z, and a client of s.
+    distance = math.hypot(2 / z, 1 / s)
+    (expected,) = accounting.epsilons(2 / distance, 1e-4, 6, 6, 1)
+    assert found == pytest.approx(expected, abs=1e-9)
+    silent = AdaptiveClip(count_noise=0.0)
+    assert np.isinf(
+        privacy.epsilons(process(silent, noise, who=fp.AllClients()), 6, 1)
+    ).all()
+
+
+def nodes(leaves):
+    """Nodes `(end, level)` of the first leaves of a tree, the largest first."""
+    done, found = 0, []
+    for level in reversed(range(leaves.bit_length())):
+        if leaves >> level & 1:
+            done += 2**level
+            found.append((done, level))
+    return found
+
+
+def test_sums_of_a_tree_have_the_noise_of_their_nodes():
+    problem, norm, z = problems.waves(dim=3), 0.4, 2.0
+    turns, rounds, period = CyclicCohorts(size=1), 10, 6
+    quiet, loud = (
+        process(ClipNorm(norm=norm), noise, who=turns)
+        for noise in (TreeNoise(multiplier=0.0), TreeNoise(multiplier=z))
+    )
+    states, infos, _ = problems.run(loud, problem, rounds)
+    w = np.asarray(states.server["theta"])
+    assert sorted(infos.cohort[:period, 0].tolist()) == list(range(6))
+    added = np.zeros(3)  # noise so far: all that rounds do not explain
+    for number in range(rounds):
+        step = clipped(move(problem, infos.cohort[number, 0], w[number]), norm)
+        added = added + w[number + 1] - w[number] - step
+        start = number // period * period
+        expected = [(start, n) for n in nodes(number + 1 - start)]
+        expected += [(first, n) for first in range(0, start, period) for n in nodes(6)]
+        draws = [normal(a + end - 1, 3, fold=level) for a, (end, level) in expected]
+        np.testing.assert_allclose(
+            added, z * norm * np.sum(draws, axis=0), rtol=1e-9, atol=1e-9
+        )
+    # The same after a pause, bit by bit.
+    middle = jax.tree.map(lambda leaf: leaf[4], states)
+    middle = dataclasses.replace(middle, key=jax.random.key(0))
+    later, _, _ = problems.run(loud, problem, rounds - 4, state=middle)
+    np.testing.assert_array_equal(later.server["theta"], states.server["theta"][4:])
+    # And in chunks, to rounding.
+    chunk = sharding.Execution(mode="chunk", chunk_size=1)
+
+    @jax.jit
+    def in_chunks(state):
+        model, federation = problem.model, problem.federation
+        return loud.round(state, model, federation, execution=chunk)[0].server["theta"]
+
+    np.testing.assert_allclose(in_chunks(middle), states.server["theta"][5], rtol=1e-12)
+    assert np.isinf(privacy.epsilons(quiet, 6, 2)).all()
+
+
+def test_less_noise_is_in_a_sum_than_independent_draws_would_leave():
+    period, seeds = 8, 400
+    noise, scale = TreeNoise(multiplier=1.0), 1.0
+
+    def sums(seed):
+        key = jax.random.key(seed)
+
+        def add(total, round):
+            of = lambda r: jax.random.fold_in(key, r)  # noqa: E731
+            total = noise.in_round(of, round, period, total, scale)
+            return total, total
+
+        return jax.lax.scan(add, jnp.zeros(8), jnp.arange(period))[1]
+
+    values = np.asarray(jax.jit(jax.vmap(sums))(jnp.arange(seeds)))
+    variances = np.square(values).mean(axis=(0, 2))
+    counts = np.array([r.bit_count() for r in range(1, period + 1)])
+    error = counts * math.sqrt(2 / (seeds * 8))
+    assert (np.abs(variances - counts) < 5 * error).all()
+
+
+MEMBERS = [
+    (POISSON, GaussianNoise, 1),
+    (CyclicCohorts(size=2), TreeNoise, 3),
+]
+
+
+@pytest.mark.parametrize(("who", "noise", "rounds"), MEMBERS, ids=str)
+def test_guessing_who_took_part_stays_below_what_epsilon_allows(who, noise, rounds):
+    pytest.importorskip("dp_accounting")
+    z, delta, seeds = 4.0, 0.02, 4000
+    problem = problems.waves(dim=2)
+    federation = dataclasses.replace(problem.federation, malicious=jnp.arange(6) == 0)
+
+    def make(multiplier, far):
+        return process(
+            ClipNorm(norm=1.0),
+            noise(multiplier=multiplier, delta=delta),
+            who=who,
+            attack=Sends(vector=jnp.array([far, 0.0])),
+        )
+
+    epsilon = privacy.epsilons(make(z, 0.0), 6, rounds)[-1]
+    start = problems.first_state(make(z, 0.0), problem)
+
+    @jax.jit
+    @functools.partial(jax.vmap, in_axes=(0, None, None))
+    def released(seed, multiplier, far):
+        def step(state, _):
+            whole = make(multiplier, far)
+            return whole.round(state, problem.model, federation)[0], None
+
+        state = dataclasses.replace(start, key=jax.random.key(seed))
+        return jax.lax.scan(step, state, None, length=rounds)[0].server["theta"][0]
+
+    def advantage(multiplier):
+        """Sampled `max_t P(T > t | first) - e^epsilon P(T > t | second)`."""
+        first, second = (  # of the worst two clients
+            np.sort(released(jnp.arange(seeds), multiplier, far)) for far in (1e3, -1e3)
+        )
+        above = np.arange(seeds, 0, -1) / seeds
+        other = 1 - np.searchsorted(second, first) / seeds
+        return (above - math.exp(epsilon) * other).max()
+
+    allowed = delta + 5 * 0.5 / math.sqrt(seeds)
+    assert advantage(z) <= allowed < advantage(0.0)
+
+
+CLIP, NOISE, TREE = ClipNorm(norm=1.0), GaussianNoise(), TreeNoise()
+TURNS, EVERYBODY = CyclicCohorts(size=2), fp.AllClients()
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda: process(TREE, who=TURNS), "one TreeNoise behind ClipNorm"),
+        (lambda: process(CLIP, TREE, NOISE, who=TURNS), "one TreeNoise behind"),
+        (
+            lambda: process(CLIP, TREE, who=fp.UniformCohort(size=2)),
+            "CyclicCohorts under TreeNoise, .* got UniformCohort",
+        ),
+        (
+            lambda: process(CLIP, TREE, who=TURNS, algorithm=fp.Flame()),
+            "the messages of the cohort, .* got Flame, which takes those of all",
+        ),
+        (
+            lambda: process(CLIP, TREE, who=TURNS, aggregator=fp.CoordinateMedian()),
+            "Mean.. under TreeNoise, .* got CoordinateMedian",
+        ),
+        (
+            lambda: process(AdaptiveClip(), TREE, who=TURNS),
+            "ClipNorm under TreeNoise, .* got AdaptiveClip",
+        ),
+        (
+            lambda: process(CLIP, NOISE, aggregator=fp.CoordinateMedian()),
+            "Mean.. with PoissonCohort under noise, .* got CoordinateMedian",
+        ),
+        (
+            lambda: process(CLIP, NOISE, algorithm=fp.Flame()),
+            "of the cohort with PoissonCohort under GaussianNoise, got Flame",
+        ),
+        (
+            lambda: process(AdaptiveClip(), NOISE, who=EVERYBODY, algorithm=fp.Flame()),
+            "ClipNorm under GaussianNoise with Flame, .* got AdaptiveClip",
+        ),
+        (
+            lambda: process(TopK(fraction=0.5), AdaptiveClip()),
+            "AdaptiveClip to be the first .* got TopK, AdaptiveClip",
+        ),
+        (
+            lambda: process(
+                CLIP, NOISE, who=fp.Synchronous(size=2, devices=fp.Devices())
+            ),
+            "under GaussianNoise, whose epsilon is known, got Synchronous",
+        ),
+    ],
+)
+def test_what_is_not_accounted_is_refused(make, match):
+    with pytest.raises(checks.InputError, match=match):
+        privacy.check(make())
+
+
+def test_histories_have_epsilon_clips_and_who_took_part():
+    pytest.importorskip("dp_accounting")
+    spec = fp.FederationSpec("digits", num_clients=6)
+    whole = process(AdaptiveClip(), GaussianNoise(delta=1e-4))
+    result = fp.grid(
+        KEY,
+        whole,
+        fp.LogisticRegression(),
+        spec,
+        {"transforms.0.count_noise": [1.0, 3.0]},
+        num_rounds=4,
+        progress=False,
+    )
+    (group,) = result.groups
+    for point, s in enumerate((1.0, 3.0)):
+        z = 1 / math.hypot(1, 1 / (2 * s))
+        np.testing.assert_allclose(
+            group.per_round["epsilon"][point],
+            accounting.poisson_epsilons(z, 1e-4, 0.5, 5, 6, 4),
+            atol=1e-6,
+        )
+        assert (np.diff(group.per_round["clip_norm"][point]) != 0).all()
+    took_part = group.per_round["bytes_up"].sum(axis=1) / (650 * 8)
+    assert group.times_selected[:, -1].sum(axis=1).tolist() == took_part.tolist()
+    assert took_part.sum() < 2 * 4 * 5

@@ -260,6 +260,7 @@ class CohortLink:
 
     def _told(self, clients: Any) -> Any:
         """Returns the last messages `[K, *P]` of clients, from their states."""
+        assert self.message_of is not None
         return jax.vmap(self.message_of)(clients)
 
     def _part(self, message: Any, num_examples: jax.Array) -> Any:
@@ -525,18 +526,16 @@ class CohortLink:
             round, which tell the others'.
           new: messages `[K, *P]` of the cohort.
         """
-        counts = self.federation.train.num_examples
-        if self.message_of is None:
+        counts, message_of = self.federation.train.num_examples, self.message_of
+        if message_of is None:
             return cached_mean(state.messages, counts, self.aggregator, self.population)
         is_other = jnp.ones(counts.shape, bool).at[self.ctx.cohort].set(False)
 
         def one(still: None, row: tuple[Any, ...], shared: None):
             client, num_examples, counts = row
-            part = self._part(self.message_of(client), num_examples)
-            return still, (
-                None,
-                optax.tree.where(counts, part, optax.tree.zeros_like(part)),
-            )
+            part = self._part(message_of(client), num_examples)
+            nothing = optax.tree.zeros_like(part)
+            return still, (None, optax.tree.where(counts, part, nothing))
 
         rows = (state.clients, counts, is_other)
         others = client_map.move_clients(

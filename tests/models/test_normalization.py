@@ -123,7 +123,8 @@ def test_images_are_normalized_over_their_pixels():
     params, first = model.init(KEY), model.first_statistics()
     weight = jnp.array([1.0, 1, 0, 1, 0, 0])
     constants = core.Constants(statistics=first, weight=weight)
-    _, moved = model.moved(params, jnp.asarray(x), key=KEY, constants=constants)
+    run = jax.jit(functools.partial(model.moved, key=KEY))
+    _, moved = run(params, jnp.asarray(x), constants=constants)
     layer = params["conv_0"]
     filtered = jax.lax.conv_general_dilated(
         jnp.asarray(x),
@@ -189,7 +190,7 @@ def test_fedavg_averages_statistics_and_fedbn_keeps_them():
     assert not [name for name in tree_paths.by_name(state.server) if "norm" in name]
 
 
-FEW = ("apfl", "fedpg", "fedrep", "lp_proj", "pfedme")
+FEW = ("apfl", "fedpg", "fedrep")
 # Passes over the batch, by which each method moves the statistics of the first network.
 MOVING = {
     "apfl": (fp.APFL(local=FULL), 1),
@@ -234,15 +235,20 @@ def method(name):
     return kind(**fields)
 
 
-SHARING = ("centralized", "fedavg", "flame", "local", "splitgp")
+# Methods with loops or reports of their own, and FLAME.
+OWN = ("apfl", "centralized", "fedpg", "fedrep", "fedrod", "flame", "local", "lp_proj")
+OWN += ("majority", "per_fedavg", "pfedme", "splitgp")
+TOLD = ("centralized", "local", "splitgp")  # what they do with shared ones
 
 
 @pytest.mark.parametrize(
     ("name", "is_local"),
     [
-        *((name, True) for name in registry.ALGORITHMS),
-        *((name, False) for name in SHARING),
-        *(wide(n, False) for n in registry.ALGORITHMS if n not in SHARING),
+        (name, is_local)
+        if name in (OWN if is_local else TOLD)
+        else wide(name, is_local)
+        for is_local in (True, False)
+        for name in registry.ALGORITHMS
     ],
 )
 def test_every_method_trains_with_statistics_or_refuses_them(name, is_local):
@@ -304,17 +310,16 @@ def subject(kind):
     )
 
 
+QUICK = [("fedbn", prop) for prop in (*PROPERTIES, COSTLY[-1])]
+QUICK += [("shared", "permuting_clients_permutes_results")]
+
+
 @pytest.mark.parametrize(
     ("kind", "prop"),
     [
-        *(("fedbn", prop) for prop in (*PROPERTIES, COSTLY[-1])),
-        *(("shared", prop) for prop in (PROPERTIES[2], COSTLY[-1])),
-        *(wide("fedbn", prop) for prop in COSTLY[:-1]),
-        *(
-            wide("shared", prop)
-            for prop in (*PROPERTIES, *COSTLY)
-            if prop not in (PROPERTIES[2], COSTLY[-1])
-        ),
+        (kind, prop) if (kind, prop) in QUICK else wide(kind, prop)
+        for kind in SUBJECTS
+        for prop in (*PROPERTIES, *COSTLY)
     ],
 )
 def test_methods_keep_their_properties(kind, prop):
@@ -430,6 +435,7 @@ def test_flax_modules_train_as_ours(name):
     np.testing.assert_allclose(*losses, rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.wide
 def test_adapters_and_streamed_trainings_have_statistics():
     federation = toy.make_federation()
     process = fp.FederatedProcess(
@@ -448,7 +454,8 @@ def test_adapters_and_streamed_trainings_have_statistics():
         fp.simulate_streamed(KEY, process, roles, federation, **options)
 
 
-@pytest.mark.parametrize("model", [wide(BATCH), FEDBN])
+@pytest.mark.wide
+@pytest.mark.parametrize("model", [BATCH, FEDBN])
 def test_unseen_clients_are_evaluated(model):
     spec = fp.FederationSpec(dataset="digits", num_clients=6, unseen_fraction=0.34)
     process = fp.FederatedProcess(algorithm=fp.FedAvg(local=FULL))

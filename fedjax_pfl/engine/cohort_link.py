@@ -88,7 +88,7 @@ class CohortLink:
     members: core.Members | None
     key: core.Key
     method: Callable[[jax.Array], Any]
-    message_of: Callable[[Any], Any] | None = None
+    message_of: Any = None
     timing: core.Timetable | None = None
     present: jax.Array | None = None
     period: int | None = None

@@ -112,6 +112,19 @@ def test_without_noise_the_mean_is_over_who_takes_part():
         )
 
 
+def test_who_is_not_drawn_counts_with_its_last_message_where_all_do():
+    problem = problems.waves()
+    flame = fp.Flame(local=SGD, kappa=1.0)
+    states, infos, _ = problems.run(process(algorithm=flame), problem, 4)
+    last = states.clients.w_local["theta"] + states.clients.p["theta"]
+    np.testing.assert_allclose(
+        states.server["theta"][1:], last[1:].mean(axis=1), rtol=1e-9, atol=1e-9
+    )
+    for number in range(4):
+        absent = sorted(set(range(6)) - set(infos.cohort[number].tolist()))
+        np.testing.assert_array_equal(last[number + 1][absent], last[number][absent])
+
+
 def test_scaffolds_control_variate_is_the_mean_of_all_clients():
     problem = problems.waves()
     private = ClipNorm(norm=1e6), GaussianNoise(multiplier=0.0)

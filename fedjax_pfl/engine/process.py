@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_pfl import core
-from fedjax_pfl.core import checks, client_rows, sharding, struct
+from fedjax_pfl.core import checks, client_rows, columns, sharding, struct
 from fedjax_pfl.engine import cohort_link, privacy
 from fedjax_pfl.local import participation as participations
 from fedjax_pfl.local import schedules
@@ -402,7 +402,8 @@ class FederatedProcess:
             timing=timing,
             weight=getattr(self.participation, "weight", jnp.ones_like),
         )
-        new, info = self.algorithm.round(state, link)
+        with columns.over(execution):
+            new, info = self.algorithm.round(state, link)
         new, info = _keep_carry(link, new, info, type(self.algorithm).__name__)
         info = _with_times(timing, info)
         new = self._treat_server(state, new)

@@ -14,7 +14,7 @@ import numpy as np
 
 from fedjax_pfl import core
 from fedjax_pfl.algorithms import base
-from fedjax_pfl.core import client_rows
+from fedjax_pfl.core import client_rows, columns
 
 __all__ = [
     "Mixing",
@@ -60,7 +60,7 @@ class Mixing(base.SingleExchange, abc.ABC):
         """Mixes the cohort's last messages for each member, and reports the entropy."""
         weights, report = self.cohort_weights(ctx.round, server, messages)
         report = report | {"entropy": row_entropy(weights).mean()}
-        own = client_rows.mix(messages, weights)
+        own = columns.mix(messages, weights)
         return core.Downlink(shared=None, own=own, info=report)
 
     def known(self, server: Any, down: core.Downlink):
@@ -95,7 +95,7 @@ def cosines(tree: Any) -> jax.Array:
       `[K, K]`, symmetric, in [-1, 1], diagonal 1. A row of zeros has cosine 0 with all
       others.
     """
-    products = client_rows.gram(tree)
+    products = columns.gram(tree)
     norms = jnp.maximum(jnp.sqrt(jnp.diagonal(products)), _SMALLEST_NORM)
     matrix = products / (norms[:, None] * norms[None, :])
     return jnp.where(_self(matrix), 1, jnp.clip(matrix, -1, 1))
@@ -126,7 +126,7 @@ def squared_distances(tree: Any) -> jax.Array:
     count = jax.tree.leaves(tree)[0].shape[0]
     # As a product, the mean costs less than a reduction along the client axis.
     mean = client_rows.mix(tree, jnp.full((1, count), 1 / count))
-    products = client_rows.gram(jax.tree.map(lambda x, m: x - m, tree, mean))
+    products = columns.gram(jax.tree.map(lambda x, m: x - m, tree, mean))
     squares = jnp.diagonal(products)
     matrix = squares[:, None] + squares[None, :] - 2 * products
     return jnp.where(_self(matrix), 0, jnp.maximum(matrix, 0))

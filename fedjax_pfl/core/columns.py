@@ -8,6 +8,7 @@ added up over the devices: a Gram matrix `[K, K]` instead of messages `[K, D]`.
 
 import contextlib
 import contextvars
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,7 +19,7 @@ from jax.sharding import PartitionSpec
 
 from fedjax_pfl.core import client_rows, sharding
 
-__all__ = ["apply", "count", "every", "largest", "over", "total"]
+__all__ = ["apply", "count", "every", "gram", "largest", "mix", "over", "total"]
 
 # What is being traced: which devices may divide columns, and the number D of all of
 # them where they are divided.
@@ -96,26 +97,122 @@ def apply(
     Returns:
       Pytree of `[*P]`, and the report.
     """
+    divided = functools.partial(_divided, rule)
+    return _call(divided, rule, fields, key, messages, weights, reference)
+
+
+def gram(tree: Any) -> jax.Array:
+    """Computes inner products of all pairs of rows; see `client_rows.gram`.
+
+    Args:
+      tree: pytree of `[K, *P]` with one dtype, finite.
+
+    Returns:
+      `[K, K]`, on every device.
+    """
+    return _call(_divided_gram, client_rows.gram, tree)
+
+
+def mix(tree: Any, weights: jax.Array) -> Any:
+    """Sums rows with a row of weights per receiver; see `client_rows.mix`.
+
+    Args:
+      tree: pytree of `[K, *P]` with one dtype, finite.
+      weights: `[J, K]`.
+
+    Returns:
+      Pytree of `[J, *P]`.
+    """
+    return _call(_divided_mix, client_rows.mix, tree, weights)
+
+
+def _call(
+    divided: Callable[..., Any], together: Callable[..., Any], *arguments: Any
+) -> Any:
+    """Calls a function with columns divided where they can be.
+
+    Args:
+      divided: `(execution, *arguments) -> value`.
+      together: `(*arguments) -> value`, the same, which has the derivatives.
+      *arguments: pytrees.
+
+    Returns:
+      The value.
+    """
     execution = _execution.get()
-    given = (fields, key, messages, weights, reference)
     if execution is None or _columns.get() is not None:
-        return rule(*given)
-    leaves, structure = jax.tree.flatten(given)
+        return together(*arguments)
+    leaves, structure = jax.tree.flatten(arguments)
 
     @jax.custom_jvp
-    def call(leaves: list[Any]) -> tuple[Any, Any]:
-        return _divided(rule, execution, *jax.tree.unflatten(structure, leaves))
+    def call(leaves: list[Any]) -> Any:
+        return divided(execution, *jax.tree.unflatten(structure, leaves))
 
     @call.defjvp
-    def together(primals: Any, tangents: Any):  # pyright: ignore[reportUnusedFunction]
+    def rule(primals: Any, tangents: Any):  # pyright: ignore[reportUnusedFunction]
         with _with(_execution, None):
             return jax.jvp(
-                lambda leaves: rule(*jax.tree.unflatten(structure, leaves)),
+                lambda leaves: together(*jax.tree.unflatten(structure, leaves)),
                 primals,
                 tangents,
             )
 
     return call(leaves)
+
+
+def _mine(rows: jax.Array, num_rows: int) -> jax.Array:
+    """Exchanges some rows `[K / n, D]` of a device for its columns `[K, D / n]`."""
+    return lax.all_to_all(rows, sharding.AXIS, 1, 0, tiled=True)[:num_rows]
+
+
+def _padded(matrix: jax.Array, size: int) -> jax.Array:
+    """Fills rows and columns up with zeros, which change no sum."""
+    rows, columns = matrix.shape
+    return jnp.pad(matrix, ((0, -rows % size), (0, -columns % size)))
+
+
+def _on_devices(
+    execution: sharding.Execution, part: Callable[..., Any], specs: Any, out: Any
+) -> Callable[..., Any]:
+    """Returns a function of what every device has."""
+    return jax.shard_map(
+        part,
+        mesh=sharding.client_mesh(execution.num_devices),
+        in_specs=specs,
+        out_specs=out,
+        check_vma=False,
+    )
+
+
+_WHOLE, _SPLIT = PartitionSpec(), PartitionSpec(sharding.AXIS)
+
+
+def _divided_gram(execution: sharding.Execution, tree: Any) -> jax.Array:
+    """Computes inner products of all pairs as a sum over devices."""
+    matrix, _ = client_rows.ravel_rows(tree)
+
+    def part(rows: jax.Array) -> jax.Array:
+        products = client_rows.pairs(_mine(rows, matrix.shape[0]))
+        return lax.psum(products, sharding.AXIS)
+
+    size = sharding.client_mesh(execution.num_devices).size
+    products = _on_devices(execution, part, _SPLIT, _WHOLE)(_padded(matrix, size))
+    return (products + products.T) / 2
+
+
+def _divided_mix(execution: sharding.Execution, tree: Any, weights: jax.Array) -> Any:
+    """Sums rows by columns, and gives every device some of the sums."""
+    matrix, unravel = client_rows.ravel_rows(tree)
+    size = sharding.client_mesh(execution.num_devices).size
+
+    def part(rows: jax.Array, weights: jax.Array) -> jax.Array:
+        mixed = client_rows.dot(weights, _mine(rows, matrix.shape[0]))
+        mixed = jnp.pad(mixed, ((0, -mixed.shape[0] % size), (0, 0)))
+        return lax.all_to_all(mixed, sharding.AXIS, 0, 1, tiled=True)
+
+    call = _on_devices(execution, part, (_SPLIT, _WHOLE), _SPLIT)
+    mixed = call(_padded(matrix, size), weights.astype(matrix.dtype))
+    return jax.vmap(unravel)(mixed[: weights.shape[0], : matrix.shape[1]])
 
 
 def _divided(
@@ -128,24 +225,18 @@ def _divided(
     reference: Any,
 ) -> tuple[Any, Any]:
     """Applies a rule to messages whose columns every device has a part of."""
-    mesh = sharding.client_mesh(execution.num_devices)
+    size = sharding.client_mesh(execution.num_devices).size
     matrix, center, unravel = client_rows.ravel_about(messages, reference)
     num_rows, num_columns = matrix.shape
-    extra = -num_columns % mesh.size  # zeros, which change no sum
-    padding = ((0, -num_rows % mesh.size), (0, extra))
 
     def part(fields: Any, key: Any, rows: Any, weights: Any, center: Any):
-        mine = lax.all_to_all(rows, sharding.AXIS, 1, 0, tiled=True)[:num_rows]
+        mine = _mine(rows, num_rows)
         with _with(_columns, num_columns):
             row, report = rule(fields, key, mine, weights, center)
         return lax.all_gather(row, sharding.AXIS, tiled=True), report
 
-    whole, split = PartitionSpec(), PartitionSpec(sharding.AXIS)
-    row, report = jax.shard_map(
-        part,
-        mesh=mesh,
-        in_specs=(whole, whole, split, whole, split),
-        out_specs=whole,
-        check_vma=False,
-    )(fields, key, jnp.pad(matrix, padding), weights, jnp.pad(center, (0, extra)))
+    specs = (_WHOLE, _WHOLE, _SPLIT, _WHOLE, _SPLIT)
+    row, report = _on_devices(execution, part, specs, _WHOLE)(
+        fields, key, _padded(matrix, size), weights, _padded(center[None], size)[0]
+    )
     return unravel(row[:num_columns]), report

@@ -170,9 +170,11 @@ class CohortLink:
         everything = (data.pool(), self.ctx.round, shared)
         epochs = jnp.minimum(self.work.epochs, _MANY_EPOCHS).astype(jnp.float32)
         work = epochs * fields["num_examples"]
-        return client_map.move_clients(
-            one, states, members, everything, self.execution, work, summed=summed
-        )
+        # A client's work is on one device, which has all columns of its own.
+        with columns.over(sharding.Execution()):
+            return client_map.move_clients(
+                one, states, members, everything, self.execution, work, summed=summed
+            )
 
     def train(
         self,
@@ -561,8 +563,7 @@ class CohortLink:
         if not (by_columns or self.aggregator.incremental):  # which sums where rows are
             messages = sharding.split_parameters(messages, self.execution)
         if self.noise is None:
-            with columns.over(self.execution):
-                return self.aggregator(key, messages, weights, reference)
+            return self.aggregator(key, messages, weights, reference)
         if self.aggregator.incremental:
             mean, info = self.aggregator(key, messages, weights, reference)
             size = weights.shape[0]
@@ -573,8 +574,7 @@ class CohortLink:
                 size = expected
             return self._noisy(mean, size), info
         messages, weights = self._noisy_rows(messages), jnp.ones_like(weights)
-        with columns.over(self.execution):
-            return self.aggregator(key, messages, weights, reference)
+        return self.aggregator(key, messages, weights, reference)
 
     @property
     def noise(self) -> ServerNoise | None:

@@ -10,7 +10,14 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_pfl import core
-from fedjax_pfl.core import checks, client_rows, sharding, statistics, struct
+from fedjax_pfl.core import (
+    checks,
+    client_rows,
+    columns,
+    sharding,
+    statistics,
+    struct,
+)
 from fedjax_pfl.engine import cohort_link, kept, local_privacy, privacy
 from fedjax_pfl.local import participation as participations
 from fedjax_pfl.local import schedules
@@ -462,7 +469,8 @@ class FederatedProcess:
             period=self._period(population.num_clients),
             weight=getattr(self.participation, "weight", jnp.ones_like),
         )
-        new, info = self.algorithm.round(state, link)
+        with columns.over(execution):
+            new, info = self.algorithm.round(state, link)
         new, info = kept.after_round(link, new, info, type(self.algorithm).__name__)
         info = _with_times(timing, _with_clip(state, info))
         new = self._treat_server(state, new)

@@ -105,6 +105,32 @@ def test_derivatives_are_those_of_columns_together():
     np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
+@pytest.mark.parametrize("count", [16, 13])
+def test_mixtures_and_products_of_all_pairs_are_those_of_one_device(count):
+    """And no device gets all rows, or all mixtures."""
+    rows, _, _ = messages_of(count)
+    rows = jax.tree.map(jnp.nan_to_num, rows)
+    weights = jnp.asarray(np.random.default_rng(1).random((count, count)))
+    if count % DEVICES == 0:
+        split = NamedSharding(sharding.client_mesh(0), PartitionSpec(sharding.AXIS))
+        rows = jax.device_put(rows, split)
+
+    def both(rows, weights):
+        with columns.over(SHARD):
+            return columns.gram(rows), columns.mix(rows, weights)
+
+    program = jax.jit(both).lower(rows, weights).compile()
+    expected = (client_rows.gram(rows), client_rows.mix(rows, weights))
+    found = program(rows, weights)
+    assert (found[0] == found[0].T).all()
+    for one, other in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
+    if count % DEVICES == 0:
+        whole = count * 376 * 8
+        sizes = [size for _, size in collectives(program.as_text())]
+        assert sizes and max(sizes) < whole / 4
+
+
 @pytest.mark.parametrize("cohort", [[0, 3, 4, 9, 10, 11, 20, 23], [23], [2, 7, 11]])
 def test_rows_of_a_cohort_travel(cohort):
     """The same values, NaN included; others stay as they are."""

@@ -1,8 +1,7 @@
 """Learns fields from poor starts, beside a grid: `python -m experiments.learned`.
 
 Writes `results/learned/<data>-points.csv`, the trainings of the grid and of what was
-learned with a row per seed, and `<data>-paths.csv`, the paths of the fields; and, of
-`benchmark`, `benchmark.csv`, learned settings beside tuned ones. The page
+learned with a row per seed, and `<data>-paths.csv`, the paths of the fields. The page
 `docs/learned.md` is made of these files by `python -m experiments.cards`.
 """
 
@@ -17,7 +16,7 @@ import typer
 
 import fedjax_pfl as fp
 from experiments import presets  # noqa: F401 (adds those of the papers)
-from experiments.learned import beside, page
+from experiments.learned import page
 from fedjax_pfl import results
 from fedjax_pfl.command import cli
 from fedjax_pfl.command import presets as named
@@ -27,7 +26,6 @@ __all__ = ["DATA", "FOLDER", "app"]
 
 FOLDER = Path(__file__).parents[1] / "results" / "learned"
 DATA = ("digits", "fmnist_dir", "femnist")
-_BESIDE = "benchmark"
 _LAM, _RATE = "algorithm.lam", "algorithm.local.learning_rate"
 _LAMS = np.geomspace(0.01, 10, 9)
 _RATES = np.geomspace(0.003, 1, 5)
@@ -43,31 +41,19 @@ app = cli.application()
 @app.command(help="Learns lam and the learning rate of FLAME, beside a grid of them.")
 def main(
     data: Annotated[
-        list[str] | None,
-        typer.Argument(help=f"Of {', '.join((*DATA, _BESIDE))}; all by default."),
+        list[str] | None, typer.Argument(help=f"Of {', '.join(DATA)}; all by default.")
     ] = None,
     out: Annotated[
         Path, typer.Option(metavar="DIR", help="Directory of the tables.")
     ] = FOLDER,
 ) -> None:
-    """Writes two tables per data set, and one beside the benchmark."""
-    cli.answer(lambda: [_run(name, out) for name in data or (*DATA, _BESIDE)])
-
-
-def _run(name: str, out: Path) -> None:
-    """Writes the tables of one name."""
-    checks.known(name, (*DATA, _BESIDE), "data set of the study")
-    out.mkdir(parents=True, exist_ok=True)
-    if name == _BESIDE:
-        file = out / beside.FILE
-        beside.learn().to_csv(file, index=False, float_format="%.6g")
-        print(f"Table: {file}")
-        return
-    _study(name, out)
+    """Writes two tables per data set."""
+    cli.answer(lambda: [_study(name, out) for name in data or DATA])
 
 
 def _study(name: str, out: Path) -> None:
     """Trains the grid, learns from every start, and writes both."""
+    checks.known(name, DATA, "data set of the study")
     experiment = named.get(f"benchmark_{name}")
     grid = next(
         g for g in experiment.grids if isinstance(g.process.algorithm, fp.Flame)
@@ -98,6 +84,7 @@ def _study(name: str, out: Path) -> None:
     ]
     if name in _PER_CLIENT:
         parts.append(_per_client(grid_scores, base, rounds).assign(kind="per client"))
+    out.mkdir(parents=True, exist_ok=True)
     for kind, table in (("points", pd.concat(parts)), ("paths", learned.path())):
         file = out / f"{name}-{kind}.csv"
         table.to_csv(file, index=False, float_format="%.6g")

@@ -8,7 +8,6 @@ import pandas as pd
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from experiments.learned import beside
 from fedjax_pfl.figures import drawing
 from fedjax_pfl.report import svg
 from fedjax_pfl.results import paired, plain_files
@@ -196,19 +195,6 @@ def render(folder: Path) -> tuple[str, dict[str, Figure]]:
             f"({_FIGURES}/{name}.svg)",
             "\n".join(_table(rows, points)),
             _verdict(rows, points),
-        ]
-    if (folder / beside.FILE).exists():
-        blocks += [
-            "## Beside tuned methods",
-            "```sh\npython -m experiments.learned benchmark\n```",
-            "The [benchmark](benchmark.md#digits) searches lam and the learning rate at"
-            " random, on three seeds of the digits, and trains five new seeds with the"
-            " best setting. Here both move along their derivatives during one training"
-            " of the same three seeds, from the methods' own defaults, and the same"
-            " five seeds are trained with where they end. Client-steps are those of the"
-            " search, and of learning, where a derivative in two fields counts as two"
-            " more trainings.",
-            "\n".join(beside.lines(folder)),
         ]
     return "\n\n".join(blocks) + "\n", figures
 

@@ -33,6 +33,11 @@ RULES = {
 }
 SAME_BITS = ("median", "trimmed", "meamed", "krum", "buckets")
 """Of values of one coordinate; Krum takes a row as it is."""
+WIDE = ("reference", "multi_krum", "meamed", "norm", "buckets", "quantile", "common")
+CASES = [
+    pytest.param(name, marks=pytest.mark.wide) if name in WIDE else name
+    for name in RULES
+]
 
 
 def messages_of(count):
@@ -63,7 +68,7 @@ def compiled(rule, count, execution):
     return lowered.compile(), (rule, rows, weights, point)
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", CASES)
 def test_rules_of_divided_columns_are_those_of_one_device(name):
     """And no device gets all messages; 16 rows, then 13, which do not divide."""
     alone = sharding.Execution()

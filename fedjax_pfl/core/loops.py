@@ -222,8 +222,9 @@ def _retraceable(turn: Callable[..., list[Any]], most: int) -> Callable[..., Any
     return run
 
 
-def _dense(slope: Any) -> jax.Array:
+def _dense(slope: Any) -> Any:
     """Returns a cotangent as an array, where JAX knows it to be zero."""
-    if isinstance(slope, custom_derivatives.SymbolicZero):
-        return jnp.zeros(slope.shape, slope.dtype)
-    return slope
+    if not isinstance(slope, custom_derivatives.SymbolicZero):
+        return slope
+    like: Any = slope  # its type is no dtype's to the type checker
+    return jnp.zeros(like.shape, like.dtype)

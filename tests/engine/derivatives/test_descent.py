@@ -105,11 +105,10 @@ def test_memory_is_that_of_rows_and_of_local_steps(monkeypatch):
     assert kept[2].steps - kept[1].steps == more
     steps = 6 * -(-int(SPEC.build().train.num_examples.max()) // 5)
     assert steps * row <= more <= 1.2 * steps * row
-    chunks = planned(solver=fp.SGD(epochs=2, batch_size=5), execution="chunk=2")
-    assert 3 * reverse.kept(chunks, (NAME,)).steps == kept[1].steps
     assert kept[0].pieces == (1, 6)
+    whole = kept[0].total
     monkeypatch.setattr(reverse, "_ALL", 0)
-    assert kept[0].pieces[0] > 1 and kept[0].total < 6 * kept[0].round
+    assert kept[0].pieces[0] > 1 and kept[0].total < whole
 
 
 def test_memory_is_about_what_the_compiler_says(backward):

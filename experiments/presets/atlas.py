@@ -18,7 +18,7 @@ from fedjax_pfl.command.presets.experiment import Experiment, grids_of
 __all__ = ["FRACTION", "MULTIPLIERS", "PRESETS"]
 
 FRACTION = 0.2
-"""Share of malicious clients, where there is an attack."""
+"""Share of malicious clients."""
 
 MULTIPLIERS = (2.0, 4.0, 8.0)
 """Noise in units of the clip."""
@@ -72,25 +72,24 @@ def _processes(attack: Any) -> list[tuple[fp.FederatedProcess, dict[str, Any]]]:
 
 
 def _atlas(name: str, source: Any, attacks: list[Any]) -> Experiment:
-    """Returns the atlas of a data set with two labels per client."""
-    grids = []
-    for attack in attacks:
-        spec = fp.FederationSpec(
-            source,
-            fp.LabelShards(labels_per_client=2),
-            num_clients=_CLIENTS,
-            test_fraction=0.2,
-            validation_fraction=0.0,
-            malicious_fraction=0.0 if attack is None else FRACTION,
-        )
-        pairs = _processes(attack)
-        if attack is None:
-            alone = fp.Local(local=_sgd())
-            cohort = fp.UniformCohort(size=_COHORT)
-            pairs.append(
-                (fp.FederatedProcess(algorithm=alone, participation=cohort), {})
-            )
-        grids += grids_of(pairs, fp.LogisticRegression(), spec)
+    """Returns the atlas of a data set with two labels per client.
+
+    The same clients are malicious where they do nothing, so that honest ones are, too.
+    """
+    spec = fp.FederationSpec(
+        source,
+        fp.LabelShards(labels_per_client=2),
+        num_clients=_CLIENTS,
+        test_fraction=0.2,
+        validation_fraction=0.0,
+        malicious_fraction=FRACTION,
+    )
+    alone = fp.FederatedProcess(
+        algorithm=fp.Local(local=_sgd()),
+        participation=fp.UniformCohort(size=_COHORT),
+    )
+    pairs = [pair for attack in attacks for pair in _processes(attack)]
+    grids = grids_of([(alone, {}), *pairs], fp.LogisticRegression(), spec)
     return flame.experiment(name, grids, seeds=flame.SEEDS, num_rounds=_ROUNDS)
 
 

@@ -3,8 +3,8 @@
 A run is a file `results/<method>/<run>.nc`, see `kept`. A card is a function of these
 files, presets and the method's texts alone, byte for byte: a page with appendices. One
 more page, `docs/reproduction.md`, says what of all papers reproduces, and another,
-`docs/benchmark.md`, is made of the tables that `benchmark` wrote, and `docs/learned.md`
-of those of `experiments.learned`.
+`docs/benchmark.md`, is made of the tables that `benchmark` wrote, `docs/learned.md` of
+those of `experiments.learned`, and `docs/atlas.md` of those of `experiments.atlas`.
 """
 
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Annotated
 import pandas as pd
 import typer
 
+from experiments.atlas import page as atlas
 from experiments.cards import (
     fedacs,
     fedpg,
@@ -81,8 +82,10 @@ def _write(method: str | None, results: Path, out: Path, page: Path) -> None:
     if method is None and (tables := results / "benchmark").is_dir():
         found = benchmark.Tables.load(tables)
         print(f"Page: {benchmark.write(found, page.parent, html=False)}")
-    if method is None and (tables := results / "learned").is_dir():
-        print(f"Page: {learned.write(tables, page.parent)}")
+    studies = {"learned": learned, "atlas": atlas} if method is None else {}
+    for name, study in studies.items():
+        if (tables := results / name).is_dir():
+            print(f"Page: {study.write(tables, page.parent)}")
 
 
 def plans_in(results: Path) -> pd.DataFrame:

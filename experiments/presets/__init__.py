@@ -1,6 +1,7 @@
 """Presets of the papers; importing this adds them to those of the command line."""
 
 from experiments.presets import (
+    atlas,
     fedacs,
     fedpg,
     fedplus,
@@ -13,10 +14,8 @@ from fedjax_pfl.command import presets
 
 __all__ = ["PAPERS"]
 
-PAPERS = {
-    name: make
-    for module in (fedacs, fedpg, fedplus, finetune, flame, flame_attacks, portfolio)
-    for name, make in module.PRESETS.items()
-}
+_MODULES = (atlas, fedacs, fedpg, fedplus, finetune, flame, flame_attacks, portfolio)
+
+PAPERS = {name: make for module in _MODULES for name, make in module.PRESETS.items()}
 
 presets.add(PAPERS)

@@ -179,8 +179,8 @@ class Options(DataOptions):
         "digits, quadratic, portfolio, a data set's name (mnist, fashion_mnist,"
         " cifar10, cifar100, medical_mnist, femnist, sent140, shakespeare, stocks), or"
         " a comparison from a clone: fedacs_*, fedpg_*, fedplus_*, flame_*,"
-        " portfolio_*, finetune_*; a pattern such as 'flame_fair_mnist_*' runs all"
-        " that match, one after the other, in one directory.",
+        " portfolio_*, finetune_*, atlas_*; a pattern such as 'flame_fair_mnist_*' runs"
+        " all that match, one after the other, in one directory.",
         show_default="digits, or own_data with --data",
     )
     problem: str | None = option(

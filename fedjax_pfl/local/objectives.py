@@ -200,7 +200,9 @@ def sampler(
 def _sequence_model(objective: Objective) -> core.SequenceModel:
     """Returns the model of an objective that tells its outputs."""
     model = getattr(objective, "model", None)
-    if isinstance(objective, DataLoss) and isinstance(model, core.SequenceModel):
+    # Parts of a network train in turns, between which nothing would be remembered.
+    is_whole = isinstance(objective, DataLoss) and objective.network is None
+    if is_whole and isinstance(model, core.SequenceModel):
         return model
     raise checks.InputError(
         "Expected a method whose local objective is a model's loss and terms of the"

@@ -136,6 +136,7 @@ def test_wrong_settings_are_one_sentence(texts, words):
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.wide
 def test_a_sweep_over_ranks_names_them_and_starts_from_a_file():
     network = fp.MLP(widths=(6,))
     params = network.for_federation(fp.load_federation("digits")).init(core.seed_key(0))

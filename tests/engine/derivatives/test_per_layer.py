@@ -28,7 +28,13 @@ LAYERED = {
 }
 
 
-@pytest.mark.parametrize("method", LAYERED)
+@pytest.mark.parametrize(
+    "method",
+    [
+        name if name == "ditto" else pytest.param(name, marks=pytest.mark.wide)
+        for name in LAYERED
+    ],
+)
 def test_derivatives_in_values_of_layers_are_central_differences(method):
     """Of four arrays of an MLP; those of equal values add up to a client's own."""
     algorithm, name = LAYERED[method]

@@ -102,9 +102,9 @@ class BenchCNN(base.ImageNetwork):
             initialization=self.initialization,
         )
 
-    def _run(self, params: Any, x: Any, key: Any, **options: Any) -> Any:
+    def _run(self, *args: Any, **options: Any) -> Any:
         with layers.forms(convolution=self.convolution):
-            return super()._run(params, x, key, **options)
+            return super()._run(*args, **options)
 
 
 @dataclasses.dataclass(frozen=True)

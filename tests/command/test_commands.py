@@ -147,7 +147,7 @@ def test_logs_have_places_of_their_own(monkeypatch, capsys):
 WRONG = {
     "--algorithm nosuch": "Unknown algorithm 'nosuch'; allowed: apfl, ",
     "--set algorithm=flme": "Unknown algorithm 'flme' (did you mean 'flame'?)",
-    "--set algorithm.local=nosuch": "Unknown local 'nosuch'; allowed: optax, sgd",
+    "--set algorithm.local=nosuch": "Unknown local 'nosuch'; allowed: optax,",
     "--set algorithm.phi=nosuch": "Unknown phi 'nosuch'",
     "--set algorithm.search=nosuch": "Unknown search 'nosuch'",
     "--set aggregator=nosuch": "Unknown aggregator 'nosuch'",

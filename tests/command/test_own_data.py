@@ -11,6 +11,7 @@ import typer.testing
 import fedjax_pfl as fp
 from experiments import run, sweep
 from fedjax_pfl.command import arguments, job, own_data, presets
+from fedjax_pfl.core import struct
 from fedjax_pfl.data.readers import tokens
 
 RUNNER = typer.testing.CliRunner()
@@ -190,7 +191,8 @@ def test_presets_name_data_models_and_algorithms_that_exist():
         experiment = presets.get(name)
         assert experiment.name == name
         for grid in experiment.grids:
-            assert type(grid.model) in fp.algorithms.MODELS.values()
+            network = struct.innermost(grid.model)
+            assert type(network) in fp.algorithms.MODELS.values()
             assert type(grid.process.algorithm) in fp.algorithms.ALGORITHMS.values()
 
 

@@ -5,23 +5,13 @@ import math
 import jax
 import numpy as np
 import pytest
-from scipy import optimize, stats
 
 from fedjax_pfl.local import CyclicCohorts
 from fedjax_pfl.messages import accounting
+from tests.messages.private import exact_epsilon
 
 dp = pytest.importorskip("dp_accounting")
 REPLACE = dp.NeighboringRelation.REPLACE_ONE
-
-
-def exact_epsilon(mu, delta):
-    """Epsilon of a Gaussian mechanism of sensitivity / deviation mu, by SciPy."""
-
-    def excess(epsilon):
-        a, b = mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu
-        return stats.norm.cdf(a) - math.exp(epsilon + stats.norm.logcdf(b)) - delta
-
-    return optimize.brentq(excess, 0, 200, xtol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as arrays
-from scipy import optimize, stats
 
 import fedjax_pfl as fp
 from fedjax_pfl import testing
@@ -27,29 +24,16 @@ from fedjax_pfl.messages import (
 )
 from fedjax_pfl.report import facts, sources
 from tests import problems
+from tests.messages import private
+from tests.messages.private import SGD, Sends, exact_epsilon
 
 KEY = jax.random.key(0, impl="threefry2x32")
-SGD = problems.full_gradient_steps(2, 0.3)
 MEAN = fp.aggregators.Mean()
 
 
 def process(*transforms, algorithm=None, size=None, **fields):
     who = fp.AllClients() if size is None else fp.UniformCohort(size=size)
-    algorithm = fp.FedAvg(local=SGD) if algorithm is None else algorithm
-    fields = {"aggregator": MEAN} | fields
-    return fp.FederatedProcess(
-        algorithm=algorithm, participation=who, transforms=transforms, **fields
-    )
-
-
-def exact_epsilon(mu, delta):
-    """Epsilon of a Gaussian mechanism of sensitivity / deviation mu, by SciPy."""
-
-    def excess(epsilon):
-        a, b = mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu
-        return stats.norm.cdf(a) - math.exp(epsilon + stats.norm.logcdf(b)) - delta
-
-    return optimize.brentq(excess, 0, 200, xtol=1e-12)
+    return private.process(*transforms, who=who, algorithm=algorithm, **fields)
 
 
 @pytest.mark.parametrize("per_layer", [False, True])
@@ -71,27 +55,7 @@ def test_messages_are_clipped_to_the_norm_and_others_left_alone(per_layer):
     assert float(jnp.linalg.norm(far)) <= 1.5
 
 
-@fp.pytree_dataclass
-class Sends:
-    """Malicious clients send one vector, whatever it is."""
-
-    vector: jax.Array
-
-    def init(self, messages):
-        return None
-
-    def __call__(self, key, state, messages, malicious, reference):
-        def replaced(rows):
-            return jnp.where(malicious[:, None], self.vector[None], rows)
-
-        return jax.tree.map(replaced, messages), state
-
-
-VECTORS = arrays.arrays(
-    np.float64,
-    6,
-    elements=st.floats(-1e6, 1e6) | st.sampled_from([np.nan, np.inf, 1e300, 0.0]),
-)
+VECTORS = private.vectors(6)
 BETWEEN = [(), (TopK(fraction=0.5),), (RandomK(fraction=0.5),), (QSGD(levels=2),)]
 BETWEEN += [(SignScale(),)]
 

@@ -9,8 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as arrays
 
 import fedjax_pfl as fp
 from fedjax_pfl.core import Stream, byte_counts, checks, sharding, stream_key
@@ -25,18 +23,15 @@ from fedjax_pfl.messages import (
     accounting,
 )
 from tests import problems
+from tests.messages import private
+from tests.messages.private import SGD, Sends
 
 KEY = jax.random.key(0, impl="threefry2x32")
-SGD = problems.full_gradient_steps(2, 0.3)
 POISSON = PoissonCohort(rate=0.5, capacity=5)
 
 
-def process(*transforms, algorithm=None, who=POISSON, **fields):
-    algorithm = fp.FedAvg(local=SGD) if algorithm is None else algorithm
-    fields = {"aggregator": fp.aggregators.Mean()} | fields
-    return fp.FederatedProcess(
-        algorithm=algorithm, participation=who, transforms=transforms, **fields
-    )
+def process(*transforms, who=POISSON, **fields):
+    return private.process(*transforms, who=who, **fields)
 
 
 def move(problem, client, w):
@@ -53,22 +48,6 @@ def normal(round, size, *, stream=Stream.NOISE, fold=None):
     key = jax.random.wrap_key_data(words, impl="threefry2x32")
     key = key if fold is None else jax.random.fold_in(key, fold)
     return np.asarray(jax.random.normal(jax.random.split(key, 1)[0], (size,), float))
-
-
-@fp.pytree_dataclass
-class Sends:
-    """Malicious clients send one vector, whatever it is."""
-
-    vector: jax.Array
-
-    def init(self, messages):
-        return None
-
-    def __call__(self, key, state, messages, malicious, reference):
-        def replaced(rows):
-            return jnp.where(malicious[:, None], self.vector[None], rows)
-
-        return jax.tree.map(replaced, messages), state
 
 
 def test_who_is_not_drawn_does_nothing_and_the_sum_is_divided_by_what_is_expected():
@@ -160,11 +139,7 @@ def test_adaptive_clips_are_a_loop_in_numpy():
     assert norm > 0.06
 
 
-VECTORS = arrays.arrays(
-    np.float64,
-    3,
-    elements=st.floats(-1e6, 1e6) | st.sampled_from([np.nan, np.inf, 1e300, 0.0]),
-)
+VECTORS = private.vectors(3)
 
 
 @hypothesis.settings(deadline=None, max_examples=15)
@@ -264,8 +239,9 @@ def test_less_noise_is_in_a_sum_than_independent_draws_would_leave():
         key = jax.random.key(seed)
 
         def add(total, round):
-            of = lambda r: jax.random.fold_in(key, r)  # noqa: E731
-            total = noise.in_round(of, round, period, total, scale)
+            total = noise.in_round(
+                lambda r: jax.random.fold_in(key, r), round, period, total, scale
+            )
             return total, total
 
         return jax.lax.scan(add, jnp.zeros(8), jnp.arange(period))[1]

@@ -8,10 +8,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from fedjax_pfl.figures import drawing
-from fedjax_pfl.report import svg
-from fedjax_pfl.results import paired, plain_files
+from fedjax_pfl.results import paired
 
-__all__ = ["render", "write"]
+__all__ = ["render"]
 
 _FIGURES = "atlas_files"
 _TITLES = {"atlas_fmnist": "Fashion-MNIST, two labels per client"}
@@ -204,23 +203,3 @@ def render(folder: Path) -> tuple[str, dict[str, Figure]]:
         figures[name] = _figure(rows)
         blocks += _section(rows, name, title)
     return "\n\n".join(blocks) + "\n", figures
-
-
-def write(folder: Path, docs: Path) -> Path:
-    """Writes the page and its figures.
-
-    Args:
-      folder: with the tables.
-      docs: where the page is.
-
-    Returns:
-      The page.
-    """
-    text, figures = render(folder)
-    pictured = docs / _FIGURES
-    pictured.mkdir(exist_ok=True)
-    for name, figure in figures.items():
-        svg.write(figure, pictured / f"{name}.svg", name)
-    page = docs / "atlas.md"
-    plain_files.write_text(page, text)
-    return page

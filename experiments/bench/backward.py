@@ -19,24 +19,8 @@ _PLAIN = "training"
 
 
 @dataclasses.dataclass(frozen=True)
-class Backward(contenders.Timed):
-    """Going back through the rounds; its peer `training` goes there and measures.
-
-    Attributes:
-      base: the training, of FLAME.
-    """
-
-    base: workloads.Workload
-
-    @property
-    def steps_per_round(self) -> float | None:
-        """Returns the steps of single clients in a round of the training."""
-        return self.base.steps_per_round
-
-    @property
-    def flops_per_round(self) -> float | None:
-        """Returns a round's operations in matrix products, of the training."""
-        return self.base.flops_per_round
+class Backward(workloads.Based):
+    """Going back through FLAME's rounds; its peer `training` goes and measures."""
 
     def contender(self, name: str) -> contenders.Repeated:
         """Makes one of the two, whose result is the objective `[1]`."""

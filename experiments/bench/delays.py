@@ -12,26 +12,14 @@ _SPEED = 100.0  # examples per second: which only orders who arrives when
 
 
 @dataclasses.dataclass(frozen=True)
-class Delayed(contenders.Timed):
-    """Buffers of messages, beside rounds that wait for their last member.
+class Delayed(workloads.Based):
+    """Buffers of messages, beside synchronous rounds that wait for their last member.
 
     Attributes:
-      base: the synchronous training.
       per_member: clients that work at any time per message of a buffer.
     """
 
-    base: workloads.Workload
     per_member: int = 5
-
-    @property
-    def steps_per_round(self) -> float | None:
-        """Returns the steps of single clients in a round."""
-        return self.base.steps_per_round
-
-    @property
-    def flops_per_round(self) -> float | None:
-        """Returns a round's operations in matrix products."""
-        return self.base.flops_per_round
 
     def contender(self, name: str) -> contenders.Ours:
         """Makes one of the two trainings."""

@@ -19,6 +19,7 @@ from fedjax_pfl.models import base, layers
 
 __all__ = [
     "WORKLOADS",
+    "Based",
     "BenchCNN",
     "ColdStart",
     "Generated",
@@ -280,6 +281,27 @@ class Workload(contenders.Timed):
         )
         process = dataclasses.replace(process, participation=fp.AllClients())
         return dataclasses.replace(self, process=process, rounds=2)
+
+
+@dataclasses.dataclass(frozen=True)
+class Based(contenders.Timed):
+    """What is timed of a training, round by round; abstract.
+
+    Attributes:
+      base: the training.
+    """
+
+    base: Workload
+
+    @property
+    def steps_per_round(self) -> float | None:
+        """Returns the steps of single clients in a round of the training."""
+        return self.base.steps_per_round
+
+    @property
+    def flops_per_round(self) -> float | None:
+        """Returns a round's operations in matrix products, of the training."""
+        return self.base.flops_per_round
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,6 +27,8 @@ from experiments.learned import page as learned
 from fedjax_pfl import benchmark
 from fedjax_pfl.command import cli
 from fedjax_pfl.core import checks
+from fedjax_pfl.report import svg
+from fedjax_pfl.results import plain_files
 
 __all__ = ["CARDS", "FOLDER", "app", "plans_in"]
 
@@ -85,7 +87,10 @@ def _write(method: str | None, results: Path, out: Path, page: Path) -> None:
     studies = {"learned": learned, "atlas": atlas} if method is None else {}
     for name, study in studies.items():
         if (tables := results / name).is_dir():
-            print(f"Page: {study.write(tables, page.parent)}")
+            text, figures = study.render(tables)
+            svg.write_all(figures, page.parent / f"{name}_files")
+            plain_files.write_text(page.parent / f"{name}.md", text)
+            print(f"Page: {page.parent / name}.md")
 
 
 def plans_in(results: Path) -> pd.DataFrame:

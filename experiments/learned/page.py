@@ -9,10 +9,9 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 from fedjax_pfl.figures import drawing
-from fedjax_pfl.report import svg
-from fedjax_pfl.results import paired, plain_files
+from fedjax_pfl.results import paired
 
-__all__ = ["best_of", "render", "write"]
+__all__ = ["best_of", "render"]
 
 _FIGURES = "learned_files"
 _LAM, _RATE = "algorithm.lam", "algorithm.local.learning_rate"
@@ -197,23 +196,3 @@ def render(folder: Path) -> tuple[str, dict[str, Figure]]:
             _verdict(rows, points),
         ]
     return "\n\n".join(blocks) + "\n", figures
-
-
-def write(folder: Path, docs: Path) -> Path:
-    """Writes the page and its figures.
-
-    Args:
-      folder: with the tables.
-      docs: where the page is.
-
-    Returns:
-      The page.
-    """
-    text, figures = render(folder)
-    pictured = docs / _FIGURES
-    pictured.mkdir(exist_ok=True)
-    for name, figure in figures.items():
-        svg.write(figure, pictured / f"{name}.svg", name)
-    page = docs / "learned.md"
-    plain_files.write_text(page, text)
-    return page

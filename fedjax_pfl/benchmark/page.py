@@ -59,11 +59,8 @@ def write(found: tables.Tables, folder: str | Path, *, html: bool = True) -> Pat
     """
     folder, chapters = Path(folder), list(_chapters(found))
     said, intro = findings.sentences(found), _intro(found)
-    pictured = folder / _FIGURES
-    pictured.mkdir(parents=True, exist_ok=True)
-    for chapter in chapters:
-        if chapter.figure is not None:
-            svg.write(chapter.figure, pictured / f"{chapter.name}.svg", chapter.name)
+    drawn = {c.name: c.figure for c in chapters if c.figure is not None}
+    svg.write_all(drawn, folder / _FIGURES)
     text = "\n\n".join(_markdown(intro, said, chapters)) + "\n"
     path = folder / f"{_NAME}.md"
     plain_files.write_text(path, text)

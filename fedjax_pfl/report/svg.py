@@ -3,6 +3,7 @@
 import io
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -12,7 +13,7 @@ from matplotlib.figure import Figure
 from fedjax_pfl.figures import drawing
 from fedjax_pfl.results import plain_files
 
-__all__ = ["inline", "page_color", "write"]
+__all__ = ["inline", "page_color", "write", "write_all"]
 
 _SVG, _LINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 _COLORS = {  # what cannot be read on a dark page -> a property of the page
@@ -36,6 +37,18 @@ def write(figure: Figure, path: Path, name: str) -> None:
         matplotlib.rc_context({"svg.hashsalt": name}),
     ):
         figure.savefig(file, metadata={"Date": None})
+
+
+def write_all(figures: Mapping[str, Figure], folder: Path) -> None:
+    """Writes figures into a folder, which is made if need be, as `<name>.svg`.
+
+    Args:
+      figures: by name; see `write`.
+      folder: where to.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, figure in figures.items():
+        write(figure, folder / f"{name}.svg", name)
 
 
 def inline(figure: Figure, name: str, title: str) -> str:

@@ -9,10 +9,10 @@ from rich.console import Console
 
 from fedjax_pfl import core
 from fedjax_pfl.command import printing
-from fedjax_pfl.core import checks, client_rows, struct
+from fedjax_pfl.core import checks, struct
 from fedjax_pfl.engine import cost, save_models
 from fedjax_pfl.engine.derivatives import fields, per_client, reverse
-from fedjax_pfl.engine.groups import Group, Plan
+from fedjax_pfl.engine.groups import Group, Plan, PlannedGroup
 from fedjax_pfl.engine.groups import plan as plan_group
 from fedjax_pfl.engine.options import Options
 from fedjax_pfl.engine.process import FederatedProcess
@@ -138,7 +138,7 @@ def _print_group(
     """
     planned = plan_group(group, options)
     whole, plan = trainer(planned, are_shapes=True), planned.plan
-    rows: list[tuple[str, ...]] = [*_sizes(plan, whole.start[0], group, known), ()]
+    rows: list[tuple[str, ...]] = [*_sizes(planned, whole.start[0], group, known), ()]
     try:
         try:
             cost.check_arrays(whole)
@@ -296,12 +296,11 @@ def _chunk_size(plan: Plan, cohort: int) -> int:
 
 
 def _sizes(
-    plan: Plan, processes: FederatedProcess, group: Group, known: Group
+    planned: PlannedGroup, processes: FederatedProcess, group: Group, known: Group
 ) -> list[tuple[str, str]]:
     """Describes the group in rows of a table."""
-    count = group.federations[0].num_clients
+    plan, count = planned.plan, group.federations[0].num_clients
     cohort = processes.participation.cohort_size(count)
-    parameters = client_rows.size(jax.eval_shape(plan.model.init, jax.random.key(0)))
     examples = np.asarray(known.federations[0].train.num_examples)
     low, middle, high = examples.min(), np.median(examples), examples.max()
     chunk = _chunk_size(plan, cohort)
@@ -313,7 +312,7 @@ def _sizes(
     return [
         ("grid points", f"{len(group.points)}, {plan.points_per_chunk} at a time"),
         ("clients N, cohort K", f"{count:,}, {cohort:,}"),
-        ("parameters D", f"{parameters:,}"),
+        ("parameters D", f"{planned.num_parameters:,}"),
         ("examples per client", f"{low} to {high}, median {middle:g}"),
         ("execution", str(plan)),
         ("work wasted on padding", f"{wasted:.0%}, {at_once} at a time"),

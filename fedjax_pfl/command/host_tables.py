@@ -3,16 +3,14 @@
 import dataclasses
 from collections.abc import Sequence
 
-import jax
 from rich.console import Console
 
 from fedjax_pfl.command import arguments, cost_tables, printing
-from fedjax_pfl.core import checks, client_rows
+from fedjax_pfl.core import checks
 from fedjax_pfl.engine import cost, traffic
 from fedjax_pfl.engine.groups import Group
 from fedjax_pfl.engine.groups import plan as plan_group
 from fedjax_pfl.engine.options import Options
-from fedjax_pfl.engine.resident import Resident
 
 __all__ = ["cluster", "show"]
 
@@ -56,19 +54,12 @@ def show(
             larger = [cost_tables.enlarged(f, num_clients) for f in first.federations]
             first = dataclasses.replace(first, federations=larger)
         planned = plan_group(first, options)
-        state = jax.eval_shape(
-            lambda tree: jax.tree.map(lambda leaf: leaf[0], tree),
-            Resident(planned, are_shapes=True).like,
-        )
-        found = traffic.estimate(planned, state, hosts)
+        found = traffic.estimate(planned, hosts)
         cohort = planned.processes[0].participation.cohort_size(planned.num_clients)
-        parameters = client_rows.size(
-            jax.eval_shape(planned.plan.model.init, jax.random.key(0))
-        )
         rows = [
             ("hosts, devices of each", f"{hosts.hosts:,}, {hosts.devices:,}"),
             ("clients N, cohort K", f"{planned.num_clients:,}, {cohort:,}"),
-            ("parameters D", f"{parameters:,}"),
+            ("parameters D", f"{planned.num_parameters:,}"),
             (),
             *_memory(found),
             (),

@@ -76,16 +76,7 @@ def do(options: arguments.Options) -> None:
         run_folder.check_same(options.out, options)
         options = dataclasses.replace(options, resume=options.out)
     if options.resume is not None and run_folder.is_finished(options.resume):
-        if options.log:
-            raise checks.InputError(
-                f"The run in '{options.resume}' is finished; --log is for trainings."
-            )
-        result = results.Result.load(options.resume)
-        is_cleaned = run_folder.cleaned(options.resume)
-        more = "; what a killed process had left is removed" if is_cleaned else ""
-        console.print(f"The run in '{options.resume}' is finished{more}.")
-        show.result(console, result)
-        _print_place(console, options, options.resume)
+        _show_finished(console, options, options.resume)
         return
     experiment = experiment_of(options)
     budget = _budget(options)
@@ -100,16 +91,7 @@ def do(options: arguments.Options) -> None:
     _check_tests(groups, training)
     trainer, training = _trainer(options, groups, training)
     if options.command == "plan":
-        if options.hosts is not None:
-            hosts = host_tables.cluster(options)
-            host_tables.show(console, groups, training, options.as_if_clients, hosts)
-            return
-        cost_tables.show(
-            *(console, groups, training),
-            *(options.as_if_clients, options.save_models),
-            trainer=trainer,
-            learned=options.learn_per_client,
-        )
+        _show_costs(console, options, groups, training, trainer)
         return
     profile = None if options.profile is None else _profile(options, training)
     writers = logs.callbacks(options, out)
@@ -141,6 +123,40 @@ def do(options: arguments.Options) -> None:
     if profile is not None:
         _print_profile(console, profile)
     _print_place(console, options, out)
+
+
+def _show_finished(console: Console, options: arguments.Options, folder: Path) -> None:
+    """Shows the result of a run that has ended."""
+    if options.log:
+        raise checks.InputError(
+            f"The run in '{folder}' is finished; --log is for trainings."
+        )
+    result = results.Result.load(folder)
+    is_cleaned = run_folder.cleaned(folder)
+    more = "; what a killed process had left is removed" if is_cleaned else ""
+    console.print(f"The run in '{folder}' is finished{more}.")
+    show.result(console, result)
+    _print_place(console, options, folder)
+
+
+def _show_costs(
+    console: Console,
+    options: arguments.Options,
+    groups: Sequence[Group],
+    training: Options,
+    trainer: Any,
+) -> None:
+    """Says what trainings would take, here or on hosts that are not here."""
+    if options.hosts is not None:
+        hosts = host_tables.cluster(options)
+        host_tables.show(console, groups, training, options.as_if_clients, hosts)
+        return
+    cost_tables.show(
+        *(console, groups, training),
+        *(options.as_if_clients, options.save_models),
+        trainer=trainer,
+        learned=options.learn_per_client,
+    )
 
 
 def _check_new(out: Path, options: arguments.Options) -> None:
@@ -409,7 +425,7 @@ def experiment_of(options: arguments.Options) -> Experiment:
 
 
 def _started(experiment: Experiment, file: Path) -> Experiment:
-    """Lets all trainings start from a file, without the users that made it.
+    """Starts all trainings from a file, without the users that made it.
 
     Raises:
       InputError: if the federation was told to leave out fewer users than these.

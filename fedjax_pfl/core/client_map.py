@@ -114,7 +114,6 @@ def move_clients(
             outputs = _added(outputs, None)
         return _selected(moves, moved, states), outputs
     if execution.mode == "shard":
-        mesh = sharding.client_mesh(execution.num_devices)
 
         def part(own: tuple[Any, ...], shared: Any) -> tuple[Any, Any]:
             is_real, states, rows, *others = own
@@ -133,14 +132,8 @@ def move_clients(
             return (moved, outputs[0]), lax.psum(outputs[1], sharding.AXIS)
 
         split, whole = PartitionSpec(sharding.AXIS), PartitionSpec()
-        mapped = jax.shard_map(
-            part,
-            mesh=mesh,
-            in_specs=(split, whole),
-            out_specs=(split, whole),
-            check_vma=False,
-        )
-        extra = -count % mesh.size
+        mapped = sharding.on_devices(part, execution, (split, whole), (split, whole))
+        extra = -count % sharding.client_mesh(execution.num_devices).size
         is_real = jnp.arange(count + extra) < count if summed and extra else None
         padded = _pad_rows((states, rows, work, moves, alike), extra)
         own, sums = mapped((is_real, *padded), shared)

@@ -40,7 +40,7 @@ def _with(variable: contextvars.ContextVar[Any], value: Any) -> Iterator[None]:
 
 
 def over(execution: sharding.Execution) -> contextlib.AbstractContextManager[None]:
-    """Lets rules in a block divide columns among the devices of an execution.
+    """Divides columns among the devices of an execution, for rules in a block.
 
     Args:
       execution: how the map over clients is run; unless it is `shard`, on several
@@ -171,19 +171,6 @@ def _padded(matrix: jax.Array, size: int) -> jax.Array:
     return jnp.pad(matrix, ((0, -rows % size), (0, -columns % size)))
 
 
-def _on_devices(
-    execution: sharding.Execution, part: Callable[..., Any], specs: Any, out: Any
-) -> Callable[..., Any]:
-    """Returns a function of what every device has."""
-    return jax.shard_map(
-        part,
-        mesh=sharding.client_mesh(execution.num_devices),
-        in_specs=specs,
-        out_specs=out,
-        check_vma=False,
-    )
-
-
 _WHOLE, _SPLIT = PartitionSpec(), PartitionSpec(sharding.AXIS)
 
 
@@ -196,7 +183,8 @@ def _divided_gram(execution: sharding.Execution, tree: Any) -> jax.Array:
         return lax.psum(products, sharding.AXIS)
 
     size = sharding.client_mesh(execution.num_devices).size
-    products = _on_devices(execution, part, _SPLIT, _WHOLE)(_padded(matrix, size))
+    call = sharding.on_devices(part, execution, _SPLIT, _WHOLE)
+    products = call(_padded(matrix, size))
     return (products + products.T) / 2
 
 
@@ -210,7 +198,7 @@ def _divided_mix(execution: sharding.Execution, tree: Any, weights: jax.Array) -
         mixed = jnp.pad(mixed, ((0, -mixed.shape[0] % size), (0, 0)))
         return lax.all_to_all(mixed, sharding.AXIS, 0, 1, tiled=True)
 
-    call = _on_devices(execution, part, (_SPLIT, _WHOLE), _SPLIT)
+    call = sharding.on_devices(part, execution, (_SPLIT, _WHOLE), _SPLIT)
     mixed = call(_padded(matrix, size), weights.astype(matrix.dtype))
     return jax.vmap(unravel)(mixed[: weights.shape[0], : matrix.shape[1]])
 
@@ -236,7 +224,7 @@ def _divided(
         return lax.all_gather(row, sharding.AXIS, tiled=True), report
 
     specs = (_WHOLE, _WHOLE, _SPLIT, _WHOLE, _SPLIT)
-    row, report = _on_devices(execution, part, specs, _WHOLE)(
+    row, report = sharding.on_devices(part, execution, specs, _WHOLE)(
         fields, key, _padded(matrix, size), weights, _padded(center[None], size)[0]
     )
     return unravel(row[:num_columns]), report

@@ -18,6 +18,7 @@ __all__ = [
     "Execution",
     "client_mesh",
     "fetch",
+    "on_devices",
     "replicate",
     "shard_rows",
     "split_parameters",
@@ -139,6 +140,26 @@ def shard_rows(tree: Any, num_rows: int, execution: Execution, *, axis: int = 0)
         return _placed(leaf, NamedSharding(mesh, spec))
 
     return jax.tree.map(place, tree)
+
+
+def on_devices(
+    fn: Callable[..., Any], execution: Execution, in_specs: Any, out_specs: Any
+) -> Callable[..., Any]:
+    """Returns a function of arrays that every device calls with its part of them.
+
+    Args:
+      fn: of what one device has; sums over devices by the axis `AXIS`.
+      execution: an execution of mode `shard`.
+      in_specs: how arguments are divided, prefixes of their trees.
+      out_specs: how results are put together.
+    """
+    return jax.shard_map(
+        fn,
+        mesh=client_mesh(execution.num_devices),
+        in_specs=in_specs,
+        out_specs=out_specs,
+        check_vma=False,
+    )
 
 
 def split_parameters(tree: Any, execution: Execution) -> Any:

@@ -70,7 +70,8 @@ def take(tree: Any, rows: jax.Array, execution: sharding.Execution) -> Any:
 
         return jax.tree.map(exchange, own)
 
-    taken = _mapped(part, execution, (_SPLIT, _WHOLE))(tree, places)
+    specs = (_SPLIT, _WHOLE)
+    taken = sharding.on_devices(part, execution, specs, _SPLIT)(tree, places)
     return jax.tree.map(lambda leaf: leaf[: rows.shape[0]], taken)
 
 
@@ -107,15 +108,5 @@ def put(tree: Any, rows: jax.Array, values: Any, execution: sharding.Execution) 
 
         return jax.tree.map(exchange, own, values)
 
-    return _mapped(part, execution, (_SPLIT, _WHOLE, _SPLIT))(tree, places, filled)
-
-
-def _mapped(part: Any, execution: sharding.Execution, specs: Any) -> Any:
-    """Returns a function of the parts of all devices."""
-    return jax.shard_map(
-        part,
-        mesh=sharding.client_mesh(execution.num_devices),
-        in_specs=specs,
-        out_specs=_SPLIT,
-        check_vma=False,
-    )
+    specs = (_SPLIT, _WHOLE, _SPLIT)
+    return sharding.on_devices(part, execution, specs, _SPLIT)(tree, places, filled)

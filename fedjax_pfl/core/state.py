@@ -72,6 +72,12 @@ class State:
     client_statistics: Any = None
     clip: Any = None
 
+    @property
+    def rows(self) -> dict[str, Any]:
+        """What there is of every client, with leading axis N, by name."""
+        names = ("clients", "messages", "carry", "transforms", "client_statistics")
+        return {name: getattr(self, name) for name in names}
+
 
 @struct.pytree_dataclass
 class Downlink:

@@ -121,9 +121,10 @@ def _chunk_size(floats: int, count: int, is_ragged: bool) -> int:
 
 def _is_mostly_frozen(model: Any) -> bool:
     """Tells whether a model has more frozen parameters than others."""
-    shared = jax.eval_shape(model.init, jax.random.key(0))
+    init = model.init
     if not isinstance(model, core.RoleModel):
         return False
+    shared = jax.eval_shape(init, jax.random.key(0))
     frozen = jax.eval_shape(model.frozen_params)
     return client_rows.size(frozen) > client_rows.size(shared)
 
@@ -167,12 +168,7 @@ def bytes_of_a_step(process: Any, model: Any, federation: core.Federation) -> in
 
     params = jax.eval_shape(model.init, jax.random.key(0))
     tree = jax.eval_shape(kept, params, federation.train.pool())
-    return _COPIES * _num_bytes(params) + _num_bytes(tree)
-
-
-def _num_bytes(tree: Any) -> int:
-    """Bytes of the leaves of a tree."""
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+    return _COPIES * client_rows.num_bytes(params) + client_rows.num_bytes(tree)
 
 
 def _floats_of_a_step(params: int, batch: int) -> int:

@@ -232,10 +232,10 @@ class CohortLink:
             old if at_once else None,
             self.take(state.transforms),
         )
-        (rows, messages, memories), (outputs, mean) = self._move(
+        after, (outputs, mean) = self._move(
             one, before, (own, known.own, keys), (shared, known.shared), summed=True
         )
-        uploads, report, is_whole, is_lost = outputs
+        (rows, _, memories), (uploads, report, is_whole, is_lost) = after, outputs
         state = dataclasses.replace(
             state, transforms=self.put(state.transforms, memories)
         )
@@ -248,17 +248,37 @@ class CohortLink:
             return self.store(state, uploads), rows, uploads, report
         self.arrived.append(uploads.weight)
         state = self._adapted(count(state, is_lost.sum()), uploads)
-        if not is_told:
-            state = self._stored(state, old, messages)
-        elif self.everyone:
-            messages = self._told(rows)
-            state = _with_mean(state, (mean, client_rows.magnitude(mean)))
-        else:
-            messages = uploads.message
-            told = self._told(before[0])
-            state = _with_mean(state, self._moved_mean(state, told, messages))
+        sent = uploads.message if mean is None else mean
+        state, messages = self._with_messages(state, before, after, sent)
         uploads = dataclasses.replace(uploads, message=messages)
         return state, rows, uploads, report
+
+    def _with_messages(
+        self,
+        state: core.State,
+        before: tuple[Any, ...],
+        after: tuple[Any, ...],
+        sent: Any,
+    ) -> tuple[core.State, Any]:
+        """Keeps the cohort's messages, or the mean of those that states tell.
+
+        Args:
+          state: state of before.
+          before: the cohort's states, kept messages and memories of transforms.
+          after: the same after its work.
+          sent: where states tell messages, their mean over everybody `[*P]`, or those
+            of the cohort `[K, *P]`.
+
+        Returns:
+          State, and the cohort's messages `[K, *P]`.
+        """
+        if self.message_of is None:
+            return self._stored(state, before[1], after[1]), after[1]
+        if self.everyone:
+            kept = (sent, client_rows.magnitude(sent))
+            return _with_mean(state, kept), self._told(after[0])
+        kept = self._moved_mean(state, self._told(before[0]), sent)
+        return _with_mean(state, kept), sent
 
     def _told(self, clients: Any) -> Any:
         """Returns the last messages `[K, *P]` of clients, from their states."""

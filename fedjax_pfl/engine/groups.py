@@ -194,6 +194,16 @@ class PlannedGroup:
         """Clients N of every point."""
         return self.group.federations[0].num_clients
 
+    @property
+    def num_parameters(self) -> int:
+        """Parameters D of the model."""
+        return client_rows.size(self._params)
+
+    @property
+    def _params(self) -> Any:
+        """Shapes of the model's parameters."""
+        return jax.eval_shape(self.plan.model.init, self.keys[0])
+
     @functools.cached_property
     def names(self) -> tuple[str, ...]:
         """Names of the algorithm's predictors."""
@@ -236,15 +246,14 @@ class PlannedGroup:
           Values as JSON knows them, by dotted name.
         """
         schedule = self.plan.schedule
-        params = jax.eval_shape(self.plan.model.init, self.keys[0])
         return self.group.config | {
             "num_rounds": self.options.num_rounds,
             "eval_every": schedule.segment,
             "evaluate_on": dict(schedule.every),
             "eval_clients": schedule.clients,
             "execution": execution,
-            "num_parameters": client_rows.size(params),
-            "parameter_dtype": str(jnp.result_type(*jax.tree.leaves(params))),
+            "num_parameters": self.num_parameters,
+            "parameter_dtype": str(jnp.result_type(*jax.tree.leaves(self._params))),
         }
 
 

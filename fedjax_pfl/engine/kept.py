@@ -1,4 +1,4 @@
-"""What clients and server keep of a model beside what a method moves.
+"""State of a model that clients and server keep beside what a method moves.
 
 Carries of series, personal parameters, and running statistics of normalization layers.
 """
@@ -94,10 +94,15 @@ def with_kept(
     return dataclasses.replace(federation, train=train)
 
 
-def first_carry(key: core.Key, model: core.Model, train: core.ClientData) -> Any:
-    """Returns what the clients' solvers start the first round with, or None."""
+def first_carry(model: core.Model, train: core.ClientData) -> Any:
+    """Returns what the clients' solvers start the first round with, or None.
+
+    Args:
+      model: the model.
+      train: examples of K clients, with what these have of the model at first.
+    """
     if not isinstance(model, core.SequenceModel):
-        return with_first_personal(key, model, train).personal
+        return train.personal
     pool, first = train.pool(), model.first_carry
     return jax.vmap(lambda rows: first(pool.with_rows(rows)))(train.rows())
 

@@ -195,14 +195,13 @@ class FederatedProcess:
           key: `[]` key of the run.
           model: the model.
           population: what is known of all clients.
-          train: training examples of K clients.
+          train: training examples of K clients, as `with_first_kept` returns them.
 
         Returns:
           Server state, client states `[K, ...]` and messages `[K, ...]`, None where
           states tell them; see `SingleExchange.init`.
         """
         init_key = core.stream_key(key, core.Stream.INIT, 0)
-        train = self.with_first_kept(key, model, train)
         first = functools.partial(
             self._first, init_key, kept.started(model, train), population, train.pool()
         )
@@ -280,7 +279,9 @@ class FederatedProcess:
         Returns:
           The state; all its randomness follows from `key`.
         """
-        population, train = federation.population, federation.train
+        population = federation.population
+        train = self.with_first_kept(key, model, federation.train)
+        constants = core.Constants.of(train.constants)
         server, rows, messages = self.first_rows(key, model, population, train)
         aggregate = peak = None
         if self.keeps_mean:
@@ -301,21 +302,14 @@ class FederatedProcess:
             round=jnp.zeros((), jnp.int32),
             key=key,
             optimizer=self.first_optimizer(server),
-            carry=kept.first_carry(key, model, train),
+            carry=kept.first_carry(model, train),
             steps=self.first_steps(population.num_clients),
             past=self._first_past(server),
             transforms=self.first_transforms(server, population.num_clients),
-            statistics=self.first_statistics(model, train),
-            client_statistics=self._first_client_statistics(key, model, train),
+            statistics=constants.shared_statistics,
+            client_statistics=constants.statistics,
             clip=privacy.first_clip(self),
         )
-
-    def _first_client_statistics(
-        self, key: core.Key, model: core.Model, train: core.ClientData
-    ) -> Any:
-        """Returns running statistics that stay with the clients at first, or None."""
-        constants = self.with_first_kept(key, model, train).constants
-        return core.Constants.of(constants).statistics
 
     def with_first_kept(
         self, key: core.Key, model: core.Model, train: core.ClientData

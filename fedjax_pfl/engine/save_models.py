@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import math
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -61,8 +60,7 @@ def size(planned: PlannedGroup) -> int:
             f" {', '.join(kinds)}."
         )
     for kind in kinds.values():
-        leaves = model_files.named(kind.shapes).values()
-        each = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
+        each = client_rows.num_bytes(model_files.named(kind.shapes))
         total += each if kind.is_shared else each * _num_members(planned)
     return total * len(planned.group.points)
 
@@ -158,21 +156,12 @@ class Writer:
         """Writes one file."""
         if self._folder is None:
             return
-        import safetensors  # only where something is saved
-        import safetensors.numpy
-
         file = self._folder / path
         file.parent.mkdir(exist_ok=True)
         header = {
             model_files.HEADER: json.dumps({"format": model_files.FORMAT} | about)
         }
-        with plain_files.created(file) as new:
-            try:
-                safetensors.numpy.save_file(arrays, new, header)
-            except safetensors.SafetensorError as error:  # how it reports a full disk
-                raise OSError(None, " ".join(str(error).split())) from error
-            # Readable for whoever may read the directory, which safetensors' are not.
-            new.chmod(file.parent.stat().st_mode & 0o666)
+        model_files.write(file, arrays, header)
 
     def finish(self, result: results.Result) -> None:
         """Writes the table, with which the directory is complete.
@@ -209,7 +198,7 @@ def _fetched(
 ) -> dict[str, np.ndarray]:
     """Fetches the arrays of one file in blocks of clients."""
     leaves = model_files.named(kind.shapes)
-    each = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves.values())
+    each = client_rows.num_bytes(leaves)
     block = min(max(_BLOCK_BYTES // max(each, 1), 1), len(rows))
     whole = {
         name: np.empty((len(rows), *leaf.shape), leaf.dtype)

@@ -98,7 +98,7 @@ class Exchange:
         return together * self._share(cluster.hosts) * self.size
 
     def _share(self, count: int) -> float:
-        """What is sent of S, among so many."""
+        """Returns the share of S that is sent, among so many."""
         return (2 if self.kind == "all-reduce" else 1) * (count - 1) / count
 
 
@@ -180,8 +180,7 @@ def exchanges(
     made: list[Exchange] = []
     places = _filled(cohort, count)
     if cohort < num_clients:
-        kept = (state.clients, state.messages, state.transforms, state.carry)
-        written = _row_bytes(kept, num_clients)
+        written = _row_bytes(state.rows, num_clients)
         read = written + _row_bytes(federation.train.rows(), num_clients)
         made.append(Exchange("all-to-all", "rows of the cohort", places * read))
         if written:
@@ -207,12 +206,11 @@ def _message_bytes(state: core.State) -> int:
     return _row_bytes(state.messages, jax.tree.leaves(state.messages)[0].shape[0])
 
 
-def estimate(planned: PlannedGroup, state: core.State, cluster: Cluster) -> Estimate:
+def estimate(planned: PlannedGroup, cluster: Cluster) -> Estimate:
     """Computes memory, bytes and time of a round.
 
     Args:
       planned: a group; its first point counts. Its federation may be of shapes.
-      state: shapes of its state.
       cluster: the hosts.
 
     Returns:
@@ -230,12 +228,12 @@ def estimate(planned: PlannedGroup, state: core.State, cluster: Cluster) -> Esti
             " the rows of all."
         )
     cohort = process.participation.cohort_size(num_clients)
+    state = planned.state_shapes
     made = exchanges(process, state, federation, cohort, count)
     sent = sum(each.sent(cluster) for each in made)
     left = sum(each.left(cluster) for each in made)
-    own = (state.clients, state.messages, state.transforms, state.carry)
     data = {id(leaf): leaf for leaf in jax.tree.leaves(_rows_of_data(federation))}
-    rows = (client_rows.num_bytes((own, data)) * num_clients) // (num_clients * count)
+    rows = client_rows.num_bytes((state.rows, data)) // count
     server = (state.server, state.aggregate, state.optimizer, state.past)
     pools = [part.pool() for part in (federation.train, federation.test)]
     pools.append(federation.validation.pool())
@@ -246,7 +244,7 @@ def estimate(planned: PlannedGroup, state: core.State, cluster: Cluster) -> Esti
     work = min(at_once, members) * step + sum(
         each.size * (2 if each.kind == "all-to-all" else 1) for each in made
     )
-    flops = 6 * _num_values(planned) * _examples(process, federation) * members
+    flops = 6 * planned.num_parameters * _examples(process, federation) * members
     latency = len(made) * 2 * (count - 1) * cluster.latency
     return Estimate(
         exchanges=made,
@@ -265,12 +263,6 @@ def _rows_of_data(federation: core.Federation) -> Sequence[Any]:
     """Returns the rows of all parts of a federation."""
     parts = (federation.train, federation.validation, federation.test)
     return [*(part.rows() for part in parts), federation.malicious]
-
-
-def _num_values(planned: PlannedGroup) -> int:
-    """Counts the parameters D of the model."""
-    init = planned.plan.model.init
-    return client_rows.size(jax.eval_shape(init, core.seed_key(0)))
 
 
 def _examples(process: Any, federation: core.Federation) -> float:

@@ -16,6 +16,8 @@ __all__ = [
     "FullWork",
     "Stragglers",
     "UniformCohort",
+    "by_random_bits",
+    "check_size",
 ]
 
 NO_CAP = 2**30
@@ -80,12 +82,12 @@ class UniformCohort:
         Raises:
           InputError: if there are fewer clients.
         """
-        for name, value in (("cohort size", self.size), ("among", self.among)):
-            if value is not None and value > num_clients:
-                raise checks.InputError(
-                    f"Expected the {name} to be at most the number of clients "
-                    f"{num_clients}, got {name.rpartition(' ')[2]}={value}."
-                )
+        check_size(self.size, num_clients)
+        if self.among is not None and self.among > num_clients:
+            raise checks.InputError(
+                "Expected the among to be at most the number of clients"
+                f" {num_clients}, got among={self.among}."
+            )
         return self.size
 
     def __call__(self, key: core.Key, num_clients: int) -> jax.Array:
@@ -105,11 +107,42 @@ class UniformCohort:
         return jnp.sort(draw(key, num_clients, size))
 
 
-def _draw_by_sorting(key: core.Key, num_clients: int, size: int) -> jax.Array:
-    """Returns the rows that come first when all rows are sorted by 64 random bits."""
+def check_size(size: int, num_clients: int) -> None:
+    """Refuses cohorts of more members than there are clients.
+
+    Args:
+      size: K.
+      num_clients: N.
+
+    Raises:
+      InputError: in one sentence.
+    """
+    if size > num_clients:
+        raise checks.InputError(
+            "Expected the cohort size to be at most the number of clients"
+            f" {num_clients}, got size={size}."
+        )
+
+
+def by_random_bits(key: core.Key, num_clients: int) -> tuple[jax.Array, jax.Array]:
+    """Sorts all rows by 64 random bits.
+
+    Args:
+      key: `[]` key.
+      num_clients: N.
+
+    Returns:
+      The upper half of the bits `uint32[N]`, ascending, and the rows `int32[N]`.
+    """
     high, low = jax.random.bits(key, (2, num_clients), jnp.uint32)
     rows = jnp.arange(num_clients, dtype=jnp.int32)
-    return lax.sort((high, low, rows), num_keys=2)[2][:size]
+    high, _, rows = lax.sort((high, low, rows), num_keys=2)
+    return high, rows
+
+
+def _draw_by_sorting(key: core.Key, num_clients: int, size: int) -> jax.Array:
+    """Returns the rows that come first when all rows are sorted by random bits."""
+    return by_random_bits(key, num_clients)[1][:size]
 
 
 def _draw_distinct(key: core.Key, num_clients: int, size: int) -> jax.Array:

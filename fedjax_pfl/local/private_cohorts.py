@@ -10,6 +10,7 @@ from jax import lax
 
 from fedjax_pfl import core
 from fedjax_pfl.core import checks, struct
+from fedjax_pfl.local.participation import by_random_bits, check_size
 
 __all__ = ["CyclicCohorts", "PoissonCohort"]
 
@@ -86,10 +87,8 @@ class PoissonCohort:
 
         Those below it come first, in an order that is uniform among them.
         """
-        high, low = jax.random.bits(key, (2, num_clients), jnp.uint32)
-        rows = jnp.arange(num_clients, dtype=jnp.int32)
         size = self.cohort_size(num_clients)
-        high, _, rows = (x[:size] for x in lax.sort((high, low, rows), num_keys=2))
+        high, rows = (x[:size] for x in by_random_bits(key, num_clients))
         last = np.uint32(max(int(self.rate * 2**32), 1) - 1)
         rows, is_present = lax.sort((rows, high <= last), num_keys=1)
         return rows, is_present
@@ -144,11 +143,7 @@ class CyclicCohorts:
         Raises:
           InputError: if there are fewer clients.
         """
-        if self.size > num_clients:
-            raise checks.InputError(
-                "Expected the cohort size to be at most the number of clients"
-                f" {num_clients}, got size={self.size}."
-            )
+        check_size(self.size, num_clients)
         return self.size
 
     def separation(self, num_clients: int) -> int:

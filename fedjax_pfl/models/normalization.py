@@ -87,7 +87,7 @@ def run(
 
 @contextlib.contextmanager
 def masked(weight: jax.Array | None) -> Iterator[None]:
-    """Lets batch normalization that is called inside see no padding.
+    """Masks padding in batch normalization that is called inside.
 
     Args:
       weight: `[B]`, 0 for padding, or None for a batch without any.

@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 import jax
+import numpy as np
 
 from fedjax_pfl.core import checks, tree_paths
-from fedjax_pfl.results import documents
+from fedjax_pfl.results import documents, plain_files
 from fedjax_pfl.results.plain_files import plain_name
 
 __all__ = [
@@ -22,6 +24,7 @@ __all__ = [
     "named",
     "nested",
     "prefixed",
+    "write",
 ]
 
 FORMAT = "fedjax_pfl model 1"
@@ -98,3 +101,26 @@ def nested(arrays: Mapping[str, Any]) -> Any:
         if path[0] != _PARAMS or path in inner or len(path) > _MAX_DEPTH:
             raise ValueError(f"it has an array {'/'.join(path)[:80]!r}")
     return tree_paths.nested((path[1:], value) for path, value in paths.items())
+
+
+def write(path: Path, arrays: dict[str, np.ndarray], header: dict[str, str]) -> None:
+    """Writes arrays into a new file, which appears when all of it is written.
+
+    Args:
+      path: the file.
+      arrays: by name.
+      header: texts by name.
+
+    Raises:
+      OSError: if it cannot be written.
+    """
+    import safetensors  # only where something is saved
+    import safetensors.numpy
+
+    with plain_files.created(path) as new:
+        try:
+            safetensors.numpy.save_file(arrays, new, header)
+        except safetensors.SafetensorError as error:  # how it reports a full disk
+            raise OSError(None, " ".join(str(error).split())) from error
+        # Readable for whoever may read the directory, which safetensors' are not.
+        new.chmod(path.parent.stat().st_mode & 0o666)

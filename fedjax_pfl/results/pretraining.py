@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedjax_pfl.core import tree_paths
-from fedjax_pfl.results import plain_files
+from fedjax_pfl.results import model_files
 
 __all__ = ["HeldOut", "held_out_of", "write"]
 
@@ -52,17 +52,9 @@ def write(path: Path, params: Any, users: HeldOut) -> None:
     Raises:
       OSError: if it cannot be written.
     """
-    import safetensors
-    import safetensors.numpy
-
     arrays = {n: np.asarray(leaf) for n, leaf in tree_paths.by_name(params).items()}
     header = {_KEY: json.dumps(dataclasses.asdict(users))}
-    with plain_files.created(path) as new:
-        try:
-            safetensors.numpy.save_file(arrays, new, header)
-        except safetensors.SafetensorError as error:  # how it reports a full disk
-            raise OSError(None, " ".join(str(error).split())) from error
-        new.chmod(path.parent.stat().st_mode & 0o666)  # for whoever may read the folder
+    model_files.write(path, arrays, header)
 
 
 def held_out_of(path: Path) -> HeldOut | None:

@@ -35,7 +35,7 @@ def states_keep_their_layout(subject: subjects.Subject) -> None:
     """Checks that client rows lead with N and that a round keeps the layout."""
     at = subject.setting
     first = jax.eval_shape(at.first)
-    rows = _rows(first)
+    rows = first.rows
     for path, leaf in jax.tree_util.tree_leaves_with_path(rows):
         if leaf.shape[:1] != (toy.NUM_CLIENTS,):
             raise AssertionError(
@@ -45,12 +45,6 @@ def states_keep_their_layout(subject: subjects.Subject) -> None:
             )
     after = jax.eval_shape(lambda state: at.round(state)[0], first)
     compare.same_layout(after, first, "After a round")
-
-
-def _rows(state: core.State) -> dict[str, Any]:
-    """Returns what a state has of every client, by name."""
-    names = ("clients", "messages", "carry", "transforms", "client_statistics")
-    return {name: getattr(state, name) for name in names}
 
 
 def states_stay_finite(subject: subjects.Subject) -> None:
@@ -131,7 +125,7 @@ def permuting_clients_permutes_results(subject: subjects.Subject) -> None:
     """
     order = np.array([3, 0, 7, 5, 1, 2, 6, 4])
     at = subject.everyone
-    rows = client_rows.take(_rows(at.warm), jnp.asarray(order))
+    rows = client_rows.take(at.warm.rows, jnp.asarray(order))
     permuted = dataclasses.replace(at.warm, **rows)
     new, _ = at.round()
     other, _ = at.round(permuted, federation=toy.make_federation(order=order))
@@ -166,7 +160,7 @@ def absent_clients_are_bit_identical(subject: subjects.Subject) -> None:
             f"The round reports the cohort {members}; expected {subjects.COHORT}"
             " distinct clients."
         )
-    now, then = (client_rows.take(_rows(s), absent) for s in (after, before))
+    now, then = (client_rows.take(s.rows, absent) for s in (after, before))
     compare.same(now, then, f"In the rows of the absent clients {absent.tolist()}")
 
 

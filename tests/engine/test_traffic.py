@@ -50,10 +50,7 @@ def counted(algorithm, **fields):
     """Bytes that a device sends in a round: of the formula, and of the program."""
     group = planned(algorithm, **fields)
     trainer = Resident(group)
-    state = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), trainer.like
-    )
-    found = traffic.estimate(group, state, traffic.Cluster(1, DEVICES))
+    found = traffic.estimate(group, traffic.Cluster(1, DEVICES))
     text = trainer._lowered(("segment",)).compile().as_text()
     return found.sent, sent(text, DEVICES)
 
@@ -84,15 +81,12 @@ def test_formulae_by_hand():
     rows = traffic.Exchange("all-to-all", "rows", 1600)
     assert (rows.sent(pods), rows.left(pods)) == (1500, 6400)
     group = planned(fp.FedAvg(), "vmap")
-    state = jax.eval_shape(
-        lambda: group.processes[0].init(group.keys[0], group.plan.model, federation())
-    )
-    found = traffic.estimate(group, state, traffic.Cluster(1, 1, flops=1e6))
+    found = traffic.estimate(group, traffic.Cluster(1, 1, flops=1e6))
     assert found.sent == found.left == found.communication == 0 == len(found.exchanges)
     length = federation().train.index.shape[1]
     assert found.compute == pytest.approx(6 * 1204 * length * CLIENTS / 1e6)
     with pytest.raises(checks.InputError, match="that 5 devices divide, such as 35"):
-        traffic.estimate(group, state, traffic.Cluster(5, 1))
+        traffic.estimate(group, traffic.Cluster(5, 1))
 
 
 RUNNER = typer.testing.CliRunner()

@@ -58,6 +58,7 @@ def first(
     process: Any, model: Any, key: core.Key, population: Any, train: core.ClientData
 ) -> tuple[Any, Any]:
     """Draws the server's first state and rows `(client, message)` of some clients."""
+    train = process.with_first_kept(key, model, train)
     server, rows, messages = process.first_rows(key, model, population, train)
     return server, (rows, messages)
 
@@ -90,7 +91,7 @@ def round(
     federation = federation_of(pool, inputs.fields, inputs.malicious)
 
     def start() -> Any:
-        data = pool.train.with_rows(train)
+        data = process.with_first_kept(state.key, model, pool.train.with_rows(train))
         return process.first_rows(state.key, model, members.population, data)[1:]
 
     held = inputs.source >= 0

@@ -240,7 +240,7 @@ def test_less_noise_is_in_a_sum_than_independent_draws_would_leave():
 
         def add(total, round):
             total = noise.in_round(
-                lambda r: jax.random.fold_in(key, r), round, period, total, scale
+                lambda r: jax.random.fold_in(key, r), round, period, None, total, scale
             )
             return total, total
 

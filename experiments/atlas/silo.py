@@ -186,7 +186,7 @@ def section(rows: pd.DataFrame, image: str) -> Sequence[str]:
         "## Silos that protect their examples",
         f"```sh\npython -m experiments.sweep --preset {NAME} --out {NAME}\n"
         f"python -m experiments.atlas {NAME}\n```",
-        "Handwritten digits in ten silos, by labels. Nobody trusts the server: every"
+        "Fashion-MNIST in forty silos, by labels. Nobody trusts the server: every"
         " silo trains by DP-SGD, with the same noise whatever the method, so that"
         " [epsilon](privacy.md#privacy-of-examples) of one example in place of another"
         " is the same, too. It is that of everything a silo hands out: its messages"

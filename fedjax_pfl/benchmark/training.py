@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import jax
 
-from fedjax_pfl import core, engine
+from fedjax_pfl import algorithms, core, engine, local
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.engine import budgets, grids, tuning
 from fedjax_pfl.engine.options import Options, time_left
@@ -28,7 +28,19 @@ from fedjax_pfl.results import (
     plain_files,
 )
 
-__all__ = ["Method", "Task", "budget_of", "is_finished", "name_of", "read", "run"]
+__all__ = [
+    "DEVICES",
+    "Method",
+    "Task",
+    "budget_of",
+    "is_finished",
+    "name_of",
+    "read",
+    "run",
+]
+
+DEVICES = local.Devices(examples_per_second=100.0, spread=1.0, upload=1e5, download=1e6)
+"""Clients' devices in virtual time: some take ten times as long as others."""
 
 NUM_SEARCH_SEEDS = 3
 EVALUATIONS = 20
@@ -266,7 +278,7 @@ def _train(
         }
     final = engine.grid(
         _key(),
-        process,
+        _on_devices(process, task.spec.build().num_clients),
         task.model,
         task.spec,
         {"seed": task.seeds},
@@ -284,6 +296,23 @@ def _train(
         text = documents.seal(told | {"budget": budget.count})
         (made / _FILE).write_text(text, "utf-8")
     directories.remove(work)
+
+
+def _on_devices(
+    process: engine.FederatedProcess, num_clients: int
+) -> engine.FederatedProcess:
+    """Gives rounds of all clients their length in virtual time, and changes no more.
+
+    Rounds of some clients, work of a random length and training on a server have none.
+    """
+    if (
+        not isinstance(process.participation, local.AllClients)
+        or not isinstance(process.work, local.FullWork)
+        or isinstance(process.algorithm, algorithms.Centralized)
+    ):
+        return process
+    timed = local.Synchronous(size=num_clients, devices=DEVICES)
+    return dataclasses.replace(process, participation=timed)
 
 
 def _key() -> core.Key:

@@ -159,10 +159,7 @@ def task_of(options: arguments.Options) -> training.Task:
 
 
 def _show(console: Console, found: tables.Tables) -> None:
-    """Prints the ranking of one data set, without what it cost."""
+    """Prints the ranking of one data set."""
     shown = page.ranking_table(found, ranking.places(found))
     (part,) = shown.parts
-    kept = [k for k, name in enumerate(shown.columns) if name not in page.COSTS]
-    rows = [[row[k] for k in kept] for row in part.rows]
-    titles = [shown.columns[k] for k in kept]
-    printing.table(console, titles, rows, title=found.tasks[0])
+    printing.table(console, shown.columns, part.rows, title=found.tasks[0])

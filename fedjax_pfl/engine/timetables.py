@@ -108,7 +108,7 @@ def charges(
       search its most trials, each like a gradient: no duration depends on weights.
 
     Raises:
-      InputError: if the method does not count its local work.
+      InputError: if the method does not count its clients' work.
     """
     method, search = process.algorithm, getattr(process.algorithm, "search", None)
     name = _ends_by_tolerance(method)
@@ -131,6 +131,11 @@ def charges(
             f" {type(process.algorithm).__name__}."
         )
     examples, steps = (np.asarray(value, float) for value in counted[:2])
+    if len(examples) != federation.num_clients:
+        raise checks.InputError(
+            "Expected a method whose clients train on their devices in virtual time,"
+            f" got {type(process.algorithm).__name__}, which trains on a server."
+        )
     own = np.asarray(federation.train.num_examples, float)
     if name is not None:
         solves = steps.max()

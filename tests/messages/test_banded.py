@@ -293,21 +293,43 @@ def test_sums_have_the_variance_that_the_strategy_promises(changes):
     assert expected[-1] < ROUNDS / 2  # independent noise would leave 12
 
 
-def test_trainings_have_epsilon_and_streamed_ones_are_the_same():
+class StopAt(fp.Callback):
+    def evaluated(self, evaluation):
+        if evaluation.round == 2 and not evaluation.is_restored:
+            raise InterruptedError
+
+
+LOUD = BandedNoise(multiplier=2.0, delta=1e-3, bands=4)
+WHOLE = process(ClipNorm(norm=1.0), LOUD, algorithm=fp.FedAvg())
+
+
+def train(simulate=fp.simulate, **options):
+    federation = fp.FederationSpec("digits", num_clients=8).build()
+    run = (jax.random.key(0), WHOLE, fp.LogisticRegression(), federation, 5)
+    options = {"progress": False, "eval_every": 2} | options
+    return simulate(*run, **options).groups[0]
+
+
+def test_a_resumed_training_is_the_same_to_the_bit_and_has_its_epsilon(tmp_path):
     pytest.importorskip("dp_accounting")
-    spec = fp.FederationSpec("digits", num_clients=8)
-    noise = BandedNoise(multiplier=2.0, delta=1e-3, bands=4)
-    whole = process(ClipNorm(norm=1.0), noise, algorithm=fp.FedAvg())
-    run = (jax.random.key(0), whole, fp.LogisticRegression(), spec.build(), 5)
-    results = [f(*run, progress=False) for f in (fp.simulate, fp.simulate_streamed)]
-    groups = [result.groups[0] for result in results]
-    np.testing.assert_allclose(
-        groups[0].metrics["loss"], groups[1].metrics["loss"], rtol=1e-9
-    )
-    for group in groups:
+    whole, kept = train(), fp.Checkpoints(tmp_path / "kept", min_seconds=0)
+    with pytest.raises(InterruptedError):
+        train(checkpoints=kept, callbacks=[StopAt()])
+    again = train(checkpoints=kept)
+    np.testing.assert_array_equal(again.metrics["loss"], whole.metrics["loss"])
+    for group in (whole, again):
         np.testing.assert_array_equal(
-            group.per_round["epsilon"][0], privacy.epsilons(whole, 8, 5)
+            group.per_round["epsilon"][0], privacy.epsilons(WHOLE, 8, 5)
         )
+
+
+@pytest.mark.wide
+def test_streamed_trainings_have_the_same_noise():
+    pytest.importorskip("dp_accounting")
+    whole, streamed = train(), train(fp.simulate_streamed)
+    np.testing.assert_allclose(
+        streamed.metrics["loss"], whole.metrics["loss"], rtol=1e-9
+    )
 
 
 CLIP, NOISE = ClipNorm(norm=1.0), BandedNoise(bands=3)

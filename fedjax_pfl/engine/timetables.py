@@ -105,7 +105,8 @@ def charges(
 
     Returns:
       The charges. A solver that ends by a tolerance is charged its most steps, and a
-      search its most trials, each like a gradient: no duration depends on weights.
+      search its most trials, each a third of a gradient: no duration depends on
+      weights.
 
     Raises:
       InputError: if the method does not count its clients' work.
@@ -146,7 +147,7 @@ def charges(
     up, down = (value / federation.num_clients for value in sent)
     if search is not None:
         dtype, trials = counted[4].dtype, search.most_trials(counted[4].dtype)
-        examples = examples + trials * own
+        examples = examples + trials * own / 3  # no way back, which takes two thirds
         up += (trials - int(counted[5])) * dtype.itemsize  # a loss of each
     return Charges(examples=examples, steps=steps, up=up, down=down)
 

@@ -162,6 +162,7 @@ def test_silos_have_the_same_noise_whatever_the_method():
     assert len(solvers) == len(noises) == 1
 
 
+@pytest.mark.wide  # three methods with gradients of single examples
 def test_rows_of_silos_are_of_the_models_that_they_take_home():
     pytest.importorskip("dp_accounting")
     spec = fp.FederationSpec("digits", num_clients=5, validation_fraction=0.2)

@@ -1,7 +1,8 @@
 """Keeps what a page needs of a sweep: `python -m experiments.atlas DIR`.
 
 Writes `results/atlas/<preset>.csv`, a row per training and model of its honest
-clients, or, of `atlas_silo`, of the model that silos take home. The page `docs/atlas.md` is made of it by `python -m experiments.cards`.
+clients, or, of `atlas_silo`, of the model that silos take home. The page
+`docs/atlas.md` is made of it by `python -m experiments.cards`.
 """
 
 from pathlib import Path

@@ -85,13 +85,14 @@ def _log_error(tail: np.ndarray, rounds: int) -> tuple[float, np.ndarray]:
     impulse = np.zeros(rounds)
     impulse[0] = 1
     with np.errstate(over="ignore", invalid="ignore"):
-        inverse = signal.lfilter([1.0], c, impulse)  # first column of C^-1
+        inverse = np.asarray(signal.lfilter([1.0], c, impulse))  # a column of C^-1
         sums = inverse.cumsum()  # of A C^-1
         weights = np.arange(rounds, 0, -1) / rounds
         spread, norm = weights @ sums**2, c @ c
         if not np.isfinite(spread):  # C^-1 grows without bound
             return _HUGE, np.zeros_like(tail)
-        slopes = signal.lfilter([1.0], c, sums)  # d sums / d c_j, shifted by j
+        # d sums / d c_j, shifted by j.
+        slopes = np.asarray(signal.lfilter([1.0], c, sums))
         weighted = weights * sums
         gradient = np.array(
             [

@@ -61,6 +61,16 @@ def test_two_sums_have_the_closed_form():
     assert c[1] / c[0] == pytest.approx(best, abs=1e-7)
 
 
+def test_strategies_are_those_of_jax_privacy():
+    # `matrix_factorization.toeplitz.optimize_banded_toeplitz` of jax-privacy 2.0.0.
+    for rounds, theirs in (
+        (12, [0.82948347, 0.45343601, 0.32611801]),
+        (100, [0.68298258, 0.48280221, 0.41445756, 0.35869451]),
+    ):
+        ours = strategies.banded_toeplitz(len(theirs), rounds)
+        np.testing.assert_allclose(ours, theirs, atol=1e-8)
+
+
 @pytest.mark.parametrize(("bands", "rounds"), [(2, 9), (3, 12), (5, 30)])
 def test_no_other_strategy_has_a_smaller_error(bands, rounds):
     c = np.array(strategies.banded_toeplitz(bands, rounds))

@@ -1,8 +1,10 @@
 """Trainings of a benchmark: a search for every method, then new seeds of its best.
 
-A directory has one folder per data set, and in it one per method:
+Fields of some methods are learned, too, in rows of their own. A directory has one
+folder per data set, and in it one per row:
 
     search/      all trainings of the search, if the method has anything to search
+    learning/    the training whose path was searched, where fields are learned
     final/       trainings of the best setting, with seeds that the search did not see
     method.json  written last: with it the method is finished
 """
@@ -17,6 +19,7 @@ from typing import Any, Literal
 import jax
 
 from fedjax_pfl import core, engine
+from fedjax_pfl.benchmark import choice
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.engine import budgets, grids, tuning
 from fedjax_pfl.engine.options import Options, time_left
@@ -28,8 +31,11 @@ from fedjax_pfl.results import (
     plain_files,
 )
 
-__all__ = ["Method", "Task", "budget_of", "is_finished", "name_of", "read", "run"]
+__all__ = ["LEARNED", "Method", "Task", "budget_of", "is_finished", "name_of", "read"]
+__all__ += ["run"]
 
+LEARNED = " learned"
+"""End of the names of rows whose fields were learned in place of searched."""
 NUM_SEARCH_SEEDS = 3
 EVALUATIONS = 20
 """Evaluations of a training, of which the last tenth says whether it has converged."""
@@ -41,7 +47,7 @@ class Method(documents.Document):
     """Content of `method.json`.
 
     Attributes:
-      name: of the method.
+      name: of the method, or of its row with learned fields.
       model: which of its models is judged.
       settings: the best values by dotted name.
       tried: settings of the search; 0 where there was none.
@@ -74,6 +80,9 @@ class Task:
       budget: of every method's search; None for what 27 settings of the usual method
         take (`budget_of`).
       command: line that repeats the task; empty for a program's.
+      learned: processes of methods by name that have a row, called `NAME learned`, in
+        which the fields that a search would vary are learned (`fp.learn`) with the same
+        budget; see `benchmark.choice.learn`.
     """
 
     name: str
@@ -84,6 +93,9 @@ class Task:
     seeds: tuple[int, ...] = (10, 11, 12, 13, 14)
     budget: budgets.ClientSteps | None = None
     command: str = ""
+    learned: Mapping[str, engine.FederatedProcess] = dataclasses.field(
+        default_factory=dict
+    )
 
     def __post_init__(self):
         if plain_files.plain_name(self.name) != self.name:
@@ -91,12 +103,18 @@ class Task:
                 "Expected a name of letters, digits and hyphens, which is a folder's,"
                 f" got {self.name!r}."
             )
-        if not self.methods:
+        names = [*self.methods, *(name + LEARNED for name in self.learned)]
+        if not names:
             raise checks.InputError("Expected at least one method, got none.")
-        if len(set(map(plain_files.plain_name, self.methods))) < len(self.methods):
+        if any(name.endswith(LEARNED) for name in self.methods):
+            raise checks.InputError(
+                f"Expected names that do not end in '{LEARNED}', as those of rows with"
+                f" learned fields do, got {', '.join(self.methods)}."
+            )
+        if len(set(map(plain_files.plain_name, names))) < len(names):
             raise checks.InputError(
                 "Expected names that differ in letters or digits, which folders have,"
-                f" got {', '.join(self.methods)}."
+                f" got {', '.join(names)}."
             )
         checks.positive_int("num_rounds", self.num_rounds)
         if len(set(self.seeds)) < max(2, len(self.seeds)):
@@ -104,6 +122,14 @@ class Task:
                 f"Expected two or more different seeds, got {list(self.seeds)}: ranks"
                 " are of differences paired by seed."
             )
+        for name, process in self.learned.items():
+            choice.check_learned(name, process)
+
+    @property
+    def rows(self) -> dict[str, engine.FederatedProcess]:
+        """Processes by the names of rows: methods, then those whose fields learn."""
+        learned = {name + LEARNED: process for name, process in self.learned.items()}
+        return {**self.methods, **learned}
 
     @property
     def search_seeds(self) -> tuple[int, ...]:
@@ -144,18 +170,21 @@ def budget_of(task: Task) -> budgets.ClientSteps:
     rule = engine.Halving()
     every = rule.first_rung(task.num_rounds)
     options = Options(num_rounds=task.num_rounds, stop_when=rule, eval_every=every)
-    steps = []
-    for process in task.methods.values():
+    steps, least = [], [1]
+    for name, process in {**task.learned, **task.methods}.items():
         if not tuning.search_space(process):
             continue
         point = [{"seed": task.search_seeds[0]}]
         base = (_key(), process, task.model, task.spec)
         (group,) = grids.groups_of(*base, point, federations)
         steps.append(tuning.local_steps(group, options))
+        rounds = tuning.rounds_of(rule.eta, options)
+        if name in task.learned:  # for a round of learning at least
+            rounds += choice.trainings_of(process)
+        least.append(steps[-1] * rounds)
     usual = statistics.median_low(steps or [1])
     usual *= tuning.rounds_of(tuning.NUM_SETTINGS, options)
-    least = max(steps or [1]) * tuning.rounds_of(rule.eta, options)
-    return budgets.ClientSteps(NUM_SEARCH_SEEDS * max(usual, least, 1))
+    return budgets.ClientSteps(NUM_SEARCH_SEEDS * max(usual, *least))
 
 
 def run(
@@ -192,15 +221,15 @@ def run(
     checks.number("max_minutes", max_minutes, above=0)
     minutes_left = time_left(max_minutes)
     folder = Path(directory) / task.name
-    places = {name: folder / plain_files.plain_name(name) for name in task.methods}
+    places = {name: folder / plain_files.plain_name(name) for name in task.rows}
     left = [name for name, place in places.items() if not is_finished(place)]
     if not left:
         say(f"{task.name} is finished: {folder}")
         return
     budget = budget_of(task)
     say(f"{task.name}: every search has {budget.count:,.0f} client-steps.")
-    for number, name in enumerate(task.methods, start=1):
-        head = f"{task.name} {number}/{len(task.methods)} {name}"
+    for number, name in enumerate(places, start=1):
+        head = f"{task.name} {number}/{len(places)} {name}"
         if name not in left:
             say(f"{head} is finished.")
             continue
@@ -234,7 +263,7 @@ def _train(
     resume_anyway: bool,
     options: dict[str, Any],
 ) -> None:
-    """Searches a method's settings, and trains the best one with other seeds."""
+    """Searches or learns a method's settings, and trains the best with other seeds."""
     work = folder.with_name(f"{folder.name}{_WORK}")
 
     def options_of(part: str) -> dict[str, Any]:
@@ -242,33 +271,20 @@ def _train(
         more = {"checkpoints": place, "max_minutes": minutes_left()}
         return options | more | {"evaluate_on": ("validation", "test")}
 
-    process = task.methods[name]
+    process = task.rows[name]
     fine_tune = getattr(process.algorithm, "fine_tune", None)
     model = None if fine_tune is None else "fine-tuned"
-    search, told = None, {"settings": {}, "tried": 0, "spent": 0.0}
-    if tuning.search_space(process):
-        search = tuning.tune(
-            _key(),
-            process,
-            task.model,
-            task.spec,
-            task.num_rounds,
-            budget=budget,
-            seeds=task.search_seeds,
-            by_model=model,
-            **options_of("search"),
-        )
-        process = search.process
-        told = {
-            "settings": {n: struct.plain(v) for n, v in search.best.items()},
-            "tried": len(search.trials()),
-            "spent": search.client_steps,
-        }
+    choose = choice.learn if name.endswith(LEARNED) else choice.search
+    chosen = choose(
+        (_key(), process, task.model, task.spec),
+        task.num_rounds,
+        budget=budget,
+        seeds=task.search_seeds,
+        by_model=model,
+        **options_of("search"),
+    )
     final = engine.grid(
-        _key(),
-        process,
-        task.model,
-        task.spec,
+        *(_key(), chosen.process, task.model, task.spec),
         {"seed": task.seeds},
         task.num_rounds,
         eval_every=max(1, task.num_rounds // EVALUATIONS),
@@ -276,10 +292,18 @@ def _train(
     )
     judged = model or metrics.judge(final.groups[0].models)
     command = task.command and f"{task.command} --only {folder.name}"
-    told |= {"format": _FORMAT, "name": name, "model": judged, "command": command}
+    told = {
+        "format": _FORMAT,
+        "name": name,
+        "model": judged,
+        "settings": {n: struct.plain(v) for n, v in chosen.settings.items()},
+        "tried": chosen.tried,
+        "spent": chosen.spent,
+        "command": command,
+    }
     with directories.new(folder) as made:
-        if search is not None:
-            search.result.save(made / "search")
+        for part, result in chosen.trainings.items():
+            result.save(made / part)
         final.save(made / "final")
         text = documents.seal(told | {"budget": budget.count})
         (made / _FILE).write_text(text, "utf-8")

@@ -71,6 +71,14 @@ def main(
             "--json", "--out", metavar="FILE", help="Also write everything here."
         ),
     ] = None,
+    update: Annotated[
+        bool,
+        typer.Option(
+            "--update",
+            help="Keep the other workloads of the --json file, which a run on the same"
+            " machine with the same versions and options has written.",
+        ),
+    ] = False,
     check: Annotated[
         Path | None,
         typer.Option(
@@ -112,6 +120,8 @@ def main(
             "--accelerator measures ours alone: expected neither --against nor --check"
             " with it"
         )
+    if update and (file is None or accelerator):
+        raise typer.BadParameter("expected --update with --json, of rounds and rules")
     if max_minutes is not None and not accelerator:
         raise typer.BadParameter("expected --max-minutes with --accelerator only")
 
@@ -136,10 +146,14 @@ def main(
             "against": _names(against),
             "workloads": [],
         }
+        kept = run
+        if file is not None and update:
+            kept = report.read(file)
+            report.check_alike(kept, run)
 
         def save() -> None:  # what was measured outlives an interruption
             if file is not None:
-                report.write(file, run)
+                report.write(file, report.merged(kept, run))
 
         failures = []
         if accelerator:

@@ -15,9 +15,12 @@ from fedjax_pfl.core import checks
 __all__ = [
     "FORMAT",
     "changes",
+    "check_alike",
     "check_writable",
     "differing",
     "floor",
+    "merged",
+    "milliseconds",
     "print_all",
     "print_forms",
     "read",
@@ -85,6 +88,41 @@ def read(file: Path) -> dict[str, Any]:
     return run
 
 
+_ALIKE = ("processor", "cpus", "threads", "devices", "huge_pages", "versions")
+
+
+def check_alike(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> None:
+    """Checks that one file may have workloads of both runs.
+
+    Raises:
+      InputError: if they are of other machines, versions or options.
+    """
+    for name in _ALIKE:
+        before, after = earlier["machine"][name], later["machine"][name]
+        if before != after:
+            raise checks.InputError(
+                f"Expected a file of a run with {name} = {after}, as now, to keep its"
+                f" other workloads, got {before}."
+            )
+
+
+def merged(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a run with the workloads of both, in the order of the catalog.
+
+    Args:
+      earlier: a run.
+      later: one on the same machine, whose workloads take the place of equal ones.
+
+    Returns:
+      The later run with more workloads.
+    """
+    from experiments.bench import catalog
+
+    both = {w["name"]: w for run in (earlier, later) for w in run["workloads"]}
+    workloads = [both[name] for name in catalog.TIMED if name in both]
+    return {**later, "workloads": workloads}
+
+
 def print_all(console: Console, run: Mapping[str, Any]) -> None:
     """Prints the machine and all tables."""
     for line in _machine_lines(run["machine"]):
@@ -125,7 +163,7 @@ def _form_row(form: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("convolution", form["convolution"] or ""),
         ("products", "bfloat16" if form["bfloat16_products"] else "float32"),
         ("points", str(form["points_per_chunk"])),
-        ("ms/round", _milliseconds(times["wall"])),
+        ("ms/round", milliseconds(times["wall"])),
         ("GFLOP/s", f"{form['flops_per_round'] / times['wall'] / 1e9:,.1f}"),
         ("of peak", f"{100 * form['share_of_peak']:.2g} %"),
         ("of bandwidth", f"{100 * share:.2g} %" if share <= 1 else "cache"),
@@ -190,13 +228,13 @@ def _own_row(
     steps, flops = workload["steps_per_round"], workload["flops_per_round"]
     rate = None if flops is None else flops / times["wall"] / 1e9
     share = None if rate is None else 100 * rate / workload["matmul_gflops"]
-    quartiles = f"{_milliseconds(times['low'])}-{_milliseconds(times['high'])}"
+    quartiles = f"{milliseconds(times['low'])}-{milliseconds(times['high'])}"
     least = update_gigabytes and floor(workload, update_gigabytes)
     return [
         ("workload", workload["name"]),
         ("execution", ours["execution"]),
-        ("ms/round", _milliseconds(times["wall"])),
-        ("floor", "" if least is None else _milliseconds(least)),
+        ("ms/round", milliseconds(times["wall"])),
+        ("floor", "" if least is None else milliseconds(least)),
         ("quartiles", quartiles),
         ("rounds/s", f"{1 / times['wall']:,.4g}"),
         ("client-steps/s", "" if steps is None else f"{steps / times['wall']:,.0f}"),
@@ -218,11 +256,11 @@ def _peer_row(
     return [
         ("workload", workload["name"]),
         ("peer", name),
-        ("ms/round ours", _milliseconds(mine["wall"])),
-        ("peer", _milliseconds(theirs["wall"])),
+        ("ms/round ours", milliseconds(mine["wall"])),
+        ("peer", milliseconds(theirs["wall"])),
         ("wall ratio", f"{theirs['wall'] / mine['wall']:.2f}"),
-        ("CPU ms ours", _milliseconds(mine["cpu"])),
-        ("peer", _milliseconds(theirs["cpu"])),
+        ("CPU ms ours", milliseconds(mine["cpu"])),
+        ("peer", milliseconds(theirs["cpu"])),
         ("CPU ratio", f"{theirs['cpu'] / mine['cpu']:.2f}"),
         ("difference", _number(agreement.get("difference"), ".1e")),
         ("loss ours", _number(ours["agreement"].get("loss"), ".4f")),
@@ -230,7 +268,7 @@ def _peer_row(
     ]
 
 
-def _milliseconds(seconds: float) -> str:
+def milliseconds(seconds: float) -> str:
     """Formats a time with three digits or more."""
     value = 1000 * seconds
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

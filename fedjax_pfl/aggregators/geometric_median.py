@@ -15,11 +15,12 @@ They have the same fixed point. `weiszfeld` needs about ten steps whatever rho i
 `prox` about `distance / rho` times as many.
 
 Every iterate is an affine combination of the rows, `c = sum_k pi_k x_k`, so that after
-one Gram matrix a step costs O(K^2). That matrix is formed about a center near c (else
-float32 loses the distances), and anew when an iterate is far from that center compared
-with the median distance of the rows. The search then goes on from a point near the
-medoid (the row closest to the others) if that is better. So outliers however far, which
-drag the mean along, cost neither accuracy nor many steps. Meant for K up to about 1000.
+one Gram matrix a step costs O(K^2). That matrix is formed about a row of usual length
+or the reference, and anew when an iterate is far from that center (else float32 loses
+the distances) compared with the median distance of the rows. The search then goes on
+from a point near the medoid (the row closest to the others) if that is better, and
+begins there if the mean is far away. So outliers however far, which drag the mean
+along, cost neither accuracy nor many steps. Meant for K up to about 1000.
 
 Two things keep rounding out of it. Rows are divided by a power of two of their size and
 the longest are shortened (`lengths`), so that no square overflows and outliers that
@@ -108,15 +109,16 @@ class GeometricMedian(base.MatrixRule):
 
     Attributes:
       rho: `[]` smoothing radius, > 0, or None: 1e-6 times the median distance of the
-        rows from the center of the last Gram matrix. `method="prox"` needs about
-        `distance / rho` steps; give it a rho of the size of the distances.
+        rows from where the last search began: the mean, or a point by the medoid if
+        that is far from it. `method="prox"` needs about `distance / rho` steps; give it
+        a rho of the size of the distances.
       rho_quantile: `[]` in (0, 1), or None: the radius is this quantile of the same
         distances. At most one of the two is given.
       tolerance: `[]` bound on the residual, or None: 1e-6 in float32, 1e-10 in float64.
       method: static, `weiszfeld` or `prox`.
       weighting: static, `uniform` or `examples` (the weights of the uploads).
       start: static, `mean` or `reference`: where the search starts. A reference too
-        far off to say anything about the rows counts as their mean.
+        far off to say anything about the rows counts as one of them.
       acceleration: static number of steps that an extrapolation looks back on
         (`anderson`); 0 for none, which takes hundreds of steps where rows lie nearly on
         a line.

@@ -1,17 +1,18 @@
-"""Sentences on a benchmark: its findings, each with its interval."""
+"""Sentences on a benchmark: findings, each with its interval."""
 
 from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pandas as pd
 
-from fedjax_pfl.benchmark import ranking, tables
+from fedjax_pfl.benchmark import finished, ranking, tables
 from fedjax_pfl.results import paired
 
 __all__ = ["sentences"]
 
 _FINE_TUNED = "FedAvg fine-tuned"
 _POINTS = "+.2f"
+_TO_TARGET = f"virtual_seconds{finished.TO_TARGET}"
 
 
 def sentences(all_tasks: tables.Tables) -> list[str]:
@@ -21,7 +22,7 @@ def sentences(all_tasks: tables.Tables) -> list[str]:
     methods where the sentence says so, and hold for these data sets.
     """
     over = _over(len(all_tasks.tasks))
-    makers = (_against_fine_tuning, _harm, _settings, _learning)
+    makers = (_against_fine_tuning, _harm, _settings, _sooner, _learning)
     return [text for make in makers for text in make(all_tasks, over)]
 
 
@@ -112,6 +113,30 @@ def _settings(all_tasks: tables.Tables, over: str) -> Iterator[str]:
         f" a method is {spread.text('.1f')} points below its best one (interval over"
         " methods), while between the upper and the lower quartile of tuned methods lie"
         f" {quartiles:.1f} points, {over}."
+    )
+
+
+def _sooner(all_tasks: tables.Tables, over: str) -> Iterator[str]:
+    """Says who is as good as FedAvg in the least virtual time, of those who always are.
+
+    Ratios are geometric means: their logarithms are paired by seed.
+    """
+    times = {
+        method: np.log(seconds)
+        for method, seconds in _of_methods(all_tasks, _TO_TARGET).items()
+        if seconds.gt(0).all()
+    }
+    if finished.TARGET not in times or len(times) < 2:
+        return
+    reference = times.pop(finished.TARGET)
+    gaps = {m: paired.interval(values, reference) for m, values in times.items()}
+    first = min(gaps, key=lambda name: gaps[name].mean)
+    gap = gaps[first]
+    ratio, low, high = np.exp([gap.mean, gap.mean - gap.margin, gap.mean + gap.margin])
+    yield (
+        "FedAvg's last accuracy on validation data is reached soonest, in virtual time,"
+        f" by {first}: in {ratio:.2f} [{low:.2f}, {high:.2f}] of the time that FedAvg"
+        f" takes until it is first there, {over}."
     )
 
 

@@ -8,22 +8,19 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from fedjax_pfl.benchmark import findings, pictures, ranking, tables
+from fedjax_pfl.benchmark import costs, findings, pictures, ranking, tables
 from fedjax_pfl.report import page as report_page
 from fedjax_pfl.report import svg
 from fedjax_pfl.report import tables as texts
 from fedjax_pfl.results import paired, plain_files
 
-__all__ = ["COSTS", "ranking_table", "write"]
+__all__ = ["ranking_table", "write"]
 
 _NAME, _FIGURES = "benchmark", "benchmark_files"
-COSTS = ("MB", "client-steps", "seconds")
-"""Columns that say what a training costs."""
 _UNSEEN = (
     " Unseen clients never trained; they adapt the global model by local epochs, or by"
     " the method's own rule where it has one."
 )
-_MEGA = 1e6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,7 +143,11 @@ def _chapters(found: tables.Tables) -> Iterator[_Chapter]:
             figure=pictures.of_places(places),
             caption="Blue are the best method and those that cannot be told from it;"
             " open circles are not ranked.",
-            tables=(ranking_table(task, places), _searches(task, places)),
+            tables=(
+                ranking_table(task, places),
+                costs.table(task, places),
+                _searches(task, places),
+            ),
         )
 
 
@@ -167,7 +168,7 @@ def ranking_table(task: tables.Tables, places: list[ranking.Place]) -> texts.Tab
     shares = {f"worse_than_{n.lower()}": f"worse than {n}" for n in tables.REFERENCES}
     shares = {n: t for n, t in shares.items() if task.scores[n].notna().any()}
     has_unseen = bool(task.scores["unseen"].notna().any())
-    columns += [*shares.values(), *(["unseen clients"] * has_unseen), *COSTS]
+    columns += [*shares.values(), *(["unseen clients"] * has_unseen)]
     adapted = task.scores.groupby("method", sort=False)["unseen_model"].first()
     means = task.scores.groupby("method", sort=False).mean(numeric_only=True)
     best = places[0]
@@ -182,9 +183,6 @@ def ranking_table(task: tables.Tables, places: list[ranking.Place]) -> texts.Tab
             _percent(row["worst"]),
             *(_percent(row[name]) for name in shares),
             *([_unseen(row["unseen"], adapted[place.method])] * has_unseen),
-            _number(row["bytes"] / _MEGA),
-            _number(row["client_steps"]),
-            f"{row['seconds']:.2g}",
         ]
         rows.append((place.method, *cells))
     caption = (
@@ -193,10 +191,8 @@ def ranking_table(task: tables.Tables, places: list[ranking.Place]) -> texts.Tab
         " paired by seed, with 95 % intervals, each for itself. Methods of a group"
         " cannot be told from its first one (paired tests at five percent, corrected by"
         " Holm's method). Worse than: share of clients for whom it is so."
-        f"{_UNSEEN if has_unseen else ''} MB are those sent, and"
-        " client-steps and seconds those of one training. Not converged: the"
-        " validation accuracy still gained more than half a point in the last tenth of"
-        " the rounds."
+        f"{_UNSEEN if has_unseen else ''} Not converged: the validation accuracy still"
+        " gained more than half a point in the last tenth of the rounds."
     )
     parts = (texts.Part("", tuple(rows)),)
     name = f"{task.tasks[0]}-scores"
@@ -215,7 +211,7 @@ def _searches(task: tables.Tables, places: list[ranking.Place]) -> texts.Table:
         cells = [
             row["settings"] or "–",
             str(int(row["tried"])),
-            _number(row["spent"]),
+            costs.number(row["spent"]),
             "–" if math.isnan(below) else f"{below:+.1f}",
             f"{100 * row['failed']:.0f} %",
             f"--only {str(row['command']).rpartition(' --only ')[2]}",
@@ -257,13 +253,6 @@ def _percent_with_spread(values: object) -> str:
         return "–"
     spread = found.standard_error * math.sqrt(found.pairs)
     return f"{found.mean:.2f} ± {spread:.2f}"
-
-
-def _number(value: float) -> str:
-    """Formats a large number."""
-    if math.isnan(value):
-        return "–"
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _markdown(intro: str, said: list[str], chapters: list[_Chapter]) -> Iterator[str]:

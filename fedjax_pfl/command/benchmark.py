@@ -13,7 +13,7 @@ from rich.console import Console
 
 import fedjax_pfl as fp
 from fedjax_pfl import data
-from fedjax_pfl.benchmark import page, ranking, tables, training
+from fedjax_pfl.benchmark import page, ranking, tables, tasks, training
 from fedjax_pfl.command import (
     ahead,
     arguments,
@@ -71,7 +71,7 @@ def _run_all(
     options: arguments.Options,
     out: Path,
     hint: str,
-    first: training.Task,
+    first: tasks.Task,
 ) -> None:
     """Does one data set after the other; those whose data are missing are skipped."""
     left, skipped = time_left(options.max_minutes), []
@@ -115,7 +115,7 @@ def _silent(text: str) -> None:
     """Says nothing."""
 
 
-def task_of(options: arguments.Options) -> training.Task:
+def task_of(options: arguments.Options) -> tasks.Task:
     """Returns the task of a preset, with the options applied.
 
     Raises:
@@ -125,7 +125,7 @@ def task_of(options: arguments.Options) -> training.Task:
     first = experiment.grids[0]
     methods = {}
     for grid in experiment.grids:
-        name = training.name_of(grid.process)
+        name = tasks.name_of(grid.process)
         if grid.axes:
             raise checks.InputError(
                 f"Expected one value of each field, which searches vary, got"
@@ -145,7 +145,7 @@ def task_of(options: arguments.Options) -> training.Task:
                 "Expected a --tune-budget in steps, which are the same for all methods,"
                 f" such as 2e6steps, got {options.tune_budget!r}."
             )
-    return training.Task(
+    return tasks.Task(
         name=plain_files.plain_name(experiment.name.removeprefix("benchmark_")),
         methods=methods,
         model=first.model,
@@ -169,7 +169,7 @@ def _only(
     """
     searched, learned = (
         {plain_files.plain_name(f"{name}{ending}"): name for name in methods}
-        for ending in ("", training.LEARNED)
+        for ending in ("", tasks.LEARNED)
     )
     wanted = [name.strip() for name in names.split(",")]
     for name in wanted:
@@ -182,10 +182,7 @@ def _only(
 
 
 def _show(console: Console, found: tables.Tables) -> None:
-    """Prints the ranking of one data set, without what it cost."""
+    """Prints the ranking of one data set."""
     shown = page.ranking_table(found, ranking.places(found))
     (part,) = shown.parts
-    kept = [k for k, name in enumerate(shown.columns) if name not in page.COSTS]
-    rows = [[row[k] for k in kept] for row in part.rows]
-    titles = [shown.columns[k] for k in kept]
-    printing.table(console, titles, rows, title=found.tasks[0])
+    printing.table(console, shown.columns, part.rows, title=found.tasks[0])

@@ -26,6 +26,7 @@ __all__ = [
     "ravel_rows",
     "select_rows",
     "size",
+    "square_sums",
     "take",
     "weighted_mean",
     "weighted_sum",
@@ -207,6 +208,17 @@ def pairs(matrix: jax.Array) -> jax.Array:
         left = [row[k].T for row in grid]
         grid.append([*left, *(dot(block, other.T) for other in blocks[k:])])
     return jnp.block(grid)
+
+
+def square_sums(matrix: jax.Array) -> jax.Array:
+    """Sums squares of rows `[K, D]`, to `[K]`.
+
+    On a CPU, XLA adds a row's numbers one after the other; a product adds many at once.
+    """
+    square = jnp.square(matrix)
+    if jax.default_backend() != "cpu":
+        return square.sum(axis=1)
+    return dot(square, jnp.ones(matrix.shape[1], matrix.dtype))
 
 
 def products(tree: Any, vector: Any) -> jax.Array:

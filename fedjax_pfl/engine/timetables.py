@@ -107,7 +107,7 @@ def charges(
       The charges. A solver that ends by a tolerance is charged its most steps.
 
     Raises:
-      InputError: if the method does not count its local work.
+      InputError: if the method does not count its clients' work.
     """
     process = dataclasses.replace(
         process, participation=participations.AllClients(), attack=None, aggregator=None
@@ -121,6 +121,11 @@ def charges(
             f" {type(process.algorithm).__name__}."
         )
     examples, steps = (np.asarray(value, float) for value in counted[:2])
+    if len(examples) != federation.num_clients:
+        raise checks.InputError(
+            "Expected a method whose clients train on their devices in virtual time,"
+            f" got {type(process.algorithm).__name__}, which trains on a server."
+        )
     solver = getattr(process.algorithm, "local", None)
     if isinstance(solver, ToTolerance):
         steps = np.full(len(steps), float(solver.max_steps))

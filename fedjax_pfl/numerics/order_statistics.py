@@ -8,7 +8,7 @@ exact after one pass per bit, in blocks of columns that stay in cache.
 
 Milliseconds of CPU time for 1e5 float32 columns, and seconds to compile, on one core,
 of selections alone and at different moments of a busy machine, so that factors below 2
-say little (the whole rule takes 53 for 100 rows):
+say little:
 
     rows        5     10     20     50    100          200         1000
     network   0.2    0.4    1.0    6.4     21   563 (9.0 s)           -
@@ -16,8 +16,7 @@ say little (the whole rule takes 53 for 100 rows):
     bitonic     -    2.9      -     42    127          274         1797
 
 `bitonic` sorts by minima and maxima of whole blocks; `jnp.sort` of transposed blocks
-takes 2221 for 200 rows. Under weights rows are always counted, by their mass; the whole
-rule then takes 113 for 100 rows.
+takes 2221 for 200 rows. Under weights rows are always counted, by their mass.
 """
 
 import functools
@@ -30,7 +29,7 @@ from jax import lax
 
 from fedjax_pfl.numerics import column_blocks
 
-__all__ = ["MAX_NETWORK", "middle", "middle_rows", "midpoint", "weighted_middle"]
+__all__ = ["MAX_NETWORK", "middle_rows", "midpoint", "weighted_middle"]
 
 MAX_NETWORK = 100  # rows; compiled in 1.8 s, in 9 s with 200, and then in pieces
 _COLUMNS = 272  # per block of counting; a power of two would let rows share cache sets
@@ -69,9 +68,8 @@ def _middle_ranks(rows: int) -> tuple[int, int]:
     return max(high - 1, 0), high
 
 
-def _by_network(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Selects by minima and maxima of rows of `[K, D]`."""
-    rows = list(matrix)
+def _by_network(rows: list[jax.Array]) -> tuple[jax.Array, jax.Array]:
+    """Selects by minima and maxima of K rows `[D]`."""
     for low, high in _network(len(rows)):
         a, b = rows[low], rows[high]
         rows[low], rows[high] = lax.min(a, b), lax.max(a, b)
@@ -167,35 +165,38 @@ def _by_mass(p: jax.Array, matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
     return _floats(low, jnp.where(half, above, low), matrix.dtype)
 
 
-def middle(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns the values of ranks K // 2 - 1 (at least 0) and K // 2 of every column.
-
-    Args:
-      matrix: `[K, D]` floats without NaN; K at least 1.
-
-    Returns:
-      `[D]` and `[D]`.
-
-    Example:
-      >>> [rank.tolist() for rank in middle(jnp.array([[3.0], [1.0], [2.0], [9.0]]))]
-      [[2.0], [3.0]]
-    """
-    if matrix.shape[0] <= MAX_NETWORK:
-        return _by_network(matrix)
-    return column_blocks.in_blocks(_by_counting, _COLUMNS, matrix)
-
-
 def middle_rows(matrix: jax.Array, valid: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns the middle values `[D]` of valid rows `[K, D]`; 0 where none is valid.
+    """Returns the two middle values of every column over the valid rows.
 
     Of the others one half counts as -inf and one half as inf, the odd one as inf, so
-    that the middle stays in the middle.
+    that the middle stays in the middle. They are filled in where they are read: another
+    matrix would take as long to write as all the rest.
+
+    Args:
+      matrix: `[K, D]` floats, K at least 1; without NaN in valid rows.
+      valid: `bool[K]`.
+
+    Returns:
+      `[D]` and `[D]`, the same for an odd number of rows; 0 where none is valid.
+
+    Example:
+      >>> rows, valid = jnp.array([[3.0], [1.0], [2.0], [9.0]]), jnp.ones(4, bool)
+      >>> [value.tolist() for value in middle_rows(rows, valid)]
+      [[2.0], [3.0]]
     """
     rows, num_valid = valid.shape[0], valid.sum(dtype=jnp.int32)
     position = jnp.cumsum(~valid, dtype=jnp.int32)
     fill = jnp.where(position <= (rows - num_valid) // 2, -jnp.inf, jnp.inf)
     fill = jnp.where(num_valid > 0, fill, 0).astype(matrix.dtype)
-    low, high = middle(jnp.where(valid[:, None], matrix, fill[:, None]))
+    if rows <= MAX_NETWORK:
+        filled = (jnp.where(valid[k], matrix[k], fill[k]) for k in range(rows))
+        low, high = _by_network(list(filled))
+    else:
+        low, high = column_blocks.in_blocks(
+            lambda block: _by_counting(jnp.where(valid[:, None], block, fill[:, None])),
+            _COLUMNS,
+            matrix,
+        )
     odd = num_valid % 2 == 1
     if rows % 2:
         low = jnp.where(odd, high, low)

@@ -88,8 +88,7 @@ def search(
         return last.far & (last.number < _MAX_CENTERS)
 
     def about(last: Search) -> Search:
-        center = matrix[last.row] / size.divisor[last.row] * size.factor[last.row]
-        gram = size.gram(center)
+        gram = size.gram(size.row(last.row))
         distance = _distances(gram, valid, squared)
         score = scores(distance, valid, neighbors)
         row = jnp.argmin(score).astype(jnp.int32)
@@ -100,10 +99,8 @@ def search(
             row=row, scores=score, distance=distance, far=far, number=last.number + 1
         )
 
-    typical = jnp.abs(size.norm - scaled_rows.median(size.norm, p))
-    row = jnp.argmin(jnp.where(valid, typical, jnp.inf)).astype(jnp.int32)
     first = Search(
-        row=row,
+        row=size.typical(p),
         scores=jnp.zeros_like(size.norm),
         distance=jnp.zeros((matrix.shape[0],) * 2, matrix.dtype),
         far=jnp.ones((), bool),

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedjax_pfl.core import columns, struct
-from fedjax_pfl.core.client_rows import dot, pairs
+from fedjax_pfl.core.client_rows import dot, pairs, square_sums
 
 __all__ = [
     "ScaledRows",
@@ -26,7 +26,7 @@ __all__ = [
 _HUGE = 2.0**50  # in multiples of the median row; its square is far from overflow
 # On a CPU rows are scaled in blocks of columns, which stay in the caches: of so many
 # values, and of at least so many columns, since a product is added to a `[K, K]`.
-_VALUES, _COLUMNS = 400_000, 256
+_VALUES, _COLUMNS = 100_000, 1024
 
 
 def _blocks(rows: int, columns: int) -> tuple[int, int]:
@@ -35,6 +35,22 @@ def _blocks(rows: int, columns: int) -> tuple[int, int]:
         return columns, 0
     width = min(max(_VALUES // rows, _COLUMNS), columns)
     return width, (columns - 1) // width
+
+
+def _sum(
+    shape: tuple[int, int], of_block: Callable[[Any, int], jax.Array]
+) -> jax.Array:
+    """Sums `of_block(first column, width)` over blocks of the columns of `[K, D]`."""
+    width, blocks = _blocks(*shape)
+    last = blocks * width
+    rest = of_block(last, shape[1] - last)
+    more = lax.fori_loop(
+        0,
+        blocks,
+        lambda number, total: total + of_block(number * width, width),
+        jnp.zeros_like(rest),
+    )
+    return columns.total(rest + more)
 
 
 def quantile(values: jax.Array, p: jax.Array, share: Any) -> jax.Array:
@@ -90,20 +106,6 @@ def distances(
     return unit, jnp.where(valid, norm, 0)
 
 
-def _norms(matrix: jax.Array, largest: jax.Array, divisor: jax.Array) -> jax.Array:
-    """Norms `[K]` of rows over their divisors, which only odd sizes need inside."""
-    square = columns.total(jnp.square(matrix).sum(axis=1))
-    limits = jnp.finfo(matrix.dtype)
-    exact = jnp.isfinite(square) & (square > limits.tiny / limits.eps**2)
-
-    def divided() -> jax.Array:
-        parts = jnp.square(matrix / divisor[:, None]).sum(axis=1)
-        return jnp.sqrt(columns.total(parts))
-
-    ordinary = (exact | (largest == 0)).all()
-    return lax.cond(ordinary, lambda: jnp.sqrt(square) / divisor, divided)
-
-
 def precision(dtype: Any) -> float:
     """Returns the rounding error of a dimensionless number of order one."""
     return 1e-10 if dtype == jnp.float64 else 1e-6
@@ -134,6 +136,15 @@ class ScaledRows:
         """Returns the rows `bool[K]` that count as less long than they are."""
         return self.factor < 1
 
+    def typical(self, p: jax.Array) -> jax.Array:
+        """Returns the row `int32[]` whose length is nearest to the median under p."""
+        off = jnp.abs(self.norm - median(self.norm, p))
+        return jnp.argmin(jnp.where(p > 0, off, jnp.inf)).astype(jnp.int32)
+
+    def row(self, number: jax.Array) -> jax.Array:
+        """Returns a row `[D]` of the result."""
+        return self.matrix[number] / self.divisor[number] * self.factor[number]
+
     def _part(self, center: jax.Array, start: Any, width: int) -> jax.Array:
         """Slices columns of the centered rows, `[K, width]`."""
         part = lax.dynamic_slice_in_dim(self.matrix, start, width, axis=1)
@@ -147,21 +158,9 @@ class ScaledRows:
 
     def _sum(self, center: jax.Array, fn: Callable[..., jax.Array]) -> jax.Array:
         """Sums `fn(rows less center, first column)` over blocks of columns."""
-        width, blocks = _blocks(*self.matrix.shape)
-
-        def of_block(start: Any, width: int) -> jax.Array:
-            return fn(self._part(center, start, width), start)
-
-        last = blocks * width
-        rest = of_block(last, self.matrix.shape[1] - last)
-        return columns.total(
-            rest
-            + lax.fori_loop(
-                0,
-                blocks,
-                lambda number, total: total + of_block(number * width, width),
-                jnp.zeros_like(rest),
-            )
+        return _sum(
+            self.matrix.shape,
+            lambda start, width: fn(self._part(center, start, width), start),
         )
 
     def gram(self, center: jax.Array) -> jax.Array:
@@ -171,8 +170,7 @@ class ScaledRows:
 
     def norms(self, center: jax.Array) -> jax.Array:
         """Norms `[K]` of the rows less the center."""
-        squares = self._sum(center, lambda rows, _: jnp.square(rows).sum(axis=1))
-        return jnp.sqrt(squares)
+        return jnp.sqrt(self._sum(center, lambda rows, _: square_sums(rows)))
 
     def project(self, center: jax.Array, vector: jax.Array) -> jax.Array:
         """Multiplies the rows less the center with a vector `[D]`, to `[K]`."""
@@ -215,12 +213,33 @@ def measure(
       The scaled rows.
     """
     rho = jnp.asarray(rho, matrix.dtype)
-    largest = jnp.where(valid, magnitudes(matrix), 0)
-    exponent = jnp.frexp(jnp.maximum(median(largest, p), rho))[1] - 1
-    smallest = jnp.finfo(matrix.dtype).tiny
-    scale = jnp.maximum(jnp.ldexp(jnp.ones((), matrix.dtype), exponent), smallest)
-    divisor = jnp.maximum(scale, largest / _HUGE)
-    norm = jnp.where(valid, _norms(matrix, largest, divisor), 0)
+    limits = jnp.finfo(matrix.dtype)
+
+    def units(size: jax.Array) -> tuple[jax.Array, jax.Array]:
+        exponent = jnp.frexp(jnp.maximum(median(size, p), rho))[1] - 1
+        scale = jnp.maximum(jnp.ldexp(jnp.ones((), size.dtype), exponent), limits.tiny)
+        return scale, jnp.maximum(scale, size / _HUGE)
+
+    def of_block(start: Any, width: int) -> jax.Array:
+        return square_sums(lax.dynamic_slice_in_dim(matrix, start, width, axis=1))
+
+    square = jnp.where(valid, _sum(matrix.shape, of_block), 0)
+
+    def by_norms() -> tuple[jax.Array, jax.Array, jax.Array]:
+        norm = jnp.sqrt(square)
+        scale, divisor = units(norm)
+        return scale, divisor, norm / divisor
+
+    def by_magnitudes() -> tuple[jax.Array, jax.Array, jax.Array]:
+        scale, divisor = units(jnp.where(valid, magnitudes(matrix), 0))
+        parts = jnp.square(matrix / divisor[:, None]).sum(axis=1)
+        norm = jnp.where(valid, jnp.sqrt(columns.total(parts)), 0)
+        return scale, divisor, norm
+
+    # Only odd sizes need a look at every magnitude before anything is squared.
+    is_exact = jnp.isfinite(square) & (square > limits.tiny / limits.eps**2)
+    is_ordinary = (is_exact | ~valid).all()
+    scale, divisor, norm = lax.cond(is_ordinary, by_norms, by_magnitudes)
     limit = jnp.maximum(median(norm, p), rho / scale) / precision(matrix.dtype)
     long = norm > limit
     factor = jnp.where(long, limit / jnp.where(long, norm, 1), 1)

@@ -24,6 +24,7 @@ __all__ = ["Frame", "Search", "smallest_radius"]
 # of squared distances there, eps 4^2, is in float32 the default bound on the residual.
 _FAR = 4.0
 _MAX_FRAMES = 16
+_SEEN = 1e-2  # of the median distance: where a point may be, for all that rounding says
 _POINT = 1e-2  # of the median distance: a radius below makes a ball about a row a point
 
 
@@ -90,15 +91,12 @@ def _evaluate(
     gram: jax.Array, p: jax.Array, rho: jax.Array, pi: jax.Array, iterations: jax.Array
 ) -> _Iterate:
     """Computes distances, direction and residual at the weights `pi`."""
-    mixed = dot(gram, pi)
-    shift = dot(pi, mixed)
-    distance = jnp.sqrt(jnp.maximum(jnp.diag(gram) - 2 * mixed + shift, 0))
+    distance, shift = _distances(gram, pi)
     pull = p / jnp.maximum(distance, rho)
     total = pull.sum()
     direction = pull - pi * total
     square = dot(direction, dot(gram, direction))
-    length = jnp.sqrt(jnp.diag(gram))
-    hidden = jnp.finfo(gram.dtype).eps * jnp.square(dot(jnp.abs(direction), length))
+    hidden = _rounding(gram, direction)
     huber = jnp.where(
         distance <= rho, distance * (distance / (2 * rho)), distance - rho / 2
     )
@@ -112,6 +110,36 @@ def _evaluate(
         far=jnp.sqrt(jnp.maximum(shift, 0)) > _FAR * scaled_rows.median(distance, p),
         iterations=iterations,
     )
+
+
+def _rounding(gram: jax.Array, weights: jax.Array) -> jax.Array:
+    """Returns what rounding may add to the square of a sum of rows by weights."""
+    length = jnp.sqrt(jnp.diag(gram))
+    return jnp.finfo(gram.dtype).eps * jnp.square(dot(jnp.abs(weights), length))
+
+
+def _distances(gram: jax.Array, pi: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Returns distances `[K]` of the rows from a point, and its own, squared."""
+    mixed = dot(gram, pi)
+    shift = dot(pi, mixed)
+    return jnp.sqrt(jnp.maximum(jnp.diag(gram) - 2 * mixed + shift, 0)), shift
+
+
+def _is_far(
+    gram: jax.Array, pi: jax.Array, near: jax.Array, distance: jax.Array
+) -> jax.Array:
+    """Tells whether two points are far apart, or one is lost in rounding.
+
+    Args:
+      gram: `[K, K]`.
+      pi: `[K]` weights of the point.
+      near: `[K]` weights of another one.
+      distance: `[]` median distance of the rows from the other one.
+    """
+    gap = pi - near
+    square = dot(gap, dot(gram, gap))
+    is_lost = _rounding(gram, pi) > jnp.square(_SEEN * distance)
+    return is_lost | (square > jnp.square(_FAR * distance))
 
 
 def _medoid(gram: jax.Array, p: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -220,29 +248,31 @@ class Search:
             # Weights without a sum of 1 mean another point about another center.
             at_center = reference is not None
             pi = jnp.zeros_like(frame.pi) if at_center else frame.pi
-            return self._in_frame(size, p, dataclasses.replace(frame, pi=pi))
+            frame = dataclasses.replace(frame, pi=pi)
+            return self._in_frame(size, p, frame, is_told=at_center)
 
         return lax.while_loop(again, about, first)
 
     def _start(
         self, size: scaled_rows.ScaledRows, p: jax.Array, reference: jax.Array | None
     ) -> tuple[jax.Array, jax.Array]:
-        """Returns the first center `[D]` and weights `[K]`.
+        """Returns the first center `[D]` and weights `[K]`, without a reference p.
 
-        The mean takes the place of a reference that is not finite, or so far away that
+        A row of usual length is near the result where outliers have moved the mean
+        away. It takes the place of a reference that is not finite, or so far away that
         the rows would be one point in its frame.
         """
-        mean = size.combine(p, jnp.zeros_like(size.matrix[0]))
+        row = size.row(size.typical(p))
         if reference is None:
-            return mean, p
+            return row, p
         start = reference / size.scale
         far = scaled_rows.median(size.norm, p) / scaled_rows.precision(p.dtype)
         near = jnp.isfinite(start).all() & (jnp.abs(start).max() <= far)
         usable = columns.every(near)
-        return jnp.where(usable, start, mean), jnp.zeros_like(p)
+        return jnp.where(usable, start, row), jnp.zeros_like(p)
 
     def _radius(self, distance: jax.Array, p: jax.Array, scale: jax.Array) -> jax.Array:
-        """Returns the radius for rows at `distance [K]` from the center; positive."""
+        """Returns the radius for rows at `distance [K]` from the start; positive."""
         if self.rho is not None:
             rho = jnp.asarray(self.rho, distance.dtype) / scale
         elif self.rho_quantile is not None:
@@ -252,20 +282,27 @@ class Search:
         return jnp.maximum(rho, smallest_radius(distance.dtype))
 
     def _in_frame(
-        self, size: scaled_rows.ScaledRows, p: jax.Array, frame: Frame
+        self, size: scaled_rows.ScaledRows, p: jax.Array, frame: Frame, *, is_told: bool
     ) -> Frame:
-        """Searches with the Gram matrix about the last iterate."""
+        """Searches with the Gram matrix about the frame's center.
+
+        The first search starts where it was told to, or else at the mean unless that is
+        far from the medoid; others where the last one has ended. A point near the
+        medoid takes the place of what is further away from the rows. The radius is of
+        distances from the start.
+        """
         gram = size.gram(frame.center)
-        rho = self._radius(jnp.sqrt(jnp.diag(gram)), p, size.scale)
+        medoid, away = _medoid(gram, p)
+        near, is_later = _near_medoid(away, p), frame.number > 0
+        here, there = _distances(gram, frame.pi)[0], _distances(gram, near)[0]
+        is_moved = is_later & (dot(p, there) < dot(p, here))
+        if not is_told:
+            is_moved |= _is_far(gram, frame.pi, near, scaled_rows.median(there, p))
+        rho = self._radius(jnp.where(is_moved, there, here), p, size.scale)
         at = functools.partial(_evaluate, gram, p, rho)
         # The frame is about this iterate: not far, so that there is a step.
-        start = at(frame.pi, frame.iterations)
+        start = at(jnp.where(is_moved, near, frame.pi), frame.iterations)
         start = dataclasses.replace(start, far=jnp.zeros((), bool))
-        medoid, away = _medoid(gram, p)
-        jump = at(_near_medoid(away, p), frame.iterations)
-        nearer = dot(p, jump.distance) < dot(p, start.distance)
-        swap = nearer & (frame.number > 0)  # the search starts where it was told to
-        start = jax.tree.map(lambda a, b: jnp.where(swap, b, a), start, jump)
         # Steps would take forever to a row, and lose it in rounding unless the frame is
         # about it.
         held = _is_minimizer(gram, p, rho, medoid, away)

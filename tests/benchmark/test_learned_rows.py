@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl.benchmark import choice, page, tables, training
+from fedjax_pfl.benchmark import choice, page, tables, tasks, training
 from fedjax_pfl.core import checks
 from fedjax_pfl.engine import tuning
 from fedjax_pfl.engine.options import Options
@@ -50,7 +50,7 @@ def test_half_of_the_same_budget_is_for_learning(made):
 
 
 def test_a_learned_row_does_not_change_the_budget_of_the_others():
-    assert training.budget_of(task(learned=FEDAVG)) == training.budget_of(task())
+    assert tasks.budget_of(task(learned=FEDAVG)) == tasks.budget_of(task())
 
 
 def test_points_of_the_path_compete_and_the_best_is_trained_anew(made):
@@ -81,7 +81,7 @@ def test_points_of_the_path_compete_and_the_best_is_trained_anew(made):
 
 def test_learning_never_sees_test_data(made):
     fields = {f.name: getattr(SPEC, f.name) for f in dataclasses.fields(SPEC)}
-    base = (training._key(), FEDAVG["FedAvg"], task().model, OtherTests(**fields))
+    base = (tasks.key(), FEDAVG["FedAvg"], task().model, OtherTests(**fields))
     how = {"progress": False, "execution": "vmap"}
     how |= {"seeds": (1, 2, 3), "budget": BUDGET, "by_model": None}
     other = choice.learn(base, 18, evaluate_on=("validation", "test"), **how)
@@ -134,7 +134,7 @@ def test_the_page_says_what_the_budget_paid_for(made, tmp_path):
     assert found.learned == {"FedAvg learned": "FedAvg"}
     page.write(found, tmp_path)
     text = (tmp_path / "benchmark.md").read_text("utf-8")
-    assert text.count("| FedAvg learned |") == 2
+    assert text.count("| FedAvg learned |") == 3
     tried = found.searches.set_index("method")["tried"]
     assert "1 method on 1 data set." in text
     assert f"a search among {tried['FedAvg learned']} points of the path" in text

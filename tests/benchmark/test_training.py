@@ -3,6 +3,7 @@
 import dataclasses
 import shutil
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
@@ -10,8 +11,8 @@ import pytest
 
 import fedjax_pfl as fp
 from fedjax_pfl import data
-from fedjax_pfl.benchmark import page, tables, training
-from fedjax_pfl.core import checks
+from fedjax_pfl.benchmark import page, tables, tasks, training
+from fedjax_pfl.core import checks, struct
 from fedjax_pfl.engine import tuning
 
 SGD = fp.SGD(learning_rate=0.1, batch_size=10)
@@ -29,13 +30,13 @@ METHODS = {
     "FedAvg": fp.FederatedProcess(algorithm=fp.FedAvg(local=SGD)),
     "Ditto": fp.FederatedProcess(algorithm=fp.Ditto(local=SGD)),
 }
-TIMES = ["seconds"]
+TIMES = ["seconds", "seconds_to_fedavg"]
 
 
 def task(**changes):
     fields = {"name": "small", "methods": METHODS, "model": fp.LogisticRegression()}
     fields |= {"spec": SPEC, "num_rounds": 18, "seeds": (0, 7), "command": "repeat"}
-    return training.Task(**(fields | changes))
+    return tasks.Task(**(fields | changes))
 
 
 def silent(text):
@@ -109,6 +110,72 @@ def test_scores_are_those_of_the_results(made):
     assert majority["bytes"] == 0 and majority["client_steps"] == 0
 
 
+def test_costs_are_those_until_a_training_is_as_good_as_fedavg(made):
+    scores = tables.collect(made).scores.set_index(["method", "seed"])
+    ditto, fedavg = finals(made, "ditto"), finals(made, "fedavg")
+    target = validation_curve(fedavg, "global")
+    line, spent = validation_curve(ditto, "personal"), ditto.spent()
+    for seed in (0, 7):
+        row = scores.loc["Ditto", seed]
+        good = [r for r in line[seed] if line[seed][r] >= target[seed][18]]
+        if not good:
+            assert np.isnan(row["rounds_to_fedavg"])
+            continue
+        assert row["rounds_to_fedavg"] == good[0]
+        then = spent[(spent["seed"] == seed) & (spent["round"] == good[0])].iloc[0]
+        for name in ("client_steps", "virtual_seconds"):
+            assert np.isclose(row[f"{name}_to_fedavg"], then[name], rtol=1e-5)
+        sent = then["bytes_up"] + then["bytes_down"]
+        assert np.isclose(row["bytes_to_fedavg"], sent, rtol=1e-5)
+    assert scores.loc["FedAvg"]["rounds_to_fedavg"].notna().all()
+    assert scores.loc["Majority"]["virtual_seconds"].eq(0).all()
+
+
+def test_a_length_in_virtual_time_changes_no_training(made):
+    (timed,) = finals(made, "ditto").groups
+    said = training.read(made / "small/ditto")
+    process = METHODS["Ditto"]
+    for name, value in said.settings.items():
+        process = struct.replace_field(process, name, value)
+    plain = fp.grid(
+        jax.random.key(0, impl="threefry2x32"),
+        process,
+        fp.LogisticRegression(),
+        SPEC,
+        {"seed": (0, 7)},
+        18,
+        eval_every=1,
+        evaluate_on=("validation", "test"),
+        execution="vmap",
+    )
+    assert "virtual_seconds" not in plain.groups[0].per_round
+    both = (timed.metrics["accuracy"], plain.groups[0].metrics["accuracy"])
+    np.testing.assert_array_equal(*both)
+
+
+def test_training_on_a_server_takes_no_virtual_time(tmp_path):
+    methods = {
+        "Centralized": fp.FederatedProcess(
+            algorithm=fp.algorithms.Centralized(local=SGD)
+        )
+    }
+    one = task(methods=methods, num_rounds=2)
+    training.run(tmp_path, one, say=silent, progress=False, execution="vmap")
+    found = tables.collect(tmp_path).scores
+    assert found["virtual_seconds"].isna().all()
+    assert found["rounds_to_fedavg"].isna().all()  # there is no FedAvg
+
+
+def validation_curve(result, model):
+    curve = result.curves()
+    curve = curve[(curve["model"] == model) & (curve["metric"] == "accuracy")]
+    curve = curve[curve["data"] == "own validation"]
+    return {
+        seed: dict(zip(rows["round"], rows["value"], strict=True))
+        for seed, rows in curve.groupby("seed")
+    }
+
+
 def test_files_say_the_same(made, tmp_path):
     found = tables.collect(made)
     found.save(tmp_path)
@@ -119,7 +186,7 @@ def test_files_say_the_same(made, tmp_path):
 
 def test_it_goes_on_where_it_was_and_repeats_to_the_bit(made, tmp_path):
     small = {n: METHODS[n] for n in ("FedAvg", "Ditto")}
-    budget = training.budget_of(task())
+    budget = tasks.budget_of(task())
     one = task(methods=small, budget=budget)
     options = {"say": silent, "progress": False, "execution": "vmap"}
     with pytest.raises(fp.engine.Interrupted):
@@ -162,11 +229,11 @@ class OtherTests(fp.FederationSpec):
 
 def test_searches_never_see_test_data(made):
     fields = {f.name: getattr(SPEC, f.name) for f in dataclasses.fields(SPEC)}
-    budget = training.budget_of(task())
+    budget = tasks.budget_of(task())
     options = {"seeds": (1, 2, 3), "budget": budget, "progress": False}
     options |= {"evaluate_on": ("validation", "test")}
     args = (METHODS["Ditto"], fp.LogisticRegression(), OtherTests(**fields), 18)
-    other = fp.tune(training._key(), *args, execution="vmap", **options)
+    other = fp.tune(tasks.key(), *args, execution="vmap", **options)
     said = training.read(made / "small/ditto")
     assert other.best == said.settings
     (ours,) = fp.Result.load(made / "small/ditto/search").groups

@@ -359,6 +359,10 @@ def test_wrong_traces_are_refused(tmp_path, text, match):
             process_of(fp.FedAvg(local=SGD), Buffered(size=2), work=fp.Stragglers()),
             "got Stragglers",
         ),
+        (
+            process_of(fp.algorithms.Centralized(local=SGD), Synchronous(size=2)),
+            "got Centralized, which trains on a server",
+        ),
     ],
 )
 def test_what_has_no_meaning_is_refused(process, match):

@@ -240,6 +240,7 @@ def test_a_peer_that_cannot_run_is_reported(tiny, monkeypatch, tmp_path):
         (("--threads", "100000"), "expected --threads of at most"),
         (("--repeat", "0"), "Invalid value for '--repeat'"),
         (("--check", "nothing.json"), "nothing.json"),
+        (("--update",), "expected --update with --json"),
         (("--json", "no/such/folder/x.json"), "Cannot read or write"),
     ],
 )
@@ -255,6 +256,26 @@ def test_the_list_names_everything():
     assert done.exit_code == 0
     for name in (*catalog.TIMED, *rules.RULES, *programs.PROGRAMS, "W6cold"):
         assert f"{name}: " in done.stdout
+
+
+def test_a_file_keeps_what_was_not_measured_again(tiny, tmp_path):
+    file = tmp_path / "found.json"
+    again = ("--only", "rule", "--repeat", 3, "--json", file, "--update")
+    done = run("--only", "rule,tiny", "--repeat", 3, "--json", file)
+    assert done.exit_code == 0, done.output
+    first = report.read(file)
+    done = run(*again)
+    assert done.exit_code == 0, done.output
+    tiny_first, rule_first = first["workloads"]
+    tiny_now, rule_now = report.read(file)["workloads"]
+    assert tiny_now == tiny_first
+    assert rule_now["name"] == "rule" and rule_now != rule_first
+    first["machine"]["processor"] = "another"
+    report.write(file, first)
+    done = run(*again)
+    assert done.exit_code == 2
+    assert "to keep its other workloads, got another" in done.stderr
+    assert report.read(file) == first
 
 
 def test_a_workload_that_fails_is_named_and_others_are_kept(

@@ -75,7 +75,7 @@ def _task(
     only: Iterable[str] = (),
 ) -> experiment.Experiment:
     """Returns the experiment of a data set, with the methods that fit."""
-    from fedjax_pfl.benchmark.training import name_of
+    from fedjax_pfl.benchmark.tasks import name_of
 
     kept = [m for m in methods(batch_size, steps) if not only or name_of(m) in only]
     if spec.unseen_fraction:  # to whom SplitGP has nothing to give

@@ -1,0 +1,203 @@
+"""A finished method of a benchmark: what its trainings say, as rows of the tables."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedjax_pfl import results
+from fedjax_pfl.benchmark import training
+from fedjax_pfl.results import history, metrics, shares, spending
+
+__all__ = ["COSTS", "REFERENCES", "TARGET", "TO_TARGET", "Finished"]
+
+REFERENCES = tuple(name for name, _ in shares.REFERENCES)
+TARGET = "FedAvg"
+"""Method whose last validation accuracy is the target of all."""
+COSTS = ("bytes", "client_steps", "seconds", "virtual_seconds")
+TO_TARGET = f"_to_{TARGET.lower()}"
+"""Ending of columns of what was spent until the target."""
+_LAST = 0.9  # of the rounds: a training has converged that gains little after them
+
+
+@dataclasses.dataclass(frozen=True)
+class Finished:
+    """A method with its trainings.
+
+    Attributes:
+      task: name of the data set.
+      said: what its folder says.
+      final: trainings of the best setting.
+      searched: trainings of the search, or None.
+    """
+
+    task: str
+    said: training.Method
+    final: results.Result
+    searched: results.Result | None
+
+    @classmethod
+    def load(cls, folder: Path, task: str) -> "Finished":
+        """Reads a method's folder."""
+        searched = folder / "search"
+        return cls(
+            task=task,
+            said=training.read(folder),
+            final=results.Result.load(folder / "final"),
+            searched=results.Result.load(searched) if searched.is_dir() else None,
+        )
+
+    def clients(self) -> pd.Series:
+        """Returns clients' own test values in the last round, by seed and client."""
+        rows = self.final.clients()
+        rows = rows[rows["model"] == self.said.model]
+        rows = rows[rows["metric"] == metrics.headline(set(rows["metric"]))]
+        return rows.set_index(["seed", "client"])["value"]
+
+    def reached(self) -> dict[int, float]:
+        """Returns the last validation value of every seed."""
+        (group,) = self.final.groups
+        seeds = [int(settings["seed"]) for settings in group.points]
+        return {s: float(self._validated(group, g)[-1]) for g, s in enumerate(seeds)}
+
+    def scores(
+        self, served: Mapping[str, pd.Series], targets: Mapping[int, float]
+    ) -> Iterator[dict[str, Any]]:
+        """Yields the rows of `Tables.scores`.
+
+        Args:
+          served: values of clients with the references, by method.
+          targets: validation values by seed.
+        """
+        (group,) = self.final.groups
+        table, own = self.final.table(), self.clients()
+        is_shown = (table["when"] == "last") & (table["metric"] == self._metric)
+        for point, settings in enumerate(group.points):
+            seed = int(settings["seed"])
+            rows = table[is_shown & (table["seed"] == seed)]
+            head = {"task": self.task, "method": self.said.name, "seed": seed}
+            head |= {"model": self.said.model, "status": group.status[point]}
+            spent = spending.after(group, point, int(group.ends[point]))
+            cost = _costs(spent)
+            cost |= self._costs_to(targets.get(seed, np.nan), group, point)
+            rise = {"rise": self._rise(group, point)}
+            shares = {
+                f"worse_than_{name.lower()}": self._worse(seed, own, served.get(name))
+                for name in REFERENCES
+            }
+            yield head | self._means(rows) | self._unseen(rows) | rise | shares | cost
+
+    def _costs_to(
+        self, target: float, group: history.History, point: int
+    ) -> dict[str, float]:
+        """Returns what was spent until a training was as good as a target."""
+        if not np.isfinite(target):
+            return {name + TO_TARGET: np.nan for name in ("rounds", *COSTS)}
+        rows = (
+            dict(zip(spending.COLUMNS, row, strict=True))
+            for row in spending.to_target(group, point, target)
+        )
+        row = next(row for row in rows if row["model"] == self.said.model)
+        cost = {"rounds": row["rounds"], **_costs(row)}
+        return {name + TO_TARGET: value for name, value in cost.items()}
+
+    @property
+    def _metric(self) -> str:
+        """The metric that methods are ranked by."""
+        return metrics.headline(self.final.groups[0].metrics)
+
+    def _means(self, rows: pd.DataFrame) -> dict[str, float]:
+        """Returns test and validation numbers from the table of one training."""
+        rows = rows[(rows["model"] == self.said.model)]
+        rows = rows[rows["population"] != "unseen"]
+        rows = rows[rows["population"] == rows["population"].iloc[0]]
+        values = rows.set_index(["data", "stat"])["value"]
+        return {
+            "value": float(values["own test", "mean"]),
+            "worst": float(values["own test", "worst 10 %"]),
+            "validation": float(values["own validation", "mean"]),
+        }
+
+    def _unseen(self, rows: pd.DataFrame) -> dict[str, Any]:
+        """Returns the mean over clients that never trained, and their model."""
+        models = self.final.groups[0].unseen_models
+        if not models:
+            return {"unseen": np.nan, "unseen_model": ""}
+        rows = rows[(rows["population"] == "unseen") & (rows["stat"] == "mean")]
+        values = rows.set_index("model")["value"]
+        return {"unseen": float(values[models[-1]]), "unseen_model": models[-1]}
+
+    def _worse(self, seed: int, own: pd.Series, other: pd.Series | None) -> float:
+        """Returns the share of clients that a reference serves better, else NaN."""
+        if other is None or other.equals(own):
+            return np.nan
+        gap = (own - other).xs(seed, level="seed").dropna()
+        return float((metrics.sign(self._metric) * gap < 0).mean())
+
+    def _validated(self, group: history.History, point: int) -> np.ndarray:
+        """Returns the validation curve `[E]` of one training, mean over clients."""
+        m, d = group.models.index(self.said.model), group.data.index("validation")
+        who = group.evaluated[point, :, d] & ~group.malicious[point]
+        return metrics.mean(group.metrics[self._metric][point, :, m, d], who)
+
+    def _rise(self, group: history.History, point: int) -> float:
+        """Returns what the validation curve gained in the last tenth of the rounds."""
+        means = self._validated(group, point)
+        before = np.flatnonzero(group.rounds <= _LAST * group.rounds[-1])
+        start = before[-1] if before.size else 0
+        return float(metrics.sign(self._metric) * (means[-1] - means[start]))
+
+    def search(self) -> dict[str, Any]:
+        """Returns the row of `Tables.searches`."""
+        said = self.said
+        best = median = np.nan
+        failed = 0.0
+        if self.searched is not None:
+            (group,) = self.searched.groups
+            scores = self._first_scores(group, list(said.settings))
+            finite = scores[np.isfinite(scores)]
+            failed = float(1 - len(finite) / len(scores))
+            if finite.size:
+                best, median = float(finite.max()), float(np.median(finite))
+        return {
+            "task": self.task,
+            "method": said.name,
+            "settings": ", ".join(
+                f"{name.removeprefix('algorithm.')} = {_short(value)}"
+                for name, value in said.settings.items()
+            ),
+            "tried": said.tried,
+            "budget": said.budget,
+            "spent": said.spent,
+            "best": best,
+            "median": median,
+            "failed": failed,
+            "command": said.command,
+        }
+
+    def _first_scores(self, group: history.History, fields: list[str]) -> np.ndarray:
+        """Returns every setting's validation score where none was dropped yet."""
+        is_dropped = np.zeros(len(group.points), bool)
+        if group.dropped is not None:
+            is_dropped = group.dropped
+        rung = group.ends[is_dropped].min() if is_dropped.any() else group.rounds[-1]
+        first = group.rounds.tolist().index(rung)
+        values: dict[tuple[Any, ...], list[float]] = {}
+        for point, settings in enumerate(group.points):
+            score = float(self._validated(group, point)[first])
+            values.setdefault(tuple(settings[n] for n in fields), []).append(score)
+        return np.array([np.mean(scores) for scores in values.values()])
+
+
+def _costs(spent: Mapping[str, Any]) -> dict[str, float]:
+    """Returns the costs of a score from those of a training."""
+    sent = spent["bytes_up"] + spent["bytes_down"]
+    return {name: spent.get(name, sent) for name in COSTS}
+
+
+def _short(value: Any) -> str:
+    """Formats a value of a setting."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

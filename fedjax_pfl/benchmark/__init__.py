@@ -1,8 +1,9 @@
 """An equal comparison: every method tuned with the same effort, then trained anew.
 
-`training` does the work of one data set, method by method; `tables` reads what it
-left as rows; `ranking` says which of them can be told apart; `findings`, `pictures`
-and `page` show it.
+`tasks` says what is compared; `training` does the work of one data set, method by
+method, with the `choice` of their settings; `tables` reads what it left as rows;
+`ranking` says which of them can be told apart; `findings`, `pictures` and `page` show
+it.
 """
 
 from typing import TYPE_CHECKING
@@ -12,7 +13,8 @@ from fedjax_pfl.core import lazy
 if TYPE_CHECKING:
     from fedjax_pfl.benchmark.page import write
     from fedjax_pfl.benchmark.tables import Tables, collect
-    from fedjax_pfl.benchmark.training import Task, run
+    from fedjax_pfl.benchmark.tasks import Task
+    from fedjax_pfl.benchmark.training import run
 else:
     __getattr__, __dir__ = lazy.attach(__name__)
 

@@ -22,7 +22,7 @@ def sentences(all_tasks: tables.Tables) -> list[str]:
     methods where the sentence says so, and hold for these data sets.
     """
     over = _over(len(all_tasks.tasks))
-    makers = (_against_fine_tuning, _harm, _settings, _sooner)
+    makers = (_against_fine_tuning, _harm, _settings, _sooner, _learning)
     return [text for make in makers for text in make(all_tasks, over)]
 
 
@@ -43,9 +43,15 @@ def _means(all_tasks: tables.Tables, column: str) -> dict[str, pd.Series]:
     return {m: sum(values[m] for values in by_task) / len(by_task) for m in common}
 
 
+def _of_methods(all_tasks: tables.Tables, column: str) -> dict[str, pd.Series]:
+    """Returns `_means` without the rows that are methods once more."""
+    means = _means(all_tasks, column)
+    return {m: v for m, v in means.items() if m not in all_tasks.learned}
+
+
 def _against_fine_tuning(all_tasks: tables.Tables, over: str) -> Iterator[str]:
     """Says how many methods beat the cheapest way to a personal model."""
-    means = _means(all_tasks, "value")
+    means = _of_methods(all_tasks, "value")
     if _FINE_TUNED not in means or len(means) < 2:
         return
     reference = 100 * means.pop(_FINE_TUNED)
@@ -69,7 +75,7 @@ def _against_fine_tuning(all_tasks: tables.Tables, over: str) -> Iterator[str]:
 
 def _harm(all_tasks: tables.Tables, over: str) -> Iterator[str]:
     """Says how many clients would do better alone."""
-    shares = _means(all_tasks, "worse_than_local")
+    shares = _of_methods(all_tasks, "worse_than_local")
     shares = {m: 100 * v for m, v in shares.items() if v.notna().all()}
     if "FedAvg" not in shares or len(shares) < 2:
         return
@@ -91,6 +97,7 @@ def _share(values: pd.Series) -> str:
 def _settings(all_tasks: tables.Tables, over: str) -> Iterator[str]:
     """Says whether the choice of settings or of a method matters more."""
     rows = all_tasks.searches.dropna(subset=["best", "median"])
+    rows = rows[~rows["method"].isin(all_tasks.learned)]
     if rows.empty:
         return
     loss = 100 * (rows["best"] - rows["median"])
@@ -116,7 +123,7 @@ def _sooner(all_tasks: tables.Tables, over: str) -> Iterator[str]:
     """
     times = {
         method: np.log(seconds)
-        for method, seconds in _means(all_tasks, _TO_TARGET).items()
+        for method, seconds in _of_methods(all_tasks, _TO_TARGET).items()
         if seconds.gt(0).all()
     }
     if finished.TARGET not in times or len(times) < 2:
@@ -131,6 +138,23 @@ def _sooner(all_tasks: tables.Tables, over: str) -> Iterator[str]:
         f" by {first}: in {ratio:.2f} [{low:.2f}, {high:.2f}] of the time that FedAvg"
         f" takes until it is first there, {over}."
     )
+
+
+def _learning(all_tasks: tables.Tables, over: str) -> Iterator[str]:
+    """Says what learning the fields reaches beside searching them."""
+    means = _means(all_tasks, "value")
+    gaps = {
+        method: paired.interval(100 * means[row], 100 * means[method])
+        for row, method in all_tasks.learned.items()
+        if row in means and method in means
+    }
+    if gaps:
+        found = ", ".join(f"{m} {gap.text(_POINTS)}" for m, gap in gaps.items())
+        yield (
+            "Fields that are learned along derivatives beside those that are searched"
+            f" with the same number of client-steps, in points of accuracy {over}:"
+            f" {found}."
+        )
 
 
 def _quartiles(means: pd.Series) -> float:

@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
+import pandas as pd
 from matplotlib.figure import Figure
 
 from fedjax_pfl.benchmark import costs, findings, pictures, ranking, tables
@@ -70,17 +71,44 @@ def write(found: tables.Tables, folder: str | Path, *, html: bool = True) -> Pat
 def _intro(found: tables.Tables) -> str:
     """Says what is compared, and how."""
     seeds = sorted(found.scores["seed"].unique().tolist())
-    methods = found.scores["method"].nunique()
-    tried = found.searches["tried"]
+    methods = {found.learned.get(m, m) for m in found.scores["method"]}
     return (
-        f"{methods} methods on {_plural(len(found.tasks), 'data set')}. Every method"
-        " searches its own fields, at random and with successive halving, with the same"
-        " number of client-steps on a data set: that pays for"
-        f" {int(tried[tried > 0].min())} to {int(tried.max())} settings, fewer where a"
-        " round takes more steps. Settings are chosen on validation data with three"
-        f" seeds; what is shown are test data and {len(seeds)} other seeds"
+        f"{_plural(len(methods), 'method')} on {_plural(len(found.tasks), 'data set')}."
+        f"{_effort(found)} Settings are chosen on validation data with three seeds;"
+        f" what is shown are test data and {len(seeds)} other seeds"
         f" ({', '.join(map(str, seeds))}), of which each draws its own partition."
     )
+
+
+def _effort(found: tables.Tables) -> str:
+    """Says what the budget of a method has paid for."""
+    is_learned = found.searches["method"].isin(found.learned)
+    tried, points = (
+        found.searches["tried"][rows & (found.searches["tried"] > 0)]
+        for rows in (~is_learned, is_learned)
+    )
+    text = ""
+    if len(tried):
+        text = (
+            " Every method searches its own fields, at random and with successive"
+            " halving, with the same number of client-steps on a data set: that pays"
+            f" for {_range(tried)} settings, fewer where a round takes more steps."
+        )
+    if len(points):
+        text += (
+            " Rows called learned have the same client-steps, half of them for one"
+            " training in which the same fields move from the middle of their ranges"
+            " along the derivatives of the validation loss, where a derivative in p"
+            " fields counts as p more trainings; the rest pays for a search among"
+            f" {_range(points)} points of the path."
+        )
+    return text
+
+
+def _range(counts: pd.Series) -> str:
+    """Formats the least and the largest of some whole numbers."""
+    low, high = int(counts.min()), int(counts.max())
+    return str(low) if low == high else f"{low} to {high}"
 
 
 def _plural(count: int, noun: str) -> str:
@@ -197,6 +225,11 @@ def _searches(task: tables.Tables, places: list[ranking.Place]) -> texts.Table:
         " that is not finite. The command above, with the option in the last column,"
         " repeats a row."
     )
+    if task.learned:
+        caption += (
+            " Settings of learned rows are points of a path, whose client-steps are"
+            " counted, too."
+        )
     parts = (texts.Part("", tuple(rows)),)
     name = f"{task.tasks[0]}-searches"
     return texts.Table(name, "Searches", caption, columns, parts, 2)

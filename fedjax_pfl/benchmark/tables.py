@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from fedjax_pfl.benchmark import training
+from fedjax_pfl.benchmark import tasks, training
 from fedjax_pfl.benchmark.finished import COSTS, REFERENCES, TARGET, TO_TARGET, Finished
 from fedjax_pfl.core import checks
 from fedjax_pfl.results import plain_files
@@ -54,7 +54,8 @@ class Tables:
         `tried`; client-steps of the `budget` and those `spent`; at the first rung,
         where all settings were trained alike, the `best` and `median` score, and the
         share of settings that `failed`, with a value that is not finite; and the
-        `command` that repeats the row.
+        `command` that repeats the row. Where fields were learned, settings are points
+        of the path, and `spent` has the learning in it.
     """
 
     scores: pd.DataFrame
@@ -64,6 +65,13 @@ class Tables:
     def tasks(self) -> list[str]:
         """Names of the data sets, in order."""
         return list(dict.fromkeys(self.scores["task"]))
+
+    @property
+    def learned(self) -> dict[str, str]:
+        """Methods by the names of their rows with learned fields."""
+        ending = tasks.LEARNED
+        names = [n for n in dict.fromkeys(self.scores["method"]) if n.endswith(ending)]
+        return {name: name.removesuffix(ending) for name in names}
 
     def of_task(self, task: str) -> "Tables":
         """Returns the rows of one data set."""

@@ -1,25 +1,24 @@
 """Trainings of a benchmark: a search for every method, then new seeds of its best.
 
-A directory has one folder per data set, and in it one per method:
+Fields of some methods are learned, too, in rows of their own. A directory has one
+folder per data set, and in it one per row:
 
     search/      all trainings of the search, if the method has anything to search
+    learning/    the training whose path was searched, where fields are learned
     final/       trainings of the best setting, with seeds that the search did not see
     method.json  written last: with it the method is finished
 """
 
 import dataclasses
-import itertools
-import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-import jax
-
-from fedjax_pfl import algorithms, core, engine, local
+from fedjax_pfl import algorithms, engine, local
+from fedjax_pfl.benchmark import choice, tasks
 from fedjax_pfl.core import checks, struct
-from fedjax_pfl.engine import budgets, grids, tuning
-from fedjax_pfl.engine.options import Options, time_left
+from fedjax_pfl.engine import budgets
+from fedjax_pfl.engine.options import time_left
 from fedjax_pfl.results import (
     checkpoint,
     directories,
@@ -28,21 +27,10 @@ from fedjax_pfl.results import (
     plain_files,
 )
 
-__all__ = [
-    "DEVICES",
-    "Method",
-    "Task",
-    "budget_of",
-    "is_finished",
-    "name_of",
-    "read",
-    "run",
-]
+__all__ = ["DEVICES", "Method", "is_finished", "read", "run"]
 
 DEVICES = local.Devices(examples_per_second=100.0, spread=1.0, upload=1e5, download=1e6)
 """Clients' devices in virtual time: some take ten times as long as others."""
-
-NUM_SEARCH_SEEDS = 3
 EVALUATIONS = 20
 """Evaluations of a training, of which the last tenth says whether it has converged."""
 _FILE, _FORMAT = "method.json", "fedjax_pfl method 1"
@@ -53,7 +41,7 @@ class Method(documents.Document):
     """Content of `method.json`.
 
     Attributes:
-      name: of the method.
+      name: of the method, or of its row with learned fields.
       model: which of its models is judged.
       settings: the best values by dotted name.
       tried: settings of the search; 0 where there was none.
@@ -72,107 +60,9 @@ class Method(documents.Document):
     command: str
 
 
-@dataclasses.dataclass(frozen=True)
-class Task:
-    """Methods that are compared on one data set.
-
-    Attributes:
-      name: of the data set and its distribution; a folder's name.
-      methods: processes by the names of methods, in the order of the page.
-      model: what they train.
-      spec: the federation, with validation examples.
-      num_rounds: rounds R of a training.
-      seeds: of the trainings that are compared, at least two.
-      budget: of every method's search; None for what 27 settings of the usual method
-        take (`budget_of`).
-      command: line that repeats the task; empty for a program's.
-    """
-
-    name: str
-    methods: Mapping[str, engine.FederatedProcess]
-    model: Any
-    spec: core.Specification
-    num_rounds: int
-    seeds: tuple[int, ...] = (10, 11, 12, 13, 14)
-    budget: budgets.ClientSteps | None = None
-    command: str = ""
-
-    def __post_init__(self):
-        if plain_files.plain_name(self.name) != self.name:
-            raise checks.InputError(
-                "Expected a name of letters, digits and hyphens, which is a folder's,"
-                f" got {self.name!r}."
-            )
-        if not self.methods:
-            raise checks.InputError("Expected at least one method, got none.")
-        if len(set(map(plain_files.plain_name, self.methods))) < len(self.methods):
-            raise checks.InputError(
-                "Expected names that differ in letters or digits, which folders have,"
-                f" got {', '.join(self.methods)}."
-            )
-        checks.positive_int("num_rounds", self.num_rounds)
-        if len(set(self.seeds)) < max(2, len(self.seeds)):
-            raise checks.InputError(
-                f"Expected two or more different seeds, got {list(self.seeds)}: ranks"
-                " are of differences paired by seed."
-            )
-
-    @property
-    def search_seeds(self) -> tuple[int, ...]:
-        """The first seeds that are none of those compared."""
-        others = (seed for seed in itertools.count() if seed not in self.seeds)
-        return tuple(itertools.islice(others, NUM_SEARCH_SEEDS))
-
-
-def name_of(process: engine.FederatedProcess) -> str:
-    """Names a method by its class and what makes another method of it.
-
-    Example:
-      >>> import fedjax_pfl as fp
-      >>> name_of(fp.FederatedProcess(algorithm=fp.FedAvg(fine_tune=fp.SGD())))
-      'FedAvg fine-tuned'
-    """
-    algorithm = process.algorithm
-    name = type(algorithm).__name__
-    if getattr(algorithm, "search", None) is not None:
-        name = f"S-{name}"
-    if getattr(algorithm, "fine_tune", None) is not None:
-        name = f"{name} fine-tuned"
-    if process.aggregator is not None:
-        name = f"{name} {type(process.aggregator).__name__}"
-    return name
-
-
-def budget_of(task: Task) -> budgets.ClientSteps:
-    """Returns the client-steps that every method of a task may search with.
-
-    If they are not given, those of a search over 27 settings for the method whose
-    rounds take the median number of steps, or, if that is more, those of the smallest
-    search for the method whose rounds take the most.
-    """
-    if task.budget is not None:
-        return task.budget
-    federations = grids.Federations()
-    rule = engine.Halving()
-    every = rule.first_rung(task.num_rounds)
-    options = Options(num_rounds=task.num_rounds, stop_when=rule, eval_every=every)
-    steps = []
-    for process in task.methods.values():
-        if not tuning.search_space(process):
-            continue
-        point = [{"seed": task.search_seeds[0]}]
-        base = (_key(), process, task.model, task.spec)
-        (group,) = grids.groups_of(*base, point, federations)
-        steps.append(tuning.local_steps(group, options))
-    usual = statistics.median_low(steps or [1])
-    usual *= tuning.rounds_of(tuning.NUM_SETTINGS, options)
-    least = max(steps or [1]) * tuning.rounds_of(rule.eta, options)
-    return budgets.ClientSteps(NUM_SEARCH_SEEDS * max(usual, least, 1))
-
-
 def run(
     directory: str | Path,
-    task: Task,
+    task: tasks.Task,
     *,
     say: Callable[[str], None] = print,
     max_minutes: float | None = None,
@@ -204,15 +94,15 @@ def run(
     checks.number("max_minutes", max_minutes, above=0)
     minutes_left = time_left(max_minutes)
     folder = Path(directory) / task.name
-    places = {name: folder / plain_files.plain_name(name) for name in task.methods}
+    places = {name: folder / plain_files.plain_name(name) for name in task.rows}
     left = [name for name, place in places.items() if not is_finished(place)]
     if not left:
         say(f"{task.name} is finished: {folder}")
         return
-    budget = budget_of(task)
+    budget = tasks.budget_of(task)
     say(f"{task.name}: every search has {budget.count:,.0f} client-steps.")
-    for number, name in enumerate(task.methods, start=1):
-        head = f"{task.name} {number}/{len(task.methods)} {name}"
+    for number, name in enumerate(places, start=1):
+        head = f"{task.name} {number}/{len(places)} {name}"
         if name not in left:
             say(f"{head} is finished.")
             continue
@@ -239,14 +129,14 @@ def read(folder: Path) -> Method:
 
 def _train(
     folder: Path,
-    task: Task,
+    task: tasks.Task,
     name: str,
     budget: budgets.ClientSteps,
     minutes_left: Callable[[], float | None],
     resume_anyway: bool,
     options: dict[str, Any],
 ) -> None:
-    """Searches a method's settings, and trains the best one with other seeds."""
+    """Searches or learns a method's settings, and trains the best with other seeds."""
     work = folder.with_name(f"{folder.name}{_WORK}")
 
     def options_of(part: str) -> dict[str, Any]:
@@ -254,31 +144,21 @@ def _train(
         more = {"checkpoints": place, "max_minutes": minutes_left()}
         return options | more | {"evaluate_on": ("validation", "test")}
 
-    process = task.methods[name]
+    process = task.rows[name]
     fine_tune = getattr(process.algorithm, "fine_tune", None)
     model = None if fine_tune is None else "fine-tuned"
-    search, told = None, {"settings": {}, "tried": 0, "spent": 0.0}
-    if tuning.search_space(process):
-        search = tuning.tune(
-            _key(),
-            process,
-            task.model,
-            task.spec,
-            task.num_rounds,
-            budget=budget,
-            seeds=task.search_seeds,
-            by_model=model,
-            **options_of("search"),
-        )
-        process = search.process
-        told = {
-            "settings": {n: struct.plain(v) for n, v in search.best.items()},
-            "tried": len(search.trials()),
-            "spent": search.client_steps,
-        }
+    choose = choice.learn if name.endswith(tasks.LEARNED) else choice.search
+    chosen = choose(
+        (tasks.key(), process, task.model, task.spec),
+        task.num_rounds,
+        budget=budget,
+        seeds=task.search_seeds,
+        by_model=model,
+        **options_of("search"),
+    )
     final = engine.grid(
-        _key(),
-        _on_devices(process, task.spec.build().num_clients),
+        tasks.key(),
+        _on_devices(chosen.process, task.spec.build().num_clients),
         task.model,
         task.spec,
         {"seed": task.seeds},
@@ -288,10 +168,18 @@ def _train(
     )
     judged = model or metrics.judge(final.groups[0].models)
     command = task.command and f"{task.command} --only {folder.name}"
-    told |= {"format": _FORMAT, "name": name, "model": judged, "command": command}
+    told = {
+        "format": _FORMAT,
+        "name": name,
+        "model": judged,
+        "settings": {n: struct.plain(v) for n, v in chosen.settings.items()},
+        "tried": chosen.tried,
+        "spent": chosen.spent,
+        "command": command,
+    }
     with directories.new(folder) as made:
-        if search is not None:
-            search.result.save(made / "search")
+        for part, result in chosen.trainings.items():
+            result.save(made / part)
         final.save(made / "final")
         text = documents.seal(told | {"budget": budget.count})
         (made / _FILE).write_text(text, "utf-8")
@@ -313,8 +201,3 @@ def _on_devices(
         return process
     timed = local.Synchronous(size=num_clients, devices=DEVICES)
     return dataclasses.replace(process, participation=timed)
-
-
-def _key() -> core.Key:
-    """Key of all trainings, whose seeds tell them apart."""
-    return jax.random.key(0, impl="threefry2x32")

@@ -6,12 +6,14 @@ every data set.
 """
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 
 from rich.console import Console
 
+import fedjax_pfl as fp
 from fedjax_pfl import data
-from fedjax_pfl.benchmark import page, ranking, tables, training
+from fedjax_pfl.benchmark import page, ranking, tables, tasks, training
 from fedjax_pfl.command import (
     ahead,
     arguments,
@@ -69,7 +71,7 @@ def _run_all(
     options: arguments.Options,
     out: Path,
     hint: str,
-    first: training.Task,
+    first: tasks.Task,
 ) -> None:
     """Does one data set after the other; those whose data are missing are skipped."""
     left, skipped = time_left(options.max_minutes), []
@@ -113,7 +115,7 @@ def _silent(text: str) -> None:
     """Says nothing."""
 
 
-def task_of(options: arguments.Options) -> training.Task:
+def task_of(options: arguments.Options) -> tasks.Task:
     """Returns the task of a preset, with the options applied.
 
     Raises:
@@ -123,7 +125,7 @@ def task_of(options: arguments.Options) -> training.Task:
     first = experiment.grids[0]
     methods = {}
     for grid in experiment.grids:
-        name = training.name_of(grid.process)
+        name = tasks.name_of(grid.process)
         if grid.axes:
             raise checks.InputError(
                 f"Expected one value of each field, which searches vary, got"
@@ -132,12 +134,9 @@ def task_of(options: arguments.Options) -> training.Task:
         if name in methods:
             raise checks.InputError(f"Expected different methods, got {name} twice.")
         methods[name] = grid.process
+    learned = {n: methods[n] for n in experiment.learned if n in methods}
     if options.only is not None:
-        folders = {plain_files.plain_name(name): name for name in methods}
-        wanted = [name.strip() for name in options.only.split(",")]
-        for name in wanted:
-            checks.known(name, folders, "method of --only")
-        methods = {folders[name]: methods[folders[name]] for name in wanted}
+        methods, learned = _only(methods, options.only)
     budget = None
     if options.tune_budget is not None:
         budget = budgets.parse(options.tune_budget)
@@ -146,7 +145,7 @@ def task_of(options: arguments.Options) -> training.Task:
                 "Expected a --tune-budget in steps, which are the same for all methods,"
                 f" such as 2e6steps, got {options.tune_budget!r}."
             )
-    return training.Task(
+    return tasks.Task(
         name=plain_files.plain_name(experiment.name.removeprefix("benchmark_")),
         methods=methods,
         model=first.model,
@@ -155,7 +154,31 @@ def task_of(options: arguments.Options) -> training.Task:
         seeds=experiment.seeds,
         budget=budget,
         command=run_folder.command(dataclasses.replace(options, only=None)),
+        learned=learned,
     )
+
+
+def _only(
+    methods: Mapping[str, fp.FederatedProcess], names: str
+) -> tuple[dict[str, fp.FederatedProcess], dict[str, fp.FederatedProcess]]:
+    """Returns the methods of `--only`, and those whose fields are learned.
+
+    Args:
+      methods: processes by name.
+      names: folders of rows, those of any method with learned fields among them.
+    """
+    searched, learned = (
+        {plain_files.plain_name(f"{name}{ending}"): name for name in methods}
+        for ending in ("", tasks.LEARNED)
+    )
+    wanted = [name.strip() for name in names.split(",")]
+    for name in wanted:
+        checks.known(name, {**searched, **learned}, "method of --only")
+    first, second = (
+        {folders[name]: methods[folders[name]] for name in wanted if name in folders}
+        for folders in (searched, learned)
+    )
+    return first, second
 
 
 def _show(console: Console, found: tables.Tables) -> None:

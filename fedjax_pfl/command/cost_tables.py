@@ -11,7 +11,7 @@ from fedjax_pfl import core
 from fedjax_pfl.command import printing
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.engine import cost, save_models
-from fedjax_pfl.engine.derivatives import fields, per_client, reverse
+from fedjax_pfl.engine.derivatives import fields, own_values, reverse
 from fedjax_pfl.engine.groups import Group, Plan, PlannedGroup
 from fedjax_pfl.engine.groups import plan as plan_group
 from fedjax_pfl.engine.options import Options
@@ -171,7 +171,7 @@ def _going_back(group: Group, options: Options, field: str) -> list[tuple[str, s
     if not fields.own(group.processes[0], [field]):
         return []
     name = f"{fields.PER_CLIENT}{field}"
-    planned = plan_group(per_client.with_values(group, field), options)
+    planned = plan_group(own_values.with_values(group, field), options)
     fields.check(planned.group.processes[0], [name])
     return [("memory: going back", str(reverse.kept(planned, (name,))))]
 

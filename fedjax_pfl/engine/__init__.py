@@ -12,10 +12,12 @@ if TYPE_CHECKING:
         Hypergradients,
         Learned,
         LearnedPerClient,
+        LearnedPerLayer,
         Objective,
         hypergradients,
         learn,
         learn_per_client,
+        learn_per_layer,
     )
     from fedjax_pfl.engine.local_privacy import local_epsilons
     from fedjax_pfl.engine.options import Options
@@ -39,6 +41,7 @@ __all__ = [
     "Interrupted",
     "Learned",
     "LearnedPerClient",
+    "LearnedPerLayer",
     "Minutes",
     "Objective",
     "Options",
@@ -51,6 +54,7 @@ __all__ = [
     "hypergradients",
     "learn",
     "learn_per_client",
+    "learn_per_layer",
     "local_epsilons",
     "search_space",
     "simulate",

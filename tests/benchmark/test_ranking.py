@@ -126,3 +126,18 @@ def test_findings_have_the_numbers_of_the_tables():
     wide = found.searches.assign(median=found.searches["best"] - losses)
     *_, third = findings.sentences(dataclasses.replace(found, searches=wide))
     assert "matter as much as methods" in third
+
+
+def test_learned_rows_stand_beside_their_methods_and_count_once():
+    values = {"FedAvg fine-tuned": [0.6] * 5, "m": [0.7, 0.71, 0.69, 0.7, 0.7]}
+    others = {"FedAvg": [0.5] * 5}
+    before = findings.sentences(table(rows("t", others | values)))
+    values["m learned"] = [0.72, 0.73, 0.71, 0.72, 0.73]
+    found = table(rows("t", others | values))
+    is_learned = found.searches["method"] == "m learned"
+    found.searches.loc[is_learned, ["best", "median"]] = np.nan
+    *same, last = findings.sentences(found)
+    assert same == before
+    gap = scipy.stats.ttest_1samp([2.0, 2.0, 2.0, 2.0, 3.0], 0).confidence_interval()
+    assert f": m +2.20 [{gap.low:+.2f}, {gap.high:+.2f}]." in last
+    assert len(ranking.places(found)) == 4

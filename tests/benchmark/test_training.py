@@ -11,7 +11,7 @@ import pytest
 
 import fedjax_pfl as fp
 from fedjax_pfl import data
-from fedjax_pfl.benchmark import page, tables, training
+from fedjax_pfl.benchmark import page, tables, tasks, training
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.engine import tuning
 
@@ -36,7 +36,7 @@ TIMES = ["seconds", "seconds_to_fedavg"]
 def task(**changes):
     fields = {"name": "small", "methods": METHODS, "model": fp.LogisticRegression()}
     fields |= {"spec": SPEC, "num_rounds": 18, "seeds": (0, 7), "command": "repeat"}
-    return training.Task(**(fields | changes))
+    return tasks.Task(**(fields | changes))
 
 
 def silent(text):
@@ -186,7 +186,7 @@ def test_files_say_the_same(made, tmp_path):
 
 def test_it_goes_on_where_it_was_and_repeats_to_the_bit(made, tmp_path):
     small = {n: METHODS[n] for n in ("FedAvg", "Ditto")}
-    budget = training.budget_of(task())
+    budget = tasks.budget_of(task())
     one = task(methods=small, budget=budget)
     options = {"say": silent, "progress": False, "execution": "vmap"}
     with pytest.raises(fp.engine.Interrupted):
@@ -229,11 +229,11 @@ class OtherTests(fp.FederationSpec):
 
 def test_searches_never_see_test_data(made):
     fields = {f.name: getattr(SPEC, f.name) for f in dataclasses.fields(SPEC)}
-    budget = training.budget_of(task())
+    budget = tasks.budget_of(task())
     options = {"seeds": (1, 2, 3), "budget": budget, "progress": False}
     options |= {"evaluate_on": ("validation", "test")}
     args = (METHODS["Ditto"], fp.LogisticRegression(), OtherTests(**fields), 18)
-    other = fp.tune(training._key(), *args, execution="vmap", **options)
+    other = fp.tune(tasks.key(), *args, execution="vmap", **options)
     said = training.read(made / "small/ditto")
     assert other.best == said.settings
     (ours,) = fp.Result.load(made / "small/ditto/search").groups

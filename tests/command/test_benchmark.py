@@ -67,12 +67,25 @@ def test_every_data_set_has_its_methods(name):
     assert len(task.methods) == 10 or len(task.methods) >= 29
     assert task.seeds == (10, 11, 12, 13, 14) and task.search_seeds == (0, 1, 2)
     assert task.command == f"python -m experiments.benchmark --preset {name}"
+    assert list(task.learned) == ["FedAvg", "Flame", "Ditto"]
+    assert all(task.learned[n] == task.methods[n] for n in task.learned)
+
+
+def test_rows_with_learned_fields_are_chosen_by_their_folders():
+    """Those of methods without such a row in the preset, too."""
+    options = {"command": "benchmark", "only": "local,apfl-learned,flame-learned"}
+    task = benchmarks.task_of(benchmarks.arguments.Options(**options))
+    assert list(task.rows) == ["Local", "APFL learned", "Flame learned"]
+    named = {"command": "benchmark", "set_": ["algorithm=local,flame"]}
+    task = benchmarks.task_of(benchmarks.arguments.Options(**named))
+    assert list(task.rows) == ["Local", "Flame", "Flame learned"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--only", "flames"], "method of --only"),
+        (["--only", "majority-learned"], "declares ranges"),
         (["--tune-budget", "10min"], "--tune-budget in steps"),
         (["--tune-budget", "many"], "such as 3000rounds"),
         (["--seeds", "1"], "two or more different seeds"),

@@ -20,6 +20,8 @@ SEEDS = (10, 11, 12, 13, 14)
 _FEW = ("Centralized", "Local", "FedAvg", "FedAvg fine-tuned", "Flame", "Ditto")
 _FEW += ("PFedMe", "FedPer", "FedRep", "FedAMP")
 """The ten methods of data sets where all would take too long."""
+_LEARNED = ("FedAvg", "Flame", "Ditto")
+"""Methods whose fields are learned, too: of global, local and both kinds of models."""
 
 
 def methods(batch_size: int, steps: int) -> list[fp.FederatedProcess]:
@@ -73,7 +75,7 @@ def _task(
     only: Iterable[str] = (),
 ) -> experiment.Experiment:
     """Returns the experiment of a data set, with the methods that fit."""
-    from fedjax_pfl.benchmark.training import name_of
+    from fedjax_pfl.benchmark.tasks import name_of
 
     kept = [m for m in methods(batch_size, steps) if not only or name_of(m) in only]
     if spec.unseen_fraction:  # to whom SplitGP has nothing to give
@@ -83,6 +85,7 @@ def _task(
         grids=experiment.grids_of(kept, model, spec),
         num_rounds=num_rounds,
         seeds=SEEDS,
+        learned=_LEARNED,
     )
 
 

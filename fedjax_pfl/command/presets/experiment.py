@@ -205,6 +205,7 @@ class Experiment:
       eval_every: rounds between evaluations, or None for about twenty of them.
       evaluate_on: data to evaluate on, each with rounds between evaluations or None.
       eval_clients: whose models are evaluated.
+      learned: methods by name of which a benchmark has a row with learned fields.
     """
 
     name: str
@@ -216,6 +217,7 @@ class Experiment:
         default_factory=_evaluate_on
     )
     eval_clients: str | int = "all"
+    learned: tuple[str, ...] = ()
 
     def __post_init__(self):
         from fedjax_pfl.engine import schedule  # imports JAX

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
         LearnedPerClient,
         learn_per_client,
     )
+    from fedjax_pfl.engine.derivatives.per_layer import (
+        LearnedPerLayer,
+        learn_per_layer,
+    )
 else:
     __getattr__, __dir__ = lazy.attach(__name__)
 
@@ -22,8 +26,10 @@ __all__ = [
     "Hypergradients",
     "Learned",
     "LearnedPerClient",
+    "LearnedPerLayer",
     "Objective",
     "hypergradients",
     "learn",
     "learn_per_client",
+    "learn_per_layer",
 ]

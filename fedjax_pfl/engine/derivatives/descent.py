@@ -9,23 +9,26 @@ import numpy as np
 import optax
 
 from fedjax_pfl import core
-from fedjax_pfl.engine.derivatives import fields, reverse, trainer
+from fedjax_pfl.engine.derivatives import fields, reverse, sharing, trainer
 from fedjax_pfl.engine.trainer import Interrupted
 from fedjax_pfl.results import checkpoint, provenance
 
 __all__ = ["Descent"]
 
 _STATE = "values"
+_OWN = sharing.PerClient()
 
 
 class Descent:
-    """Values `[G, N]` that an optimizer moves, each step by one pass back.
+    """Values `[V, K]` that an optimizer moves, each step by one pass back.
+
+    `sharing` says whose they are: `[G, N]` of clients, or `[1, L]` of layers.
 
     Attributes:
       backward: the pass.
       done: trainings so far.
-      best: `[G, N]` values of the best training of every point.
-      path: `[G, T]` the objective after each training.
+      best: `[V, K]` values of the best training of every row.
+      path: `[V, T]` the objective after each training.
       continued: which other code has trained some of it, in words.
     """
 
@@ -36,6 +39,7 @@ class Descent:
         optimizer: optax.GradientTransformation,
         num_trainings: int,
         store: checkpoint.Store | None = None,
+        shared: sharing.Sharing = _OWN,
     ):
         """Begins at the values of the processes, or where a checkpoint ended.
 
@@ -45,16 +49,18 @@ class Descent:
           optimizer: of optax, on numbers without limits.
           num_trainings: T.
           store: where checkpoints are, or None.
+          shared: whose the values are; by default every client has its own.
 
         Raises:
           InputError: if checkpoints are of another training, or damaged.
         """
         self.backward, self._name, self._optimizer = backward, name, optimizer
         self._store, self.num_trainings = store, num_trainings
+        self._shared = shared
         planned = backward.trainer.planned
         inner = name.removeprefix(fields.PER_CLIENT)
         self._scale = fields.scale_of(planned.group.processes[0], inner)
-        values = backward.values()[name].astype(np.float64)
+        values = shared.taken(backward.values()[name].astype(np.float64))
         self.done, self.path = 0, np.full((len(values), num_trainings), np.nan)
         self.best, self._least = values, np.full(len(values), np.inf)
         self._free: Any = jnp.asarray(self._scale.free(values))
@@ -103,13 +109,13 @@ class Descent:
         if not self.done:
             values = self.best  # as they are, without the way there and back
         sign = self.backward.objective.sign
-        objective, slopes = self.backward({self._name: values})
+        objective, slopes = self.backward({self._name: self._shared.spread(values)})
+        objective, slope = self._shared.gathered(objective, slopes[self._name])
         is_better = sign * objective < self._least
         self.best = np.where(is_better[:, None], values, self.best)
         self._least = np.where(is_better, sign * objective, self._least)
         self.path[:, self.done] = objective
-        count = values.shape[1]  # a client's share in the mean of all
-        slope = count * sign * slopes[self._name] * self._scale.slope(values)
+        slope = sign * slope * self._scale.slope(values)
         update, self._memory = self._optimizer.update(
             jnp.asarray(np.nan_to_num(slope)), self._memory, self._free
         )
@@ -126,6 +132,7 @@ class Descent:
             "generator": core.GENERATOR,
             "code": provenance.code(group.processes[0], group.model),
             "field": self._name,
+            "values": type(self._shared).__name__,
             "objective": str(self.backward.objective),
             "trainings": self.num_trainings,
             **owner.identity,

@@ -108,12 +108,11 @@ class Learner(trainer.Differentiated):
         names = self.what.names
         scales = [{n: fields_.scale_of(p, n) for n in names} for p in processes]
         self._scales = scales[0]  # limits are those of the class, for all of them
-        self._free = {
-            name: scale.free(
-                np.array([float(struct.get_field(p, name)) for p in processes])
-            )
-            for name, scale in self._scales.items()
+        self._first = {
+            name: np.array([float(struct.get_field(p, name)) for p in processes])
+            for name in names
         }
+        self._free = {n: self._scales[n].free(v) for n, v in self._first.items()}
         self._last_good = {name: np.full(len(starts), np.nan) for name in names}
         self._memory = self.what.optimizer.init(self._params())
         self._slopes = {name: np.zeros(len(starts)) for name in names}
@@ -130,7 +129,11 @@ class Learner(trainer.Differentiated):
         processes, keys, rows, pool = self.start
         values = {}
         for name, like in fields_.taken(processes, self.what.names).items():
-            value = self._scales[name].value(self._free[name])
+            scale, free, first = (
+                each[name] for each in (self._scales, self._free, self._first)
+            )
+            # Starts as they are, without the way there and back, also when resumed.
+            value = np.where(free == scale.free(first), first, scale.value(free))
             values[name] = jnp.asarray(value[self._start_of], like.dtype)
         processes = fields_.put(processes, values)
         self.start = (processes, keys, rows, pool)

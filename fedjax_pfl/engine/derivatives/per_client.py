@@ -1,6 +1,5 @@
 """Values of a field that every client has for itself, learned by going back."""
 
-import contextlib
 import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -9,23 +8,16 @@ import numpy as np
 import optax
 
 from fedjax_pfl import core, results
-from fedjax_pfl.core import checks
 from fedjax_pfl.data import statistics
-from fedjax_pfl.engine import grids as grids_
-from fedjax_pfl.engine import groups, simulation, validate
-from fedjax_pfl.engine.callbacks import progress
-from fedjax_pfl.engine.derivatives import fields as fields_
-from fedjax_pfl.engine.derivatives import forward, learning, reverse, trainer
-from fedjax_pfl.engine.derivatives.descent import Descent
+from fedjax_pfl.engine.derivatives import learning, own_values
 from fedjax_pfl.engine.derivatives.objective import Objective
-from fedjax_pfl.engine.options import Options, as_keywords, time_limit
+from fedjax_pfl.engine.options import as_keywords
 from fedjax_pfl.engine.process import FederatedProcess
-from fedjax_pfl.results import checkpoint, directories
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["LearnedPerClient", "learn_per_client", "with_values"]
+__all__ = ["LearnedPerClient", "learn_per_client"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,96 +133,21 @@ def learn_per_client(
       InputError: if an argument does not fit, in one sentence.
       Interrupted: after `max_minutes`; checkpoints have all trainings until then.
     """
-    validate.check(key, process, model, spec, spec=True)
-    checks.positive_int("num_trainings", num_trainings)
-    learning.check_points(seeds, ({},), optimizer)
-    if process.per_client is not None:
-        raise checks.InputError(
-            "Expected per_client=None, since values begin at the algorithm's, got"
-            f" those of {', '.join(process.per_client)}."
-        )
-    fields_.check(process, [field])
-    fields_.scale_of(process, field)
-    name = f"{fields_.PER_CLIENT}{field}"
-    what = trainer.Differentiation((name,), Objective.parse(objective))
-    parsed = Options(num_rounds=num_rounds, **forward.measured(options, what.objective))
-    time_is_up = time_limit(parsed.max_minutes)
-    axes = {"seed": list(seeds)}
-    unplanned = [
-        with_values(group, field)
-        for group in grids_.groups_of(key, process, model, spec, axes)
-    ]
-    fields_.check(unplanned[0].processes[0], [name])
-    planned = simulation.check_groups(unplanned, parsed, trainer=what)
-    optimizer = optimizer or learning.default_optimizer()
-    steps, training = _places(parsed)
-    values, path, ready = [], [], []
-    with contextlib.ExitStack() as stack:
-        if steps is not None:
-            stack.enter_context(directories.locked(steps.path))
-            steps.check(len(planned))
-        for number, plan in enumerate(planned):
-            store = None if steps is None else steps.store(number, plan.algorithm)
-            backward = reverse.Backward(plan, what, store)
-            descent = Descent(backward, name, optimizer, num_trainings, store)
-            title = f"{plan.algorithm} x {len(plan.group.points)}, there and back"
-            total = num_trainings * num_rounds
-            with progress.steps(title, total, is_shown=parsed.progress) as reach:
-                descent.run(time_is_up, reach)
-            values.append(descent.best)
-            path.append(descent.path)
-            ready.append(with_values(unplanned[number], field, descent.best))
-    parsed = dataclasses.replace(parsed, checkpoints=training)
-    last = simulation.check_groups(ready, parsed)
-    result = simulation.run_groups(last, parsed, interrupt=time_is_up)
-    shown = str(what.model_of(planned[0]))
+    learned = own_values.learn(
+        (key, process, model, spec),
+        *(field, num_rounds, lambda group: None),
+        objective=objective,
+        seeds=seeds,
+        optimizer=optimizer,
+        num_trainings=num_trainings,
+        options=options,
+        caller="learn_per_client",
+    )
     return LearnedPerClient(
-        result=result,
+        result=learned.result,
         field=field,
-        objective=shown,
-        values=np.concatenate(values),
-        steps=np.concatenate(path),
-        described=tuple(known for group in unplanned for known in group.described),
+        objective=learned.objective,
+        values=np.concatenate(learned.values),
+        steps=np.concatenate(learned.steps),
+        described=tuple(known for g in learned.groups for known in g.described),
     )
-
-
-def _places(
-    options: Options,
-) -> tuple[checkpoint.Checkpoints | None, checkpoint.Checkpoints | None]:
-    """Returns where checkpoints of the steps are, and those of the last training."""
-    if options.checkpoints is None:
-        return None, None
-    folder, names = options.checkpoints.path, ("steps", "training")
-    for path in sorted(folder.glob("*")):
-        if path.name not in names and not path.name.startswith("."):
-            raise checks.InputError(
-                f"Expected only checkpoints of learn_per_client in '{folder}', found"
-                f" '{path.name}'."
-            )
-    steps, training = (
-        dataclasses.replace(options.checkpoints, directory=folder / name)
-        for name in names
-    )
-    return steps, training
-
-
-def with_values(
-    group: groups.Group, field: str, values: np.ndarray | None = None
-) -> groups.Group:
-    """Returns a group whose clients have values of their own.
-
-    Args:
-      group: of processes without.
-      field: dotted name of a traced number of the algorithm.
-      values: `[G, N]`; None takes those of the processes for all clients.
-
-    Returns:
-      The group.
-    """
-    count, processes = group.federations[0].num_clients, []
-    for number, process in enumerate(group.processes):
-        own = np.full(count, float(fields_.taken(process, [field])[field]))
-        if values is not None:
-            own = values[number]
-        processes.append(dataclasses.replace(process, per_client={field: own}))
-    return dataclasses.replace(group, processes=processes)

@@ -8,7 +8,7 @@ import fedjax_pfl as fp
 from fedjax_pfl import data
 from fedjax_pfl.core import checks
 from fedjax_pfl.engine import grids, groups
-from fedjax_pfl.engine.derivatives import descent, per_client, reverse, trainer
+from fedjax_pfl.engine.derivatives import descent, own_values, reverse, trainer
 from fedjax_pfl.engine.derivatives.objective import Objective
 from fedjax_pfl.engine.options import Options
 from fedjax_pfl.engine.trainer import Interrupted
@@ -30,7 +30,7 @@ def planned(num_rounds=6, solver=None, **options):
     process = fp.FederatedProcess(algorithm=fp.Ditto(lam=0.5, local=solver))
     (group,) = grids.groups_of(KEY, process, fp.LogisticRegression(), SPEC, {})
     options = Options(num_rounds=num_rounds, **options)
-    return groups.plan(per_client.with_values(group, FIELD), options)
+    return groups.plan(own_values.with_values(group, FIELD), options)
 
 
 @pytest.fixture(scope="module")

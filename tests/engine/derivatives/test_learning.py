@@ -212,6 +212,17 @@ def test_a_path_goes_on_where_it_was_broken_off(tmp_path, at, options):
     assert again.best == whole.best
 
 
+def test_a_start_is_the_same_number_when_resumed(tmp_path):
+    """Also if it is not the exponential of its logarithm."""
+    start = 0.05477
+    assert np.exp(np.log(start)) != start
+    options = {"starts": [{RATE: start}], "num_rounds": 2, "eval_every": 1}
+    options["checkpoints"] = fp.Checkpoints(tmp_path / "kept", min_seconds=0)
+    with pytest.raises(fp.engine.Interrupted, match="at round 0"):
+        learn(max_minutes=1e-9, **options)
+    assert list(learn(**options).path()[RATE][:2]) == [start, start]
+
+
 def test_a_path_of_another_length_of_trainings_is_another_one(tmp_path):
     options = {"checkpoints": fp.Checkpoints(tmp_path / "kept", min_seconds=0)}
     options["eval_every"] = 1

@@ -9,7 +9,7 @@ import fedjax_pfl as fp
 from fedjax_pfl.algorithms import common
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.engine import grids, simulation
-from fedjax_pfl.engine.derivatives import reverse, trainer
+from fedjax_pfl.engine.derivatives import reverse, sharing, trainer
 from fedjax_pfl.engine.derivatives.objective import Objective
 from fedjax_pfl.engine.options import Options
 from tests.engine.derivatives.test_per_client import (
@@ -119,3 +119,101 @@ def test_a_row_per_client_and_layer():
 def test_values_that_layers_cannot_have_are_refused(algorithm, name, shape, sentence):
     with pytest.raises(checks.InputError, match=sentence):
         losses(process(algorithm, name, np.full(shape, 0.1)))
+
+
+def shared_losses(backward, field, values):
+    """The mean over seeds of the objective, with values `[L]` for all clients."""
+    spread = np.broadcast_to(values, (2, 5, len(values)))
+    objective, slopes = backward({field: np.ascontiguousarray(spread)})
+    return objective, slopes[field]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "name"),
+    [
+        LAYERED["ditto"],
+        pytest.param(
+            fp.FedAvg(local=SGD), "local.learning_rate", marks=pytest.mark.wide
+        ),
+        pytest.param(*LAYERED["flame"], marks=pytest.mark.wide),
+    ],
+)
+def test_what_moves_shared_values_are_central_differences(algorithm, name):
+    """Of the mean over two seeds; together they are the slope in one value for all."""
+    field = f"per_client.algorithm.{name}"
+    what = trainer.Differentiation((field,), Objective.parse("validation:loss"))
+    value, axes = struct.get_field(algorithm, name), {"seed": [0, 1]}
+    (group,) = grids.groups_of(
+        KEY, process(algorithm, name, np.full((5, 4), value)), MODEL, SPEC, axes
+    )
+    (planned,) = simulation.check_groups([group], Options(num_rounds=3), trainer=what)
+    backward, shared = reverse.Backward(planned, what), sharing.PerLayer(2, 5)
+    values = shared.taken(backward.values()[field])
+    np.testing.assert_allclose(values, np.full((1, 4), value), rtol=1e-15)
+    objective, slope = shared.gathered(*shared_losses(backward, field, values[0]))
+    for layer in range(4):
+        step = 1e-5 * np.eye(4)[layer]
+        ends = [
+            shared_losses(backward, field, values[0] + s * step)[0].mean()
+            for s in (1, -1)
+        ]
+        np.testing.assert_allclose(
+            slope[0, layer], (ends[0] - ends[1]) / 2e-5, rtol=1e-4, atol=1e-9
+        )
+    if "lam" not in name:  # of which the server's own is no client's
+        return
+    forward = fp.hypergradients(
+        *(KEY, fp.FederatedProcess(algorithm=algorithm), MODEL, SPEC),
+        f"algorithm.{name}",
+        *(3,),
+        axes=axes,
+        progress=False,
+    )
+    np.testing.assert_allclose(objective[0], forward.value.mean(), rtol=1e-12)
+    np.testing.assert_allclose(
+        slope.sum(), forward.derivatives[f"algorithm.{name}"].mean(), rtol=1e-7
+    )
+
+
+def test_layers_learn_values_that_all_clients_and_seeds_share(tmp_path):
+    """The last training is that of the best values, and a finished call is read."""
+    given = (KEY, fp.FederatedProcess(algorithm=LAYERED["ditto"][0]), MODEL, SPEC)
+    options = {"seeds": [0, 1], "num_trainings": 4, "progress": False}
+    places = fp.Checkpoints(tmp_path, min_seconds=0)
+    learned = fp.learn_per_layer(*given, "algorithm.lam", 5, **options)
+    for _ in range(2):
+        again = fp.learn_per_layer(
+            *given, "algorithm.lam", 5, checkpoints=places, **options
+        )
+        np.testing.assert_array_equal(again.values, learned.values)
+        np.testing.assert_array_equal(again.steps, learned.steps)
+    assert learned.steps.shape == (4,) and learned.steps.min() < learned.steps[0]
+    assert len({*learned.values}) == 4
+    own = learned.process.per_client["algorithm.lam"]
+    np.testing.assert_array_equal(own, np.tile(learned.values, (5, 1)))
+    result = fp.grid(KEY, learned.process, MODEL, SPEC, {"seed": [0, 1]}, 5)
+    for found in (result, learned.result):
+        (group,) = found.groups
+        model, column = group.models.index("personal"), group.data.index("validation")
+        reached = group.metrics["loss"][:, -1, model, column].mean()
+        np.testing.assert_allclose(reached, learned.steps.min(), rtol=1e-12)
+    table = learned.table()
+    assert list(table["parameters"]) == [3, 12, 4, 12]
+    assert list(table["layer"])[:2] == ["head/bias", "head/kernel"]
+    assert str(learned).endswith("at best.") and "kernel" in str(learned)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "field", "sentence"),
+    [
+        (fp.APFL(local=SGD), "alpha", r"layers can have .*\(none\), got alpha"),
+        (fp.Ditto.official(), "local.learning_rate", r"\(lam\), got local.learning"),
+        (fp.Ditto(local=SGD), "local.epochs", "to be a traced number"),
+        (fp.Ditto(lam=0.0, local=SGD), "lam", "begin between its limits"),
+        (fp.Flame(local=SGD), "lam", "Expected rho"),
+    ],
+)
+def test_fields_that_layers_cannot_learn_are_refused(algorithm, field, sentence):
+    trained = fp.FederatedProcess(algorithm=algorithm)
+    with pytest.raises(checks.InputError, match=sentence):
+        fp.learn_per_layer(*(KEY, trained, MODEL, SPEC, f"algorithm.{field}", 5))

@@ -1,0 +1,225 @@
+"""How the settings of a method are chosen: by a search, or along derivatives."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedjax_pfl import core, results
+from fedjax_pfl.core import checks, struct
+from fedjax_pfl.engine import (
+    budgets,
+    derivatives,
+    grids,
+    simulation,
+    stopping,
+    tuning,
+)
+from fedjax_pfl.engine.derivatives import fields
+from fedjax_pfl.engine.options import Options, time_left
+from fedjax_pfl.engine.process import FederatedProcess
+from fedjax_pfl.results import selection
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Base", "Choice", "check_learned", "learn", "search", "trainings_of"]
+
+_MOVES = 50  # of the fields in a training that learns them
+
+Base = tuple[core.Key, FederatedProcess, Any, core.Specification]
+"""Key, process, model and federation of a method's trainings."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """Settings that were chosen for a method.
+
+    Attributes:
+      process: the process with them.
+      settings: values by dotted name.
+      tried: settings that were compared.
+      spent: client-steps that it took.
+      trainings: results by the names of their folders: `search`, in which settings were
+        compared, and `learning`; none where the method has nothing to choose.
+    """
+
+    process: FederatedProcess
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    tried: int = 0
+    spent: float = 0.0
+    trainings: Mapping[str, results.Result] = dataclasses.field(default_factory=dict)
+
+
+def search(
+    base: Base,
+    num_rounds: int,
+    *,
+    budget: budgets.ClientSteps,
+    seeds: Sequence[int],
+    by_model: str | None,
+    **options: Any,
+) -> Choice:
+    """Searches the fields that a method declares, at random and by halving.
+
+    Args:
+      base: key, process, model and federation.
+      num_rounds: rounds R of a training that is not dropped.
+      budget: of the search.
+      seeds: of every setting.
+      by_model: whose validation accuracy is compared; None for the usual one.
+      **options: those of `tune`.
+
+    Returns:
+      The best setting; that of the process where nothing is declared.
+    """
+    if not tuning.search_space(base[1]):
+        return Choice(base[1])
+    tuned = tuning.tune(
+        *(*base, num_rounds), budget=budget, seeds=seeds, by_model=by_model, **options
+    )
+    assert tuned.client_steps is not None  # the budget counts them
+    return Choice(
+        process=tuned.process,
+        settings=tuned.best,
+        tried=len(tuned.trials()),
+        spent=tuned.client_steps,
+        trainings={"search": tuned.result},
+    )
+
+
+def check_learned(name: str, process: FederatedProcess) -> None:
+    """Refuses a method that has nothing to learn, or no derivatives.
+
+    Raises:
+      InputError: in one sentence.
+    """
+    space = tuning.search_space(process)
+    if not space:
+        raise checks.InputError(
+            f"Expected a method that declares ranges of its fields, to learn them, got"
+            f" {name}."
+        )
+    fields.check(process, tuple(space))
+
+
+def trainings_of(process: FederatedProcess) -> int:
+    """Returns what a training that learns counts as: 1 + p trainings, of p fields.
+
+    About so long do the derivatives in p fields take.
+    """
+    return 1 + len(tuning.search_space(process))
+
+
+def learn(
+    base: Base,
+    num_rounds: int,
+    *,
+    budget: budgets.ClientSteps,
+    seeds: Sequence[int],
+    by_model: str | None,
+    **options: Any,
+) -> Choice:
+    """Moves the fields that a search would vary along their derivatives.
+
+    At most half of the budget is for one training, in which the fields move from the
+    middle of their ranges so that the validation loss falls; a derivative in p fields
+    counts as p more trainings. It has as many rounds as that pays for, up to R. Values
+    that suit the end of a training need not suit its beginning, so the rest is for a
+    search, by halving, among points of the path.
+
+    Args:
+      base: key, process, model and federation.
+      num_rounds: rounds R of a training that is not dropped, and at most of learning.
+      budget: of both.
+      seeds: of all trainings.
+      by_model: whose validation loss falls, and accuracy is compared; None for the
+        usual one.
+      **options: those of `grid`, `checkpoints` among them.
+
+    Returns:
+      The best point of the path.
+
+    Raises:
+      InputError: if the budget is below the cost of a round of learning and the
+        smallest search, or the process has no derivatives.
+    """
+    rule = stopping.Halving(model=by_model)
+    rung = rule.first_rung(num_rounds)
+    rule = dataclasses.replace(rule, min_rounds=rung)
+    competing = {"stop_when": rule, "eval_every": rung}
+    parsed = Options(num_rounds=num_rounds, **competing)
+    (group,) = grids.groups_of(*base, [{"seed": seeds[0]}])
+    steps = len(seeds) * tuning.local_steps(group, parsed)
+    each = trainings_of(base[1])
+    least = steps * tuning.rounds_of(rule.eta, parsed)
+    rounds = int(min(budget.count / 2, budget.count - least) // (each * steps))
+    rounds = min(max(rounds, 1), num_rounds)
+    count = budgets.most_settings(
+        budget,
+        lambda n: steps * (each * rounds + tuning.rounds_of(n, parsed)),
+        rule.eta,
+    )
+    left = time_left(options.pop("max_minutes", None))
+    learned = _path(base, rounds, seeds, by_model, _part(options, "path", left()))
+    points = _points(learned.path(), learned.fields, count)
+    settings = [{**point, "seed": seed} for point in points for seed in seeds]
+    result = simulation.grid(
+        *(*base, settings, num_rounds), **_part(options, "points", left()), **competing
+    )
+    table = selection.trials(result, learned.fields, **rule.described)
+    best = {name: float(table[name].iloc[0]) for name in learned.fields}
+    process = base[1]
+    for name, value in best.items():
+        process = struct.replace_field(process, name, value)
+    (moved,), (compared,) = learned.result.groups, result.groups
+    done = each * moved.ends.sum() + compared.ends.sum()
+    return Choice(
+        process=process,
+        settings=best,
+        tried=len(points),
+        spent=float(done * steps / len(seeds)),
+        trainings={"learning": learned.result, "search": result},
+    )
+
+
+def _part(
+    options: Mapping[str, Any], name: str, minutes: float | None
+) -> dict[str, Any]:
+    """Returns the options of one of two calls, whose checkpoints are apart."""
+    part = {**options, "max_minutes": minutes}
+    places = options.get("checkpoints")
+    if places is not None:
+        folder = places.path / name
+        part["checkpoints"] = dataclasses.replace(places, directory=folder)
+    return part
+
+
+def _path(
+    base: Base,
+    num_rounds: int,
+    seeds: Sequence[int],
+    by_model: str | None,
+    options: dict[str, Any],
+) -> derivatives.Learned:
+    """Moves the fields during one training, from the middle of their ranges."""
+    space = tuning.search_space(base[1])
+    middle = {name: float(f"{values.at(0.5):.4g}") for name, values in space.items()}
+    return derivatives.learn(
+        *(*base, tuple(space), num_rounds),
+        objective=":".join(filter(None, ("validation", "loss", by_model))),
+        seeds=seeds,
+        starts=[middle],
+        **(options | {"eval_every": max(1, num_rounds // _MOVES)}),
+    )
+
+
+def _points(
+    path: "pd.DataFrame", names: Sequence[str], count: int
+) -> list[dict[str, float]]:
+    """Returns at most so many points of a path, evenly and with both ends."""
+    rows = dict.fromkeys(map(tuple, path[list(names)].to_numpy(float).tolist()))
+    known = [row for row in rows if np.isfinite(row).all()]
+    kept = np.unique(np.linspace(0, len(known) - 1, count).round().astype(int))
+    return [dict(zip(names, known[k], strict=True)) for k in kept]

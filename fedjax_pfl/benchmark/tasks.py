@@ -1,0 +1,148 @@
+"""Tasks of a benchmark: methods on one data set, and what each may be tuned with."""
+
+import dataclasses
+import itertools
+import statistics
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from fedjax_pfl import core, engine
+from fedjax_pfl.benchmark import choice
+from fedjax_pfl.core import checks
+from fedjax_pfl.engine import budgets, grids, tuning
+from fedjax_pfl.engine.options import Options
+from fedjax_pfl.results import plain_files
+
+__all__ = ["LEARNED", "Task", "budget_of", "key", "name_of"]
+
+LEARNED = " learned"
+"""End of the names of rows whose fields were learned in place of searched."""
+NUM_SEARCH_SEEDS = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """Methods that are compared on one data set.
+
+    Attributes:
+      name: of the data set and its distribution; a folder's name.
+      methods: processes by the names of methods, in the order of the page.
+      model: what they train.
+      spec: the federation, with validation examples.
+      num_rounds: rounds R of a training.
+      seeds: of the trainings that are compared, at least two.
+      budget: of every method's search; None for what 27 settings of the usual method
+        take (`budget_of`).
+      command: line that repeats the task; empty for a program's.
+      learned: processes of methods by name that have a row, called `NAME learned`, in
+        which the fields that a search would vary are learned (`fp.learn`) with the same
+        budget; see `benchmark.choice.learn`.
+    """
+
+    name: str
+    methods: Mapping[str, engine.FederatedProcess]
+    model: Any
+    spec: core.Specification
+    num_rounds: int
+    seeds: tuple[int, ...] = (10, 11, 12, 13, 14)
+    budget: budgets.ClientSteps | None = None
+    command: str = ""
+    learned: Mapping[str, engine.FederatedProcess] = dataclasses.field(
+        default_factory=dict
+    )
+
+    def __post_init__(self):
+        if plain_files.plain_name(self.name) != self.name:
+            raise checks.InputError(
+                "Expected a name of letters, digits and hyphens, which is a folder's,"
+                f" got {self.name!r}."
+            )
+        names = [*self.methods, *(name + LEARNED for name in self.learned)]
+        if not names:
+            raise checks.InputError("Expected at least one method, got none.")
+        if any(name.endswith(LEARNED) for name in self.methods):
+            raise checks.InputError(
+                f"Expected names that do not end in '{LEARNED}', as those of rows with"
+                f" learned fields do, got {', '.join(self.methods)}."
+            )
+        if len(set(map(plain_files.plain_name, names))) < len(names):
+            raise checks.InputError(
+                "Expected names that differ in letters or digits, which folders have,"
+                f" got {', '.join(names)}."
+            )
+        checks.positive_int("num_rounds", self.num_rounds)
+        if len(set(self.seeds)) < max(2, len(self.seeds)):
+            raise checks.InputError(
+                f"Expected two or more different seeds, got {list(self.seeds)}: ranks"
+                " are of differences paired by seed."
+            )
+        for name, process in self.learned.items():
+            choice.check_learned(name, process)
+
+    @property
+    def rows(self) -> dict[str, engine.FederatedProcess]:
+        """Processes by the names of rows: methods, then those whose fields learn."""
+        learned = {name + LEARNED: process for name, process in self.learned.items()}
+        return {**self.methods, **learned}
+
+    @property
+    def search_seeds(self) -> tuple[int, ...]:
+        """The first seeds that are none of those compared."""
+        others = (seed for seed in itertools.count() if seed not in self.seeds)
+        return tuple(itertools.islice(others, NUM_SEARCH_SEEDS))
+
+
+def name_of(process: engine.FederatedProcess) -> str:
+    """Names a method by its class and what makes another method of it.
+
+    Example:
+      >>> import fedjax_pfl as fp
+      >>> name_of(fp.FederatedProcess(algorithm=fp.FedAvg(fine_tune=fp.SGD())))
+      'FedAvg fine-tuned'
+    """
+    algorithm = process.algorithm
+    name = type(algorithm).__name__
+    if getattr(algorithm, "search", None) is not None:
+        name = f"S-{name}"
+    if getattr(algorithm, "fine_tune", None) is not None:
+        name = f"{name} fine-tuned"
+    if process.aggregator is not None:
+        name = f"{name} {type(process.aggregator).__name__}"
+    return name
+
+
+def budget_of(task: Task) -> budgets.ClientSteps:
+    """Returns the client-steps that every method of a task may search with.
+
+    If they are not given, those of a search over 27 settings for the method whose
+    rounds take the median number of steps, or, if that is more, those of the smallest
+    search for the method whose rounds take the most.
+    """
+    if task.budget is not None:
+        return task.budget
+    federations = grids.Federations()
+    rule = engine.Halving()
+    every = rule.first_rung(task.num_rounds)
+    options = Options(num_rounds=task.num_rounds, stop_when=rule, eval_every=every)
+    steps, least = [], [1]
+    for name, process in {**task.learned, **task.methods}.items():
+        if not tuning.search_space(process):
+            continue
+        point = [{"seed": task.search_seeds[0]}]
+        base = (key(), process, task.model, task.spec)
+        (group,) = grids.groups_of(*base, point, federations)
+        steps.append(tuning.local_steps(group, options))
+        rounds = tuning.rounds_of(rule.eta, options)
+        if name in task.learned:  # for a round of learning at least
+            rounds += choice.trainings_of(process)
+        least.append(steps[-1] * rounds)
+    usual = statistics.median_low(steps or [1])
+    usual *= tuning.rounds_of(tuning.NUM_SETTINGS, options)
+    return budgets.ClientSteps(NUM_SEARCH_SEEDS * max(usual, *least))
+
+
+def key() -> core.Key:
+    """Key of all trainings, whose seeds tell them apart."""
+    return jax.random.key(0, impl="threefry2x32")

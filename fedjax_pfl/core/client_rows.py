@@ -103,10 +103,14 @@ def _small_sums(leaf: jax.Array) -> jax.Array:
     """Sums rows `[K, ...]`, scaled not to overflow: finite where the rows are.
 
     One product reads everything once, several times faster on a CPU than testing every
-    value. A row is a matrix in it, since XLA adds up a product of vectors in order.
+    value. A single row is a matrix in it, since XLA adds up a product of vectors in
+    order.
     """
     if jnp.finfo(leaf.dtype).bits < 32:
         leaf = leaf.astype(jnp.float32)
+    if leaf.shape[0] > 1:
+        rows = _matrix(leaf)
+        return dot(rows, jnp.full(rows.shape[1], 2.0**-64, rows.dtype))
     shape = leaf.shape[1:]
     splits = [(math.prod(shape[:k]), math.prod(shape[k:])) for k in range(len(shape))]
     height, width = max(splits, key=min, default=(1, 1))
@@ -145,13 +149,27 @@ def weighted_sum(tree: Any, weights: jax.Array) -> Any:
     Returns:
       Pytree of `[*P]`.
     """
+    used, on_cpu = weights != 0, jax.default_backend() == "cpu"
 
     def sum_leaf(leaf: jax.Array) -> jax.Array:
-        clean = jnp.where(_column(weights != 0, leaf), leaf, 0)
-        w = weights.astype(leaf.dtype)
-        return jnp.tensordot(w, clean, axes=1, precision=lax.Precision.HIGHEST)
+        w, matrix = weights.astype(leaf.dtype), _matrix(leaf)
+        # XLA multiplies a vector and a reshaped matrix number by number on a CPU.
+        if on_cpu and leaf.ndim > 2:
+            total = dot(jnp.stack([w, w]), matrix)[0]
+        else:
+            total = dot(w, matrix)
+        return total.reshape(leaf.shape[1:])
 
-    return jax.tree.map(sum_leaf, tree)
+    def plain(tree: Any) -> Any:
+        return jax.tree.map(sum_leaf, tree)
+
+    def clean(tree: Any) -> Any:
+        return plain(jax.tree.map(lambda x: jnp.where(_column(used, x), x, 0), tree))
+
+    if not on_cpu:
+        return clean(tree)
+    # On a CPU a clean copy takes longer to write than the sum, and is rarely needed.
+    return lax.cond(used.all(), plain, clean, tree)
 
 
 def weighted_mean(tree: Any, weights: jax.Array) -> Any:

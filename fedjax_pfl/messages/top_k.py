@@ -10,6 +10,7 @@ from jax import lax
 
 from fedjax_pfl import core
 from fedjax_pfl.core import struct
+from fedjax_pfl.core.client_rows import dot
 from fedjax_pfl.messages import base
 from fedjax_pfl.messages.encoding import Encoding
 
@@ -31,18 +32,27 @@ def last(order: jax.Array, count: int) -> jax.Array:
     if count == order.size:
         return jnp.ones(order.shape, bool)
     bits = 8 * order.dtype.itemsize - 1
-    limit = _highest(bits, order.dtype, lambda t: (order >= t).sum() >= count)
+    limit = _highest(bits, order.dtype, lambda t: _count(order >= t) >= count)
     is_tie = order == limit
-    room = count - (order > limit).sum()
+    room = count - _count(order > limit)
     place = lax.iota(jnp.int32, order.size)
-    all_fit = is_tie.sum() == room  # mostly: then there is nothing to look for
+    all_fit = _count(is_tie) == room  # mostly: then there is nothing to look for
 
     def fits(end: jax.Array) -> jax.Array:
-        return (is_tie & (place < end)).sum() <= room
+        return _count(is_tie & (place < end)) <= room
 
     bits = order.size.bit_length()
     end = _highest(jnp.where(all_fit, 0, bits), jnp.int32, fits)
     return (order > limit) | (is_tie & (all_fit | (place < end)))
+
+
+def _count(marks: jax.Array) -> jax.Array:
+    """Counts true values `bool[D]`; as a product, which a CPU does many at once."""
+    if marks.size > 2**24:  # of which float32 would lose some
+        return marks.sum(dtype=jnp.int32)
+    return dot(marks.astype(jnp.float32), jnp.ones(marks.size, jnp.float32)).astype(
+        jnp.int32
+    )
 
 
 def _highest(

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -76,6 +77,33 @@ def test_sums_skip_rows_of_weight_zero():
     np.testing.assert_allclose(client_rows.weighted_mean(rows, weights)["x"], [2.5])
     nothing = client_rows.weighted_mean(rows, jnp.zeros(4))
     np.testing.assert_array_equal(nothing["x"], [0.0])
+
+
+@pytest.mark.parametrize("zero", [None, 0])
+def test_sums_of_matrices_are_those_of_numpy(zero):
+    """Whether a row is skipped or none, by itself and as one of a batch."""
+    rng = np.random.default_rng(1)
+    rows = {"a": rng.normal(size=(9, 4, 3)), "b": rng.normal(size=9)}
+    weights = rng.normal(size=9)
+    if zero is not None:
+        weights[zero] = 0
+    expected = {n: np.tensordot(weights, leaf, 1) for n, leaf in rows.items()}
+    if zero is not None:
+        rows["a"][zero] = np.nan
+    rows, weights = jax.tree.map(jnp.asarray, (rows, weights))
+    chex.assert_trees_all_close(
+        client_rows.weighted_sum(rows, weights), expected, atol=1e-12
+    )
+    both = jax.vmap(client_rows.weighted_sum, in_axes=(None, 0))
+    twice = jax.tree.map(lambda x: np.stack([x, 2 * x]), expected)
+    found = both(rows, jnp.stack([weights, 2 * weights]))
+    chex.assert_trees_all_close(found, twice, atol=1e-12)
+
+
+def test_sums_of_squares_are_those_of_numpy():
+    rows = np.random.default_rng(2).normal(size=(5, 2000))
+    found = client_rows.square_sums(jnp.asarray(rows))
+    np.testing.assert_allclose(found, np.square(rows).sum(axis=1), rtol=1e-13)
 
 
 @pytest.mark.parametrize("count", [1, 3, 255, 256, 700])

@@ -234,7 +234,7 @@ def estimate(planned: PlannedGroup, cluster: Cluster) -> Estimate:
     left = sum(each.left(cluster) for each in made)
     data = {id(leaf): leaf for leaf in jax.tree.leaves(_rows_of_data(federation))}
     rows = client_rows.num_bytes((state.rows, data)) // count
-    server = (state.server, state.aggregate, state.optimizer, state.past)
+    server = (state.server, state.aggregate, state.optimizer, state.past, state.draws)
     pools = [part.pool() for part in (federation.train, federation.test)]
     pools.append(federation.validation.pool())
     shared = {id(leaf): leaf for leaf in jax.tree.leaves((server, pools))}

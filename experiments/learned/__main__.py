@@ -58,7 +58,10 @@ def _study(name: str, out: Path) -> None:
     grid = next(
         g for g in experiment.grids if isinstance(g.process.algorithm, fp.Flame)
     )
-    base = (jax.random.key(0, impl="threefry2x32"), grid.process, grid.model, grid.spec)
+    spec = grid.spec
+    if name in page.NUM_WRITERS:
+        spec = dataclasses.replace(spec, num_clients=page.NUM_WRITERS[name])
+    base = (jax.random.key(0, impl="threefry2x32"), grid.process, grid.model, spec)
     rounds = experiment.num_rounds
 
     points = [

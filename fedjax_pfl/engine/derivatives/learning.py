@@ -129,9 +129,7 @@ class Learner(trainer.Differentiated):
         processes, keys, rows, pool = self.start
         values = {}
         for name, like in fields_.taken(processes, self.what.names).items():
-            scale, free, first = (
-                each[name] for each in (self._scales, self._free, self._first)
-            )
+            scale, free, first = self._scales[name], self._free[name], self._first[name]
             # Starts as they are, without the way there and back, also when resumed.
             value = np.where(free == scale.free(first), first, scale.value(free))
             values[name] = jnp.asarray(value[self._start_of], like.dtype)

@@ -179,19 +179,19 @@ def test_layers_learn_values_that_all_clients_and_seeds_share(tmp_path):
     """The last training is that of the best values, and a finished call is read."""
     given = (KEY, fp.FederatedProcess(algorithm=LAYERED["ditto"][0]), MODEL, SPEC)
     options = {"seeds": [0, 1], "num_trainings": 4, "progress": False}
-    places = fp.Checkpoints(tmp_path, min_seconds=0)
-    learned = fp.learn_per_layer(*given, "algorithm.lam", 5, **options)
-    for _ in range(2):
-        again = fp.learn_per_layer(
-            *given, "algorithm.lam", 5, checkpoints=places, **options
-        )
-        np.testing.assert_array_equal(again.values, learned.values)
-        np.testing.assert_array_equal(again.steps, learned.steps)
+    options["checkpoints"] = fp.Checkpoints(tmp_path, min_seconds=0)
+    learned, again = (
+        fp.learn_per_layer(*given, "algorithm.lam", 5, **options) for _ in range(2)
+    )
+    np.testing.assert_array_equal(again.values, learned.values)
+    np.testing.assert_array_equal(again.steps, learned.steps)
     assert learned.steps.shape == (4,) and learned.steps.min() < learned.steps[0]
     assert len({*learned.values}) == 4
     own = learned.process.per_client["algorithm.lam"]
     np.testing.assert_array_equal(own, np.tile(learned.values, (5, 1)))
-    result = fp.grid(KEY, learned.process, MODEL, SPEC, {"seed": [0, 1]}, 5)
+    result = fp.grid(
+        *(KEY, learned.process, MODEL, SPEC, {"seed": [0, 1]}, 5), progress=False
+    )
     for found in (result, learned.result):
         (group,) = found.groups
         model, column = group.models.index("personal"), group.data.index("validation")

@@ -38,7 +38,7 @@ def _blocks(rows: int, columns: int) -> tuple[int, int]:
 
 
 def _sum(
-    shape: tuple[int, int], of_block: Callable[[Any, int], jax.Array]
+    shape: tuple[int, ...], of_block: Callable[[Any, int], jax.Array]
 ) -> jax.Array:
     """Sums `of_block(first column, width)` over blocks of the columns of `[K, D]`."""
     width, blocks = _blocks(*shape)

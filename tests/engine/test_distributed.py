@@ -57,6 +57,10 @@ def test_two_processes_equal_one(tmp_path):
         assert "finished on 4 devices of 2 processes" in text
         here, everywhere = map(int, re.search(r"rows: (\d+) .* (\d+)", text).groups())
         assert 2 * here == everywhere > 0
+        here, everywhere = map(
+            int, re.search(r"examples: (\d+) of (\d+)", text).groups()
+        )
+        assert 2 * here == everywhere > 0
     (text,) = outputs([start(1, 0, 0, 4, tmp_path / "one.npz")])
     assert "finished on 4 devices of 1 processes" in text, text
     with np.load(tmp_path / "one.npz") as one:

@@ -183,4 +183,4 @@ def _forget_compiled_programs():
 
     yield
     if next(_finished) % 20 == 0:
-        programs.forget_if_many()
+        programs.forget_if_needed()

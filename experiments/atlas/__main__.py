@@ -1,7 +1,8 @@
 """Keeps what a page needs of a sweep: `python -m experiments.atlas DIR`.
 
 Writes `results/atlas/<preset>.csv`, a row per training and model of its honest
-clients. The page `docs/atlas.md` is made of it by `python -m experiments.cards`.
+clients, or, of `atlas_silo`, of the model that silos take home. The page
+`docs/atlas.md` is made of it by `python -m experiments.cards`.
 """
 
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Annotated
 import pandas as pd
 import typer
 
+from experiments.atlas import silo
 from fedjax_pfl import results
 from fedjax_pfl.command import cli, run_folder
 from fedjax_pfl.core import checks
@@ -49,7 +51,8 @@ def _keep(directory: Path, out: Path) -> None:
     name = run_folder.read(directory).preset
     if name is None or not name.startswith("atlas_"):
         raise checks.InputError(f"Expected a sweep of atlas_*, got one of {name!r}.")
-    rows = rows_of(results.Result.load(directory))
+    read = silo.rows_of if name == silo.NAME else rows_of
+    rows = read(results.Result.load(directory))
     out.mkdir(parents=True, exist_ok=True)
     plain_files.write_text(out / f"{name}.csv", rows.to_csv(index=False))
     print(f"Table: {out / f'{name}.csv'}")

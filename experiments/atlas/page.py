@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
+from experiments.atlas import silo
 from fedjax_pfl.figures import drawing
 from fedjax_pfl.results import paired
 
@@ -181,7 +182,7 @@ def render(folder: Path) -> tuple[str, dict[str, Figure]]:
     """Renders the page from the tables of a folder.
 
     Args:
-      folder: with `<preset>.csv`.
+      folder: with `<preset>.csv`, of which some may be missing.
 
     Returns:
       The page, and its figures by name.
@@ -198,8 +199,14 @@ def render(folder: Path) -> tuple[str, dict[str, Figure]]:
     ]
     figures = {}
     for name, title in _TITLES.items():
+        if not (folder / f"{name}.csv").exists():
+            continue
         rows = pd.read_csv(folder / f"{name}.csv", keep_default_na=False)
         rows["epsilon"] = pd.to_numeric(rows["epsilon"])
         figures[name] = _figure(rows)
         blocks += _section(rows, name, title)
+    if (table := folder / f"{silo.NAME}.csv").exists():
+        rows = pd.read_csv(table)
+        figures[silo.NAME] = silo.figure(rows)
+        blocks += silo.section(rows, f"{_FIGURES}/{silo.NAME}.svg")
     return "\n\n".join(blocks) + "\n", figures

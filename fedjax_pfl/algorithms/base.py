@@ -46,7 +46,8 @@ class SingleExchange:
         of them leaves it but their aggregate; else None, and noise cannot make the
         method private.
       uploads_through: name of the solver through which alone messages see examples, so
-        that a `PrivateSGD` there makes them private; else None.
+        that a `PrivateSGD` there makes them private; of `Local`, which sends nothing,
+        through which its models do; else None.
     """
 
     aggregate_over: str = "cohort"

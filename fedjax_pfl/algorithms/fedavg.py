@@ -91,6 +91,7 @@ class Local(base.SingleExchange):
 
     aggregates = False  # nothing is sent
     shares_statistics = False
+    uploads_through = "local"
 
     def first(self, params: Any):
         """Copies one network to all clients."""

@@ -152,6 +152,7 @@ TRANSFORMS = Registry(
     adaptive_clip="AdaptiveClip",
     gaussian_noise="GaussianNoise",
     tree_noise="TreeNoise",
+    banded_noise="BandedNoise",
     top_k="TopK",
     random_k="RandomK",
     qsgd="QSGD",

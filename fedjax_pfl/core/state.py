@@ -52,6 +52,8 @@ class State:
         never sent.
       clip: `[]` norm to which messages of this round are clipped, where it adapts, or
         None.
+      draws: what the server's noise keeps of earlier rounds for later ones, without a
+        client axis, or None.
     """
 
     server: Any
@@ -71,6 +73,7 @@ class State:
     statistics: Any = None
     client_statistics: Any = None
     clip: Any = None
+    draws: Any = None
 
     @property
     def rows(self) -> dict[str, Any]:

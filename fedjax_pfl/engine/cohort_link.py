@@ -585,7 +585,7 @@ class CohortLink:
         """Aggregates over the cohort or over all, and the aggregator's info."""
         if state.aggregate is not None:
             count = self.population.num_clients
-            return self._noisy(state.aggregate, count), {}
+            return self._noisy(state, state.aggregate, count), {}
         key = core.stream_key(self.key, core.Stream.AGGREGATION, self.ctx.round)
         messages, weights = received.message, received.weight
         if self.aggregate_over == "all":
@@ -604,7 +604,7 @@ class CohortLink:
                     lambda x, r: r + size / expected * (x - r), mean, reference
                 )
                 size = expected
-            return self._noisy(mean, size), info
+            return self._noisy(state, mean, size), info
         messages, weights = self._noisy_rows(messages), jnp.ones_like(weights)
         return self.aggregator(key, messages, weights, reference)
 
@@ -621,13 +621,13 @@ class CohortLink:
         """Returns the key of a round's noise."""
         return self._threefry(core.Stream.NOISE, round)
 
-    def _noisy(self, mean: Any, count: int | float) -> Any:
+    def _noisy(self, state: core.State, mean: Any, count: int | float) -> Any:
         """Adds noise to a mean over `count` clients, where there is some."""
         noise = self.noise
         if noise is None:
             return mean
-        scale = self._clip / count
-        return noise.in_round(self._noise_key, self.ctx.round, self.period, mean, scale)
+        scale, of_round = self._clip / count, (self.ctx.round, self.period, state.draws)
+        return noise.in_round(self._noise_key, *of_round, mean, scale)
 
     @property
     def _clip(self) -> Any:

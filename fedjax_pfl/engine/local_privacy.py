@@ -14,7 +14,10 @@ __all__ = ["Spending", "check", "local_epsilons", "solver_of"]
 
 
 def solver_of(process: Any) -> PrivateSGD | None:
-    """Returns the private solver that all messages of a process come from, or None."""
+    """Returns the private solver that all a client hands out comes from, or None.
+
+    It hands out its messages, and in `Local`, which has none, its model.
+    """
     name = getattr(process.algorithm, "uploads_through", None)
     solver = None if name is None else getattr(process.algorithm, name)
     return solver if isinstance(solver, PrivateSGD) else None
@@ -36,7 +39,8 @@ def check(process: Any) -> None:
         raise checks.InputError(
             "Expected PrivateSGD as `local` of a method whose messages see examples"
             " through that solver alone, which FedAvg, FedProx, FedPer, Ditto and Flame"
-            f" are, got it as {' and '.join(found)} of {type(method).__name__}."
+            " are, or of Local, got it as"
+            f" {' and '.join(found)} of {type(method).__name__}."
         )
     if found:
         accounting.check_installed()
@@ -47,7 +51,9 @@ def local_epsilons(
 ) -> np.ndarray:
     """Computes what clients' messages reveal of single examples.
 
-    Neighbors are data sets of one client of which one example is replaced.
+    Neighbors are data sets of one client of which one example is replaced. In `Local`,
+    which sends nothing, it is what a client's model reveals to who may see or use it;
+    so do personal models that the same solver trains, FLAME's and those of FedPer.
 
     Args:
       process: one whose `local` is a `PrivateSGD` with concrete numbers.

@@ -12,13 +12,21 @@ from fedjax_pfl.local import CyclicCohorts, PoissonCohort
 from fedjax_pfl.local.participation import AllClients, UniformCohort
 from fedjax_pfl.messages import (
     AdaptiveClip,
+    BandedNoise,
     ClipNorm,
     ServerNoise,
     TreeNoise,
     accounting,
 )
 
-__all__ = ["adaptive_clip", "check", "epsilons", "first_clip", "noise_of"]
+__all__ = [
+    "adaptive_clip",
+    "check",
+    "check_bands",
+    "epsilons",
+    "first_clip",
+    "noise_of",
+]
 
 _CLIPS = (ClipNorm, AdaptiveClip)
 _KNOWN = (AllClients, UniformCohort, PoissonCohort, CyclicCohorts)
@@ -108,9 +116,9 @@ def _check_rule(process: Any, noise: ServerNoise) -> None:
             f"Expected an aggregator that sees messages, to clip them, got {name}."
         )
     is_mean = rule.incremental == "uniform"
-    if not is_mean and isinstance(noise, TreeNoise):
+    if not is_mean and noise.over_rounds:
         raise checks.InputError(
-            "Expected aggregator=Mean() under TreeNoise, which is noise in sums over"
+            f"Expected aggregator=Mean() under {under}, which is noise in sums over"
             f" rounds, got {name}."
         )
     if not is_mean and isinstance(process.participation, PoissonCohort):
@@ -126,17 +134,17 @@ def _check_participation(process: Any, noise: ServerNoise) -> None:
     method, is_cohort = type(process.algorithm).__name__, True
     if process.algorithm.aggregate_over == "all":
         is_cohort = False
-    if isinstance(noise, TreeNoise) and (kind is not CyclicCohorts or not is_cohort):
+    if noise.over_rounds and (kind is not CyclicCohorts or not is_cohort):
         found = kind.__name__ if is_cohort else f"{method}, which takes those of all"
         raise checks.InputError(
-            "Expected CyclicCohorts under TreeNoise, and a method that aggregates the"
-            " messages of the cohort, so that a client is in one round of every tree,"
-            f" got {found}."
+            f"Expected CyclicCohorts under {under}, and a method that aggregates the"
+            " messages of the cohort, so that rounds of a client are far apart, got"
+            f" {found}."
         )
-    if isinstance(noise, TreeNoise) and adaptive_clip(process) is not None:
+    if noise.over_rounds and adaptive_clip(process) is not None:
         raise checks.InputError(
-            "Expected ClipNorm under TreeNoise, whose trees have one clip, got"
-            " AdaptiveClip."
+            f"Expected ClipNorm under {under}, whose sums over rounds have one clip,"
+            " got AdaptiveClip."
         )
     if not isinstance(process.participation, _KNOWN):
         raise checks.InputError(
@@ -153,6 +161,28 @@ def _check_participation(process: Any, noise: ServerNoise) -> None:
         raise checks.InputError(
             f"Expected ClipNorm under {under} with {method}, which aggregates messages"
             " of earlier rounds, too, got AdaptiveClip."
+        )
+
+
+def check_bands(process: Any, num_clients: int) -> None:
+    """Refuses noise over more rounds than lie between two of a client.
+
+    Args:
+      process: a checked one.
+      num_clients: N.
+
+    Raises:
+      InputError: in one sentence.
+    """
+    noise = noise_of(process)
+    if not isinstance(noise, BandedNoise):
+        return
+    separation = process.participation.separation(num_clients)
+    if noise.bands > separation:
+        raise checks.InputError(
+            f"Expected bands of BandedNoise to be at most {separation}, the rounds in a"
+            " row of which CyclicCohorts puts no client into two, got"
+            f" bands={noise.bands}."
         )
 
 
@@ -179,6 +209,11 @@ def epsilons(process: Any, num_clients: int, num_rounds: int) -> np.ndarray:
         period = who.separation(num_clients)
         counts = accounting.tree_participations(period, num_rounds)
         return accounting.gaussian_epsilons(multiplier, delta, counts)
+    if isinstance(noise, BandedNoise):
+        squares = accounting.banded_squares(
+            noise.strategy, cohort, num_clients, num_rounds
+        )
+        return accounting.gaussian_epsilons(multiplier, delta, squares)
     if isinstance(who, CyclicCohorts):
         counts = accounting.cyclic_participations(cohort, num_clients, num_rounds)
         return accounting.gaussian_epsilons(multiplier, delta, counts)

@@ -15,6 +15,7 @@ from fedjax_pfl.core import (
     client_rows,
     columns,
     divided_examples,
+    randomness,
     sharding,
     statistics,
     struct,
@@ -258,6 +259,7 @@ class FederatedProcess:
         self._check_server_optimizer()
         self._check_values(num_clients)
         privacy.check(self)
+        privacy.check_bands(self, num_clients)
         local_privacy.check(self)
         self.algorithm.check_cohort(size)
         if not self.algorithm.aggregates:
@@ -310,6 +312,7 @@ class FederatedProcess:
             statistics=constants.shared_statistics,
             client_statistics=constants.statistics,
             clip=privacy.first_clip(self),
+            draws=self.first_draws(server),
         )
 
     def with_first_kept(
@@ -367,6 +370,24 @@ class FederatedProcess:
         if not jax.tree.leaves(rows):
             return None
         return client_rows.broadcast(rows, num_clients)
+
+    def first_draws(self, server: Any) -> Any:
+        """Returns what noise over rounds keeps before the first round, or None.
+
+        Args:
+          server: first state of the server.
+
+        Returns:
+          Pytree of `[b, *P]`.
+        """
+        noise = privacy.noise_of(self)
+        return noise and noise.first_draws(self.algorithm.reference(server))
+
+    def _next_draws(self, state: core.State) -> Any:
+        """Returns what noise over rounds keeps, with the round's own."""
+        noise: Any = privacy.noise_of(self)
+        key = core.stream_key(state.key, core.Stream.NOISE, state.round)
+        return noise.next_draws(randomness.noise_key(key), state.round, state.draws)
 
     def first_steps(self, num_clients: int) -> jax.Array | None:
         """Returns the clients' local steps so far, none, where a schedule asks."""
@@ -434,6 +455,8 @@ class FederatedProcess:
             work = dataclasses.replace(work, steps=steps)
         if state.past is not None:
             state = dataclasses.replace(state, past=_remembered(state))
+        if state.draws is not None:
+            state = dataclasses.replace(state, draws=self._next_draws(state))
         federation = kept.with_kept(state, model, federation)
         train = federation.train
         if members is None and cohort.shape[0] < population.num_clients:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import jax
 
-__all__ = ["Name", "Programs", "forget_if_many"]
+from fedjax_pfl.engine import cost
+
+__all__ = ["Name", "Programs", "forget_if_needed"]
 
 Name = tuple[str, ...]
 """Name of a program; an evaluation's is followed by the data."""
@@ -75,18 +77,31 @@ class Programs:
         return done
 
 
-def forget_if_many() -> None:
-    """Drops all compiled programs where they have used half of what Linux allows.
+def forget_if_needed() -> None:
+    """Drops all compiled programs where they have used half of what there is.
 
     On a CPU each program maps memory hundreds of times, of which a process may have
-    some 65,000: without this, XLA kills a process of about 50 groups.
+    some 65,000: without this, XLA kills a process of about 50 groups. What JAX keeps of
+    a group, besides, are up to hundreds of megabytes.
     """
+    if _has_many_maps() or _has_half_of_memory():
+        jax.clear_caches()
+        gc.collect()
+
+
+def _has_many_maps() -> bool:
+    """Tells whether the process has half of the maps that Linux allows."""
     try:
         allowed = int(_LIMIT.read_text())
         with open("/proc/self/maps", "rb") as maps:
-            used = sum(1 for _ in maps)
+            return 2 * sum(1 for _ in maps) > allowed
     except OSError:  # another system, without the limit
-        return
-    if 2 * used > allowed:
-        jax.clear_caches()
-        gc.collect()
+        return False
+
+
+def _has_half_of_memory() -> bool:
+    """Tells whether the process has more of the host's memory than is left."""
+    import psutil  # only where a training begins
+
+    left = cost.available_bytes(host=True)
+    return left is not None and psutil.Process().memory_info().rss > left

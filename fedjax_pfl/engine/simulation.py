@@ -204,7 +204,7 @@ def run_groups(
 def forget_programs() -> None:
     """Drops compiled programs after a group, if there are many; looks now and then."""
     if next(_finished) % _LOOK_EVERY == 0:
-        programs.forget_if_many()
+        programs.forget_if_needed()
 
 
 def check_groups(

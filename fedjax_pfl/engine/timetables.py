@@ -104,17 +104,28 @@ def charges(
       key: `[]` key of the training.
 
     Returns:
-      The charges. A solver that ends by a tolerance is charged its most steps.
+      The charges. A solver that ends by a tolerance is charged its most steps, and a
+      search its most trials, each a third of a gradient: no duration depends on
+      weights.
 
     Raises:
       InputError: if the method does not count its clients' work.
     """
-    process = dataclasses.replace(
-        process, participation=participations.AllClients(), attack=None, aggregator=None
+    method, search = process.algorithm, getattr(process.algorithm, "search", None)
+    name = _ends_by_tolerance(method)
+    if name is not None:  # a step of each tells how often a round solves
+        once = dataclasses.replace(getattr(method, name), max_steps=1, tolerance=0.0)
+        method = dataclasses.replace(method, **{name: once})
+    counting = dataclasses.replace(
+        process,
+        algorithm=method,
+        participation=participations.AllClients(),
+        attack=None,
+        aggregator=None,
     )
-    process = struct.as_arrays(process, jnp.zeros(()).dtype)
+    counting = struct.as_arrays(counting, jnp.zeros(()).dtype)
     # Only the counts are computed: what the steps lead to is left out by the compiler.
-    counted = _counted(model, process, key, federation)
+    counted = _counted(model, counting, key, federation)
     if counted is None:
         raise checks.InputError(
             "Expected a method that counts its local work in virtual time, got"
@@ -126,23 +137,53 @@ def charges(
             "Expected a method whose clients train on their devices in virtual time,"
             f" got {type(process.algorithm).__name__}, which trains on a server."
         )
-    solver = getattr(process.algorithm, "local", None)
-    if isinstance(solver, ToTolerance):
-        steps = np.full(len(steps), float(solver.max_steps))
-        examples = (steps + 1) * np.asarray(federation.train.num_examples)
-    sent = (float(byte_counts.total(words)) for words in counted[2:])
+    own = np.asarray(federation.train.num_examples, float)
+    if name is not None:
+        solves = steps.max()
+        most = getattr(process.algorithm, name).max_steps
+        steps = np.full(len(steps), solves * most)
+        examples = (steps + solves) * own
+    sent = (float(byte_counts.total(words)) for words in counted[2:4])
     up, down = (value / federation.num_clients for value in sent)
+    if search is not None:
+        dtype, trials = counted[4].dtype, search.most_trials(counted[4].dtype)
+        examples = examples + trials * own / 3  # no way back, which takes two thirds
+        up += (trials - int(counted[5])) * dtype.itemsize  # a loss of each
     return Charges(examples=examples, steps=steps, up=up, down=down)
+
+
+def _ends_by_tolerance(method: Any) -> str | None:
+    """Returns the field of a method's solver that ends by a tolerance, or None.
+
+    Raises:
+      InputError: if it is one of several solvers, whose lengths are not known apart.
+    """
+    names = [f.name for f in dataclasses.fields(method) if f.name != "fine_tune"]
+    solvers = {n: getattr(method, n) for n in names}
+    solvers = {n: s for n, s in solvers.items() if hasattr(s, "solve")}
+    found = [n for n, s in solvers.items() if isinstance(s, ToTolerance)]
+    if found and len(solvers) > 1:
+        raise checks.InputError(
+            "Expected ToTolerance as the only solver of a method in virtual time, where"
+            f" it is charged its most steps, got it as {' and '.join(found)} of"
+            f" {type(method).__name__} beside others."
+        )
+    return found[0] if found else None
 
 
 @functools.partial(jax.jit, static_argnames="model")
 def _counted(
     model: Any, process: FederatedProcess, key: core.Key, federation: core.Federation
-) -> tuple[jax.Array, ...] | None:
-    """Counts examples `[N]` and steps `[N]`, and what all clients send and receive."""
+) -> tuple[Any, ...] | None:
+    """Counts examples `[N]`, steps `[N]`, bytes up and down, and a search's trials.
+
+    In front of these stand the losses that it compares, None without a search.
+    """
     state = process.init(key, model, federation)
     info = process.round(state, model, federation)[1]
     names = ("gradient_evaluations", "client_steps")
     if any(name not in info.client for name in names):
         return None
-    return (*(info.client[n] for n in names), info.bytes_up, info.bytes_down)
+    sent = info.bytes_up, info.bytes_down
+    trials = info.client.get("loss"), info.server.get("trials")
+    return (*(info.client[n] for n in names), *sent, *trials)

@@ -252,7 +252,7 @@ def estimate(planned: PlannedGroup, cluster: Cluster) -> Estimate:
     left = sum(each.left(cluster) for each in made)
     data = {id(leaf): leaf for leaf in jax.tree.leaves(_rows_of_data(federation))}
     rows = client_rows.num_bytes((state.rows, data)) // count
-    server = (state.server, state.aggregate, state.optimizer, state.past)
+    server = (state.server, state.aggregate, state.optimizer, state.past, state.draws)
     shared = {
         id(leaf): leaf for leaf in jax.tree.leaves((server, _constants(federation)))
     }

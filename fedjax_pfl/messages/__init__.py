@@ -6,6 +6,7 @@ from fedjax_pfl.core import lazy
 
 if TYPE_CHECKING:
     from fedjax_pfl.messages.adaptive_clip import AdaptiveClip as AdaptiveClip
+    from fedjax_pfl.messages.banded_noise import BandedNoise as BandedNoise
     from fedjax_pfl.messages.clip_norm import ClipNorm as ClipNorm
     from fedjax_pfl.messages.encoding import Encoding as Encoding
     from fedjax_pfl.messages.gaussian_noise import GaussianNoise as GaussianNoise

@@ -24,6 +24,7 @@ import numpy as np
 from fedjax_pfl.core import checks
 
 __all__ = [
+    "banded_squares",
     "check_installed",
     "cyclic_participations",
     "epsilon_after",
@@ -55,14 +56,15 @@ def check_installed() -> None:
 
 
 def gaussian_epsilons(
-    multiplier: float, delta: float, participations: Sequence[int]
+    multiplier: float, delta: float, participations: Sequence[float]
 ) -> np.ndarray:
     """Computes what rounds have spent whose participants are not drawn.
 
     Args:
       multiplier: z, deviation of the noise in clips, at least 0.
       delta: in (0, 1).
-      participations: `[R]` most sums that one client is in, after 1, ..., R rounds.
+      participations: `[R]` most sums that one client is in, after 1, ..., R rounds; of
+        sums that share their noise, what `banded_squares` counts.
 
     Returns:
       `[R]` epsilon, exact; infinite without noise.
@@ -95,7 +97,7 @@ def epsilons(
 
 @functools.lru_cache(maxsize=2**16)
 def epsilon_after(
-    multiplier: float, delta: float, size: int, population: int, count: int
+    multiplier: float, delta: float, size: int, population: int, count: float
 ) -> float:
     """Computes what noisy sums over uniform samples have spent.
 
@@ -104,7 +106,8 @@ def epsilon_after(
       delta: in (0, 1).
       size: members of a sample, drawn without replacement.
       population: of how many.
-      count: number of sums.
+      count: number of sums; where all are in every one, also a part of one, by the
+        square of what it can be moved.
 
     Returns:
       Epsilon; infinite without noise, and 0 without sums.
@@ -248,3 +251,37 @@ def tree_participations(period: int, num_rounds: int) -> list[int]:
         r // period * whole + (r % period).bit_length()
         for r in range(1, num_rounds + 1)
     ]
+
+
+def banded_squares(
+    strategy: np.ndarray, cohort: int, num_clients: int, num_rounds: int
+) -> list[float]:
+    """Computes how far a client moves what banded noise hides, when cohorts take turns.
+
+    With a client in rounds `t_1, t_2, ...`, of which no two are closer than the bands,
+    the columns `t_1, t_2, ...` of the strategy's matrix have no row in common: squares
+    of their norms add up. After R rounds a column has R rows. The first client of all
+    is in its m-th round no later than any other, and so moves the most.
+
+    Args:
+      strategy: `[b]`, b at most `floor(N / K)`.
+      cohort: K.
+      num_clients: N.
+      num_rounds: R.
+
+    Returns:
+      `[R]` squared sensitivities after 1, ..., R rounds, in squares of two clips: as
+      many as the rounds that a client is in, where the strategy has norm 1.
+
+    Example:
+      >>> squares = banded_squares(np.array([0.6, 0.8]), 1, 2, 4)
+      >>> [round(square, 9) for square in squares]
+      [0.36, 1.0, 1.36, 2.0]
+    """
+    column = np.zeros(num_rounds)
+    column[: len(strategy)] = np.square(strategy)[:num_rounds]
+    grown, total = np.cumsum(column), np.zeros(num_rounds)
+    turns = -(-num_rounds * cohort // num_clients)
+    for first in (turn * num_clients // cohort for turn in range(turns)):
+        total[first:] += grown[: num_rounds - first]
+    return total.tolist()

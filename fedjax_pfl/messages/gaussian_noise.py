@@ -41,7 +41,13 @@ class GaussianNoise(ServerNoise):
         return randomness.plus_gaussian(key, tree, self.multiplier * scale)
 
     def in_round(
-        self, key_of: KeyOf, round: jax.Array, period: int | None, tree: Any, scale: Any
+        self,
+        key_of: KeyOf,
+        round: jax.Array,
+        period: int | None,
+        draws: None,
+        tree: Any,
+        scale: Any,
     ) -> Any:
         """Adds noise that belongs to the round; see `ServerNoise.in_round`."""
         return self.add(key_of(round), tree, scale)

@@ -1,7 +1,7 @@
 """Base of the server's Gaussian noise, for differential privacy of clients."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 
@@ -23,10 +23,13 @@ class ServerNoise:
       multiplier: `[]` z, deviation of a draw in clips, at least 0; without noise
         epsilon is infinite.
       delta: `[]` for which epsilon is reported, in (0, 1).
+      over_rounds: whether draws of several rounds are correlated, so that the guarantee
+        is one of sums over rounds.
     """
 
     multiplier: Any = struct.traced_field(default=1.0, at_least=0)
     delta: Any = struct.traced_field(default=1e-5, above=0, below=1)
+    over_rounds: ClassVar[bool] = False
 
     def init(self, message: Any) -> None:
         """Returns None: nothing is remembered."""
@@ -47,8 +50,32 @@ class ServerNoise:
         """Returns the encoding."""
         return before
 
+    def first_draws(self, message: Any) -> Any:
+        """Returns draws `[b, *P]` that rounds keep for later ones, or None.
+
+        Args:
+          message: pytree like a message, `[*P]`.
+        """
+        return None
+
+    def next_draws(self, key: core.Key, round: jax.Array, draws: Any) -> Any:
+        """Returns the draws that are kept, with those of a round.
+
+        Args:
+          key: `[]` key of the round.
+          round: `int32[]`.
+          draws: of the rounds before.
+        """
+        return draws
+
     def in_round(
-        self, key_of: KeyOf, round: jax.Array, period: int | None, tree: Any, scale: Any
+        self,
+        key_of: KeyOf,
+        round: jax.Array,
+        period: int | None,
+        draws: Any,
+        tree: Any,
+        scale: Any,
     ) -> Any:
         """Adds a round's noise to a sum or a mean.
 
@@ -56,6 +83,7 @@ class ServerNoise:
           key_of: key of every round.
           round: `int32[]`.
           period: rounds in a row of which no client has two, or None.
+          draws: of `next_draws`, the round's among them, or None.
           tree: pytree of `[*P]`.
           scale: `[]` the clip c, or `c / n` for a mean of n.
 

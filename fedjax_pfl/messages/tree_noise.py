@@ -1,6 +1,6 @@
 """Noise of the server that is correlated over rounds, from binary trees."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 from jax import lax
@@ -33,8 +33,16 @@ class TreeNoise(ServerNoise):
     (Deep) Learning without Sampling or Shuffling".
     """
 
+    over_rounds: ClassVar[bool] = True
+
     def in_round(
-        self, key_of: KeyOf, round: jax.Array, period: int | None, tree: Any, scale: Any
+        self,
+        key_of: KeyOf,
+        round: jax.Array,
+        period: int | None,
+        draws: None,
+        tree: Any,
+        scale: Any,
     ) -> Any:
         """Adds the change of the noise in the tree's sum; see `ServerNoise.in_round`.
 

@@ -148,8 +148,10 @@ _OF_CLIENTS = (
 )
 _OF_EXAMPLES = (
     "Differential privacy of an example, one in place of another of the same client, of"
-    " everything that this client sends in all rounds; of the client of which most is"
-    " revealed. Every training is accounted for alone."
+    " everything that this client sends in all rounds, or, where it trains alone, of"
+    " its model; of the client of which most is revealed. Every training is accounted"
+    " for alone: not several seeds, nor what was chosen by comparing trainings or on"
+    " validation data."
 )
 
 

@@ -4,11 +4,14 @@ import dataclasses
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import fedjax_pfl as fp
 from fedjax_pfl import core
+from fedjax_pfl.algorithms import common_descent
+from fedjax_pfl.algorithms.common_descent import direction
 from fedjax_pfl.core import byte_counts, checks
 from fedjax_pfl.core.timetable import Charges
 from fedjax_pfl.engine import timetables
@@ -396,6 +399,35 @@ def test_a_solver_that_ends_by_a_tolerance_is_charged_its_most_steps():
     found = timetables.charges(process, model(), federation(), KEY)
     np.testing.assert_array_equal(found.steps, 7)
     np.testing.assert_array_equal(found.examples, 8 * np.array(COUNTS))
+
+
+def test_every_solve_that_ends_by_a_tolerance_is_charged():
+    local = ToTolerance(tolerance=1e9, max_steps=7)  # which ends at once
+    twice = process_of(fp.Ditto(local=local), fp.AllClients())
+    found = timetables.charges(twice, model(), federation(), KEY)
+    np.testing.assert_array_equal(found.steps, 14)
+    np.testing.assert_array_equal(found.examples, 16 * np.array(COUNTS))
+    mixed = process_of(fp.Ditto(local=SGD, personal=local), fp.AllClients())
+    with pytest.raises(checks.InputError, match="only solver .* as personal of Ditto"):
+        timetables.charges(mixed, model(), federation(), KEY)
+
+
+def test_a_search_is_charged_its_most_trials():
+    size = sum(x.size for x in jax.tree.leaves(model().init(KEY)))
+    found = []
+    for search in (None, common_descent.Armijo(doublings=2)):
+        process = process_of(
+            fp.FedPG(local=SGD, search=search), fp.UniformCohort(size=3)
+        )
+        found.append(timetables.charges(process, model(), federation(), KEY))
+    plain, searched = found
+    # Steps from 2^s eta down to eta / (2^s sigma), and sigma^-1 as small as it can be.
+    trials = 3 * (searched.examples - plain.examples) / np.array(COUNTS)
+    smallest = direction.threshold(jnp.zeros(()).dtype)
+    most = 2 * 2 + 1 + np.ceil(-np.log2(smallest))
+    np.testing.assert_allclose(trials, most)
+    assert searched.up == plain.up + 8 * most
+    assert searched.down == plain.down + 8 * size
 
 
 def test_charges_are_the_work_of_a_round():

@@ -10,7 +10,7 @@ from typer import testing
 
 import fedjax_pfl as fp
 from experiments.atlas import __main__ as study
-from experiments.atlas import page
+from experiments.atlas import page, silo
 from fedjax_pfl.command import presets
 
 
@@ -104,6 +104,102 @@ def test_rows_are_of_honest_clients_with_their_epsilon():
     who = ~group.malicious[0]
     wanted = group.metrics["accuracy"][0, -1, m, d][who].mean()
     assert noisy["accuracy"].iloc[0] == pytest.approx(wanted, abs=1e-5)
+
+
+def made_silos(gain):
+    """Rows in which mean-regularized models gain `gain` more where there is noise."""
+    rows = []
+    for noise, seed in itertools.product((0.0, 16.0), range(5)):
+        alone = 0.9 - 0.01 * noise + 0.002 * seed
+        near = alone + 0.01 + (gain * (1 + 0.1 * seed) if noise else 0)
+        best = 3.0 if noise else 0.1
+        head = {
+            "multiplier": noise,
+            "seed": seed,
+            "epsilon": 1 / noise if noise else np.inf,
+        }
+        for rate in (0.1, 0.3):
+            chosen = {"rate": rate, "validation": rate}  # the larger one is the best
+            value = alone if rate == 0.3 else 1.0  # on validation data, not on these
+            rows.append(head | chosen | {"method": "Local", "accuracy": value})
+            rows.append(head | chosen | {"method": "FedAvg", "accuracy": value - 0.1})
+            for lam in (0.1, 3.0):
+                score = {"validation": rate + (lam == best)}
+                value = near if lam == best and rate == 0.3 else 1.0
+                rows.append(
+                    head
+                    | chosen
+                    | score
+                    | {"method": "Flame", "lam": lam, "accuracy": value}
+                )
+    return pd.DataFrame(rows)
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize(
+    ("gain", "said"),
+    [(0.05, "It does."), (-0.05, "It does not."), (0.0, "It is open.")],
+)
+def test_silos_say_whether_privacy_makes_federation_worth_more(gain, said, tmp_path):
+    rows = made_silos(gain)
+    helps, one_model, closer = silo.findings(rows)
+    assert f"mean-regularized models: {said}" in helps
+    assert f"a change of {100 * gain * 1.2:+.2f} [" in helps
+    assert "FedAvg: It is open" in one_model and "a change of +0.00" in one_model
+    assert "λ = 0.1 without noise and λ = 3 with the strongest" in closer
+    rows.to_csv(tmp_path / "atlas_silo.csv", index=False)
+    text, figures = page.render(tmp_path)
+    assert list(figures) == ["atlas_silo"] and helps in text
+    assert "| its λ | 0.1 | 3 |" in text and "| model | no noise | ε = 0.062 |" in text
+
+
+@pytest.mark.smoke
+def test_silos_have_the_same_noise_whatever_the_method():
+    solvers, noises = set(), set()
+    for grid in presets.get("atlas_silo").grids:
+        solvers.add(grid.process.algorithm.local)
+        noises.add(grid.axes["algorithm.local.multiplier"])
+    assert len(solvers) == len(noises) == 1
+
+
+@pytest.mark.wide  # three methods with gradients of single examples
+def test_rows_of_silos_are_of_the_models_that_they_take_home():
+    pytest.importorskip("dp_accounting")
+    spec = fp.FederationSpec("digits", num_clients=5, validation_fraction=0.2)
+    solver = fp.local.PrivateSGD(multiplier=4.0, delta=1e-2, num_steps=1)
+    axes = {"algorithm.local.multiplier": [0.0, 4.0], "seed": [0, 1]}
+    axes["algorithm.local.learning_rate"] = [0.1]
+    parts = [(fp.Local(local=solver), {}), (fp.FedAvg(local=solver), {})]
+    parts += [(fp.Flame(local=solver), {"algorithm.lam": [0.1, 1.0]})]
+    result = fp.Result.merge(
+        fp.grid(
+            jax.random.key(0),
+            fp.FederatedProcess(algorithm=method),
+            fp.LogisticRegression(),
+            spec,
+            axes | own,
+            num_rounds=1,
+            progress=False,
+        )
+        for method, own in parts
+    )
+    rows = silo.rows_of(result)
+    assert rows["method"].value_counts().to_dict() == {
+        "Local": 4,
+        "FedAvg": 4,
+        "Flame": 8,
+    }
+    spent = sorted(result.local_privacy()["epsilon"])
+    np.testing.assert_allclose(sorted(rows["epsilon"]), spent, atol=1e-4)
+    assert (np.isinf(rows["epsilon"]) == (rows["multiplier"] == 0)).all()
+    group = result.groups[2]
+    m = group.models.index("personal")
+    wanted = {d: group.data.index(d) for d in ("test", "validation")}
+    last = group.metrics["accuracy"][:, -1, m].mean(axis=-1)
+    flame = rows[rows["method"] == "Flame"]
+    for column, data in (("accuracy", "test"), ("validation", "validation")):
+        found = sorted(last[:, wanted[data]])
+        np.testing.assert_allclose(sorted(flame[column]), found, atol=1e-5)
 
 
 def test_other_results_are_refused(tmp_path):

@@ -1,6 +1,7 @@
 """DP-SGD inside clients: clipped gradients of examples, noise, and epsilon."""
 
 import dataclasses
+import math
 
 import jax
 import numpy as np
@@ -142,6 +143,63 @@ def test_every_client_is_accounted_for_by_its_examples_and_rounds():
     np.testing.assert_allclose(found, [*expected, 0, 0])
 
 
+def test_guessing_an_example_stays_below_what_epsilon_allows():
+    """Of a client that trains alone, by the model that it ends with."""
+    pytest.importorskip("dp_accounting")
+    z, delta, seeds, steps, rate = 6.0, 0.02, 4000, 4, 0.01
+    x = np.array([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]])
+
+    def make(multiplier):
+        local = dataclasses.replace(
+            solver(multiplier, steps), learning_rate=rate, delta=delta
+        )
+        return fp.FederatedProcess(algorithm=fp.Local(local=local))
+
+    def ended(multiplier, target):
+        """Models `[seeds]`, in the direction of the first example."""
+        problem = problems.least_squares([x], [np.array([target, 1.0, 0.0])], "one")
+        whole = make(multiplier)
+        start = problems.first_state(whole, problem)
+
+        def trained(seed):
+            state = dataclasses.replace(start, key=jax.random.key(seed))
+            state, _ = whole.round(state, problem.model, problem.federation)
+            return state.clients["theta"][0, 0]
+
+        return np.sort(jax.jit(jax.vmap(trained))(np.arange(seeds)))
+
+    (epsilon,) = engine.local_epsilons(make(z), np.array([3]), np.array([1]))
+    assert epsilon == accounting.epsilon_after(z, delta, 3, 3, steps)
+
+    def advantage(multiplier):
+        """Sampled `max_t P(T > t | first) - e^epsilon P(T > t | second)`."""
+        first, second = (ended(multiplier, target) for target in (1e6, -1e6))
+        above = np.arange(seeds, 0, -1) / seeds
+        other = 1 - np.searchsorted(second, first) / seeds
+        return (above - math.exp(epsilon) * other).max()
+
+    # The largest of many correlated errors, each below 0.5 / sqrt(seeds).
+    assert advantage(z) <= delta + 5 * 0.5 / math.sqrt(seeds) < advantage(0.0)
+
+
+def test_who_trains_alone_has_the_epsilon_of_who_sends_the_same_steps():
+    pytest.importorskip("dp_accounting")
+    local = PrivateSGD(multiplier=3.0, delta=1e-3)
+    result = fp.grid(
+        KEY,
+        fp.FederatedProcess(algorithm=fp.Local(local=local)),
+        fp.LogisticRegression(),
+        fp.FederationSpec("digits", num_clients=6),
+        {},
+        num_rounds=2,
+        progress=False,
+    )
+    counts, rounds = result.groups[0].num_train[0], np.full(6, 2)
+    sent = engine.local_epsilons(process(fp.Flame(local=local)), counts, rounds)
+    assert result.local_privacy()["epsilon"].tolist() == [sent.max()]
+    assert result.communication()["bytes_up"].tolist() == [0]
+
+
 def test_histories_have_the_largest_epsilon_of_all_clients():
     pytest.importorskip("dp_accounting")
     local = PrivateSGD(multiplier=3.0, delta=1e-3)
@@ -170,7 +228,7 @@ def test_histories_have_the_largest_epsilon_of_all_clients():
         (lambda: PrivateSGD(delta=1.0), "delta .* below 1, got 1.0"),
         (
             lambda: local_privacy.check(process(fp.FedRep(local=PrivateSGD()))),
-            "that solver alone, .* got it as local of FedRep",
+            "that solver alone, .* or of Local, got it as local of FedRep",
         ),
         (
             lambda: local_privacy.check(

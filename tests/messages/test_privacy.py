@@ -13,6 +13,7 @@ import fedjax_pfl as fp
 from fedjax_pfl import testing
 from fedjax_pfl.core import checks, sharding, struct
 from fedjax_pfl.engine import privacy
+from fedjax_pfl.local import CyclicCohorts, PoissonCohort
 from fedjax_pfl.messages import (
     QSGD,
     ClipNorm,
@@ -56,31 +57,86 @@ def test_messages_are_clipped_to_the_norm_and_others_left_alone(per_layer):
 
 
 VECTORS = private.vectors(6)
-BETWEEN = [(), (TopK(fraction=0.5),), (RandomK(fraction=0.5),), (QSGD(levels=2),)]
-BETWEEN += [(SignScale(),)]
+CLIP, EVERYBODY = ClipNorm(norm=0.7), fp.AllClients()
+FEEDBACK = TopK(fraction=0.5, error_feedback=True)
+BETWEEN = [(TopK(fraction=0.5),), (RandomK(fraction=0.5),), (QSGD(levels=2),)]
+BETWEEN += [(), (SignScale(),), (FEEDBACK, QSGD(levels=2))]
+CASES = [(EVERYBODY, 6, (CLIP, *between), fp.FedAvg) for between in BETWEEN]
+CASES += [
+    (EVERYBODY, 6, (ClipNorm(norm=0.7, per_layer=True),), fp.Scaffold),
+    (EVERYBODY, 6, (CLIP, TopK(fraction=0.5)), fp.Scaffold),
+    (fp.UniformCohort(size=4), 4, (CLIP, FEEDBACK), fp.FedAvg),
+    (PoissonCohort(rate=0.5, capacity=5), 3, (CLIP, QSGD(levels=2)), fp.FedAvg),
+    (CyclicCohorts(size=2), 2, (CLIP,), fp.FedAvg),
+]
 
 
-@pytest.mark.parametrize("between", BETWEEN, ids=str)
+def with_malicious(problem, client):
+    malicious = jnp.arange(6) == client
+    federation = dataclasses.replace(problem.federation, malicious=malicious)
+    return dataclasses.replace(problem, federation=federation)
+
+
+def first_member(who):
+    """A client that takes part in the first round of seed 0."""
+    key = fp.core.stream_key(jax.random.key(0), fp.core.Stream.PARTICIPATION, 0)
+    rows = who.in_round(key, 6, 0) if hasattr(who, "in_round") else who(key, 6)
+    if hasattr(who, "present"):
+        rows = rows[who.present(key, 6)]
+    return int(rows[0])
+
+
+def released_sum(who, count, transforms, method, vector):
+    """What a round changes the server's state by, times the number of its mean."""
+    problem = with_malicious(problems.waves(dim=6), first_member(who))
+    whole = private.process(
+        *transforms,
+        GaussianNoise(multiplier=0.0),  # which has no part in the sensitivity
+        who=who,
+        algorithm=method(local=SGD),
+        attack=Sends(vector=jnp.asarray(vector)),
+    )
+    states, _, _ = problems.run(whole, problem, 1)
+    server = jax.tree.leaves(states.server)
+    return count * np.concatenate([leaf[1] - leaf[0] for leaf in server])
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
 @hypothesis.settings(deadline=None, max_examples=15)
 @hypothesis.given(VECTORS, VECTORS)
-def test_one_client_moves_the_sum_by_two_clips_at_most(between, first, second):
-    problem, norm = problems.waves(dim=6), 0.7
-    malicious = jnp.arange(6) == 2
-    federation = dataclasses.replace(problem.federation, malicious=malicious)
-    problem = dataclasses.replace(problem, federation=federation)
-    released = []
+def test_one_client_moves_the_sum_by_two_clips_at_most(case, first, second):
+    moved = released_sum(*case, first) - released_sum(*case, second)
+    assert np.linalg.norm(moved) <= 2 * 0.7 * (1 + 1e-12)
+
+
+def test_two_clips_are_reached():
+    case = (EVERYBODY, 6, (CLIP,), fp.FedAvg)
+    far = 1e6 * np.arange(6.0)
+    moved = np.linalg.norm(released_sum(*case, far) - released_sum(*case, -far))
+    assert moved == pytest.approx(2 * 0.7, rel=1e-5)
+
+
+@hypothesis.settings(deadline=None, max_examples=15)
+@hypothesis.given(VECTORS, VECTORS)
+def test_in_front_of_a_robust_rule_one_message_moves_by_two_clips_at_most(
+    first, second
+):
+    problem, kept = with_malicious(problems.waves(dim=6), 2), []
     for vector in (first, second):
-        # Without noise, which has no part in the sensitivity.
+        flame = fp.Flame(local=SGD, kappa=1.0)  # which keeps what it has received
         whole = process(
-            ClipNorm(norm=norm),
-            *between,
-            GaussianNoise(multiplier=0.0),
+            CLIP,
+            TopK(fraction=0.5),
+            algorithm=flame,
+            aggregator=fp.CoordinateMedian(),
             attack=Sends(vector=jnp.asarray(vector)),
         )
-        states, _, _ = problems.run(whole, problem, 1)
-        released.append(6 * states.server["theta"][1])
-    moved = np.linalg.norm(released[0] - released[1])
-    assert moved <= 2 * norm * (1 + 1e-12)
+        states, infos, _ = problems.run(whole, problem, 1)
+        if infos.num_nonfinite[0]:  # it stays what it was
+            return
+        kept.append(np.asarray(states.messages["theta"][1]))
+    moved = np.linalg.norm(kept[0] - kept[1], axis=1)
+    assert moved[2] <= 2 * 0.7 * (1 + 1e-12) and not moved[np.arange(6) != 2].any()
 
 
 def test_noise_has_the_deviation_of_the_clip_and_belongs_to_the_round():
@@ -313,7 +369,7 @@ def test_methods_say_what_they_release():
     assert found == PRIVATE
 
 
-CLIP, NOISE = ClipNorm(norm=1.0), GaussianNoise(multiplier=1.0)
+NOISE = GaussianNoise(multiplier=1.0)
 
 
 @pytest.mark.parametrize(

@@ -240,7 +240,7 @@ def test_less_noise_is_in_a_sum_than_independent_draws_would_leave():
 
         def add(total, round):
             total = noise.in_round(
-                lambda r: jax.random.fold_in(key, r), round, period, total, scale
+                lambda r: jax.random.fold_in(key, r), round, period, None, total, scale
             )
             return total, total
 
@@ -254,13 +254,17 @@ def test_less_noise_is_in_a_sum_than_independent_draws_would_leave():
 
 
 MEMBERS = [
-    (POISSON, GaussianNoise, 1),
-    (CyclicCohorts(size=2), TreeNoise, 3),
+    (POISSON, GaussianNoise, 1, None),
+    (fp.UniformCohort(size=3), GaussianNoise, 2, None),
+    (fp.AllClients(), GaussianNoise, 1, fp.CoordinateMedian()),
+    (CyclicCohorts(size=2), TreeNoise, 3, None),
 ]
 
 
-@pytest.mark.parametrize(("who", "noise", "rounds"), MEMBERS, ids=str)
-def test_guessing_who_took_part_stays_below_what_epsilon_allows(who, noise, rounds):
+@pytest.mark.parametrize(("who", "noise", "rounds", "rule"), MEMBERS, ids=str)
+def test_guessing_who_took_part_stays_below_what_epsilon_allows(
+    who, noise, rounds, rule
+):
     pytest.importorskip("dp_accounting")
     z, delta, seeds = 4.0, 0.02, 4000
     problem = problems.waves(dim=2)
@@ -272,6 +276,7 @@ def test_guessing_who_took_part_stays_below_what_epsilon_allows(who, noise, roun
             noise(multiplier=multiplier, delta=delta),
             who=who,
             attack=Sends(vector=jnp.array([far, 0.0])),
+            aggregator=rule or fp.aggregators.Mean(),
         )
 
     epsilon = privacy.epsilons(make(z, 0.0), 6, rounds)[-1]

@@ -76,6 +76,13 @@ class Armijo:
         factor = 2.0**self.doublings
         return jnp.where(is_missing, rate, factor * rate), rate / (factor * sigma)
 
+    def most_trials(self, dtype: Any) -> int:
+        """Counts the trials of a search, at most, in floats of a type.
+
+        No direction is shorter than `threshold(dtype)` of the average's norm.
+        """
+        return 2 * self.doublings + 1 + math.ceil(-math.log2(threshold(dtype)))
+
     def __call__(
         self,
         trial: Callable[[jax.Array], jax.Array],
@@ -105,9 +112,8 @@ class Armijo:
         """
         dtype = direction.sigma.dtype
         first, last = self.bounds(rate, direction.sigma, is_missing)
-        # No direction is shorter than this share of the average's norm.
-        most = 2 * self.doublings + 1 + math.ceil(-math.log2(threshold(dtype)))
-        steps = jnp.ldexp(first, -jnp.arange(most, dtype=jnp.int32))
+        numbers = jnp.arange(self.most_trials(dtype), dtype=jnp.int32)
+        steps = jnp.ldexp(first, -numbers)
         count = (steps >= last * (1 - _ROUNDING)).sum(dtype=jnp.int32)
         tests = _Tests(
             need=-self.decrease * jnp.where(present, slopes, 0),

@@ -166,6 +166,7 @@ class Training:
             steps=process.first_steps(population.total.num_clients),
             statistics=process.first_statistics(model, population.pool.train),
             clip=privacy.first_clip(process),
+            draws=process.first_draws(server),
         )
         if process.keeps_mean:
             mean = self._mean_of_all()

@@ -1,0 +1,202 @@
+"""Silos whose examples are private: rows of a sweep, and their part of the page.
+
+Claim: Liu, Hu, Wu, Smith, "On Privacy and Personalization in Cross-Silo Federated
+Learning" (arXiv 2206.07902): the stronger the privacy, the more federation helps, and
+the closer personal models should be to their mean.
+"""
+
+from collections.abc import Sequence
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from fedjax_pfl import results
+from fedjax_pfl.figures import drawing
+from fedjax_pfl.results import paired
+
+__all__ = ["NAME", "best", "figure", "findings", "rows_of", "section"]
+
+NAME = "atlas_silo"
+_FIELDS = {
+    "algorithm": "method",
+    "algorithm.lam": "lam",
+    "algorithm.local.learning_rate": "rate",
+    "algorithm.local.multiplier": "multiplier",
+    "seed": "seed",
+    "model": "model",
+}
+_METHODS = {
+    ("Local", "personal"): "Local",
+    ("FedAvg", "global"): "FedAvg (global)",
+    ("Flame", "personal"): "mean-regularized (personal)",
+}
+_TUNED = ["lam", "rate"]
+
+
+def rows_of(result: results.Result) -> pd.DataFrame:
+    """Returns accuracies of the models that clients take home, in the last round.
+
+    Args:
+      result: of a sweep of `atlas_silo`.
+
+    Returns:
+      A row per training: `accuracy` on own test data, `validation` on own validation
+      data, and `epsilon` of every client's examples, infinite without noise.
+    """
+    table = result.table()
+    chosen = {"population": "all", "metric": "accuracy", "stat": "mean", "when": "last"}
+    for name, value in chosen.items():
+        table = table[table[name] == value]
+    wanted = pd.MultiIndex.from_tuples(_METHODS)
+    is_shown = pd.MultiIndex.from_frame(table[["algorithm", "model"]]).isin(wanted)
+    keys = list(_FIELDS)
+    columns = {"own test": "accuracy", "own validation": "validation"}
+    table = table[is_shown & table["data"].isin(list(columns))]
+    rows = table.pivot_table(
+        index=keys, columns="data", values="value", dropna=False, observed=True
+    )
+    rows = rows.dropna(how="all").reset_index().rename(columns=columns)
+    spent = result.local_privacy()
+    shared = [name for name in keys if name in spent.columns]
+    rows = rows.merge(spent[[*shared, "epsilon"]], on=shared, how="left")
+    names = [*keys, "epsilon", "validation", "accuracy"]
+    rounding = {"accuracy": 5, "validation": 5, "epsilon": 4}
+    return rows[names].rename(columns=_FIELDS).round(rounding)
+
+
+def best(rows: pd.DataFrame, method: str, multiplier: float) -> pd.DataFrame:
+    """Returns a method's rows with the setting that is best on validation data.
+
+    Args:
+      rows: of `rows_of`.
+      method: `Local`, `FedAvg` or `Flame`.
+      multiplier: noise.
+
+    Returns:
+      A row per seed.
+    """
+    own = rows[(rows["method"] == method) & (rows["multiplier"] == multiplier)]
+    settings = own.groupby(_TUNED, dropna=False, sort=False)
+    return max((part for _, part in settings), key=lambda p: p["validation"].mean())
+
+
+def _percent(rows: pd.DataFrame) -> pd.Series:
+    """Returns accuracies in percent by seed."""
+    return 100 * rows.set_index("seed")["accuracy"]
+
+
+def _epsilons(rows: pd.DataFrame) -> dict[float, float]:
+    """Returns epsilon by noise multiplier, without noise first."""
+    found = rows.groupby("multiplier")["epsilon"].max()
+    return {float(z): float(value) for z, value in found.items()}
+
+
+def _heading(multiplier: float, epsilon: float) -> str:
+    return "no noise" if multiplier == 0 else f"ε = {epsilon:.2g}"
+
+
+def _gain(rows: pd.DataFrame, method: str, multiplier: float) -> pd.Series:
+    """Returns what a method gains over training alone, in points by seed."""
+    alone = _percent(best(rows, "Local", multiplier))
+    return _percent(best(rows, method, multiplier)) - alone
+
+
+def _gain_cells(rows: pd.DataFrame, method: str) -> list[str]:
+    """Returns the gains by epsilon, with their intervals."""
+    return [str(paired.of_mean(_gain(rows, method, z))) for z in _epsilons(rows)]
+
+
+def findings(rows: pd.DataFrame) -> list[str]:
+    """Returns what becomes of the claim, with paired intervals."""
+    epsilons = _epsilons(rows)
+    clean, strong = min(epsilons), max(epsilons)
+    words = {"holds": "It does", "does not hold": "It does not"}
+    texts = []
+    for method, name in (("Flame", "mean-regularized models"), ("FedAvg", "FedAvg")):
+        change = paired.interval(
+            _gain(rows, method, strong), _gain(rows, method, clean)
+        )
+        gains = [paired.of_mean(_gain(rows, method, z)) for z in (clean, strong)]
+        texts.append(
+            f"**Does federation help more, the stronger the privacy of examples?** With"
+            f" {name}: {words.get(change.verdict, 'It is open')}. The gain over"
+            f" training alone is {gains[0]} points without noise and {gains[1]} at"
+            f" ε = {epsilons[strong]:.2g}, a change of {change}."
+        )
+    weights = [best(rows, "Flame", z)["lam"].iloc[0] for z in (clean, strong)]
+    texts.append(
+        "**Should models be closer to their mean, the stronger the privacy?** The"
+        f" weight that validation data choose is λ = {weights[0]:g} without noise and"
+        f" λ = {weights[1]:g} with the strongest."
+    )
+    return texts
+
+
+def _table(rows: pd.DataFrame) -> list[str]:
+    """Returns the lines of the table: methods by epsilon."""
+    epsilons = _epsilons(rows)
+    head = ["model", *(_heading(z, e) for z, e in epsilons.items())]
+    lines = [f"| {' | '.join(head)} |", "|---|" + "---:|" * len(epsilons)]
+    for (method, _), label in _METHODS.items():
+        cells = [best(rows, method, z) for z in epsilons]
+        means = [f"{_percent(cell).mean():.1f}" for cell in cells]
+        lines.append(f"| {label} | {' | '.join(means)} |")
+        if method == "Flame":
+            chosen = [f"{cell['lam'].iloc[0]:g}" for cell in cells]
+            lines.append(f"| its λ | {' | '.join(chosen)} |")
+    for method, label in (("FedAvg", "FedAvg"), ("Flame", "mean-regularized")):
+        gains = _gain_cells(rows, method)
+        lines.append(f"| {label} - Local | {' | '.join(gains)} |")
+    return lines
+
+
+def figure(rows: pd.DataFrame) -> Figure:
+    """Draws accuracy against epsilon."""
+    epsilons = _epsilons(rows)
+    drawn = Figure(layout="constrained")
+    drawn.set_size_inches(drawing.WIDTH, 3.0)
+    axes = drawn.subplots()
+    for number, ((method, _), label) in enumerate(_METHODS.items()):
+        values = [_percent(best(rows, method, z)).mean() for z in epsilons]
+        axes.plot(
+            range(len(epsilons)),
+            values,
+            marker=drawing.MARKERS[number],
+            color=drawing.COLORS[number],
+            markersize=4,
+            linewidth=1.2,
+            label=label,
+        )
+    labels = [_heading(z, e) for z, e in epsilons.items()]
+    axes.set_xticks(range(len(labels)), labels, **drawing.TEXT)
+    axes.set_ylabel("accuracy on own test data, %", **drawing.TEXT)
+    drawing.legend(drawn, "the right end has the strongest privacy")
+    return drawn
+
+
+def section(rows: pd.DataFrame, image: str) -> Sequence[str]:
+    """Returns the blocks of the page.
+
+    Args:
+      rows: of `rows_of`.
+      image: path of the figure, as the page names it.
+    """
+    seeds = rows["seed"].nunique()
+    return [
+        "## Silos that protect their examples",
+        f"```sh\npython -m experiments.sweep --preset {NAME} --out {NAME}\n"
+        f"python -m experiments.atlas {NAME}\n```",
+        "Fashion-MNIST in forty silos, by labels. Nobody trusts the server: every"
+        " silo trains by DP-SGD, with the same noise whatever the method, so that"
+        " [epsilon](privacy.md#privacy-of-examples) of one example in place of another"
+        " is the same, too. It is that of everything a silo hands out: its messages"
+        " (FedAvg), its personal model, which is its message (mean-regularized: FLAME"
+        " at κ = 1 with the received centre), or the model that it has trained alone"
+        " (Local), if others are to use that.",
+        f"Accuracy on own test data in percent, means over {seeds} seeds; intervals of"
+        " 95 % are paired by seed. Step sizes and λ are chosen on validation data, for"
+        " every method and epsilon, which is not accounted for.",
+        "\n".join(f"{k}. {text}" for k, text in enumerate(findings(rows), 1)),
+        f"![Accuracy against epsilon]({image})",
+        "\n".join(_table(rows)),
+    ]

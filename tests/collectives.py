@@ -17,13 +17,15 @@ def _num_bytes(shapes):
     return total
 
 
+def results(text):
+    """Pairs of a kind and its result's types and shapes on one device, as text."""
+    found = filter(None, map(_LINE.search, text.splitlines()))
+    return [(match[2], match[1]) for match in found]
+
+
 def collectives(text):
     """Pairs of a kind and the bytes of its result on one device."""
-    return [
-        (match[2], _num_bytes(match[1]))
-        for match in map(_LINE.search, text.splitlines())
-        if match
-    ]
+    return [(kind, _num_bytes(shapes)) for kind, shapes in results(text)]
 
 
 def sent(text, count):

@@ -106,7 +106,7 @@ _COMMANDS = (
     *("command/", "figures/", "project/", "report/"),
     *("experiments/test_bench", "experiments/test_card", "experiments/test_theory_com"),
     *("trust/test_command_lines", "trust/test_processes", "trust/test_signals"),
-    *("trust/test_shared", "trust/test_distributed_command"),
+    *("trust/test_shared", "trust/test_distributed"),
     *("trust/test_code", "trust/test_crafted_folders"),
     *("engine/test_distributed", "engine/test_log_writers", "testing/test_platforms"),
 )

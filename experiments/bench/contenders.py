@@ -149,6 +149,7 @@ class Ours:
     """The package's own driver: compiled segments of rounds, nothing evaluated.
 
     Attributes:
+      planned: the group.
       plan: how the rounds are computed.
       execution: as of `Contender`.
     """
@@ -161,7 +162,8 @@ class Ours:
         points: int | None = None,
     ):
         planned = groups.plan(group, _segments(rounds, execution, points))
-        self.plan, self.execution = planned.plan, str(planned.plan)
+        self.planned, self.plan = planned, planned.plan
+        self.execution = str(planned.plan)
         self._num_rounds = self._done = planned.options.num_rounds
         self._trainer = Resident(planned)
         self._active = np.ones(len(group.points), bool)
@@ -170,13 +172,18 @@ class Ours:
         """Returns the program of a call, which is compiled if need be."""
         return self._trainer.programs[("segment",)]
 
-    def run(self) -> None:
-        """Runs the next segment; after the last, the first of a new training."""
+    def run(self, *, is_told: bool = True) -> None:
+        """Runs the next segment; after the last, the first of a new training.
+
+        Args:
+          is_told: whether its reports come to the host.
+        """
         if self._done >= self._num_rounds:
             self._done = 0
             self._trainer.begin()
         count = min(self.plan.schedule.segment, self._num_rounds - self._done)
-        self._trainer.advance(self._active, self._done, count)
+        run = self._trainer.advance if is_told else self._trainer.run
+        run(self._active, self._done, count)
         self._done += count
         jax.block_until_ready(self._trainer.states)
 

@@ -3,6 +3,10 @@
 As many clients per device everywhere, on simulated devices of one process and on
 processes that JAX's runtime connects over the loopback interface. On a machine with C
 cores C devices do as much work as they can at once; more of them share the cores.
+
+Beside times and bytes are those of the formulae of `engine.traffic`. Their seconds take
+the work of a device from the fastest round of one device, and bandwidth and latency
+from the loopback interface; cores that devices share count.
 """
 
 import json
@@ -18,24 +22,42 @@ from typing import Annotated, Any
 
 import typer
 
-__all__ = ["FORMS", "app", "ratio"]
+from experiments.bench.loopback import speed
+
+__all__ = ["FORMS", "WORKLOADS", "app", "expected_seconds", "ratio"]
 
 FORMS = ((1, 1), (1, 2), (1, 4), (1, 8), (2, 1), (4, 1))
 """Processes, and devices of each."""
+WORKLOADS = ("W1", "W2", "W6")
+"""Everybody in every round, few clients or many; a cohort, whose examples travel."""
 _CLIENTS = {"W1": ((5600,) * 5, 100), "W2": ((48,) * 500, 10)}
 """Sizes of the clients of a device, and of a batch: half of the bench's workloads."""
+_COHORT = ((60,) * 500, 50)
+"""Sizes of the clients of a device, and a device's part of the cohort."""
 _SECONDS = 600
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
+def _workload(name: str, count: int) -> Any:
+    """Returns a workload of so many devices."""
+    from experiments.bench import workloads
+
+    if name == "W6":
+        sizes, cohort = _COHORT
+        return workloads.cohorts(sizes * count, cohort * count)
+    sizes, batch_size = _CLIENTS[name]
+    return workloads.softmax(name, name, sizes * count, batch_size, peers=())
+
+
 def _work(
     name: str, form: tuple[int, int], process: int, port: int, rounds: int
 ) -> dict[str, Any]:
-    """Times rounds in this process, one of a team.
+    """Times rounds in this process, one of a team, and counts what it receives.
 
     Returns:
-      Seconds per round of every call, and the number of clients.
+      Seconds per round of every call; bytes that the process has received per round,
+      and those that the formulae say, with the number of exchanges.
     """
     import jax
 
@@ -45,11 +67,10 @@ def _work(
         jax.distributed.initialize(
             f"127.0.0.1:{port}", processes, process, initialization_timeout=_SECONDS
         )
-    from experiments.bench import contenders, workloads
+    from experiments.bench import contenders, loopback
+    from fedjax_pfl.engine import traffic
 
-    sizes, batch_size = _CLIENTS[name]
-    sizes = sizes * processes * devices
-    workload = workloads.softmax(name, name, sizes, batch_size, peers=())
+    workload = _workload(name, processes * devices)
     ours = contenders.Ours(workload.group(), rounds, "shard")
     ours.run()  # compiles, and touches memory for the first time
     seconds = []
@@ -57,7 +78,17 @@ def _work(
         started = time.perf_counter()
         ours.run()
         seconds.append((time.perf_counter() - started) / rounds)
-    return {"seconds": seconds, "clients": len(sizes)}
+    before = loopback.received()
+    ours.run(is_told=False)
+    cluster = traffic.Cluster(processes, devices)
+    formula = traffic.estimate(ours.planned, cluster)
+    return {
+        "seconds": seconds,
+        "clients": ours.planned.num_clients,
+        "received": (loopback.received() - before) / rounds,
+        "expected": formula.left,
+        "exchanges": len(formula.exchanges),
+    }
 
 
 def _team(name: str, form: tuple[int, int], rounds: int) -> dict[str, Any]:
@@ -109,6 +140,22 @@ def _typical(rows: list[dict[str, Any]], form: tuple[int, int]) -> float:
     return statistics.median(fastest)
 
 
+def expected_seconds(
+    rows: list[dict[str, Any]], row: dict[str, Any], loopback: dict[str, float]
+) -> float:
+    """Returns the formulae's seconds of a round of several processes.
+
+    Args:
+      rows: of the workload, of which some are of one device.
+      row: of the processes.
+      loopback: `bytes_per_second` and `latency`.
+    """
+    count = row["processes"] * row["devices"]
+    work = _typical(rows, (1, 1)) * max(1.0, count / (os.cpu_count() or 1))
+    latency = row["exchanges"] * 2 * (count - 1) * loopback["latency"]
+    return work + row["expected"] / loopback["bytes_per_second"] + latency
+
+
 def ratio(rows: list[dict[str, Any]]) -> float:
     """Returns a round of two processes of a device over one of two devices."""
     return _typical(rows, (2, 1)) / _typical(rows, (1, 2))
@@ -118,28 +165,51 @@ def ratio(rows: list[dict[str, Any]]) -> float:
 def main(
     rounds: Annotated[int, typer.Option(min=1)] = 20,
     repeat: Annotated[int, typer.Option(min=1)] = 3,
-    only: Annotated[str, typer.Option(help="W1, W2 or both.")] = "W1,W2",
+    only: Annotated[str, typer.Option(help="W1, W2, W6 or several.")] = "W1,W2,W6",
     forms: Annotated[str, typer.Option(help="PROCESSESxDEVICES,...")] = "",
     out: Annotated[Path | None, typer.Option(help="JSON file.")] = None,
 ) -> None:
-    """Prints seconds per round by processes and devices."""
+    """Prints seconds and bytes per round by processes and devices."""
     names = tuple(only.split(","))
     chosen = FORMS
     if forms:
         pairs = (form.split("x") for form in forms.split(","))
         chosen = tuple((int(p), int(d)) for p, d in pairs)
-    load = os.getloadavg()
+    bandwidth, latency = speed()
+    record: dict[str, Any] = {
+        "load_at_start": os.getloadavg(),
+        "cores": os.cpu_count(),
+        "rounds": rounds,
+        "loopback": {"bytes_per_second": bandwidth, "latency": latency},
+    }
     rows = list(measured(names, chosen, rounds, repeat))
     for name in names:
         own = [row for row in rows if row["workload"] == name]
-        for form in chosen:
-            seconds = _typical(own, form)
-            print(f"{name} {form[0]} x {form[1]}: {seconds * 1e3:.1f} ms a round")
-        if {(2, 1), (1, 2)} <= set(chosen):
-            print(f"{name} two processes over two devices of one: {ratio(own):.2f}")
+        for line in _lines(own, chosen, record["loopback"]):
+            print(f"{name} {line}")
     if out is not None:
-        record = {"load_at_start": load, "cores": os.cpu_count(), "rounds": rounds}
         out.write_text(json.dumps(record | {"rows": rows}, indent=1), "utf-8")
+
+
+def _lines(
+    rows: list[dict[str, Any]],
+    forms: tuple[tuple[int, int], ...],
+    loopback: dict[str, float],
+) -> Iterator[str]:
+    """Yields what is said of a workload."""
+    for form in forms:
+        seconds = _typical(rows, form)
+        line = f"{form[0]} x {form[1]}: {seconds * 1e3:.1f} ms a round"
+        row = next(r for r in rows if (r["processes"], r["devices"]) == form)
+        if form[0] > 1 and (1, 1) in forms:
+            expected = expected_seconds(rows, row, loopback)
+            line += f" ({expected * 1e3:.1f} by the formula)"
+        if form[0] > 1:
+            line += f", {row['received']:,.0f} bytes over the network"
+            line += f" ({row['expected']:,.0f})"
+        yield line
+    if {(2, 1), (1, 2)} <= set(forms):
+        yield f"two processes over two devices of one: {ratio(rows):.2f}"
 
 
 if __name__ == "__main__":

@@ -81,6 +81,7 @@ def _memory(found: traffic.Estimate) -> list[tuple[str, str]]:
     """Returns rows about memory."""
     parts = {
         "rows of its clients": found.rows,
+        "examples": found.examples,
         "what all devices have": found.shared,
         "work of a round": found.work,
         "at most": found.of_device,

@@ -102,6 +102,9 @@ def do(options: arguments.Options) -> None:
     _print_plan(console, experiment, grouped, is_search=options.is_search)
     if options.dry_run:
         return
+    del groups, grouped  # devices have the examples of their clients now
+    if options.distributed:
+        fp.data.forget()
     training = dataclasses.replace(
         training,
         checkpoints=fp.Checkpoints(
@@ -489,7 +492,12 @@ def _groups(
 
 def _units(planned: Sequence[PlannedGroup]) -> list[dict[str, Any]]:
     """Describes units of work, for processes that share them to compare."""
-    federations = {id(f): f for group in planned for f in group.group.federations}
+    federations = {
+        id(f): f
+        for group in planned
+        if not group.digest
+        for f in group.group.federations
+    }
     digests = {name: fingerprint(f) for name, f in federations.items()}
     return [
         {
@@ -497,7 +505,7 @@ def _units(planned: Sequence[PlannedGroup]) -> list[dict[str, Any]]:
             "points": list(group.group.points),
             **group.configuration(str(group.plan)),
             "points_per_chunk": group.plan.points_per_chunk,
-            "data": [digests[id(f)] for f in group.group.federations],
+            "data": [group.digest or digests[id(f)] for f in group.group.federations],
         }
         for group in planned
     ]

@@ -19,6 +19,8 @@ __all__ = [
     "move_clients",
 ]
 
+_WHOLE = PartitionSpec()
+
 
 @jax.custom_batching.custom_vmap
 def lane_max(x: jax.Array) -> jax.Array:
@@ -48,6 +50,8 @@ def map_clients(
     shared: Any,
     execution: sharding.Execution,
     work: jax.Array | None = None,
+    *,
+    shared_specs: Any = _WHOLE,
 ) -> Any:
     """Applies a function of one client to all clients.
 
@@ -58,11 +62,14 @@ def map_clients(
       execution: how; see `Execution`.
       work: `[K]` by which chunks are formed, where the execution wants that; more takes
         longer.
+      shared_specs: see `move_clients`.
 
     Returns:
       Pytree of `[K, ...]` outputs.
     """
-    return move_clients(_still(fn), None, rows, shared, execution, work)[1]
+    return move_clients(
+        _still(fn), None, rows, shared, execution, work, shared_specs=shared_specs
+    )[1]
 
 
 def move_clients(
@@ -76,6 +83,7 @@ def move_clients(
     alike: Any = None,
     *,
     summed: bool = False,
+    shared_specs: Any = _WHOLE,
 ) -> tuple[Any, Any]:
     """Applies a function of one client to all clients, and gives each its new state.
 
@@ -95,6 +103,8 @@ def move_clients(
         `fn` gets `(shared, row)`, of which what it computes is computed once per chunk.
       summed: whether outputs are pairs, of which the second parts are added up over
         all clients, chunk by chunk, and never held side by side; not with `moves`.
+      shared_specs: how devices divide `shared`, a prefix of its tree; a call gets the
+        part of its device. By default all devices have all of it.
 
     Returns:
       Pytrees of `[K, ...]` states and outputs; where they are `summed`, outputs are a
@@ -131,8 +141,9 @@ def move_clients(
                 return (moved, outputs), None
             return (moved, outputs[0]), lax.psum(outputs[1], sharding.AXIS)
 
-        split, whole = PartitionSpec(sharding.AXIS), PartitionSpec()
-        mapped = sharding.on_devices(part, execution, (split, whole), (split, whole))
+        split, whole = PartitionSpec(sharding.AXIS), _WHOLE
+        given = (split, shared_specs)
+        mapped = sharding.on_devices(part, execution, given, (split, whole))
         extra = -count % sharding.client_mesh(execution.num_devices).size
         is_real = jnp.arange(count + extra) < count if summed and extra else None
         padded = _pad_rows((states, rows, work, moves, alike), extra)

@@ -34,8 +34,12 @@ class ClientData:
       noise_scale: `[N]` std of Gaussian noise added to scaled inputs, or None.
       start: pretrained parameters that the model starts from, or None; for programs,
         which take them with the data.
+      numbers: `int32[S]` by which noise is drawn that belongs to samples, where their
+        positions in the pool are not those of the data set, or None.
       resample_noise: whether training and evaluation draw this noise anew at every
         access; else, and in full gradients, it belongs to the client and the sample.
+      num_parts: devices that divide the pool, each with a part of one length that has
+        the examples of its clients; see `core.divided_examples`.
     """
 
     x: jax.Array
@@ -49,7 +53,9 @@ class ClientData:
     noise_scale: jax.Array | None = None
     constants: Any = None
     start: Any = None
+    numbers: jax.Array | None = None
     resample_noise: bool = struct.static_field(default=False)
+    num_parts: int = struct.static_field(default=1)
 
     __repr__ = struct.array_repr
 
@@ -182,7 +188,8 @@ class ClientData:
             key = jax.random.fold_in(key, Stream.FEATURE_NOISE)
             return jax.random.normal(key, x.shape, x.dtype)
         key = jax.random.fold_in(seed_key(Stream.FEATURE_NOISE), self.client_id)
-        keys = jax.vmap(lambda r: jax.random.fold_in(key, r))(row)
+        number = row if self.numbers is None else self.numbers[row]
+        keys = jax.vmap(lambda n: jax.random.fold_in(key, n))(number)
         return jax.vmap(lambda k: jax.random.normal(k, x.shape[1:], x.dtype))(keys)
 
 

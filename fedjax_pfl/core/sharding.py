@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import core, lax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from fedjax_pfl.core import checks
@@ -17,6 +17,7 @@ __all__ = [
     "AXIS",
     "Execution",
     "client_mesh",
+    "divides",
     "fetch",
     "on_devices",
     "replicate",
@@ -119,6 +120,14 @@ def client_mesh(num_devices: int) -> Mesh:
     )
 
 
+def divides(num_rows: int, execution: Execution) -> bool:
+    """Tells whether several devices have as many of N rows each."""
+    if execution.mode != "shard":
+        return False
+    size = client_mesh(execution.num_devices).size
+    return size > 1 and num_rows % size == 0
+
+
 def shard_rows(tree: Any, num_rows: int, execution: Execution, *, axis: int = 0) -> Any:
     """Places leaves on the mesh: split where one axis has `num_rows` rows.
 
@@ -189,10 +198,15 @@ def split_parameters(tree: Any, execution: Execution) -> Any:
 def _placed(leaf: Any, sharding: NamedSharding) -> Any:
     """Places an array on the devices of all processes, each of which has all of it.
 
-    Of an array's shape, says where the array would be.
+    Of an array's shape, says where the array would be; of a program's array, where it
+    is to be.
     """
+    if isinstance(leaf, core.Tracer):
+        return lax.with_sharding_constraint(leaf, sharding)
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+    if getattr(leaf, "sharding", None) == sharding:
+        return leaf
     if sharding.is_fully_addressable:
         return jax.device_put(leaf, sharding)
     if not leaf.is_fully_addressable:  # placed before

@@ -6,6 +6,7 @@ the cohort, and in another one gets them back. XLA left alone does the same with
 dozen exchanges.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,7 +16,7 @@ from jax.sharding import PartitionSpec
 
 from fedjax_pfl.core import client_rows, sharding
 
-__all__ = ["put", "take"]
+__all__ = ["at_places", "put", "take"]
 
 _SPLIT, _WHOLE = PartitionSpec(sharding.AXIS), PartitionSpec()
 
@@ -50,29 +51,52 @@ def take(tree: Any, rows: jax.Array, execution: sharding.Execution) -> Any:
     Returns:
       Pytree of `[K, ...]`.
     """
+    taken = at_places(tree, rows, execution, client_rows.take)
+    if not _size(tree, execution):
+        return taken
+    return jax.tree.map(lambda leaf: leaf[: rows.shape[0]], taken)
+
+
+def at_places(
+    tree: Any,
+    rows: jax.Array,
+    execution: sharding.Execution,
+    own: Callable[[Any, jax.Array], Any],
+) -> Any:
+    """Gathers what devices make of their rows, at as many places of each device.
+
+    Args:
+      tree: pytree whose first leaf is `[N, ...]`; devices divide all leaves.
+      rows: `int32[K]`.
+      execution: how the map over clients is run.
+      own: of a device's part of the tree and some of its rows `int32[P]`; makes a
+        pytree of `[P, ...]`.
+
+    Returns:
+      Pytree of `[P, ...]`, with something at the last P - K places. P is the next
+      multiple of the number of devices that divide the tree, or K if none do.
+    """
     size = _size(tree, execution)
     if not size:
-        return client_rows.take(tree, rows)
+        return own(tree, rows)
     num_rows = jax.tree.leaves(tree)[0].shape[0]
     places = _places(rows, num_rows, size)
     each = places.shape[0] // size
 
-    def part(own: Any, places: jax.Array) -> Any:
-        number = lax.axis_index(sharding.AXIS)
-        local = places - number * (num_rows // size)
+    def part(local: Any, places: jax.Array) -> Any:
+        number, count = lax.axis_index(sharding.AXIS), num_rows // size
         mine = lax.dynamic_slice_in_dim(places, number * each, each)
-        owner = jnp.minimum(mine // (num_rows // size), size - 1)
+        owner = jnp.minimum(mine // count, size - 1)
 
-        def exchange(leaf: jax.Array) -> jax.Array:
-            sent = leaf[jnp.clip(local, 0, leaf.shape[0] - 1)]
+        def exchange(sent: jax.Array) -> jax.Array:
             received = lax.all_to_all(sent, sharding.AXIS, 0, 0, tiled=True)
             return received[owner * each + jnp.arange(each)]
 
-        return jax.tree.map(exchange, own)
+        at = jnp.clip(places - number * count, 0, count - 1)
+        return jax.tree.map(exchange, own(local, at))
 
     specs = (_SPLIT, _WHOLE)
-    taken = sharding.on_devices(part, execution, specs, _SPLIT)(tree, places)
-    return jax.tree.map(lambda leaf: leaf[: rows.shape[0]], taken)
+    return sharding.on_devices(part, execution, specs, _SPLIT)(tree, places)
 
 
 def put(tree: Any, rows: jax.Array, values: Any, execution: sharding.Execution) -> Any:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from fedjax_pfl.data.corruption import UniformLabels as UniformLabels
     from fedjax_pfl.data.dataset import Dataset as Dataset
     from fedjax_pfl.data.dataset import Source as Source
+    from fedjax_pfl.data.dataset import forget as forget
     from fedjax_pfl.data.federation import Federation as Federation
     from fedjax_pfl.data.federation import FederationSpec as FederationSpec
     from fedjax_pfl.data.federation import from_dataset as from_dataset

@@ -2,17 +2,28 @@
 
 import dataclasses
 import enum
-from collections.abc import Iterable, Mapping
+import functools
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
 
 from fedjax_pfl.core import checks, struct
 
-__all__ = ["Dataset", "Purpose", "Source", "as_array", "generator", "owners"]
+__all__ = [
+    "Dataset",
+    "Purpose",
+    "Source",
+    "as_array",
+    "forget",
+    "generator",
+    "kept",
+    "owners",
+]
 
 
 _ALIGNMENT = 64  # bytes
+_caches: list[Any] = []  # of functions that make data sets
 
 
 class Purpose(enum.IntEnum):
@@ -29,6 +40,26 @@ class Purpose(enum.IntEnum):
     AUGMENTATION = 8
     UNSEEN = 9
     HELD_OUT = 10
+
+
+def kept(count: int) -> Callable[[Any], Any]:
+    """Returns a decorator of functions whose last so many data sets are kept."""
+
+    def decorate(make: Callable[..., Any]) -> Any:
+        cached = functools.lru_cache(maxsize=count)(make)
+        _caches.append(cached)
+        return cached
+
+    return decorate
+
+
+def forget() -> None:
+    """Drops data sets that are kept for specifications to come.
+
+    Their memory is free once nothing else has them; they are read again when needed.
+    """
+    for cached in _caches:
+        cached.cache_clear()
 
 
 def generator(seed: int, purpose: Purpose, *identity: int) -> np.random.Generator:

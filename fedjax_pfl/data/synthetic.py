@@ -9,7 +9,6 @@ without noise.
 
 import abc
 import dataclasses
-import functools
 from typing import ClassVar
 
 import numpy as np
@@ -59,7 +58,7 @@ class Generated(abc.ABC):
         """Draws the data set from a generator."""
 
 
-@functools.lru_cache(maxsize=64)
+@datasets.kept(64)
 def _generate(source: Generated, seed: int, num_clients: int) -> datasets.Dataset:
     """Draws a data set, which specifications that differ elsewhere share."""
     rng = datasets.generator(seed, datasets.Purpose.DATASET)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax import lax
+from jax.sharding import PartitionSpec
 
 from fedjax_pfl import core
 from fedjax_pfl.core import (
@@ -17,6 +18,7 @@ from fedjax_pfl.core import (
     client_map,
     client_rows,
     columns,
+    divided_examples,
     randomness,
     sharding,
     split_rows,
@@ -47,6 +49,7 @@ class CohortLink:
       work: budgets of the cohort, leading axis K.
       model: the model.
       federation: data of all clients, or of the cohort where there are `members`.
+      data: training data of the cohort, leading axis K.
       carry: what local solvers keep, of all clients or of the cohort, or None.
       steps: `int32[N]` local steps of all clients so far, or None.
       execution: how the map over clients is run.
@@ -75,6 +78,7 @@ class CohortLink:
     work: core.Budget
     model: Any
     federation: core.Federation
+    data: core.ClientData
     carry: Any
     steps: jax.Array | None
     execution: sharding.Execution
@@ -153,27 +157,35 @@ class CohortLink:
         summed: bool = False,
     ) -> tuple[Any, Any]:
         """Applies `fn(view, state, row, shared) -> (state, output)` to every member."""
-        data = self.federation.train
+        pool, fields = self.data.pool(), self.data.rows()
         keys = self._keys(core.Stream.CLIENT, exchange)
+        is_part = self.execution.mode == "shard" and pool.num_parts > 1
 
         def one(state: Any, row: tuple[Any, ...], everything: tuple[Any, ...]):
             key, work, fields, kept, own = row
             pool, round, shared = everything
-            data = pool.with_rows(fields)
+            data = divided_examples.client(pool, fields, is_part=is_part)
             view = ClientView(key=key, round=round, data=data, work=work, **kept)
             return fn(view, state, own, shared)
 
-        fields = self.take(data.rows())
         steps = None if self.steps is None else self.steps[self.ctx.cohort]
         kept = {"carry": self.take(self.carry), "steps": steps}
         members = (keys, self.work, fields, kept, rows)
-        everything = (data.pool(), self.ctx.round, shared)
+        everything = (pool, self.ctx.round, shared)
+        specs = (divided_examples.specs(pool), PartitionSpec(), PartitionSpec())
         epochs = jnp.minimum(self.work.epochs, _MANY_EPOCHS).astype(jnp.float32)
         work = epochs * fields["num_examples"]
         # A client's work is on one device, which has all columns of its own.
         with columns.over(sharding.Execution()):
             return client_map.move_clients(
-                one, states, members, everything, self.execution, work, summed=summed
+                one,
+                states,
+                members,
+                everything,
+                self.execution,
+                work,
+                summed=summed,
+                shared_specs=specs,
             )
 
     def train(

@@ -95,8 +95,7 @@ def memory(trainer: "Resident", *, work: bool = True) -> Memory:
     rounds = evaluations = 0
     if work:
         needed = {name: _work_bytes(one) for name, one in trainer.compiled().items()}
-        # The first states are made by one device, and then placed.
-        first = needed.pop(("init",)) - (0 if copies > 1 else state)
+        first = needed.pop(("init",)) * copies - state
         rounds = max(needed.pop(("segment",), 0) * copies, first)
         evaluations = max(needed.values()) * copies
     return Memory(

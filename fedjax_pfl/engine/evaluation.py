@@ -6,9 +6,17 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 
 from fedjax_pfl import core, local
-from fedjax_pfl.core import checks, client_map, client_rows, loops
+from fedjax_pfl.core import (
+    checks,
+    client_map,
+    client_rows,
+    divided_examples,
+    loops,
+    sharding,
+)
 from fedjax_pfl.engine import kept
 
 __all__ = [
@@ -30,6 +38,8 @@ MAX_PAIRS = 2000
 """Most clients whose pairs are looked at."""
 UNSEEN_EPOCHS = 5
 """Local epochs of a client that never trained, where a method adapts none itself."""
+
+_ONE_DEVICE = sharding.Execution()
 
 Metrics = dict[str, jax.Array]
 Predictor = Callable[[jax.Array], jax.Array]
@@ -227,6 +237,7 @@ def evaluate(
     data: tuple[str, ...] = ("test", "validation"),
     members: jax.Array | None = None,
     diagnostics: bool = False,
+    execution: sharding.Execution = _ONE_DEVICE,
 ) -> tuple[Metrics, Metrics]:
     """Measures all predictors of clients.
 
@@ -241,6 +252,9 @@ def evaluate(
         where there are some. Means are over examples.
       members: rows `int32[K]` of the clients to evaluate; None for all.
       diagnostics: whether to compute the algorithm's diagnostics.
+      execution: how the map over clients is run in rounds. Devices that share all
+        clients measure each its own, on their own examples; anything else is left to
+        XLA.
 
     Returns:
       Metrics by name, each `[predictors, data, K]` with predictors in alphabetical
@@ -256,6 +270,11 @@ def evaluate(
     if "everybody" in data and federation.samples is None:
         everybody = _pooled(test_rows)
 
+    pools = {n: getattr(federation, n).pool() for n in ("train", *_own(data))}
+    server = dataclasses.replace(state, **dict.fromkeys(state.rows), steps=None)
+    is_shared = members is None and set(data) == set(_own(data))
+    is_shared &= sharding.divides(federation.num_clients, execution)
+
     def examples_of(name: str, fields: dict[str, Any]):
         if federation.samples is not None:
             return _sampled(test_rows, fields["samples"][name]), fields["num_test"]
@@ -264,13 +283,22 @@ def evaluate(
         rows = jnp.concatenate([fields["row"][None], fields["others"]])
         return _pooled(client_rows.take(test_rows, rows))
 
+    def client_of(pools: dict[str, Any], name: str, fields: dict[str, Any]):
+        pool = pools[name]
+        is_part = is_shared and pool.num_parts > 1
+        return divided_examples.client(pool, fields[name], is_part=is_part)
+
     def measure(
-        predictors: Predictors, name: str, fields: dict[str, Any], key: core.Key
+        predictors: Predictors,
+        name: str,
+        fields: dict[str, Any],
+        pools: dict[str, Any],
+        key: core.Key,
     ):
         if name in ("others", "everybody"):
             examples = examples_of(name, fields)
             return _pooled_means(predictors, model, test_pool, *examples, key, dtype)
-        own = getattr(federation, name).pool().with_rows(fields[name])
+        own = client_of(pools, name, fields)
         if judge is not None:
             return [
                 judge.sequence_metrics(*_whole_sequence(predictors[who], own, dtype))[0]
@@ -278,21 +306,47 @@ def evaluate(
             ]
         return _own_means(predictors, model, own, key, dtype)
 
-    def one(fields: dict[str, Any], _: Any):
-        train = federation.train.pool().with_rows(fields["train"])
-        predictors, key = predictors_of(process, state, fields["state"], model, train)
-        columns = [measure(predictors, name, fields, key) for name in data]
+    def one(fields: dict[str, Any], shared: tuple[Any, ...]):
+        process, server, pools = shared
+        train = client_of(pools, "train", fields)
+        predictors, key = predictors_of(process, server, fields["state"], model, train)
+        columns = [measure(predictors, name, fields, pools, key) for name in data]
         return _stack([_stack(list(row)) for row in zip(*columns, strict=True)])
 
     rows = _rows(state, federation, data)
     if members is not None:
         rows = client_rows.take(rows, members)
-    metrics = client_map.map_chunks(one, rows, None, CHUNK)
+    shared = (process, server, pools)
+    metrics = _mapped(one, rows, shared, execution if is_shared else None)
     metrics = {name: jnp.moveaxis(value, 0, -1) for name, value in metrics.items()}
     values = {}
     if diagnostics:
         values = process.algorithm.diagnostics(state, model, federation)
     return metrics, values
+
+
+def _mapped(
+    one: Callable[[Any, Any], Any],
+    rows: Any,
+    shared: tuple[Any, ...],
+    execution: sharding.Execution | None,
+) -> Any:
+    """Maps over clients, where an execution says so on the devices that have them.
+
+    The last of what is shared are pools by name, which these may divide.
+    """
+    if execution is None:
+        return client_map.map_chunks(one, rows, shared, CHUNK)
+    how = sharding.Execution("shard", CHUNK, execution.num_devices)
+    *others, pools = shared
+    specs = {name: divided_examples.specs(pool) for name, pool in pools.items()}
+    whole = [PartitionSpec()] * len(others)
+    return client_map.map_clients(one, rows, shared, how, shared_specs=(*whole, specs))
+
+
+def _own(data: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the names of clients' own examples among data."""
+    return tuple(name for name in data if name in ("train", "validation", "test"))
 
 
 def _check_data(judge: core.SequenceModel | None, data: tuple[str, ...]) -> None:

@@ -175,6 +175,7 @@ class PlannedGroup:
       processes: the points' processes, numbers as arrays.
       keys: `[G]` keys of the package's own generator.
       order: `int[G]` points in the order in which programs have them.
+      digest: of the data, where no process has all of them, or None.
     """
 
     group: Group
@@ -183,6 +184,7 @@ class PlannedGroup:
     processes: Sequence[FederatedProcess]
     keys: core.Key
     order: np.ndarray
+    digest: str | None = None
 
     @property
     def algorithm(self) -> str:

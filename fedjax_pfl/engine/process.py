@@ -14,6 +14,7 @@ from fedjax_pfl.core import (
     checks,
     client_rows,
     columns,
+    divided_examples,
     randomness,
     sharding,
     statistics,
@@ -456,6 +457,10 @@ class FederatedProcess:
             state = dataclasses.replace(state, past=_remembered(state))
         if state.draws is not None:
             state = dataclasses.replace(state, draws=self._next_draws(state))
+        federation = kept.with_kept(state, model, federation)
+        train = federation.train
+        if members is None and cohort.shape[0] < population.num_clients:
+            train = divided_examples.of_cohort(train, cohort, execution)
         link = cohort_link.CohortLink(
             ctx=core.RoundContext(
                 key=server_key,
@@ -466,7 +471,8 @@ class FederatedProcess:
             ),
             work=work,
             model=model,
-            federation=kept.with_kept(state, model, federation),
+            federation=federation,
+            data=train,
             carry=state.carry if isinstance(model, core.SequenceModel) else None,
             steps=state.steps,
             execution=execution,

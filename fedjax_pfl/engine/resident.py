@@ -14,10 +14,17 @@ import numpy as np
 from jax import lax
 
 from fedjax_pfl import core
-from fedjax_pfl.core import checks, client_map, client_rows, sharding
+from fedjax_pfl.core import (
+    checks,
+    client_map,
+    client_rows,
+    divided_examples,
+    sharding,
+)
 from fedjax_pfl.engine import (
     cost,
     evaluation,
+    layout,
     programs,
     stacking,
     trained_parameters,
@@ -76,42 +83,38 @@ class Resident:
           are_shapes: whether shapes stand for the data, so that nothing is placed: what
             is needed to know the cost.
         """
-        group, plan = planned.group, planned.plan
+        plan = planned.plan
         self.planned, self.programs = planned, programs.Programs(self._lowered)
         self._place_of = np.argsort(planned.order)  # of a point among the programs'
-        federations = [group.federations[point] for point in planned.order]
+        federations = layout.federations(planned, are_shapes=are_shapes)
         if are_shapes:
             federations = _shapes_of(federations)
-        rows, pool = stacking.federation_rows(federations)
-        processes = stacking.stack([planned.processes[k] for k in planned.order])
-        self.start = (processes, planned.keys[planned.order], rows, pool)
+        processes, keys, rows, pool = layout.start(planned, federations)
+        processes, pool = self._placed_processes(processes), self._placed_pool(pool)
+        self.fixed = (processes, self._placed(rows), pool)
+        self.start = (processes, self._placed_processes(keys), *self.fixed[1:])
         self.like = self._placed(
             jax.eval_shape(functools.partial(init, plan), *self.start)
         )
-        if plan.execution.mode == "shard":
-            pool = sharding.replicate(pool, plan.execution)
-        if plan.points.mode == "shard":
-            pool = sharding.replicate(pool, plan.points)
-        self.fixed = (self._placed_processes(processes), self._placed(rows), pool)
-        self.unseen = self._placed_unseen(federations)
+        self.unseen = self._placed_unseen(layout.unseen_rows(planned, federations))
         jax.block_until_ready((self.start, self.fixed))  # memory is theirs, not XLA's
         if are_shapes:
             return
         self.execution = str(plan)
-        self.recorder = Recorder(planned, group.described)
+        self.recorder = Recorder(planned, planned.group.described)
         self.identity = {
             "points_per_chunk": plan.points_per_chunk,
             "alike": plan.alike,
             "diagnostics": plan.diagnostics,
         }
         if store is not None:
-            digest = checkpoint.fingerprint((self.start, self.unseen))
-            self.identity["data, seeds and settings"] = digest
+            self.identity["data, seeds and settings"] = layout.digest(planned)
 
     @classmethod
-    def check(cls, planned: PlannedGroup) -> None:
-        """Refuses a group whose arrays alone will not fit into memory."""
+    def check(cls, planned: PlannedGroup) -> PlannedGroup:
+        """Refuses a group whose arrays alone will not fit; lays its data out."""
         cost.check_arrays(cls(planned, are_shapes=True))
+        return layout.laid_out(planned)
 
     def changed(self, **fields: Any) -> "Resident":
         """Returns a trainer of shapes, for the group with other fields."""
@@ -136,17 +139,19 @@ class Resident:
             return self._placed(processes)
         return processes
 
-    def _placed_unseen(self, federations: Sequence[core.Federation]) -> Any:
-        """Returns the rows `[G, U, ...]` of clients that never train, or None."""
-        groups = [f.unseen for f in federations if f.unseen is not None]
-        if not groups:
-            return None
-        plan, rows = self.planned.plan, stacking.rows_of(groups)
-        if plan.points.mode == "shard":
-            return self._placed(rows)
-        if plan.execution.mode == "shard":  # few clients, whatever their number
-            return sharding.replicate(rows, plan.execution)
-        return rows
+    def _placed_pool(self, pool: core.Federation | None) -> Any:
+        """Places what all clients share, everywhere but for divided examples."""
+        plan = self.planned.plan
+        for execution in (plan.execution, plan.points):
+            if execution.mode == "shard":
+                return divided_examples.placed(pool, execution)
+        return pool
+
+    def _placed_unseen(self, rows: Any) -> Any:
+        """Places rows `[G, U, ...]` of clients that never train; few, if any."""
+        if self.planned.plan.execution.mode == "shard":
+            return sharding.replicate(rows, self.planned.plan.execution)
+        return self._placed(rows)
 
     def _names(self) -> list[programs.Name]:
         """Returns the names of the programs that a training runs."""
@@ -213,6 +218,10 @@ class Resident:
 
     def advance(self, active: np.ndarray, done: int, count: int) -> core.RoundInfo:
         """Runs one segment; leaves of the reports are `[G, segment, ...]`."""
+        return self.by_point(self.run(active, done, count))
+
+    def run(self, active: np.ndarray, done: int, count: int) -> core.RoundInfo:
+        """Runs one segment; the reports of the programs' points stay where they are."""
         run: Any = functools.partial(loop_segment, self.planned.plan)
         if self.planned.plan.execution.mode != "loop":
             run = self.programs[("segment",)]  # `segment` below, compiled
@@ -220,7 +229,7 @@ class Resident:
         states, reports = run(*self._with(self.states), *limits)
         # Placed as at the start and after a checkpoint, as the program wants them.
         self.states = self._placed(states)
-        return self.by_point(reports)
+        return reports
 
     def by_point(self, tree: Any) -> Any:
         """Brings leaves `[G, ...]` to the host, in the order of the group's points."""
@@ -316,13 +325,20 @@ def local_steps(
 
 @functools.partial(jax.jit, static_argnames="plan")
 def init(plan: Plan, processes: Any, keys: Any, rows: Any, pool: Any) -> core.State:
-    """Makes the states of all points, compiled: no two leaves share a buffer."""
+    """Makes the states of all points, compiled: no two leaves share a buffer.
+
+    Rows of clients are made where they are to be: no device ever has all of them.
+    """
 
     def one(row: tuple[Any, ...], pool: Any):
         process, key, fields = row
         return process.init(key, plan.model, stacking.join(fields, pool))
 
-    return _map_points(one, (processes, keys, rows), pool, plan)
+    states = _map_points(one, (processes, keys, rows), pool, plan)
+    if plan.execution.mode != "shard":
+        return states
+    count = rows["malicious"].shape[1]
+    return sharding.shard_rows(states, count, plan.execution, axis=1)
 
 
 @functools.partial(jax.jit, static_argnames="plan", donate_argnames="states")
@@ -413,6 +429,7 @@ def evaluate(
             data=data,
             members=members,
             diagnostics=plan.diagnostics,
+            execution=plan.execution,
         )
         return members, metrics, diagnostics
 

@@ -215,6 +215,9 @@ def check_groups(
 ) -> list[groups.PlannedGroup]:
     """Plans groups, and validates every part of them before anything is trained.
 
+    Devices that share clients get the examples of theirs. A caller who wants the memory
+    of all examples back forgets the groups of before.
+
     Args:
       unplanned: from `grids.groups_of`, several calls' together if wanted.
       options: of all of them.
@@ -227,9 +230,7 @@ def check_groups(
       InputError: if something does not fit, in one sentence.
     """
     planned = [groups.plan(group, options) for group in unplanned]
-    for group in planned:
-        trainer.check(group)  # pyright: ignore
-    return planned
+    return [trainer.check(group) for group in planned]  # pyright: ignore
 
 
 class Run:

@@ -1,19 +1,23 @@
 """Bytes between devices, memory and time of a round over hosts, by formulae.
 
-With N clients, cohorts of K, n devices on H hosts, messages of D values of b bytes, and
-R bytes of a client's rows that a round reads and W that it writes:
+With N clients, cohorts of K, n devices on H hosts, messages of D values of b bytes, R
+bytes of a client's rows that a round reads and W that it writes, and largest clients of
+M examples of X bytes:
 
     exchange     what for                                  size S     each device sends
     all-reduce   the mean of messages                      D b        2 (n-1)/n S
     all-to-all   rows of a cohort K < N, to its places     K R        (n-1)/n S
-    all-gather   these rows, back to where they belong     K W        (n-1)/n S
+    all-to-all   examples of a cohort, to its places       K M X      (n-1)/n S
+    all-gather   its rows, back to where they belong       K W        (n-1)/n S
     all-to-all   columns of messages, of a robust rule     K D b / n  (n-1)/n S
     all-gather   that rule's result                        D b        (n-1)/n S
     all-reduce   its Gram matrix, of rules of pairs        K^2 b      2 (n-1)/n S
 
 S is what a device has before an all-reduce or an all-to-all, and after an all-gather.
 Left out is what has one number per client or per row. K counts as the next multiple of
-n, and is N where a rule looks at all clients' last messages. A host sends over the
+n, and is N where a rule looks at all clients' last messages. Examples stay where they
+are if everybody takes part, or if all devices have all of them, which they do where
+that is no more memory: S/n + 2 K M examples or more, of all S. A host sends over the
 network what its devices send to others: with H in place of n for an all-reduce and an
 all-gather, and d times S (H-1)/H for an all-to-all of d devices.
 
@@ -34,8 +38,8 @@ from typing import Any
 import jax
 
 from fedjax_pfl import core
-from fedjax_pfl.core import checks, client_rows
-from fedjax_pfl.engine import auto_execution
+from fedjax_pfl.core import checks, client_rows, divided_examples
+from fedjax_pfl.engine import auto_execution, layout
 from fedjax_pfl.engine.groups import PlannedGroup
 from fedjax_pfl.engine.process import FederatedProcess
 
@@ -108,8 +112,9 @@ class Estimate:
 
     Attributes:
       exchanges: of the round.
-      rows: bytes of the rows of a device's clients, state and data.
-      shared: bytes that every device has: the server's state and the examples.
+      rows: bytes of the rows of a device's clients, state and lists of examples.
+      examples: bytes of a device's examples.
+      shared: bytes that every device has besides: the server's state, and constants.
       work: bytes of a round on a device, besides.
       sent: bytes that each device sends in a round.
       left: bytes that each host sends over the network in a round.
@@ -120,6 +125,7 @@ class Estimate:
 
     exchanges: tuple[Exchange, ...]
     rows: int
+    examples: int
     shared: int
     work: int
     sent: float
@@ -131,7 +137,7 @@ class Estimate:
     @property
     def of_device(self) -> int:
         """Bytes of memory of a device."""
-        return self.rows + self.shared + self.work
+        return self.rows + self.examples + self.shared + self.work
 
     @property
     def of_host(self) -> int:
@@ -160,6 +166,8 @@ def exchanges(
     federation: core.Federation,
     cohort: int,
     count: int,
+    *,
+    are_divided: bool = False,
 ) -> tuple[Exchange, ...]:
     """Lists what devices exchange in a round of one exchange with the clients.
 
@@ -169,6 +177,7 @@ def exchanges(
       federation: arrays or shapes of all N clients.
       cohort: K.
       count: n devices, which divide N.
+      are_divided: whether a device has only the examples of its clients.
 
     Returns:
       Those of the table above; none for one device.
@@ -181,7 +190,13 @@ def exchanges(
     places = _filled(cohort, count)
     if cohort < num_clients:
         written = _row_bytes(state.rows, num_clients)
-        read = written + _row_bytes(federation.train.rows(), num_clients)
+        rows = federation.train.rows()
+        if are_divided:
+            index = rows.pop("index")
+            each = index.shape[1] * divided_examples.num_bytes(federation.train)
+            size = places * each
+            made.append(Exchange("all-to-all", "examples of the cohort", size))
+        read = written + _row_bytes(rows, num_clients)
         made.append(Exchange("all-to-all", "rows of the cohort", places * read))
         if written:
             made.append(Exchange("all-gather", "rows, back", places * written))
@@ -229,15 +244,18 @@ def estimate(planned: PlannedGroup, cluster: Cluster) -> Estimate:
         )
     cohort = process.participation.cohort_size(num_clients)
     state = planned.state_shapes
-    made = exchanges(process, state, federation, cohort, count)
+    parts = layout.shares(planned, count)
+    made = exchanges(
+        *(process, state, federation, cohort, count), are_divided=parts is not None
+    )
     sent = sum(each.sent(cluster) for each in made)
     left = sum(each.left(cluster) for each in made)
     data = {id(leaf): leaf for leaf in jax.tree.leaves(_rows_of_data(federation))}
     rows = client_rows.num_bytes((state.rows, data)) // count
     server = (state.server, state.aggregate, state.optimizer, state.past, state.draws)
-    pools = [part.pool() for part in (federation.train, federation.test)]
-    pools.append(federation.validation.pool())
-    shared = {id(leaf): leaf for leaf in jax.tree.leaves((server, pools))}
+    shared = {
+        id(leaf): leaf for leaf in jax.tree.leaves((server, _constants(federation)))
+    }
     members = -(-cohort // count)
     step = auto_execution.bytes_of_a_step(process, planned.plan.model, federation)
     at_once = planned.plan.execution.chunk_size or members
@@ -249,6 +267,7 @@ def estimate(planned: PlannedGroup, cluster: Cluster) -> Estimate:
     return Estimate(
         exchanges=made,
         rows=rows,
+        examples=_bytes_of_examples(federation, parts),
         shared=client_rows.num_bytes(shared),
         work=work,
         sent=sent,
@@ -263,6 +282,23 @@ def _rows_of_data(federation: core.Federation) -> Sequence[Any]:
     """Returns the rows of all parts of a federation."""
     parts = (federation.train, federation.validation, federation.test)
     return [*(part.rows() for part in parts), federation.malicious]
+
+
+def _constants(federation: core.Federation) -> Sequence[Any]:
+    """Returns what all parts of a federation share beside examples."""
+    parts = (federation.train, federation.validation, federation.test)
+    return [dataclasses.replace(part.pool(), x=None, y=None) for part in parts]
+
+
+def _bytes_of_examples(
+    federation: core.Federation, parts: divided_examples.Shares | None
+) -> int:
+    """Counts the bytes of the examples on a device."""
+    if parts is not None:
+        return parts.size * divided_examples.num_bytes(federation.train)
+    data = (federation.train, federation.validation, federation.test)
+    distinct = {id(leaf): leaf for part in data for leaf in (part.x, part.y)}
+    return client_rows.num_bytes(distinct)
 
 
 def _examples(process: Any, federation: core.Federation) -> float:

@@ -62,8 +62,12 @@ class Trainer(Protocol):
     identity: dict[str, Any]
 
     @classmethod
-    def check(cls, planned: PlannedGroup) -> None:
-        """Refuses a group that this trainer cannot train, before anything runs."""
+    def check(cls, planned: PlannedGroup) -> PlannedGroup:
+        """Refuses a group that this trainer cannot train, before anything runs.
+
+        Returns:
+          The group, with its data where the trainer wants them.
+        """
         ...
 
     @property

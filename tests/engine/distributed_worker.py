@@ -26,6 +26,7 @@ if PROCESSES > 1:
 import numpy as np  # noqa: E402
 
 import fedjax_pfl as fp  # noqa: E402
+from fedjax_pfl.core import client_rows  # noqa: E402
 from fedjax_pfl.engine import groups, simulation  # noqa: E402
 from fedjax_pfl.engine.options import Options  # noqa: E402
 from fedjax_pfl.engine.resident import Resident  # noqa: E402
@@ -59,15 +60,14 @@ def bytes_here(tree):
 
 federation = toy.make_federation()
 model = fp.LogisticRegression().for_federation(federation)
-group = groups.single(jax.random.key(0), process, model, federation)
+everybody = fp.FederatedProcess(algorithm=process.algorithm)
+group = groups.single(jax.random.key(0), everybody, model, federation)
 (planned,) = simulation.check_groups([group], Options(num_rounds=1, execution="shard"))
 trainer = Resident(planned)
 trainer.begin()
 rows = (trainer.states.clients, trainer.states.messages, trainer.fixed[1])
-print(
-    "rows:",
-    bytes_here(rows),
-    "bytes here of",
-    sum(leaf.nbytes for leaf in jax.tree.leaves(rows)),
-)
+examples = (trainer.fixed[2].train.x, trainer.fixed[2].train.y)
+for kind, tree in (("rows", rows), ("examples", examples)):
+    everywhere = client_rows.num_bytes(tree)
+    print(f"{kind}: {bytes_here(tree)} bytes here of {everywhere}")
 print("finished on", jax.device_count(), "devices of", jax.process_count(), "processes")

@@ -55,8 +55,10 @@ def test_two_processes_equal_one(tmp_path):
     for worker, text in zip(workers, texts, strict=True):
         assert worker.returncode == 0, text
         assert "finished on 4 devices of 2 processes" in text
-        here, everywhere = map(int, re.search(r"rows: (\d+) .* (\d+)", text).groups())
-        assert 2 * here == everywhere > 0
+        for kind in ("rows", "examples"):
+            sizes = re.search(rf"{kind}: (\d+) bytes here of (\d+)", text).groups()
+            here, everywhere = map(int, sizes)
+            assert 2 * here == everywhere > 0
     (text,) = outputs([start(1, 0, 0, 4, tmp_path / "one.npz")])
     assert "finished on 4 devices of 1 processes" in text, text
     with np.load(tmp_path / "one.npz") as one:

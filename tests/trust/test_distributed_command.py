@@ -5,7 +5,6 @@ All traffic is on the loopback interface.
 
 import json
 import os
-import random
 import signal
 import subprocess
 import time
@@ -19,7 +18,6 @@ from experiments import run
 from fedjax_pfl.command import distributed
 from fedjax_pfl.core import checks, processes
 from tests.engine.test_distributed import free_port
-from tests.trust import counts
 from tests.trust.processes import newest, start_python
 from tests.trust.test_shared import files
 
@@ -166,36 +164,6 @@ def test_a_signal_to_one_process_saves_and_ends_all(alone):
     statuses, texts = ended(team(folder, "--resume", "signalled"))
     assert statuses == [0, 0], texts
     assert files(folder / "signalled") == expected
-
-
-@pytest.mark.wide
-def test_killed_at_random_moments_the_files_are_the_same(alone, request):
-    folder, expected = alone
-    rng, kills, attempts = random.Random("distributed"), 0, 0
-    wanted = 30 if request.config.getoption("--long") else 3
-    while kills < wanted:
-        name, arguments = f"random-{attempts}", None
-        for _ in range(4):
-            if (folder / name).exists():
-                commands = team(folder, "--resume", name)
-            else:
-                commands = begin(folder, name)
-            time.sleep(rng.uniform(0, 12))
-            victim = rng.choice(commands)
-            kills += victim.poll() is None
-            victim.kill()
-            statuses, texts = ended(commands)
-            # 2 where the first one was killed before it could answer.
-            assert set(statuses) <= {0, 2, 4, -signal.SIGKILL}, texts
-        if not (folder / name / "config.json").exists():
-            exists = (folder / name).exists()
-            arguments = ("--resume", name)
-            commands = team(folder, *arguments) if exists else begin(folder, name)
-            statuses, texts = ended(commands)
-            assert statuses == [0, 0], texts
-        assert files(folder / name) == expected
-        attempts += 1
-    counts.add("kills", "distributed", kills, f"survived in {attempts} trainings")
 
 
 def test_who_never_comes_is_a_sentence(tmp_path):

@@ -2,7 +2,6 @@
 
 import abc
 import dataclasses
-import functools
 import itertools
 import os
 import pathlib
@@ -229,7 +228,7 @@ def data_directory(data_dir: str | os.PathLike[str] | None) -> pathlib.Path | No
     return directory
 
 
-@functools.lru_cache(maxsize=8)
+@datasets.kept(8)
 def _cached(
     source: CachedSource, located: Located, fingerprint: tuple[tuple[int, int], ...]
 ) -> datasets.Dataset:

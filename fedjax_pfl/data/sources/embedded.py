@@ -1,7 +1,6 @@
 """Digits that ship with scikit-learn."""
 
 import dataclasses
-import functools
 import gzip
 import hashlib
 import io
@@ -33,7 +32,7 @@ class Digits:
         return _digits()
 
 
-@functools.lru_cache(maxsize=1)
+@datasets.kept(1)
 def _digits() -> datasets.Dataset:
     """Reads the digits once per process."""
     rows = np.loadtxt(io.BytesIO(_content()), np.uint8, delimiter=",")  # [1797, 65]

@@ -133,9 +133,9 @@ class Learner(trainer.Differentiated):
             # Starts as they are, without the way there and back, also when resumed.
             value = np.where(free == scale.free(first), first, scale.value(free))
             values[name] = jnp.asarray(value[self._start_of], like.dtype)
-        processes = fields_.put(processes, values)
+        processes = self._placed_processes(fields_.put(processes, values))
         self.start = (processes, keys, rows, pool)
-        self.fixed = (self._placed_processes(processes), *self.fixed[1:])
+        self.fixed = (processes, *self.fixed[1:])
 
     def _move(self) -> None:
         """Takes a step; back, half of the way, where the last one led too far.

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedjax_pfl import core
 from fedjax_pfl.core import checks, sharding
-from fedjax_pfl.engine import cost
+from fedjax_pfl.engine import cost, layout
 from fedjax_pfl.engine import programs as compiled
 from fedjax_pfl.engine.derivatives import fields, programs
 from fedjax_pfl.engine.derivatives.objective import Objective
@@ -61,16 +61,18 @@ class Differentiation:
         """The trainer of groups with such fields."""
         return Differentiated
 
-    def check(self, planned: PlannedGroup) -> None:
+    def check(self, planned: PlannedGroup) -> PlannedGroup:
         """Refuses a group that has no such derivatives, or does not fit into memory.
+
+        Returns:
+          The group, as `Resident.check` does.
 
         Raises:
           InputError: in one sentence.
         """
         names = fields.own(planned.group.processes[0], self.names)
         if not names:
-            Resident.check(planned)
-            return
+            return Resident.check(planned)
         for process in planned.group.processes:
             fields.check(process, names, implicit=self.implicit)
         if planned.plan.execution.mode == "loop":
@@ -86,6 +88,7 @@ class Differentiation:
         for federation in planned.group.federations:
             self._check_clients(federation, planned.options.eval_clients)
         cost.check_arrays(self(planned, are_shapes=True))
+        return layout.laid_out(planned)
 
     def _check_clients(self, federation: core.Federation, clients: str | int) -> None:
         """Refuses an objective about nobody."""

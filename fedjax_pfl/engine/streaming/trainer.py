@@ -67,8 +67,8 @@ class Streamed:
             self.identity["data, seeds and settings"] = digest
 
     @classmethod
-    def check(cls, planned: PlannedGroup) -> None:
-        """Refuses what a streamed training cannot do."""
+    def check(cls, planned: PlannedGroup) -> PlannedGroup:
+        """Refuses what a streamed training cannot do; returns the group."""
         group, schedule = planned.group, planned.plan.schedule
         if len(group.points) != 1:
             raise checks.InputError(
@@ -114,6 +114,7 @@ class Streamed:
                 "A streamed training evaluates a sample of clients: expected a number"
                 f" of eval_clients, got {schedule.clients!r}."
             )
+        return planned
 
     @property
     def compile_seconds(self) -> float:

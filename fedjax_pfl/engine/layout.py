@@ -1,0 +1,93 @@
+"""Layout of a group's data on the devices that share its clients."""
+
+import dataclasses
+from typing import Any
+
+from fedjax_pfl import core
+from fedjax_pfl.core import divided_examples, sharding
+from fedjax_pfl.engine import stacking
+from fedjax_pfl.engine.groups import PlannedGroup
+from fedjax_pfl.results import checkpoint
+
+__all__ = ["digest", "federations", "laid_out", "shares", "start", "unseen_rows"]
+
+_OF_OTHERS = {"others", "everybody"}
+
+
+def shares(planned: PlannedGroup, count: int) -> divided_examples.Shares | None:
+    """Returns which examples n devices have of their clients.
+
+    Those of a cohort pass through two buffers, with as many slots for each member as
+    the largest client has examples. Clients that are judged on the examples of others
+    need all of them.
+
+    Args:
+      planned: the group.
+      count: devices n.
+
+    Returns:
+      The shares, or None where all devices have all examples.
+    """
+    if _OF_OTHERS & set(planned.plan.schedule.data):
+        return None
+    own = planned.group.federations
+    cohort = planned.processes[0].participation.cohort_size(planned.num_clients)
+    most = 0
+    if cohort < planned.num_clients:
+        places = -(-cohort // count) * count
+        most = 2 * places * max(f.train.index.shape[1] for f in own)
+    return divided_examples.shares(own, count, most)
+
+
+def federations(
+    planned: PlannedGroup, *, are_shapes: bool = False
+) -> list[core.Federation]:
+    """Returns the federations of all points, with examples where their clients are.
+
+    Args:
+      planned: the group.
+      are_shapes: whether shapes of the examples are enough.
+    """
+    execution, own = planned.plan.execution, list(planned.group.federations)
+    if execution.mode != "shard":
+        return own
+    parts = shares(planned, sharding.client_mesh(execution.num_devices).size)
+    if parts is None:
+        return own
+    return divided_examples.divided(own, parts, execution, are_shapes=are_shapes)
+
+
+def start(
+    planned: PlannedGroup, data: list[core.Federation]
+) -> tuple[Any, core.Key, Any, Any]:
+    """Returns processes, keys, rows and pool, in the order of the programs' points."""
+    ordered = [data[point] for point in planned.order]
+    rows, pool = stacking.federation_rows(ordered)
+    processes = stacking.stack([planned.processes[k] for k in planned.order])
+    return processes, planned.keys[planned.order], rows, pool
+
+
+def unseen_rows(planned: PlannedGroup, data: list[core.Federation]) -> Any:
+    """Returns the rows `[G, U, ...]` of clients that never train, or None."""
+    groups = [data[k].unseen for k in planned.order if data[k].unseen is not None]
+    return stacking.rows_of(groups) if groups else None
+
+
+def digest(planned: PlannedGroup) -> str:
+    """Returns SHA-256 of the data, seeds and settings, wherever they lie."""
+    if planned.digest is not None:
+        return planned.digest
+    own = list(planned.group.federations)
+    return checkpoint.fingerprint((start(planned, own), unseen_rows(planned, own)))
+
+
+def laid_out(planned: PlannedGroup) -> PlannedGroup:
+    """Puts examples where their clients are; nobody then has all of them.
+
+    What a process keeps is less only once the federations of before are forgotten.
+    """
+    data = federations(planned)
+    if all(a is b for a, b in zip(data, planned.group.federations, strict=True)):
+        return planned
+    group = dataclasses.replace(planned.group, federations=data)
+    return dataclasses.replace(planned, group=group, digest=digest(planned))

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
+from fedjax_pfl.core import sharding
+
 __all__ = [
     "broadcast",
     "dot",
@@ -149,12 +151,14 @@ def weighted_sum(tree: Any, weights: jax.Array) -> Any:
     Returns:
       Pytree of `[*P]`.
     """
-    used, on_cpu = weights != 0, jax.default_backend() == "cpu"
+    used, is_here = weights != 0, jax.default_backend() == "cpu"
+    # Devices that divide the rows add up what is written here: once, and one row.
+    is_here = is_here and sharding.dividing() is None
 
     def sum_leaf(leaf: jax.Array) -> jax.Array:
         w, matrix = weights.astype(leaf.dtype), _matrix(leaf)
         # XLA multiplies a vector and a reshaped matrix number by number on a CPU.
-        if on_cpu and leaf.ndim > 2:
+        if is_here and leaf.ndim > 2:
             total = dot(jnp.stack([w, w]), matrix)[0]
         else:
             total = dot(w, matrix)
@@ -166,7 +170,7 @@ def weighted_sum(tree: Any, weights: jax.Array) -> Any:
     def clean(tree: Any) -> Any:
         return plain(jax.tree.map(lambda x: jnp.where(_column(used, x), x, 0), tree))
 
-    if not on_cpu:
+    if not is_here:
         return clean(tree)
     # On a CPU a clean copy takes longer to write than the sum, and is rarely needed.
     return lax.cond(used.all(), plain, clean, tree)

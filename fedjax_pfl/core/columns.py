@@ -19,37 +19,21 @@ from jax.sharding import PartitionSpec
 
 from fedjax_pfl.core import client_rows, sharding
 
-__all__ = ["apply", "count", "every", "gram", "largest", "mix", "over", "total"]
+__all__ = ["apply", "count", "every", "gram", "largest", "mix", "total"]
 
-# What is being traced: which devices may divide columns, and the number D of all of
-# them where they are divided.
-_execution: contextvars.ContextVar[sharding.Execution | None]
-_execution = contextvars.ContextVar("execution", default=None)
+# While something is traced: the number D of all columns where they are divided.
 _columns: contextvars.ContextVar[int | None]
 _columns = contextvars.ContextVar("columns", default=None)
 
 
 @contextlib.contextmanager
-def _with(variable: contextvars.ContextVar[Any], value: Any) -> Iterator[None]:
-    """Gives a variable another value in a block."""
-    token = variable.set(value)
+def _part_of(num_columns: int) -> Iterator[None]:
+    """Says of how many columns those at hand are a part, in a block."""
+    token = _columns.set(num_columns)
     try:
         yield
     finally:
-        variable.reset(token)
-
-
-def over(execution: sharding.Execution) -> contextlib.AbstractContextManager[None]:
-    """Divides columns among the devices of an execution, for rules in a block.
-
-    Args:
-      execution: how the map over clients is run; unless it is `shard`, on several
-        devices, nothing is divided.
-    """
-    if execution.mode != "shard":
-        return _with(_execution, None)
-    size = sharding.client_mesh(execution.num_devices).size
-    return _with(_execution, execution if size > 1 else None)
+        _columns.reset(token)
 
 
 def total(part: jax.Array) -> jax.Array:
@@ -139,7 +123,7 @@ def _call(
     Returns:
       The value.
     """
-    execution = _execution.get()
+    execution = sharding.dividing()
     if execution is None or _columns.get() is not None:
         return together(*arguments)
     leaves, structure = jax.tree.flatten(arguments)
@@ -150,7 +134,7 @@ def _call(
 
     @call.defjvp
     def rule(primals: Any, tangents: Any):  # pyright: ignore[reportUnusedFunction]
-        with _with(_execution, None):
+        with sharding.over(sharding.Execution()):
             return jax.jvp(
                 lambda leaves: together(*jax.tree.unflatten(structure, leaves)),
                 primals,
@@ -219,7 +203,7 @@ def _divided(
 
     def part(fields: Any, key: Any, rows: Any, weights: Any, center: Any):
         mine = _mine(rows, num_rows)
-        with _with(_columns, num_columns):
+        with _part_of(num_columns):
             row, report = rule(fields, key, mine, weights, center)
         return lax.all_gather(row, sharding.AXIS, tiled=True), report
 

@@ -1,8 +1,10 @@
 """Execution modes, meshes, and leaves placed on devices."""
 
+import contextlib
+import contextvars
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -18,8 +20,10 @@ __all__ = [
     "Execution",
     "client_mesh",
     "divides",
+    "dividing",
     "fetch",
     "on_devices",
+    "over",
     "replicate",
     "shard_rows",
     "split_parameters",
@@ -118,6 +122,32 @@ def client_mesh(num_devices: int) -> Mesh:
     return jax.make_mesh(
         (count,), (AXIS,), axis_types=(AxisType.Auto,), devices=devices
     )
+
+
+_dividing: contextvars.ContextVar[Execution | None]
+_dividing = contextvars.ContextVar("dividing", default=None)
+
+
+@contextlib.contextmanager
+def over(execution: Execution) -> Iterator[None]:
+    """Says that devices divide what has a row per client, in a block of tracing.
+
+    Args:
+      execution: how the map over clients is run; unless it is `shard`, on several
+        devices, nothing is divided.
+    """
+    is_divided = execution.mode == "shard"
+    is_divided = is_divided and client_mesh(execution.num_devices).size > 1
+    token = _dividing.set(execution if is_divided else None)
+    try:
+        yield
+    finally:
+        _dividing.reset(token)
+
+
+def dividing() -> Execution | None:
+    """Returns the execution whose devices divide rows of clients now, or None."""
+    return _dividing.get()
 
 
 def divides(num_rows: int, execution: Execution) -> bool:

@@ -17,7 +17,6 @@ from fedjax_pfl.core import (
     checks,
     client_map,
     client_rows,
-    columns,
     divided_examples,
     randomness,
     sharding,
@@ -176,7 +175,7 @@ class CohortLink:
         epochs = jnp.minimum(self.work.epochs, _MANY_EPOCHS).astype(jnp.float32)
         work = epochs * fields["num_examples"]
         # A client's work is on one device, which has all columns of its own.
-        with columns.over(sharding.Execution()):
+        with sharding.over(sharding.Execution()):
             return client_map.move_clients(
                 one,
                 states,

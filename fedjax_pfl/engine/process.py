@@ -13,7 +13,6 @@ from fedjax_pfl import core
 from fedjax_pfl.core import (
     checks,
     client_rows,
-    columns,
     divided_examples,
     randomness,
     sharding,
@@ -492,7 +491,7 @@ class FederatedProcess:
             period=self._period(population.num_clients),
             weight=getattr(self.participation, "weight", jnp.ones_like),
         )
-        with columns.over(execution):
+        with sharding.over(execution):
             new, info = self.algorithm.round(state, link)
         new, info = kept.after_round(link, new, info, type(self.algorithm).__name__)
         info = _with_times(timing, _with_clip(state, info))

@@ -61,7 +61,7 @@ def compiled(rule, count, execution):
         weights, point = sharding.replicate((weights, point), execution)
 
     def apply(rule, rows, weights, point):
-        with columns.over(execution):
+        with sharding.over(execution):
             return rule(jax.random.key(3), rows, weights, point)
 
     lowered = jax.jit(apply).lower(rule, rows, weights, point)
@@ -99,7 +99,7 @@ def test_derivatives_are_those_of_columns_together():
     rows = jax.tree.map(lambda leaf: jnp.where(jnp.isnan(leaf), 0, leaf), rows)
 
     def length(rho, execution):
-        with columns.over(sharding.Execution.parse(execution)):
+        with sharding.over(sharding.Execution.parse(execution)):
             rule = fp.GeometricMedian(rho=rho)
             row, _ = rule(jax.random.key(0), rows, weights, point)
         return sum(jnp.square(leaf).sum() for leaf in jax.tree.leaves(row))
@@ -121,7 +121,7 @@ def test_mixtures_and_products_of_all_pairs_are_those_of_one_device(count):
         rows = jax.device_put(rows, split)
 
     def both(rows, weights):
-        with columns.over(SHARD):
+        with sharding.over(SHARD):
             return columns.gram(rows), columns.mix(rows, weights)
 
     program = jax.jit(both).lower(rows, weights).compile()

@@ -163,7 +163,7 @@ def _pool(
             return jax.ShapeDtypeStruct(shape, leaf.dtype, sharding=placed)
         host = np.asarray(leaf)
 
-        def rows(index: tuple[slice, ...]) -> np.ndarray:
+        def rows(index: Any) -> np.ndarray:
             own = shares.owned[(index[0].start or 0) // size]
             part = np.zeros((size, *host.shape[1:]), host.dtype)
             part[: len(own)] = host[own]

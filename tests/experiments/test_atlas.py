@@ -1,6 +1,7 @@
 """The page of privacy, attacks, rules and methods in one grid."""
 
 import itertools
+import pathlib
 
 import jax
 import numpy as np
@@ -12,6 +13,16 @@ import fedjax_pfl as fp
 from experiments.atlas import __main__ as study
 from experiments.atlas import page, silo
 from fedjax_pfl.command import presets
+
+DOCS = pathlib.Path(__file__).parents[2] / "docs"
+
+
+def test_the_committed_page_is_that_of_its_tables():
+    text, figures = page.render(study.FOLDER)
+    assert (DOCS / "atlas.md").read_text("utf-8") == text
+    files = {path.stem for path in (DOCS / "atlas_files").iterdir()}
+    assert files == set(figures)
+    assert "hybrid" not in text
 
 
 def made(gain):

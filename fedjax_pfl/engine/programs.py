@@ -1,5 +1,6 @@
 """Programs of one group, compiled in other threads while the caller goes on."""
 
+import collections
 import concurrent.futures
 import gc
 import time
@@ -16,6 +17,9 @@ Name = tuple[str, ...]
 """Name of a program; an evaluation's is followed by the data."""
 _COMPILERS = 4
 """Programs that are compiled at once."""
+_GROWTH = 1.25  # of the memory between two times that programs are dropped for it
+_left: collections.deque[int] = collections.deque([0], maxlen=1)
+"""Resident memory after programs were last dropped."""
 _LIMIT = Path("/proc/sys/vm/max_map_count")
 
 
@@ -87,6 +91,7 @@ def forget_if_needed() -> None:
     if _has_many_maps() or _has_half_of_memory():
         jax.clear_caches()
         gc.collect()
+        _left.append(_resident_bytes())
 
 
 def _has_many_maps() -> bool:
@@ -101,7 +106,13 @@ def _has_many_maps() -> bool:
 
 def _has_half_of_memory() -> bool:
     """Tells whether the process has more of the host's memory than is left."""
+    left, used = cost.available_bytes(host=True), _resident_bytes()
+    # What was free after the last time is used again before the system gets it back.
+    return left is not None and used > left and used > _GROWTH * _left[-1]
+
+
+def _resident_bytes() -> int:
+    """Returns the resident memory of this process."""
     import psutil  # only where a training begins
 
-    left = cost.available_bytes(host=True)
-    return left is not None and psutil.Process().memory_info().rss > left
+    return psutil.Process().memory_info().rss

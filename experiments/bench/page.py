@@ -42,7 +42,7 @@ app = cli.application()
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """What a workload should reach beside a peer.
+    """Bound on a workload's time beside a peer's.
 
     Attributes:
       peer: its name.
@@ -204,8 +204,7 @@ def _own(run: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     """Yields the rows of ours alone."""
     rate = run["machine"].get("update_gigabytes")
     for workload in run["workloads"]:
-        seconds, flops = _times(workload)["ours"], workload["flops_per_round"]
-        done = None if flops is None else flops / seconds / 1e9
+        seconds, done = _times(workload)["ours"], report.gigaflops(workload)
         least = None if rate is None else report.floor(workload, rate)
         execution = workload["contenders"]["ours"]["execution"]
         yield (

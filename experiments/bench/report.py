@@ -19,6 +19,7 @@ __all__ = [
     "check_writable",
     "differing",
     "floor",
+    "gigaflops",
     "merged",
     "milliseconds",
     "print_all",
@@ -219,14 +220,20 @@ def floor(workload: Mapping[str, Any], update_gigabytes: float) -> float | None:
     return products + moved / update_gigabytes / 1e9
 
 
+def gigaflops(workload: Mapping[str, Any]) -> float | None:
+    """Returns our operations in matrix products per second, in 10^9, if counted."""
+    flops = workload["flops_per_round"]
+    seconds = workload["contenders"]["ours"]["seconds_per_round"]["wall"]
+    return None if flops is None else flops / seconds / 1e9
+
+
 def _own_row(
     workload: Mapping[str, Any], update_gigabytes: float | None
 ) -> list[tuple[str, str]]:
     """Returns a workload's row about ours alone."""
     ours = workload["contenders"]["ours"]
     times = ours["seconds_per_round"]
-    steps, flops = workload["steps_per_round"], workload["flops_per_round"]
-    rate = None if flops is None else flops / times["wall"] / 1e9
+    steps, rate = workload["steps_per_round"], gigaflops(workload)
     share = None if rate is None else 100 * rate / workload["matmul_gflops"]
     quartiles = f"{milliseconds(times['low'])}-{milliseconds(times['high'])}"
     least = update_gigabytes and floor(workload, update_gigabytes)

@@ -285,7 +285,7 @@ class Workload(contenders.Timed):
 
 @dataclasses.dataclass(frozen=True)
 class Based(contenders.Timed):
-    """What is timed of a training, round by round; abstract.
+    """Training that is timed, round by round; abstract.
 
     Attributes:
       base: the training.

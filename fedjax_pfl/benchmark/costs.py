@@ -60,12 +60,12 @@ def table(task: tables.Tables, places: list[ranking.Place]) -> texts.Table:
 def _devices() -> str:
     """Says what virtual time is."""
     devices = training.DEVICES
-    kilobytes = (f"{speed / 1e3:g}" for speed in (devices.upload, devices.download))
     return (
         " In virtual time every round waits for its slowest client. Devices compute"
         f" {devices.examples_per_second:g} gradients of examples, send"
-        f" {next(kilobytes)} and receive {next(kilobytes)} kB per second in the median;"
-        f" logarithms of speeds spread by {devices.spread:g} in what they compute and"
+        f" {devices.upload / 1e3:g} and receive {devices.download / 1e3:g} kB per"
+        " second in the median; logarithms of speeds spread by"
+        f" {devices.spread:g} in what they compute and"
         f" by {devices.bandwidth_spread:g} in what they send."
     )
 

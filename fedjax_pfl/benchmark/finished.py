@@ -192,10 +192,10 @@ class Finished:
         return np.array([np.mean(scores) for scores in values.values()])
 
 
-def _costs(spent: Mapping[str, Any]) -> dict[str, float]:
+def _costs(spent: dict[str, Any]) -> dict[str, float]:
     """Returns the costs of a score from those of a training."""
-    sent = spent["bytes_up"] + spent["bytes_down"]
-    return {name: spent.get(name, sent) for name in COSTS}
+    sent = {"bytes": spent["bytes_up"] + spent["bytes_down"]}
+    return {name: (sent | spent)[name] for name in COSTS}
 
 
 def _short(value: Any) -> str:

@@ -124,6 +124,13 @@ def client_mesh(num_devices: int) -> Mesh:
     )
 
 
+def _num_devices(execution: Execution) -> int:
+    """Counts the devices that share clients, 1 unless the mode is `shard`."""
+    if execution.mode != "shard":
+        return 1
+    return client_mesh(execution.num_devices).size
+
+
 _dividing: contextvars.ContextVar[Execution | None]
 _dividing = contextvars.ContextVar("dividing", default=None)
 
@@ -136,9 +143,7 @@ def over(execution: Execution) -> Iterator[None]:
       execution: how the map over clients is run; unless it is `shard`, on several
         devices, nothing is divided.
     """
-    is_divided = execution.mode == "shard"
-    is_divided = is_divided and client_mesh(execution.num_devices).size > 1
-    token = _dividing.set(execution if is_divided else None)
+    token = _dividing.set(execution if _num_devices(execution) > 1 else None)
     try:
         yield
     finally:
@@ -152,10 +157,8 @@ def dividing() -> Execution | None:
 
 def divides(num_rows: int, execution: Execution) -> bool:
     """Tells whether several devices have as many of N rows each."""
-    if execution.mode != "shard":
-        return False
-    size = client_mesh(execution.num_devices).size
-    return size > 1 and num_rows % size == 0
+    count = _num_devices(execution)
+    return count > 1 and num_rows % count == 0
 
 
 def shard_rows(tree: Any, num_rows: int, execution: Execution, *, axis: int = 0) -> Any:

@@ -77,7 +77,7 @@ class State:
 
     @property
     def rows(self) -> dict[str, Any]:
-        """What there is of every client, with leading axis N, by name."""
+        """Leaves of every client, with leading axis N, by name."""
         names = ("clients", "messages", "carry", "transforms", "client_statistics")
         return {name: getattr(self, name) for name in names}
 

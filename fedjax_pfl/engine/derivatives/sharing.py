@@ -1,4 +1,4 @@
-"""Who shares the values of a field that are learned by going back."""
+"""Sharing of the values of a field that are learned by going back."""
 
 import dataclasses
 from typing import Protocol

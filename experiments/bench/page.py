@@ -66,7 +66,7 @@ def _beside(peer: str, **bounds: float) -> dict[str, list[Target]]:
 
 _SHARED = {
     **_beside("plain", W1private=1.15, W2private=1.15, W1topk=2, W2topk=2),
-    **_beside("plain", W1qsgd=2, W2qsgd=2),
+    **_beside("plain", W1banded=1.15, W2banded=1.15, W1qsgd=2, W2qsgd=2),
     **_beside("thousand", S1=2),
     **_beside("synchronous", V1=1.3),
     **_beside("training", G1=4, G2=4),

@@ -10,8 +10,10 @@ from experiments.bench import contenders, workloads
 __all__ = ["TRANSFORMED", "Transformed"]
 
 _PLAIN = "plain"
+_CLIP, _BANDS = fp.ClipNorm(norm=1.0), 4
 _CHAINS = {
-    "private": (fp.ClipNorm(norm=1.0), fp.GaussianNoise(multiplier=1.0)),
+    "private": (_CLIP, fp.GaussianNoise(multiplier=1.0)),
+    "banded": (_CLIP, fp.messages.BandedNoise(multiplier=1.0, bands=_BANDS)),
     "topk": (fp.TopK(fraction=0.01, error_feedback=True),),
     "qsgd": (fp.QSGD(levels=7),),
 }
@@ -24,12 +26,13 @@ class Transformed(workloads.Workload):
     @classmethod
     def of(cls, plain: workloads.Workload, name: str) -> "Transformed":
         """Returns a workload with the transforms of a name."""
+        plain, title = _suited(plain, name)
         fields = {f.name: getattr(plain, f.name) for f in dataclasses.fields(plain)}
         chain = _CHAINS[name]
         words = ", ".join(type(transform).__name__ for transform in chain)
         fields |= {
             "name": f"{plain.name}{name}",
-            "title": f"{plain.name} with {words}",
+            "title": f"{title} with {words}",
             "peers": (_PLAIN,),
             "process": dataclasses.replace(plain.process, transforms=chain),
         }
@@ -46,6 +49,23 @@ class Transformed(workloads.Workload):
     def agreement(self, results: Mapping[str, Any]) -> dict[str, dict[str, float]]:
         """Returns accuracy and loss: the trainings are not the same."""
         return self.quality(results)
+
+
+def _suited(plain: workloads.Workload, name: str) -> tuple[workloads.Workload, str]:
+    """Returns the workload that a name's transforms are added to, and its title.
+
+    Banded noise takes no messages of earlier rounds, as FLAME does, and no client in
+    two of as many rounds as there are bands.
+    """
+    if name != "banded":
+        return plain, plain.name
+    process = dataclasses.replace(
+        plain.process,
+        algorithm=fp.FedAvg(local=plain.process.algorithm.local),
+        participation=fp.local.CyclicCohorts(size=plain.cohort_size // _BANDS),
+    )
+    title = f"FedAvg, 1/{_BANDS} of the clients of {plain.name} in turn,"
+    return dataclasses.replace(plain, process=process), title
 
 
 TRANSFORMED = {

@@ -97,8 +97,8 @@ def plans_in(results: Path) -> pd.DataFrame:
     """Returns the times of runs by `plan`, of which there may be none."""
     file = results / "plans.csv"
     if file.exists():
-        return pd.read_csv(file)
-    return pd.DataFrame(columns=["preset", "minutes", "machine", "date"])
+        return pd.read_csv(file, keep_default_na=False)
+    return pd.DataFrame(columns=["preset", "minutes", "machine", "date", "like"])
 
 
 if __name__ == "__main__":

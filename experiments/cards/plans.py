@@ -1,7 +1,9 @@
 """Times that runs would take, by `plan`: `python -m experiments.cards.plans`.
 
 Every preset that the cards name and that was not run at its paper's scale is planned,
-on the machine at hand; a few real rounds are run for it, and nothing is trained.
+on the machine at hand; a few real rounds are run for it, and nothing is trained. Or it
+gets, with `--like`, the time of a preset of the same methods, model and data set, in
+proportion to the gradients of single examples.
 """
 
 import datetime
@@ -10,17 +12,21 @@ import platform
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
+import pandas as pd
 import typer
 
-from experiments.cards import __main__, pages, reproduction
+from experiments.cards import __main__, effort, pages, reproduction
 from fedjax_pfl.command import cli
+from fedjax_pfl.core import checks
 
 __all__ = ["FILE", "app", "minutes_of"]
 
 FILE = __main__.FOLDER / "results" / "plans.csv"
+_Row = tuple[float, str, str, str]  # minutes, machine, date, like
 _UNITS = {"s": 1 / 60, "min": 1.0, "ms": 1 / 60_000}
 
 app = cli.application()
@@ -37,33 +43,69 @@ def main(
     again: Annotated[
         bool, typer.Option("--again", help="Also what has a time already.")
     ] = False,
+    like: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PRESET",
+            help="Takes the time of a planned preset, in proportion to the work.",
+        ),
+    ] = None,
 ) -> None:
     """Writes a row as soon as it is known, so that the command can be repeated."""
-    cli.answer(lambda: _plan(pattern, data_dir, again))
+    cli.answer(lambda: _plan_all(pattern, data_dir, again, like))
 
 
-def _plan(pattern: str, data_dir: str | None, again: bool) -> None:
-    """Plans one preset after the other, each in a process of its own."""
-    table = __main__.plans_in(FILE.parent)
-    known = set() if again else set(table["preset"])
+def _plan_all(
+    pattern: str, data_dir: str | None, again: bool, like: str | None
+) -> None:
+    """Finds the time of one preset after the other."""
+    table = __main__.plans_in(FILE.parent).set_index("preset")
+    known = set() if again else set(table.index)
+    find = _plan if like is None else _proportion(table, like, data_dir)
     for card in __main__.CARDS.values():
         runs = pages.read(card, __main__.FOLDER / "results")
         for name in reproduction.lacking(card, runs):
             if name in known or not fnmatch.fnmatch(name, pattern):
                 continue
-            command = [sys.executable, "-m", "experiments.plan", "--preset", name]
-            command += ["--devices", "1", "--memory-limit", "none"]
-            command += [] if data_dir is None else ["--data-dir", data_dir]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            minutes = minutes_of(done.stdout)
-            print(f"{name}: {minutes} minutes" if minutes else f"{name}: {done.stderr}")
-            if minutes is None:
+            row = find(name, data_dir)
+            if row is None:
                 continue
-            row = (name, minutes, _machine(), datetime.date.today().isoformat())
-            table = table[table["preset"] != name]
-            table.loc[len(table)] = row
-            table = table.sort_values("preset", ignore_index=True)
-            table.to_csv(FILE, index=False)
+            print(f"{name}: {row[0]} minutes", flush=True)
+            table.loc[name] = row
+            table.sort_index().to_csv(FILE)
+
+
+def _plan(name: str, data_dir: str | None) -> _Row | None:
+    """Plans a preset in a process of its own; says why if that fails."""
+    command = [sys.executable, "-m", "experiments.plan", "--preset", name]
+    command += ["--devices", "1", "--memory-limit", "none"]
+    command += [] if data_dir is None else ["--data-dir", data_dir]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    minutes = minutes_of(done.stdout)
+    if minutes is None:
+        print(f"{name}: {done.stderr}", flush=True)
+        return None
+    return minutes, _machine(), datetime.date.today().isoformat(), ""
+
+
+def _proportion(
+    table: pd.DataFrame, like: str, data_dir: str | None
+) -> Callable[[str, str | None], _Row]:
+    """Returns what gives a preset the time of another by their gradients.
+
+    Raises:
+      InputError: if the other one was not planned.
+    """
+    if like not in table.index or table["like"][like]:
+        raise checks.InputError(f"Expected a preset that was planned, got '{like}'.")
+    row = table.loc[like]
+    pace = row["minutes"] / effort.gradients(like, data_dir)
+
+    def find(name: str, data_dir: str | None) -> _Row:
+        minutes = float(f"{pace * effort.gradients(name, data_dir):.2g}")
+        return minutes, row["machine"], row["date"], like
+
+    return find
 
 
 def minutes_of(text: str) -> float | None:

@@ -28,7 +28,8 @@ def render(cards: Mapping[str, Card], kept: Kept, plans: pd.DataFrame) -> str:
     Args:
       cards: by method.
       kept: runs by method.
-      plans: preset, minutes, machine and date of what was planned.
+      plans: preset, minutes, machine and date of what was planned, or the preset whose
+        time it has in proportion.
 
     Returns:
       Markdown.
@@ -162,10 +163,14 @@ def _lacking(
             reason += f"; whole of {', '.join(methods)}" if methods else ""
             without = [text for part, text in _NO_DATA.items() if part in name]
             reason += f"; {without[0]} is not at hand" if without else ""
-            rows.append((name, reason, "" if minutes is None else f"{minutes:,.0f}"))
+            time = "" if minutes is None else f"{minutes:,.0f}"
+            like = "" if minutes is None else times["like"][name]
+            rows.append((name, reason, time, like))
     machines = " and ".join(sorted(set(plans["machine"]))) or "no machine"
     yield (
         f"Minutes by `plan` on {machines}: {total:,.0f} for all of them, {missing} of"
-        " which it did not plan."
+        " which it did not plan. Some have the time of another preset of the same"
+        " methods, model and data set, in proportion to the gradients of single"
+        " examples in all trainings."
     )
-    yield from ("", *markdown.table(("preset", "now", "minutes"), rows))
+    yield from ("", *markdown.table(("preset", "now", "minutes", "like"), rows))

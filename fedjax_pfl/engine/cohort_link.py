@@ -25,7 +25,13 @@ from fedjax_pfl.core import (
 )
 from fedjax_pfl.core.exchange import ClientView
 from fedjax_pfl.engine import privacy
-from fedjax_pfl.messages import AdaptiveClip, ClipNorm, Encoding, ServerNoise
+from fedjax_pfl.messages import (
+    AdaptiveClip,
+    ClipNorm,
+    Encoding,
+    NoisyRound,
+    ServerNoise,
+)
 
 __all__ = ["RECOMPUTE_EVERY", "CohortLink", "cached_mean", "count", "shares"]
 
@@ -625,8 +631,8 @@ class CohortLink:
         noise = self.noise
         if noise is None:
             return mean
-        scale, of_round = self._clip / count, (self.ctx.round, self.period, state.draws)
-        return noise.in_round(self._noise_key, *of_round, mean, scale)
+        round = NoisyRound(self.ctx.round, self._noise_key, self.period, state.draws)
+        return noise.in_round(round, mean, self._clip / count)
 
     @property
     def _clip(self) -> Any:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from fedjax_pfl.messages.low_rank import LowRank as LowRank
     from fedjax_pfl.messages.qsgd import QSGD as QSGD
     from fedjax_pfl.messages.random_k import RandomK as RandomK
+    from fedjax_pfl.messages.server_noise import NoisyRound as NoisyRound
     from fedjax_pfl.messages.server_noise import ServerNoise as ServerNoise
     from fedjax_pfl.messages.sign_scale import SignScale as SignScale
     from fedjax_pfl.messages.top_k import TopK as TopK

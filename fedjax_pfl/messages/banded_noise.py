@@ -9,7 +9,7 @@ import numpy as np
 from fedjax_pfl import core
 from fedjax_pfl.core import client_rows, randomness, struct
 from fedjax_pfl.messages import strategies
-from fedjax_pfl.messages.server_noise import KeyOf, ServerNoise
+from fedjax_pfl.messages.server_noise import NoisyRound, ServerNoise
 
 __all__ = ["BandedNoise"]
 
@@ -68,18 +68,10 @@ class BandedNoise(ServerNoise):
         new = randomness.plus_gaussian(key, before, 1 / self.strategy[0])
         return client_rows.put(draws, round % self.bands, new)
 
-    def in_round(
-        self,
-        key_of: KeyOf,
-        round: jax.Array,
-        period: int | None,
-        draws: Any,
-        tree: Any,
-        scale: Any,
-    ) -> Any:
+    def in_round(self, round: NoisyRound, tree: Any, scale: Any) -> Any:
         """Adds the row of the round; see `ServerNoise.in_round`."""
         deviation = self.multiplier * scale
-        own = client_rows.take(draws, round % self.bands)
+        own = client_rows.take(round.draws, round.number % self.bands)
         return jax.tree.map(
             lambda x, d: x + jnp.asarray(deviation, x.dtype) * d, tree, own
         )

@@ -2,11 +2,9 @@
 
 from typing import Any
 
-import jax
-
 from fedjax_pfl import core
 from fedjax_pfl.core import randomness, struct
-from fedjax_pfl.messages.server_noise import KeyOf, ServerNoise
+from fedjax_pfl.messages.server_noise import NoisyRound, ServerNoise
 
 __all__ = ["GaussianNoise"]
 
@@ -40,14 +38,6 @@ class GaussianNoise(ServerNoise):
         """
         return randomness.plus_gaussian(key, tree, self.multiplier * scale)
 
-    def in_round(
-        self,
-        key_of: KeyOf,
-        round: jax.Array,
-        period: int | None,
-        draws: None,
-        tree: Any,
-        scale: Any,
-    ) -> Any:
+    def in_round(self, round: NoisyRound, tree: Any, scale: Any) -> Any:
         """Adds noise that belongs to the round; see `ServerNoise.in_round`."""
-        return self.add(key_of(round), tree, scale)
+        return self.add(round.key_of(round.number), tree, scale)

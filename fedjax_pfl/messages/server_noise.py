@@ -1,5 +1,6 @@
 """Base of the server's Gaussian noise, for differential privacy of clients."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -9,10 +10,24 @@ from fedjax_pfl import core
 from fedjax_pfl.core import struct
 from fedjax_pfl.messages.encoding import Encoding
 
-__all__ = ["KeyOf", "ServerNoise"]
+__all__ = ["NoisyRound", "ServerNoise"]
 
-KeyOf = Callable[[Any], core.Key]
-"""Returns the key of a round, of Threefry whatever the run draws with."""
+
+@dataclasses.dataclass(frozen=True)
+class NoisyRound:
+    """What noise knows of the round that it belongs to.
+
+    Attributes:
+      number: `int32[]`, from 0.
+      key_of: returns the key of any round, of Threefry whatever the run draws with.
+      period: rounds in a row of which no client has two, or None.
+      draws: of `ServerNoise.next_draws`, the round's among them, or None.
+    """
+
+    number: jax.Array
+    key_of: Callable[[Any], core.Key]
+    period: int | None = None
+    draws: Any = None
 
 
 @struct.pytree_dataclass
@@ -68,22 +83,11 @@ class ServerNoise:
         """
         return draws
 
-    def in_round(
-        self,
-        key_of: KeyOf,
-        round: jax.Array,
-        period: int | None,
-        draws: Any,
-        tree: Any,
-        scale: Any,
-    ) -> Any:
+    def in_round(self, round: NoisyRound, tree: Any, scale: Any) -> Any:
         """Adds a round's noise to a sum or a mean.
 
         Args:
-          key_of: key of every round.
-          round: `int32[]`.
-          period: rounds in a row of which no client has two, or None.
-          draws: of `next_draws`, the round's among them, or None.
+          round: that it belongs to.
           tree: pytree of `[*P]`.
           scale: `[]` the clip c, or `c / n` for a mean of n.
 

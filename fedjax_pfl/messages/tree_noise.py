@@ -6,7 +6,7 @@ import jax
 from jax import lax
 
 from fedjax_pfl.core import loops, randomness, struct
-from fedjax_pfl.messages.server_noise import KeyOf, ServerNoise
+from fedjax_pfl.messages.server_noise import NoisyRound, ServerNoise
 
 __all__ = ["TreeNoise"]
 
@@ -35,32 +35,25 @@ class TreeNoise(ServerNoise):
 
     over_rounds: ClassVar[bool] = True
 
-    def in_round(
-        self,
-        key_of: KeyOf,
-        round: jax.Array,
-        period: int | None,
-        draws: None,
-        tree: Any,
-        scale: Any,
-    ) -> Any:
+    def in_round(self, round: NoisyRound, tree: Any, scale: Any) -> Any:
         """Adds the change of the noise in the tree's sum; see `ServerNoise.in_round`.
 
         A node's draw belongs to the round that completes it, and to its level.
         """
-        assert period is not None  # no tree without CyclicCohorts
+        assert round.period is not None  # no tree without CyclicCohorts
         deviation = self.multiplier * scale
-        count = round % period + 1  # rounds of this tree, this one included
+        now = round.number
+        count = now % round.period + 1  # rounds of this tree, this one included
         level = lax.population_count((count & -count) - 1)  # of what is completed
 
-        def drawn(round: jax.Array, level: jax.Array, noise: Any, sign: int) -> Any:
-            key = jax.random.fold_in(key_of(round), level)
+        def drawn(number: jax.Array, level: jax.Array, noise: Any, sign: int) -> Any:
+            key = jax.random.fold_in(round.key_of(number), level)
             return randomness.plus_gaussian(key, noise, sign * deviation)
 
         def without(lower: jax.Array, noise: Any) -> Any:
             end = count - 1 >> lower << lower  # leaves before the end of that node
-            return drawn(round - count + end, lower, noise, -1)
+            return drawn(now - count + end, lower, noise, -1)
 
-        tree = drawn(round, level, tree, 1)
-        most = max(period.bit_length() - 1, 0)
+        tree = drawn(now, level, tree, 1)
+        most = max(round.period.bit_length() - 1, 0)
         return loops.bounded(level, most, without, tree) if most else tree

@@ -110,13 +110,13 @@ def test_the_page_counts_and_lists_what_is_missing(runs):
     headline = headlines.Headline("alpha is better", "+9", [claim, lost], "the reason")
     card = dataclasses.replace(test_cards.CARD, headlines=[headline], claims=())
     table = pd.DataFrame(
-        [["flame_fair_mnist_dir", 12.0, "one core", "2026-01-01"]],
-        columns=["preset", "minutes", "machine", "date"],
+        [["flame_fair_mnist_dir", 12.0, "one core", "2026-01-01", ""]],
+        columns=["preset", "minutes", "machine", "date", "like"],
     )
     text = reproduction.render({"toy": card}, {"toy": runs}, table)
     line = test_cards.line_with(text, "alpha is better")
     assert line.endswith("| **open** | +9 | +10.4 | the reason |")
-    assert "| flame_fair_mnist_dir | not run | 12 |" in text
+    assert "| flame_fair_mnist_dir | not run | 12 |  |" in text
     assert reproduction.lacking(card, runs) == ["flame_fair_mnist_dir"]
 
 

@@ -18,6 +18,7 @@ from fedjax_pfl.messages import (
     AdaptiveClip,
     ClipNorm,
     GaussianNoise,
+    NoisyRound,
     TopK,
     TreeNoise,
     accounting,
@@ -239,9 +240,8 @@ def test_less_noise_is_in_a_sum_than_independent_draws_would_leave():
         key = jax.random.key(seed)
 
         def add(total, round):
-            total = noise.in_round(
-                lambda r: jax.random.fold_in(key, r), round, period, None, total, scale
-            )
+            now = NoisyRound(round, lambda r: jax.random.fold_in(key, r), period)
+            total = noise.in_round(now, total, scale)
             return total, total
 
         return jax.lax.scan(add, jnp.zeros(8), jnp.arange(period))[1]

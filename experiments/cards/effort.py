@@ -1,0 +1,55 @@
+"""Work of a preset's trainings: gradients of single examples."""
+
+import collections
+import dataclasses
+import json
+
+import jax
+
+from fedjax_pfl.command import presets
+from fedjax_pfl.engine import grids, timetables
+from fedjax_pfl.engine.groups import Group
+
+__all__ = ["gradients"]
+
+
+def gradients(name: str, data_dir: str | None = None) -> float:
+    """Counts the gradients of single examples in all trainings of a preset.
+
+    Evaluations are not counted, and neither are the server's work and attacks.
+
+    Args:
+      name: of the preset.
+      data_dir: directory of data files.
+
+    Raises:
+      InputError: if a method of it does not count its clients' work.
+    """
+    experiment = presets.get(name)
+    key, total = jax.random.key(0, impl="threefry2x32"), 0.0
+    federations = grids.Federations()
+    for grid in experiment.grids:
+        spec = dataclasses.replace(grid.spec, data_dir=data_dir or grid.spec.data_dir)
+        parts = (grid.process, grid.model, spec)
+        axes = {"seed": experiment.seeds, **grid.axes}
+        for group in grids.groups_of(key, *parts, axes, federations=federations):
+            for number, counted in _settings(group):
+                process, federation = group.processes[number], group.federations[number]
+                model = group.model.for_federation(federation)
+                charged = timetables.charges(process, model, federation, key)
+                size = process.participation.cohort_size(federation.num_clients)
+                total += counted * size * charged.examples.mean()
+    return experiment.num_rounds * total
+
+
+def _settings(group: Group) -> list[tuple[int, int]]:
+    """Returns the first point of every setting of a group, and how many seeds it has.
+
+    Seeds take as much work; other federations would only be compiled for.
+    """
+    settings = [
+        json.dumps({n: v for n, v in point.items() if n != "seed"}, default=str)
+        for point in group.points
+    ]
+    counts = collections.Counter(settings)
+    return [(settings.index(setting), count) for setting, count in counts.items()]

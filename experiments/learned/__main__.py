@@ -6,6 +6,7 @@ learned with a row per seed, and `<data>-paths.csv`, the paths of the fields. Th
 """
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -71,27 +72,56 @@ def _study(name: str, out: Path) -> None:
         for seed in _SEEDS
     ]
     result = fp.grid(*base, points, rounds, eval_every=rounds)
-    learned = fp.learn(
-        *base,
-        (_LAM, _RATE),
-        rounds,
-        objective=_OBJECTIVE,
-        seeds=_SEEDS,
-        starts=[dict(zip((_LAM, _RATE), start, strict=True)) for start in _STARTS],
-        eval_every=_EVERY,
-    )
+    ends, paths = _learn(base, rounds)
+    points = [end | {"seed": seed} for end in ends for seed in _SEEDS]
+    trained = _scores(fp.grid(*base, points, rounds, eval_every=rounds))
+    # Every training belongs to the start that its values were learned from.
+    trained[["lam", "rate"]] = np.repeat(_STARTS, len(_SEEDS), axis=0)
     grid_scores = _scores(result)
-    parts = [
-        grid_scores.assign(kind="grid"),
-        _scores(learned.result).assign(kind="learned"),
-    ]
+    parts = [grid_scores.assign(kind="grid"), trained.assign(kind="learned")]
     if name in _PER_CLIENT:
         parts.append(_per_client(grid_scores, base, rounds).assign(kind="per client"))
     out.mkdir(parents=True, exist_ok=True)
-    for kind, table in (("points", pd.concat(parts)), ("paths", learned.path())):
+    for kind, table in (("points", pd.concat(parts)), ("paths", paths)):
         file = out / f"{name}-{kind}.csv"
         table.to_csv(file, index=False, float_format="%.6g")
         print(f"Table: {file}")
+
+
+def _learn(base: Any, rounds: int) -> tuple[list[dict[str, float]], pd.DataFrame]:
+    """Learns from every start, in one training after the other.
+
+    Returns:
+      The values that each start ends with, and the paths of all trainings in a row.
+    """
+    fields = [_LAM, _RATE]
+    starts, values, parts = _as_values(_STARTS), _as_values(_STARTS), []
+    for number in range(page.PASSES):
+        learned = fp.learn(
+            *base,
+            fields,
+            rounds,
+            objective=_OBJECTIVE,
+            seeds=_SEEDS,
+            starts=values,
+            eval_every=_EVERY,
+        )
+        path, ends = learned.path(), []
+        for start, value in zip(starts, values, strict=True):
+            is_own = np.logical_and.reduce(
+                [np.isclose(path[f"start {n}"], v, rtol=1e-6) for n, v in value.items()]
+            )
+            own = path[is_own]
+            ends.append(own[fields].iloc[-1].to_dict())
+            named = own.assign(**{f"start {n}": v for n, v in start.items()})
+            parts.append(named.assign(round=own["round"] + number * rounds))
+        values = ends
+    return values, pd.concat(parts)
+
+
+def _as_values(starts: Sequence[tuple[float, float]]) -> list[dict[str, float]]:
+    """Returns values by dotted name."""
+    return [dict(zip((_LAM, _RATE), start, strict=True)) for start in starts]
 
 
 def _per_client(scores: pd.DataFrame, base: Any, rounds: int) -> pd.DataFrame:

@@ -271,6 +271,9 @@ class Options(DataOptions):
         " memory, for example algorithm.lam.",
         metavar="NAME",
     )
+    learn_per_layer: str | None = option(
+        "The same of learning this field of every layer.", metavar="NAME"
+    )
     stop_on: str | None = option(
         "What --patience and --target look at, for example"
         " personal:validation:accuracy; parts may be empty.",

@@ -38,7 +38,7 @@ _HOSTS = ("hosts", "device_tflops", "link_gb", "network_gb", "latency_us")
 _OF_SOME |= dict.fromkeys(_HOSTS, ("plan",))
 _LEARNING = ("learn", "learn_on", "learn_trainings")
 _OF_SOME |= dict.fromkeys(_LEARNING, ("run", "sweep", "plan"))
-_OF_SOME |= {"learn_per_client": ("plan",)}
+_OF_SOME |= dict.fromkeys(("learn_per_client", "learn_per_layer"), ("plan",))
 _NOT_OF_BENCHMARKS = (
     "problem",
     "init",

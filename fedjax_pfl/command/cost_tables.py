@@ -1,7 +1,7 @@
 """Tables of the memory and time of trainings, for the command `plan`."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import numpy as np
@@ -11,7 +11,7 @@ from fedjax_pfl import core
 from fedjax_pfl.command import printing
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.engine import cost, save_models
-from fedjax_pfl.engine.derivatives import fields, own_values, reverse
+from fedjax_pfl.engine.derivatives import fields, own_values, per_layer, reverse
 from fedjax_pfl.engine.groups import Group, Plan, PlannedGroup
 from fedjax_pfl.engine.groups import plan as plan_group
 from fedjax_pfl.engine.options import Options
@@ -34,7 +34,8 @@ def show(
     num_clients: int | None,
     saves_models: bool,
     trainer: Callable[..., Resident] = Resident,
-    learned: str | None = None,
+    learned_of_clients: str | None = None,
+    learned_of_layers: str | None = None,
 ) -> None:
     """Prints memory and time of every group, then whether all fits.
 
@@ -45,13 +46,17 @@ def show(
       num_clients: how many clients there are to be in place of the federations' own.
       saves_models: whether the trained models are to be written.
       trainer: makes the trainers of groups.
-      learned: dotted name of a field that clients would learn, or None.
+      learned_of_clients: dotted name of a field that would be learned for every client,
+        or None.
+      learned_of_layers: one that would be learned for every layer, or None.
 
     Raises:
       InputError: if something does not fit, in one sentence.
     """
-    if learned is not None:
-        fields.of_some([group.processes[0] for group in groups], [learned])
+    learned = {"clients": learned_of_clients, "layers": learned_of_layers}
+    wanted = [name for name in learned.values() if name is not None]
+    if wanted:
+        fields.of_some([group.processes[0] for group in groups], wanted)
     free, device = cost.available_bytes(), jax.devices()[0].device_kind
     known = "unknown" if free is None else cost.shown(free)
     console.print(
@@ -70,7 +75,7 @@ def show(
     for number, (group, known) in enumerate(zip(larger, groups, strict=True)):
         name = type(group.processes[0].algorithm).__name__
         title = f"{number + 1}/{len(groups)} {name}"
-        more = [] if learned is None else _going_back(group, options, learned)
+        more = _going_back(group, options, learned)
         total += _print_group(console, title, group, known, options, trainer, more)
     console.print(f"All together about {seconds(total)}.")
     if saves_models:
@@ -166,14 +171,22 @@ def _print_group(
     return total
 
 
-def _going_back(group: Group, options: Options, field: str) -> list[tuple[str, str]]:
-    """Returns what going back for values of every client keeps, in groups with them."""
-    if not fields.own(group.processes[0], [field]):
-        return []
-    name = f"{fields.PER_CLIENT}{field}"
-    planned = plan_group(own_values.with_values(group, field), options)
-    fields.check(planned.group.processes[0], [name])
-    return [("memory: going back", str(reverse.kept(planned, (name,))))]
+def _going_back(
+    group: Group, options: Options, learned: Mapping[str, str | None]
+) -> list[tuple[str, str]]:
+    """Returns what going back for values of clients and layers keeps in memory."""
+    rows = []
+    for of, field in learned.items():
+        if field is None or not fields.own(group.processes[0], [field]):
+            continue
+        name = f"{fields.PER_CLIENT}{field}"
+        count = len(per_layer.arrays_of(group)) if of == "layers" else None
+        valued = own_values.with_values(group, field, num_layers=count)
+        planned = plan_group(valued, options)
+        fields.check(planned.group.processes[0], [name])
+        kept = str(reverse.kept(planned, (name,)))
+        rows.append((f"memory: going back for {of}", kept))
+    return rows
 
 
 def _memory(needed: cost.Memory) -> list[tuple[str, str]]:

@@ -158,7 +158,8 @@ def _show_costs(
         *(console, groups, training),
         *(options.as_if_clients, options.save_models),
         trainer=trainer,
-        learned=options.learn_per_client,
+        learned_of_clients=options.learn_per_client,
+        learned_of_layers=options.learn_per_layer,
     )
 
 

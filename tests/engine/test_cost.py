@@ -504,15 +504,18 @@ _RATE = "algorithm.local.learning_rate"
 def test_the_plan_says_what_going_back_would_keep():
     """At least every client's own model, in each of five rounds."""
     options = Options(num_rounds=5)
-    ((name, text),) = cost_tables._going_back(
-        group_of(fp.Ditto()), options, "algorithm.lam"
-    )
-    assert name == "memory: going back"
-    number, unit = re.match(r"([0-9.]+) ([kMG]?B) \(states of 5 rounds", text).groups()
-    size = float(number) * {"kB": 1e3, "MB": 1e6}[unit]
+    learned = {"clients": "algorithm.lam", "layers": "algorithm.lam"}
+    found = cost_tables._going_back(group_of(fp.Ditto()), options, learned)
+    assert [name.removeprefix("memory: going back for ") for name, _ in found] == [
+        *learned
+    ]
     rows = 5 * 8 * (200 * 4 + 4) * np.dtype(float).itemsize
-    assert rows <= size <= 5 * rows
-    assert not cost_tables._going_back(group_of(), options, "algorithm.lam")
+    for _, text in found:
+        parts = re.match(r"([0-9.]+) ([kMG]?B) \(states of 5 rounds", text)
+        number, unit = parts.groups()
+        size = float(number) * {"kB": 1e3, "MB": 1e6}[unit]
+        assert rows <= size <= 5 * rows
+    assert not cost_tables._going_back(group_of(), options, learned)
 
 
 @pytest.mark.parametrize(
@@ -520,6 +523,7 @@ def test_the_plan_says_what_going_back_would_keep():
     [
         (plan.app, [*FEW, "--learn-per-client", "algorithm.lam"], "algorithm 'lam'"),
         (plan.app, [*FEW, "--learn-per-client", _RATE], "ends by a tolerance"),
+        (plan.app, [*FEW, "--learn-per-layer", "algorithm.mu"], "algorithm 'mu'"),
         (run.app, ["--learn-per-client", "algorithm.lam"], "No such option"),
         (plan.app, ["--resume", "r"], "No such option: --resume"),
         (run.app, ["--as-if-clients", "9"], "No such option: --as-if-clients"),

@@ -7,9 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import fedjax_pfl as fp
 from experiments.cards import (
     __main__,
     claims,
+    effort,
     headlines,
     pages,
     plans,
@@ -17,6 +19,7 @@ from experiments.cards import (
     reproduction,
     verdicts,
 )
+from fedjax_pfl.command.presets import experiment
 from fedjax_pfl.core import checks
 from tests.experiments import test_cards
 
@@ -126,6 +129,30 @@ def test_every_printed_number_is_counted():
     cells = list(reproduction.cells(__main__.CARDS.values(), none))
     assert len(cells) == 37 * 7 + 516 + 20 + 14
     assert {cell.level for _, cell in cells} == {"not run"}
+
+
+def test_work_is_counted_in_gradients_of_examples(monkeypatch):
+    """Ditto takes every example twice; an epoch more takes all of them again."""
+    spec = fp.FederationSpec("digits", num_clients=5, test_fraction=0.2)
+    federation = dataclasses.replace(spec, seed=0).build()
+    examples = int(federation.train.num_examples.sum())
+
+    def counted(algorithm, epochs, **participation):
+        process = fp.FederatedProcess(algorithm=algorithm, **participation)
+        grid = experiment.Grid(
+            *(process, fp.MLP(widths=(8,)), spec), {"algorithm.local.epochs": epochs}
+        )
+        made = experiment.Experiment(
+            name="toy", grids=(grid,), seeds=(0, 1), num_rounds=7
+        )
+        monkeypatch.setattr(effort.presets, "get", lambda name: made)
+        return effort.gradients("toy") / (7 * 2 * examples)
+
+    assert counted(fp.FedAvg(), (1, 3)) == 1 + 3
+    assert counted(fp.Ditto(), (2,)) == 2 * counted(fp.FedAvg(), (2,))
+    cohort = fp.UniformCohort(size=2)
+    part = counted(fp.FedAvg(), (1,), participation=cohort)
+    assert part == pytest.approx(2 / 5)
 
 
 def test_times_are_read_from_what_plan_prints():

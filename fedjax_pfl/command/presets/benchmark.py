@@ -133,7 +133,7 @@ def femnist() -> experiment.Experiment:
     """FEMNIST by writers, of whom a tenth never trains."""
     partition = fp.ByClient(min_examples=20)
     fields = {"num_clients": None, "unseen_fraction": 0.1, "train_examples": 200}
-    spec = _spec("femnist", partition, **fields)
+    spec = _spec(data.Femnist(light_ink=True), partition, **fields)
     sizes = {"num_rounds": 100, "batch_size": 20, "steps": 5}
     return _task("femnist", spec, fp.MLP(widths=(64,)), **sizes)
 

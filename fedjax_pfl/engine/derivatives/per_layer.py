@@ -19,7 +19,7 @@ from fedjax_pfl.engine.process import FederatedProcess
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["LearnedPerLayer", "learn_per_layer"]
+__all__ = ["LearnedPerLayer", "arrays_of", "learn_per_layer"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +108,7 @@ def learn_per_layer(
     """
     learned = own_values.learn(
         (key, process, model, spec),
-        *(field, num_rounds, lambda group: len(_arrays(group))),
+        *(field, num_rounds, lambda group: len(arrays_of(group))),
         objective=objective,
         seeds=seeds,
         optimizer=optimizer,
@@ -117,7 +117,7 @@ def learn_per_layer(
         caller="learn_per_layer",
     )
     (group,), (values,), (steps,) = learned.groups, learned.values, learned.steps
-    arrays = _arrays(group)
+    arrays = arrays_of(group)
     own = np.tile(values, (group.federations[0].num_clients, 1))
     return LearnedPerLayer(
         result=learned.result,
@@ -131,7 +131,7 @@ def learn_per_layer(
     )
 
 
-def _arrays(group: groups.Group) -> dict[str, int]:
+def arrays_of(group: groups.Group) -> dict[str, int]:
     """Returns the sizes of the model's arrays of parameters by name, in JAX's order."""
     model = group.model.for_federation(group.federations[0])
     shapes = tree_paths.by_name(jax.eval_shape(model.init, group.keys[0]))

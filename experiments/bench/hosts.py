@@ -16,20 +16,38 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from experiments.bench import machine, report
 from experiments.bench.loopback import speed
+from fedjax_pfl.command import printing
+from fedjax_pfl.results import plain_files
 
-__all__ = ["FORMS", "WORKLOADS", "app", "expected_seconds", "ratio"]
+__all__ = [
+    "FORMS",
+    "TARGETS",
+    "TITLES",
+    "WORKLOADS",
+    "app",
+    "cells",
+    "expected_seconds",
+    "ratio",
+    "verdicts",
+]
 
 FORMS = ((1, 1), (1, 2), (1, 4), (1, 8), (2, 1), (4, 1))
 """Processes, and devices of each."""
 WORKLOADS = ("W1", "W2", "W6")
 """Everybody in every round, few clients or many; a cohort, whose examples travel."""
+TARGETS = {"W1": 1.15, "W2": 1.1}
+"""What a round of two processes may take, of one of a process of two devices."""
+TITLES = ("", "processes x devices", "ms a round", "by formula")
+TITLES += ("bytes received", "by formula")
+"""Headings of the table."""
 _CLIENTS = {"W1": ((5600,) * 5, 100), "W2": ((48,) * 500, 10)}
 """Sizes of the clients of a device, and of a batch: half of the bench's workloads."""
 _COHORT = ((60,) * 500, 50)
@@ -141,7 +159,10 @@ def _typical(rows: list[dict[str, Any]], form: tuple[int, int]) -> float:
 
 
 def expected_seconds(
-    rows: list[dict[str, Any]], row: dict[str, Any], loopback: dict[str, float]
+    rows: list[dict[str, Any]],
+    row: dict[str, Any],
+    loopback: dict[str, float],
+    cores: int,
 ) -> float:
     """Returns the formulae's seconds of a round of several processes.
 
@@ -149,9 +170,10 @@ def expected_seconds(
       rows: of the workload, of which some are of one device.
       row: of the processes.
       loopback: `bytes_per_second` and `latency`.
+      cores: that the devices share.
     """
     count = row["processes"] * row["devices"]
-    work = _typical(rows, (1, 1)) * max(1.0, count / (os.cpu_count() or 1))
+    work = _typical(rows, (1, 1)) * max(1.0, count / cores)
     latency = row["exchanges"] * 2 * (count - 1) * loopback["latency"]
     return work + row["expected"] / loopback["bytes_per_second"] + latency
 
@@ -177,39 +199,61 @@ def main(
         chosen = tuple((int(p), int(d)) for p, d in pairs)
     bandwidth, latency = speed()
     record: dict[str, Any] = {
-        "load_at_start": os.getloadavg(),
-        "cores": os.cpu_count(),
+        "machine": machine.describe(os.cpu_count() or 1, 1, huge_pages=False),
         "rounds": rounds,
         "loopback": {"bytes_per_second": bandwidth, "latency": latency},
     }
-    rows = list(measured(names, chosen, rounds, repeat))
-    for name in names:
-        own = [row for row in rows if row["workload"] == name]
-        for line in _lines(own, chosen, record["loopback"]):
-            print(f"{name} {line}")
+    record["rows"] = list(measured(names, chosen, rounds, repeat))
+    printing.table(printing.console(), TITLES, list(cells(record)), numbers=TITLES[2:])
+    for line in verdicts(record):
+        print(line)
     if out is not None:
-        out.write_text(json.dumps(record | {"rows": rows}, indent=1), "utf-8")
+        plain_files.write_text(out, json.dumps(record, indent=1) + "\n")
 
 
-def _lines(
-    rows: list[dict[str, Any]],
-    forms: tuple[tuple[int, int], ...],
-    loopback: dict[str, float],
-) -> Iterator[str]:
-    """Yields what is said of a workload."""
-    for form in forms:
-        seconds = _typical(rows, form)
-        line = f"{form[0]} x {form[1]}: {seconds * 1e3:.1f} ms a round"
-        row = next(r for r in rows if (r["processes"], r["devices"]) == form)
-        if form[0] > 1 and (1, 1) in forms:
-            expected = expected_seconds(rows, row, loopback)
-            line += f" ({expected * 1e3:.1f} by the formula)"
-        if form[0] > 1:
-            line += f", {row['received']:,.0f} bytes over the network"
-            line += f" ({row['expected']:,.0f})"
-        yield line
-    if {(2, 1), (1, 2)} <= set(forms):
-        yield f"two processes over two devices of one: {ratio(rows):.2f}"
+def _by_workload(record: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """Returns the rows of every workload."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in record["rows"]:
+        found.setdefault(row["workload"], []).append(row)
+    return found
+
+
+def cells(record: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    """Yields a row of the table per workload and form.
+
+    Args:
+      record: as it is in the JSON file.
+    """
+    for name, rows in _by_workload(record).items():
+        first = {(row["processes"], row["devices"]): row for row in reversed(rows)}
+        for form in dict.fromkeys((r["processes"], r["devices"]) for r in rows):
+            row, expected, received, formula = first[form], "", "", ""
+            if form[0] > 1:
+                received, formula = f"{row['received']:,.0f}", f"{row['expected']:,.0f}"
+            if form[0] > 1 and (1, 1) in first:
+                machine_of = (record["loopback"], record["machine"]["cpus"])
+                seconds = expected_seconds(rows, row, *machine_of)
+                expected = report.milliseconds(seconds)
+            taken = report.milliseconds(_typical(rows, form))
+            yield name, "{} x {}".format(*form), taken, expected, received, formula
+
+
+def verdicts(record: Mapping[str, Any]) -> Iterator[str]:
+    """Yields what two processes take beside one of two devices, with the targets.
+
+    Args:
+      record: as it is in the JSON file.
+    """
+    for name, rows in _by_workload(record).items():
+        if {(2, 1), (1, 2)} <= {(row["processes"], row["devices"]) for row in rows}:
+            value, bound = ratio(rows), TARGETS.get(name)
+            line = f"{name}: two processes take {value:.2f} of the time of one process"
+            line += " of two devices"
+            if bound is not None:
+                word = "met" if value <= bound else "missed"
+                line += f", at most {bound:g} wanted: {word}"
+            yield f"{line}."
 
 
 if __name__ == "__main__":

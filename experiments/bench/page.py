@@ -1,22 +1,23 @@
 """The page of what the bench measured: `python -m experiments.bench.page`.
 
 `docs/speed_results.md` is made of the files `docs/speed-*.json` alone, byte for byte,
-with the targets beside.
+with the targets beside. That of `experiments.bench.hosts` is one of them.
 """
 
 import dataclasses
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from experiments.bench import report
+from experiments.bench import hosts, report
 from fedjax_pfl.command import cli
 from fedjax_pfl.core import checks
 from fedjax_pfl.results import plain_files
 
-__all__ = ["RUNS", "TARGETS", "Target", "app", "render"]
+__all__ = ["HOSTS", "RUNS", "TARGETS", "Target", "app", "render"]
 
 FOLDER = Path(__file__).parents[2] / "docs"
 RUNS = {
@@ -25,6 +26,8 @@ RUNS = {
     "huge-pages": "One core, huge pages",
 }
 """Runs on the page by the ending of their file, and their headings."""
+HOSTS = "hosts"
+"""Ending of the file of `experiments.bench.hosts`."""
 _OWN = {
     "floor": "its products alone",
     "frozen": "the frozen products alone",
@@ -99,21 +102,24 @@ def main(
 
 def _write(folder: Path) -> None:
     """Reads all runs before the page is written."""
-    runs = {}
-    for name in RUNS:
-        file = folder / f"speed-{name}.json"
+    files = {name: folder / f"speed-{name}.json" for name in (*RUNS, HOSTS)}
+    for file in files.values():
         if not file.is_file():
             raise checks.InputError(f"Expected the file '{file}', which is missing.")
-        runs[name] = report.read(file)
-    plain_files.write_text(folder / "speed_results.md", render(runs))
+    runs = {name: report.read(files[name]) for name in RUNS}
+    divided = json.loads(files[HOSTS].read_text("utf-8"))
+    plain_files.write_text(folder / "speed_results.md", render(runs, divided))
     print(f"Page: {folder / 'speed_results.md'}")
 
 
-def render(runs: Mapping[str, Mapping[str, Any]]) -> str:
+def render(
+    runs: Mapping[str, Mapping[str, Any]], divided: Mapping[str, Any] | None = None
+) -> str:
     """Returns the page.
 
     Args:
       runs: content of the files by the names of `RUNS`.
+      divided: content of the file of `HOSTS`, or None.
 
     Returns:
       Markdown.
@@ -138,7 +144,27 @@ def render(runs: Mapping[str, Mapping[str, Any]]) -> str:
         parts += ["### Ours", _table(titles, _own(run)), _FLOOR]
         titles = ("", "beside", "ours, ms", "theirs, ms", "ratio", "target")
         parts += ["### Beside others", _table(titles, _peers(run, targets)), _RATIO]
+    if divided is not None:
+        parts += _divided(divided)
     return "\n\n".join(parts) + "\n"
+
+
+def _divided(run: Mapping[str, Any]) -> list[str]:
+    """Returns the part on devices and processes."""
+    machine, loopback = run["machine"], run["loopback"]
+    return [
+        "## Devices and processes",
+        "```sh\npython -m experiments.bench.hosts --out docs/speed-hosts.json\n```",
+        f"As many clients for every device, on {machine['cpus']} cores of an"
+        f" {machine['processor']}, {machine['started'][:10]}; devices share the cores"
+        " where there are more of them. The formulae, those of [On a"
+        " cluster](cluster.md#scale-on-paper), take the work of one device, the bytes"
+        f" and the loopback interface ({loopback['bytes_per_second'] / 1e9:.1f} GB/s,"
+        f" {1e6 * loopback['latency']:.0f} µs a message). W6 has a cohort, whose rows"
+        f" and examples travel. [All samples](speed-{HOSTS}.json).",
+        _table(hosts.TITLES, hosts.cells(run)),
+        "\n".join(f"* {line}" for line in hosts.verdicts(run)),
+    ]
 
 
 def _titles(runs: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:

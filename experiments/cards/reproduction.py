@@ -151,26 +151,30 @@ def _lacking(
 ) -> Iterator[str]:
     """Yields what was not run as its preset has it, why, and how long it would take."""
     times = plans.set_index("preset")
-    rows, total, missing = [], 0.0, 0
+    rows, total, unknown = [], 0.0, Counter[str]()
     for card in cards.values():
         runs = kept[card.method]
         for name in lacking(card, runs):
             minutes = times["minutes"].get(name)
-            total, missing = total + (minutes or 0), missing + (minutes is None)
             reason = scale.of(runs.get(name)).reason or "not run"
             whole = [run for run in scale.parts(runs, name) if _is_made(run)]
             methods = sorted({m for run in whole for m in run.rows["algorithm"]})
             reason += f"; whole of {', '.join(methods)}" if methods else ""
             without = [text for part, text in _NO_DATA.items() if part in name]
             reason += f"; {without[0]} is not at hand" if without else ""
-            time = "" if minutes is None else f"{minutes:,.0f}"
-            like = "" if minutes is None else times["like"][name]
+            time, like = "", ""
+            if minutes is None:
+                why = "have no data here" if without else "were not planned"
+                unknown[why] += 1
+            else:
+                total += minutes
+                time, like = f"{minutes:,.0f}", times["like"][name]
             rows.append((name, reason, time, like))
     machines = " and ".join(sorted(set(plans["machine"]))) or "no machine"
+    but = "".join(f", but {count} that {why}" for why, count in sorted(unknown.items()))
     yield (
-        f"Minutes by `plan` on {machines}: {total:,.0f} for all of them, {missing} of"
-        " which it did not plan. Some have the time of another preset of the same"
-        " methods, model and data set, in proportion to the gradients of single"
-        " examples in all trainings."
+        f"Minutes by `plan` on {machines}: {total:,.0f} for all of them{but}. Some have"
+        " the time of another preset of the same methods, model and data set, in"
+        " proportion to the gradients of single examples in all trainings."
     )
     yield from ("", *markdown.table(("preset", "now", "minutes", "like"), rows))

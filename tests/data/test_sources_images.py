@@ -260,6 +260,9 @@ def test_writers_of_femnist(tmp_path):
     assert dataset.client_names == ("f0", "f1", "f2")
     assert dataset.num_classes == 62 and dataset.class_names[35:37] == ("Z", "a")
     assert dataset.scale.item() == np.float32(1 / 255) and dataset.shift == 0
+    light = sources.load_dataset("femnist", tmp_path, verify=False, light_ink=True)
+    shown = np.array([255, 0]) * light.scale + light.shift  # paper, ink
+    np.testing.assert_allclose(shown, [0, 1], atol=1e-7)
     digits = sources.load_dataset("femnist", tmp_path, verify=False, classes="digits")
     assert digits.y.tolist() == [9, 3, 0] and digits.num_classes == 10
     assert digits.client_names == ("f0",)  # the other writers wrote none

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import os
 import socket
 
 import pytest
@@ -30,21 +29,23 @@ def test_a_ratio_is_of_medians_of_the_fastest_calls(monkeypatch, tmp_path):
     done = typer.testing.CliRunner().invoke(hosts.app, given)
     assert done.exit_code == 0, done.output
     assert order == [("W2", (1, 2)), ("W2", (2, 1))] * 3
-    assert "W2 two processes over two devices of one: 1.50" in done.output
-    assert (
-        "2 x 1: 6000.0 ms a round, 1,900 bytes over the network (2,000)" in done.output
-    )
-    assert hosts.ratio(json.loads(out.read_text())["rows"]) == 6 / 4
+    assert "W2: two processes take 1.50 of the time" in done.output
+    assert "at most 1.1 wanted: missed" in done.output
+    record = json.loads(out.read_text())
+    assert hosts.ratio(record["rows"]) == 6 / 4
+    one, two = hosts.cells(record)
+    assert one[:2] == ("W2", "1 x 2") and one[3:] == ("", "", "")
+    assert two[1] == "2 x 1" and two[4:] == ("1,900", "2,000")
+    assert float(two[2].replace(",", "")) == 6000
 
 
-def test_seconds_of_the_formula_by_hand(monkeypatch):
+def test_seconds_of_the_formula_by_hand():
     """Work of a device, twice where two share a core; bytes; and a message each way."""
     one = {"processes": 1, "devices": 1, "seconds": [2.0, 3.0]}
     row = {"processes": 4, "devices": 1, "seconds": [9.0]}
     row |= {"expected": 5e8, "exchanges": 2}
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
     given = {"bytes_per_second": 1e9, "latency": 0.01}
-    seconds = hosts.expected_seconds([one, row], row, given)
+    seconds = hosts.expected_seconds([one, row], row, given, 2)
     assert seconds == pytest.approx(2 * 2.0 + 0.5 + 2 * 2 * 3 * 0.01)
 
 

@@ -1,5 +1,6 @@
 """The page of learned fields beside a grid."""
 
+import types
 from pathlib import Path
 
 import pandas as pd
@@ -30,6 +31,37 @@ def test_a_start_that_diverged_is_far_from_the_best():
     rows = [page._best_of_grid(points), *page._learned(points, paths)]
     assert page._verdict(rows, points).startswith("0 of 4 starts")
     assert "\n".join(page._table(rows, points)).count("diverged") == 4
+
+
+def test_a_training_goes_on_with_the_values_that_the_last_one_ended_with(monkeypatch):
+    """Values double in every training, in two steps."""
+    begun = []
+
+    def learn(*base, seeds, starts, **options):
+        begun.append(starts)
+        rows = [
+            {f"start {n}": v for n, v in start.items()}
+            | {"round": round}
+            | {n: v * factor for n, v in start.items()}
+            for start in starts
+            for round, factor in ((2, 1.5), (4, 2.0))
+        ]
+        return types.SimpleNamespace(path=lambda: pd.DataFrame(rows))
+
+    monkeypatch.setattr(study.fp, "learn", learn)
+    ends, paths = study._learn((), 4)
+    first, second = begun
+    assert second == [{n: 2 * v for n, v in start.items()} for start in first]
+    assert ends == [{n: 4 * v for n, v in start.items()} for start in first]
+    lam, rate = "algorithm.lam", "algorithm.local.learning_rate"
+    for start in first:
+        is_own = (paths[f"start {lam}"] == start[lam]) & (
+            paths[f"start {rate}"] == start[rate]
+        )
+        own = paths[is_own]
+        assert own["round"].tolist() == [2, 4, 6, 8]
+        factors = (own[lam] / start[lam]).tolist()
+        assert factors == pytest.approx([1.5, 2, 3, 4])
 
 
 def test_other_data_are_refused():

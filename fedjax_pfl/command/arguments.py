@@ -444,9 +444,9 @@ class Options(DataOptions):
                     " need --distributed"
                 )
             return
-        if self.streamed or self.learn is not None or self.profile is not None:
+        if self.learn is not None or self.profile is not None:
             raise typer.BadParameter(
-                "--distributed goes with none of --streamed, --learn and --profile"
+                "--distributed goes with none of --learn and --profile"
             )
         if self.execution not in ("auto", "shard"):
             raise typer.BadParameter(

@@ -22,6 +22,7 @@ __all__ = [
     "divides",
     "dividing",
     "fetch",
+    "num_devices",
     "on_devices",
     "over",
     "replicate",
@@ -124,7 +125,7 @@ def client_mesh(num_devices: int) -> Mesh:
     )
 
 
-def _num_devices(execution: Execution) -> int:
+def num_devices(execution: Execution) -> int:
     """Counts the devices that share clients, 1 unless the mode is `shard`."""
     if execution.mode != "shard":
         return 1
@@ -143,7 +144,7 @@ def over(execution: Execution) -> Iterator[None]:
       execution: how the map over clients is run; unless it is `shard`, on several
         devices, nothing is divided.
     """
-    token = _dividing.set(execution if _num_devices(execution) > 1 else None)
+    token = _dividing.set(execution if num_devices(execution) > 1 else None)
     try:
         yield
     finally:
@@ -157,7 +158,7 @@ def dividing() -> Execution | None:
 
 def divides(num_rows: int, execution: Execution) -> bool:
     """Tells whether several devices have as many of N rows each."""
-    count = _num_devices(execution)
+    count = num_devices(execution)
     return count > 1 and num_rows % count == 0
 
 
@@ -242,7 +243,7 @@ def _placed(leaf: Any, sharding: NamedSharding) -> Any:
         return leaf
     if sharding.is_fully_addressable:
         return jax.device_put(leaf, sharding)
-    if not leaf.is_fully_addressable:  # placed before
+    if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:  # placed before
         return _mover(sharding)(leaf)
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         data = _placed(jax.random.key_data(leaf), sharding)

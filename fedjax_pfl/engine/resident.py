@@ -212,9 +212,9 @@ class Resident:
         """Places the states of a checkpoint."""
         self.states = self._placed(progress.states)
 
-    def saved(self) -> tuple[core.State, dict[str, np.ndarray]]:
+    def saved(self) -> tuple[core.State, dict[str, np.ndarray], checkpoint.Own]:
         """Returns the states, which are all of a checkpoint."""
-        return self.states, {}
+        return self.states, {}, {}
 
     def advance(self, active: np.ndarray, done: int, count: int) -> core.RoundInfo:
         """Runs one segment; leaves of the reports are `[G, segment, ...]`."""

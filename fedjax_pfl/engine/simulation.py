@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -145,12 +144,6 @@ def run_groups(
       InputError: if checkpoints belong to another training or are damaged.
     """
     checkpoints = options.checkpoints
-    is_alone = jax.process_count() == 1
-    if checkpoints is not None and trainer is not Resident and not is_alone:
-        raise checks.InputError(
-            "Checkpoints of several processes are those of simulate and grid; expected"
-            f" one process for this training, got {jax.process_count()}."
-        )
     if options.models_to is not None:
         save_models.check(planned, options.models_to)
     unplanned = [group.group for group in planned]
@@ -363,7 +356,7 @@ class Run:
         """Writes a checkpoint, where there is a place; all processes call this."""
         if self._store is None:
             return
-        states, arrays = self.trainer.saved()
+        states, arrays, own = self.trainer.saved()
         progress = checkpoint.Progress(
             done=self.done,
             states=states,
@@ -371,6 +364,7 @@ class Run:
             seconds=self._seconds(),
             ended=self.ended,
             continued=self.continued,
+            own=own,
         )
         self._store.save(self._identity, progress)
 

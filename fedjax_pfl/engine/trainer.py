@@ -96,8 +96,8 @@ class Trainer(Protocol):
         """Takes the states of a checkpoint; a ValueError says that it is damaged."""
         ...
 
-    def saved(self) -> tuple[Any, dict[str, np.ndarray]]:
-        """Returns states and further arrays for a checkpoint."""
+    def saved(self) -> tuple[Any, dict[str, np.ndarray], checkpoint.Own]:
+        """Returns states, further arrays, and what only this process knows."""
         ...
 
     def advance(self, active: np.ndarray, done: int, count: int) -> core.RoundInfo:

@@ -1,6 +1,7 @@
 """One of several processes of a training; started by test_distributed.py."""
 
 import os
+import pathlib
 import sys
 
 PROCESSES, PROCESS, PORT, DEVICES, OUT = (
@@ -27,9 +28,10 @@ import numpy as np  # noqa: E402
 
 import fedjax_pfl as fp  # noqa: E402
 from fedjax_pfl.core import client_rows  # noqa: E402
-from fedjax_pfl.engine import groups, simulation  # noqa: E402
+from fedjax_pfl.engine import cohort_link, groups, simulation  # noqa: E402
 from fedjax_pfl.engine.options import Options  # noqa: E402
 from fedjax_pfl.engine.resident import Resident  # noqa: E402
+from fedjax_pfl.engine.streaming import row_store, training  # noqa: E402
 from fedjax_pfl.testing import toy  # noqa: E402
 
 local = fp.SGD(learning_rate=0.1, epochs=2, batch_size=4)
@@ -70,4 +72,63 @@ examples = (trainer.fixed[2].train.x, trainer.fixed[2].train.y)
 for kind, tree in (("rows", rows), ("examples", examples)):
     everywhere = client_rows.num_bytes(tree)
     print(f"{kind}: {bytes_here(tree)} bytes here of {everywhere}")
+
+
+# A streamed training, whole, and ended after a checkpoint and gone on with. The mean of
+# all messages is computed anew, from all files, after the fourth round.
+cohort_link.RARELY = 4
+written, write, run = set(), row_store.RowStore.write, training.Training.run
+
+
+class EnoughError(Exception):
+    """Ends a training."""
+
+
+def noted(self, rows, values):
+    """Writes rows, and notes into which file."""
+    written.add(self._path.name)
+    write(self, rows, values)
+
+
+row_store.RowStore.write = noted
+
+
+def streamed(folder, segments):
+    """The history of a training that may run so many segments."""
+    left = iter(range(segments))
+
+    def bounded(self, start, count):
+        if next(left, None) is None:
+            raise EnoughError
+        return run(self, start, count)
+
+    training.Training.run = bounded
+    (group,) = fp.simulate_streamed(
+        jax.random.key(0),
+        process,
+        fp.LogisticRegression(),
+        toy.make_federation(),
+        6,
+        eval_every=2,
+        execution="shard",
+        progress=False,
+        checkpoints=fp.Checkpoints(folder, min_seconds=0),
+    ).groups
+    return group.metrics | group.per_round | {"selected": group.times_selected}
+
+
+process = fp.FederatedProcess(
+    algorithm=process.algorithm, participation=fp.UniformCohort(size=5)
+)
+folder = pathlib.Path(OUT).parent
+whole = streamed(folder / f"whole-of-{PROCESSES}", 3)
+try:
+    streamed(folder / f"halves-of-{PROCESSES}", 2)
+except EnoughError:
+    print("interrupted")
+again = streamed(folder / f"halves-of-{PROCESSES}", 1)
+for name in whole:
+    np.testing.assert_array_equal(again[name], whole[name], err_msg=name)
+np.savez(f"{OUT}.streamed.npz", **whole)
+print("files:", *sorted(written))
 print("finished on", jax.device_count(), "devices of", jax.process_count(), "processes")

@@ -8,8 +8,7 @@ import pytest
 import fedjax_pfl as fp
 from fedjax_pfl import aggregators, algorithms, attacks
 from fedjax_pfl.core import checks, sharding
-from fedjax_pfl.engine.streaming import population as streamed
-from fedjax_pfl.engine.streaming import row_store
+from fedjax_pfl.engine.streaming import divided_rows, population, training
 from fedjax_pfl.testing import toy
 from tests import problems
 from tests.engine import faults, test_kept_mean
@@ -105,19 +104,25 @@ def test_a_sample_of_clients_is_that_of_the_training_in_memory():
     )
 
 
-def start(process, problem, path):
+def start(process, problem, folder, execution="vmap"):
     """A training at the level of rounds, on a problem with known answers."""
-    population = streamed.Population(problem.federation)
+    execution = sharding.Execution.parse(execution)
+    clients = population.Population(problem.federation, execution)
     process = jax.tree.map(jnp.asarray, process)
-    like = streamed.Training.row_of(process, problem.model, population, KEY)
-    store = row_store.RowStore(path, problem.federation.num_clients, like)
-    execution = sharding.Execution()
-    return streamed.Training(process, problem.model, population, KEY, execution, store)
+    like = training.row_of(process, problem.model, clients, KEY)
+    count = problem.federation.num_clients
+    files = divided_rows.DividedRows(folder, count, like, execution)
+    return training.Training(process, problem.model, clients, KEY, execution, files)
 
 
 @pytest.mark.parametrize("value", [1.0, 1e38])
 def test_the_kept_mean_is_that_of_all_messages(value, tmp_path):
     """After 1e38 came and went it is computed anew, from all messages."""
+    check_kept_mean(value, tmp_path)
+
+
+def check_kept_mean(value, folder, **more):
+    """Compares the mean with that of all messages, in every round."""
     problem = faults.problem()
     attack = faults.Sends(value=value, turn=-1.0, last=6.0)
     process = fp.FederatedProcess(
@@ -126,14 +131,15 @@ def test_the_kept_mean_is_that_of_all_messages(value, tmp_path):
         attack=jax.tree.map(jnp.asarray, attack),
         participation=fp.UniformCohort(size=3),
     )
-    training = start(process, problem, tmp_path / "rows.bin")
-    every = np.arange(problem.federation.num_clients)
+    now = start(process, problem, folder, **more)
+    count = problem.federation.num_clients
+    every = np.resize(np.arange(count), count + -count % now.files.router.count)
     largest = []
     for number in range(20):
-        training.run(number, 1)
-        rows = training.rows(every)[1]["theta"].astype(np.float64)
+        now.run(number, 1)
+        rows = now.rows(every)[1]["theta"][:count].astype(np.float64)
         exact, size = np.mean(rows, axis=0), np.abs(rows).max()
-        error = np.abs(training.state.aggregate["theta"] - exact).max()
+        error = np.abs(now.state.aggregate["theta"] - exact).max()
         # Sums of 8 rows, and of what 16 times as large a mean leaves behind.
         eps = float(np.finfo(np.float32).eps)
         assert error <= 16 * eps * max(16 * np.abs(exact).max(), size)
@@ -146,11 +152,11 @@ def test_rows_of_clients_who_never_took_part_take_no_space(tmp_path):
     process = fp.FederatedProcess(
         algorithm=METHODS["flame"], participation=fp.UniformCohort(size=2)
     )
-    training = start(process, problem, tmp_path / "rows.bin")
-    infos = training.run(0, 3)
-    training.write_back()
+    now = start(process, problem, tmp_path)
+    infos = now.run(0, 3)
+    now.write_back()
     members = np.unique(infos.cohort)
-    np.testing.assert_array_equal(training.store.written(), members)
+    np.testing.assert_array_equal(np.flatnonzero(now.files.known), members)
     assert len(members) < 7
 
 
@@ -188,7 +194,7 @@ def test_it_goes_on_where_it_was_interrupted(tmp_path):
         """Ends a training at a chosen segment."""
 
     def interrupted(after, folder):
-        run, ran = streamed.Training.run, []
+        run, ran = training.Training.run, []
 
         def counted(self, *arguments):
             if len(ran) == after:
@@ -197,7 +203,7 @@ def test_it_goes_on_where_it_was_interrupted(tmp_path):
             return run(self, *arguments)
 
         checkpoints = fp.Checkpoints(folder, min_seconds=0)
-        streamed.Training.run = counted
+        training.Training.run = counted
         try:
             train(
                 fp.simulate_streamed,
@@ -209,7 +215,7 @@ def test_it_goes_on_where_it_was_interrupted(tmp_path):
         except EnoughError:
             pass
         finally:
-            streamed.Training.run = run
+            training.Training.run = run
         return checkpoints
 
     for after in (1, 4):
@@ -237,8 +243,9 @@ def test_it_goes_on_where_it_was_interrupted(tmp_path):
     assert_same(whole, other, tolerance=0)
 
     checkpoints = interrupted(4, tmp_path / "rows")
-    (tmp_path / "rows" / "000-flame" / "rows.bin").write_bytes(b"")
-    with pytest.raises(checks.InputError, match="'rows.bin' is too short"):
+    (rows,) = (tmp_path / "rows" / "000-flame").glob("rows-*.bin")
+    rows.write_bytes(b"")
+    with pytest.raises(checks.InputError, match=f"'{rows.name}' is too short"):
         train(
             fp.simulate_streamed,
             process,

@@ -152,6 +152,39 @@ def test_another_number_of_processes_goes_on(alone, count):
 
 
 @pytest.mark.wide
+def test_streamed_processes_write_the_files_of_one(alone):
+    """Each has a file of rows; others go on from these, on as many to the bit."""
+    folder, _ = alone
+    more = ("--streamed", "--set", "participation=uniform")
+    more = (*more, "--set", "participation.size=3")
+    one = (*SMALL, *more, "--devices", "2", "--execution", "shard", "--out", "streamed")
+    (status,), texts = ended([start(folder, *one)])
+    assert status == 0, texts
+    expected = files(folder / "streamed")
+    for count in (2, 1, 4):
+        name = f"streamed-to-{count}"
+        commands = begin(folder, name, *more)
+        wait_for_checkpoint(folder / name, commands)
+        commands[1].kill()
+        ended(commands)
+        (place,) = (folder / name / "checkpoints").glob("0*")
+        assert sorted(path.name for path in place.glob("rows-*")) == [
+            "rows-0000000000-0000000002.bin",
+            "rows-0000000002-0000000004.bin",
+        ]
+        statuses, texts = ended(team(folder, "--resume", name, count=count))
+        assert statuses == [0] * count, texts
+        if count == 2:
+            assert files(folder / name) == expected
+        one, other = (fp.Result.load(folder / n) for n in ("streamed", name))
+        for metric, values in one.groups[0].metrics.items():
+            found = other.groups[0].metrics[metric]
+            np.testing.assert_allclose(
+                found, values, rtol=1e-4, atol=1e-5, err_msg=metric
+            )
+
+
+@pytest.mark.wide
 def test_a_signal_to_one_process_saves_and_ends_all(alone):
     folder, expected = alone
     commands = begin(folder, "signalled")
@@ -254,8 +287,10 @@ def test_a_refusal_of_one_is_one_of_all(monkeypatch):
     [
         (("--coordinator", "a:1"), "need --distributed"),
         (("--connect-seconds", "5"), "need --distributed"),
-        (("--distributed", "--streamed"), "--distributed goes with none of --streamed"),
-        (("--distributed", "--learn", "algorithm.lam"), "--distributed goes with none"),
+        (
+            ("--distributed", "--learn", "algorithm.lam"),
+            "--distributed goes with none of --learn and --profile",
+        ),
         (("--distributed", "--profile", "p"), "--distributed goes with none"),
         (
             ("--distributed", "--execution", "chunk=2"),

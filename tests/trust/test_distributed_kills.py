@@ -43,10 +43,10 @@ def begin(folder, count, *arguments):
     return [make("--process-id", str(number), **more) for number in range(count)]
 
 
-def new(folder, count, name):
+def new(folder, count, name, *more):
     """Starts the processes of a new training."""
     own = ("--distributed", "--devices", "1", "--out", name)
-    return begin(folder, count, *TRAINED, *own)
+    return begin(folder, count, *TRAINED, *more, *own)
 
 
 def ended(commands):
@@ -69,10 +69,10 @@ def wait_for_a_moment(out, commands, rng):
         time.sleep(0.002)
 
 
-def kill_until_done(folder, count, name, rng, most):
+def kill_until_done(folder, count, name, more, rng, most):
     """Kills a process again and again; how often, and how often in a checkpoint."""
     out, kills, writing = folder / name, 0, 0
-    commands = new(folder, count, name)
+    commands = new(folder, count, name, *more)
     while kills < most:
         wait_for_a_moment(out, commands, rng)
         victim = rng.randrange(count)
@@ -87,27 +87,36 @@ def kill_until_done(folder, count, name, rng, most):
         assert others <= FAILED | {0}, texts
         is_begun = out.exists()
         again = begin(folder, count, "--resume", name) if is_begun else None
-        commands = again or new(folder, count, name)
+        commands = again or new(folder, count, name, *more)
     statuses, texts = ended(commands)
     assert statuses == [0] * count, texts
     return kills, writing
 
 
 @pytest.mark.wide
-@pytest.mark.parametrize("count", [2, 4])
-def test_killed_at_random_moments_the_files_are_the_same(place, request, count):
+@pytest.mark.parametrize(
+    ("kind", "count", "more"),
+    [
+        ("distributed", 2, ()),
+        ("distributed", 4, ()),
+        ("streamed", 2, ("--streamed",)),
+    ],
+)
+def test_killed_at_random_moments_the_files_are_the_same(
+    place, request, kind, count, more
+):
     """As those of as many processes, none of which was killed."""
     folder, _ = place
-    whole = f"distributed-{count}"
-    statuses, texts = ended(new(folder, count, whole))
+    whole = f"{kind}-{count}"
+    statuses, texts = ended(new(folder, count, whole, *more))
     assert statuses == [0] * count, texts
     expected = files(folder / whole)
     rng, kills, writing, attempts = random.Random(count), 0, 0, 0
     wanted = 35 if request.config.getoption("--long") else 2
     while kills < wanted:
         name, most = f"{whole}-killed-{attempts}", min(8, wanted - kills)
-        more, hit = kill_until_done(folder, count, name, rng, most)
+        done, hit = kill_until_done(folder, count, name, more, rng, most)
         assert files(folder / name) == expected
-        kills, writing, attempts = kills + more, writing + hit, attempts + 1
+        kills, writing, attempts = kills + done, writing + hit, attempts + 1
     details = f"survived in {attempts} trainings, {writing} with a half checkpoint"
-    counts.add("kills", f"distributed over {count}", kills, details)
+    counts.add("kills", f"{kind} over {count}", kills, details)

@@ -197,11 +197,11 @@ class Learner(trainer.Differentiated):
         own[learned.TRAINING] = np.full(len(size), self._training)
         return measured
 
-    def saved(self) -> tuple[core.State, dict[str, np.ndarray]]:
+    def saved(self) -> tuple[core.State, dict[str, np.ndarray], checkpoint.Own]:
         """Returns the states, and their derivatives and what is learned as arrays."""
-        states, arrays = super().saved()
+        states, arrays, own = super().saved()
         leaves = jax.tree.leaves(self._learned())
-        return states, arrays | trainer.numbered(_STATE, leaves)
+        return states, arrays | trainer.numbered(_STATE, leaves), own
 
     def _learned(self) -> Any:
         """Returns all that changes from step to step."""

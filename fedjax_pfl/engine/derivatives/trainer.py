@@ -48,7 +48,16 @@ class Differentiation:
     def __call__(
         self, planned: PlannedGroup, store: checkpoint.Store | None = None, **how: Any
     ) -> Resident:
-        """Returns the trainer of a group."""
+        """Returns the trainer of a group.
+
+        Raises:
+          InputError: if several processes want checkpoints.
+        """
+        if store is not None and jax.process_count() > 1:
+            raise checks.InputError(
+                "Checkpoints of several processes have no derivatives; expected one"
+                f" process for this training, got {jax.process_count()}."
+            )
         names = fields.own(planned.group.processes[0], self.names)
         if not names:
             return Resident(planned, store, **how)
@@ -211,9 +220,9 @@ class Differentiated(Resident):
         arrays = restored(progress.arrays, _TANGENTS, self.beside)
         self.tangents = self._spread(jax.tree.map(jax.numpy.asarray, arrays))
 
-    def saved(self) -> tuple[core.State, dict[str, np.ndarray]]:
+    def saved(self) -> tuple[core.State, dict[str, np.ndarray], checkpoint.Own]:
         """Returns the states, and their derivatives as arrays."""
-        return self.states, numbered(_TANGENTS, sharding.fetch(self.tangents))
+        return self.states, numbered(_TANGENTS, sharding.fetch(self.tangents)), {}
 
     def advance(self, active: np.ndarray, done: int, count: int) -> core.RoundInfo:
         """Runs one segment; leaves of the reports are `[G, segment, ...]`."""

@@ -7,34 +7,44 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import PartitionSpec
 
 from fedjax_pfl import core
 from fedjax_pfl.core import client_rows, sharding, struct
 from fedjax_pfl.engine import cohort_link, evaluation, trained_parameters
+from fedjax_pfl.engine.streaming import routes
 
-__all__ = ["Inputs", "cohort", "evaluated", "first", "message_sum", "round", "trained"]
+__all__ = [
+    "Inputs",
+    "arrived",
+    "cohort",
+    "evaluated",
+    "filled",
+    "first",
+    "left",
+    "message_sum",
+    "round",
+    "trained",
+]
+
+_SPLIT = PartitionSpec(sharding.AXIS)
 
 
 @struct.pytree_dataclass
 class Inputs:
-    """Inputs of a round from the host.
+    """Inputs of a round from the host, besides rows.
 
     Attributes:
       members: who takes part.
       fields: the federation's rows of the cohort, by part.
       malicious: `bool[K]`.
-      rows: stored rows of the cohort `(client, message)`, `[K, ...]`.
-      is_stored: `bool[K]` whether they were ever written; others start now.
-      source: `int32[K]` position in the cohort of the round before, whose rows are not
-        stored yet, or -1.
+      is_known: `bool[K]` whose rows were ever made; others start now.
     """
 
     members: core.Members
     fields: dict[str, Any]
     malicious: jax.Array
-    rows: Any
-    is_stored: jax.Array
-    source: jax.Array
+    is_known: jax.Array
 
 
 def federation_of(
@@ -63,13 +73,116 @@ def first(
     return server, (rows, messages)
 
 
-@functools.partial(jax.jit, static_argnames=("model", "execution"))
+@functools.partial(jax.jit, static_argnames="execution")
+def arrived(
+    execution: sharding.Execution,
+    before: Any,
+    rows: Any,
+    source: jax.Array,
+    way: routes.Way | None,
+) -> Any:
+    """Brings the rows of a cohort to its places.
+
+    Args:
+      execution: how the map over clients is run, with n devices.
+      before: rows of the cohort of before, where their owners have them.
+      rows: those that owners hand in, `[n * C, ...]`.
+      source: `int32[n * C]` position of a row in its device's part of `before`, or -1.
+      way: to the places, or None with one device.
+
+    Returns:
+      Rows `[P, ...]`; P is the next multiple of n.
+    """
+
+    def newest(before: Any, rows: Any, source: jax.Array) -> Any:
+        held = client_rows.take(before, jnp.maximum(source, 0))
+        return client_rows.select_rows(source >= 0, held, rows)
+
+    if way is None:
+        return newest(before, rows, source)
+
+    def part(before: Any, rows: Any, source: jax.Array, way: routes.Way) -> Any:
+        count = sharding.num_devices(execution)
+        return routes.move(newest(before, rows, source), way, count)
+
+    mapped = sharding.on_devices(part, execution, _SPLIT, _SPLIT)
+    return mapped(before, rows, source, way)
+
+
+@functools.partial(jax.jit, static_argnames="execution")
+def left(execution: sharding.Execution, rows: Any, way: routes.Way) -> Any:
+    """Brings rows `[P, ...]` from their places to their owners, `[n * C, ...]`."""
+    count = sharding.num_devices(execution)
+    move = functools.partial(routes.move, count=count)
+    return sharding.on_devices(move, execution, _SPLIT, _SPLIT)(rows, way)
+
+
+def _with_first(
+    process: Any,
+    model: Any,
+    key: core.Key,
+    population: core.Population,
+    train: core.ClientData,
+    rows: Any,
+    is_known: jax.Array,
+) -> Any:
+    """Returns rows `[K, ...]`, the first ones of clients that never took part."""
+
+    def start() -> Any:
+        data = process.with_first_kept(key, model, train)
+        first = process.first_rows(key, model, population, data)[1:]
+        return client_rows.select_rows(is_known, rows, first)
+
+    return lax.cond(is_known.all(), lambda: rows, start)
+
+
+@functools.partial(
+    jax.jit, static_argnames=("model", "execution"), donate_argnames="rows"
+)
+def filled(
+    process: Any,
+    model: Any,
+    execution: sharding.Execution,
+    key: core.Key,
+    population: core.Population,
+    train: core.ClientData,
+    rows: Any,
+    is_known: jax.Array,
+) -> Any:
+    """Returns rows `(client, message)` `[K, ...]` of clients whom n devices divide."""
+    given = (train, rows, is_known)
+    rows = _with_first(process, model, key, population, *given)
+    return _at_places(rows, len(is_known), execution)
+
+
+def _at_places(rows: Any, count: int, execution: sharding.Execution) -> Any:
+    """Puts rows `[K, ...]` on the devices of their places, `[P, ...]`."""
+    num_devices = sharding.num_devices(execution)
+    if num_devices == 1:
+        return rows
+    extra = -count % num_devices
+    padded = jax.tree.map(
+        lambda leaf: jnp.pad(leaf, ((0, extra), *((0, 0),) * (leaf.ndim - 1))), rows
+    )
+    return sharding.shard_rows(padded, count + extra, execution)
+
+
+def _everywhere(tree: Any, execution: sharding.Execution) -> Any:
+    """Puts what has no rows on all devices that share clients."""
+    if sharding.num_devices(execution) == 1:
+        return tree
+    return sharding.replicate(tree, execution)
+
+
+@functools.partial(
+    jax.jit, static_argnames=("model", "execution"), donate_argnames="rows"
+)
 def round(
     process: Any,
     model: Any,
     execution: sharding.Execution,
     state: core.State,
-    before: Any,
+    rows: Any,
     inputs: Inputs,
     pool: core.Federation,
 ) -> tuple[core.State, Any, core.RoundInfo]:
@@ -80,69 +193,75 @@ def round(
       model: the model.
       execution: how the map over clients is run.
       state: state without rows of clients.
-      before: rows of the cohort of the round before, `(client, message)`.
-      inputs: what the host has prepared.
+      rows: `(client, message)`, from `arrived`.
+      inputs: what else the host has prepared.
       pool: the federation without rows of clients.
 
     Returns:
-      State without rows, rows of the cohort, and the round's report.
+      State without rows, rows of the cohort `[P, ...]`, and the round's report.
     """
     members, train = inputs.members, inputs.fields["train"]
+    count = members.cohort.shape[0]
     federation = federation_of(pool, inputs.fields, inputs.malicious)
-
-    def start() -> Any:
-        data = process.with_first_kept(state.key, model, pool.train.with_rows(train))
-        return process.first_rows(state.key, model, members.population, data)[1:]
-
-    held = inputs.source >= 0
-    rows = client_rows.select_rows(
-        held, client_rows.take(before, jnp.maximum(inputs.source, 0)), inputs.rows
-    )
-    is_known = inputs.is_stored | held
-    rows = lax.cond(
-        is_known.all(),
-        lambda: rows,
-        lambda: client_rows.select_rows(is_known, rows, start()),
+    rows = _with_first(
+        process,
+        model,
+        state.key,
+        members.population,
+        pool.train.with_rows(train),
+        jax.tree.map(lambda leaf: leaf[:count], rows),
+        inputs.is_known,
     )
     whole = dataclasses.replace(state, clients=rows[0], messages=rows[1])
     after, info = process.round(whole, model, federation, execution, members)
-    rows = (after.clients, after.messages)
-    return dataclasses.replace(after, clients=None, messages=None), rows, info
+    rows = _at_places((after.clients, after.messages), count, execution)
+    after = dataclasses.replace(after, clients=None, messages=None)
+    after, info = _everywhere((after, info), execution)
+    return after, rows, info
 
 
-@jax.jit
+@functools.partial(jax.jit, static_argnames="execution")
 def message_sum(
     process: Any,
+    execution: sharding.Execution,
+    mean: Any,
     rows: Any,
     counts: jax.Array,
     is_real: jax.Array,
     population: core.Population,
 ) -> Any:
-    """Sums messages of real clients, weighted as in the mean over all, from rows."""
+    """Adds messages of real clients, weighted as in the mean over all, from rows."""
     shares = cohort_link.shares(process.used_aggregator(), counts, population)
     messages = process.messages_of(*rows)
-    return client_rows.weighted_sum(messages, jnp.where(is_real, shares, 0))
+    with sharding.over(execution):
+        more = client_rows.weighted_sum(messages, jnp.where(is_real, shares, 0))
+    return _everywhere(jax.tree.map(jnp.add, mean, more), execution)
 
 
-@functools.partial(jax.jit, static_argnames=("model", "data"))
+@functools.partial(jax.jit, static_argnames=("model", "data", "execution"))
 def evaluated(
     process: Any,
     model: Any,
     data: tuple[str, ...],
+    execution: sharding.Execution,
     state: core.State,
     rows: Any,
     federation: core.Federation,
 ) -> Any:
     """Metrics `[predictors, data, K]` of K clients with rows `(client, message)`."""
     whole = dataclasses.replace(state, clients=rows[0], messages=rows[1])
-    return evaluation.evaluate(process, whole, model, federation, data=data)[0]
+    metrics = evaluation.evaluate(
+        process, whole, model, federation, data=data, execution=execution
+    )[0]
+    return _everywhere(metrics, execution)
 
 
-@functools.partial(jax.jit, static_argnames=("model", "names"))
+@functools.partial(jax.jit, static_argnames=("model", "names", "execution"))
 def trained(
     process: Any,
     model: Any,
     names: tuple[str, ...],
+    execution: sharding.Execution,
     state: core.State,
     rows: Any,
     federation: core.Federation,
@@ -150,4 +269,7 @@ def trained(
     """Returns parameters `[K, *P]` of predictors of K clients with these rows."""
     whole = dataclasses.replace(state, clients=rows[0], messages=rows[1])
     every = jnp.arange(federation.num_clients, dtype=jnp.int32)
-    return trained_parameters.networks(process, whole, model, federation, every, names)
+    networks = trained_parameters.networks(
+        process, whole, model, federation, every, names
+    )
+    return _everywhere(networks, execution)

@@ -8,6 +8,7 @@ last commit as they were.
 
 import os
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -88,18 +89,19 @@ class RowStore:
         """Rows that have been written, ascending."""
         return np.flatnonzero(self._places >= 0)
 
-    def read(self, rows: np.ndarray) -> Any:
+    def read(self, rows: np.ndarray, size: int | None = None) -> Any:
         """Reads rows.
 
         Args:
           rows: `int[K]`.
+          size: C, of the arrays; K if not given.
 
         Returns:
-          Pytree of `[K, ...]`, copies; zeros for rows never written.
+          Pytree of `[C, ...]`, copies; zeros for rows never written, and past K.
         """
         places = self._places[rows]
-        records = np.zeros(len(rows), self._type)
-        is_written = places >= 0
+        records = np.zeros(len(rows) if size is None else size, self._type)
+        (is_written,) = np.nonzero(places >= 0)
         records[is_written] = self._rows[places[is_written]]
         leaves = [np.ascontiguousarray(records[name]) for name in self._names]
         return jax.tree.unflatten(self._structure, leaves)
@@ -113,7 +115,7 @@ class RowStore:
 
         Args:
           rows: `int[K]`, distinct.
-          values: pytree of `[K, ...]`.
+          values: pytree of `[C, ...]`, of which the first K are written.
 
         Raises:
           InputError: if the disk is full.
@@ -128,7 +130,7 @@ class RowStore:
         places = self._places[rows]
         self._fresh[places] = True
         for name, leaf in zip(self._names, jax.tree.leaves(values), strict=True):
-            self._rows[name][places] = np.asarray(leaf)
+            self._rows[name][places] = np.asarray(leaf)[: len(rows)]
 
     def _take(self, count: int) -> list[int]:
         """Places that nobody needs."""
@@ -187,7 +189,7 @@ class RowStore:
         for place in places:
             self._sums[place] = zlib.crc32(self._rows[place].tobytes())
 
-    def restore(self, arrays: dict[str, np.ndarray]) -> None:
+    def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Goes back to a commit.
 
         Args:
@@ -207,13 +209,18 @@ class RowStore:
         self._sum_up(places)
         if (self._sums[places] != sums).any():
             raise ValueError(f"'{self._path.name}' is not what was written")
-        self._places[:] = -1
+        self.clear()
         self._places[rows] = places
-        self._fresh[:] = False
-        self._released, self._closed = [], []
         used = np.zeros(self._size, bool)
         used[places] = True
         self._free = np.flatnonzero(~used)[::-1].tolist()
+
+    def clear(self) -> None:
+        """Forgets all rows and commits."""
+        self._places[:] = -1
+        self._fresh[:] = False
+        self._released, self._closed = [], []
+        self._free = list(range(self._size - 1, -1, -1))
 
 
 def _cannot(path: Path, error: OSError) -> checks.InputError:

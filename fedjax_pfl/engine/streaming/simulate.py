@@ -31,8 +31,10 @@ def simulate_streamed(
     For populations that do not fit in the device's memory: a round reads and writes the
     rows of its cohort only, and a client that never took part takes no space. Clients,
     cohorts and minibatches are those of `simulate`; results agree to rounding. The pool
-    of examples stays on the device. Methods that look at all clients in a round, and
-    rules other than means over all clients' messages, are refused.
+    of examples stays on the device. Devices that share clients, of one process or of
+    several, have a file each, with the rows of their clients. Methods that look at all
+    clients in a round, and rules other than means over all clients' messages, are
+    refused.
 
     Args:
       key: see `simulate`.
@@ -43,8 +45,9 @@ def simulate_streamed(
       eval_clients: size of the sample of clients that is evaluated, drawn once per
         seed; all clients where there are no more. The result is about these clients.
       **options: those of `simulate`, but for `diagnostics` and `memory_limit`;
-        `evaluate_on` names `test`, `validation` or `train`. The file with the rows is
-        kept where `checkpoints` are; without any, in a temporary directory.
+        `evaluate_on` names `test`, `validation` or `train`. Files with rows are kept
+        where `checkpoints` are; without any, in a temporary directory. Several
+        processes need `execution="shard"`, and a folder that all of them see.
 
     Returns:
       The result for the sample of clients, which `client` names by their rows.

@@ -1,6 +1,7 @@
-"""The trainer whose clients' rows are in a file."""
+"""The trainer whose clients' rows are in files."""
 
 import contextlib
+import dataclasses
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,12 @@ import jax
 import numpy as np
 
 from fedjax_pfl import core, data
-from fedjax_pfl.core import checks, sharding, statistics
+from fedjax_pfl.core import checks, processes, sharding, statistics
 from fedjax_pfl.engine import trainer
 from fedjax_pfl.engine.groups import PlannedGroup
 from fedjax_pfl.engine.recorder import Recorder
-from fedjax_pfl.engine.streaming import population as streamed
-from fedjax_pfl.engine.streaming import row_store
+from fedjax_pfl.engine.streaming import divided_rows, training
+from fedjax_pfl.engine.streaming import population as populations
 from fedjax_pfl.results import checkpoint
 
 __all__ = ["Streamed"]
@@ -23,15 +24,15 @@ _UNAVAILABLE = ("others", "everybody")
 
 
 class Streamed:
-    """One point whose clients' rows are in a file, not on the device; a `Trainer`."""
+    """One point whose clients' rows are in files, not on the device; a `Trainer`."""
 
     def __init__(self, planned: PlannedGroup, store: checkpoint.Store | None = None):
-        """Opens the file and makes the first state.
+        """Opens the files and makes the first state.
 
         Args:
           planned: a group of one point.
-          store: where its checkpoints and the file are; None keeps the file in a
-            temporary directory for as long as the trainer lives.
+          store: where its checkpoints and the files are; None keeps the files of this
+            process in a temporary directory for as long as the trainer lives.
         """
         self._resources = contextlib.ExitStack()
         self._compiling = self._resources.enter_context(trainer.compile_clock())
@@ -46,19 +47,22 @@ class Streamed:
             folder = store.folder
         (process,), (federation,) = planned.processes, planned.group.federations
         model, key = planned.plan.model, planned.keys[0]
-        population = streamed.Population(federation)
-        like = streamed.Training.row_of(process, model, population, key)
-        keep = 1 if store is None else store.keep
-        path = folder / "rows.bin"
-        self._rows = row_store.RowStore(path, planned.num_clients, like, keep)
         execution = planned.plan.execution
-        self._training = streamed.Training(
-            process, model, population, key, execution, self._rows
+        population = populations.Population(federation, execution)
+        like = training.row_of(process, model, population, key)
+        keep = 1 if store is None else store.keep
+        with processes.together():
+            files = divided_rows.DividedRows(
+                folder, planned.num_clients, like, execution, keep
+            )
+        self._training = training.Training(
+            process, model, population, key, execution, files
         )
-        schedule, state = planned.plan.schedule, self._training.state
-        members = schedule.members(process, state, planned.num_clients)
+        schedule = planned.plan.schedule
+        drawn = dataclasses.replace(self._training.state, key=key)
+        members = schedule.members(process, drawn, planned.num_clients)
         self._members = np.sort(np.asarray(members))
-        sample = population.of(self._members)
+        sample = population.sample(self._members)
         self.recorder = Recorder(planned, [data.describe(sample)], self._members)
         self.execution = f"streamed, {execution}"
         self.identity = {}
@@ -74,7 +78,8 @@ class Streamed:
             raise checks.InputError(
                 f"A streamed training has one grid point, got {len(group.points)}."
             )
-        streamed.check(group.processes[0])
+        populations.check(group.processes[0])
+        _check_devices(planned.plan.execution)
         if group.federations[0].unseen is not None:
             raise checks.InputError(
                 "A streamed training evaluates no clients that never trained; expected"
@@ -136,18 +141,26 @@ class Streamed:
         """Makes nothing: the first state was needed to describe the rows."""
 
     def restore(self, progress: checkpoint.Progress) -> None:
-        """Takes a checkpoint's state, and the rows as they were then."""
-        arrays = {
-            name: progress.arrays[f"rows/{name}"] for name in row_store.RowStore.ARRAYS
-        }
-        self._rows.restore(arrays)
-        self._training.state = progress.states
+        """Takes a checkpoint's state, and the rows as they were then.
 
-    def saved(self) -> tuple[core.State, dict[str, np.ndarray]]:
-        """Returns the state, and which rows of the file are valid."""
-        self._training.write_back()
-        rows = {f"rows/{name}": v for name, v in self._rows.commit().items()}
-        return self._training.state, rows
+        All processes do, or none.
+        """
+        problem = None
+        try:
+            self._training.files.restore(progress.own)
+        except (ValueError, KeyError) as error:
+            problem = str(error)
+        problem = processes.first(problem)  # then it is damaged for all of them
+        if problem is not None:
+            raise ValueError(problem)
+        self._training.take(progress.states)
+
+    def saved(self) -> tuple[core.State, dict[str, np.ndarray], checkpoint.Own]:
+        """Returns the state, and which rows of the files are valid."""
+        with processes.together():
+            self._training.write_back()
+            own = self._training.files.commit()
+        return self._training.state, {}, own
 
     def advance(self, active: np.ndarray, done: int, count: int) -> core.RoundInfo:
         """Runs rounds one by one; leaves of the reports are `[1, count, ...]`."""
@@ -171,8 +184,19 @@ class Streamed:
     ) -> dict[str, Any]:
         """Returns what was trained of predictors `[K, *P]` of clients `int[K]`."""
         del point
-        return sharding.fetch(self._training.trained(names, members))
+        return self._training.trained(names, members)
 
     def close(self) -> None:
-        """Removes a temporary file of rows."""
+        """Removes temporary files of rows."""
         self._resources.close()
+
+
+def _check_devices(execution: sharding.Execution) -> None:
+    """Refuses several processes whose devices do not all share the clients."""
+    count = jax.process_count()
+    is_all = sharding.num_devices(execution) == jax.device_count()
+    if count > 1 and not is_all:
+        raise checks.InputError(
+            f"A streamed training of {count} processes needs execution='shard', with"
+            f" all {jax.device_count()} devices, got {str(execution)!r}."
+        )

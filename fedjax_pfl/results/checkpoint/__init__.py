@@ -6,7 +6,7 @@ written under a temporary name and renamed at the end, so that a process killed 
 moment leaves intact checkpoints only.
 """
 
-from fedjax_pfl.results.checkpoint.files import Progress, fingerprint
+from fedjax_pfl.results.checkpoint.files import Own, Progress, fingerprint
 from fedjax_pfl.results.checkpoint.store import Checkpoints, Store, kept
 
-__all__ = ["Checkpoints", "Progress", "Store", "fingerprint", "kept"]
+__all__ = ["Checkpoints", "Own", "Progress", "Store", "fingerprint", "kept"]

@@ -2,6 +2,7 @@
 
     state/           every leaf of the `State` of all points (orbax)
     rows-0-4.npz     or, of several processes, the rows of one of them
+    own-NAME.npz     what only one process knows, such as which rows of a file are valid
     history.npz      everything measured so far, and what early stopping has counted
     checkpoint.json  format, the static configuration, code, SHA-256 of every file
 
@@ -9,14 +10,13 @@
 """
 
 import dataclasses
-import fnmatch
 import hashlib
 import json
 import math
 import os
 import warnings
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -32,6 +32,7 @@ from fedjax_pfl.results.checkpoint import arrays
 __all__ = [
     "DamagedError",
     "Description",
+    "Own",
     "Progress",
     "compare",
     "digest_of_file",
@@ -42,12 +43,12 @@ __all__ = [
     "read_description",
     "verify",
     "write_first",
-    "write_rows",
+    "write_own",
 ]
 
 _FORMAT = "fedjax_pfl checkpoint 2"
 _DESCRIPTION, _HISTORY, _STATE = "checkpoint.json", "history.npz", "state"
-_ROWS = "rows-"
+_ROWS, _OWN = "rows-", "own-"
 _HEADERS = {
     (1, 0): npy.read_array_header_1_0,
     (2, 0): npy.read_array_header_2_0,
@@ -67,6 +68,10 @@ class Description(documents.Document):
     files: dict[str, documents.Digest]
 
 
+Own = Mapping[str, Mapping[str, np.ndarray]]
+"""Arrays by the name of a file and their own."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Progress:
     """A static group at one moment.
@@ -78,6 +83,7 @@ class Progress:
       seconds: compiling and running so far.
       ended: whether nothing is left to train.
       continued: which code, other than that of now, has trained some of it, in words.
+      own: what only this process knows, in files of its own; read, that of all.
     """
 
     done: int
@@ -86,27 +92,29 @@ class Progress:
     seconds: tuple[float, float]
     ended: bool
     continued: tuple[str, ...] = ()
+    own: Own = dataclasses.field(default_factory=dict)
 
 
-def write_rows(folder: Path, states: Any) -> dict[str, str]:
-    """Writes the rows that are on this process's devices, where there are others.
+def write_own(folder: Path, progress: Progress) -> dict[str, str]:
+    """Writes what only this process has: rows on its devices, and what it knows.
 
     Returns:
       SHA-256 of its files, by path relative to the folder.
     """
-    rows, start, stop = arrays.own_rows(states)
-    if not rows:
-        return {}
-    place = folder / f"{_ROWS}{start:010d}-{stop:010d}.npz"
-    _write_arrays(place, rows)
-    return {place.name: digest_of_file(place)}
+    parts = {f"{_OWN}{name}.npz": part for name, part in progress.own.items()}
+    rows, start, stop = arrays.own_rows(progress.states)
+    if rows:
+        parts[f"{_ROWS}{start:010d}-{stop:010d}.npz"] = rows
+    for name, part in parts.items():
+        _write_arrays(folder / name, part)
+    return {name: digest_of_file(folder / name) for name in parts}
 
 
 def write_first(
     folder: Path,
     identity: Mapping[str, Any],
     progress: Progress,
-    rows: Mapping[str, str],
+    others: Mapping[str, str],
 ) -> None:
     """Writes what the first process writes, the description last; others nothing.
 
@@ -114,14 +122,14 @@ def write_first(
       folder: of the checkpoint.
       identity: flat configuration.
       progress: what to save.
-      rows: digests of what `write_rows` has written.
+      others: digests of what `write_own` has written in all processes.
     """
     states = arrays.whole(progress.states)
     if not processes.is_first():
         return
     arrays.write(folder / _STATE, states)
     _write_arrays(folder / _HISTORY, progress.arrays)
-    own = digests(folder, skip=f"{_ROWS}*")
+    own = digests(folder, skip=others)
     description = {
         "format": _FORMAT,
         "backend": jax.default_backend(),
@@ -130,7 +138,7 @@ def write_first(
         "seconds": progress.seconds,
         "continued": progress.continued,
         "identity": identity,
-        "files": own | dict(rows),
+        "files": own | dict(others),
     }
     with plain_files.created(folder / _DESCRIPTION) as new, open(new, "wb") as file:
         file.write(documents.seal(description).encode())
@@ -207,12 +215,12 @@ def verify(path: Path, files: dict[str, str]) -> None:
             raise DamagedError(f"'{name}' is not what was written")
 
 
-def digests(folder: Path, skip: str = "") -> dict[str, str]:
+def digests(folder: Path, skip: Collection[str] = ()) -> dict[str, str]:
     """Returns SHA-256 of every file below a folder, by relative path.
 
     Args:
       folder: the folder.
-      skip: pattern of names in it that are left out.
+      skip: files that are left out.
 
     Raises:
       InputError: if there is anything else than files and directories.
@@ -221,7 +229,7 @@ def digests(folder: Path, skip: str = "") -> dict[str, str]:
         path.relative_to(folder).as_posix(): digest_of_file(path)
         for path in sorted(folder.rglob("*"))
         if (path.is_symlink() or not path.is_dir())
-        and not fnmatch.fnmatch(path.relative_to(folder).parts[0], skip)
+        and path.relative_to(folder).as_posix() not in skip
     }
 
 
@@ -242,6 +250,10 @@ def read(path: Path, stored: Description, like: Any) -> Progress:
             if arrays.needs(like, *bounds)
         }
         states = arrays.read(path / _STATE, rows, like)
+        own = {
+            piece.stem.removeprefix(_OWN): _read_arrays(piece)
+            for piece in path.glob(f"{_OWN}*")
+        }
     except Exception as error:  # damage makes zipfile and orbax raise many kinds
         raise DamagedError("its arrays are not those of this training") from error
     return Progress(
@@ -251,6 +263,7 @@ def read(path: Path, stored: Description, like: Any) -> Progress:
         seconds=stored.seconds,
         ended=stored.ended,
         continued=stored.continued,
+        own=own,
     )
 
 

@@ -182,8 +182,8 @@ class Store:
     def save(self, identity: Mapping[str, Any], progress: files.Progress) -> None:
         """Writes a checkpoint and removes those that are too old.
 
-        Of several processes each writes the rows that are on its devices, and the first
-        one the rest.
+        Of several processes each writes the rows that are on its devices and what only
+        it knows, and the first one the rest.
 
         Args:
           identity: see `latest`.
@@ -201,13 +201,13 @@ class Store:
                 plain_files.check(self.folder, is_directory=True)
                 with _writing(temporary, final):
                     temporary.mkdir(parents=True)
-        rows = {}
+        own, everything = {}, {}
         with processes.together(), _writing(temporary, final):
-            rows = files.write_rows(temporary, progress.states)
-        for others in processes.gathered(json.dumps(rows)):
-            rows |= json.loads(others)
+            own = files.write_own(temporary, progress)
+        for digests in processes.gathered(json.dumps(own)):
+            everything |= json.loads(digests)
         with processes.together(), _writing(temporary, final):
-            files.write_first(temporary, identity, progress, rows)
+            files.write_first(temporary, identity, progress, everything)
             if processes.is_first():
                 self._put(temporary, final, keep=1 if progress.ended else self.keep)
         self._written = time.monotonic()

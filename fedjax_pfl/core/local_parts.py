@@ -1,0 +1,76 @@
+"""Arrays that devices divide, put together of parts that each process has of its own.
+
+Nobody has all of such an array: a process gives the parts of its devices, and gets
+those back.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from fedjax_pfl.core import sharding
+
+__all__ = ["joined", "numbers", "of"]
+
+
+def numbers(execution: sharding.Execution) -> list[int]:
+    """Returns which of the devices that share clients are this process's, from 0."""
+    devices = sharding.client_mesh(execution.num_devices).devices.flat
+    own = jax.process_index()
+    return [k for k, device in enumerate(devices) if device.process_index == own]
+
+
+def joined(parts: Mapping[int, Any], execution: sharding.Execution) -> Any:
+    """Puts arrays together, each part on its device.
+
+    Args:
+      parts: pytrees of NumPy arrays `[C, ...]` of one shape, by the number of the
+        device; those of `numbers`.
+      execution: an execution of mode `shard` with n devices.
+
+    Returns:
+      Pytree of `[n * C, ...]`.
+    """
+    mesh = sharding.client_mesh(execution.num_devices)
+    split = NamedSharding(mesh, PartitionSpec(sharding.AXIS))
+
+    def whole(*leaves: np.ndarray) -> jax.Array:
+        size, by_number = leaves[0].shape[0], dict(zip(parts, leaves, strict=True))
+        shape = (mesh.size * size, *leaves[0].shape[1:])
+
+        def part(place: Any) -> np.ndarray:
+            return by_number[(place[0].start or 0) // size]
+
+        return jax.make_array_from_callback(shape, split, part)
+
+    return jax.tree.map(whole, *parts.values())
+
+
+def of(tree: Any, execution: sharding.Execution) -> dict[int, Any]:
+    """Inverts `joined`: brings the parts of this process's devices to the host.
+
+    Args:
+      tree: pytree of `[n * C, ...]`, which devices divide.
+      execution: an execution of mode `shard` with n devices.
+
+    Returns:
+      Pytrees of NumPy arrays `[C, ...]` by the number of the device.
+    """
+    count = sharding.client_mesh(execution.num_devices).size
+
+    def by_number(leaf: jax.Array) -> dict[int, np.ndarray]:
+        size = leaf.shape[0] // count
+        return {
+            (shard.index[0].start or 0) // size: np.asarray(shard.data)
+            for shard in leaf.addressable_shards
+        }
+
+    leaves, structure = jax.tree.flatten(tree)
+    found = [by_number(leaf) for leaf in leaves]
+    return {
+        number: jax.tree.unflatten(structure, [parts[number] for parts in found])
+        for number in numbers(execution)
+    }

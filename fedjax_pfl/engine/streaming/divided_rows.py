@@ -1,0 +1,210 @@
+"""Rows of a population in files, one per device that shares clients.
+
+A process keeps the files of its own devices, and reads and writes no others.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedjax_pfl.core import local_parts, processes, sharding
+from fedjax_pfl.engine.streaming import routes, row_store
+
+__all__ = ["DividedRows"]
+
+_NAME = re.compile(r"rows-(\d{10})-(\d{10})")
+_BLOCK = 1024  # rows that are copied at once
+
+
+def _name(start: int, stop: int) -> str:
+    """Returns how the rows `start <= row < stop` are called in a folder."""
+    return f"rows-{start:010d}-{stop:010d}"
+
+
+class DividedRows:
+    """Rows of N clients, of which only those that were written take space.
+
+    Attributes:
+      router: which device owns whom.
+      known: `bool[N]` clients whose rows any process has written.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        num_rows: int,
+        like: Any,
+        execution: sharding.Execution,
+        keep: int = 1,
+    ):
+        """Opens the files of this process, which are made if they do not exist.
+
+        Args:
+          folder: of the files.
+          num_rows: N.
+          like: shapes of one row's leaves.
+          execution: whose devices divide the clients.
+          keep: commits that stay readable, at least 1.
+
+        Raises:
+          InputError: if one cannot be opened, or is a link.
+        """
+        self._folder, self._like, self._keep = folder, like, keep
+        self._execution, self._stale = execution, False
+        self.router = routes.Router(num_rows, execution)
+        self.known = np.zeros(num_rows, bool)
+        self._commits = 0
+        numbers = [0]
+        if self.router.count > 1:
+            numbers = local_parts.numbers(execution)
+        self._files = {number: self._open(*self._range(number)) for number in numbers}
+
+    def _range(self, number: int) -> tuple[int, int]:
+        """Returns the first client of a device, and the one after the last."""
+        start, stop = self.router.bounds[number : number + 2].tolist()
+        return start, stop
+
+    def _open(self, start: int, stop: int) -> row_store.RowStore | None:
+        """Opens a file; none of a device without clients."""
+        if start == stop:
+            return None
+        path = self._folder / f"{_name(start, stop)}.bin"
+        return row_store.RowStore(path, stop - start, self._like, self._keep)
+
+    def read(self, route: routes.Route) -> Any:
+        """Reads the rows that devices own of a cohort.
+
+        Args:
+          route: the way of the cohort.
+
+        Returns:
+          Pytree of `[n * C, ...]`, zeros for rows never written.
+        """
+        if self.router.count == 1:
+            return self._owned(0, route)
+        parts = {number: self._owned(number, route) for number in self._files}
+        return local_parts.joined(parts, self._execution)
+
+    def _owned(self, number: int, route: routes.Route) -> Any:
+        """Reads the rows `[C, ...]` that one device hands in."""
+        file, own = self._files[number], route.of(number)
+        if file is None:
+            return jax.tree.map(
+                lambda s: np.zeros((route.size, *s.shape), s.dtype), self._like
+            )
+        return file.read(own - self._range(number)[0], route.size)
+
+    def write(self, route: routes.Route, rows: Any) -> None:
+        """Writes the rows of a cohort, which waits for the devices.
+
+        Args:
+          route: the way of the cohort, of distinct clients.
+          rows: pytree of `[n * C, ...]`, where their owners have them.
+
+        Raises:
+          InputError: if a disk is full.
+        """
+        self.known[route.members] = True
+        if self.router.count == 1:
+            parts = {0: jax.tree.map(np.asarray, rows)}
+        else:
+            parts = local_parts.of(rows, self._execution)
+        for number, part in parts.items():
+            file, own = self._files[number], route.of(number)
+            if file is not None:
+                file.write(own - self._range(number)[0], part)
+
+    def commit(self) -> dict[str, dict[str, np.ndarray]]:
+        """Makes the rows survive whatever happens to the processes.
+
+        Returns:
+          What `restore` takes of this process: arrays by name, of every file.
+
+        Raises:
+          InputError: if a disk is full.
+        """
+        files = {
+            _name(*self._range(number)): file.commit()
+            for number, file in self._files.items()
+            if file is not None
+        }
+        self._commits += 1
+        if self._stale and self._commits > self._keep and processes.is_first():
+            self._remove_stale()
+        return files
+
+    def _remove_stale(self) -> None:
+        """Removes files of other divisions, once no checkpoint needs them."""
+        self._stale = False
+        names = {_name(*self._range(number)) for number in range(self.router.count)}
+        for path in self._folder.glob("rows-*.bin"):
+            if _NAME.fullmatch(path.stem) and path.stem not in names:
+                path.unlink()
+
+    def restore(self, files: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+        """Goes back to a commit of all processes.
+
+        Rows that other devices had are copied into the files of those that have them
+        now.
+
+        Args:
+          files: what `commit` returned in every process.
+
+        Raises:
+          ValueError: if the files do not hold the rows of that commit.
+        """
+        ranges = {}
+        for name, arrays in files.items():
+            match = _NAME.fullmatch(name)
+            if match is not None:
+                start, stop = map(int, match.groups())
+                ranges[start, stop] = arrays
+        ends = [0, *(stop for _, stop in sorted(ranges))]
+        if [start for start, _ in sorted(ranges)] != ends[:-1]:
+            raise ValueError("it has not the rows of all clients")
+        if ends[-1] != len(self.known):
+            raise ValueError("it has the rows of another number of clients")
+        self.known[:] = False
+        for (start, stop), arrays in ranges.items():
+            rows = arrays["rows"]
+            if (
+                rows.dtype.kind != "i"
+                or (rows < 0).any()
+                or (rows >= stop - start).any()
+            ):
+                raise ValueError("its rows have no places")
+            self.known[start + rows] = True
+        for number, file in self._files.items():
+            own = self._range(number)
+            if file is None:
+                continue
+            if own in ranges:
+                file.restore(ranges[own])
+            else:
+                self._stale = True
+                self._collect(own, file, ranges)
+
+    def _collect(
+        self,
+        own: tuple[int, int],
+        file: row_store.RowStore,
+        ranges: Mapping[tuple[int, int], Mapping[str, np.ndarray]],
+    ) -> None:
+        """Copies rows from the files of other devices into an own one."""
+        file.clear()
+        for (start, stop), arrays in ranges.items():
+            first, last = max(own[0], start), min(own[1], stop)
+            if first >= last:
+                continue
+            other = self._open(start, stop)
+            assert other is not None
+            other.restore(arrays)
+            rows = start + other.written()
+            rows = rows[(rows >= first) & (rows < last)]
+            for done in range(0, len(rows), _BLOCK):
+                block = rows[done : done + _BLOCK]
+                file.write(block - own[0], other.read(block - start))

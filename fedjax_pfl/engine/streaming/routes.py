@@ -1,0 +1,190 @@
+"""Ways of rows between the devices that own clients and the places of a cohort.
+
+A client is owned by one device, for good; a place in a cohort belongs to a device,
+too, whoever is drawn for it. Members and owners are both in ascending order, so that
+most rows have their places where they are, and others on the next device: rows travel
+by so many devices around the ring as some have to, and no others do.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from fedjax_pfl.core import sharding, struct
+
+__all__ = ["Route", "Router", "Way", "move"]
+
+_STEPS = 4  # capacities between nothing and as many rows as a device has places
+
+
+@struct.pytree_dataclass
+class Way:
+    """Way of rows from the parts of n devices into other parts.
+
+    Attributes:
+      sent: by how many devices further, `int32[n * L]` rows of its part that each
+        device sends.
+      at: `int32[n * T]` what becomes of a device's rows: positions in its own part,
+        followed by what it receives, in the order of `sent`.
+    """
+
+    sent: dict[int, jax.Array]
+    at: jax.Array
+
+
+@dataclasses.dataclass(frozen=True)
+class Route:
+    """Where the rows of a cohort are, and how they get to their places and back.
+
+    Attributes:
+      members: `int[K]` clients, by place; distinct where rows are to be written.
+      owners: `int[K]` numbers of the devices that own them.
+      slots: `int[K]` positions among the rows that their owners hand in; those of one
+        owner are numbered in the order of places.
+      size: C, rows that a device hands in, padding included.
+      arriving: from C rows per device to as many places; None with one device.
+      leaving: back.
+    """
+
+    members: np.ndarray
+    owners: np.ndarray
+    slots: np.ndarray
+    size: int
+    arriving: Way | None = None
+    leaving: Way | None = None
+
+    def of(self, number: int) -> np.ndarray:
+        """Returns the clients of a device, in the order of their slots."""
+        return self.members[self.owners == number]
+
+    def source(self, before: "Route | None", count: int) -> np.ndarray:
+        """Says which rows were in the cohort before.
+
+        Args:
+          before: the way of that cohort, or None.
+          count: devices n.
+
+        Returns:
+          `int32[n * C]` slots of then at the same owners, or -1.
+        """
+        source = np.full(count * self.size, -1, np.int32)
+        if before is not None:
+            pair = (self.members, before.members)
+            _, now, then = np.intersect1d(*pair, return_indices=True)
+            source[self.owners[now] * self.size + self.slots[now]] = before.slots[then]
+        return source
+
+
+class Router:
+    """Finds the ways of cohorts; shapes of exchanges only grow, so that few compile.
+
+    Attributes:
+      count: devices n that share clients.
+      bounds: `int[n + 1]`; device k owns the clients from `bounds[k]` on, before
+        `bounds[k + 1]`.
+    """
+
+    def __init__(self, num_clients: int, execution: sharding.Execution):
+        """Divides N clients among the devices of an execution."""
+        self.count = sharding.num_devices(execution)
+        self.bounds = num_clients * np.arange(self.count + 1) // self.count
+        self._room: dict[tuple[int, int], int] = {}  # by places and devices further
+
+    def route(self, members: np.ndarray) -> Route:
+        """Returns the ways of clients `int[K]`, who may be named more than once."""
+        places, count = len(members), self.count
+        if count == 1:
+            owners = np.zeros(places, np.int64)
+            return Route(members, owners, np.arange(places), places)
+        each, place = -(-places // count), np.arange(places)
+        owners = np.searchsorted(self.bounds, members, side="right") - 1
+        slots, there = _ranks(owners), place // each
+        lanes, further = _ranks(owners * count + there), (there - owners) % count
+        size = self._grown(places, 0, slots, each)
+        for step in np.unique(further[further > 0]).tolist():
+            self._grown(places, step, lanes[further == step], each)
+        room = {s: n for (k, s), n in self._room.items() if k == places and s > 0}
+        back = {count - step: most for step, most in room.items()}
+        handed_in = (owners, slots, size), (owners, owners * size + slots, count * size)
+        at_places = (there, place % each, each), (there, place, count * each)
+        return Route(
+            members,
+            owners,
+            slots,
+            size,
+            arriving=_way(handed_in[0], at_places[1], lanes, room, count),
+            leaving=_way(at_places[0], handed_in[1], lanes, back, count),
+        )
+
+    def _grown(self, places: int, step: int, ranks: np.ndarray, each: int) -> int:
+        """Returns room for all of these numbers, at least as much as ever before."""
+        unit = max(each // _STEPS, 1)
+        needed = -(-(int(ranks.max()) + 1) // unit) * unit
+        name = (places, step)
+        self._room[name] = max(self._room.get(name, 0), needed)
+        return self._room[name]
+
+
+def _ranks(groups: np.ndarray) -> np.ndarray:
+    """Numbers `int[K]` the elements of every group, from 0."""
+    order = np.argsort(groups, kind="stable")
+    ordered = groups[order]
+    ranks = np.empty(len(groups), np.int64)
+    ranks[order] = np.arange(len(groups)) - np.searchsorted(ordered, ordered)
+    return ranks
+
+
+def _way(
+    start: tuple[np.ndarray, np.ndarray, int],
+    end: tuple[np.ndarray, np.ndarray, int],
+    lanes: np.ndarray,
+    room: dict[int, int],
+    count: int,
+) -> Way:
+    """Forms the way of K rows.
+
+    Args:
+      start: their devices, their positions in the parts of these, and the rows of a
+        part.
+      end: their devices, their positions among the rows of all devices, and how many
+        these are.
+      lanes: `int[K]` numbers of the rows that have both devices in common.
+      room: by how many devices further, as many rows as every device sends.
+      count: devices n.
+    """
+    (here, position, received), (there, target, total) = start, end
+    at, further, sent = np.zeros(total, np.int32), (there - here) % count, {}
+    stays = further == 0
+    at[target[stays]] = position[stays]
+    for step in sorted(room):
+        rows, moved = np.zeros((count, room[step]), np.int32), further == step
+        rows[here[moved], lanes[moved]] = position[moved]
+        at[target[moved]] = received + lanes[moved]
+        sent[step], received = rows.reshape(-1), received + room[step]
+    return Way(sent=sent, at=at)  # pyright: ignore[reportArgumentType]
+
+
+def move(tree: Any, way: Way, count: int) -> Any:
+    """Moves rows, on ONE of the devices that `sharding.on_devices` calls.
+
+    Args:
+      tree: pytree of `[S, ...]`, the device's part.
+      way: the device's part of a way.
+      count: devices n.
+
+    Returns:
+      Pytree of `[T, ...]`, the bits that were sent.
+    """
+
+    def exchange(leaf: jax.Array) -> jax.Array:
+        parts = [leaf]
+        for step, rows in way.sent.items():
+            ring = [(k, (k + step) % count) for k in range(count)]
+            parts.append(lax.ppermute(leaf[rows], sharding.AXIS, ring))
+        return jnp.concatenate(parts)[way.at]
+
+    return jax.tree.map(exchange, tree)

@@ -1,0 +1,346 @@
+"""A training whose clients' rows are in files: a host loop over one compiled round.
+
+    cohort of round k+1 (from the key)   --+
+    rows of round k+1 (from the files)   --+--> compiled round k+1 --> rows k+1
+    rows of round k (still on the device) -+
+
+While the devices compute round k+1, the host writes the rows of round k and reads those
+of round k+2. Clients of two cohorts in a row get theirs on the device. Where devices
+share clients, each has the rows of those that it owns: they travel to the places of the
+cohort, and back.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_pfl import core
+from fedjax_pfl.core import client_rows, sharding
+from fedjax_pfl.engine import privacy
+from fedjax_pfl.engine.process import FederatedProcess
+from fedjax_pfl.engine.streaming import divided_rows, programs, routes
+from fedjax_pfl.engine.streaming import population as populations
+
+__all__ = ["Training", "row_of"]
+
+BLOCK = 1024
+"""Clients looked at together outside rounds."""
+
+
+def row_of(
+    process: FederatedProcess,
+    model: Any,
+    population: populations.Population,
+    key: core.Key,
+) -> Any:
+    """Shapes of one row `(client, message)`."""
+    start = functools.partial(programs.first, process, model, key)
+    shapes = jax.eval_shape(start, population.total, population.first())[1]
+    return jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape[1:], s.dtype), shapes)
+
+
+@dataclasses.dataclass(frozen=True)
+class _HandedIn:
+    """Rows of a cohort that the host has on their way.
+
+    Attributes:
+      route: the way.
+      rows: those of the files, `[n * C, ...]`.
+      source: `int32[n * C]` where newer ones are on the devices, or -1.
+    """
+
+    route: routes.Route
+    rows: Any
+    source: np.ndarray
+
+
+class Training:
+    """State of a training: what has no row per client on the device, rows in files.
+
+    Attributes:
+      state: now, without rows; on all devices that share clients.
+      files: of the rows.
+    """
+
+    def __init__(
+        self,
+        process: FederatedProcess,
+        model: Any,
+        population: populations.Population,
+        key: core.Key,
+        execution: sharding.Execution,
+        files: divided_rows.DividedRows,
+    ):
+        """Makes the first state; the files are still empty.
+
+        Args:
+          process: its numbers as arrays.
+          model: given the shapes of the data.
+          population: the federation.
+          key: `[]` key of the run.
+          execution: how the map over a cohort is run.
+          files: where rows `(client, message)` are kept.
+        """
+        self._model, self._population = model, population
+        self._execution, self.files = execution, files
+        self._drawn = (process, key)  # on the first device, for draws of cohorts
+        self._process, self._key = population.everywhere((process, key))
+        self._total = population.everywhere(population.total)
+        self._pending: tuple[routes.Route, Any] | None = None  # rows to be written
+        train = population.first()
+        server, row = programs.first(process, model, key, population.total, train)
+        message = process.messages_of(*row)
+        size = jax.tree.map(lambda leaf: jnp.zeros_like(leaf[0]), message)
+        self._mean_size = population.everywhere(size)
+        populations.check_attack(process, message)
+        self._first_message = None
+        if process.starts_with_one_message(model, population.total, train):
+            self._first_message = jax.tree.map(lambda leaf: leaf[0], message)
+        state = core.State(
+            server=server,
+            clients=None,
+            messages=None,
+            aggregate=None,
+            aggregate_peak=None,
+            attack=None if process.attack is None else process.attack.init(message),
+            nonfinite=jnp.zeros((), jnp.int32),
+            round=jnp.zeros((), jnp.int32),
+            key=key,
+            optimizer=process.first_optimizer(server),
+            steps=process.first_steps(population.total.num_clients),
+            statistics=process.first_statistics(model, population.pool.train),
+            clip=privacy.first_clip(process),
+            draws=process.first_draws(server),
+        )
+        self.state = population.everywhere(state)
+        if process.keeps_mean:
+            mean = self._mean_of_all()
+            peak = client_rows.magnitude(
+                jax.tree.map(jnp.asarray, sharding.fetch(mean))
+            )
+            self.state = dataclasses.replace(
+                self.state,
+                aggregate=mean,
+                aggregate_peak=population.everywhere(peak),
+            )
+
+    def take(self, state: core.State) -> None:
+        """Goes on from a state that is on this process's first device."""
+        self.state = self._population.everywhere(state)
+
+    def rows(self, clients: np.ndarray) -> Any:
+        """Rows `(client, message)` of clients `int[K]` now, `[K, ...]`.
+
+        Devices that share clients divide K.
+        """
+        self.write_back()
+        rows = self._arrive(self._hand_in(clients), None)
+        return programs.filled(
+            self._process,
+            self._model,
+            self._execution,
+            self._key,
+            self._total,
+            self._population.train(clients),
+            rows,
+            self.files.known[clients],
+        )
+
+    def _hand_in(self, clients: np.ndarray) -> _HandedIn:
+        """Reads rows from the files, and finds out where newer ones are."""
+        router = self.files.router
+        route = router.route(clients)
+        before = None if self._pending is None else self._pending[0]
+        return _HandedIn(
+            route, self.files.read(route), route.source(before, router.count)
+        )
+
+    def _arrive(self, handed_in: _HandedIn, before: Any) -> Any:
+        """Brings rows to the places of their clients.
+
+        Args:
+          handed_in: of the host.
+          before: rows of the cohort of before, at their owners; None for none.
+        """
+        return programs.arrived(
+            self._execution,
+            handed_in.rows if before is None else before,
+            handed_in.rows,
+            handed_in.source,
+            handed_in.route.arriving,
+        )
+
+    def _full(self, count: int) -> int:
+        """Returns so many clients, or a few more, as devices can divide."""
+        return count + -count % self.files.router.count
+
+    def _mean_of_all(self) -> Any:
+        """Computes the mean of all messages, from the files and the first rows."""
+        self.write_back()
+        population, mean = self._population, self._mean_size
+        every, size = np.flatnonzero(self.files.known), self._full(BLOCK)
+        if self._first_message is None:
+            every = np.arange(population.total.num_clients)
+        else:
+            share = self._share_of_others(every)
+            mean = population.everywhere(
+                jax.tree.map(lambda leaf: share * leaf, self._first_message)
+            )
+        for block in range(0, len(every), size):
+            rows = every[block : block + size]
+            filled = np.resize(rows, size)  # one program for all blocks
+            mean = programs.message_sum(
+                self._process,
+                self._execution,
+                mean,
+                self.rows(filled),
+                population.counts[filled],
+                np.arange(size) < len(rows),
+                self._total,
+            )
+        return mean
+
+    def _share_of_others(self, rows: np.ndarray) -> float:
+        """Returns the share in the mean of the clients that are not among `rows`."""
+        counts = self._population.counts
+        if self._drawn[0].used_aggregator().incremental == "uniform":
+            return 1 - len(rows) / len(counts)
+        return 1 - counts[rows].sum() / counts.sum()
+
+    def run(self, start: int, count: int) -> core.RoundInfo:
+        """Runs rounds.
+
+        Args:
+          start: number of finished rounds.
+          count: rounds to run.
+
+        Returns:
+          The rounds' reports, leaves `[count, ...]`.
+        """
+        infos = []
+        members = self._cohort(start)
+        prepared = (self._hand_in(members), self._inputs(members))
+        for number in range(start, start + count):
+            before = None if self._pending is None else self._pending[1]
+            state, rows, info = self._round(*prepared, before)
+            self.state = self._population.everywhere(state)
+            infos.append(info)
+            self.write_back()
+            self._pending = (prepared[0].route, rows)
+            if number + 1 < start + count:
+                members = self._cohort(number + 1)
+                prepared = (self._hand_in(members), self._inputs(members))
+        fetched = sharding.fetch(infos)
+        return jax.tree.map(lambda *leaves: np.stack(leaves), *fetched)
+
+    def _cohort(self, number: int) -> np.ndarray:
+        """Rows of the members of a round's cohort, the same in all processes."""
+        (process, key), total = self._drawn, self._population.total.num_clients
+        round = jnp.asarray(number, jnp.int32)
+        return np.asarray(programs.cohort(process, key, round, total))
+
+    def _inputs(self, members: np.ndarray) -> programs.Inputs:
+        """Returns what the host hands to a round, besides rows."""
+        population = self._population
+        return programs.Inputs(
+            members=core.Members(
+                cohort=np.asarray(members, np.int32),  # pyright: ignore
+                population=self._total,
+                mean=self._mean_size if self._process.keeps_mean else None,
+                use_mean=np.zeros((), bool),  # pyright: ignore
+            ),
+            fields=population.fields(members, "train"),
+            malicious=population.malicious(members),
+            is_known=self._is_known(members),  # pyright: ignore
+        )
+
+    def _is_known(self, members: np.ndarray) -> np.ndarray:
+        """Says `bool[K]` whose rows are in the files, or still to be written."""
+        known = self.files.known[members]
+        if self._pending is None:
+            return known
+        return known | np.isin(members, self._pending[0].members)
+
+    def _round(
+        self, handed_in: _HandedIn, inputs: programs.Inputs, before: Any
+    ) -> tuple[core.State, Any, core.RoundInfo]:
+        """Runs a round, again with the mean of all messages where that is asked for.
+
+        Returns:
+          State, rows at their owners, and the round's report.
+        """
+
+        def run(inputs: programs.Inputs) -> Any:
+            state, rows, info = programs.round(
+                self._process,
+                self._model,
+                self._execution,
+                self.state,
+                self._arrive(handed_in, before),
+                inputs,
+                self._population.shared,
+            )
+            if handed_in.route.leaving is not None:
+                rows = programs.left(self._execution, rows, handed_in.route.leaving)
+            return state, rows, info
+
+        after, rows, info = run(inputs)
+        peak = after.aggregate_peak
+        if peak is None or np.isfinite(sharding.fetch(peak)):
+            return after, rows, info
+        self.write_back()
+        self._pending = (handed_in.route, rows)
+        recomputed = dataclasses.replace(
+            inputs.members,
+            mean=self._mean_of_all(),
+            use_mean=np.ones((), bool),  # pyright: ignore
+        )
+        return run(dataclasses.replace(inputs, members=recomputed))
+
+    def write_back(self) -> None:
+        """Writes the rows of the last round, which waits for the devices."""
+        if self._pending is not None:
+            route, rows = self._pending
+            self._pending = None
+            self.files.write(route, rows)
+
+    def trained(self, names: tuple[str, ...], clients: np.ndarray) -> dict[str, Any]:
+        """Returns parameters `[K, *P]` of predictors of clients `int[K]`."""
+        filled = np.resize(clients, self._full(len(clients)))
+        found = programs.trained(
+            self._process,
+            self._model,
+            names,
+            self._execution,
+            self.state,
+            self.rows(filled),
+            self._population.of(filled),
+        )
+        return jax.tree.map(lambda leaf: leaf[: len(clients)], sharding.fetch(found))
+
+    def evaluate(self, data: tuple[str, ...], clients: np.ndarray) -> dict[str, Any]:
+        """Metrics by name, each `[predictors, data, K]`, of clients `int[K]`."""
+        per_block = []
+        blocks = np.array_split(clients, -(-len(clients) // BLOCK))
+        for block in blocks:
+            # Blocks of one size share a program.
+            filled = np.resize(block, self._full(len(blocks[0])))
+            values = programs.evaluated(
+                self._process,
+                self._model,
+                data,
+                self._execution,
+                self.state,
+                self.rows(filled),
+                self._population.of(filled),
+            )
+            values = sharding.fetch(values)
+            per_block.append({n: v[..., : len(block)] for n, v in values.items()})
+        return {
+            name: np.concatenate([values[name] for values in per_block], axis=-1)
+            for name in per_block[0]
+        }

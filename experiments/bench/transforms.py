@@ -54,14 +54,15 @@ class Transformed(workloads.Workload):
 def _suited(plain: workloads.Workload, name: str) -> tuple[workloads.Workload, str]:
     """Returns the workload that a name's transforms are added to, and its title.
 
-    Banded noise takes no messages of earlier rounds, as FLAME does, and no client in
-    two of as many rounds as there are bands.
+    Banded noise takes uniform means, none of messages of earlier rounds, as FLAME does,
+    and no client in two of as many rounds as there are bands.
     """
     if name != "banded":
         return plain, plain.name
     process = dataclasses.replace(
         plain.process,
         algorithm=fp.FedAvg(local=plain.process.algorithm.local),
+        aggregator=fp.aggregators.Mean(),
         participation=fp.local.CyclicCohorts(size=plain.cohort_size // _BANDS),
     )
     title = f"FedAvg, 1/{_BANDS} of the clients of {plain.name} in turn,"

@@ -18,7 +18,9 @@ _SMALL = fp.MLP(
 )  # the counts are those of any network, and it compiles fast
 
 
-def gradients(name: str, data_dir: str | None = None) -> float:
+def gradients(
+    name: str, data_dir: str | None = None, train_examples: int | None = None
+) -> float:
     """Counts gradients of single examples in all trainings of a classifier's preset.
 
     Evaluations are not counted, and neither are the server's work and attacks.
@@ -26,6 +28,7 @@ def gradients(name: str, data_dir: str | None = None) -> float:
     Args:
       name: of the preset.
       data_dir: directory of data files.
+      train_examples: most training examples of a client, in place of the preset's.
 
     Raises:
       InputError: if a method of it does not count its clients' work.
@@ -35,6 +38,8 @@ def gradients(name: str, data_dir: str | None = None) -> float:
     federations = grids.Federations()
     for grid in experiment.grids:
         spec = dataclasses.replace(grid.spec, data_dir=data_dir or grid.spec.data_dir)
+        if train_examples is not None:
+            spec = dataclasses.replace(spec, train_examples=train_examples)
         parts = (grid.process, grid.model, spec)
         axes = {"seed": experiment.seeds, **grid.axes}
         for group in grids.groups_of(key, *parts, axes, federations=federations):

@@ -2,12 +2,14 @@
 
 Every preset that the cards name and that was not run at its paper's scale is planned,
 on the machine at hand; a few real rounds are run for it, and nothing is trained. Or it
-gets, with `--like`, the time of a preset of the same methods, model and data set, in
-proportion to the gradients of single examples.
+gets, in proportion to the gradients of single examples, the time of itself on fewer
+examples, with `--fewer`, or, with `--like`, of a preset of the same methods, model and
+data set.
 """
 
 import datetime
 import fnmatch
+import functools
 import platform
 import re
 import subprocess
@@ -27,6 +29,7 @@ __all__ = ["FILE", "app", "minutes_of"]
 
 FILE = __main__.FOLDER / "results" / "plans.csv"
 _Row = tuple[float, str, str, str]  # minutes, machine, date, like
+_Finder = Callable[[str], _Row | None]
 _UNITS = {"s": 1 / 60, "min": 1.0, "ms": 1 / 60_000}
 
 app = cli.application()
@@ -50,24 +53,37 @@ def main(
             help="Takes the time of a planned preset, in proportion to the work.",
         ),
     ] = None,
+    fewer: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Plans with N training examples a client, in proportion to the work.",
+        ),
+    ] = None,
 ) -> None:
     """Writes a row as soon as it is known, so that the command can be repeated."""
-    cli.answer(lambda: _plan_all(pattern, data_dir, again, like))
-
-
-def _plan_all(
-    pattern: str, data_dir: str | None, again: bool, like: str | None
-) -> None:
-    """Finds the time of one preset after the other."""
     table = __main__.plans_in(FILE.parent).set_index("preset")
+
+    def finder() -> _Finder:
+        if like is not None:
+            return _of_another(table, like, data_dir)
+        if fewer is not None:
+            return functools.partial(_of_fewer, data_dir=data_dir, count=fewer)
+        return functools.partial(_plan, data_dir=data_dir)
+
+    cli.answer(lambda: _plan_all(pattern, again, table, finder()))
+
+
+def _plan_all(pattern: str, again: bool, table: pd.DataFrame, find: _Finder) -> None:
+    """Finds the time of one preset after the other."""
     known = set() if again else set(table.index)
-    find = _plan if like is None else _proportion(table, like, data_dir)
     for card in __main__.CARDS.values():
         runs = pages.read(card, __main__.FOLDER / "results")
         for name in reproduction.lacking(card, runs):
             if name in known or not fnmatch.fnmatch(name, pattern):
                 continue
-            row = find(name, data_dir)
+            row = find(name)
             if row is None:
                 continue
             print(f"{name}: {row[0]} minutes", flush=True)
@@ -75,9 +91,9 @@ def _plan_all(
             table.sort_index().to_csv(FILE)
 
 
-def _plan(name: str, data_dir: str | None) -> _Row | None:
+def _plan(name: str, data_dir: str | None, *settings: str) -> _Row | None:
     """Plans a preset in a process of its own; says why if that fails."""
-    command = [sys.executable, "-m", "experiments.plan", "--preset", name]
+    command = [sys.executable, "-m", "experiments.plan", "--preset", name, *settings]
     command += ["--devices", "1", "--memory-limit", "none"]
     command += [] if data_dir is None else ["--data-dir", data_dir]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -88,10 +104,17 @@ def _plan(name: str, data_dir: str | None) -> _Row | None:
     return minutes, _machine(), datetime.date.today().isoformat(), ""
 
 
-def _proportion(
-    table: pd.DataFrame, like: str, data_dir: str | None
-) -> Callable[[str, str | None], _Row]:
-    """Returns what gives a preset the time of another by their gradients.
+def _of_fewer(name: str, data_dir: str | None, count: int) -> _Row | None:
+    """Returns the time of a preset in proportion to that with fewer examples."""
+    row = _plan(name, data_dir, "--set", f"federation.train_examples={count}")
+    if row is None:
+        return None
+    work = effort.gradients(name, data_dir) / effort.gradients(name, data_dir, count)
+    return _rounded(row[0] * work), *row[1:3], f"itself, {count} examples a client"
+
+
+def _of_another(table: pd.DataFrame, like: str, data_dir: str | None) -> _Finder:
+    """Returns what gives a preset the time of another in proportion.
 
     Raises:
       InputError: if the other one was not planned.
@@ -101,11 +124,16 @@ def _proportion(
     row = table.loc[like]
     pace = row["minutes"] / effort.gradients(like, data_dir)
 
-    def find(name: str, data_dir: str | None) -> _Row:
-        minutes = float(f"{pace * effort.gradients(name, data_dir):.2g}")
+    def find(name: str) -> _Row:
+        minutes = _rounded(pace * effort.gradients(name, data_dir))
         return minutes, row["machine"], row["date"], like
 
     return find
+
+
+def _rounded(minutes: float) -> float:
+    """Returns two digits, since more are not known."""
+    return float(f"{minutes:.2g}")
 
 
 def minutes_of(text: str) -> float | None:

@@ -173,8 +173,8 @@ def _lacking(
     machines = " and ".join(sorted(set(plans["machine"]))) or "no machine"
     but = "".join(f", but {count} that {why}" for why, count in sorted(unknown.items()))
     yield (
-        f"Minutes by `plan` on {machines}: {total:,.0f} for all of them{but}. Some have"
-        " the time of another preset of the same methods, model and data set, in"
-        " proportion to the gradients of single examples in all trainings."
+        f"Minutes by `plan` on {machines}: {total:,.0f} for all of them{but}. Where"
+        " it says like what, that was planned, and its minutes are taken in proportion"
+        " to the gradients of single examples in all trainings."
     )
     yield from ("", *markdown.table(("preset", "now", "minutes", "like"), rows))

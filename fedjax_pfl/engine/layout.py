@@ -9,7 +9,15 @@ from fedjax_pfl.engine import stacking
 from fedjax_pfl.engine.groups import PlannedGroup
 from fedjax_pfl.results import checkpoint
 
-__all__ = ["digest", "federations", "laid_out", "shares", "start", "unseen_rows"]
+__all__ = [
+    "digest",
+    "federations",
+    "laid_out",
+    "placed_states",
+    "shares",
+    "start",
+    "unseen_rows",
+]
 
 _OF_OTHERS = {"others", "everybody"}
 
@@ -55,6 +63,27 @@ def federations(
     if parts is None:
         return own
     return divided_examples.divided(own, parts, execution, are_shapes=are_shapes)
+
+
+def placed_states(
+    states: core.State, num_clients: int, execution: sharding.Execution
+) -> core.State:
+    """Places states of points: rows of clients on their devices, the rest on all.
+
+    A model of N outputs has leaves of as many rows, which are no clients'.
+
+    Args:
+      states: leaves `[G, ...]`, those of clients `[G, N, ...]`; or shapes.
+      num_clients: N.
+      execution: an execution of mode `shard`.
+    """
+    names = (*states.rows, "attack", "steps")
+    own = {name: getattr(states, name) for name in names}
+    others = dataclasses.replace(states, **dict.fromkeys(names))
+    return dataclasses.replace(
+        sharding.replicate(others, execution),
+        **sharding.shard_rows(own, num_clients, execution, axis=1),
+    )
 
 
 def start(

@@ -93,7 +93,7 @@ class Resident:
         processes, pool = self._placed_processes(processes), self._placed_pool(pool)
         self.fixed = (processes, self._placed(rows), pool)
         self.start = (processes, self._placed_processes(keys), *self.fixed[1:])
-        self.like = self._placed(
+        self.like = self._placed_states(
             jax.eval_shape(functools.partial(init, plan), *self.start)
         )
         self.unseen = self._placed_unseen(layout.unseen_rows(planned, federations))
@@ -129,6 +129,13 @@ class Resident:
             return tree
         count = self.planned.num_clients
         return sharding.shard_rows(tree, count, plan.execution, axis=1)
+
+    def _placed_states(self, states: core.State) -> core.State:
+        """Places states of points on the devices that map points or clients."""
+        execution = self.planned.plan.execution
+        if execution.mode != "shard":
+            return self._placed(states)
+        return layout.placed_states(states, self.planned.num_clients, execution)
 
     def _placed_processes(self, processes: Any) -> Any:
         """Places numbers `[G]`, with points on the devices that map them."""
@@ -206,11 +213,11 @@ class Resident:
 
     def begin(self) -> None:
         """Makes the first states."""
-        self.states = self._placed(self.programs[("init",)](*self.start))
+        self.states = self._placed_states(self.programs[("init",)](*self.start))
 
     def restore(self, progress: checkpoint.Progress) -> None:
         """Places the states of a checkpoint."""
-        self.states = self._placed(progress.states)
+        self.states = self._placed_states(progress.states)
 
     def saved(self) -> tuple[core.State, dict[str, np.ndarray], checkpoint.Own]:
         """Returns the states, which are all of a checkpoint."""
@@ -228,7 +235,7 @@ class Resident:
         limits = (active[self.planned.order], *rounds(done, done + count))
         states, reports = run(*self._with(self.states), *limits)
         # Placed as at the start and after a checkpoint, as the program wants them.
-        self.states = self._placed(states)
+        self.states = self._placed_states(states)
         return reports
 
     def by_point(self, tree: Any) -> Any:
@@ -338,7 +345,7 @@ def init(plan: Plan, processes: Any, keys: Any, rows: Any, pool: Any) -> core.St
     if plan.execution.mode != "shard":
         return states
     count = rows["malicious"].shape[1]
-    return sharding.shard_rows(states, count, plan.execution, axis=1)
+    return layout.placed_states(states, count, plan.execution)
 
 
 @functools.partial(jax.jit, static_argnames="plan", donate_argnames="states")

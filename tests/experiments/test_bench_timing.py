@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from experiments.bench import machine, report, timing, transforms, workloads
+from fedjax_pfl.engine import privacy
 
 SHAPE = (4, 4)
 
@@ -89,6 +90,8 @@ def test_transformed_workloads_differ_from_plain_ones_in_transforms_only():
         assert row.process.transforms and not plain.process.transforms
         assert (row.spec, row.model) == (plain.spec, plain.model)
         without = dataclasses.replace(row.process, transforms=())
+        privacy.check(row.process)
+        privacy.check_bands(row.process, len(row.spec.dataset.sizes))
         if name.endswith("banded"):
             assert without.algorithm.local == plain.process.algorithm.local
             assert row.cohort_size == plain.cohort_size // 4

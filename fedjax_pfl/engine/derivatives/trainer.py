@@ -212,7 +212,7 @@ class Differentiated(Resident):
     def begin(self) -> None:
         """Makes the first states and their derivatives."""
         states, tangents = self.programs[("init",)](*self.start)
-        self.states, self.tangents = self._placed(states), self._spread(tangents)
+        self.states, self.tangents = self._placed_states(states), self._spread(tangents)
 
     def restore(self, progress: checkpoint.Progress) -> None:
         """Places the states of a checkpoint, and their derivatives."""
@@ -229,7 +229,7 @@ class Differentiated(Resident):
         now = self._beside_tangents(self.states, self.tangents)
         limits = (active[self.planned.order], *rounds(done, done + count))
         states, tangents, reports = self.programs[("segment",)](*now, *limits)
-        self.states, self.tangents = self._placed(states), self._spread(tangents)
+        self.states, self.tangents = self._placed_states(states), self._spread(tangents)
         return self.by_point(reports)
 
     def evaluate(self, data: tuple[str, ...], *, is_last: bool) -> tuple[Any, ...]:

@@ -2,7 +2,9 @@
 
 As many clients per device everywhere, on simulated devices of one process and on
 processes that JAX's runtime connects over the loopback interface. On a machine with C
-cores C devices do as much work as they can at once; more of them share the cores.
+cores C devices do as much work as they can at once; more of them share the cores. Every
+process has cores of its own, as hosts do; with those of all, threads get in each
+other's way.
 
 Beside times and bytes are those of the formulae of `engine.traffic`. Their seconds take
 the work of a device from the fastest round of one device, and bandwidth and latency
@@ -80,6 +82,7 @@ def _work(
     import jax
 
     processes, devices = form
+    machine.restrict(process, processes)
     if processes > 1:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         jax.distributed.initialize(

@@ -30,6 +30,7 @@ __all__ = [
     "pin",
     "resident_bytes",
     "resident_peak",
+    "restrict",
     "update",
 ]
 
@@ -59,6 +60,16 @@ def pin(threads: int) -> None:
     """
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cpus()[:threads])
+
+
+def restrict(process: int, count: int) -> None:
+    """Restricts this process, one of several, to its part of the CPUs.
+
+    To be called before JAX starts its threads. More processes than CPUs share them.
+    """
+    if hasattr(os, "sched_setaffinity"):
+        own = cpus()
+        os.sched_setaffinity(0, own[process::count] or {own[process % len(own)]})
 
 
 def environment(

@@ -7,7 +7,7 @@ import socket
 import pytest
 import typer.testing
 
-from experiments.bench import hosts, loopback
+from experiments.bench import hosts, loopback, machine
 
 
 def test_a_ratio_is_of_medians_of_the_fastest_calls(monkeypatch, tmp_path):
@@ -47,6 +47,29 @@ def test_seconds_of_the_formula_by_hand():
     given = {"bytes_per_second": 1e9, "latency": 0.01}
     seconds = hosts.expected_seconds([one, row], row, given, 2)
     assert seconds == pytest.approx(2 * 2.0 + 0.5 + 2 * 2 * 3 * 0.01)
+
+
+@pytest.mark.parametrize(
+    ("count", "shares"),
+    [
+        (1, [{0, 1, 2, 3}]),
+        (2, [{0, 2}, {1, 3}]),
+        (4, [{0}, {1}, {2}, {3}]),
+        (6, [{0}, {1}, {2}, {3}, {0}, {1}]),
+    ],
+)
+def test_every_process_has_cores_of_its_own(monkeypatch, count, shares):
+    """As many for each as there are; where there are too few, some are shared."""
+    given = []
+    monkeypatch.setattr(machine, "cpus", lambda: (0, 1, 2, 3))
+
+    def restricted(pid, own):
+        given.append(set(own))
+
+    monkeypatch.setattr(machine.os, "sched_setaffinity", restricted, raising=False)
+    for process in range(count):
+        machine.restrict(process, count)
+    assert given == shares
 
 
 def test_bytes_that_a_process_receives_are_counted():

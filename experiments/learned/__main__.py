@@ -6,7 +6,7 @@ learned with a row per seed, and `<data>-paths.csv`, the paths of the fields. Th
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -72,13 +72,9 @@ def _study(name: str, out: Path) -> None:
         for seed in _SEEDS
     ]
     result = fp.grid(*base, points, rounds, eval_every=rounds)
-    ends, paths = _learn(base, rounds)
-    points = [end | {"seed": seed} for end in ends for seed in _SEEDS]
-    trained = _scores(fp.grid(*base, points, rounds, eval_every=rounds))
-    # Every training belongs to the start that its values were learned from.
-    trained[["lam", "rate"]] = np.repeat(_STARTS, len(_SEEDS), axis=0)
+    learned, paths = _learn(base, rounds, page.TRAININGS[name])
     grid_scores = _scores(result)
-    parts = [grid_scores.assign(kind="grid"), trained.assign(kind="learned")]
+    parts = [grid_scores.assign(kind="grid"), learned.assign(kind="learned")]
     if name in _PER_CLIENT:
         parts.append(_per_client(grid_scores, base, rounds).assign(kind="per client"))
     out.mkdir(parents=True, exist_ok=True)
@@ -88,15 +84,19 @@ def _study(name: str, out: Path) -> None:
         print(f"Table: {file}")
 
 
-def _learn(base: Any, rounds: int) -> tuple[list[dict[str, float]], pd.DataFrame]:
+def _learn(base: Any, rounds: int, count: int) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Learns from every start, in one training after the other.
 
+    Each begins with the values that the one before ended with.
+
     Returns:
-      The values that each start ends with, and the paths of all trainings in a row.
+      What every start's best training reaches, and the paths of all trainings. That
+      is the one with the best validation accuracy.
     """
     fields = [_LAM, _RATE]
-    starts, values, parts = _as_values(_STARTS), _as_values(_STARTS), []
-    for number in range(page.PASSES):
+    starts, values = _as_values(_STARTS), _as_values(_STARTS)
+    scores, paths = [], []
+    for number in range(count):
         learned = fp.learn(
             *base,
             fields,
@@ -106,17 +106,31 @@ def _learn(base: Any, rounds: int) -> tuple[list[dict[str, float]], pd.DataFrame
             starts=values,
             eval_every=_EVERY,
         )
-        path, ends = learned.path(), []
+        path, reached, ends = learned.path(), _scores(learned.result), []
         for start, value in zip(starts, values, strict=True):
-            is_own = np.logical_and.reduce(
-                [np.isclose(path[f"start {n}"], v, rtol=1e-6) for n, v in value.items()]
-            )
-            own = path[is_own]
+            own = path[_are(path, {f"start {n}": v for n, v in value.items()})]
             ends.append(own[fields].iloc[-1].to_dict())
-            named = own.assign(**{f"start {n}": v for n, v in start.items()})
-            parts.append(named.assign(round=own["round"] + number * rounds))
+            named = {f"start {n}": v for n, v in start.items()}
+            paths.append(own.assign(**named, training=number))
+            own = reached[_are(reached, {"lam": value[_LAM], "rate": value[_RATE]})]
+            named = {"lam": start[_LAM], "rate": start[_RATE]}
+            scores.append(own.assign(**named, training=number))
         values = ends
-    return values, pd.concat(parts)
+    keys = ["lam", "rate"]
+    table = pd.concat(scores)
+    means = table.groupby([*keys, "training"])["validation_accuracy"].agg(
+        lambda accuracies: accuracies.mean(skipna=False)
+    )
+    best = means.fillna(-1).groupby(keys).idxmax().tolist()
+    is_best = pd.MultiIndex.from_frame(table[[*keys, "training"]]).isin(best)
+    return table[is_best], pd.concat(paths)
+
+
+def _are(table: pd.DataFrame, values: Mapping[str, float]) -> np.ndarray:
+    """Tells which rows have these values, to the digits of single precision."""
+    return np.logical_and.reduce(
+        [np.isclose(table[name], value, rtol=1e-6) for name, value in values.items()]
+    )
 
 
 def _as_values(starts: Sequence[tuple[float, float]]) -> list[dict[str, float]]:

@@ -11,20 +11,19 @@ from matplotlib.figure import Figure
 from fedjax_pfl.figures import drawing
 from fedjax_pfl.results import paired
 
-__all__ = ["NUM_WRITERS", "PASSES", "best_of", "render"]
+__all__ = ["NUM_WRITERS", "TRAININGS", "best_of", "render"]
 
 NUM_WRITERS = {"femnist": 20}
 """Clients of data sets of which the whole would take hours; every seed draws others."""
 
-PASSES = 2
-"""Trainings in which the fields are learned, one after the other."""
+TRAININGS = {"digits": 3, "fmnist_dir": 1, "femnist": 3}
+"""Trainings in which fields are learned, one after the other; one where it is long."""
 
 _FIGURES = "learned_files"
 _LAM, _RATE = "algorithm.lam", "algorithm.local.learning_rate"
 _WITHIN = 0.3  # points, of the best of the grid
 _SHARE = 0.2  # of the grid's trainings
 _FIELDS = 2
-_TRAININGS = PASSES * (1 + _FIELDS) + 1  # that a start takes, the last with its values
 _TITLES = {
     "digits": "Digits",
     "fmnist_dir": "Fashion-MNIST, Dirichlet 0.1",
@@ -74,7 +73,9 @@ def _learned(points: pd.DataFrame, paths: pd.DataFrame) -> list[_Row]:
     learned = points[points["kind"] == "learned"]
     for (lam, rate), own in learned.groupby(["lam", "rate"], sort=False):
         path = paths[
-            (paths[f"start {_LAM}"] == lam) & (paths[f"start {_RATE}"] == rate)
+            (paths[f"start {_LAM}"] == lam)
+            & (paths[f"start {_RATE}"] == rate)
+            & (paths["training"] == own["training"].iloc[0])
         ]
         end = path.iloc[-1]
         name = f"from {lam:g} and {rate:g}"
@@ -90,7 +91,7 @@ def _per_client(points: pd.DataFrame) -> list[_Row]:
     )
 
 
-def _table(rows: list[_Row], points: pd.DataFrame) -> list[str]:
+def _table(rows: list[_Row], points: pd.DataFrame, cost: int) -> list[str]:
     """Returns the lines of a table, differences from its first row paired by seed."""
     head = ("found", "lam", "learning rate", "validation loss", "test accuracy")
     head += ("beside the grid's best", "trainings")
@@ -100,7 +101,7 @@ def _table(rows: list[_Row], points: pd.DataFrame) -> list[str]:
     costs = {"best of the grid": str(tried), "lam per client": "–"}
     for row in rows:
         accuracy = 100 * row.scores["test_accuracy"]
-        beside = paired.interval(accuracy, 100 * rows[0].scores["test_accuracy"])
+        beside = _beside(row, rows[0])
         values = [f"{value:.3g}" if value == value else "own" for value in row.values]
         cells = [
             row.name,
@@ -108,13 +109,13 @@ def _table(rows: list[_Row], points: pd.DataFrame) -> list[str]:
             f"{row.scores['validation_loss'].mean():.3f}",
             f"{accuracy.mean():.2f}" if accuracy.notna().all() else "diverged",
             "–" if row is rows[0] else str(beside),
-            costs.get(row.name, str(_TRAININGS)),
+            costs.get(row.name, str(cost)),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 
-def _figure(points: pd.DataFrame, paths: pd.DataFrame) -> Figure:
+def _figure(points: pd.DataFrame, paths: pd.DataFrame, learned: list[_Row]) -> Figure:
     """Draws the paths over the grid's validation losses."""
     grid = points[points["kind"] == "grid"]
     losses = grid.groupby(["lam", "rate"])["validation_loss"].mean().unstack()
@@ -133,18 +134,21 @@ def _figure(points: pd.DataFrame, paths: pd.DataFrame) -> Figure:
     figure.colorbar(shown, ax=axes, label="validation loss of the grid")
     starts = paths.groupby([f"start {_LAM}", f"start {_RATE}"], sort=False)
     for number, ((lam, rate), own) in enumerate(starts):
-        color, style = drawing.COLORS[number], {"markersize": 3, "linewidth": 1.2}
+        color, style = drawing.COLORS[number], {"markersize": 2, "linewidth": 0.8}
         label = f"from lam = {lam:g}, learning rate = {rate:g}"
         axes.plot(own[_RATE], own[_LAM], "o-", color=color, label=label, **style)
-        axes.plot(own[_RATE].iloc[-1], own[_LAM].iloc[-1], "*", color=color, ms=12)
+    for number, row in enumerate(learned):
+        lam, rate = row.values
+        style = {"ms": 13, "mec": "white", "zorder": 3}
+        axes.plot(rate, lam, "*", color=drawing.COLORS[number], **style)
     axes.set(xscale="log", yscale="log")
     axes.set_xlabel("learning rate", fontsize=9)
     axes.set_ylabel("lam", fontsize=9)
-    drawing.legend(figure, "stars are where the last training ends")
+    drawing.legend(figure, "stars are where the best training ends")
     return figure
 
 
-def _verdict(rows: list[_Row], points: pd.DataFrame) -> str:
+def _verdict(rows: list[_Row], points: pd.DataFrame, cost: int) -> str:
     """Says how many starts reach the grid's best, and at what cost."""
     best, *others = rows
     learned = [row for row in others if row.name.startswith("from")]
@@ -154,12 +158,21 @@ def _verdict(rows: list[_Row], points: pd.DataFrame) -> str:
         for row in learned
         if 100 * row.scores["test_accuracy"].mean(skipna=False) >= target - _WITHIN
     ]
+    alike = [row for row in learned if _beside(row, best).verdict == "undecided"]
     tried = len(points[points["kind"] == "grid"]) // len(best.scores)
-    share = _TRAININGS / tried
+    share = cost / tried
     assert share <= _SHARE
     return (
         f"{len(reached)} of {len(learned)} starts come within {_WITHIN} points of the"
-        f" grid's best, or above it, at {share:.0%} of the grid's trainings each."
+        f" grid's best, or above it, and {len(alike)} cannot be told from it, at"
+        f" {share:.0%} of the grid's trainings each."
+    )
+
+
+def _beside(row: _Row, best: _Row) -> paired.Interval:
+    """Returns by how much a row's accuracy is above another's, in percent."""
+    return paired.interval(
+        100 * row.scores["test_accuracy"], 100 * best.scores["test_accuracy"]
     )
 
 
@@ -177,12 +190,14 @@ def render(folder: Path) -> tuple[str, dict[str, Figure]]:
         "Generated by `python -m experiments.cards` from the tables of `python -m"
         " experiments.learned`; edits are lost.",
         "FLAME's lam and its learning rate move along the derivatives of the validation"
-        f" loss of personal models, from poor starts, during {PASSES} trainings in a"
-        " row; what a training with the values at their end reaches is beside a grid of"
-        " both. Seeds, data and networks are the [benchmark's](benchmark.md). A"
-        " derivative in two fields counts as two more trainings. The grid's best is"
-        " chosen on validation accuracy; what is shown is test accuracy in percent,"
-        " with intervals of differences paired by seed. [How to do this](learning.md).",
+        " loss of personal models while these are trained. The first training begins"
+        " with poor values, and any other one with those that the last one ended with;"
+        " beside the best of them is a grid of both fields. Seeds, data and networks"
+        " are the [benchmark's](benchmark.md). A derivative in two fields counts as two"
+        " more trainings. The best training and the best point of"
+        " the grid are chosen on validation accuracy; what is shown is test accuracy in"
+        " percent, with intervals of differences paired by seed."
+        " [How to do this](learning.md).",
     ]
     figures = {}
     for name, title in _TITLES.items():
@@ -191,15 +206,17 @@ def render(folder: Path) -> tuple[str, dict[str, Figure]]:
         points, paths = (
             pd.read_csv(folder / f"{name}-{kind}.csv") for kind in ("points", "paths")
         )
+        cost = TRAININGS[name] * (1 + _FIELDS)
         best = _best_of_grid(points)
-        rows = [best, *_learned(points, paths), *_per_client(points)]
-        figures[name] = _figure(points, paths)
+        learned = _learned(points, paths)
+        rows = [best, *learned, *_per_client(points)]
+        figures[name] = _figure(points, paths, learned)
         blocks += [
             f"## {title}",
             f"```sh\npython -m experiments.learned {name}\n```",
             f"![Paths of lam and the learning rate over the grid's losses]"
             f"({_FIGURES}/{name}.svg)",
-            "\n".join(_table(rows, points)),
-            _verdict(rows, points),
+            "\n".join(_table(rows, points, cost)),
+            _verdict(rows, points, cost),
         ]
     return "\n\n".join(blocks) + "\n", figures

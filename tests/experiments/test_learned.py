@@ -29,13 +29,13 @@ def test_a_start_that_diverged_is_far_from_the_best():
     lost = (points["kind"] == "learned") & (points["seed"] == 0)
     points.loc[lost, "test_accuracy"] = float("nan")
     rows = [page._best_of_grid(points), *page._learned(points, paths)]
-    assert page._verdict(rows, points).startswith("0 of 4 starts")
-    assert "\n".join(page._table(rows, points)).count("diverged") == 4
+    assert page._verdict(rows, points, 9).startswith("0 of 4 starts")
+    assert "\n".join(page._table(rows, points, 9)).count("diverged") == 4
 
 
 def test_a_training_goes_on_with_the_values_that_the_last_one_ended_with(monkeypatch):
-    """Values double in every training, in two steps."""
-    begun = []
+    """Values double in every training; the second is the best, the third is lost."""
+    begun, lam, rate = [], "algorithm.lam", "algorithm.local.learning_rate"
 
     def learn(*base, seeds, starts, **options):
         begun.append(starts)
@@ -46,22 +46,34 @@ def test_a_training_goes_on_with_the_values_that_the_last_one_ended_with(monkeyp
             for start in starts
             for round, factor in ((2, 1.5), (4, 2.0))
         ]
-        return types.SimpleNamespace(path=lambda: pd.DataFrame(rows))
+        number = len(begun) - 1
+        reached = [0.1, 0.3, float("nan")][number]
+        scores = [
+            {"lam": start[lam], "rate": start[rate], "seed": seed}
+            | {"validation_accuracy": reached, "test_accuracy": number + seed}
+            for start in starts
+            for seed in seeds
+        ]
+        path = pd.DataFrame(rows)
+        return types.SimpleNamespace(path=lambda: path, result=pd.DataFrame(scores))
 
     monkeypatch.setattr(study.fp, "learn", learn)
-    ends, paths = study._learn((), 4)
-    first, second = begun
+    monkeypatch.setattr(study, "_scores", lambda result: result)
+    points, paths = study._learn((), 4, 3)
+    first, second, third = begun
     assert second == [{n: 2 * v for n, v in start.items()} for start in first]
-    assert ends == [{n: 4 * v for n, v in start.items()} for start in first]
-    lam, rate = "algorithm.lam", "algorithm.local.learning_rate"
+    assert third == [{n: 4 * v for n, v in start.items()} for start in first]
     for start in first:
-        is_own = (paths[f"start {lam}"] == start[lam]) & (
-            paths[f"start {rate}"] == start[rate]
-        )
-        own = paths[is_own]
-        assert own["round"].tolist() == [2, 4, 6, 8]
+        own = paths[
+            (paths[f"start {lam}"] == start[lam])
+            & (paths[f"start {rate}"] == start[rate])
+        ]
+        assert own["training"].tolist() == [0, 0, 1, 1, 2, 2]
         factors = (own[lam] / start[lam]).tolist()
-        assert factors == pytest.approx([1.5, 2, 3, 4])
+        assert factors == pytest.approx([1.5, 2, 3, 4, 6, 8])
+        best = points[(points["lam"] == start[lam]) & (points["rate"] == start[rate])]
+        assert best["training"].tolist() == [1, 1, 1]
+        assert best["test_accuracy"].tolist() == [1, 2, 3]
 
 
 def test_other_data_are_refused():

@@ -174,7 +174,7 @@ def _lacking(
     but = "".join(f", but {count} that {why}" for why, count in sorted(unknown.items()))
     yield (
         f"Minutes by `plan` on {machines}: {total:,.0f} for all of them{but}. Where"
-        " it says like what, that was planned, and its minutes are taken in proportion"
-        " to the gradients of single examples in all trainings."
+        " a row names what it is like, that was planned, and its minutes are taken in"
+        " proportion to the gradients of single examples in all trainings."
     )
     yield from ("", *markdown.table(("preset", "now", "minutes", "like"), rows))

@@ -222,6 +222,14 @@ def _by_workload(record: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
+def _by_form(rows: list[dict[str, Any]]) -> dict[tuple[int, int], dict[str, Any]]:
+    """Returns the first row of every form."""
+    found: dict[tuple[int, int], dict[str, Any]] = {}
+    for row in rows:
+        found.setdefault((row["processes"], row["devices"]), row)
+    return found
+
+
 def cells(record: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     """Yields a row of the table per workload and form.
 
@@ -229,12 +237,12 @@ def cells(record: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
       record: as it is in the JSON file.
     """
     for name, rows in _by_workload(record).items():
-        first = {(row["processes"], row["devices"]): row for row in reversed(rows)}
-        for form in dict.fromkeys((r["processes"], r["devices"]) for r in rows):
-            row, expected, received, formula = first[form], "", "", ""
+        forms = _by_form(rows)
+        for form, row in forms.items():
+            expected, received, formula = "", "", ""
             if form[0] > 1:
                 received, formula = f"{row['received']:,.0f}", f"{row['expected']:,.0f}"
-            if form[0] > 1 and (1, 1) in first:
+            if form[0] > 1 and (1, 1) in forms:
                 machine_of = (record["loopback"], record["machine"]["cpus"])
                 seconds = expected_seconds(rows, row, *machine_of)
                 expected = report.milliseconds(seconds)
@@ -249,7 +257,7 @@ def verdicts(record: Mapping[str, Any]) -> Iterator[str]:
       record: as it is in the JSON file.
     """
     for name, rows in _by_workload(record).items():
-        if {(2, 1), (1, 2)} <= {(row["processes"], row["devices"]) for row in rows}:
+        if {(2, 1), (1, 2)} <= _by_form(rows).keys():
             value, bound = ratio(rows), TARGETS.get(name)
             line = f"{name}: two processes take {value:.2f} of the time of one process"
             line += " of two devices"

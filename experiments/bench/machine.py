@@ -58,8 +58,7 @@ def pin(threads: int) -> None:
 
     To be called before JAX or PyTorch start their threads.
     """
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, cpus()[:threads])
+    _use(cpus()[:threads])
 
 
 def restrict(process: int, count: int) -> None:
@@ -67,9 +66,14 @@ def restrict(process: int, count: int) -> None:
 
     To be called before JAX starts its threads. More processes than CPUs share them.
     """
+    own = cpus()
+    _use(own[process::count] or (own[process % len(own)],))
+
+
+def _use(numbers: tuple[int, ...]) -> None:
+    """Restricts this process and its children to some CPUs, where the system can."""
     if hasattr(os, "sched_setaffinity"):
-        own = cpus()
-        os.sched_setaffinity(0, own[process::count] or {own[process % len(own)]})
+        os.sched_setaffinity(0, numbers)
 
 
 def environment(

@@ -10,9 +10,8 @@ from fedjax_pfl.engine import grids, timetables
 
 __all__ = ["gradients"]
 
-_SMALL = fp.MLP(
-    widths=(1,)
-)  # the counts are those of any network, and it compiles fast
+# The counts are those of any network, and this one compiles fast.
+_SMALL = fp.MLP(widths=(1,))
 
 
 def gradients(

@@ -15,7 +15,7 @@ __all__ = ["NoisyRound", "ServerNoise"]
 
 @dataclasses.dataclass(frozen=True)
 class NoisyRound:
-    """What noise knows of the round that it belongs to.
+    """Round that noise belongs to, as far as noise knows it.
 
     Attributes:
       number: `int32[]`, from 0.

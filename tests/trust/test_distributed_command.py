@@ -101,6 +101,17 @@ def test_one_is_killed_and_all_go_on_to_the_files_of_one_process(alone, victim):
     assert files(folder / name) == expected
 
 
+def assert_close(one, other):
+    """Says that two results are equal, to rounding."""
+    expected, found = (
+        fp.Result.load(place).groups[0].metrics for place in (one, other)
+    )
+    for name, values in expected.items():
+        np.testing.assert_allclose(
+            found[name], values, rtol=1e-4, atol=1e-5, err_msg=name
+        )
+
+
 @pytest.mark.wide
 def test_four_processes_equal_one_of_four_devices_to_rounding(alone):
     """Gloo adds in another order; on as many processes bits are the same again."""
@@ -112,10 +123,7 @@ def test_four_processes_equal_one_of_four_devices_to_rounding(alone):
     assert status == 0, texts
     statuses, texts = ended(begin(folder, "four", *more, count=4))
     assert statuses == [0] * 4, texts
-    one, four = (fp.Result.load(folder / name) for name in ("one-of-4", "four"))
-    for name, values in one.groups[0].metrics.items():
-        found = four.groups[0].metrics[name]
-        np.testing.assert_allclose(found, values, rtol=1e-4, atol=1e-5, err_msg=name)
+    assert_close(folder / "one-of-4", folder / "four")
     commands = begin(folder, "four-killed", *more, count=4)
     wait_for_checkpoint(folder / "four-killed", commands)
     commands[2].kill()
@@ -145,10 +153,7 @@ def test_another_number_of_processes_goes_on(alone, count):
         ]
     statuses, texts = ended(team(folder, "--resume", name, count=count))
     assert statuses == [0] * count, texts
-    one, other = (fp.Result.load(folder / n) for n in ("alone", name))
-    for metric, values in one.groups[0].metrics.items():
-        found = other.groups[0].metrics[metric]
-        np.testing.assert_allclose(found, values, rtol=1e-4, atol=1e-5, err_msg=metric)
+    assert_close(folder / "alone", folder / name)
 
 
 @pytest.mark.wide
@@ -176,12 +181,7 @@ def test_streamed_processes_write_the_files_of_one(alone):
         assert statuses == [0] * count, texts
         if count == 2:
             assert files(folder / name) == expected
-        one, other = (fp.Result.load(folder / n) for n in ("streamed", name))
-        for metric, values in one.groups[0].metrics.items():
-            found = other.groups[0].metrics[metric]
-            np.testing.assert_allclose(
-                found, values, rtol=1e-4, atol=1e-5, err_msg=metric
-            )
+        assert_close(folder / "streamed", folder / name)
 
 
 @pytest.mark.wide

@@ -27,6 +27,7 @@ __all__ = [
     "over",
     "replicate",
     "shard_rows",
+    "shard_stacked",
     "split_parameters",
 ]
 
@@ -183,6 +184,24 @@ def shard_rows(tree: Any, num_rows: int, execution: Execution, *, axis: int = 0)
         return _placed(leaf, NamedSharding(mesh, spec))
 
     return jax.tree.map(place, tree)
+
+
+def shard_stacked(tree: Any, like: Any) -> Any:
+    """Places leaves `[p, ...]`, each along the axes behind the first as its like is.
+
+    Args:
+      tree: pytree of arrays.
+      like: tree of the same structure, with leaves `[...]` that were placed; those of
+        no mesh leave theirs where they are.
+    """
+
+    def place(leaf: Any, like: Any) -> Any:
+        if not isinstance(like.sharding, NamedSharding):
+            return leaf
+        spec = PartitionSpec(None, *like.sharding.spec)
+        return _placed(leaf, NamedSharding(like.sharding.mesh, spec))
+
+    return jax.tree.map(place, tree, like)
 
 
 def on_devices(

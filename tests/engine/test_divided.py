@@ -7,7 +7,9 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 import fedjax_pfl as fp
+from fedjax_pfl import core
 from fedjax_pfl.core import client_rows, columns, sharding, split_rows
+from fedjax_pfl.engine import layout
 from tests.collectives import collectives
 
 SHARD = sharding.Execution.parse("shard")
@@ -156,3 +158,27 @@ def test_rows_of_a_cohort_travel(cohort):
         leaf[cohort] = new[name]
         for found, wanted in ((taken, expected[name]), (written, leaf)):
             np.testing.assert_array_equal(found[name], wanted, err_msg=name)
+
+
+def test_a_model_of_as_many_outputs_as_clients_is_on_every_device():
+    """Only rows of clients are divided, and derivatives lie where their states do."""
+    execution = sharding.Execution.parse("shard=4")
+    rows, model = jnp.zeros((1, 8, 3)), jnp.zeros((1, 8, 3))
+    nothing = dict.fromkeys(("messages", "aggregate", "attack"))
+    state = core.State(
+        server=model,
+        clients=rows,
+        nonfinite=jnp.zeros(1, jnp.int32),
+        round=jnp.zeros(1, jnp.int32),
+        key=jax.random.key(0),
+        **nothing,
+    )
+    placed = layout.placed_states(state, 8, execution)
+    tangents = sharding.shard_stacked(
+        [jnp.zeros((2, *leaf.shape)) for leaf in (model, rows)],
+        [placed.server, placed.clients],
+    )
+    for whole, own in ((placed.server, placed.clients), tangents):
+        assert whole.sharding.is_fully_replicated
+        (size,) = {shard.data.shape[-2] for shard in own.addressable_shards}
+        assert size == 2

@@ -180,14 +180,8 @@ class Differentiated(Resident):
         return type(self)(planned, what=self.what, are_shapes=True)
 
     def _spread(self, tangents: list[Any]) -> list[Any]:
-        """Places leaves `[p, G, N, ...]` where those of the states are."""
-        plan, group = self.planned.plan, self.planned.group
-        if plan.points.mode == "shard":
-            return sharding.shard_rows(tangents, len(group.points), plan.points, axis=1)
-        if plan.execution.mode != "shard":
-            return tangents
-        count = self.planned.num_clients
-        return sharding.shard_rows(tangents, count, plan.execution, axis=2)
+        """Places leaves `[p, G, ...]` where those of the states are."""
+        return sharding.shard_stacked(tangents, programs.moving(self.like))
 
     def _beside_tangents(self, states: Any, tangents: list[Any]) -> tuple[Any, ...]:
         """Processes, states, tangents, rows and pool, as the programs take them."""

@@ -2,6 +2,8 @@
 
 import collections
 import concurrent.futures
+import ctypes
+import functools
 import gc
 import time
 from collections.abc import Callable
@@ -11,13 +13,17 @@ import jax
 
 from fedjax_pfl.engine import cost
 
-__all__ = ["Name", "Programs", "forget_if_needed"]
+__all__ = ["Name", "Programs", "forget_if_needed", "give_memory_back"]
 
 Name = tuple[str, ...]
 """Name of a program; an evaluation's is followed by the data."""
 _COMPILERS = 4
 """Programs that are compiled at once."""
 _GROWTH = 1.25  # of the memory between two times that programs are dropped for it
+_SPARE = 512 * 2**20
+"""Growth of the resident memory after which what is free of it is given back."""
+_trimmed: collections.deque[int] = collections.deque([0], maxlen=1)
+"""Resident memory after it was last given back."""
 _left: collections.deque[int] = collections.deque([0], maxlen=1)
 """Resident memory after programs were last dropped."""
 _LIMIT = Path("/proc/sys/vm/max_map_count")
@@ -91,7 +97,30 @@ def forget_if_needed() -> None:
     if _has_many_maps() or _has_half_of_memory():
         jax.clear_caches()
         gc.collect()
+        _trimmed.append(0)
+        give_memory_back()
         _left.append(_resident_bytes())
+
+
+def give_memory_back() -> None:
+    """Returns to the system what is free in the heap, if that has grown by much.
+
+    Arrays of up to 32 MB that were deleted stay there, in pieces between others: after
+    some groups they are more than what is in use, and other processes lack them. Does
+    nothing without glibc.
+    """
+    if _resident_bytes() > _trimmed[-1] + _SPARE:
+        _trim()(0)
+        _trimmed.append(_resident_bytes())
+
+
+@functools.cache
+def _trim() -> Callable[[int], int]:
+    """Returns glibc's `malloc_trim`, elsewhere a function that does nothing."""
+    try:
+        return ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError, TypeError):  # another library, another system
+        return lambda _: 0
 
 
 def _has_many_maps() -> bool:

@@ -16,7 +16,7 @@ from fedjax_pfl.engine import callbacks, groups
 from fedjax_pfl.engine.callbacks import pace
 from fedjax_pfl.engine.options import Options
 from fedjax_pfl.engine.resident import Resident
-from fedjax_pfl.engine.simulation import Run, forget_programs
+from fedjax_pfl.engine.simulation import Run, clean_up
 from fedjax_pfl.engine.trainer import Interrupted, Trainer
 from fedjax_pfl.results import checkpoint
 from fedjax_pfl.results.leases import BEATS, Lease, Leases, LostError
@@ -148,7 +148,7 @@ class Crew:
             except checks.InputError:
                 lease.check()  # who took it over may have cleaned up meanwhile
                 raise
-        forget_programs()
+        clean_up()
 
     def _announce(self, number: int, before: str | None) -> None:
         """Says which unit begins here, whose it was, and how far all of them are."""

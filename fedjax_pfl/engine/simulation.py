@@ -31,7 +31,7 @@ from fedjax_pfl.results import checkpoint, directories, history, provenance
 __all__ = [
     "Run",
     "check_groups",
-    "forget_programs",
+    "clean_up",
     "grid",
     "run_groups",
     "simulate",
@@ -187,15 +187,16 @@ def run_groups(
                 continued.update(dict.fromkeys(run.continued))
                 models.add(number, record, current)
             del run, current  # before the next group's states are made
-            forget_programs()
+            clean_up()
         origin[provenance.CONTINUED] = list(continued)
         watch.result = results.Result(groups=tuple(histories), provenance=origin)
         models.finish(watch.result)
     return watch.result
 
 
-def forget_programs() -> None:
-    """Drops compiled programs after a group, if there are many; looks now and then."""
+def clean_up() -> None:
+    """Frees memory after a group; looks now and then whether programs are too many."""
+    programs.give_memory_back()
     if next(_finished) % _LOOK_EVERY == 0:
         programs.forget_if_needed()
 

@@ -1,7 +1,9 @@
 """What is kept of compiled programs."""
 
 import collections
+import ctypes
 
+import numpy as np
 import psutil
 import pytest
 
@@ -31,3 +33,23 @@ def test_programs_are_dropped_where_half_of_the_maps_are_used(monkeypatch, tmp_p
         limit.write_text(str(allowed))
         programs.forget_if_needed()
     assert dropped == [True]
+
+
+def test_memory_that_was_freed_goes_back_to_the_system(monkeypatch):
+    if not hasattr(ctypes.CDLL(None), "malloc_trim"):
+        pytest.skip("the C library is not glibc")
+    process, kept = psutil.Process(), []
+    before = process.memory_info().rss
+    monkeypatch.setattr(programs, "_SPARE", 200_000_000)
+    monkeypatch.setattr(programs, "_trimmed", collections.deque([before], maxlen=1))
+    blocks = [np.ones(60_000, np.uint8) for _ in range(4_000)]
+    kept.extend(blocks[::400])  # the heap cannot shrink past those
+    taken = process.memory_info().rss - before
+    del blocks
+    held = process.memory_info().rss - before
+    programs.give_memory_back()
+    left = process.memory_info().rss - before
+    assert taken > 200e6 and left < held - 150e6
+    assert abs(programs._trimmed[-1] - before - left) < 10e6  # from here it may grow
+    monkeypatch.setattr(programs, "_trim", lambda: pytest.fail("it has not grown"))
+    programs.give_memory_back()

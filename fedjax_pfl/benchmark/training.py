@@ -139,10 +139,10 @@ def _train(
     """Searches or learns a method's settings, and trains the best with other seeds."""
     work = folder.with_name(f"{folder.name}{_WORK}")
 
-    def options_of(part: str) -> dict[str, Any]:
+    def options_of(part: str, *evaluated: str) -> dict[str, Any]:
         place = checkpoint.Checkpoints(work / part, resume_anyway=resume_anyway)
         more = {"checkpoints": place, "max_minutes": minutes_left()}
-        return options | more | {"evaluate_on": ("validation", "test")}
+        return options | more | {"evaluate_on": evaluated}
 
     process = task.rows[name]
     fine_tune = getattr(process.algorithm, "fine_tune", None)
@@ -154,7 +154,7 @@ def _train(
         budget=budget,
         seeds=task.search_seeds,
         by_model=model,
-        **options_of("search"),
+        **options_of("search", "validation"),
     )
     final = engine.grid(
         tasks.key(),
@@ -164,7 +164,7 @@ def _train(
         {"seed": task.seeds},
         task.num_rounds,
         eval_every=max(1, task.num_rounds // EVALUATIONS),
-        **options_of("final"),
+        **options_of("final", "validation", "test"),
     )
     judged = model or metrics.judge(final.groups[0].models)
     command = task.command and f"{task.command} --only {folder.name}"

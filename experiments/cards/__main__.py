@@ -4,7 +4,7 @@ A run is a file `results/<method>/<run>.nc`, see `kept`. A card is a function of
 files, presets and the method's texts alone, byte for byte: a page with appendices. One
 more page, `docs/reproduction.md`, says what of all papers reproduces, and another,
 `docs/benchmark.md`, is made of the tables that `benchmark` wrote, `docs/learned.md` of
-those of `experiments.learned`, and `docs/atlas.md` of those of `experiments.atlas`.
+those of `experiments.learned`, and likewise `docs/atlas.md` and `docs/finetune.md`.
 """
 
 from pathlib import Path
@@ -23,6 +23,7 @@ from experiments.cards import (
     portfolio,
     reproduction,
 )
+from experiments.finetune import page as finetune
 from experiments.learned import page as learned
 from fedjax_pfl import benchmark
 from fedjax_pfl.command import cli
@@ -84,8 +85,8 @@ def _write(method: str | None, results: Path, out: Path, page: Path) -> None:
     if method is None and (tables := results / "benchmark").is_dir():
         found = benchmark.Tables.load(tables)
         print(f"Page: {benchmark.write(found, page.parent, html=False)}")
-    studies = {"learned": learned, "atlas": atlas} if method is None else {}
-    for name, study in studies.items():
+    studies = {"learned": learned, "atlas": atlas, "finetune": finetune}
+    for name, study in studies.items() if method is None else ():
         if (tables := results / name).is_dir():
             text, figures = study.render(tables)
             svg.write_all(figures, page.parent / f"{name}_files")

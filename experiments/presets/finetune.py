@@ -4,13 +4,14 @@ FEMNIST by writers, and Sent140 in ten groups of users, which is smoke scale: of
 accounts 13 have ten tweets. The network is pretrained on a fifth of the users, whom the
 federations leave out:
 
-    fedjax-pfl pretrain --preset finetune_femnist_whole --users 0.2 --epochs 20 \
-        --out femnist.safetensors
+    python -m experiments.pretrain --preset finetune_femnist_whole --users 0.2 \
+        --epochs 20 --out femnist.safetensors
     python -m experiments.sweep --preset 'finetune_femnist_*' \
         --init femnist.safetensors
 
-FedRep needs a body that clients share, so that it is not among the methods where all
-but the head is frozen. Step sizes and weights are ours and the same for all methods.
+Every seed draws twenty of the other writers. FedRep needs a body that clients share, so
+that it is not among the methods where all but the head is frozen. Every method has the
+same step sizes to choose from, on validation data.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from typing import Any
 import fedjax_pfl as fp
 from fedjax_pfl.command.presets import experiment
 
-__all__ = ["PRESETS"]
+__all__ = ["DATASETS", "PARTS", "PRESETS"]
 
 PARTS = ("head", "adapters", "whole")
 _HELD_OUT = 0.2
-_LAMS = {"algorithm.lam": (0.1, 1.0)}
+_RATES = {"algorithm.local.learning_rate": (0.02, 0.1, 0.5)}
+_LAMS = {"algorithm.lam": (0.1, 1.0, 10.0)}
 
 
 def _femnist() -> tuple[fp.FederationSpec, Any, str, str | None, fp.SGD]:
@@ -34,10 +36,10 @@ def _femnist() -> tuple[fp.FederationSpec, Any, str, str | None, fp.SGD]:
     spec = fp.FederationSpec(
         "femnist",
         fp.ByClient(min_examples=20),
-        num_clients=None,
+        num_clients=20,
         held_out_users=_HELD_OUT,
     )
-    solver = fp.SGD(learning_rate=0.05, epochs=1, batch_size=20)
+    solver = fp.SGD(epochs=1, batch_size=20)
     return spec, fp.CNN(), "^(conv|hidden)_", None, solver
 
 
@@ -47,13 +49,16 @@ def _sent140() -> tuple[fp.FederationSpec, Any, str, str | None, fp.SGD]:
         "sent140",
         fp.data.FeatureSkew(),
         num_clients=10,
+        train_examples=50,
         held_out_users=_HELD_OUT,
     )
-    solver = fp.SGD(learning_rate=0.05, epochs=1, batch_size=10)
-    return spec, fp.models.TextEncoder(), "/(query|value)/", "^embeddings/", solver
+    solver = fp.SGD(epochs=1, batch_size=10)
+    network = fp.models.TextEncoder(width=64, mlp_width=256)
+    return spec, network, "/(query|value)/", "^embeddings/", solver
 
 
 _DATA = {"femnist": _femnist, "sent140": _sent140}
+DATASETS = tuple(_DATA)
 
 
 def _experiment(dataset: str, part: str) -> experiment.Experiment:
@@ -67,13 +72,13 @@ def _experiment(dataset: str, part: str) -> experiment.Experiment:
     elif frozen is not None:
         model = fp.ParameterRoles(network, frozen=frozen)
     methods: tuple[Any, ...] = (
-        fp.Local(local=sgd),
-        fp.FedAvg(local=sgd),
-        (fp.Ditto(local=sgd), _LAMS),
-        (fp.Flame(kappa=1.0, local=sgd), _LAMS),
+        (fp.Local(local=sgd), _RATES),
+        (fp.FedAvg(local=sgd), _RATES),
+        (fp.Ditto(local=sgd), _RATES | _LAMS),
+        (fp.Flame(kappa=1.0, local=sgd), _RATES | _LAMS),
     )
     if part != "head":
-        methods += (fp.FedRep(local=sgd),)
+        methods += ((fp.FedRep(local=sgd), _RATES),)
     return experiment.Experiment(
         name=f"finetune_{dataset}_{part}",
         grids=experiment.grids_of(methods, model, spec),

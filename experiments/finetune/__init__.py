@@ -1,0 +1,1 @@
+"""Fine-tuning of pretrained networks: the study behind `docs/finetune.md`."""

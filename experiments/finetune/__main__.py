@@ -1,0 +1,130 @@
+"""Keeps what a page needs of sweeps of fine-tuning: `python -m experiments.finetune`.
+
+Writes `results/finetune/<dataset>.csv`, a row per part of the network that is trained,
+method and seed, with the settings that are best on validation data. The page
+`docs/finetune.md` is made of it by `python -m experiments.cards`.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import pandas as pd
+import typer
+
+from experiments.presets import finetune
+from fedjax_pfl import results
+from fedjax_pfl.command import cli
+from fedjax_pfl.core import checks
+from fedjax_pfl.results import metrics, plain_files, selection
+
+__all__ = ["FOLDER", "app", "rows_of"]
+
+FOLDER = Path(__file__).parents[1] / "results" / "finetune"
+_RATE, _LAM = "algorithm.local.learning_rate", "algorithm.lam"
+_STATS = {
+    ("own validation", "mean"): "validation",
+    ("own test", "mean"): "accuracy",
+    ("own test", "worst 10 %"): "worst",
+    ("own test", "worse than Local"): "hurt",
+}
+
+app = cli.application()
+
+
+@app.command(help="Keeps the rows of sweeps of finetune_* for the page.")
+def main(
+    directory: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR", help="Directory of a sweep of 'finetune_<dataset>_*'."
+        ),
+    ],
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Directory of the tables.")
+    ] = FOLDER,
+) -> None:
+    """Writes a table per data set."""
+    cli.answer(lambda: _keep(directory, out))
+
+
+def _keep(directory: Path, out: Path) -> None:
+    """Reads the sweeps of all parts of a data set and writes its table."""
+    tables = {}
+    for dataset in finetune.DATASETS:
+        folders = {
+            part: directory / f"finetune_{dataset}_{part}" for part in finetune.PARTS
+        }
+        if any(folder.is_dir() for folder in folders.values()):
+            parts = [
+                rows_of(results.Result.load(folder)).assign(part=part)
+                for part, folder in folders.items()
+            ]
+            tables[dataset] = pd.concat(parts)
+    if not tables:
+        raise checks.InputError(
+            "Expected DIR to be of a sweep of 'finetune_<dataset>_*', got"
+            f" '{directory}'."
+        )
+    out.mkdir(parents=True, exist_ok=True)
+    for dataset, table in tables.items():
+        file = out / f"{dataset}.csv"
+        plain_files.write_text(file, table.to_csv(index=False, float_format="%.6g"))
+        print(f"Table: {file}")
+
+
+def rows_of(result: results.Result) -> pd.DataFrame:
+    """Returns what methods reach with the settings that are best on validation data.
+
+    Args:
+      result: of a sweep of one part, with Local among its methods.
+
+    Returns:
+      A row per method and seed: `rate` and `lam`; of the method's personal model, or
+      its global one where it has none, accuracies in the last round (`validation`,
+      `accuracy` and its `worst` tenth of clients on own test data, and that before the
+      first round, `start`) and `hurt`, the share of clients whom training alone serves
+      better; `megabytes` sent, `steps` of all clients and `seconds`.
+    """
+    best = selection.best_settings(result)
+
+    def chosen(table: pd.DataFrame) -> pd.DataFrame:
+        return table.merge(best, on=list(best.columns))
+
+    keys = ["algorithm", "seed"]
+    table = chosen(result.table())
+    judges = {
+        method: metrics.judge(own["model"].unique())
+        for method, own in table.groupby("algorithm")
+    }
+
+    def judged(rows: pd.DataFrame) -> pd.DataFrame:
+        rows = rows[rows["model"] == rows["algorithm"].map(judges)]
+        return rows[rows["metric"] == "accuracy"]
+
+    last = judged(table[table["when"] == "last"])
+    last = last.set_index([*keys, "data", "stat"])["value"]
+    rows = pd.DataFrame(
+        {name: last.xs(which, level=[2, 3]) for which, name in _STATS.items()}
+    )
+    curves = judged(chosen(result.curves()))
+    first = curves[(curves["round"] == 0) & (curves["data"] == "own test")]
+    rows["start"] = first.set_index(keys)["value"]
+    spent = chosen(result.spent())
+    spent = spent[spent["round"] == spent["round"].max()].set_index(keys)
+    rows["megabytes"] = (spent["bytes_up"] + spent["bytes_down"]) / 1e6
+    rows["steps"], rows["seconds"] = spent["client_steps"], spent["seconds"]
+    settings = spent.reindex(columns=[_RATE, _LAM])
+    rows.insert(0, "rate", settings[_RATE])
+    rows.insert(1, "lam", settings[_LAM])
+    order = {name: k for k, name in enumerate(table["algorithm"].unique())}
+    return (
+        rows.rename_axis(["method", "seed"])
+        .sort_index(
+            level="method", key=lambda names: names.map(order), sort_remaining=True
+        )
+        .reset_index()
+    )
+
+
+if __name__ == "__main__":
+    app()

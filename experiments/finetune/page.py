@@ -1,0 +1,221 @@
+"""The page `docs/finetune.md`: head, adapters, or the whole network."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from experiments.presets import finetune
+from fedjax_pfl.figures import drawing
+from fedjax_pfl.results import paired
+
+__all__ = ["render"]
+
+_FIGURES = "finetune_files"
+_TITLES = {
+    "femnist": "FEMNIST, writers",
+    "sent140": "Sent140, ten groups of users: smoke scale",
+}
+_ABOUT = {
+    "femnist": "A small convolutional network, pretrained on a fifth of the writers."
+    " Twenty of the others are in a federation: every seed draws its own. Adapters, of"
+    " rank 4, are those of convolutions and of the hidden layer; the head is trained"
+    " with them.",
+    "sent140": "Thirteen users of the data set have ten tweets, so that clients are"
+    " groups of users, with fifty tweets each to train on: this shows that it works,"
+    " and no more. A small encoder of our own, pretrained on a fifth of the users;"
+    " adapters, of rank 4, are those of query and value, and the embeddings of words"
+    " are frozen throughout.",
+}
+_PARTS = {"head": "the head", "adapters": "adapters", "whole": "the whole network"}
+_FEDAVG = "FedAvg"
+
+
+def _cell(rows: pd.DataFrame, part: str, method: str, column: str) -> pd.Series:
+    """Returns a column by seed, of one method that trains one part."""
+    own = rows[(rows["part"] == part) & (rows["method"] == method)]
+    return own.set_index("seed")[column]
+
+
+def _methods(rows: pd.DataFrame) -> list[str]:
+    """Returns the methods, in the order of the table."""
+    return list(dict.fromkeys(rows["method"]))
+
+
+def _everywhere(rows: pd.DataFrame) -> list[str]:
+    """Returns the methods that were trained with every part."""
+    parts = rows.groupby("method")["part"].nunique()
+    return [name for name in _methods(rows) if parts[name] == len(_PARTS)]
+
+
+def _figure(rows: pd.DataFrame) -> Figure:
+    """Draws accuracies by part, with deviations over seeds."""
+    figure = Figure(layout="constrained")
+    figure.set_size_inches(drawing.WIDTH, 3.0)
+    axes = figure.subplots()
+    methods = _methods(rows)
+    for number, method in enumerate(methods):
+        parts = [p for p in _PARTS if len(_cell(rows, p, method, "accuracy"))]
+        values = [100 * _cell(rows, part, method, "accuracy") for part in parts]
+        shift = 0.12 * (number - (len(methods) - 1) / 2)
+        axes.errorbar(
+            [list(_PARTS).index(part) + shift for part in parts],
+            [v.mean() for v in values],
+            [v.std() for v in values],
+            fmt=drawing.MARKERS[number],
+            color=drawing.COLORS[number],
+            markersize=5,
+            capsize=2,
+            linewidth=1,
+            label=method,
+        )
+    start = 100 * rows["start"].mean()
+    axes.axhline(start, color=drawing.GRAY, linestyle="--", label="as pretrained")
+    axes.set_xticks(range(len(_PARTS)), list(_PARTS.values()), **drawing.TEXT)
+    axes.set_ylabel("accuracy on own test data, %", **drawing.TEXT)
+    drawing.legend(figure, "bars are standard deviations over seeds")
+    return figure
+
+
+def _table(rows: pd.DataFrame) -> list[str]:
+    """Returns the lines of the table, a row per part and method."""
+    head = ("trained", "method", "accuracy", "beside Local", "worst 10 %")
+    head += ("worse than Local", "MB", "steps", "seconds", "step size", "lam")
+    lines = [f"| {' | '.join(head)} |", "|---|---|" + "---:|" * (len(head) - 2)]
+    for part, method in rows[["part", "method"]].drop_duplicates().to_numpy():
+
+        def of(column: str, part: str = part, method: str = method) -> pd.Series:
+            return _cell(rows, part, method, column)
+
+        accuracy = 100 * of("accuracy")
+        alone = 100 * _cell(rows, part, "Local", "accuracy")
+        is_alone = method == "Local"
+        lam = of("lam").iloc[0]
+        cells = [
+            _PARTS[part],
+            method,
+            f"{accuracy.mean():.1f} ± {accuracy.std():.1f}",
+            "–" if is_alone else paired.interval(accuracy, alone).text("+.1f"),
+            f"{100 * of('worst').mean():.1f}",
+            "–" if is_alone else f"{100 * of('hurt').mean():.0f} %",
+            f"{of('megabytes').mean():.3g}",
+            f"{of('steps').mean():,.0f}",
+            f"{of('seconds').mean():.2g}",
+            f"{of('rate').iloc[0]:g}",
+            "–" if pd.isna(lam) else f"{lam:g}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def _mean_over(
+    rows: pd.DataFrame, part: str, methods: Sequence[str], column: str = "accuracy"
+) -> pd.Series:
+    """Returns a column in percent by seed, mean over methods."""
+    values = [100 * _cell(rows, part, method, column) for method in methods]
+    return sum(values[1:], values[0]) / len(values)
+
+
+def _findings(rows: pd.DataFrame) -> list[str]:
+    """Returns three findings, each with its paired intervals."""
+    methods = _everywhere(rows)
+    mean = {part: _mean_over(rows, part, methods) for part in _PARTS}
+    beside = {
+        part: paired.interval(mean[part], mean["head"])
+        for part in ("adapters", "whole")
+    }
+    sent = {
+        part: _cell(rows, part, _FEDAVG, "megabytes").mean()
+        for part in ("adapters", "whole")
+    }
+    share = sent["adapters"] / sent["whole"]
+    first = (
+        f"**How much of the network?** Beside the head alone, adapters bring"
+        f" {beside['adapters']} points and the whole network {beside['whole']}, in the"
+        f" mean over {', '.join(methods)}. FedAvg sends {share:.1%} of the bytes of the"
+        " whole network with adapters."
+    )
+    own = [name for name in methods if name not in ("Local", _FEDAVG)]
+    gains = {
+        part: paired.interval(
+            _mean_over(rows, part, own), 100 * _cell(rows, part, _FEDAVG, "accuracy")
+        )
+        for part in _PARTS
+    }
+    named = ", ".join(f"{_PARTS[part]} {gain}" for part, gain in gains.items())
+    second = (
+        "**Does it pay to have models of one's own, too?**"
+        f" {' and '.join(own)} beside FedAvg, in points by what is trained: {named}."
+    )
+    hurt = {
+        part: paired.of_mean(100 * _cell(rows, part, _FEDAVG, "hurt"))
+        for part in _PARTS
+    }
+    shares = ", ".join(
+        f"{_PARTS[part]} {found.text('.0f')}" for part, found in hurt.items()
+    )
+    third = (
+        "**Whom does federation hurt?** FedAvg's model is worse than training alone for"
+        f" so many percent of the clients: {shares}."
+    )
+    return [first, second, third]
+
+
+def _commands(dataset: str) -> str:
+    """Returns the commands that make a data set's table."""
+    return (
+        f"```sh\npython -m experiments.pretrain --preset finetune_{dataset}_whole"
+        f" --users 0.2 --epochs 20 --out {dataset}.safetensors\n"
+        f"python -m experiments.sweep --preset 'finetune_{dataset}_*' --init"
+        f" {dataset}.safetensors --out finetune\n"
+        "python -m experiments.finetune finetune\n```"
+    )
+
+
+def _section(rows: pd.DataFrame, dataset: str) -> list[str]:
+    """Returns the blocks of one data set."""
+    start = paired.of_mean(100 * rows.groupby("seed")["start"].mean())
+    return [
+        f"## {_TITLES[dataset]}",
+        _ABOUT[dataset],
+        _commands(dataset),
+        f"Before the first round the network is right on {start.text('.1f')} % of the"
+        " clients' own test data.",
+        "\n".join(f"{k}. {text}" for k, text in enumerate(_findings(rows), 1)),
+        f"![Accuracy by the part that is trained]({_FIGURES}/{dataset}.svg)",
+        "\n".join(_table(rows)),
+    ]
+
+
+def render(folder: Path) -> tuple[str, dict[str, Figure]]:
+    """Renders the page from the tables of a folder.
+
+    Args:
+      folder: with `<dataset>.csv`, of which some may be missing.
+
+    Returns:
+      The page, and its figures by name.
+    """
+    blocks = [
+        "# Head, adapters, or the whole network",
+        "Generated by `python -m experiments.cards` from the tables of `python -m"
+        " experiments.finetune`; edits are lost.",
+        "All clients start from the same pretrained network, train the part of it that"
+        " is named, and [send no more than that](adapters.md). Every method chooses"
+        " among the same step sizes, and weights where it has one, on the clients'"
+        " validation data. Shown is accuracy on own test data in percent after the last"
+        " round: mean ± standard deviation over seeds, and intervals of 95 %, paired by"
+        " seed. FedRep needs a body that clients share, and has none where all but the"
+        " head is frozen. Worse than Local: share of clients whom training the same"
+        " part alone serves better. Megabytes, local steps and seconds are those of one"
+        " training; the seconds were taken beside other work and are rough."
+        " `experiments/presets/finetune.py` has every setting.",
+    ]
+    figures = {}
+    for dataset in finetune.DATASETS:
+        if (table := folder / f"{dataset}.csv").exists():
+            rows = pd.read_csv(table)
+            figures[dataset] = _figure(rows)
+            blocks += _section(rows, dataset)
+    return "\n\n".join(blocks) + "\n", figures

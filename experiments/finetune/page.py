@@ -168,8 +168,8 @@ def _commands(dataset: str) -> str:
         f"```sh\npython -m experiments.pretrain --preset finetune_{dataset}_whole"
         f" --users 0.2 --epochs 20 --out {dataset}.safetensors\n"
         f"python -m experiments.sweep --preset 'finetune_{dataset}_*' --init"
-        f" {dataset}.safetensors --out finetune\n"
-        "python -m experiments.finetune finetune\n```"
+        f" {dataset}.safetensors --out finetune_{dataset}\n"
+        f"python -m experiments.finetune finetune_{dataset}\n```"
     )
 
 

@@ -109,11 +109,9 @@ def _table(rows: pd.DataFrame) -> list[str]:
     return lines
 
 
-def _mean_over(
-    rows: pd.DataFrame, part: str, methods: Sequence[str], column: str = "accuracy"
-) -> pd.Series:
-    """Returns a column in percent by seed, mean over methods."""
-    values = [100 * _cell(rows, part, method, column) for method in methods]
+def _mean_over(rows: pd.DataFrame, part: str, methods: Sequence[str]) -> pd.Series:
+    """Returns accuracies in percent by seed, mean over methods."""
+    values = [100 * _cell(rows, part, method, "accuracy") for method in methods]
     return sum(values[1:], values[0]) / len(values)
 
 

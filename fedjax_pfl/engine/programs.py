@@ -97,9 +97,8 @@ def forget_if_needed() -> None:
     if _has_many_maps() or _has_half_of_memory():
         jax.clear_caches()
         gc.collect()
-        _trimmed.append(0)
-        give_memory_back()
-        _left.append(_resident_bytes())
+        _shrink()
+        _left.append(_trimmed[-1])
 
 
 def give_memory_back() -> None:
@@ -110,8 +109,13 @@ def give_memory_back() -> None:
     nothing without glibc.
     """
     if _resident_bytes() > _trimmed[-1] + _SPARE:
-        _trim()(0)
-        _trimmed.append(_resident_bytes())
+        _shrink()
+
+
+def _shrink() -> None:
+    """Returns what is free in the heap, and keeps what the process has then."""
+    _trim()(0)
+    _trimmed.append(_resident_bytes())
 
 
 @functools.cache

@@ -7,6 +7,7 @@ import pytest
 
 from fedjax_pfl import aggregators
 from fedjax_pfl.algorithms import registry
+from tests.lanes import few
 
 KEY = jax.random.key(0)
 RULES = {name: cls() for name, cls in registry.AGGREGATORS.items()}
@@ -26,10 +27,7 @@ _MORE = {*ROBUST[3:], *CLIPPING, "bulyan", "bucketing"}
 
 
 def _each(names):
-    params = [
-        pytest.param(name, marks=pytest.mark.wide if name in _MORE else ())
-        for name in names
-    ]
+    params = few({*names} - _MORE, names)
     return pytest.mark.parametrize("name", params)
 
 

@@ -9,6 +9,7 @@ import scipy.optimize
 from fedjax_pfl import aggregators
 from fedjax_pfl.core import checks
 from tests.aggregators import rules
+from tests.lanes import wide
 
 
 def _objective(center, rows, p, rho):
@@ -58,9 +59,7 @@ def test_scale(name, scale):
 
 
 @rules.each_free_rule
-@pytest.mark.parametrize(
-    "dtype", [np.float32, pytest.param(np.float64, marks=pytest.mark.wide)]
-)
+@pytest.mark.parametrize("dtype", [np.float32, wide(np.float64)])
 def test_identical_rows_return_that_row(name, dtype):
     row = np.array([1 / 3, -1e3, 0, 5, 1e-3, 2], dtype)
     out, _ = rules.matrix(np.tile(row, (7, 1)), name=name, dtype=dtype)
@@ -98,9 +97,7 @@ def test_without_any_row_the_reference_is_returned(name):
 
 
 @rules.each_rule
-@pytest.mark.parametrize(
-    "dtype", [np.float32, pytest.param(np.float64, marks=pytest.mark.wide)]
-)
+@pytest.mark.parametrize("dtype", [np.float32, wide(np.float64)])
 def test_nonfinite_rows_take_no_part(name, dtype):
     bad = [
         [np.nan] * 6,
@@ -151,7 +148,7 @@ def test_means_against_numpy():
         2,
         13,
         33,
-        *(pytest.param(n, marks=pytest.mark.wide) for n in (3, 8, 101, 130)),
+        *map(wide, (3, 8, 101, 130)),
     ],
 )
 def test_coordinate_median_against_numpy(count):
@@ -165,7 +162,7 @@ def test_coordinate_median_against_numpy(count):
     np.testing.assert_array_equal(out, np.median(rows[weights > 0], axis=0))
 
 
-@pytest.mark.parametrize("count", [6, pytest.param(103, marks=pytest.mark.wide)])
+@pytest.mark.parametrize("count", [6, wide(103)])
 def test_coordinate_median_of_several_blocks_and_of_huge_values(count):
     rows = np.random.default_rng(1).normal(size=(count, 999))
     rows = np.clip(rows * 1e38, -3e38, 3e38).astype(np.float32)
@@ -174,9 +171,7 @@ def test_coordinate_median_of_several_blocks_and_of_huge_values(count):
     np.testing.assert_allclose(out, expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "rho", [0.01, 1.5, *(pytest.param(r, marks=pytest.mark.wide) for r in (0.5, 3.0))]
-)
+@pytest.mark.parametrize("rho", [0.01, 1.5, *map(wide, (0.5, 3.0))])
 @pytest.mark.parametrize("weighting", ["uniform", "examples"])
 def test_geometric_median_minimizes_the_smoothed_objective(rho, weighting):
     rows = rules.random_rows()
@@ -264,9 +259,9 @@ def test_a_majority_of_equal_rows_wins():
 @pytest.mark.parametrize(
     "offset",
     [
-        pytest.param(0.0, marks=pytest.mark.wide),
+        wide(0.0),
         1e3,
-        pytest.param(1e5, marks=pytest.mark.wide),
+        wide(1e5),
     ],
 )
 def test_float32_with_a_common_offset(offset):

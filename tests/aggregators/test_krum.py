@@ -9,6 +9,7 @@ from fedjax_pfl import data
 from tests import problems
 from tests.aggregators import robust_oracles, rules
 from tests.engine import faults
+from tests.lanes import wide
 
 
 @pytest.mark.parametrize(
@@ -59,9 +60,7 @@ def test_rows_of_several_blocks():
     assert found.converged and np.linalg.norm(pull.mean(axis=0)) < 1e-9
 
 
-@pytest.mark.parametrize(
-    "bad", [np.nan, *(pytest.param(b, marks=pytest.mark.wide) for b in (np.inf, 1.0))]
-)
+@pytest.mark.parametrize("bad", [np.nan, *map(wide, (np.inf, 1.0))])
 def test_rows_that_take_no_part_do_not_count(bad):
     rows = rules.random_rows(9)
     use = np.array([0, 1, 2, 4, 5, 6, 8])
@@ -90,7 +89,7 @@ def test_ties_go_to_the_lower_row():
 @pytest.mark.parametrize("offset", [0.0, 1e3])
 @pytest.mark.parametrize(
     "size",
-    [0.0, 1e5, 1e38, *(pytest.param(s, marks=pytest.mark.wide) for s in (1e3, 1e12))],
+    [0.0, 1e5, 1e38, *map(wide, (1e3, 1e12))],
 )
 def test_float32_scores_are_those_of_honest_rows(offset, size):
     """Neither a common offset nor outliers may cost digits of honest distances."""

@@ -7,6 +7,7 @@ import pytest
 
 from fedjax_pfl import aggregators
 from tests.aggregators import medians, rules
+from tests.lanes import wide
 
 WEIGHTS = np.array([3.0, 1, 4, 0, 5, 9, 2])
 COTANGENT = np.array([0.3, -1.2, 0.7, 2.0, -0.4, 1.1])
@@ -34,12 +35,8 @@ def _value(make, rows, weights, rho):
 _values = jax.jit(_value, static_argnums=0)
 _grads = jax.jit(jax.grad(_value, (1, 2, 3)), static_argnums=0)
 _smooth = pytest.mark.parametrize("make", [_geometric, _coordinate])
-_mostly_geometric = pytest.mark.parametrize(
-    "make", [_geometric, pytest.param(_coordinate, marks=pytest.mark.wide)]
-)
-_radii = pytest.mark.parametrize(
-    "rho", [*(pytest.param(r, marks=pytest.mark.wide) for r in (0.4, 2.2)), 1.0]
-)
+_mostly_geometric = pytest.mark.parametrize("make", [_geometric, wide(_coordinate)])
+_radii = pytest.mark.parametrize("rho", [*map(wide, (0.4, 2.2)), 1.0])
 
 
 @_smooth
@@ -77,7 +74,7 @@ def test_derivatives_against_finite_differences(make, rho):
         aggregators.CoordinateMedian(weighting="examples"),
     ],
 )
-@pytest.mark.parametrize("count", [8, pytest.param(9, marks=pytest.mark.wide)])
+@pytest.mark.parametrize("count", [8, wide(9)])
 def test_derivatives_over_all_rows_sum_to_the_identity(rule, count):
     rows = jnp.asarray(rules.random_rows(count, 4))
 
@@ -135,9 +132,7 @@ def test_a_row_at_the_center_and_equal_rows_have_finite_derivatives(make):
 
 
 @_smooth
-@pytest.mark.parametrize(
-    "dtype", [np.float32, pytest.param(np.float64, marks=pytest.mark.wide)]
-)
+@pytest.mark.parametrize("dtype", [np.float32, wide(np.float64)])
 def test_rows_that_take_no_part_get_zeros(make, dtype):
     rows = rules.random_rows(9).astype(dtype)
     clean, _, _ = _grads(make, rows[:6], np.ones(6, dtype), dtype(0.7))

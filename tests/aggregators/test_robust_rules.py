@@ -10,6 +10,7 @@ from fedjax_pfl.command import presets
 from fedjax_pfl.command.presets import experiment
 from fedjax_pfl.numerics import sorting
 from tests.aggregators import robust_oracles, rules
+from tests.lanes import wide
 
 ROWS, SIZE = 13, 5  # of all inputs: rows that are not used are masked, and hold NaN
 REFERENCE = np.linspace(-0.5, 0.5, SIZE)
@@ -167,9 +168,7 @@ def test_fixed_norms_against_numpy():
     assert np.isclose(info.fraction_clipped, np.mean(norm > 2)) and info.max_norm == 2
 
 
-@pytest.mark.parametrize(
-    "dtype", [np.float32, pytest.param(np.float64, marks=pytest.mark.wide)]
-)
+@pytest.mark.parametrize("dtype", [np.float32, wide(np.float64)])
 def test_every_mixed_row_against_numpy(dtype):
     rng = np.random.default_rng(3)
     for count, f in ((13, 6), (12, 3), (9, 0), (1, 0)):

@@ -8,6 +8,7 @@ import pytest
 import fedjax_pfl as fp
 from fedjax_pfl.aggregators import functions
 from tests.aggregators import rules
+from tests.lanes import wide
 
 ROWS = rules.random_rows(7, 6)
 WIDE = pytest.mark.wide
@@ -21,15 +22,11 @@ KEY = jax.random.key(0)
         pytest.param("multi_krum", fp.Krum(num_selected=None), marks=WIDE),
         pytest.param("trimmed_mean", fp.TrimmedMean(), marks=WIDE),
         ("centered_clipping", fp.aggregators.CenteredClipping()),
-        pytest.param("meamed", fp.aggregators.MeaMed(), marks=pytest.mark.wide),
-        pytest.param("bulyan", fp.aggregators.Bulyan(), marks=pytest.mark.wide),
-        pytest.param(
-            "norm_clipping", fp.aggregators.NormClipping(), marks=pytest.mark.wide
-        ),
-        pytest.param(
-            "coordinate_median", fp.CoordinateMedian(), marks=pytest.mark.wide
-        ),
-        pytest.param("geometric_median", fp.GeometricMedian(), marks=pytest.mark.wide),
+        wide("meamed", fp.aggregators.MeaMed()),
+        wide("bulyan", fp.aggregators.Bulyan()),
+        wide("norm_clipping", fp.aggregators.NormClipping()),
+        wide("coordinate_median", fp.CoordinateMedian()),
+        wide("geometric_median", fp.GeometricMedian()),
     ],
 )
 def test_a_function_is_the_class(name, rule):

@@ -16,6 +16,7 @@ from fedjax_pfl.core import checks, struct
 from fedjax_pfl.engine import simulation
 from fedjax_pfl.testing import toy
 from tests import problems
+from tests.lanes import wide
 
 KEY = jax.random.key(3)
 SGD = fp.SGD(learning_rate=0.1, epochs=1, batch_size=4)
@@ -57,9 +58,7 @@ def test_formulas_against_numpy(optimizer, oracle):
         np.testing.assert_allclose(found, w, rtol=1e-12)
 
 
-@pytest.mark.parametrize(
-    "name", ["fedavg", pytest.param("ditto", marks=pytest.mark.wide)]
-)
+@pytest.mark.parametrize("name", ["fedavg", wide("ditto")])
 def test_without_momentum_it_is_the_plain_method(name):
     algorithm = fp.algorithms.ALGORITHMS[name](local=HALF)
     problem = problems.random_quadratics()

@@ -9,6 +9,7 @@ from fedjax_pfl import aggregators
 from fedjax_pfl.core import checks
 from fedjax_pfl.numerics import huber, order_statistics
 from tests.aggregators import medians, rules
+from tests.lanes import few, wide
 
 Geometric, Coordinate = aggregators.GeometricMedian, aggregators.CoordinateMedian
 P = rules.WEIGHTS / rules.WEIGHTS.sum()
@@ -28,12 +29,7 @@ def _spread(rows):
     return np.linalg.norm(rows - rows.mean(axis=0), axis=1).mean()
 
 
-def _wide(value):
-    """A case of the wide suite only."""
-    return pytest.param(value, marks=pytest.mark.wide)
-
-
-@pytest.mark.parametrize("rho", [_wide(0.02), 0.3, _wide(1.0), _wide(2.5)])
+@pytest.mark.parametrize("rho", [wide(0.02), 0.3, wide(1.0), wide(2.5)])
 def test_weiszfeld_prox_and_an_optimizer_agree(rho):
     rows = rules.random_rows()
     weiszfeld, fast = medians.iterate(medians.weiszfeld_step, rows, P, rho)
@@ -50,7 +46,7 @@ def test_weiszfeld_prox_and_an_optimizer_agree(rho):
     assert max(values) - min(values) < 1e-10
 
 
-@pytest.mark.parametrize("rho", [0.3, *map(_wide, (0.02, 1.0, 2.5))])
+@pytest.mark.parametrize("rho", [0.3, *map(wide, (0.02, 1.0, 2.5))])
 def test_prox_is_a_relaxed_weiszfeld_step(rho):
     """c + tau (Wz(c) - c) with tau = sum_k p_k min(1, rho / |r_k|), and so is ours."""
     rows, center = rules.random_rows(), P @ rules.random_rows()
@@ -138,8 +134,8 @@ def test_acceleration_solves_nearly_collinear_rows():
         np.testing.assert_allclose(out, best, atol=1e-5)
 
 
-@pytest.mark.parametrize("method", ["weiszfeld", _wide("prox")])
-@pytest.mark.parametrize("noise", [1e-3, _wide(0.1), _wide(1.0)])
+@pytest.mark.parametrize("method", ["weiszfeld", wide("prox")])
+@pytest.mark.parametrize("noise", [1e-3, wide(0.1), wide(1.0)])
 def test_acceleration_never_increases_the_objective(method, noise):
     rows = np.concatenate([_collinear(noise, seed=3), 10 + _collinear(0.1, count=3)])
     p, rho = np.full(13, 1 / 13), 0.01
@@ -164,7 +160,7 @@ def test_a_flat_objective_is_reported():
     assert rules.matrix(flat)[1].smallest_eigenvalue is None
 
 
-@pytest.mark.parametrize("scale", [_wide(1.0), 1024.0])
+@pytest.mark.parametrize("scale", [wide(1.0), 1024.0])
 def test_the_smallest_eigenvalue_is_that_of_the_hessian(scale):
     rows, rho = scale * rules.random_rows(9, 4), scale * 1.2
     out, info = rules.matrix(rows, rule=Geometric(rho=rho, curvature=True))
@@ -253,7 +249,7 @@ def test_a_quantile_is_a_radius_without_units(share):
         np.testing.assert_allclose(2.0**40 * one, other, rtol=1e-12)
 
 
-@pytest.mark.parametrize("rho", [0.3, 2.5, *map(_wide, (0.02, 1.0))])
+@pytest.mark.parametrize("rho", [0.3, 2.5, *map(wide, (0.02, 1.0))])
 @pytest.mark.parametrize("weighting", ["uniform", "examples"])
 def test_coordinate_median_minimizes_its_objective(rho, weighting):
     rows = rules.random_rows(7, 40)
@@ -271,7 +267,7 @@ def test_coordinate_median_minimizes_its_objective(rho, weighting):
     assert none is None and (np.abs(out - exact) <= rho).all()
 
 
-@pytest.mark.parametrize("count", [_wide(2), 8])
+@pytest.mark.parametrize("count", [wide(2), 8])
 def test_of_a_flat_set_the_midpoint_is_taken(count):
     rows, rho = rules.random_rows(count, 60), 1e-3
     out, _ = rules.matrix(rows, rule=Coordinate(rho=rho))
@@ -297,9 +293,9 @@ _centers = jax.jit(huber.centers)
 
 
 @pytest.mark.parametrize(
-    "count", [_wide(2), _wide(3), _wide(10), 31, _wide(100), _wide(301)]
+    "count", [wide(2), wide(3), wide(10), 31, wide(100), wide(301)]
 )
-@pytest.mark.parametrize("kind", [k if k == "cauchy" else _wide(k) for k in _SAMPLES])
+@pytest.mark.parametrize("kind", few(("cauchy",), _SAMPLES))
 def test_eight_newton_steps_are_enough(kind, count):
     rng = np.random.default_rng(count)
     rows = _SAMPLES[kind](rng, (count, 120))
@@ -317,7 +313,7 @@ def test_eight_newton_steps_are_enough(kind, count):
             assert np.abs(force).max() <= 1e-12 + 1e-15 * np.abs(center).max() / rho
 
 
-@pytest.mark.parametrize("offset", [_wide(0.0), 1e3, _wide(1e5)])
+@pytest.mark.parametrize("offset", [wide(0.0), 1e3, wide(1e5)])
 def test_float32_with_a_common_offset(offset):
     """Relative to the spread, beside what a sum of the rows is rounded to."""
     rows = (rules.random_rows(10, 1200) + offset).astype(np.float32)
@@ -333,7 +329,7 @@ def test_float32_with_a_common_offset(offset):
         assert np.abs(out - exact).max() < 1e-5 + rounding
 
 
-@pytest.mark.parametrize("count", [1, _wide(2), 7, _wide(40), _wide(130)])
+@pytest.mark.parametrize("count", [1, wide(2), 7, wide(40), wide(130)])
 def test_weighted_coordinate_median_against_repetition(count):
     rng = np.random.default_rng(count)
     rows, weights = rng.normal(size=(count, 300)).round(1), rng.integers(0, 6, count)
@@ -349,13 +345,13 @@ def test_weighted_coordinate_median_against_repetition(count):
     np.testing.assert_array_equal(ones, exact)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, _wide(np.float64)])
+@pytest.mark.parametrize("dtype", [np.float32, wide(np.float64)])
 @pytest.mark.parametrize(
     "rule",
     [
         Coordinate(rho=0.5),
-        _wide(Coordinate(rho_quantile=0.5)),
-        _wide(Coordinate(rho=0.5, weighting="examples")),
+        wide(Coordinate(rho_quantile=0.5)),
+        wide(Coordinate(rho=0.5, weighting="examples")),
         Coordinate(weighting="examples"),
         Geometric(rho_quantile=0.5, start="reference", acceleration=5),
     ],

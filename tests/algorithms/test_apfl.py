@@ -13,6 +13,7 @@ from fedjax_pfl import algorithms
 from fedjax_pfl.algorithms import apfl
 from fedjax_pfl.testing import toy
 from tests import problems
+from tests.lanes import wide
 
 CLOSE = {"rtol": 1e-11, "atol": 1e-12}  # some hundred roundings of values of order one
 KEY = jax.random.key(3, impl="threefry2x32")
@@ -162,9 +163,7 @@ def network_state(mix):
     return algorithm, model, federation, run(KEY)
 
 
-@pytest.mark.parametrize(
-    "mix", ["parameters", pytest.param("outputs", marks=pytest.mark.wide)]
-)
+@pytest.mark.parametrize("mix", ["parameters", wide("outputs")])
 def test_personal_predictor_mixes_with_the_latest_global_model(mix):
     algorithm, model, federation, state = network_state(mix)
     x = jnp.asarray(np.random.default_rng(0).normal(size=(7, 4)))

@@ -7,6 +7,7 @@ import pytest
 
 from fedjax_pfl.algorithms import common_descent
 from tests import gradients as gradients_
+from tests.lanes import wide
 
 
 def fair_value(losses):
@@ -104,9 +105,7 @@ def test_v1_scale_and_rescaling():
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
-@pytest.mark.parametrize(
-    "seed", [0, *(pytest.param(s, marks=pytest.mark.wide) for s in (1, 2, 3))]
-)
+@pytest.mark.parametrize("seed", [0, *map(wide, (1, 2, 3))])
 def test_p1_p2_every_row_descends_and_no_combination_is_shorter(seed, dtype):
     gradients, losses = gradients_.drawn(seed)
     rows = gradients_.rows_of(gradients, losses, dtype=dtype)

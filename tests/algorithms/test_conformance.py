@@ -12,6 +12,7 @@ from fedjax_pfl import testing
 from fedjax_pfl.core import sharding, struct
 from fedjax_pfl.testing import programs, rounds, toy
 from tests.algorithms import cases
+from tests.lanes import wide
 
 KEY = jax.random.key(3, impl="threefry2x32")
 # For almost all cases; the others take long, and are checked with --all-algorithms for
@@ -84,10 +85,7 @@ def test_property(name, prop):
     [
         "chunk=3",
         "shard=8",
-        *(
-            pytest.param(e, marks=pytest.mark.wide)
-            for e in ("chunk=2", "shard=1", "shard=2", "shard=4")
-        ),
+        *map(wide, ("chunk=2", "shard=1", "shard=2", "shard=4")),
     ],
 )
 @pytest.mark.parametrize("name", ["flame"])
@@ -128,7 +126,7 @@ WIDE_RULES = [
     fp.aggregators.Bucketing(),
 ]
 RULES = [None, fp.CoordinateMedian(), fp.GeometricMedian(), fp.TrimmedMean()]
-RULES += [pytest.param(rule, marks=pytest.mark.wide) for rule in WIDE_RULES]
+RULES += [*map(wide, WIDE_RULES)]
 
 
 @pytest.mark.parametrize("rule", RULES)

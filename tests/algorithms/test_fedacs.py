@@ -12,6 +12,7 @@ from fedjax_pfl import core
 from fedjax_pfl.algorithms import FedACS
 from fedjax_pfl.core import client_rows
 from tests import problems
+from tests.lanes import wide
 
 QUANTILES = [0.0, 0.5, 0.9, 1 - 1 / 7, 0.99]
 CLOSE = {"rtol": 1e-11, "atol": 1e-11}  # sums of 20 terms; a small row sum in keep
@@ -117,9 +118,7 @@ def context(cohort, num_clients):
     )
 
 
-@pytest.mark.parametrize(
-    "dtype", [jnp.float32, pytest.param(jnp.float64, marks=pytest.mark.wide)]
-)
+@pytest.mark.parametrize("dtype", [jnp.float32, wide(jnp.float64)])
 @pytest.mark.parametrize("similarity", ["parameters", "update"])
 @pytest.mark.parametrize("quantile", QUANTILES)
 def test_identical_models_stay_as_they_are(quantile, similarity, dtype):

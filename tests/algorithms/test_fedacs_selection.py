@@ -7,6 +7,7 @@ import pytest
 from hypothesis import strategies
 
 from fedjax_pfl.algorithms import FedACS, fedacs
+from tests.lanes import wide
 
 
 @strategies.composite
@@ -32,9 +33,7 @@ def test_threshold_is_the_interpolated_quantile(matrix, quantile):
         assert not (matrix[~np.eye(count, dtype=bool)] > found).any()
 
 
-@pytest.mark.parametrize(
-    "count", [3, 10, *(pytest.param(n, marks=pytest.mark.wide) for n in (4, 31))]
-)
+@pytest.mark.parametrize("count", [3, 10, *map(wide, (4, 31))])
 def test_quantiles_that_select_nobody_else_are_warned_of(count):
     """The bound is sharp: below it, and with distinct cosines, somebody is selected."""
     limit = 1 - 1 / (count - 1)

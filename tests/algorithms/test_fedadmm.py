@@ -13,6 +13,7 @@ import pytest
 
 import fedjax_pfl as fp
 from tests import problems
+from tests.lanes import wide
 
 CLOSE = {"rtol": 1e-12, "atol": 1e-12}
 MINIBATCHES = fp.SGD(learning_rate=0.2, epochs=2, batch_size=2)
@@ -60,7 +61,7 @@ def optimum(problem, alpha, pull=0.0, start=0.0):
     [
         ("mean_all", None),
         ("delta_selected", None),  # steps of |S|/N are the mean of all messages
-        pytest.param("delta_selected", 0.7, marks=pytest.mark.wide),
+        wide("delta_selected", 0.7),
     ],
 )
 def test_rounds_are_the_unscaled_equations_in_numpy(mode, eta):
@@ -114,9 +115,9 @@ def test_mu_is_rho_over_the_mean_weight_and_finite_without_weight():
     ("mode", "weighting", "size"),
     [
         ("mean_all", "examples", 2),
-        pytest.param("mean_all", "uniform", None, marks=pytest.mark.wide),
-        pytest.param("delta_selected", "examples", 2, marks=pytest.mark.wide),
-        pytest.param("delta_selected", "uniform", None, marks=pytest.mark.wide),
+        wide("mean_all", "uniform", None),
+        wide("delta_selected", "examples", 2),
+        wide("delta_selected", "uniform", None),
     ],
 )
 def test_the_fixed_point_is_the_optimum(mode, weighting, size):

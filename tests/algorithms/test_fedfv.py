@@ -13,6 +13,7 @@ from fedjax_pfl.algorithms import FedFV, fedfv
 from fedjax_pfl.core import checks
 from tests import problems
 from tests.engine import faults
+from tests.lanes import wide
 
 ROWS = np.array([[1, -0.3, 0], [-1, 1, -0.2], [-1, -1, 1]])
 LOSSES = np.array([1.0, 2.0, 3.0])
@@ -126,9 +127,7 @@ def simulate(problem, cohorts, alpha, tau, sent=lambda t, i, g: g):
     return np.stack(path)
 
 
-@pytest.mark.parametrize(
-    "tau", [2, *(pytest.param(t, marks=pytest.mark.wide) for t in (0, 1))]
-)
+@pytest.mark.parametrize("tau", [2, *map(wide, (0, 1))])
 def test_a_training_equals_a_loop_over_vectors(tau):
     """Partial participation, an attack, and messages that are lost."""
     problem = faults.problem(num_malicious=2)

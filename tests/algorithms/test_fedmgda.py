@@ -9,6 +9,7 @@ import fedjax_pfl as fp
 from fedjax_pfl import aggregators
 from tests import problems
 from tests.engine import faults
+from tests.lanes import wide
 from tests.numerics import qp_oracles
 
 KEY = jax.random.key(0)
@@ -40,9 +41,7 @@ def combine(updates, weights=None, *, w=0.0, dtype=np.float64, **fields):
     return step[:width], np.asarray(info.lam)[:count], info
 
 
-each_form = pytest.mark.parametrize(
-    "normalize", [True, pytest.param(False, marks=pytest.mark.wide)]
-)
+each_form = pytest.mark.parametrize("normalize", [True, wide(False)])
 
 
 def unit(rows):

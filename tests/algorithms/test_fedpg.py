@@ -11,6 +11,7 @@ import fedjax_pfl as fp
 from fedjax_pfl import algorithms, attacks
 from fedjax_pfl.algorithms import common_descent
 from tests import bowls, problems
+from tests.lanes import wide
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-11}
 
@@ -49,13 +50,12 @@ V3_START = np.array([0.5, -0.5, 1, 0.5])
     ("fair_from", "ds", "sigma", "step", "trials"),
     [
         ("raw", (0.16903357, 0.33806714, -2.93940930, 0.69808048), 1.53840853, 0.5, 2),
-        pytest.param(
+        wide(
             "scaled",
             (-0.31239256, -0.62478512, -2.61590547, 1.39262275),
             4.07087728,
             0.125,
             4,
-            marks=pytest.mark.wide,
         ),
     ],
 )
@@ -134,12 +134,10 @@ def losses_along(problem, path):
     return np.stack([[problem.loss(i, w) for i in range(count)] for w in path])
 
 
-WIDELY = [0, pytest.param(1, marks=pytest.mark.wide)]
+WIDELY = [0, wide(1)]
 
 
-@pytest.mark.parametrize(
-    "fair_row", [pytest.param(False, marks=pytest.mark.wide), True]
-)
+@pytest.mark.parametrize("fair_row", [wide(False), True])
 @pytest.mark.parametrize("seed", WIDELY)
 def test_p3_p4_p5_without_rescaling_all_clients_descend_linearly(fair_row, seed):
     # The unrescaled step is sigma times shorter: a rate of 1 / (Lip sigma).
@@ -174,7 +172,7 @@ def test_p3_p4_p5_without_rescaling_all_clients_descend_linearly(fair_row, seed)
     assert (away[1:][far] / away[:-1][far]).max() < 1  # nearer in every step
 
 
-@pytest.mark.parametrize("s", [1, pytest.param(5, marks=pytest.mark.wide)])
+@pytest.mark.parametrize("s", [1, wide(5)])
 @pytest.mark.parametrize("seed", WIDELY)
 def test_p6_with_the_search_all_losses_fall_and_the_iterates_settle(s, seed):
     problem = bowls.conflicting(seed=seed)
@@ -305,9 +303,7 @@ def test_fresh_personal_models_are_made_of_everybodys_gradients_at_the_latest_mo
     assert kept is state
 
 
-@pytest.mark.parametrize(
-    "scale", ["median", pytest.param("mean", marks=pytest.mark.wide)]
-)
+@pytest.mark.parametrize("scale", ["median", wide("mean")])
 def test_a_client_that_multiplies_its_gradient_owns_the_mean_not_the_median(scale):
     problem = bowls.conflicting()
     bad = jnp.arange(5) == 2

@@ -13,6 +13,7 @@ from fedjax_pfl.algorithms import base, phi
 from fedjax_pfl.core import checks
 from tests import problems
 from tests.algorithms import fedplus_oracles as oracles
+from tests.lanes import wide
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}  # the tolerance of the medians in float64
 BATCHES = fp.SGD(learning_rate=0.2, epochs=3, batch_size=2)
@@ -34,7 +35,7 @@ def run(algorithm, problem, rounds=6, size=4, **fields):
     return problems.run(process(algorithm, size, **fields), problem, rounds)
 
 
-WIDELY = [pytest.param(n, marks=pytest.mark.wide) for n in ("l1", "indicator", "zero")]
+WIDELY = [*map(wide, ("l1", "indicator", "zero"))]
 
 
 @pytest.mark.parametrize("name", ["sq", "l2", *WIDELY])
@@ -144,9 +145,7 @@ def test_the_pull_may_come_once_per_epoch():
         np.testing.assert_allclose(found, row, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    "execution", ["vmap", pytest.param("chunk=2", marks=pytest.mark.wide)]
-)
+@pytest.mark.parametrize("execution", ["vmap", wide("chunk=2")])
 def test_members_take_their_own_numbers_of_steps(execution):
     """A budget of epochs counts steps where the solver does."""
     problem = problems.waves()
@@ -169,9 +168,7 @@ def test_members_take_their_own_numbers_of_steps(execution):
         np.testing.assert_allclose(new.clients["theta"][k], row, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    "over", ["cohort", pytest.param("all", marks=pytest.mark.wide)]
-)
+@pytest.mark.parametrize("over", ["cohort", wide("all")])
 def test_members_without_a_step_are_as_if_not_selected(over):
     """Also where the start would be mixed with the center; for want of data, too."""
     problem = problems.waves()
@@ -200,7 +197,7 @@ def test_members_without_a_step_are_as_if_not_selected(over):
 # The radius.
 
 
-@pytest.mark.parametrize("name", ["l2", pytest.param("l1", marks=pytest.mark.wide)])
+@pytest.mark.parametrize("name", ["l2", wide("l1")])
 def test_a_quantile_of_the_distances_is_the_radius(name):
     problem = problems.waves()
     algorithm = fp.FedPlus(phi=PHIS[name], rho_quantile=0.5, local=BATCHES)

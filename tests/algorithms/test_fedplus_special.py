@@ -9,6 +9,7 @@ import fedjax_pfl as fp
 from fedjax_pfl.algorithms import phi
 from tests import problems
 from tests.algorithms.test_fedplus import BATCHES, CLOSE, PHIS, run
+from tests.lanes import wide
 
 
 def same_server(algorithm, other, problem, **fields):
@@ -28,9 +29,7 @@ def test_local_training_is_a_special_case():
     np.testing.assert_array_equal(ours.clients["theta"], theirs.clients["theta"])
 
 
-@pytest.mark.parametrize(
-    "weighting", ["examples", pytest.param("uniform", marks=pytest.mark.wide)]
-)
+@pytest.mark.parametrize("weighting", ["examples", wide("uniform")])
 def test_fedavg_is_a_special_case_that_drops_stragglers(weighting):
     algorithm = fp.FedPlus(
         phi=phi.Indicator(),
@@ -47,7 +46,7 @@ def test_fedavg_is_a_special_case_that_drops_stragglers(weighting):
 
 @pytest.mark.parametrize(
     "rule",
-    [pytest.param(fp.GeometricMedian(), marks=pytest.mark.wide), fp.CoordinateMedian()],
+    [wide(fp.GeometricMedian()), fp.CoordinateMedian()],
 )
 def test_rfa_and_coordinate_median_are_special_cases(rule):
     algorithm = fp.FedPlus(theta=1.0, lam=1.0, drop_stragglers=True, local=BATCHES)

@@ -14,6 +14,7 @@ import fedjax_pfl as fp
 from fedjax_pfl.algorithms import phi
 from tests import problems
 from tests.algorithms import fedplus_oracles as oracles
+from tests.lanes import wide
 
 PHIS = {
     "sq": phi.Squared(),
@@ -21,7 +22,7 @@ PHIS = {
     "l1": phi.L1(),
     "indicator": phi.Indicator(),
 }
-WIDELY = [pytest.param(n, marks=pytest.mark.wide) for n in ("sq", "indicator")]
+WIDELY = [*map(wide, ("sq", "indicator"))]
 ALPHA, RHO = 0.6, 0.5
 TIGHT = {
     "l2": fp.GeometricMedian(
@@ -302,7 +303,7 @@ def objectives(problem, name, states):
     )
 
 
-@pytest.mark.parametrize("size", [pytest.param(None, marks=pytest.mark.wide), 2])
+@pytest.mark.parametrize("size", [wide(None), 2])
 @cases
 def test_theorem_2_the_objective_decreases_enough(name, size, kind):
     problem = KINDS[kind]()
@@ -316,7 +317,7 @@ def test_theorem_2_the_objective_decreases_enough(name, size, kind):
         assert values[number + 1] <= values[number] - gain + 1e-11
 
 
-@pytest.mark.parametrize("name", ["l2", pytest.param("l1", marks=pytest.mark.wide)])
+@pytest.mark.parametrize("name", ["l2", wide("l1")])
 def test_theorem_2_the_limit_is_the_optimum_at_a_rate_of_one_over_t(name):
     problem = regressions()
     states, _ = descend(name, problem, 400)
@@ -350,9 +351,7 @@ def test_theorem_2_needs_lam_0():
 
 
 @pytest.mark.parametrize("start", ["reference", "mean"])
-@pytest.mark.parametrize(
-    "method", ["prox", pytest.param("weiszfeld", marks=pytest.mark.wide)]
-)
+@pytest.mark.parametrize("method", ["prox", wide("weiszfeld")])
 def test_one_inner_step_is_enough_from_the_last_center_not_from_the_mean(start, method):
     """The value with the server's center, which one step does not make the best."""
     problem = regressions()

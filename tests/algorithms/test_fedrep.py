@@ -10,6 +10,7 @@ from fedjax_pfl import algorithms
 from fedjax_pfl.core import byte_counts
 from tests import problems
 from tests.algorithms import intercepts
+from tests.lanes import wide
 
 CLOSE = {"rtol": 1e-11, "atol": 1e-12}
 KEY = jax.random.key(3, impl="threefry2x32")
@@ -21,9 +22,7 @@ def process(size=None, **fields):
     return fp.FederatedProcess(algorithm=algorithm, participation=who)
 
 
-@pytest.mark.parametrize(
-    "send_heads", [pytest.param(False, marks=pytest.mark.wide), True]
-)
+@pytest.mark.parametrize("send_heads", [wide(False), True])
 def test_rounds_are_the_equations_in_numpy(send_heads):
     problem, pairs = intercepts.with_intercepts(problems.regressions())
     fields = {

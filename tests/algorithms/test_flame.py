@@ -15,9 +15,10 @@ import pytest
 import fedjax_pfl as fp
 from fedjax_pfl.engine import cohort_link
 from tests import problems
+from tests.lanes import wide
 
 CLOSE = {"rtol": 1e-12, "atol": 1e-12}
-OTHERS = [pytest.param(c, marks=pytest.mark.wide) for c in ("received", "joint")]
+OTHERS = [*map(wide, ("received", "joint"))]
 
 
 def independent(
@@ -108,8 +109,8 @@ def random_state(process, problem, seed=0):
     ("centre", "participation"),
     [
         ("local", fp.UniformCohort(size=3)),
-        pytest.param("received", fp.AllClients(), marks=pytest.mark.wide),
-        pytest.param("joint", fp.UniformCohort(size=3), marks=pytest.mark.wide),
+        wide("received", fp.AllClients()),
+        wide("joint", fp.UniformCohort(size=3)),
     ],
 )
 def test_identities_hold_after_a_round_from_any_state(centre, participation):

@@ -15,11 +15,12 @@ import pytest
 import fedjax_pfl as fp
 from fedjax_pfl.algorithms import common
 from tests import problems
+from tests.lanes import wide
 
 CLOSE = {"rtol": 1e-12, "atol": 1e-12}
 
 
-@pytest.mark.parametrize("momentum", [None, pytest.param(0.5, marks=pytest.mark.wide)])
+@pytest.mark.parametrize("momentum", [None, wide(0.5)])
 def test_kappa_1_received_is_pfedme_with_unit_mixing(momentum):
     problem, lam = problems.waves(), 0.7
     local = problems.full_gradient_steps(5, momentum=momentum)

@@ -14,6 +14,7 @@ import pytest
 import fedjax_pfl as fp
 from experiments.theory import closed_forms
 from tests import problems
+from tests.lanes import wide
 
 HAND = {"rtol": 0, "atol": 5e-12}  # the numbers are given to twelve places
 
@@ -105,7 +106,7 @@ class Edge(fp.local.ToTolerance):
         return {"theta": tight["theta"] + move}, context, info
 
 
-@pytest.mark.parametrize("size", [pytest.param(6, marks=pytest.mark.wide), 2])
+@pytest.mark.parametrize("size", [wide(6), 2])
 def test_lyapunov_value_falls_by_what_the_theory_promises(size):
     # Nonconvex, adversarially inexact; L = 0.1 lam and kappa = 12 make both factors
     # positive with k = 1 and the slack s = alpha lam / 4 of the diagnostic.
@@ -290,9 +291,9 @@ def test_official_profile_has_the_fixed_point_with_its_weight_decay(epochs):
 @pytest.mark.parametrize(
     ("centre", "kappa", "expected"),
     [
-        pytest.param("local", 2.0, 0.8333, marks=pytest.mark.wide),
+        wide("local", 2.0, 0.8333),
         ("local", 4.0, 0.9000),
-        pytest.param("received", 2.0, 0.7887, marks=pytest.mark.wide),
+        wide("received", 2.0, 0.7887),
         ("received", 4.0, 0.8873),
     ],
 )
@@ -314,7 +315,7 @@ def test_error_shrinks_by_the_spectral_radius(centre, kappa, expected):
     assert measured == pytest.approx(radius, abs=1e-3)
 
 
-@pytest.mark.parametrize("lam", [0.5, pytest.param(3.0, marks=pytest.mark.wide)])
+@pytest.mark.parametrize("lam", [0.5, wide(3.0)])
 def test_at_kappa_1_the_received_w_shrinks_exactly(lam):
     problem = problems.random_quadratics(curvature=1.0)
     local = problems.exact_step(problem, lam)

@@ -11,6 +11,7 @@ from fedjax_pfl import algorithms
 from fedjax_pfl.core import checks
 from tests import problems
 from tests.engine import faults
+from tests.lanes import wide
 
 LOCAL = problems.full_gradient_steps(2, 0.3)  # keeps 0.7^2 of the way to a minimizer
 MAKE = {
@@ -18,7 +19,7 @@ MAKE = {
     "fedprox": lambda **fields: algorithms.FedProx(mu=0.5, local=LOCAL, **fields),
     "multi_krum": lambda **fields: fp.MultiKrum(num_malicious=0, local=LOCAL, **fields),
 }
-WIDE = [pytest.param(n, marks=pytest.mark.wide) for n in ("fedprox", "multi_krum")]
+WIDE = [*map(wide, ("fedprox", "multi_krum"))]
 
 
 def _trained(name, w, targets):

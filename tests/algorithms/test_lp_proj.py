@@ -14,6 +14,7 @@ import fedjax_pfl as fp
 from fedjax_pfl.algorithms import lp_proj
 from fedjax_pfl.core import byte_counts
 from tests import problems
+from tests.lanes import wide
 
 CLOSE = {"rtol": 1e-12, "atol": 1e-12}
 KEY = jax.random.key(3, impl="threefry2x32")
@@ -56,8 +57,8 @@ def optimum(problem, rows, lam, decay):
     ("norm", "clip"),
     [
         (2, 0.13),
-        pytest.param(1, 0.13, marks=pytest.mark.wide),
-        pytest.param(2, None, marks=pytest.mark.wide),
+        wide(1, 0.13),
+        wide(2, None),
     ],
 )
 def test_original_rounds_are_the_equations_in_numpy(norm, clip):
@@ -185,9 +186,7 @@ def test_a_rotation_is_flame():
         np.testing.assert_allclose(one, other, **CLOSE)
 
 
-@pytest.mark.parametrize(
-    "form", ["original", pytest.param("admm", marks=pytest.mark.wide)]
-)
+@pytest.mark.parametrize("form", ["original", wide("admm")])
 def test_the_fixed_point_solves_the_problem(form):
     problem, lam, decay = problems.regressions(), 1.5, 0.02
     rate = 1 / (problem.smoothness + 3 * lam)  # of rows of length 1, |P|^2 < 2

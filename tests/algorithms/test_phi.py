@@ -8,6 +8,7 @@ import scipy.optimize
 
 from fedjax_pfl.algorithms import phi
 from fedjax_pfl.core import checks
+from tests.lanes import wide
 
 SIMPLE = {
     "sq": phi.Squared(),
@@ -92,9 +93,7 @@ def test_soft_threshold_acts_on_both_signs():
     assert phi.L1().prox(x, 1.0).tolist() == [-2.0, 0.0, 0.0, 1.0]
 
 
-@pytest.mark.parametrize(
-    "dtype", [jnp.float32, pytest.param(jnp.float64, marks=pytest.mark.wide)]
-)
+@pytest.mark.parametrize("dtype", [jnp.float32, wide(jnp.float64)])
 @pytest.mark.parametrize("name", SIMPLE)
 def test_derivatives_at_the_center_are_finite(name, dtype):
     """All clients are there in the first round, and a client may be exactly there."""

@@ -10,6 +10,7 @@ import fedjax_pfl as fp
 from fedjax_pfl import algorithms
 from fedjax_pfl.core import byte_counts, client_rows, struct
 from tests import problems
+from tests.lanes import wide
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-12}
 ETA = 0.2
@@ -102,9 +103,7 @@ def test_fedavg_ends_beside_the_optimum_and_scaffold_at_it():
         assert np.abs(at_best).max() > 0.1
 
 
-@pytest.mark.parametrize(
-    "option", ["difference", pytest.param("refresh", marks=pytest.mark.wide)]
-)
+@pytest.mark.parametrize("option", ["difference", wide("refresh")])
 def test_the_servers_control_is_the_mean_of_the_clients(option):
     problem = problems.waves()
     local = fp.SGD(learning_rate=0.2, epochs=3, batch_size=2)
@@ -221,9 +220,7 @@ class NoWork:
         return fp.core.Budget(epochs=none, steps=none, straggler=none > 0)
 
 
-@pytest.mark.parametrize(
-    "option", ["difference", pytest.param("refresh", marks=pytest.mark.wide)]
-)
+@pytest.mark.parametrize("option", ["difference", wide("refresh")])
 def test_a_client_without_a_step_changes_nothing(option):
     problem, rng = problems.waves(), np.random.default_rng(0)
     whole = process(scaffold(2, option=option), work=NoWork())

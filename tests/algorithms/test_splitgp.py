@@ -15,6 +15,7 @@ from fedjax_pfl.testing import toy
 from tests import problems
 from tests.algorithms import perceptrons
 from tests.algorithms.perceptrons import CLOSE, KEY, assert_close
+from tests.lanes import wide
 
 STEPS = problems.full_gradient_steps(2, 0.5)
 
@@ -148,10 +149,7 @@ NETWORKS = [
     (models.MLP(widths=(5, 4, 3), input_shape=(6,), num_classes=3), 2, 4),
     (models.CNN1(input_shape=(10, 10), num_classes=3), 3, 64),
     (models.CifarCNN(input_shape=(16, 16, 3), num_classes=3), 2, 64),
-    pytest.param(
-        *(models.NFResNet18(input_shape=(16, 16), num_classes=3), 4, 4 * 4 * 32),
-        marks=pytest.mark.wide,
-    ),
+    wide(*(models.NFResNet18(input_shape=(16, 16), num_classes=3), 4, 4 * 4 * 32)),
 ]
 
 

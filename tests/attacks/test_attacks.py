@@ -13,6 +13,7 @@ from fedjax_pfl import attacks
 from fedjax_pfl.attacks import alie
 from fedjax_pfl.core import checks
 from tests import problems
+from tests.lanes import wide
 
 KEYS = jax.random.split(jax.random.key(3, impl="threefry2x32"), 9)
 _send = jax.jit(lambda attack, *arguments: attack(*arguments))
@@ -67,9 +68,7 @@ each_colluding = pytest.mark.parametrize("name", COLLUDING)
 VARIANTS = {"gaussian_reference", "sign_flip_reference", "ipm_message", "mimic_fixed"}
 VARIANTS |= {"min_max_sign", "min_max_message", "min_sum_unit", "min_sum_sign"}
 VARIANTS |= {"alie_largest", "min_max_std", "min_sum_std", "sign_flip_official"}
-IN_FLOAT32 = {
-    n: pytest.param(n, marks=pytest.mark.wide) if n in VARIANTS else n for n in CASES
-}
+IN_FLOAT32 = {n: wide(n) if n in VARIANTS else n for n in CASES}
 
 
 def _sent(name, messages, malicious=MALICIOUS, reference=None, keys=KEYS):

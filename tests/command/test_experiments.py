@@ -18,6 +18,7 @@ from fedjax_pfl.command.presets.experiment import apply_settings
 from fedjax_pfl.core import checks
 from fedjax_pfl.engine import simulation
 from fedjax_pfl.engine.trainer import Interrupted
+from tests.lanes import wide
 
 RUNNER = typer.testing.CliRunner()
 ROOT = pathlib.Path(__file__).parents[2]
@@ -395,7 +396,7 @@ def test_help_does_not_import_jax():
     assert "--seed-list" in done.stdout
 
 
-@pytest.mark.parametrize("devices", [3, pytest.param(None, marks=pytest.mark.wide)])
+@pytest.mark.parametrize("devices", [3, wide(None)])
 def test_devices_are_made_before_jax_starts(tmp_path, devices):
     """By default one per core."""
     command = "-m experiments.run --preset quadratic --rounds 2 --quiet"

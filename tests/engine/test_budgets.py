@@ -16,6 +16,7 @@ from fedjax_pfl import data
 from fedjax_pfl.core import checks
 from fedjax_pfl.engine import budgets, simulation, stopping, tuning
 from fedjax_pfl.engine.options import Options
+from tests.lanes import wide
 
 KEY = jax.random.key(0, impl="threefry2x32")
 SPEC = fp.FederationSpec(
@@ -65,7 +66,7 @@ def test_rounds_of_a_search_are_those_that_the_rule_leaves(
     assert tuning.rounds_of(count, options) == ends.sum()
 
 
-@pytest.mark.parametrize("strategy", ["halving", "hyperband", "random"])
+@pytest.mark.parametrize("strategy", ["halving", wide("hyperband"), wide("random")])
 def test_rounds_pay_for_as_many_settings_as_fit(strategy):
     tuned = search(fp.engine.Rounds(150), strategy=strategy)
     assert tuned.rounds <= 150
@@ -96,11 +97,11 @@ SOLVER = fp.SGD(learning_rate=0.1, batch_size=8)
     [
         (fp.PFedMe(num_steps=3, inner_steps=5), lambda counts: 3 * 5 * len(counts)),
         (fp.algorithms.PerFedAvg(num_steps=4), lambda counts: 4 * len(counts)),
-        (
+        wide(
             fp.algorithms.APFL(local=SOLVER),
             lambda counts: int(np.ceil(counts / 8).sum()),
         ),
-        (fp.FedPG(local=SOLVER), lambda counts: len(counts)),
+        wide(fp.FedPG(local=SOLVER), lambda counts: len(counts)),
         (
             fp.algorithms.Centralized(local=SOLVER),
             lambda counts: int(np.ceil(counts.sum() / 8)),

@@ -14,6 +14,7 @@ from fedjax_pfl.engine.options import Options
 from fedjax_pfl.testing import programs
 from tests import trainings
 from tests.engine import bits
+from tests.lanes import wide
 
 KEY = jax.random.key(2, impl="threefry2x32")
 
@@ -21,9 +22,7 @@ KEY = jax.random.key(2, impl="threefry2x32")
 FEW = ["eval_every+evaluate_on+diagnostics"]
 
 
-@pytest.mark.parametrize(
-    "names", [FEW, pytest.param(list(bits.OPTIONS), marks=pytest.mark.wide)]
-)
+@pytest.mark.parametrize("names", [FEW, wide(list(bits.OPTIONS))])
 def test_what_is_looked_at_does_not_change_the_training(names):
     """Nor does anything change from one run to the next, unless the seed does."""
     command = [sys.executable, "-m", "tests.engine.bits", *names]

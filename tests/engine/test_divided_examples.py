@@ -16,6 +16,7 @@ from fedjax_pfl.engine import evaluation, grids, groups, layout, simulation, tra
 from fedjax_pfl.engine.options import Options
 from fedjax_pfl.engine.resident import Resident
 from tests.collectives import collectives, results
+from tests.lanes import wide
 
 DEVICES = 8
 SHARD = sharding.Execution.parse("shard")
@@ -90,9 +91,7 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", ["flame", "cohort", pytest.param("search", marks=pytest.mark.wide)]
-)
+@pytest.mark.parametrize("name", ["flame", "cohort", wide("search")])
 def test_a_round_is_that_of_undivided_examples_to_the_bit(name):
     """And no device gets the others' examples, but for those of a cohort."""
     algorithm, cohort = METHODS[name]

@@ -13,6 +13,7 @@ import fedjax_pfl as fp
 from fedjax_pfl import core, data
 from fedjax_pfl.core import checks
 from fedjax_pfl.engine import evaluation, schedule
+from tests.lanes import wide
 
 N, C, DIM = 6, 3, 2
 
@@ -102,9 +103,7 @@ def expected(federation, client, name, weights, inputs):
 @pytest.mark.parametrize(
     ("noise", "members"),
     [
-        pytest.param(
-            fp.data.FeatureNoise(std=0.5, graded=True), None, marks=pytest.mark.wide
-        ),
+        wide(fp.data.FeatureNoise(std=0.5, graded=True), None),
         (None, (4, 1)),
     ],
 )
@@ -148,8 +147,8 @@ def test_with_all_others_everybody_gets_the_same():
 
 def test_padding_changes_nothing():
     federation = make_federation()
-    wide = jnp.pad(federation.test.index, ((0, 0), (0, 70)), constant_values=10**6)
-    test = dataclasses.replace(federation.test, index=wide)
+    index = jnp.pad(federation.test.index, ((0, 0), (0, 70)), constant_values=10**6)
+    test = dataclasses.replace(federation.test, index=index)
     padded = dataclasses.replace(federation, test=test)
     found, again = (
         evaluation.evaluate(Linear(), STATE, MODEL, f, data=("test", "everybody"))[0]

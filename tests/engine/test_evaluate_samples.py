@@ -13,6 +13,7 @@ from fedjax_pfl.core import checks, client_rows
 from fedjax_pfl.data import splits
 from fedjax_pfl.engine import evaluation, stacking
 from tests.engine import test_evaluate
+from tests.lanes import wide
 
 N = 5
 SIZES = np.array([10, 20, 30, 40, 20])  # of which half are test examples
@@ -91,7 +92,7 @@ def test_sampled_accuracies_count_the_sampled_owners():
         np.testing.assert_array_equal(*kept)
 
 
-@pytest.mark.parametrize("noise", [None, pytest.param(NOISE, marks=pytest.mark.wide)])
+@pytest.mark.parametrize("noise", [None, wide(NOISE)])
 def test_samples_show_what_their_owners_have(noise):
     """Values on samples are those of a loop over the sampled inputs."""
     sizes = (5, 40, 9, 12, 20, 30)

@@ -10,6 +10,7 @@ from fedjax_pfl.core import checks
 from fedjax_pfl.engine import grids, groups
 from fedjax_pfl.testing import toy
 from tests.engine.test_training import KEY, SGD, quiet, small_spec
+from tests.lanes import wide
 
 
 @pytest.mark.parametrize("how", [fp.simulate, fp.simulate_streamed])
@@ -48,9 +49,9 @@ def test_rounded_products_on_a_cpu_are_said_whatever_wraps_the_network():
     "algorithm",
     [
         fp.Local(local=SGD),
-        pytest.param(fp.Centralized(local=SGD), marks=pytest.mark.wide),
-        pytest.param(fp.Majority(), marks=pytest.mark.wide),
-        pytest.param(fp.FedAMP(local=SGD), marks=pytest.mark.wide),
+        wide(fp.Centralized(local=SGD)),
+        wide(fp.Majority()),
+        wide(fp.FedAMP(local=SGD)),
     ],
     ids=lambda algorithm: type(algorithm).__name__,
 )

@@ -14,6 +14,7 @@ from fedjax_pfl.core import client_rows, struct
 from tests import problems
 from tests.aggregators import rules
 from tests.engine import faults
+from tests.lanes import wide
 
 KEY = jax.random.key(0)
 
@@ -184,7 +185,7 @@ def _grid(mode, sources, firsts):
 
 @pytest.mark.parametrize(
     "mode",
-    ["stop", *(pytest.param(m, marks=pytest.mark.wide) for m in ("drop", "freeze"))],
+    ["stop", *map(wide, ("drop", "freeze"))],
 )
 def test_a_grid_records_the_lanes_that_met_something(mode):
     record = _grid(mode, [0.0, 1.0, 2.0], [faults.NEVER, 2.0])

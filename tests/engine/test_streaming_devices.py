@@ -14,6 +14,7 @@ from fedjax_pfl.engine.streaming import divided_rows, programs, routes, row_stor
 from fedjax_pfl.testing import toy
 from tests.engine import test_streaming
 from tests.engine.test_streaming import METHODS, SGD, make_process, train
+from tests.lanes import wide
 
 ROOT = pathlib.Path(__file__).parents[2]
 LIKE = (
@@ -148,7 +149,7 @@ def test_rows_that_are_not_there_are_damage(tmp_path):
     [
         ("flame", 5),
         *(
-            pytest.param(name, size, marks=pytest.mark.wide)
+            wide(name, size)
             for name, size in (("flame", 4), ("fedavg", 5), ("ditto", 4), ("fedamp", 5))
         ),
     ],

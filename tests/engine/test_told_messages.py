@@ -10,6 +10,7 @@ import pytest
 import fedjax_pfl as fp
 from fedjax_pfl.core import sharding
 from tests import problems
+from tests.lanes import wide
 
 ROUNDS = 12
 CLOSE = {"rtol": 1e-12, "atol": 1e-12}
@@ -25,8 +26,8 @@ def _process(size=None, on_nonfinite="stop", **fields):
     )
 
 
-@pytest.mark.parametrize("execution", ["vmap", "chunk=1", "chunk=4", "shard=4"])
-@pytest.mark.parametrize("size", [None, 3])
+@pytest.mark.parametrize("execution", ["vmap", wide("chunk=1"), "chunk=4", "shard=4"])
+@pytest.mark.parametrize("size", [wide(None), 3])
 def test_a_training_is_that_with_kept_messages(size, execution):
     problem = problems.waves()
     how = sharding.Execution.parse(execution)

@@ -181,6 +181,7 @@ def test_their_data_leave_no_trace_in_the_training():
     assert not np.array_equal(one.unseen["loss"], other.unseen["loss"])
 
 
+@pytest.mark.wide
 def test_grids_cohorts_and_devices(tmp_path):
     """Points of a grid agree with each other in every execution mode; the table has
     their population, and files keep it.

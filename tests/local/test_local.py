@@ -14,6 +14,7 @@ from fedjax_pfl import core, local
 from fedjax_pfl.core import client_map, client_rows
 from fedjax_pfl.local import minibatch_scan
 from fedjax_pfl.testing import toy
+from tests.lanes import wide
 
 KEY = jax.random.key(11, impl="threefry2x32")
 
@@ -62,9 +63,7 @@ def seen_positions(data, *, epochs, batch_size, caps=None, **kwargs):
     return np.asarray(log[: int(count)]), info
 
 
-@pytest.mark.parametrize(
-    "number", [0, 1, 2, *(pytest.param(n, marks=pytest.mark.wide) for n in range(3, 8))]
-)
+@pytest.mark.parametrize("number", [0, 1, 2, *map(wide, range(3, 8))])
 @pytest.mark.parametrize(("batch_size", "batches_per_step"), [(4, 1), (2, 2), (16, 1)])
 def test_an_epoch_visits_every_example_once(number, batch_size, batches_per_step):
     data = client(number)
@@ -219,7 +218,7 @@ def test_independent_batches_are_uniform_subsets():
     assert statistic < stats.chi2.ppf(1 - 1e-5, 8)
 
 
-@pytest.mark.parametrize("number", [2, 5, pytest.param(6, marks=pytest.mark.wide)])
+@pytest.mark.parametrize("number", [2, 5, wide(6)])
 def test_independent_batches_fill_any_number_of_steps(number):
     # Batches of up to 6 of 9, 1 and 6 examples, three in each of 2 x 2 steps.
     options = {"epochs": 2, "batch_size": 6, "batches_per_step": 3}

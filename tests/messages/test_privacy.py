@@ -25,6 +25,7 @@ from fedjax_pfl.messages import (
 )
 from fedjax_pfl.report import facts, sources
 from tests import problems
+from tests.lanes import wide
 from tests.messages import private
 from tests.messages.private import SGD, Sends, exact_epsilon
 
@@ -101,7 +102,7 @@ def released_sum(who, count, transforms, method, vector):
     return count * np.concatenate([leaf[1] - leaf[0] for leaf in server])
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", [*CASES[:2], *map(wide, CASES[2:])], ids=str)
 @hypothesis.settings(deadline=None, max_examples=15)
 @hypothesis.given(VECTORS, VECTORS)
 def test_one_client_moves_the_sum_by_two_clips_at_most(case, first, second):
@@ -224,6 +225,7 @@ def test_robust_rules_see_noise_on_every_message():
     assert (loud - quiet).std() == pytest.approx(expected, rel=5 / math.sqrt(600))
 
 
+@pytest.mark.wide
 def test_noise_is_the_same_in_chunks_and_after_a_pause():
     subject = testing.Subject(
         fp.Flame(),

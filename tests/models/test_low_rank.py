@@ -15,6 +15,7 @@ from fedjax_pfl.core import tree_paths
 from fedjax_pfl.engine import groups, resident
 from fedjax_pfl.models import changed_kernels
 from fedjax_pfl.testing import toy
+from tests.lanes import few
 
 KEY = jax.random.key(0)
 IMAGES = (8, 8, 1)
@@ -81,6 +82,7 @@ NETWORKS = {  # model, targets, data, kernels with adapters
         2,
     ),
 }
+QUICK = ("mlp", "bfloat16", "nnx", "functions")
 
 
 @functools.cache
@@ -103,7 +105,7 @@ def tolerance(name):
     return 2e-2 if name == "bfloat16" else 1e-12
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", few(QUICK, NETWORKS))
 def test_the_first_network_is_the_one_without_adapters(name):
     model, federation = fitted(name)
     params, x = model.init(KEY), federation.train.examples(0).x
@@ -115,7 +117,7 @@ def test_the_first_network_is_the_one_without_adapters(name):
     np.testing.assert_array_equal(model.apply(params, x), model.model.apply(own, x))
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", few(QUICK, NETWORKS))
 def test_outputs_and_gradients_are_those_of_the_merged_network(name):
     model, federation = fitted(name)
     params, batch = with_noise(model.init(KEY)), federation.train.examples(0)

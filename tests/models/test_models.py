@@ -13,6 +13,7 @@ from fedjax_pfl import core, models
 from fedjax_pfl.algorithms import registry
 from fedjax_pfl.core import checks, tree_paths
 from fedjax_pfl.models import modules
+from tests.lanes import wide
 
 KEY = jax.random.key(3)
 TABLE = {"embeddings": jnp.asarray(np.random.default_rng(1).normal(size=(9, 4)))}
@@ -289,8 +290,8 @@ def initial(name, **fields):
     ("name", "scheme"),
     [
         ("mlp", "glorot"),
-        pytest.param("cnn", "he", marks=pytest.mark.wide),
-        pytest.param("lstm", "glorot", marks=pytest.mark.wide),
+        wide("cnn", "he"),
+        wide("lstm", "glorot"),
     ],
 )
 def test_biases_start_at_zero_but_for_pytorch(name, scheme):

@@ -9,6 +9,7 @@ from jax import lax
 from scipy import signal
 
 from fedjax_pfl.core import tree_paths
+from tests.lanes import wide
 from tests.models.test_models import evaluated, small
 
 
@@ -78,7 +79,7 @@ def resnet_of_the_specification(params, x, scale):
     return x.mean((1, 2)) @ head["kernel"].T + head["bias"]
 
 
-@pytest.mark.parametrize("scale", [0.2, pytest.param(0.0, marks=pytest.mark.wide)])
+@pytest.mark.parametrize("scale", [0.2, wide(0.0)])
 def test_resnet_is_the_network_of_the_specification(scale):
     model, params, batch = small("nf_resnet18")
     model = dataclasses.replace(model, residual_scale=scale)

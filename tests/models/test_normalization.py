@@ -16,17 +16,13 @@ from fedjax_pfl.algorithms import registry
 from fedjax_pfl.core import byte_counts, struct, tree_paths
 from fedjax_pfl.engine import evaluation
 from fedjax_pfl.testing import programs, toy
+from tests.lanes import few, wide
 from tests.models import norms, slopes
 
 KEY = jax.random.key(0)
 FULL = fp.SGD(learning_rate=0.3, batch_size=64)
 BATCH = fp.MLP(widths=(5,), normalization="batch")
 FEDBN = fp.ParameterRoles(BATCH, personal="_norm/", local_statistics=True)
-
-
-def wide(*values):
-    """A case that is checked with --all-algorithms only."""
-    return pytest.param(*values, marks=pytest.mark.wide)
 
 
 def fitted(model):
@@ -212,7 +208,7 @@ MOVING = {
 }
 
 
-@pytest.mark.parametrize("name", [n if n in FEW else wide(n) for n in MOVING])
+@pytest.mark.parametrize("name", few(FEW, MOVING))
 def test_statistics_are_those_of_the_model_that_a_client_trains(name):
     algorithm, passes = MOVING[name]
     roles = fp.ParameterRoles(BATCH, local_statistics=True)

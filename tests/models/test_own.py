@@ -363,6 +363,7 @@ def test_variables_of_linen_are_initial_parameters():
     same(model.init(jax.random.key(1)), jax.tree.map(jnp.float64, variables["params"]))
 
 
+@pytest.mark.wide
 def test_modules_train_in_every_execution_and_are_saved(tmp_path):
     data = federation()
     start = Linen().init(jax.random.key(3), jnp.ones((1, 4)))

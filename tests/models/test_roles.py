@@ -13,6 +13,7 @@ from fedjax_pfl.algorithms import common_descent
 from fedjax_pfl.core import byte_counts
 from fedjax_pfl.engine import groups, resident
 from fedjax_pfl.testing import programs, toy
+from tests.lanes import wide
 from tests.models import slopes
 
 KEY = jax.random.key(0)
@@ -165,6 +166,7 @@ def test_personal_parameters_descend_the_loss_of_the_personal_model(name):
         )
 
 
+@pytest.mark.wide
 def test_both_roles_pass_the_conformance_of_methods():
     model = fp.ParameterRoles(fp.MLP(widths=(3, 3)), personal="^head/", frozen="n_0/")
     local = fp.SGD(learning_rate=0.1, epochs=2, batch_size=4)
@@ -215,7 +217,7 @@ def test_methods_train_personal_parameters_or_refuse_them_by_name(algorithm, ref
     assert first.carry["head"]["bias"].shape == (8, toy.NUM_CLASSES)
 
 
-@pytest.mark.parametrize("execution", ["loop", "chunk=3", "shard"])
+@pytest.mark.parametrize("execution", [wide("loop"), "chunk=3", "shard"])
 def test_executions_agree(execution):
     model = fp.ParameterRoles(fp.MLP(widths=(3, 3)), personal="^head/", frozen="n_0/")
     process = fp.FederatedProcess(algorithm=fp.APFL(local=FULL))
@@ -236,6 +238,7 @@ def test_executions_agree(execution):
     np.testing.assert_allclose(*losses, rtol=0, atol=1e-11)
 
 
+@pytest.mark.wide
 def test_derivatives_go_through_personal_and_frozen_parameters():
     model = fp.ParameterRoles(fp.MLP(widths=(3, 3)), personal="^head/", frozen="n_0/")
     slopes.check_in_lam(KEY, model, FULL, at_least=1e-4)

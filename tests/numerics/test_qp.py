@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fedjax_pfl.numerics import quadratic_programs
+from tests.lanes import wide
 from tests.numerics import qp_filled, qp_oracles
 
 # Golden values: three clients of which two oppose each other, with unequal losses.
@@ -225,7 +226,7 @@ def test_cones_of_rows_of_very_different_length(dtype, seed):
 # float32.
 
 
-@pytest.mark.parametrize("draws", [1, pytest.param(3, marks=pytest.mark.wide)])
+@pytest.mark.parametrize("draws", [1, wide(3)])
 def test_gaps_in_single_precision(draws):
     """Certified from the rows in float64, as is the certificate itself."""
     for size in (2, 3, 11, 21, 66, 101):
@@ -242,7 +243,7 @@ def test_gaps_in_single_precision(draws):
                 assert np.linalg.norm(point - exact) < 1.5e-3 * np.sqrt(scale)
 
 
-@pytest.mark.parametrize("draws", [1, pytest.param(5, marks=pytest.mark.wide)])
+@pytest.mark.parametrize("draws", [1, wide(5)])
 def test_cones_in_single_precision(draws):
     limits = {"near-stationary": 5e-6}
     for size in (3, 11, 101):
@@ -259,7 +260,7 @@ def test_cones_in_single_precision(draws):
                 assert float(solution.gap) <= limit * (1 + x.sum()), (name, size)
 
 
-@pytest.mark.parametrize("draws", [20, pytest.param(200, marks=pytest.mark.wide)])
+@pytest.mark.parametrize("draws", [20, wide(200)])
 def test_cones_of_rows_that_span_the_space_leave_nothing(draws):
     for draw in range(draws):
         rows = scaled(np.random.default_rng(draw).normal(size=(11, 4)), 1.0)

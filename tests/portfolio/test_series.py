@@ -9,6 +9,7 @@ import pytest
 import fedjax_pfl as fp
 from fedjax_pfl import local
 from fedjax_pfl.core import checks, client_rows, sharding
+from tests.lanes import wide
 from tests.portfolio.test_policies import SPEC
 
 KEY = jax.random.key(0, impl="threefry2x32")
@@ -50,9 +51,7 @@ def test_memory_stays_in_the_state_and_out_of_reports(federation):
     assert (again >= moved).all() and again.sum() > moved.sum()
 
 
-@pytest.mark.parametrize(
-    "mode", ["chunk", pytest.param("loop", marks=pytest.mark.wide)]
-)
+@pytest.mark.parametrize("mode", ["chunk", wide("loop")])
 def test_executions_agree(federation, mode):
     execution = sharding.Execution(mode=mode, chunk_size=3)
     flame = fp.Flame(local=SGD)

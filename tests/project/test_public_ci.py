@@ -29,6 +29,13 @@ def test_jobs_run_the_checks_and_nothing_else():
     assert commands("newest") == commands("oldest") == [".ci/run"]
 
 
+def test_the_wide_lane_is_that_of_the_page_and_runs_weekly():
+    page = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    (wide,) = re.findall(r"^\| wide \| `(.*?)` \|", page, re.M)
+    assert commands("wide")[-1] == wide
+    assert "schedule" in WORKFLOW["jobs"]["wide"]["if"]
+
+
 def test_documentation_is_built_as_the_readme_says():
     text = (ROOT / "README.md").read_text("utf-8")
     for command in commands("documentation"):

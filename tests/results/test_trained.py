@@ -17,6 +17,7 @@ from fedjax_pfl.core import checks, struct
 from fedjax_pfl.engine import save_models
 from fedjax_pfl.results import model_files
 from fedjax_pfl.testing import toy
+from tests.lanes import few
 from tests.models import test_models
 
 KEY = jax.random.key(0, impl="threefry2x32")
@@ -76,12 +77,7 @@ NETWORKS = {
 
 @pytest.mark.parametrize(
     "name",
-    [
-        name
-        if name in ("flame", "fedavg")
-        else pytest.param(name, marks=pytest.mark.wide)
-        for name in NETWORKS
-    ],
+    few(("flame", "fedavg"), NETWORKS),
 )
 def test_saved_networks_predict_what_was_evaluated(tmp_path, name):
     """Of every predictor, by the model alone; methods that adapt save the adapted."""

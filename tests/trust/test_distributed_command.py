@@ -18,6 +18,7 @@ from experiments import run
 from fedjax_pfl.command import distributed
 from fedjax_pfl.core import checks, processes
 from tests.engine.test_distributed import free_port
+from tests.lanes import wide
 from tests.trust.processes import newest, start_python
 from tests.trust.test_shared import files
 
@@ -82,7 +83,7 @@ def wait_for_checkpoint(folder, commands):
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("victim", [1, pytest.param(0, marks=pytest.mark.wide)])
+@pytest.mark.parametrize("victim", [1, wide(0)])
 def test_one_is_killed_and_all_go_on_to_the_files_of_one_process(alone, victim):
     folder, expected = alone
     name = f"killed-{victim}"

@@ -15,6 +15,7 @@ import time
 
 import pytest
 
+from tests.lanes import wide
 from tests.trust import counts, inputs
 from tests.trust.processes import ARGUMENTS, ONE, assert_same, newest
 
@@ -100,7 +101,7 @@ def test_killed_at_random_moments_it_is_bit_identical(place, request, kind):
 @pytest.mark.parametrize(
     ("number", "status"),
     [
-        pytest.param(signal.SIGINT, 130, marks=pytest.mark.wide),
+        wide(signal.SIGINT, 130),
         (signal.SIGTERM, 143),
     ],
 )

@@ -16,6 +16,7 @@ import fedjax_pfl as fp
 from experiments import sweep
 from fedjax_pfl.engine import grids
 from fedjax_pfl.results import documents, leases, provenance
+from tests.lanes import wide
 from tests.trust import counts, inputs
 from tests.trust.processes import ARGUMENTS, assert_same, newest
 from tests.trust.test_processes import _small_files
@@ -86,9 +87,7 @@ def test_who_stood_still_is_replaced_from_its_checkpoint_and_notices(team):
     assert not (folder / "still/checkpoints").exists()
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.wide)]
-)
+@pytest.mark.parametrize("number", [signal.SIGTERM, wide(signal.SIGKILL)])
 def test_a_process_leaves_and_another_goes_on(team, number):
     """SIGTERM gives its unit back at once; after SIGKILL it is taken over in time."""
     folder, join, expected = team

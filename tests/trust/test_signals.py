@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from tests.lanes import wide
 from tests.trust import counts, processes
 from tests.trust.processes import ARGUMENTS, assert_same, newest
 
@@ -157,9 +158,7 @@ def test_a_second_signal_ends_at_once_in_the_middle_of_compiled_rounds(place):
     assert command.text().count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    "reader", ["closed", pytest.param("gone", marks=pytest.mark.wide)]
-)
+@pytest.mark.parametrize("reader", ["closed", wide("gone")])
 def test_a_training_goes_on_where_nobody_reads(place, start, reader):
     folder, _ = place
     name = f"reader-{reader}"

@@ -15,6 +15,7 @@ import pytest
 import fedjax_pfl as fp
 from fedjax_pfl import aggregators, algorithms, attacks, data
 from fedjax_pfl.core import struct
+from tests.lanes import few
 
 KEY = jax.random.key(0, impl="threefry2x32")
 SPEC = fp.FederationSpec(
@@ -151,8 +152,6 @@ CASES = {
         ),
         ["algorithm.inner_learning_rate", "algorithm.learning_rate"],
     ),
-}
-WIDE = {
     "fedavg_adam": Case(
         fp.FedAvg(
             local=fp.Optax(
@@ -314,12 +313,12 @@ def beside(values: dict[str, float], name: str, sign: int) -> dict[str, float]:
     return values | {name: values[name] * (1 + sign * STEP)}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [*CASES, *(pytest.param(name, marks=pytest.mark.wide) for name in WIDE)],
-)
+QUICK = ("fedavg", "scaffold", "flame", "ditto", "apfl")
+
+
+@pytest.mark.parametrize("name", few(QUICK, CASES))
 def test_derivatives_are_the_limits_of_differences(name):
-    case = (CASES | WIDE)[name]
+    case = CASES[name]
     process = fp.FederatedProcess(algorithm=case.algorithm, **case.around)
     spec = dataclasses.replace(SPEC, malicious_fraction=case.malicious)
     values = {n: float(struct.get_field(process, n)) for n in case.fields}

@@ -16,6 +16,7 @@ import pytest
 import fedjax_pfl as fp
 from fedjax_pfl.results import learned
 from tests import problems
+from tests.lanes import few
 
 KEY = jax.random.key(0, impl="threefry2x32")
 PROBLEM = problems.regressions()
@@ -285,13 +286,10 @@ def differentiate(algorithm, fields, num_rounds, **options):
     return fp.hypergradients(*given, **options)
 
 
-WIDE = ("flame_received", "flame_joint", "fedplus_mean")
+QUICK = ("fedavg", "flame", "ditto", "pfedme")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=pytest.mark.wide) if n in WIDE else n for n in CASES],
-)
+@pytest.mark.parametrize("name", few(QUICK, CASES))
 def test_derivatives_after_every_round_are_those_of_its_equations(name):
     case = CASES[name]
     objective = f"validation:loss:{case.model}"

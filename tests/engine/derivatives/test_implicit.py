@@ -14,6 +14,7 @@ from fedjax_pfl.core import checks, loops
 from tests import problems
 from tests.engine.derivatives import breaking
 from tests.engine.derivatives import test_closed_forms as closed_forms
+from tests.lanes import wide
 
 KEY = closed_forms.KEY
 PROBLEM = closed_forms.PROBLEM
@@ -63,7 +64,7 @@ def of_fedavg(rate, steps):
     return PROBLEM.losses(rows).mean().imag / 1e-30
 
 
-@pytest.mark.parametrize("solver", [STEPS, EXACT], ids=["steps", "exact"])
+@pytest.mark.parametrize("solver", [STEPS, wide(EXACT)], ids=["steps", "exact"])
 def test_flame_is_a_moreau_optimum(solver):
     """Of which only lam is a part: neither the penalty nor the step size."""
     flame = fp.Flame(lam=0.7, kappa=1.5, local=solver, eps_decay=0.0)
@@ -86,7 +87,7 @@ def test_flame_is_a_moreau_optimum(solver):
     assert str(found).endswith("at a fixed point.")
 
 
-@pytest.mark.parametrize("solver", [STEPS, EXACT], ids=["steps", "exact"])
+@pytest.mark.parametrize("solver", [STEPS, wide(EXACT)], ids=["steps", "exact"])
 def test_fedavg_plus_is_a_moreau_optimum(solver):
     """With weight `alpha rho / (1 + rho)`, as `z - c = (w - c) / (1 + rho)`.
 
@@ -116,9 +117,7 @@ def test_fedavg_is_an_optimum_of_its_own():
     assert found.is_met.all()
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param("fedplus_geometric", marks=pytest.mark.wide), "fedplus_mean"]
-)
+@pytest.mark.parametrize("name", [wide("fedplus_geometric"), "fedplus_mean"])
 def test_fixed_points_of_steps_are_those_of_many_rounds(name):
     """With a start between model and center, which steps do not forget."""
     case = closed_forms.CASES[name]
@@ -166,6 +165,7 @@ def test_forward_reverse_and_implicit_agree_where_rounds_have_converged():
     assert len(at_once.table()) == 5 and "residual" in at_once.table()
 
 
+@pytest.mark.wide
 def test_values_per_client_of_solvers_that_end_by_a_tolerance():
     """Each client of Ditto solves `A (v - that) + lam (v - w) = 0` by itself."""
     lam = np.array([0.2, 0.5, 1.0, 0.3, 2.0])
@@ -230,6 +230,7 @@ def test_points_and_devices_change_rounding_only():
 
 
 @pytest.mark.filterwarnings("ignore:Derivatives of")
+@pytest.mark.wide
 def test_a_training_goes_on_and_is_differentiated_once_it_has_ended(tmp_path):
     whole = fp.hypergradients(*GRID, 6, implicit=True, **QUIET)
 
@@ -257,12 +258,12 @@ ONE = problems.full_gradient_steps(1, 0.1)
             "FedAvg with batches of 3 of up to 12 examples: rounds 1 and 9 lead",
         ),
         ({"participation": fp.UniformCohort(size=2)}, "cohorts of 2 of 5 clients"),
-        ({"work": fp.Stragglers(fraction=0.5)}, "with Stragglers: rounds"),
-        (
+        wide({"work": fp.Stragglers(fraction=0.5)}, "with Stragglers: rounds"),
+        wide(
             {"algorithm": fp.FedAvg(local=dataclasses.replace(ONE, decay=0.9))},
             "with a learning rate that decays",
         ),
-        (
+        wide(
             {
                 "algorithm": fp.FedAvg(
                     local=dataclasses.replace(
@@ -272,7 +273,7 @@ ONE = problems.full_gradient_steps(1, 0.1)
             },
             "with a schedule of the learning rate",
         ),
-        (
+        wide(
             {"attack": fp.attacks.Gaussian(std=1.0)},
             "with draws, or what changes by itself",
         ),

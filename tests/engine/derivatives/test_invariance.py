@@ -17,6 +17,7 @@ from fedjax_pfl.engine.options import Options
 from fedjax_pfl.testing import programs, toy
 from tests import problems
 from tests.engine.derivatives.breaking import Stop
+from tests.lanes import wide
 
 KEY = jax.random.key(0, impl="threefry2x32")
 SPEC = fp.FederationSpec(
@@ -68,9 +69,7 @@ def test_executions_agree(reference, execution):
     np.testing.assert_allclose(numbers(found), numbers(reference), rtol=ROUNDING)
 
 
-@pytest.mark.parametrize(
-    "at_once", [*(pytest.param(n, marks=pytest.mark.wide) for n in (1, 2)), 3]
-)
+@pytest.mark.parametrize("at_once", [*map(wide, (1, 2)), 3])
 def test_points_agree_however_many_go_at_once(monkeypatch, reference, at_once):
     """On one device, beside points on three."""
     assert "points on 3 devices" in reference.result.groups[0].config["execution"]

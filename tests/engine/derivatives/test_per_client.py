@@ -15,6 +15,7 @@ from fedjax_pfl.engine.derivatives import reverse, trainer
 from fedjax_pfl.engine.derivatives.objective import Objective
 from fedjax_pfl.engine.options import Options
 from tests import problems
+from tests.lanes import few, wide
 
 KEY = jax.random.key(0, impl="threefry2x32")
 SGD = fp.SGD(learning_rate=0.2, epochs=2, batch_size=4)
@@ -44,7 +45,7 @@ def losses(trained, rounds=4):
     return result.groups[0].metrics["loss"][0, -1]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", few(("flame", "apfl"), METHODS))
 def test_equal_values_are_one_value(method):
     algorithm, name = METHODS[method]
     value = struct.get_field(algorithm, name)
@@ -63,7 +64,7 @@ def test_a_value_acts_on_its_client_alone():
     )
 
 
-@pytest.mark.parametrize("method", ["flame", "apfl"])
+@pytest.mark.parametrize("method", ["flame", wide("apfl")])
 def test_back_and_forward_agree(method):
     """The derivative in one value for all is the sum of those in the clients' own."""
     algorithm, name = METHODS[method]
@@ -117,6 +118,7 @@ def test_derivatives_are_central_differences():
             np.testing.assert_allclose(found[client], difference, rtol=1e-4, atol=1e-9)
 
 
+@pytest.mark.wide
 def test_learning_lowers_the_objective_and_repeats(tmp_path):
     """And a call that is finished reads what it has written, bit for bit."""
     given = (KEY, fp.FederatedProcess(algorithm=METHODS["ditto"][0]), MODEL, SPEC)

@@ -20,6 +20,7 @@ from tests.engine.derivatives.test_per_client import (
     losses,
     process,
 )
+from tests.lanes import few, wide
 
 LAYERED = {
     "ditto": (fp.Ditto(lam=0.5, local=SGD), "lam"),
@@ -30,10 +31,7 @@ LAYERED = {
 
 @pytest.mark.parametrize(
     "method",
-    [
-        name if name == "ditto" else pytest.param(name, marks=pytest.mark.wide)
-        for name in LAYERED
-    ],
+    few(("ditto",), LAYERED),
 )
 def test_derivatives_in_values_of_layers_are_central_differences(method):
     """Of four arrays of an MLP; those of equal values add up to a client's own."""
@@ -132,10 +130,8 @@ def shared_losses(backward, field, values):
     ("algorithm", "name"),
     [
         LAYERED["ditto"],
-        pytest.param(
-            fp.FedAvg(local=SGD), "local.learning_rate", marks=pytest.mark.wide
-        ),
-        pytest.param(*LAYERED["flame"], marks=pytest.mark.wide),
+        wide(fp.FedAvg(local=SGD), "local.learning_rate"),
+        wide(*LAYERED["flame"]),
     ],
 )
 def test_what_moves_shared_values_are_central_differences(algorithm, name):

@@ -18,17 +18,23 @@ _TO_TARGET = f"virtual_seconds{finished.TO_TARGET}"
 def sentences(all_tasks: tables.Tables) -> list[str]:
     """Returns what is found, of the methods that are ranked on all data sets.
 
+    Those that have only a few of the methods have no part in it.
+
     Means over data sets are taken seed by seed; intervals are over seeds, or over
     methods where the sentence says so, and hold for these data sets.
     """
-    over = _over(len(all_tasks.tasks))
+    shared = all_tasks.of_most_methods()
+    over = _over(shared.tasks, len(all_tasks.tasks))
     makers = (_against_fine_tuning, _harm, _settings, _sooner, _learning)
-    return [text for make in makers for text in make(all_tasks, over)]
+    return [text for make in makers for text in make(shared, over)]
 
 
-def _over(count: int) -> str:
-    """Says over what means are."""
-    return "on this data set" if count == 1 else f"in the mean over {count} data sets"
+def _over(names: list[str], count: int) -> str:
+    """Says over what means are: all data sets, or those of most methods."""
+    if len(names) == 1:
+        return "on this data set" if count == 1 else f"on {names[0]}"
+    of_most = "" if len(names) == count else " that have most of the methods"
+    return f"in the mean over {len(names)} data sets{of_most}"
 
 
 def _means(all_tasks: tables.Tables, column: str) -> dict[str, pd.Series]:

@@ -125,12 +125,7 @@ def _chapters(found: tables.Tables) -> Iterator[_Chapter]:
             title="Over all data sets",
             command="",
             figure=pictures.of_ranks(ranks),
-            caption=(
-                "Mean ranks of the methods that are ranked on all of"
-                f" {ranks.num_tasks} data sets. Bars join those that Nemenyi's test at"
-                " five percent cannot tell apart; Friedman's test that all are alike"
-                f" has p = {ranks.p_value:.2g}."
-            ),
+            caption=_of_ranks(ranks, len(found.tasks)),
             tables=(),
         )
     for name in found.tasks:
@@ -149,6 +144,24 @@ def _chapters(found: tables.Tables) -> Iterator[_Chapter]:
                 _searches(task, places),
             ),
         )
+
+
+def _of_ranks(ranks: ranking.Ranks, count: int) -> str:
+    """Says whose mean ranks are shown, what they tell, and who is missing."""
+    few = count - ranks.num_tasks
+    text = (
+        f"Mean ranks of the methods that are ranked on all of {ranks.num_tasks} data"
+        f" sets{', those that have most of the methods' if few else ''}. Bars join"
+        " those that Nemenyi's test at five percent cannot tell apart; Friedman's test"
+        f" that all are alike has p = {ranks.p_value:.2g}."
+    )
+    if ranks.elsewhere:
+        others = (f"{m} ({', '.join(names)})" for m, names in ranks.elsewhere.items())
+        text += (
+            " Missing, with the data sets on which they diverged, had not converged or"
+            f" were not trained: {', '.join(others)}."
+        )
+    return text
 
 
 def _command(task: tables.Tables) -> str:
@@ -192,7 +205,8 @@ def ranking_table(task: tables.Tables, places: list[ranking.Place]) -> texts.Tab
         " cannot be told from its first one (paired tests at five percent, corrected by"
         " Holm's method). Worse than: share of clients for whom it is so."
         f"{_UNSEEN if has_unseen else ''} Not converged: the validation accuracy still"
-        " gained more than half a point in the last tenth of the rounds."
+        " gained more than half a point in a tenth of the rounds, by a line through the"
+        " last three tenths."
     )
     parts = (texts.Part("", tuple(rows)),)
     name = f"{task.tasks[0]}-scores"

@@ -14,7 +14,7 @@ __all__ = ["Place", "Ranks", "leaders", "over_tasks", "places", "values_of"]
 
 LEVEL = 0.05
 RISE = 0.005
-"""Gain of a validation curve in its last tenth above which it has not converged."""
+"""Gain of a validation curve in a tenth, above which it has not converged."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +51,7 @@ def places(task: tables.Tables) -> list[Place]:
     """Ranks the methods of one data set by their mean accuracy, the best first.
 
     A method is not ranked if one of its trainings diverged, or if it had not converged:
-    its validation curve, mean over seeds, gained more than half a point in the last
+    its validation curve, mean over seeds, still gained more than half a point in a
     tenth of the rounds. These come last.
 
     Args:
@@ -113,6 +113,7 @@ class Ranks:
 
     Attributes:
       means: mean rank, 1 is best, of every method that is ranked on all of them.
+      elsewhere: of every other method, the data sets on which it is not ranked.
       num_tasks: number of data sets.
       distance: Nemenyi's critical difference at five percent: mean ranks that are
         nearer cannot be told apart.
@@ -120,6 +121,7 @@ class Ranks:
     """
 
     means: pd.Series
+    elsewhere: dict[str, list[str]]
     num_tasks: int
     distance: float
     p_value: float
@@ -129,18 +131,21 @@ def over_tasks(all_tasks: tables.Tables) -> Ranks | None:
     """Compares methods by their ranks over data sets (Demsar, 2006).
 
     Args:
-      all_tasks: tables of all data sets.
+      all_tasks: tables of all data sets, of which `of_most_methods` are a part.
 
     Returns:
       The ranks, by mean; None with fewer than two data sets or three methods that are
       ranked on all of them.
     """
-    names = all_tasks.tasks
+    shared = all_tasks.of_most_methods()
+    names = shared.tasks
     means: dict[str, dict[str, float]] = {}
     for task in names:
-        ranked = [p for p in places(all_tasks.of_task(task)) if p.group]
+        ranked = [p for p in places(shared.of_task(task)) if p.group]
         means[task] = {place.method: place.mean for place in ranked}
-    common = [m for m in means[names[0]] if all(m in means[task] for task in names)]
+    methods = dict.fromkeys(shared.scores["method"])
+    lacks = {m: [task for task in names if m not in means[task]] for m in methods}
+    common = [method for method in methods if not lacks[method]]
     if len(names) < 2 or len(common) < 3:
         return None
     from scipy import stats
@@ -152,4 +157,5 @@ def over_tasks(all_tasks: tables.Tables) -> Ranks | None:
     quantile = stats.studentized_range.ppf(1 - LEVEL, count, np.inf) / math.sqrt(2)
     distance = float(quantile * math.sqrt(count * (count + 1) / (6 * len(names))))
     test = stats.friedmanchisquare(*(table.loc[m].to_numpy() for m in common))
-    return Ranks(ranks, len(names), distance, float(test.pvalue))
+    elsewhere = {method: lacking for method, lacking in lacks.items() if lacking}
+    return Ranks(ranks, elsewhere, len(names), distance, float(test.pvalue))

@@ -43,9 +43,10 @@ class Tables:
       scores: per data set (`task`), `method` and `seed`: the judged `model`; how the
         training ended (`status`); mean over clients of the metric on their own test
         data (`value`) and that of the worst tenth of them (`worst`), in the last round;
-        that on `validation` data, and its `rise` in the last tenth of the rounds; that
-        of clients that never trained (`unseen`, NaN where there are none) with the
-        model that they were given (`unseen_model`, adapted where that is possible);
+        that on `validation` data, and its `rise` in a tenth of the rounds, by a line
+        through the last three tenths; that of clients that never trained (`unseen`,
+        NaN where there are none) with the model that they were given (`unseen_model`,
+        adapted where that is possible);
         shares of clients who are worse off than with FedAvg's global model and than
         alone; `bytes` sent, `client_steps`, `seconds` and `virtual_seconds` of the
         training; and these, with `rounds`, until the validation accuracy was first what
@@ -78,6 +79,21 @@ class Tables:
         return Tables(
             *(
                 table[table["task"] == task].reset_index(drop=True)
+                for table in (self.scores, self.searches)
+            )
+        )
+
+    def of_most_methods(self) -> "Tables":
+        """Returns the rows of the data sets that have more than half of all methods.
+
+        These are compared with each other: what a few methods do on another data set
+        says nothing of the rest.
+        """
+        methods = self.scores.groupby("task", sort=False)["method"].nunique()
+        few = methods.index[2 * methods <= self.scores["method"].nunique()]
+        return Tables(
+            *(
+                table[~table["task"].isin(few)].reset_index(drop=True)
                 for table in (self.scores, self.searches)
             )
         )

@@ -32,7 +32,7 @@ __all__ = ["DEVICES", "Method", "is_finished", "read", "run"]
 DEVICES = local.Devices(examples_per_second=100.0, spread=1.0, upload=1e5, download=1e6)
 """Clients' devices in virtual time: some take ten times as long as others."""
 EVALUATIONS = 20
-"""Evaluations of a training, of which the last tenth says whether it has converged."""
+"""Evaluations of a training, of which the last ones say whether it has converged."""
 _FILE, _FORMAT = "method.json", "fedjax_pfl method 1"
 _WORK = ".work"  # a method's unfinished trainings
 

@@ -98,6 +98,24 @@ def test_ranks_want_methods_that_are_ranked_everywhere():
     third = rows("t2", drawn(4, seed=2), rise=rises)
     ranks = ranking.over_tasks(table(first, second, third))
     assert sorted(ranks.means.index) == ["m0", "m2", "m3"]
+    assert ranks.elsewhere == {"m1": ["t2"]}
+
+
+def test_data_sets_of_few_methods_have_no_part_in_what_is_said_of_all():
+    parts = [rows(f"t{k}", drawn(6, seed=k)) for k in range(2)]
+    few = rows("few", drawn(3, seed=2))  # half of them
+    found, alone = table(*parts, few), table(*parts)
+    assert found.tasks == ["t0", "t1", "few"]
+    assert found.of_most_methods().tasks == ["t0", "t1"]
+    pd.testing.assert_series_equal(
+        ranking.over_tasks(found).means, ranking.over_tasks(alone).means
+    )
+    more = " that have most of the methods"
+    said = [text.replace(more, "") for text in findings.sentences(found)]
+    assert said == findings.sentences(alone)
+    assert any(more in text for text in findings.sentences(found))
+    (same,) = {"on t0" in t for t in findings.sentences(table(parts[0], few))}
+    assert same
 
 
 def test_bars_join_what_lies_within_the_critical_difference():

@@ -145,7 +145,7 @@ class Finished:
         return metrics.mean(group.metrics[self._metric][point, :, m, d], who)
 
     def _rise(self, group: history.History, point: int) -> float:
-        """Returns the gain of the validation curve in a tenth of the rounds, at the end.
+        """Returns the last gain of the validation curve in a tenth of the rounds.
 
         That of the line through the last three tenths by least squares: the difference
         of two evaluations alone has several times its deviation over seeds.

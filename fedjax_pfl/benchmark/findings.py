@@ -18,30 +18,32 @@ _TO_TARGET = f"virtual_seconds{finished.TO_TARGET}"
 def sentences(all_tasks: tables.Tables) -> list[str]:
     """Returns what is found, of the methods that are ranked on all data sets.
 
-    Those that have only a few of the methods have no part in it.
+    Data sets that rank few of the methods have no part in it.
 
     Means over data sets are taken seed by seed; intervals are over seeds, or over
     methods where the sentence says so, and hold for these data sets.
     """
-    shared = all_tasks.of_most_methods()
+    shared = ranking.compared(all_tasks)
+    if not shared.tasks:
+        return []
     over = _over(shared.tasks, len(all_tasks.tasks))
     makers = (_against_fine_tuning, _harm, _settings, _sooner, _learning)
     return [text for make in makers for text in make(shared, over)]
 
 
 def _over(names: list[str], count: int) -> str:
-    """Says over what means are: all data sets, or those of most methods."""
+    """Says over what means are: all data sets, or those that are compared."""
     if len(names) == 1:
         return "on this data set" if count == 1 else f"on {names[0]}"
-    of_most = "" if len(names) == count else " that have most of the methods"
-    return f"in the mean over {len(names)} data sets{of_most}"
+    of_all = "" if len(names) == count else f" of {count}"
+    return f"in the mean over {len(names)}{of_all} data sets"
 
 
 def _means(all_tasks: tables.Tables, column: str) -> dict[str, pd.Series]:
     """Returns a column by seed, mean over data sets, of methods ranked on all."""
     by_task = []
     for name in all_tasks.tasks:
-        task = all_tasks.of_task(name)
+        task = all_tasks.of_tasks(name)
         ranked = {place.method for place in ranking.places(task) if place.group}
         values = ranking.values_of(task, column)
         by_task.append({m: v for m, v in values.items() if m in ranked})

@@ -125,11 +125,11 @@ def _chapters(found: tables.Tables) -> Iterator[_Chapter]:
             title="Over all data sets",
             command="",
             figure=pictures.of_ranks(ranks),
-            caption=_of_ranks(ranks, len(found.tasks)),
+            caption=_of_ranks(ranks, found),
             tables=(),
         )
     for name in found.tasks:
-        task = found.of_task(name)
+        task = found.of_tasks(name)
         places = ranking.places(task)
         yield _Chapter(
             name=name,
@@ -146,15 +146,19 @@ def _chapters(found: tables.Tables) -> Iterator[_Chapter]:
         )
 
 
-def _of_ranks(ranks: ranking.Ranks, count: int) -> str:
+def _of_ranks(ranks: ranking.Ranks, found: tables.Tables) -> str:
     """Says whose mean ranks are shown, what they tell, and who is missing."""
-    few = count - ranks.num_tasks
     text = (
         f"Mean ranks of the methods that are ranked on all of {ranks.num_tasks} data"
-        f" sets{', those that have most of the methods' if few else ''}. Bars join"
-        " those that Nemenyi's test at five percent cannot tell apart; Friedman's test"
-        f" that all are alike has p = {ranks.p_value:.2g}."
+        " sets. Bars join those that Nemenyi's test at five percent cannot tell apart;"
+        f" Friedman's test that all are alike has p = {ranks.p_value:.2g}."
     )
+    few = sorted({*found.tasks} - {*ranking.compared(found).tasks})
+    if few:
+        text += (
+            " Data sets on which less than two thirds of all methods are ranked have no"
+            f" part in this, nor in the findings: {', '.join(few)}."
+        )
     if ranks.elsewhere:
         others = (f"{m} ({', '.join(names)})" for m, names in ranks.elsewhere.items())
         text += (

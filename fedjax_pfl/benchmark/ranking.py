@@ -10,9 +10,11 @@ import pandas as pd
 from fedjax_pfl.benchmark import tables
 from fedjax_pfl.results import paired
 
-__all__ = ["Place", "Ranks", "leaders", "over_tasks", "places", "values_of"]
+__all__ = ["Place", "Ranks", "compared", "leaders", "over_tasks", "places", "values_of"]
 
 LEVEL = 0.05
+SHARE = 2 / 3
+"""Of all methods, which a data set has to rank to be compared with others."""
 RISE = 0.005
 """Gain of a validation curve in a tenth, above which it has not converged."""
 
@@ -127,21 +129,37 @@ class Ranks:
     p_value: float
 
 
+def compared(all_tasks: tables.Tables) -> tables.Tables:
+    """Returns the rows of the data sets on which two thirds of all methods are ranked.
+
+    What is said of all data sets is of these: where few were trained, or have
+    converged, nothing could be said of the rest. A single data set is all there is.
+    """
+    if len(all_tasks.tasks) == 1:
+        return all_tasks
+    least = SHARE * all_tasks.scores["method"].nunique()
+    counts = {
+        name: sum(place.group > 0 for place in places(all_tasks.of_tasks(name)))
+        for name in all_tasks.tasks
+    }
+    return all_tasks.of_tasks(*(n for n, count in counts.items() if count >= least))
+
+
 def over_tasks(all_tasks: tables.Tables) -> Ranks | None:
     """Compares methods by their ranks over data sets (Demsar, 2006).
 
     Args:
-      all_tasks: tables of all data sets, of which `of_most_methods` are a part.
+      all_tasks: tables of all data sets, of which those that are `compared` count.
 
     Returns:
       The ranks, by mean; None with fewer than two data sets or three methods that are
       ranked on all of them.
     """
-    shared = all_tasks.of_most_methods()
+    shared = compared(all_tasks)
     names = shared.tasks
     means: dict[str, dict[str, float]] = {}
     for task in names:
-        ranked = [p for p in places(shared.of_task(task)) if p.group]
+        ranked = [p for p in places(shared.of_tasks(task)) if p.group]
         means[task] = {place.method: place.mean for place in ranked}
     methods = dict.fromkeys(shared.scores["method"])
     lacks = {m: [task for task in names if m not in means[task]] for m in methods}

@@ -74,26 +74,11 @@ class Tables:
         names = [n for n in dict.fromkeys(self.scores["method"]) if n.endswith(ending)]
         return {name: name.removesuffix(ending) for name in names}
 
-    def of_task(self, task: str) -> "Tables":
-        """Returns the rows of one data set."""
+    def of_tasks(self, *names: str) -> "Tables":
+        """Returns the rows of some data sets."""
         return Tables(
             *(
-                table[table["task"] == task].reset_index(drop=True)
-                for table in (self.scores, self.searches)
-            )
-        )
-
-    def of_most_methods(self) -> "Tables":
-        """Returns the rows of the data sets that have more than half of all methods.
-
-        These are compared with each other: what a few methods do on another data set
-        says nothing of the rest.
-        """
-        methods = self.scores.groupby("task", sort=False)["method"].nunique()
-        few = methods.index[2 * methods <= self.scores["method"].nunique()]
-        return Tables(
-            *(
-                table[~table["task"].isin(few)].reset_index(drop=True)
+                table[table["task"].isin(names)].reset_index(drop=True)
                 for table in (self.scores, self.searches)
             )
         )

@@ -58,7 +58,7 @@ def do(options: arguments.Options) -> None:
     console = printing.console(quiet=options.quiet)
     found = tables.Tables.load(out)
     for task in found.tasks:
-        _show(console, found.of_task(task))
+        _show(console, found.of_tasks(task))
     if options.quiet:
         print(out)
         return

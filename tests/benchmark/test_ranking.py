@@ -106,16 +106,19 @@ def test_data_sets_of_few_methods_have_no_part_in_what_is_said_of_all():
     few = rows("few", drawn(3, seed=2))  # half of them
     found, alone = table(*parts, few), table(*parts)
     assert found.tasks == ["t0", "t1", "few"]
-    assert found.of_most_methods().tasks == ["t0", "t1"]
+    assert ranking.compared(found).tasks == ["t0", "t1"]
     pd.testing.assert_series_equal(
         ranking.over_tasks(found).means, ranking.over_tasks(alone).means
     )
-    more = " that have most of the methods"
-    said = [text.replace(more, "") for text in findings.sentences(found)]
-    assert said == findings.sentences(alone)
-    assert any(more in text for text in findings.sentences(found))
-    (same,) = {"on t0" in t for t in findings.sentences(table(parts[0], few))}
-    assert same
+    said = [text.replace("2 of 3", "2") for text in findings.sentences(found)]
+    assert said == findings.sentences(alone) != findings.sentences(found)
+    assert all("on t0" in text for text in findings.sentences(table(parts[0], few)))
+    rises = {f"m{k}": 0.01 * (k < 3) for k in range(6)}
+    rising = rows("rising", drawn(6, seed=3), rise=rises)  # half of them are ranked
+    assert findings.sentences(table(*parts, rising)) == findings.sentences(found)
+    more = rows("more", drawn(6, seed=3), rise=rises)
+    assert findings.sentences(table(rising, more)) == []
+    assert ranking.over_tasks(table(rising, more)) is None
 
 
 def test_bars_join_what_lies_within_the_critical_difference():

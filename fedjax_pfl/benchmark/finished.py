@@ -154,7 +154,7 @@ class Finished:
         before = np.flatnonzero(group.rounds <= _LAST * group.rounds[-1])
         start = before[-1] if before.size else 0
         rounds = group.rounds[start:] - np.mean(group.rounds[start:])
-        slope = rounds @ means[start:] / max(rounds @ rounds, 1.0)
+        slope = rounds @ means[start:] / (rounds @ rounds or 1.0)
         return float(metrics.sign(self._metric) * slope * group.rounds[-1] / 10)
 
     def search(self) -> dict[str, Any]:

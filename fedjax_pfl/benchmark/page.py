@@ -153,7 +153,7 @@ def _of_ranks(ranks: ranking.Ranks, found: tables.Tables) -> str:
         " sets. Bars join those that Nemenyi's test at five percent cannot tell apart;"
         f" Friedman's test that all are alike has p = {ranks.p_value:.2g}."
     )
-    few = sorted({*found.tasks} - {*ranking.compared(found).tasks})
+    few = [name for name in found.tasks if name not in ranks.tasks]
     if few:
         text += (
             " Data sets on which less than two thirds of all methods are ranked have no"

@@ -116,7 +116,7 @@ class Ranks:
     Attributes:
       means: mean rank, 1 is best, of every method that is ranked on all of them.
       elsewhere: of every other method, the data sets on which it is not ranked.
-      num_tasks: number of data sets.
+      tasks: names of the data sets.
       distance: Nemenyi's critical difference at five percent: mean ranks that are
         nearer cannot be told apart.
       p_value: of Friedman's test that all methods are alike.
@@ -124,9 +124,14 @@ class Ranks:
 
     means: pd.Series
     elsewhere: dict[str, list[str]]
-    num_tasks: int
+    tasks: list[str]
     distance: float
     p_value: float
+
+    @property
+    def num_tasks(self) -> int:
+        """Number of data sets."""
+        return len(self.tasks)
 
 
 def compared(all_tasks: tables.Tables) -> tables.Tables:
@@ -176,4 +181,4 @@ def over_tasks(all_tasks: tables.Tables) -> Ranks | None:
     distance = float(quantile * math.sqrt(count * (count + 1) / (6 * len(names))))
     test = stats.friedmanchisquare(*(table.loc[m].to_numpy() for m in common))
     elsewhere = {method: lacking for method, lacking in lacks.items() if lacking}
-    return Ranks(ranks, elsewhere, len(names), distance, float(test.pvalue))
+    return Ranks(ranks, elsewhere, names, distance, float(test.pvalue))

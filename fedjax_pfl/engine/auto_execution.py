@@ -21,6 +21,7 @@ __all__ = [
     "bytes_of_a_step",
     "choose",
     "devices_of_points",
+    "evaluated_at_once",
     "form_chunks",
     "points_at_once",
 ]
@@ -30,6 +31,7 @@ _BUSY = 2**16  # numbers that one client's step works on
 _LARGE = 2**15  # parameters of which a product is as fast alone as beside others
 _SHARED = 2**18  # numbers that the clients of a device work on, for sharing to pay
 _ROWS = 512  # of a product with a frozen kernel, beyond which more are no faster
+_PASS = 2**17  # numbers that a pass of an evaluation reads, for the L2 cache
 _FULL = 0.75  # share of the devices that grid points keep busy
 
 # Of an accelerator, not measured.
@@ -184,9 +186,14 @@ def _params_and_batch(
     A model that makes much more of an example says how much.
     """
     params = jax.eval_shape(model.init, jax.random.key(0))
-    network, inputs = struct.innermost(model), math.prod(federation.input_shape)
-    example = getattr(network, "floats_per_example", inputs)
+    example = _floats_of_an_example(model, federation)
     return client_rows.size(params), _batch_size(process) * example
+
+
+def _floats_of_an_example(model: Any, federation: core.Federation) -> int:
+    """Numbers that a model says it makes of an example, or those of its input."""
+    inputs = math.prod(federation.input_shape)
+    return getattr(struct.innermost(model), "floats_per_example", inputs)
 
 
 def _batch_size(process: Any) -> int:
@@ -248,6 +255,31 @@ def points_at_once(
         return 1
     fits = 2**20 // (_floats_of_a_step(params, batch) * at_once)
     return min(max(fits, 1), 8 if alike else 4)
+
+
+def evaluated_at_once(
+    model: Any, federation: core.Federation, num_examples: int, most: int
+) -> int:
+    """Picks how many clients an evaluation vmaps together on this machine.
+
+    On a CPU as many as stay in the L2 cache, one where a client's examples or model
+    fill it: what a network makes of its examples would be written to memory and read
+    again between any two of its layers. As many as allowed elsewhere.
+
+    Args:
+      model: the model, already given the federation's shapes.
+      federation: data.
+      num_examples: of one client that are looked at together.
+      most: the largest number that is allowed.
+
+    Returns:
+      The number.
+    """
+    if jax.default_backend() != "cpu":
+        return most
+    params = client_rows.size(jax.eval_shape(model.init, jax.random.key(0)))
+    floats = params + num_examples * _floats_of_an_example(model, federation)
+    return min(max(_PASS // floats, 1), most)
 
 
 def alike_at_once(size: int, most: int) -> int:

@@ -17,7 +17,7 @@ from fedjax_pfl.core import (
     loops,
     sharding,
 )
-from fedjax_pfl.engine import kept
+from fedjax_pfl.engine import auto_execution, kept
 
 __all__ = [
     "Unseen",
@@ -33,7 +33,7 @@ __all__ = [
 BATCH = 128
 """Examples per pass; bounds memory, not the result."""
 CHUNK = 16
-"""Clients evaluated at once."""
+"""Most clients evaluated at once."""
 MAX_PAIRS = 2000
 """Most clients whose pairs are looked at."""
 UNSEEN_EPOCHS = 5
@@ -317,7 +317,8 @@ def evaluate(
     if members is not None:
         rows = client_rows.take(rows, members)
     shared = (process, server, pools)
-    metrics = _mapped(one, rows, shared, execution if is_shared else None)
+    chunk = _at_once(model, federation, data)
+    metrics = _mapped(one, rows, shared, chunk, execution if is_shared else None)
     metrics = {name: jnp.moveaxis(value, 0, -1) for name, value in metrics.items()}
     values = {}
     if diagnostics:
@@ -329,6 +330,7 @@ def _mapped(
     one: Callable[[Any, Any], Any],
     rows: Any,
     shared: tuple[Any, ...],
+    chunk: int,
     execution: sharding.Execution | None,
 ) -> Any:
     """Maps over clients, where an execution says so on the devices that have them.
@@ -336,12 +338,21 @@ def _mapped(
     The last of what is shared are pools by name, which these may divide.
     """
     if execution is None:
-        return client_map.map_chunks(one, rows, shared, CHUNK)
-    how = sharding.Execution("shard", CHUNK, execution.num_devices)
+        return client_map.map_chunks(one, rows, shared, chunk)
+    how = sharding.Execution("shard", chunk, execution.num_devices)
     *others, pools = shared
     specs = {name: divided_examples.specs(pool) for name, pool in pools.items()}
     whole = [PartitionSpec()] * len(others)
     return client_map.map_clients(one, rows, shared, how, shared_specs=(*whole, specs))
+
+
+def _at_once(
+    model: core.Model, federation: core.Federation, data: tuple[str, ...]
+) -> int:
+    """Picks how many clients are evaluated at once."""
+    slots = [getattr(federation, name).index.shape[1] for name in _own(data)]
+    together = min(BATCH, max(slots, default=BATCH))
+    return auto_execution.evaluated_at_once(model, federation, together, CHUNK)
 
 
 def _own(data: tuple[str, ...]) -> tuple[str, ...]:
@@ -618,7 +629,8 @@ def unseen(
         return _stack(_own_means(order, model, test, view.key, dtype))
 
     rows = (newcomers.train.rows(), newcomers.test.rows())
-    metrics = client_map.map_chunks(one, rows, None, CHUNK)
+    chunk = _at_once(model, newcomers, ("test",))
+    metrics = client_map.map_chunks(one, rows, None, chunk)
     return {name: jnp.moveaxis(value, 0, -1) for name, value in metrics.items()}
 
 

@@ -12,7 +12,7 @@ import pytest
 import fedjax_pfl as fp
 from fedjax_pfl import core, data
 from fedjax_pfl.core import checks
-from fedjax_pfl.engine import evaluation, schedule
+from fedjax_pfl.engine import auto_execution, evaluation, schedule
 from tests.lanes import wide
 
 N, C, DIM = 6, 3, 2
@@ -41,6 +41,7 @@ def make_federation(num_others=2, noise=None, sizes=(13, 300, 21, 12, 150, 19)):
     )
 
 
+@jax.tree_util.register_static
 class Linear:
     """A process of fixed linear predictors, one per client and one for all."""
 
@@ -54,7 +55,7 @@ class Linear:
         }
 
 
-MODEL = fp.LogisticRegression()
+MODEL = fp.LogisticRegression().for_federation(make_federation())
 STATE = core.State(
     server=jnp.array([[1.0, -1.0, 0.0], [0.5, 0.0, -0.5]]),
     clients=jax.random.normal(jax.random.key(1), (N, DIM, C)),
@@ -101,13 +102,15 @@ def expected(federation, client, name, weights, inputs):
 
 
 @pytest.mark.parametrize(
-    ("noise", "members"),
+    ("noise", "members", "together"),
     [
-        wide(fp.data.FeatureNoise(std=0.5, graded=True), None),
-        (None, (4, 1)),
+        wide(fp.data.FeatureNoise(std=0.5, graded=True), None, 16),
+        (None, None, 1),
+        (None, (4, 1, 3), 2),
     ],
 )
-def test_every_value_is_that_of_a_loop(noise, members):
+def test_every_value_is_that_of_a_loop(monkeypatch, noise, members, together):
+    monkeypatch.setattr(auto_execution, "evaluated_at_once", lambda *_: together)
     federation = make_federation(noise=noise)
     rows = None if members is None else jnp.array(members)
     seen = functools.cache(functools.partial(inputs_of, federation))

@@ -116,6 +116,19 @@ def test_an_accelerator_takes_chunks_as_large_as_fit(accelerator):
     assert str(auto_execution.choose(*parts)) == "vmap"
 
 
+@pytest.mark.parametrize(
+    ("width", "num_examples", "expected"),
+    [(8, 14, 16), (8, 128, 14), (1000, 14, 1), (1000, 128, 1)],
+)
+def test_an_evaluation_takes_as_many_clients_as_the_cache_holds(
+    accelerator, width, num_examples, expected
+):
+    _, *parts = digits(fp.MLP(widths=(width,)))
+    assert auto_execution.evaluated_at_once(*parts, num_examples, 16) == expected
+    accelerator(None)
+    assert auto_execution.evaluated_at_once(*parts, num_examples, 16) == 16
+
+
 @pytest.mark.parametrize("stats", [None, {}])
 def test_the_memory_of_an_accelerator_that_does_not_say_is_assumed(accelerator, stats):
     accelerator(stats)

@@ -149,7 +149,8 @@ def medical_mnist() -> experiment.Experiment:
 def cifar10() -> experiment.Experiment:
     """CIFAR-10, Dirichlet(0.3) labels, a small CNN and ten methods."""
     partition = fp.DirichletLabels(concentration=0.3)
-    spec = _spec("cifar10", partition, num_clients=10, train_examples=200)
+    few = {"validation_fraction": 0.05, "test_fraction": 0.1}  # of thousands of images
+    spec = _spec("cifar10", partition, num_clients=10, train_examples=200, **few)
     sizes = {"num_rounds": 50, "batch_size": 20, "steps": 10}
     return _task("cifar10", spec, fp.CNN(), only=_FEW, **sizes)
 

@@ -12,6 +12,7 @@ __all__ = ["sentences"]
 
 _FINE_TUNED = "FedAvg fine-tuned"
 _POINTS = "+.2f"
+_NAMED = 3  # most methods that a finding names
 _TO_TARGET = f"virtual_seconds{finished.TO_TARGET}"
 
 
@@ -70,13 +71,15 @@ def _against_fine_tuning(all_tasks: tables.Tables, over: str) -> Iterator[str]:
         for (name, gap), chance in zip(gaps.items(), chances, strict=True)
         if chance < ranking.LEVEL
     }
-    better = sum(mean > 0 for mean in clear.values())
-    worse = len(clear) - better
+    better = [name for name, mean in clear.items() if mean > 0]
+    worse = len(clear) - len(better)
+    named = f" ({', '.join(better)})" if 0 < len(better) <= _NAMED else ""
     best = max(gaps, key=lambda name: gaps[name].mean)
     yield (
-        f"Of {len(gaps)} methods {better or 'none'} are clearly better than a"
-        f" fine-tuned FedAvg {over}, and {worse or 'none'} clearly worse, corrected for"
-        f" so many comparisons; the largest difference is {best}'s, by itself"
+        f"Of {len(gaps)} methods {len(better) or 'none'}{named}"
+        f" {'is' if len(better) == 1 else 'are'} clearly better than a fine-tuned"
+        f" FedAvg {over}, and {worse or 'none'} clearly worse, corrected for so many"
+        f" comparisons; the largest difference is {best}'s, by itself"
         f" {gaps[best].text(_POINTS)} points."
     )
 

@@ -137,7 +137,8 @@ def test_findings_have_the_numbers_of_the_tables():
     hurt = {"FedAvg": 0.5, "FedAvg fine-tuned": 0.25, "m0": 0.125, "m1": 0.3}
     found = table(rows("t", values, worse_than_local=hurt | {"m2": 1.0}))
     first, second, third = findings.sentences(found)
-    assert "Of 4 methods 1 are clearly better" in first and "2 clearly worse" in first
+    assert "Of 4 methods 1 (m0) is clearly better" in first
+    assert "and 2 clearly worse" in first
     assert "m0's, by itself +10.00 [+9.12, +10.88] points" in first
     assert "serves 50.0 % [50.0, 50.0]" in second
     assert "with m0, which harms fewest, it is 12.5 % [12.5, 12.5]" in second

@@ -51,9 +51,8 @@ class OwnClass:
 def accuracies(federation):
     """Of the personal and of the global models, `[data, N]` each."""
     state = dataclasses.replace(test_evaluate.STATE, clients=None)
-    found, _ = evaluation.evaluate(
-        OwnClass(), state, fp.LogisticRegression(), federation, data=BOTH
-    )
+    model = fp.LogisticRegression().for_federation(federation)
+    found, _ = evaluation.evaluate(OwnClass(), state, model, federation, data=BOTH)
     return found["accuracy"][1], found["accuracy"][0]
 
 

@@ -42,12 +42,9 @@ def _over(names: list[str], count: int) -> str:
 
 def _means(all_tasks: tables.Tables, column: str) -> dict[str, pd.Series]:
     """Returns a column by seed, mean over data sets, of methods ranked on all."""
-    by_task = []
-    for name in all_tasks.tasks:
-        task = all_tasks.of_tasks(name)
-        ranked = {place.method for place in ranking.places(task) if place.group}
-        values = ranking.values_of(task, column)
-        by_task.append({m: v for m, v in values.items() if m in ranked})
+    by_task = [
+        ranking.ranked(all_tasks.of_tasks(name), column) for name in all_tasks.tasks
+    ]
     common = [m for m in by_task[0] if all(m in values for values in by_task)]
     return {m: sum(values[m] for values in by_task) / len(by_task) for m in common}
 

@@ -10,7 +10,15 @@ import pandas as pd
 from fedjax_pfl.benchmark import tables
 from fedjax_pfl.results import paired
 
-__all__ = ["Place", "Ranks", "compared", "leaders", "over_tasks", "places", "values_of"]
+__all__ = [
+    "Place",
+    "Ranks",
+    "compared",
+    "leaders",
+    "over_tasks",
+    "places",
+    "ranked",
+]
 
 LEVEL = 0.05
 SHARE = 2 / 3
@@ -41,12 +49,29 @@ class Place:
         return float(self.values.mean())
 
 
-def values_of(task: tables.Tables, column: str = "value") -> dict[str, pd.Series]:
+def _values_of(task: tables.Tables, column: str = "value") -> dict[str, pd.Series]:
     """Returns a column's numbers by seed, for every method of one data set."""
-    return {
-        str(method): rows.set_index("seed")[column]
-        for method, rows in task.scores.groupby("method", sort=False)
-    }
+    by_seed = task.scores.set_index("seed")
+    groups = by_seed.groupby("method", sort=False)[column]
+    return {str(method): values for method, values in groups}
+
+
+def _why_not(task: tables.Tables) -> dict[str, str]:
+    """Returns why methods of one data set are not ranked, of those that are not."""
+    rises, why = _values_of(task, "rise"), {}
+    for method, numbers in _values_of(task).items():
+        lost = int(numbers.isna().sum())
+        if lost:
+            why[method] = f"diverged for {lost} of {len(numbers)} seeds"
+        elif rises[method].mean() > RISE:
+            why[method] = "not converged"
+    return why
+
+
+def ranked(task: tables.Tables, column: str = "value") -> dict[str, pd.Series]:
+    """Returns `_values_of` the methods that are ranked on one data set; see `places`."""
+    why = _why_not(task)
+    return {m: values for m, values in _values_of(task, column).items() if m not in why}
 
 
 def places(task: tables.Tables) -> list[Place]:
@@ -62,16 +87,8 @@ def places(task: tables.Tables) -> list[Place]:
     Returns:
       The places; groups are those of `leaders`.
     """
-    values, rises = values_of(task), values_of(task, "rise")
-    why = {}
-    for method, numbers in values.items():
-        lost = int(numbers.isna().sum())
-        if lost:
-            why[method] = f"diverged for {lost} of {len(numbers)} seeds"
-        elif rises[method].mean() > RISE:
-            why[method] = "not converged"
-    ranked = {name: numbers for name, numbers in values.items() if name not in why}
-    groups = leaders(ranked)
+    values, why = _values_of(task), _why_not(task)
+    groups = leaders(ranked(task))
     order = sorted(values, key=lambda n: (n in why, -_key(values[n])))
     return [Place(n, values[n], groups.get(n, 0), why.get(n, "")) for n in order]
 
@@ -143,11 +160,12 @@ def compared(all_tasks: tables.Tables) -> tables.Tables:
     if len(all_tasks.tasks) == 1:
         return all_tasks
     least = SHARE * all_tasks.scores["method"].nunique()
-    counts = {
-        name: sum(place.group > 0 for place in places(all_tasks.of_tasks(name)))
+    names = (
+        name
         for name in all_tasks.tasks
-    }
-    return all_tasks.of_tasks(*(n for n, count in counts.items() if count >= least))
+        if len(ranked(all_tasks.of_tasks(name))) >= least
+    )
+    return all_tasks.of_tasks(*names)
 
 
 def over_tasks(all_tasks: tables.Tables) -> Ranks | None:
@@ -162,10 +180,10 @@ def over_tasks(all_tasks: tables.Tables) -> Ranks | None:
     """
     shared = compared(all_tasks)
     names = shared.tasks
-    means: dict[str, dict[str, float]] = {}
-    for task in names:
-        ranked = [p for p in places(shared.of_tasks(task)) if p.group]
-        means[task] = {place.method: place.mean for place in ranked}
+    means = {
+        task: {m: float(v.mean()) for m, v in ranked(shared.of_tasks(task)).items()}
+        for task in names
+    }
     methods = dict.fromkeys(shared.scores["method"])
     lacks = {m: [task for task in names if m not in means[task]] for m in methods}
     common = [method for method in methods if not lacks[method]]

@@ -87,7 +87,8 @@ def choose(
     if devices_of_points(sharding.Execution(), num_points) >= _FULL * devices:
         devices = 1
     count = process.participation.cohort_size(federation.num_clients)
-    floats = _floats_of_a_step(*_params_and_batch(process, model, federation))
+    parts = _params_and_examples(model, federation, _batch_size(process))
+    floats = _floats_of_a_step(*parts)
     if count < 2:
         devices = 1
     elif is_cpu:
@@ -178,22 +179,17 @@ def _floats_of_a_step(params: int, batch: int) -> int:
     return 4 * params + batch
 
 
-def _params_and_batch(
-    process: Any, model: Any, federation: core.Federation
+def _params_and_examples(
+    model: Any, federation: core.Federation, num_examples: int
 ) -> tuple[int, int]:
-    """Numbers of a model's parameters and of a batch.
+    """Numbers of a model's parameters and of so many examples.
 
     A model that makes much more of an example says how much.
     """
     params = jax.eval_shape(model.init, jax.random.key(0))
-    example = _floats_of_an_example(model, federation)
-    return client_rows.size(params), _batch_size(process) * example
-
-
-def _floats_of_an_example(model: Any, federation: core.Federation) -> int:
-    """Numbers that a model says it makes of an example, or those of its input."""
-    inputs = math.prod(federation.input_shape)
-    return getattr(struct.innermost(model), "floats_per_example", inputs)
+    network, inputs = struct.innermost(model), math.prod(federation.input_shape)
+    example = getattr(network, "floats_per_example", inputs)
+    return client_rows.size(params), num_examples * example
 
 
 def _batch_size(process: Any) -> int:
@@ -248,7 +244,7 @@ def points_at_once(
     at_once = min(execution.chunk_size or cohort_size, cohort_size)
     if jax.default_backend() != "cpu":
         return max(_clients_that_fit(process, model, federation) // at_once, 1)
-    params, batch = _params_and_batch(process, model, federation)
+    params, batch = _params_and_examples(model, federation, _batch_size(process))
     is_ragged = execution.chunk_size == 1 and _largest(federation) > _RAGGED
     gains = params < _LARGE or (alike and batch >= params)
     if not gains or (is_ragged and not alike):
@@ -277,8 +273,7 @@ def evaluated_at_once(
     """
     if jax.default_backend() != "cpu":
         return most
-    params = client_rows.size(jax.eval_shape(model.init, jax.random.key(0)))
-    floats = params + num_examples * _floats_of_an_example(model, federation)
+    floats = sum(_params_and_examples(model, federation, num_examples))
     return min(max(_PASS // floats, 1), most)
 
 

@@ -69,9 +69,9 @@ def _why_not(task: tables.Tables) -> dict[str, str]:
 
 
 def ranked(task: tables.Tables, column: str = "value") -> dict[str, pd.Series]:
-    """Returns `_values_of` the methods that are ranked on one data set; see `places`."""
+    """Returns a column by seed, of the methods that `places` ranks on one data set."""
     why = _why_not(task)
-    return {m: values for m, values in _values_of(task, column).items() if m not in why}
+    return {m: v for m, v in _values_of(task, column).items() if m not in why}
 
 
 def places(task: tables.Tables) -> list[Place]:

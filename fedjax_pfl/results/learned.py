@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedjax_pfl.results import metrics
+from fedjax_pfl.results import history, metrics
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,7 +82,7 @@ def path(result: "Result") -> "pd.DataFrame | None":
                 if name.startswith(prefix):
                     of = "" if prefix == OBJECTIVE else name.removeprefix(prefix)
                     kinds[name] = shown + of
-        training = group.diagnostics[TRAINING][0]
+        training = _trainings(group)
         is_end = np.append(training[1:] != training[:-1], True)
         columns = np.flatnonzero(is_end) if training.any() else range(len(training))
         for number, point in enumerate(group.points):
@@ -106,6 +106,15 @@ def path(result: "Result") -> "pd.DataFrame | None":
     return means.reset_index()
 
 
+def _trainings(group: history.History) -> np.ndarray:
+    """Returns the number of the training at each evaluation; 0 without restarts.
+
+    Points that diverged have none, and their rounds belong to the training before.
+    """
+    numbers = np.fmax.reduce(group.diagnostics[TRAINING], axis=0, initial=0)
+    return np.maximum.accumulate(numbers)
+
+
 def _plain_mean(values: Any) -> float:
     """Returns the mean, NaN if one value is."""
     return float(np.mean(np.asarray(values)))
@@ -118,8 +127,8 @@ def settings(result: "Result") -> "pd.DataFrame | None":
       result: trainings.
 
     Returns:
-      A row of `path` per start: that of the best training where they restart, else the
-      last one with a finite objective. None where nothing was learned.
+      A row of `path` per start: the one with the best objective where trainings restart
+      or diverge, else the last one. None where nothing was learned.
     """
     import pandas as pd
 
@@ -127,7 +136,7 @@ def settings(result: "Result") -> "pd.DataFrame | None":
     if steps is None or text is None:
         return None
     restarts = any(
-        group.diagnostics[TRAINING].any()
+        _trainings(group).any()
         for group in result.groups
         if TRAINING in group.diagnostics
     )
@@ -135,10 +144,10 @@ def settings(result: "Result") -> "pd.DataFrame | None":
     rows = []
     for _, own in steps.groupby(by, sort=False, dropna=False):
         score = sign(text) * own["objective"].to_numpy()
-        known = np.flatnonzero(np.isfinite(score))
-        number = 0  # the start, where nothing was reached
-        if known.size:
-            number = int(np.nanargmin(score)) if restarts else int(known[-1])
+        known = np.isfinite(score)
+        number = len(own) - 1
+        if restarts or not known[-1]:  # the start, where nothing was reached
+            number = int(np.argmin(np.where(known, score, np.inf)))
         rows.append(own.iloc[number])
     table = pd.DataFrame(rows)
     table["score"] = sign(text) * table["objective"]

@@ -257,6 +257,30 @@ def test_a_training_that_diverges_is_stepped_back_from(far):
     assert found.result.groups[0].diverged_at.tolist() == [-1]
 
 
+def test_a_path_is_kept_up_to_where_its_only_training_diverged():
+    """What is learned is then the best step, not the one that led too far."""
+    steps = jnp.asarray([0.1, 0.2, 0.3, 700.0])
+
+    def update(gradient, count, params=None):
+        """Goes up a little, and after the third step out of the numbers."""
+        del params
+        step = steps[jnp.minimum(count, 3)]
+        return jax.tree.map(lambda g: step + 0 * g, gradient), count + 1
+
+    out = optax.GradientTransformation(lambda params: jnp.zeros((), int), update)
+    found = learn(num_rounds=8, eval_every=1, seeds=[0, 1], optimizer=out)
+    path = found.path()
+    assert (found.result.groups[0].diverged_at > 0).all()
+    assert path["round"].tolist() == list(range(len(path)))
+    is_lost = ~np.isfinite(path["objective"].to_numpy())
+    assert is_lost[-1] and not is_lost[:5].any()
+    rates = path[RATE].to_numpy()
+    expected = np.cumsum([0, 0.1, 0.2, 0.3])
+    np.testing.assert_allclose(np.log(rates[1:5] / rates[0]), expected, atol=1e-12)
+    best = int(path["objective"].argmin())
+    assert best < 5 and found.best == {RATE: rates[best]}
+
+
 LIMITS = "to begin between its limits, from which no step of a logarithm leads, got"
 
 

@@ -98,7 +98,7 @@ CASES = {
             weighting="uniform",
         ),
         field=("algorithm.local.hyperparameters.learning_rate", 0.02),
-        aggregator=aggregators.GeometricMedian(),
+        aggregator=aggregators.GeometricMedian(tolerance=1e-13),  # to rounding
     ),
     "local": Case(
         depth="light",

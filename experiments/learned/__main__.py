@@ -59,10 +59,8 @@ def _study(name: str, out: Path) -> None:
     grid = next(
         g for g in experiment.grids if isinstance(g.process.algorithm, fp.Flame)
     )
-    spec = grid.spec
-    if name in page.NUM_WRITERS:
-        spec = dataclasses.replace(spec, num_clients=page.NUM_WRITERS[name])
-    base = (jax.random.key(0, impl="threefry2x32"), grid.process, grid.model, spec)
+    key = jax.random.key(0, impl="threefry2x32")
+    base = (key, grid.process, grid.model, grid.spec)
     rounds = experiment.num_rounds
 
     points = [
@@ -72,7 +70,7 @@ def _study(name: str, out: Path) -> None:
         for seed in _SEEDS
     ]
     result = fp.grid(*base, points, rounds, eval_every=rounds)
-    learned, paths = _learn(base, rounds, page.TRAININGS[name])
+    learned, paths = _learn(base, rounds, page.TRAININGS)
     grid_scores = _scores(result)
     parts = [grid_scores.assign(kind="grid"), learned.assign(kind="learned")]
     if name in _PER_CLIENT:

@@ -11,23 +11,21 @@ from matplotlib.figure import Figure
 from fedjax_pfl.figures import drawing
 from fedjax_pfl.results import paired
 
-__all__ = ["NUM_WRITERS", "TRAININGS", "best_of", "render"]
+__all__ = ["TRAININGS", "best_of", "render"]
 
-NUM_WRITERS = {"femnist": 20}
-"""Clients of data sets of which the whole would take hours; every seed draws others."""
-
-TRAININGS = {"digits": 3, "fmnist_dir": 1, "femnist": 3}
-"""Trainings in which fields are learned, one after the other; one where it is long."""
+TRAININGS = 3
+"""Trainings in which fields are learned, one after the other."""
 
 _FIGURES = "learned_files"
 _LAM, _RATE = "algorithm.lam", "algorithm.local.learning_rate"
+_START = [f"start {_LAM}", f"start {_RATE}"]
 _WITHIN = 0.3  # points, of the best of the grid
 _SHARE = 0.2  # of the grid's trainings
 _FIELDS = 2
 _TITLES = {
     "digits": "Digits",
     "fmnist_dir": "Fashion-MNIST, Dirichlet 0.1",
-    "femnist": f"FEMNIST, {NUM_WRITERS['femnist']} writers of each seed's own",
+    "femnist": "FEMNIST, writers of each seed's own",
 }
 
 
@@ -68,18 +66,14 @@ def _best_of_grid(points: pd.DataFrame) -> _Row:
 
 
 def _learned(points: pd.DataFrame, paths: pd.DataFrame) -> list[_Row]:
-    """Returns a row per start."""
+    """Returns a row per start, in the order of the paths."""
     rows = []
     learned = points[points["kind"] == "learned"]
-    for (lam, rate), own in learned.groupby(["lam", "rate"], sort=False):
-        path = paths[
-            (paths[f"start {_LAM}"] == lam)
-            & (paths[f"start {_RATE}"] == rate)
-            & (paths["training"] == own["training"].iloc[0])
-        ]
-        end = path.iloc[-1]
+    for (lam, rate), own in paths.groupby(_START, sort=False):
+        best = learned[(learned["lam"] == lam) & (learned["rate"] == rate)]
+        end = own[own["training"] == best["training"].iloc[0]].iloc[-1]
         name = f"from {lam:g} and {rate:g}"
-        rows.append(_Row(name, (end[_LAM], end[_RATE]), own.set_index("seed")))
+        rows.append(_Row(name, (end[_LAM], end[_RATE]), best.set_index("seed")))
     return rows
 
 
@@ -132,7 +126,7 @@ def _figure(points: pd.DataFrame, paths: pd.DataFrame, learned: list[_Row]) -> F
         cmap="Greys",
     )
     figure.colorbar(shown, ax=axes, label="validation loss of the grid")
-    starts = paths.groupby([f"start {_LAM}", f"start {_RATE}"], sort=False)
+    starts = paths.groupby(_START, sort=False)
     for number, ((lam, rate), own) in enumerate(starts):
         color, style = drawing.COLORS[number], {"markersize": 2, "linewidth": 0.8}
         label = f"from lam = {lam:g}, learning rate = {rate:g}"
@@ -206,7 +200,7 @@ def render(folder: Path) -> tuple[str, dict[str, Figure]]:
         points, paths = (
             pd.read_csv(folder / f"{name}-{kind}.csv") for kind in ("points", "paths")
         )
-        cost = TRAININGS[name] * (1 + _FIELDS)
+        cost = TRAININGS * (1 + _FIELDS)
         best = _best_of_grid(points)
         learned = _learned(points, paths)
         rows = [best, *learned, *_per_client(points)]

@@ -1,5 +1,6 @@
 """The page of learned fields beside a grid."""
 
+import shutil
 import types
 from pathlib import Path
 
@@ -19,6 +20,20 @@ def test_the_page_is_what_the_kept_tables_make():
     assert (DOCS / "learned.md").read_text("utf-8") == text
     files = {path.stem for path in (DOCS / "learned_files").iterdir()}
     assert files == {*drawn}
+
+
+def test_stars_lie_on_the_paths_of_their_color(tmp_path):
+    """Whatever the order in which the best trainings were written."""
+    points = pd.read_csv(study.FOLDER / "digits-points.csv")
+    shutil.copy(study.FOLDER / "digits-paths.csv", tmp_path)
+    points.iloc[::-1].to_csv(tmp_path / "digits-points.csv", index=False)
+    _, drawn = page.render(tmp_path)
+    lines = drawn["digits"].axes[0].lines
+    paths = {line.get_color(): line for line in lines if line.get_marker() == "o"}
+    stars = {line.get_color(): line for line in lines if line.get_marker() == "*"}
+    assert len(stars) == len(paths) == 4
+    for color, star in stars.items():
+        assert star.get_xydata()[0].tolist() in paths[color].get_xydata().tolist()
 
 
 @pytest.mark.smoke

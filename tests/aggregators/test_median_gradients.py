@@ -15,7 +15,7 @@ COTANGENT = np.array([0.3, -1.2, 0.7, 2.0, -0.4, 1.1])
 
 def _geometric(rho, **fields):
     return aggregators.GeometricMedian(
-        rho=rho, weighting="examples", tolerance=1e-13, max_iterations=5000, **fields
+        rho=rho, weighting="examples", tolerance=1e-15, max_iterations=5000, **fields
     )
 
 

@@ -121,13 +121,7 @@ def test_tables_have_a_column_for_every_setting():
     assert table["page"].tolist() == ["p", "q"]
 
 
-@pytest.mark.parametrize(
-    "part",
-    [
-        pytest.param(part, marks=[pytest.mark.wide] * (number > 0))
-        for number, part in enumerate(pages.PAGES["flame"][2:])
-    ],
-)
+@pytest.mark.parametrize("part", pages.PAGES["flame"][2:])
 def test_statements_of_flame_hold(part):
     findings = part(QUICK)
     wrong = [row for row in findings.rows if row.holds == "no"]

@@ -83,14 +83,18 @@ def test_a_class_is_refused():
 
 
 def run(code, *arguments):
-    """A program in a process of its own: its status and what it printed."""
+    """A program in a process of its own: its status and what it printed.
+
+    Its errors too if it failed; XLA warns there of programs that others compiled.
+    """
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code, *arguments],
         env=as_users_have_it(),
         capture_output=True,
         text=True,
     )
-    return done.returncode, done.stdout + done.stderr
+    errors = done.stderr if done.returncode else ""
+    return done.returncode, done.stdout + errors
 
 
 BROKEN_ALONE = """

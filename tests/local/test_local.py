@@ -1,6 +1,7 @@
 """Local work against plain NumPy, epoch by epoch."""
 
 import dataclasses
+import typing
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +12,10 @@ from scipy import stats
 
 import fedjax_pfl as fp
 from fedjax_pfl import core, local
-from fedjax_pfl.core import client_map, client_rows
+from fedjax_pfl.core import client_map, client_rows, loops
 from fedjax_pfl.local import minibatch_scan
 from fedjax_pfl.testing import toy
+from tests import problems
 from tests.lanes import wide
 
 KEY = jax.random.key(11, impl="threefry2x32")
@@ -531,3 +533,27 @@ def test_one_left_example_does_not_decide_the_last_step():
     np.testing.assert_allclose(end(remainder="full"), 100.0, rtol=1e-12)
     np.testing.assert_allclose(end(remainder="scaled"), 100 / (count - 1), rtol=1e-12)
     np.testing.assert_allclose(end(remainder="drop"), 0.0)
+
+
+@pytest.mark.parametrize("remainder", typing.get_args(minibatch_scan.Remainder))
+def test_gradients_through_local_work_never_read_padding(remainder):
+    """Padded slots point to a row of NaN; clients share the longest trip count."""
+    problem = problems.regressions()
+    train = problem.federation.train
+    solver = fp.SGD(learning_rate=0.1, epochs=2, batch_size=3, remainder=remainder)
+    objective = local.DataLoss(problem.model)
+
+    def loss(theta, rows):
+        data = train.pool().with_rows(rows)
+        solved, _, _ = solver.solve(view(data), objective, {"theta": theta})
+        return (solved["theta"] ** 2).sum()
+
+    def slopes(rows):
+        return jax.vmap(jax.grad(loss), (None, 0))(jnp.ones(3), rows)
+
+    with loops.reversible():
+        together = np.asarray(jax.jit(slopes)(train.rows()))
+        alone = [slopes(client_rows.take(train.rows(), jnp.array([i]))) for i in (0, 4)]
+    assert np.isfinite(together).all()
+    # Sums over at most 12 examples, in another order where clients are batched.
+    np.testing.assert_allclose(together[[0, 4]], np.concatenate(alone), rtol=1e-13)

@@ -30,6 +30,7 @@ def make_history(
     shape = (num_points, len(rounds), len(models), len(DATA), num_clients)
     values = {name: rng.uniform(size=shape).astype(np.float32) for name in metrics}
     stopped = np.full(num_points, -1) if diverged_at is None else np.array(diverged_at)
+    by_client = np.repeat(stopped[:, None], num_clients, axis=1)
     for g, when in enumerate(stopped):
         for name in metrics:
             values[name][g, (np.array(rounds) >= when) & (when >= 0)] = np.nan
@@ -67,6 +68,7 @@ def make_history(
         },
         diagnostics={"loss": rng.uniform(size=(num_points, len(rounds)))},
         diverged_at=stopped,
+        client_diverged_at=by_client,
         stopped_at=np.full(num_points, -1),
         reached_target=np.zeros(num_points, bool),
         dropped=None,

@@ -150,14 +150,9 @@ class APFL(base.SingleExchange):
             return w, v, alpha, own, running, jnp.zeros((), bool)
 
         kept, start = (view.data.personal, view.data.statistics), jnp.ones((), bool)
-        (w, v, alpha, own, running, _), info = local.local_scan(
-            view,
-            step,
-            (down.shared, client.v, client.alpha, *kept, start),
-            batch_size=self.local.batch_size,
-            epochs=self.local.epochs,
-            remainder=self.local.remainder,
-            dtype=client.alpha.dtype,
+        first = (down.shared, client.v, client.alpha, *kept, start)
+        (w, v, alpha, own, running, _), info = self.local.scan(
+            view, step, first, dtype=client.alpha.dtype
         )
         report = core.Report(
             values={

@@ -57,9 +57,18 @@ from fedjax_pfl.algorithms import base, common, common_descent
 from fedjax_pfl.algorithms.common_descent import history as histories
 from fedjax_pfl.algorithms.common_descent import protection as protections
 from fedjax_pfl.algorithms.common_descent.rows import FairFrom, Normalization, Scale
-from fedjax_pfl.core import Federation, Model, byte_counts, client_rows, struct
+from fedjax_pfl.core import (
+    Federation,
+    Model,
+    byte_counts,
+    checks,
+    client_rows,
+    struct,
+)
 
 __all__ = ["FedPG"]
+
+_OF_EPOCHS = ("epochs", "num_steps", "batch_size", "order", "remainder")
 
 
 @struct.pytree_dataclass
@@ -86,7 +95,8 @@ class FedPG(base.SingleExchange):
       gamma: `[]` in [0, 1], how much of the protection personal models give up.
       guard: `[]` in [0, 1), see `common_descent`; 0 switches it off.
       local: `SGD` without momentum; its learning rate is eta, its decay 0.999, for all
-        steps. Its epochs and batches matter for `gradient="epochs"` only.
+        steps. Its epochs, batches and weight decay belong to `gradient="epochs"`;
+        `exact` refuses them.
       gradient: `exact` or `epochs`.
       search: what finds the G-model's step (`Armijo`: S-FedPG), or None for eta_t.
       history: whose last gradients stand in for absent clients: `window`, `last_round`
@@ -123,6 +133,11 @@ class FedPG(base.SingleExchange):
 
     def __post_init__(self):
         common.check_plain_sgd("FedPG", self.local)
+        if self.gradient == "exact":
+            why = "gradient='exact'"
+            common.check_unused("FedPG", self.local, _OF_EPOCHS, why)
+            decay = f"weight_decay of FedPG's local solver with {why}"
+            checks.number(decay, self.local.weight_decay, at_least=0, at_most=0)
 
     def check_cohort(self, size: int) -> None:
         """Warns of cohorts without anybody to descend together with; before tracing.

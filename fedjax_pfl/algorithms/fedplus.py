@@ -55,6 +55,7 @@ import optax
 from fedjax_pfl import core, local
 from fedjax_pfl.algorithms import base, common, phi
 from fedjax_pfl.core import ClientView, Downlink, Model, checks, client_rows, struct
+from fedjax_pfl.local.schedules import Schedule
 from fedjax_pfl.numerics import scaled_rows
 
 __all__ = ["FedPlus", "FedPlusServer"]
@@ -186,7 +187,8 @@ class FedPlus(base.SingleExchange):
             return self.local.rate(round)
         rate = getattr(self.local, "learning_rate", None)
         named = getattr(self.local, "hyperparameters", {})
-        return named.get("learning_rate") if rate is None else rate
+        rate = named.get("learning_rate") if rate is None else rate
+        return rate.rate(round, None) if isinstance(rate, Schedule) else rate
 
     def _alpha(self) -> Any:
         """Returns the strength of the pull, None where only a step's share is known."""

@@ -158,7 +158,8 @@ class LpProj(base.SingleExchange):
       weight_decay: `[]` `original`: mu, at least 0.
       clip_norm: `[]` `original`: longest gradient of f_i in a step of theta_i, > 0, or
         None; coupling and weight decay are not clipped.
-      local: `admm`: local solver.
+      local: `admm`: local solver, or None for `SGD()`; refused by `original`, whose
+        steps are its own.
       form: `original` or `admm`.
       dim: rows of P, at most the D numbers of the model.
       orthogonal: whether rows of P are orthogonal to each other.
@@ -179,7 +180,7 @@ class LpProj(base.SingleExchange):
     server_learning_rate: Any = struct.traced_field(default=1.0, above=0)
     weight_decay: Any = struct.traced_field(default=0.001, at_least=0)
     clip_norm: Any = struct.traced_field(default=60.0, above=0)
-    local: Any = local.SGD()
+    local: Any = None
     form: Literal["original", "admm"] = "original"
     dim: int = struct.static_field(default=10, at_least=1)
     orthogonal: bool = struct.static_field(default=False)
@@ -193,6 +194,12 @@ class LpProj(base.SingleExchange):
             raise checks.InputError(
                 "Expected norm=2 with form='admm', whose step of w_i is that of "
                 f"squares, got {self.norm!r}."
+            )
+        if self.form == "original" and self.local is not None:
+            raise checks.InputError(
+                "Expected no local solver with form='original', whose steps are those"
+                " of learning_rate, inner_learning_rate and batch_size, got"
+                f" local={self.local!r}."
             )
 
     @property
@@ -299,7 +306,8 @@ class LpProj(base.SingleExchange):
         def pull(theta: Any, w_local: Any):
             return self.lam * self.coupling(server.projection, theta, w_local)
 
-        theta, _, info = self.local.solve(
+        solver = local.SGD() if self.local is None else self.local
+        theta, _, info = solver.solve(
             view, plain.plus(pull), client.theta, client.w_local
         )
         w_local = common.local_consensus_update(

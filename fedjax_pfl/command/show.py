@@ -84,11 +84,11 @@ def _print_dropped(console: Console, result: results.Result) -> None:
 def _print_diverged(console: Console, result: results.Result) -> None:
     """Prints a line per training that diverged."""
     for group in result.groups:
-        for point, when in zip(group.points, group.diverged_at, strict=True):
-            if when >= 0:
+        for point, status in zip(group.points, group.status, strict=True):
+            if status.startswith("diverged"):
                 values = ", ".join(f"{name} = {value}" for name, value in point.items())
                 name = group.config.get("algorithm")
-                console.print(f"{name} with {values} diverged at round {when}.")
+                console.print(f"{name} with {values} {status}.")
 
 
 def _print_communication(console: Console, result: results.Result) -> None:

@@ -217,6 +217,9 @@ class RoundInfo:
       server: dict of `[]` values from the server's preparation of the downlink.
       num_nonfinite: `int32[]` messages and state rows of this round that were not
         finite.
+      client_diverged: `bool[K]` honest members with a non-finite state, or with a
+        non-finite message to a server that takes a mean.
+      server_diverged: `bool[]` whether the server's state was not finite.
       bytes_up: `uint32[2]` bytes sent by clients, as `byte_counts.words`.
       bytes_down: `uint32[2]` bytes sent to clients.
     """
@@ -226,5 +229,7 @@ class RoundInfo:
     aggregator: Any
     server: Any
     num_nonfinite: jax.Array
+    client_diverged: jax.Array
+    server_diverged: jax.Array
     bytes_up: jax.Array
     bytes_down: jax.Array

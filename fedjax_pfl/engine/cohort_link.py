@@ -1,6 +1,7 @@
 """The link between the server and a cohort: who gets what, and what arrives."""
 
 import dataclasses
+import functools
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -77,6 +78,8 @@ class CohortLink:
       seen: rows that the members' work has made, with whether each is finite.
       written: rows of all clients with the cohort's new ones, and these.
       arrived: weights `[K]` of the messages of every exchange, as they have arrived.
+      lost: `bool[K]` of every exchange, non-finite messages.
+      broken: `bool[K]` of every check of the members' states, non-finite ones.
     """
 
     ctx: core.RoundContext
@@ -105,6 +108,8 @@ class CohortLink:
     seen: list[tuple[Any, jax.Array]] = dataclasses.field(default_factory=list)
     written: list[tuple[Any, Any]] = dataclasses.field(default_factory=list)
     arrived: list[jax.Array] = dataclasses.field(default_factory=list)
+    lost: list[jax.Array] = dataclasses.field(default_factory=list)
+    broken: list[jax.Array] = dataclasses.field(default_factory=list)
 
     @property
     def everyone(self) -> bool:
@@ -259,12 +264,11 @@ class CohortLink:
         if self.on_nonfinite == "stop":
             self.seen.append((rows, is_whole))
         else:
-            state = count(state, (~is_whole).sum())
+            state = self._count_rows(state, is_whole)
         if not at_once:
             state, uploads = self._receive(state, uploads, reference, known, keys)
             return self.store(state, uploads), rows, uploads, report
-        self.arrived.append(uploads.weight)
-        state = self._adapted(count(state, is_lost.sum()), uploads)
+        state = self._count_messages(state, uploads, is_lost)
         sent = uploads.message if mean is None else mean
         state, messages = self._with_messages(state, before, after, sent)
         uploads = dataclasses.replace(uploads, message=messages)
@@ -350,8 +354,9 @@ class CohortLink:
         """Counts rows that are not finite; outside `stop`, keeps the old ones."""
         if self.on_nonfinite == "stop":
             return state, new  # the process counts what is in the state in the end
-        finite = self.finite(new)
-        return count(state, (~finite).sum()), client_rows.select_rows(finite, new, old)
+        is_finite = self.finite(new)
+        rows = client_rows.select_rows(is_finite, new, old)
+        return self._count_rows(state, is_finite), rows
 
     def upload(
         self, state: core.State, uploads: core.Upload, reference: Any
@@ -463,9 +468,48 @@ class CohortLink:
                 arrive = jax.vmap(self._arrive, in_axes=axes)
                 uploads = arrive(keys, uploads, malicious, point)
         arrived = jax.vmap(self._arrived, in_axes=(0, None))
-        received, lost = arrived(uploads, known.shared)
+        received, is_lost = arrived(uploads, known.shared)
+        return self._count_messages(state, received, is_lost), received
+
+    def _count_messages(
+        self, state: core.State, received: core.Upload, is_lost: jax.Array
+    ) -> core.State:
+        """Counts an exchange's lost messages, and adapts the clip to the others."""
         self.arrived.append(received.weight)
-        return self._adapted(count(state, lost.sum()), received), received
+        self.lost.append(is_lost)
+        return self._adapted(count(state, is_lost.sum()), received)
+
+    def _count_rows(self, state: core.State, is_finite: jax.Array) -> core.State:
+        """Counts the members' states that are not finite."""
+        self.broken.append(~is_finite)
+        return count(state, self.broken[-1].sum())
+
+    def treat_rows(self, old: core.State, new: core.State) -> core.State:
+        """Counts rows that are not finite in the end; outside `stop`, keeps old ones.
+
+        A round's last step may spread a non-finite server over them.
+        """
+        rows = self.take(new.clients)
+        is_finite = self.finite(rows)
+        new = self._count_rows(new, is_finite)
+        if self.on_nonfinite == "stop":
+            return new
+        rows = client_rows.select_rows(is_finite, rows, self.take(old.clients))
+        return dataclasses.replace(new, clients=self.put(new.clients, rows))
+
+    @property
+    def diverged(self) -> jax.Array:
+        """Honest members `bool[K]` that `on_nonfinite` is about.
+
+        Their states are not finite, or their messages to a server that takes a mean.
+        Other rules leave such messages out, as long as another honest one arrives.
+        """
+        is_honest = ~self.take(self.federation.malicious)
+        nothing = jnp.zeros(is_honest.shape, bool)
+        is_lost = functools.reduce(jnp.logical_or, self.lost, nothing)
+        if not self.aggregator.incremental and self.arrived:
+            is_lost &= ~((self.arrived[-1] > 0) & is_honest).any()
+        return functools.reduce(jnp.logical_or, self.broken, is_lost) & is_honest
 
     def _arrived(self, sent: core.Upload, known: Any) -> tuple[core.Upload, jax.Array]:
         """Returns what arrives of ONE client's upload, and `bool[]` whether it is lost.
@@ -687,6 +731,8 @@ class CohortLink:
             aggregator=aggregator,
             server=server or {},
             num_nonfinite=jnp.zeros((), jnp.int32),
+            client_diverged=jnp.zeros(cohort.shape, bool),
+            server_diverged=jnp.zeros((), bool),
             bytes_up=self._sent(bytes_up, "sent"),
             bytes_down=self._sent(bytes_down, "received"),
         )

@@ -50,11 +50,16 @@ class FederatedProcess:
       attack: what malicious clients send, or None.
       transforms: what happens to every message between its client and the server, in
         this order; the server undoes and checks it in reverse order, after the attack.
-      on_nonfinite: what is not finite in an upload never enters an aggregate, in any
-        mode: that client takes no part. `stop`: the run is reported as diverged at that
-        round; `drop`: a client or server whose new state is not finite keeps its old
-        one, and the run goes on; `freeze`: a round with any non-finite value leaves the
-        whole state as it was, but for the round number and the count.
+      on_nonfinite: static. An upload with a non-finite value has weight 0 in every
+        mode, and is counted. A client diverges if it is honest and its state is not
+        finite, or its message to a server that takes a mean. Malicious clients never
+        diverge; rules other than means go on without such messages, unless no honest
+        one arrives. `stop`: the training is reported as diverged at that round, and the
+        values of the clients that diverged end there; with a non-finite server state
+        all values end. `drop`: a client or server whose new state is not finite keeps
+        its old one, and the training goes on. `freeze`: a round in which the server or
+        a client diverges leaves the whole state as it was, except for the round number
+        and the count.
       per_client: values `[N]` by dotted name, such as `algorithm.lam`, of numbers of
         the algorithm of which every client has its own: in its first state, in its
         local work and in its models. Of some numbers also `[N, L]`, a value for each of
@@ -495,15 +500,20 @@ class FederatedProcess:
             new, info = self.algorithm.round(state, link)
         new, info = kept.after_round(link, new, info, type(self.algorithm).__name__)
         info = _with_times(timing, _with_clip(state, info))
-        new = self._treat_server(state, new)
-        new = self._treat_rows(link, state, new)
-        num_nonfinite = new.nonfinite - state.nonfinite
+        new, server_diverged = self._treat_server(state, new)
+        new = link.treat_rows(state, new)
+        client_diverged = link.diverged
+        info = dataclasses.replace(
+            info,
+            num_nonfinite=new.nonfinite - state.nonfinite,
+            client_diverged=client_diverged,
+            server_diverged=server_diverged,
+        )
         if self.on_nonfinite == "freeze":
             frozen = dataclasses.replace(state, nonfinite=new.nonfinite)
-            ok = num_nonfinite == 0
-            new = optax.tree.where(ok, new, frozen)
-        new = dataclasses.replace(new, round=state.round + 1)
-        return new, dataclasses.replace(info, num_nonfinite=num_nonfinite)
+            diverged = server_diverged | client_diverged.any()
+            new = optax.tree.where(diverged, frozen, new)
+        return dataclasses.replace(new, round=state.round + 1), info
 
     def _timing(self, round: jax.Array) -> core.Timetable | None:
         """Returns the round's part of the timetable, where there is one."""
@@ -537,34 +547,22 @@ class FederatedProcess:
             return self.transforms
         return (clip.at(state.clip), *self.transforms[1:])
 
-    def _treat_server(self, old: core.State, new: core.State) -> core.State:
+    def _treat_server(
+        self, old: core.State, new: core.State
+    ) -> tuple[core.State, jax.Array]:
         """Counts a non-finite server state; outside `stop`, keeps the old one.
 
-        The server optimizer's state is a part of it.
+        The server optimizer's state is a part of it. Also returns `bool[]`, whether it
+        was not finite.
         """
         finite = client_rows.is_finite((new.server, new.optimizer))
         new = cohort_link.count(new, ~finite)
         if self.on_nonfinite == "stop":
-            return new
+            return new, ~finite
         server, optimizer = optax.tree.where(
             finite, (new.server, new.optimizer), (old.server, old.optimizer)
         )
-        return dataclasses.replace(new, server=server, optimizer=optimizer)
-
-    def _treat_rows(
-        self, link: cohort_link.CohortLink, old: core.State, new: core.State
-    ) -> core.State:
-        """Counts rows that are not finite in the end; outside `stop`, keeps old ones.
-
-        A round's last step may spread a non-finite server over them.
-        """
-        rows = link.take(new.clients)
-        finite = link.finite(rows)
-        new = cohort_link.count(new, (~finite).sum())
-        if self.on_nonfinite == "stop":
-            return new
-        rows = client_rows.select_rows(finite, rows, link.take(old.clients))
-        return dataclasses.replace(new, clients=link.put(new.clients, rows))
+        return dataclasses.replace(new, server=server, optimizer=optimizer), ~finite
 
     def before_evaluation(
         self, state: core.State, model: core.Model, federation: core.Federation

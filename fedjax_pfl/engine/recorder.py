@@ -56,12 +56,20 @@ def _numbers(info: Any, prefix: str) -> Iterator[tuple[str, Any]]:
                 yield f"{prefix}{field.name}", value
 
 
+_NEVER = np.iinfo(np.int32).max  # later than any round
+
+
+def _or_none(rounds: np.ndarray) -> np.ndarray:
+    """Returns rounds, with -1 for none."""
+    return np.where(rounds == _NEVER, -1, rounds)
+
+
 _SINGLE = {  # arrays of a checkpoint -> their axes
     "rounds": ("round",),
     "evaluated": ("round", "point", "data", "client"),
     "times": ("round", "point", "client"),
     "selected": ("point", "row"),
-    "diverged": ("point",),
+    "diverged": ("point", "row"),
 }
 _NAMED = {
     "metrics": ("round", "point", "model", "data", "client"),
@@ -106,7 +114,7 @@ class Recorder:
         self._clients = np.arange(num_shown) if clients is None else clients
         num_clients = num_shown if clients is None else planned.num_clients
         self._selected = np.zeros((len(self._points), num_clients), np.int64)
-        self._diverged = np.full(len(self._points), -1)
+        self._diverged = np.full(self._selected.shape, _NEVER, np.int32)
         self._epsilon = _epsilons(planned)
         self._spending = None
         if clients is None and local_privacy.solver_of(group.processes[0]) is not None:
@@ -149,9 +157,28 @@ class Recorder:
                 self._per_round[name] = np.full(shape, np.nan)
             self._per_round[name][active, start : start + count] = value[active]
         if self._stops:
-            bad = (info.num_nonfinite > 0) & active[:, None]
-            first = np.where(bad.any(axis=1), start + bad.argmax(axis=1) + 1, -1)
-            self._diverged = np.where(self._diverged < 0, first, self._diverged)
+            for point in np.flatnonzero(active):
+                self._see_divergence(start, point, info)
+
+    def _see_divergence(self, start: int, point: int, info: Any) -> None:
+        """Records the first round in which each client, or the server, diverged."""
+        members = info.cohort[point]  # -1 is a place without a client
+        steps, places = np.nonzero(info.client_diverged[point] & (members >= 0))
+        first = self._diverged[point]
+        np.minimum.at(first, members[steps, places], start + steps + 1)
+        if (server := info.server_diverged[point]).any():
+            np.minimum(first, start + server.argmax() + 1, out=first)
+
+    def _gone(self, round: int) -> np.ndarray:
+        """Returns the clients `bool[G, N]` that diverged by a round."""
+        return self._diverged[:, self._clients] <= round
+
+    def _ended(self, round: int) -> np.ndarray:
+        """Returns the points `bool[G]` of which all honest clients diverged by then."""
+        gone = self._diverged <= round
+        if gone.shape == self._malicious.shape:  # which a sample of clients is not
+            gone |= self._malicious
+        return gone.all(axis=1)
 
     def evaluated(
         self,
@@ -175,7 +202,7 @@ class Recorder:
           again: `bool[G]` points for which this takes the place of the evaluation
             before it, after the same round, or None for a new one.
         """
-        gone = (self._diverged >= 0) & (self._diverged <= round)
+        gone, ended = self._gone(round), self._ended(round)
         num_points, num_clients = self._malicious.shape
         if members is None:
             members = np.tile(np.arange(num_clients), (num_points, 1))
@@ -184,22 +211,23 @@ class Recorder:
 
         def spread(values: Any) -> np.ndarray:
             values = np.array(values, np.float64)
-            values[gone] = np.nan
             full = np.full((*values.shape[:2], len(self._data), num_clients), np.nan)
             for point, rows in enumerate(members):
                 for column, name in enumerate(columns):
                     full[point][:, name, rows] = values[point][:, column]
-            return full
+            return np.where(gone[:, None, None], np.nan, full)
 
         evaluated = np.zeros((num_points, len(self._data), num_clients), bool)
         for point, rows in enumerate(members):
             evaluated[point][np.ix_(columns, rows)] = True
         if "weights" in snapshot:
             self._collaboration = np.asarray(snapshot["weights"])
-        for kind, target in (("series", self._series), ("unseen", self._unseen)):
-            for name, values in snapshot.get(kind, {}).items():
-                target[name] = np.array(values, np.float64)
-                target[name][gone] = np.nan
+        for name, values in snapshot.get("series", {}).items():
+            lost = gone[:, None, :, None]
+            self._series[name] = np.where(lost, np.nan, np.array(values, np.float64))
+        for name, values in snapshot.get("unseen", {}).items():
+            lost = ended[:, None, None]
+            self._unseen[name] = np.where(lost, np.nan, np.array(values, np.float64))
         spreads = {name: spread(v) for name, v in metrics.items()}
         if again is not None:
             for name, values in spreads.items():
@@ -211,7 +239,7 @@ class Recorder:
         self._evaluated.append(evaluated)
         diagnostics = {n: np.array(v, np.float64) for n, v in diagnostics.items()}
         for values in diagnostics.values():
-            values[gone] = np.nan
+            values[ended] = np.nan
         self._diagnostics.append(diagnostics)
         self._times.append(self._selected[:, self._clients])
         if "own_cluster" in snapshot:
@@ -228,7 +256,15 @@ class Recorder:
         model = self._models.index(rule.model_of(self._models))
         d = self._data.index(rule.data)
         values = last[rule.metric][:, model, d]
-        return mean(values, evaluated[:, d] & ~self._malicious)
+        return self._mean(values, evaluated[:, d], self._rounds[-1])
+
+    def _mean(
+        self, values: np.ndarray, evaluated: np.ndarray, round: int
+    ) -> np.ndarray:
+        """Returns means `[G]` over honest clients; NaN where one of them diverged."""
+        counts = evaluated & ~self._malicious
+        is_lost = (counts & self._gone(round)).any(axis=1)
+        return np.where(is_lost, np.nan, mean(values, counts))
 
     @property
     def rounds(self) -> tuple[int, ...]:
@@ -242,10 +278,11 @@ class Recorder:
             for (m, model), (d, data) in itertools.product(
                 enumerate(self._models), enumerate(self._data)
             ):
-                who = evaluated[:, d] & ~self._malicious
-                if who.any():
-                    name = f"{model}/{data}/{metric}"
-                    means[name] = mean(values[:, m, d], who)
+                if (evaluated[:, d] & ~self._malicious).any():
+                    name, part = f"{model}/{data}/{metric}", values[:, m, d]
+                    means[name] = self._mean(
+                        part, evaluated[:, d], self._rounds[number]
+                    )
         return means
 
     def running(self, number: int) -> np.ndarray:
@@ -263,7 +300,7 @@ class Recorder:
 
     def all_ended(self) -> bool:
         """Returns whether no point is left that could go on."""
-        return bool(((self._diverged >= 0) | ~self.active()).all())
+        return bool((self._ended(self._num_rounds) | ~self.active()).all())
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Returns everything recorded so far, by name, for `restore`."""
@@ -386,7 +423,8 @@ class Recorder:
             cluster=np.stack(clusters) if clusters else None,
             per_round=self._per_round,
             diagnostics=stack(self._diagnostics),
-            diverged_at=self._diverged,
+            client_diverged_at=_or_none(self._diverged[:, self._clients]),
+            diverged_at=_or_none(self._diverged.min(axis=1)),
             stopped_at=self._watch.stopped_at,
             reached_target=self._watch.reached_target,
             dropped=self._watch.dropped if self._watch.dropped.any() else None,

@@ -333,7 +333,7 @@ class _Batches:
         # A quotient and a rest, since the product number * count may overflow.
         size, longer = count // batches, count % batches
         first = number * size + jnp.minimum(number, longer)
-        # Steps past the client's last batch run, and are undone: their slots are padding.
+        # Steps past the last batch run and are undone; their slots are padding.
         return first, jnp.minimum(first + size + (number < longer), count)
 
 

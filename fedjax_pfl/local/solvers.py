@@ -122,6 +122,40 @@ class MinibatchSolver:
     ) -> tuple[Any, Any]:
         raise NotImplementedError
 
+    def scan(
+        self,
+        view: core.ClientView,
+        step: Callable[[core.Key, Any, tuple[core.Batch, ...]], Any],
+        carry: Any,
+        *,
+        dtype: Any,
+        **options: Any,
+    ) -> tuple[Any, minibatch_scan.LocalInfo]:
+        """Runs a method's own step over the minibatches of this solver.
+
+        Args:
+          view: the client.
+          step: `(key, carry, batches) -> carry`; scales itself by `share`.
+          carry: pytree.
+          dtype: floating dtype of batches and weights.
+          **options: `sampler` and `epoch_end` of `local_scan`.
+
+        Returns:
+          The carry and a `LocalInfo`; see `local_scan`.
+        """
+        return minibatch_scan.local_scan(
+            view,
+            step,
+            carry,
+            batch_size=self.batch_size,
+            epochs=self.epochs,
+            num_steps=self.num_steps,
+            order=self.order,
+            remainder=self.remainder,
+            dtype=dtype,
+            **options,
+        )
+
     @_with_personal
     def solve(
         self,
@@ -180,18 +214,13 @@ class MinibatchSolver:
             count = jnp.zeros((), jnp.int32) if view.steps is None else view.steps
         moments = self._init(params, view.round, count)
         kept = (view.carry, view.data.statistics)
-        (params, _, context, kept, _), info = minibatch_scan.local_scan(
+        (params, _, context, kept, _), info = self.scan(
             view,
             step,
             (params, moments, context, kept, count),
-            batch_size=self.batch_size,
-            epochs=self.epochs,
-            num_steps=self.num_steps,
-            sampler=sampler,
-            order=self.order,
-            remainder=self.remainder,
-            epoch_end=None if epoch_end is None else end,
             dtype=minibatch_scan.params_dtype(params),
+            sampler=sampler,
+            epoch_end=None if epoch_end is None else end,
         )
         carry, running = kept
         info = dataclasses.replace(info, carry=carry, statistics=running)

@@ -21,7 +21,7 @@ class History:
       data: splits evaluated on.
       rounds: `int[E]` finished rounds at each evaluation; the first is 0.
       metrics: name -> `[G, E, models, data, N]` means over examples; NaN where there
-        are none, where a client was not evaluated, and from a divergence on.
+        are none, where a client was not evaluated, and from its divergence on.
       evaluated: `bool[G, E, data, N]` which clients were evaluated.
       clients: `int[N]` rows of these clients in the population; all of them, but for a
         streamed training, whose history is about a sample.
@@ -46,7 +46,10 @@ class History:
       per_round: name -> `[G, R]` over the cohort totals of counts and means of other
         values, and values of the aggregator.
       diagnostics: name -> `[G, E]`.
-      diverged_at: `int[G]` round of the first non-finite value, from 1, or -1.
+      diverged_at: `int[G]` round in which the server or an honest client first
+        diverged, from 1, or -1; see `FederatedProcess`.
+      client_diverged_at: `int[G, N]` the same of every client, which ends with the
+        server, too; None in files of before it was recorded.
       stopped_at: `int[G]` round at which a point was stopped early, or -1; its later
         evaluations repeat the last one.
       reached_target: `bool[G]` whether it was stopped because it reached its target.
@@ -79,6 +82,7 @@ class History:
     per_round: dict[str, np.ndarray]
     diagnostics: dict[str, np.ndarray]
     diverged_at: np.ndarray
+    client_diverged_at: np.ndarray | None
     stopped_at: np.ndarray
     reached_target: np.ndarray
     dropped: np.ndarray | None
@@ -115,7 +119,7 @@ class History:
 
     @property
     def status(self) -> tuple[str, ...]:
-        """How each point ended, in words."""
+        """How each point ended, in words; names clients if only these diverged."""
         reasons = np.where(self.reached_target, "reached its target", "stopped")
         if self.dropped is not None:
             reasons = np.where(self.dropped, "dropped", reasons)
@@ -123,6 +127,27 @@ class History:
         reasons = np.where(has_diverged, "diverged", reasons)
         rounds = np.where(has_diverged, self.diverged_at, self.stopped_at)
         return tuple(
-            "ok" if round < 0 else f"{reason} at round {round}"
-            for reason, round in zip(reasons, rounds, strict=True)
+            "ok" if round < 0 else f"{reason} at round {round}{self._diverged(point)}"
+            for point, (reason, round) in enumerate(zip(reasons, rounds, strict=True))
         )
+
+    def _diverged(self, point: int) -> str:
+        """Names the clients that diverged while others did not; empty for none."""
+        if self.client_diverged_at is None:
+            return ""
+        has_diverged = self.client_diverged_at[point] >= 0
+        if not has_diverged.any() or (has_diverged | self.malicious[point]).all():
+            return ""
+        return f" ({_listed(self.clients[has_diverged].tolist())})"
+
+
+def _listed(clients: list[int]) -> str:
+    """Names up to three clients, and counts the others.
+
+    Example:
+      >>> _listed([3]), _listed([0, 2, 5, 6, 7])
+      ('client 3', 'clients 0, 2, 5 and 2 more')
+    """
+    names = ", ".join(map(str, clients[:3]))
+    more = f" and {len(clients) - 3} more" if len(clients) > 3 else ""
+    return f"client{'s' * (len(clients) > 1)} {names}{more}"

@@ -229,6 +229,8 @@ def endings(
             last = group.rounds.tolist().index(group.ends[g])
             who = group.evaluated[g, last, d] & ~group.malicious[g]
             score = metrics.mean(group.metrics[metric][g, last, m, d], who)
+            if 0 <= group.diverged_at[g] <= group.ends[g]:
+                score = np.nan  # not the mean over the clients that are left
             row = {name: point.get(name) for name in fields}
             row |= {"rounds": int(group.ends[g]), "score": float(score)}
             rows.append(row | {"status": group.status[g]})

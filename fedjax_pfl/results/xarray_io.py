@@ -29,6 +29,7 @@ _ARRAYS = {
     "evaluated": ("point", "round", "data", "client"),
     "leak": ("point",),
     "diverged_at": ("point",),
+    "client_diverged_at": ("point", "client"),
     "stopped_at": ("point",),
     "reached_target": ("point",),
     "dropped": ("point",),
@@ -38,6 +39,7 @@ _ARRAYS = {
     "cluster": ("point", "client"),
 }
 _OPTIONAL = {
+    "client_diverged_at",
     "cluster",
     "collaboration",
     "dropped",
@@ -59,7 +61,8 @@ _DESCRIPTIONS = {
     "cluster": ("known cluster of the client", "1"),
     "leak": ("share of test examples that another client trains on", "1"),
     "evaluated": ("whether the client was evaluated", "1"),
-    "diverged_at": ("round of divergence, -1 if none", "rounds"),
+    "diverged_at": ("round of the first divergence, -1 if none", "rounds"),
+    "client_diverged_at": ("round of the client's divergence, -1 if none", "rounds"),
     "stopped_at": ("round at which training was stopped early, -1 if none", "rounds"),
     "reached_target": ("whether it was stopped at its target", "1"),
     "dropped": ("whether it was stopped since others were better", "1"),

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from fedjax_pfl.core import checks
-from fedjax_pfl.testing import rounds, runs, subjects
+from fedjax_pfl.testing import rounds, runs, solvers, subjects
 
 __all__ = ["PROPERTIES", "Outcome", "check", "check_algorithm", "outcomes"]
 
@@ -33,7 +33,7 @@ def _named(fn: Callable[..., None]) -> Callable[..., None]:
 
 PROPERTIES: dict[str, Callable[..., None]] = {
     name: _named(getattr(module, name))
-    for module in (rounds, runs)
+    for module in (rounds, runs, solvers)
     for name in module.__all__
 }
 """Property by name, a function of a `Subject`; in the order in which they are run."""

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_pfl import local
 from fedjax_pfl.algorithms import base
 from fedjax_pfl.core import struct
 
@@ -155,6 +156,33 @@ class TracedOnly(Means):
 
 
 @struct.pytree_dataclass
+class FewFields(Means):
+    """Walks over minibatches with two of its solver's fields."""
+
+    step: Any = 0.5
+    local: Any = local.SGD()
+
+    def client_update(self, view, down, client, model):
+        def step(key, mean, batches):
+            (batch,) = batches
+            x = (batch.weight[:, None] * batch.x).sum(axis=0) / batch.weight.sum()
+            return (mean + x) / 2
+
+        mean, _ = local.local_scan(
+            view,
+            step,
+            down.shared["mean"],
+            batch_size=self.local.batch_size,
+            epochs=self.local.epochs,
+            dtype=down.shared["mean"].dtype,
+        )
+        return client, view.upload({"mean": mean}), {}
+
+    def predictors(self, view, server, client, model):
+        return {"global": lambda x: jnp.zeros((len(x), 3), x.dtype)}
+
+
+@struct.pytree_dataclass
 class Branch(Means):
     """Branches in Python on a traced field."""
 
@@ -177,6 +205,10 @@ BROKEN = {
     "DividedBySlots": ("padding_changes_nothing", "5 more padded slots"),
     "FirstOfCohort": ("permuting_clients_permutes_results", r"\['server'\]\['mean'\]"),
     "Everybody": ("absent_clients_are_bit_identical", "rows of the absent clients"),
+    "FewFields": (
+        "solver_fields_act",
+        "local.num_steps of SGD, local.order of SGD, local.remainder=full of SGD",
+    ),
     "TracedOnly": ("loop_reference", r"\.server\['mean'\]"),
 }
 """Name of the class -> the property that it breaks, and what the sentence says."""

@@ -212,7 +212,7 @@ CASES = {
     "fedpg_searched": Case(
         depth="variant",
         make=lambda: algorithms.FedPG(
-            local=SGD,
+            local=fp.SGD(learning_rate=0.1),
             search=common_descent.Armijo(),
             history="last_round",
             layerwise=True,

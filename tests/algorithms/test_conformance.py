@@ -60,6 +60,8 @@ def is_wide(name, prop):
         return depth == "variant"
     if prop in FOR_FLAME:
         return name != "flame"
+    if prop == "solver_fields_act":
+        return name != "apfl"  # which takes steps of its own
     if prop in NOT_OF and name in MIXING:
         return False
     return depth != "full" or (

@@ -22,7 +22,9 @@ def process(algorithm, size=None, **fields):
 
 
 def fedpg(rate=0.1, *, decay=None, epochs=1, **fields):
-    solver = problems.full_gradient_steps(epochs, rate, decay=decay)
+    solver = fp.SGD(learning_rate=rate, decay=decay)
+    if fields.get("gradient") == "epochs":
+        solver = problems.full_gradient_steps(epochs, rate, decay=decay)
     return algorithms.FedPG(local=solver, **fields)
 
 

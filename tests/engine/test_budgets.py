@@ -101,7 +101,7 @@ SOLVER = fp.SGD(learning_rate=0.1, batch_size=8)
             fp.algorithms.APFL(local=SOLVER),
             lambda counts: int(np.ceil(counts / 8).sum()),
         ),
-        wide(fp.FedPG(local=SOLVER), lambda counts: len(counts)),
+        wide(fp.FedPG(), lambda counts: len(counts)),
         (
             fp.algorithms.Centralized(local=SOLVER),
             lambda counts: int(np.ceil(counts.sum() / 8)),

@@ -1,6 +1,7 @@
 """What NaN, Inf and huge values leave behind in a compiled round, and in its record."""
 
 import dataclasses
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ from fedjax_pfl.core import client_rows, struct
 from tests import problems
 from tests.aggregators import rules
 from tests.engine import faults
-from tests.lanes import wide
+from tests.lanes import few, wide
 
 KEY = jax.random.key(0)
 
@@ -97,7 +98,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", ["row", "server", "side information"])
 def test_freeze_leaves_the_state_as_it_was(fault):
     before, after, _, states, counts = _around("freeze", **FAULTS[fault])
     again = {"round": after.round, "nonfinite": after.nonfinite}
@@ -105,15 +106,17 @@ def test_freeze_leaves_the_state_as_it_was(fault):
     assert after.round == 3 and counts[:2] == [0, 0]
     # A server that is not finite reaches the six clients' rows as well.
     assert counts[2] == (7 if fault == "server" else 1)
-    assert _finite(states)
-    lasts = fault.endswith("message")  # the attacker never stops
-    assert counts[3:] == ([1, 1] if lasts else [0, 0])
-    moved = not np.array_equal(states.server["theta"][-1], after.server["theta"])
-    assert moved == (not lasts)
+    assert _finite(states) and counts[3:] == [0, 0]
+    assert not np.array_equal(states.server["theta"][-1], after.server["theta"])
 
 
-@pytest.mark.parametrize("mode", ["stop", "drop"])
-@pytest.mark.parametrize("fault", ["message", "infinite message", "side information"])
+@pytest.mark.parametrize(
+    ("fault", "mode"),
+    [
+        *itertools.product(("message", "infinite message"), ("stop", "drop", "freeze")),
+        *itertools.product(["side information"], ("stop", "drop")),
+    ],
+)
 def test_a_lost_upload_takes_no_part(fault, mode):
     before, after, fine, states, counts = _around(mode, **FAULTS[fault])
     assert _finite(states) and counts[:3] == [0, 0, 1]
@@ -197,13 +200,21 @@ def test_a_grid_records_the_lanes_that_met_something(mode):
     assert (counts[:, :2] == 0).all() and (counts[0] == 0).all()
     np.testing.assert_array_equal(counts[:, 2], [0, 1, 1, 2, 7, 8])
     stops = mode == "stop"
-    assert record.diverged_at.tolist() == [-1, *[3 if stops else -1] * 5]
+    # The attacker of points 1, 3 and 5 ends nothing; client 1 of 2 and 3 ends alone.
+    ended = [-1, -1, 3, 3, 3, 3] if stops else [-1] * 6
+    assert record.diverged_at.tolist() == ended
     assert quiet.diverged_at.tolist() == [-1] * 6
-    loss = record.metrics["loss"]
-    assert np.isfinite(loss[:, :3]).all() and np.isfinite(loss[0]).all()
-    assert np.isnan(loss[1:, 3:]).all() if stops else np.isfinite(loss).all()
+    loss = record.metrics["loss"][:, :, 0, 0]
+    assert np.isfinite(loss[:, :3]).all() and np.isfinite(loss[:2]).all()
+    if stops:
+        assert np.isnan(loss[4:, 3:]).all() and np.isnan(loss[2:4, 3:, 1]).all()
+        assert np.isfinite(loss[2:4, :, [0, 2, 3, 4, 5]]).all()
+        ends = ["ok"] * 2 + ["diverged at round 3 (client 1)"] * 2
+        assert record.status == (*ends, *["diverged at round 3"] * 2)
+    else:
+        assert np.isfinite(loss).all()
     if mode == "freeze":
-        np.testing.assert_array_equal(loss[1:, 3], loss[1:, 2])
+        np.testing.assert_array_equal(loss[2:, 3], loss[2:, 2])
 
 
 HUGE = (np.nan, np.inf, -np.inf, 1e38, -1.7e308)
@@ -252,3 +263,63 @@ def test_left_out_attackers_leave_the_mean_of_the_honest():
         np.testing.assert_allclose(_trained(name, np.nan)[1], expected, rtol=1e-12)
     median = _trained("coordinate_median", np.nan)[1]
     np.testing.assert_allclose(median, np.median(honest, axis=0), rtol=1e-12)
+
+
+def _history(process, num_rounds=4):
+    problem = faults.problem(1, 6)
+    result = fp.simulate(
+        *(KEY, process, problem.model, problem.federation),
+        num_rounds=num_rounds,
+        eval_every=1,
+        progress=False,
+    )
+    return result.groups[0]
+
+
+@pytest.mark.parametrize(
+    "name", few(("weighted_mean", "coordinate_median"), fp.algorithms.AGGREGATORS)
+)
+def test_robust_rules_go_on_without_an_honest_nonfinite_message(name):
+    """Means lose a client that the objective counts, which ends this client."""
+    rule = fp.algorithms.AGGREGATORS[name]()
+    process = dataclasses.replace(_faulty("stop", source=3), aggregator=rule)
+    if name == "product_mean":
+        pytest.skip("takes models with adapters only")
+    group = _history(process)
+    assert group.per_round["num_nonfinite"].tolist() == [[0, 0, 1, 0]]
+    lost = np.isnan(group.metrics["loss"][0, :, 0, 0])
+    expected = np.zeros((5, 6), bool)
+    if rule.incremental:
+        expected[3:, 1] = True
+        assert group.status == ("diverged at round 3 (client 1)",)
+    else:
+        assert group.status == ("ok",)
+    np.testing.assert_array_equal(lost, expected)
+
+
+def test_a_training_without_any_honest_message_diverges():
+    """Whatever the rule is; malicious ones that arrive do not count."""
+    process = fp.FederatedProcess(
+        algorithm=fp.FedAvg(local=fp.SGD(learning_rate=1e300, epochs=2)),
+        aggregator=fp.CoordinateMedian(),
+        attack=faults.Sends(value=jnp.asarray(1.0), first=jnp.asarray(0.0)),
+    )
+    group = _history(process)
+    assert group.status == ("diverged at round 1",)
+    honest = group.metrics["loss"][0, 1:, 0, 0][:, ~group.malicious[0]]
+    assert np.isnan(honest).all()
+
+
+def test_means_over_clients_are_missing_once_one_has_diverged(tmp_path):
+    group = _history(_faulty("stop", source=1))
+    result = fp.results.Result(groups=(group,), provenance={})
+    table = result.table().query("metric == 'loss' and stat == 'mean'")
+    last = table[(table["when"] == "last") & (table["population"] == "honest")]
+    assert last["value"].isna().all()
+    clients = result.clients().query("metric == 'loss'").set_index("client")["value"]
+    assert clients.groupby("client").first().isna().tolist() == [
+        client == 1 for client in range(6)
+    ]
+    result.save(tmp_path / "out")
+    (loaded,) = fp.Result.load(tmp_path / "out").groups
+    assert loaded.status == group.status == ("diverged at round 3 (client 1)",)

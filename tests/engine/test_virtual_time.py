@@ -353,9 +353,9 @@ def test_wrong_traces_are_refused(tmp_path, text, match):
     [
         (process_of(fp.FedACS(local=SGD), Buffered(size=2)), "got FedACS"),
         (process_of(fp.APFL(local=SGD), Buffered(size=2)), "got APFL"),
-        (process_of(fp.FedPG(local=SGD), Buffered(size=2)), "got FedPG"),
+        (process_of(fp.FedPG(), Buffered(size=2)), "got FedPG"),
         (
-            process_of(fp.FedPG(local=SGD), Synchronous(size=2, deadline=1.0)),
+            process_of(fp.FedPG(), Synchronous(size=2, deadline=1.0)),
             "deadline",
         ),
         (
@@ -417,7 +417,8 @@ def test_a_search_is_charged_its_most_trials():
     found = []
     for search in (None, common_descent.Armijo(doublings=2)):
         process = process_of(
-            fp.FedPG(local=SGD, search=search), fp.UniformCohort(size=3)
+            fp.FedPG(local=fp.SGD(learning_rate=RATE), search=search),
+            fp.UniformCohort(size=3),
         )
         found.append(timetables.charges(process, model(), federation(), KEY))
     plain, searched = found

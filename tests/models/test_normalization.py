@@ -193,7 +193,7 @@ MOVING = {
     "apfl_outputs": (fp.APFL(mix="outputs", local=FULL), 1),
     "ditto": (fp.Ditto(local=FULL), 1),
     "fedadmm": (fp.FedADMM(local=FULL), 1),
-    "fedpg": (fp.FedPG(local=FULL), 1),
+    "fedpg": (fp.FedPG(local=fp.SGD(learning_rate=0.3)), 1),
     "fedrep": (fp.FedRep(local=FULL), 2),
     "fedrod": (fp.FedROD(local=FULL), 1),
     "flame": (fp.Flame(local=FULL), 1),

@@ -142,7 +142,7 @@ PERSONAL = {
         ),
         lambda s: s.clients,
     ),
-    "fedpg": (fp.FedPG(local=FULL), lambda s: s.server.model),
+    "fedpg": (fp.FedPG(local=fp.SGD(learning_rate=0.3)), lambda s: s.server.model),
     "scaffold": (fp.Scaffold(local=FULL), lambda s: s.server.model),
     "apfl": (fp.APFL(local=FULL), lambda s: s.server),
 }

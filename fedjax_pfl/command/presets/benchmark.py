@@ -42,9 +42,7 @@ def methods(batch_size: int, steps: int) -> list[fp.FederatedProcess]:
     )
     own = {"batch_size": batch_size}
     proximal = kinds.PFedMe(num_steps=max(1, steps // 2), inner_steps=5, **own)
-    projected = kinds.LpProj(
-        num_steps=max(1, steps // 5), inner_steps=5, local=sgd, **own
-    )
+    projected = kinds.LpProj(num_steps=max(1, steps // 5), inner_steps=5, **own)
     epochs = {"local": sgd, "gradient": "epochs"}
     algorithms = (
         kinds.Majority(),

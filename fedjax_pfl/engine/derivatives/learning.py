@@ -178,9 +178,12 @@ class Learner(trainer.Differentiated):
             self._move()
             self.begin()
         report = super().advance(active, done % restart, count)
-        # A training that diverges is not the last one.
-        calm = np.zeros_like(report.num_nonfinite)
-        return dataclasses.replace(report, num_nonfinite=calm)
+        # Another training follows one that diverges.
+        return dataclasses.replace(
+            report,
+            client_diverged=np.zeros_like(report.client_diverged),
+            server_diverged=np.zeros_like(report.server_diverged),
+        )
 
     def evaluate(self, data: tuple[str, ...], *, is_last: bool) -> tuple[Any, ...]:
         """Measures all points, and keeps the derivatives for the next step."""

@@ -235,7 +235,7 @@ CASES = {
         ["algorithm.server_learning_rate", RATE],
     ),
     "fedpg": Case(
-        algorithms.FedPG(gamma=0.3, local=fp.SGD(learning_rate=0.3, batch_size=7)),
+        algorithms.FedPG(gamma=0.3, local=fp.SGD(learning_rate=0.3)),
         [RATE],
     ),
     "mimic": attacked(attacks.Mimic()),

@@ -1,0 +1,114 @@
+"""Properties of the local solvers of a method."""
+
+import dataclasses
+import unittest
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedjax_pfl import core, local
+from fedjax_pfl.core import checks, struct
+from fedjax_pfl.engine import evaluation
+from fedjax_pfl.testing import subjects
+
+__all__ = ["solver_fields_act"]
+
+
+def solver_fields_act(subject: subjects.Subject) -> None:
+    """Checks that each field of `SGD` and `Optax` acts, or is refused.
+
+    Of a field that acts, another value makes another program of a round and its
+    evaluation, once operations without an effect are taken out.
+    """
+    method = subject.algorithm
+    names = [
+        field.name
+        for field in dataclasses.fields(method)
+        if isinstance(getattr(method, field.name), local.SGD)
+    ]
+    if not names:
+        raise unittest.SkipTest("the method has no field with a local solver, SGD")
+    idle = []
+    for name in names:
+        for start in _solvers():
+            idle += [
+                f"{name}.{field} of {type(start).__name__}"
+                for field in _idle(subject, name, start)
+            ]
+    if idle:
+        raise AssertionError(
+            f"Another value of {', '.join(idle)} changes neither a round nor the"
+            " evaluation after it; expected another program, or an InputError."
+        )
+
+
+def _solvers() -> tuple[Any, ...]:
+    """Returns solvers of several uneven batches, which all fields act on."""
+    batches = {"epochs": 2, "batch_size": 4}
+    rate = {"learning_rate": 0.1}
+    return local.SGD(**rate, **batches), local.Optax(hyperparameters=rate, **batches)
+
+
+def _variants(solver: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields a field of a solver, and values that differ from its own."""
+    yield "epochs", {"epochs": 1}
+    yield "num_steps", {"num_steps": 1}
+    yield "batch_size", {"batch_size": 3}
+    yield "order", {"order": _backwards}
+    for remainder in ("full", "scaled", "drop"):
+        yield f"remainder={remainder}", {"remainder": remainder}
+    schedule = optax.linear_schedule(0.1, 0.01, 4)
+    if isinstance(solver, local.Optax):
+        yield "hyperparameters", {"hyperparameters": {"learning_rate": 0.05}}
+        yield "optimizer", {"optimizer": optax.sgd}
+        scheduled: dict[str, Any] = {"hyperparameters": {"learning_rate": schedule}}
+    else:
+        yield "learning_rate", {"learning_rate": 0.05}
+        yield "momentum", {"momentum": 0.5}
+        yield "weight_decay", {"weight_decay": 0.1}
+        yield "decay", {"decay": 0.5}
+        scheduled = {"learning_rate": schedule}
+    yield "a schedule", scheduled
+    yield "per_round", {"per_round": True, **scheduled}
+
+
+def _backwards(view: core.ClientView, epoch: jax.Array) -> jax.Array:
+    """Returns the order in which a client's last example comes first."""
+    slots = view.data.index.shape[0]
+    return jnp.maximum(view.data.num_examples - 1 - jnp.arange(slots), 0)
+
+
+def _idle(subject: subjects.Subject, name: str, start: Any) -> list[str]:
+    """Returns the fields of one solver of a method that change nothing."""
+    try:
+        expected = _program(subject, name, start)
+    except checks.InputError:
+        return []
+    idle = []
+    for field, values in _variants(start):
+        try:
+            found = _program(subject, name, dataclasses.replace(start, **values))
+        except checks.InputError:
+            continue
+        if found == expected:
+            idle.append(field)
+    return idle
+
+
+def _program(subject: subjects.Subject, name: str, solver: Any) -> str:
+    """Returns the program of a round and the evaluation after it, as text.
+
+    The method's numbers are constants of it; compiling it would take most of the time.
+    """
+    method = struct.replace_field(subject.algorithm, name, solver)
+    at = dataclasses.replace(subject, algorithm=method).everyone
+    process = dataclasses.replace(at.process, algorithm=method)
+
+    def run(state: core.State) -> Any:
+        after, _ = process.round(state, at.model, at.federation)
+        return after, evaluation.evaluate(process, after, at.model, at.federation)[0]
+
+    return jax.jit(run).lower(jax.eval_shape(at.first)).as_text()

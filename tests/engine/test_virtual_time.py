@@ -153,6 +153,17 @@ def test_fedbuff_is_that_of_an_event_queue(traces, discount):
     close(run(process, 12)[-1].server, server)
 
 
+def test_the_mean_staleness_is_that_of_float64(traces):
+    participation = Buffered(size=3, concurrency=NUM, devices=traces)
+    process = with_timetable(process_of(fp.FedAvg(local=SGD), participation), 6)
+    means = process.participation.timetable.staleness.mean(axis=1)
+    state = run(process, 0)[0]
+    for mean in means:
+        state, info = process.round(state, model(), federation())
+        assert info.server["staleness"] == mean
+    assert (means % 1 != 0).any()
+
+
 def test_asynchronous_flame_averages_the_latest_messages_of_all(traces):
     lam, kappa = 0.7, 2.0
     flame = fp.Flame(lam=lam, kappa=kappa, local=SGD)

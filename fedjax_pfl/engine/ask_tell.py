@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["Optuna"]
 
 _CHOICES = (bool, int, float, str, type(None))
+_REPEATS = 100  # suggestions in a row that are not new, after which a search ends
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +24,8 @@ class Optuna:
 
     A batch is asked for, trained to its end in one compiled program, and told by its
     scores; the next batch of equal size runs in the same program. A setting that
-    diverges is told as infinitely bad, one whose time was up as pruned.
+    diverges is told as infinitely bad, one whose time was up as pruned; one that is
+    suggested again is told its score, and not trained again.
 
     Attributes:
       source: an `optuna.Study` with one objective, in the direction of the metric; or a
@@ -70,47 +72,75 @@ class Optuna:
         return self.source
 
 
-class Asked:
-    """Settings that a study has suggested and still has to hear of.
+class Suggestions:
+    """Settings that a study suggests, none of them twice."""
 
-    Attributes:
-      settings: values by dotted name, in the order of the trials.
-    """
+    def __init__(self, study: "optuna.Study", space: Mapping[str, Any]):
+        """Takes the study, and ranges and lists of values by dotted name."""
+        self._study, self._space = study, space
+        self._distributions = _distributions(space)
+        self._trials: dict[tuple[Any, ...], list[Any]] = {}  # of the last batch
+        self._told: dict[tuple[Any, ...], dict[str, Any]] = {}
 
-    def __init__(self, study: "optuna.Study", space: Mapping[str, Any], count: int):
+    def plan(self, settings: Sequence[Mapping[str, Any]]) -> None:
+        """Makes the study suggest settings of lists before any others."""
+        for setting in settings:
+            chosen = {}
+            for name, values in self._space.items():
+                place = next(k for k, v in enumerate(values) if v is setting[name])
+                chosen[name] = _choices(values)[place]
+            self._study.enqueue_trial(chosen)
+
+    def ask(self, count: int) -> list[dict[str, Any]]:
         """Asks for settings.
 
+        A trial with a setting that has been trained is told its score at once.
+
         Args:
-          study: of one objective.
-          space: ranges and lists of values by dotted name.
           count: number of settings, at least 1.
+
+        Returns:
+          Values by dotted name; fewer settings where the study goes on suggesting
+          those of before.
         """
-        self._study = study
-        asked = _distributions(space)
-        self._trials = [study.ask(asked) for _ in range(count)]
-        self.settings = [
-            {name: _value(values, trial.params[name]) for name, values in space.items()}
-            for trial in self._trials
+        self._trials, repeats = {}, 0
+        while len(self._trials) < count and repeats < _REPEATS:
+            trial = self._study.ask(self._distributions)
+            drawn = tuple(trial.params[name] for name in self._space)
+            repeats += 1
+            if drawn in self._told:
+                self._study.tell(trial, **self._told[drawn])
+            elif drawn in self._trials:
+                self._trials[drawn].append(trial)
+            else:
+                self._trials[drawn], repeats = [trial], 0
+        return [
+            {
+                name: _value(values, chosen)
+                for (name, values), chosen in zip(
+                    self._space.items(), drawn, strict=True
+                )
+            }
+            for drawn in self._trials
         ]
 
     def tell(self, scores: Sequence[float], complete: Sequence[bool]) -> None:
-        """Tells the scores of all settings.
+        """Tells the scores of all settings of the last batch.
 
         Args:
           scores: a metric's value of each; NaN of one that diverged.
           complete: whether each was trained to its end.
         """
-        state = _library().trial.TrialState
         is_maximized = self._study.direction.name == "MAXIMIZE"
         worst = -np.inf if is_maximized else np.inf
-        for trial, score, is_complete in zip(
-            self._trials, scores, complete, strict=True
+        for (drawn, trials), score, is_complete in zip(
+            self._trials.items(), scores, complete, strict=True
         ):
             value = worst if np.isnan(score) else float(score)
-            if is_complete:
-                self._study.tell(trial, value)
-            else:
-                self._study.tell(trial, state=state.PRUNED)
+            pruned = {"state": _library().trial.TrialState.PRUNED}
+            self._told[drawn] = {"values": value} if is_complete else pruned
+            for trial in trials:
+                self._study.tell(trial, **self._told[drawn])
 
 
 def _library() -> Any:

@@ -606,7 +606,7 @@ def _with_times(timing: core.Timetable | None, info: core.RoundInfo) -> core.Rou
     if timing is None:
         return info
     times = {"virtual_seconds": timing.seconds, "arrived": timing.present.sum()}
-    times["staleness"] = timing.staleness.astype(jnp.float32).mean()
+    times["staleness"] = timing.staleness.mean(dtype=jnp.zeros(()).dtype)
     return dataclasses.replace(info, server=info.server | times)
 
 

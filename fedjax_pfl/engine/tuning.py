@@ -46,6 +46,8 @@ __all__ = [
 NUM_SETTINGS = 27
 """Settings of a search that is given no number."""
 
+_REDRAWS = 100  # of all settings, until as many as wanted differ
+
 
 @dataclasses.dataclass(frozen=True)
 class Range:
@@ -120,15 +122,17 @@ def search_space(process: FederatedProcess) -> dict[str, Range]:
 
 
 def draw(space: Space, count: int, seed: int = 0) -> list[dict[str, Any]]:
-    """Draws settings at random, every field on its own.
+    """Draws different settings at random, every field on its own.
 
     Args:
       space: what is searched.
       count: number of settings, at least 1.
-      seed: of the draws. More settings, or other fields, do not change those drawn.
+      seed: of the draws. More settings do not change those drawn, nor do other fields,
+        unless settings repeat without them.
 
     Returns:
-      Values by dotted name; numbers of ranges have four digits.
+      Values by dotted name; numbers of ranges have four digits. All settings of the
+      space if it has no more.
 
     Example:
       >>> draw({"algorithm.lam": Range(0.1, 10)}, 5)[:2] == draw(
@@ -136,16 +140,39 @@ def draw(space: Space, count: int, seed: int = 0) -> list[dict[str, Any]]:
       ... )
       True
     """
-    columns = {}
-    for name, values in _checked(space).items():
-        rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
-        shares = rng.random(count)
-        if isinstance(values, Range):
-            # Few digits, so that a setting can be given by hand again.
-            columns[name] = [float(f"{v:.4g}") for v in values.at(shares)]
-        else:
-            columns[name] = [values[int(share * len(values))] for share in shares]
-    return [{name: column[k] for name, column in columns.items()} for k in range(count)]
+    spaces = _checked(space)
+    streams = [np.random.default_rng([seed, zlib.crc32(n.encode())]) for n in spaces]
+    count = int(min(count, _number(spaces)))
+    rows: dict[tuple[Any, ...], None] = {}  # numbers of ranges, places in lists
+    for _ in range(_REDRAWS):
+        shares = (rng.random(count) for rng in streams)
+        columns = map(_column, spaces.values(), shares)
+        rows |= dict.fromkeys(zip(*columns, strict=True))
+        if len(rows) >= count:
+            break
+    return [
+        {
+            name: drawn if isinstance(values, Range) else values[drawn]
+            for (name, values), drawn in zip(spaces.items(), row, strict=True)
+        }
+        for row in list(rows)[:count]
+    ]
+
+
+def _column(values: Range | Sequence[Any], shares: np.ndarray) -> list[Any]:
+    """Returns numbers of a range, or places in a list, at shares `[...]` of it."""
+    if isinstance(values, Range):
+        # Few digits, so that a setting can be given by hand again.
+        return [float(f"{v:.4g}") for v in values.at(shares)]
+    return (shares * len(values)).astype(int).tolist()
+
+
+def _number(spaces: Mapping[str, Range | Sequence[Any]]) -> float:
+    """Counts the settings of a checked space; infinite with a range."""
+    return math.prod(
+        math.inf if isinstance(values, Range) else len(values)
+        for values in spaces.values()
+    )
 
 
 def lattice(space: Space, count: int) -> list[dict[str, Any]]:
@@ -165,7 +192,7 @@ def lattice(space: Space, count: int) -> list[dict[str, Any]]:
     each = int((count / listed) ** (1 / max(num_ranges, 1)) + 1e-9)
     for name, values in spaces.items():
         if isinstance(values, Range):
-            values = values.at(np.linspace(0, 1, max(2, each))).tolist()
+            values = np.unique(values.at(np.linspace(0, 1, max(2, each)))).tolist()
         axes[name] = values
     return grids.combinations(axes)
 
@@ -188,7 +215,11 @@ def points(
 
 
 def _checked(space: Space) -> dict[str, Range | Sequence[Any]]:
-    """Returns a space with tuples `(low, high)` as ranges, and refuses empty ones."""
+    """Returns a space with tuples `(low, high)` as ranges.
+
+    Raises:
+      InputError: if it is empty, or a list is, or has a value twice.
+    """
     if not space:
         raise checks.InputError("Expected at least one field to search, got none.")
     parsed: dict[str, Range | Sequence[Any]] = {}
@@ -200,6 +231,14 @@ def _checked(space: Space) -> dict[str, Range | Sequence[Any]]:
                 f"Expected {name} to be searched in fp.Range(low, high), a pair"
                 f" (low, high) or a list of values, got {values!r}."
             )
+        if isinstance(values, list):
+            shown = [struct.plain(value) for value in values]
+            for place, value in enumerate(shown):
+                if value in shown[:place]:
+                    raise checks.InputError(
+                        f"Expected the values of {name} to differ in tables of results,"
+                        f" got {value!r} twice."
+                    )
         parsed[name] = values
     return parsed
 
@@ -217,6 +256,7 @@ class Tuned:
       budget: what the search was allowed to take, or None for a number of settings.
       client_steps: local steps of all clients that it took, where the budget is one of
         client-steps, else None.
+      is_whole: whether all settings of its lists were tried.
     """
 
     result: results.Result
@@ -226,6 +266,7 @@ class Tuned:
     fields: tuple[str, ...]
     budget: budgets.Budget | None = None
     client_steps: float | None = None
+    is_whole: bool = False
 
     @functools.cached_property
     def _trials(self) -> "pd.DataFrame":
@@ -275,6 +316,8 @@ class Tuned:
             f" The search took {self.rounds:,} rounds, {self.cost:.0%} of those that"
             " training all of them to the end would take."
         )
+        if self.is_whole:
+            text += " The lists have no other settings."
         if self.client_steps is not None:
             text += f" They have about {self.client_steps:,.0f} client-steps."
         if self.budget is not None:
@@ -304,15 +347,20 @@ def rounds_of(num_settings: int, options: Options) -> int:
       >>> rounds_of(9, Options(num_rounds=27, eval_every=3, stop_when=rule))
       63
     """
+    settings = [{"algorithm.setting": number} for number in range(num_settings)]
+    return _rounds(settings, options)
+
+
+def _rounds(settings: Sequence[Mapping[str, Any]], options: Options) -> int:
+    """Returns the rounds that settings of one program take for each seed."""
     rule, schedule = options.stop_when, options.schedule
     if not isinstance(rule, stopping.Halving):
-        return num_settings * options.num_rounds
+        return len(settings) * options.num_rounds
     rule = dataclasses.replace(rule, minutes=None)
-    settings = [{"algorithm.setting": number} for number in range(num_settings)]
     watch = stopping.watch(rule, settings, options.num_rounds)
     for done in range(schedule.segment, options.num_rounds, schedule.segment):
         if rule.data in schedule.due(done, False):
-            watch.see(done, np.zeros(num_settings))
+            watch.see(done, np.zeros(len(settings)))
     ends = np.where(watch.stopped_at < 0, options.num_rounds, watch.stopped_at)
     return int(ends.sum())
 
@@ -414,22 +462,38 @@ class _Search:
         return self._steps[program]
 
     def cost(self, count: int, budget: budgets.Budget) -> int:
-        """Returns the rounds, or the client-steps, of a search of so many settings."""
+        """Returns the most rounds, or client-steps, of a search of so many settings."""
+        if not isinstance(self.strategy, ask_tell.Optuna):
+            programs = self._programs(self.settings(count))
+            return sum(self._price(settings, budget) for settings in programs)
+        # A study may suggest settings of the costliest program only.
+        lists = {n: v for n, v in self.space.items() if isinstance(v, list)}
+        first = draw(self.space, 1)[0]
+        programs = self._programs([first | c for c in grids.combinations(lists)])
+        most = max(self._price(settings[:1], budget) for settings in programs)
+        return most * int(min(count, _number(self.space)))
+
+    def _programs(
+        self, settings: Sequence[dict[str, Any]]
+    ) -> Iterable[list[dict[str, Any]]]:
+        """Returns the settings of every program, which compete."""
         competing: dict[Any, list[dict[str, Any]]] = {}
         listed = [n for n, values in self.space.items() if isinstance(values, list)]
-        for setting in self.settings(count):
+        for setting in settings:
             process = self.base[1]
             for name in listed:
                 process = struct.replace_field(process, name, setting[name])
             competing.setdefault(jax.tree.structure(process), []).append(setting)
-        total = 0
-        for settings in competing.values():
-            rounds = rounds_of(len(settings), self.options)
-            if isinstance(budget, budgets.ClientSteps):
-                (group,) = self.groups_of(settings[:1], self.seeds[:1])
-                rounds *= self.steps_of(group)
-            total += rounds
-        return total * len(self.seeds)
+        return competing.values()
+
+    def _price(self, settings: Sequence[dict[str, Any]], budget: budgets.Budget) -> int:
+        """Returns the rounds, or the client-steps, of settings of one program."""
+        shown = [{n: struct.plain(v) for n, v in s.items()} for s in settings]
+        price = _rounds(shown, self.options) * len(self.seeds)
+        if isinstance(budget, budgets.ClientSteps):
+            (group,) = self.groups_of(settings[:1], self.seeds[:1])
+            price *= self.steps_of(group)
+        return price
 
 
 @as_keywords("stop_when")
@@ -467,7 +531,8 @@ def tune(
         does an `Optuna`, whose study suggests them.
       num_settings: number of settings, 27 without a budget; of those that compete where
         the budget is in minutes. `grid` takes at most as many, but at least two values
-        of each range.
+        of each range. All settings differ: lists with fewer are searched whole, and an
+        `Optuna` ends when its study suggests nothing new.
       budget: `Rounds` or `ClientSteps` in place of `num_settings`: as many settings as
         they pay for, at most 10,000, the same on every machine. Or `Minutes`: further
         settings until the time is up, when those in training end at their next
@@ -537,7 +602,8 @@ def tune(
         )
     result, settings, steps = _train(search, watched, size, budget, time_is_up)
     fields = tuple(space)
-    tuned = Tuned(result, process, watched, num_rounds, fields, budget, steps)
+    is_whole = len(settings) == _number(search.space)
+    tuned = Tuned(result, process, watched, num_rounds, fields, budget, steps, is_whole)
     best = tuned.trials().to_dict("records")[0]
     for name, value in next(s for s in settings if _is_shown_as(s, best)).items():
         process = struct.replace_field(process, name, value)
@@ -589,9 +655,13 @@ def _train(
     """
     options, strategy = search.options, search.strategy
     minutes = budget.count if isinstance(budget, budgets.Minutes) else None
+    if minutes is None and strategy != "grid":
+        size = int(min(size, _number(search.space)))
     study, batch = None, size
     if isinstance(strategy, ask_tell.Optuna):
-        study = strategy.study(rule.metric)
+        study = ask_tell.Suggestions(strategy.study(rule.metric), search.space)
+        if minutes is None and size == _number(search.space):
+            study.plan(draw(search.space, size, search.draw_seed))
         batch = strategy.batch_size if minutes else min(strategy.batch_size, size)
     is_series = minutes is not None or batch < size
     _check_series(options, is_series=is_series, is_timed=minutes is not None)
@@ -601,11 +671,12 @@ def _train(
     started, compiling = time.perf_counter(), 0.0
     while not is_over:
         count = batch if minutes else min(batch, size - len(tried))
-        asked = None if study is None else ask_tell.Asked(study, search.space, count)
-        if asked is None:
+        if study is None:
             settings = search.settings(len(tried) + count)[len(tried) :]
         else:
-            settings = asked.settings
+            settings = study.ask(count)
+        if not settings:  # there are no others
+            break
         unplanned = search.groups_of(settings, search.seeds)
         own = options
         if minutes is not None:
@@ -617,8 +688,8 @@ def _train(
             own = _in_folder(own, f"batch-{len(parts):03d}")
         planned = simulation.check_groups(unplanned, own)
         part = simulation.run_groups(planned, own, interrupt=time_is_up)
-        if asked is not None:
-            asked.tell(*_scores(part, settings, rule))
+        if study is not None:
+            study.tell(*_scores(part, settings, rule))
         if isinstance(budget, budgets.ClientSteps):
             for group, record in zip(unplanned, part.groups, strict=True):
                 steps += int(record.ends.sum()) * search.steps_of(group)

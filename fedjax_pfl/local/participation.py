@@ -217,8 +217,7 @@ class Stragglers:
         slots = jnp.arange(count, dtype=jnp.int32)
         order = lax.sort((bits, client_ids, slots), num_keys=2)[2]
         place = jnp.zeros_like(slots).at[order].set(slots)
-        fraction = jnp.asarray(self.fraction, jnp.float32)
-        straggler = place >= jnp.round((1 - fraction) * count).astype(jnp.int32)
+        straggler = place >= jnp.round((1 - self.fraction) * count).astype(jnp.int32)
         return _capped(jnp.where(straggler, epochs, NO_CAP), straggler)
 
 

@@ -307,10 +307,10 @@ class SGD(MinibatchSolver):
           The rate times the steps, of which scaled ones count as a part of one; at
           least the rate of one step.
         """
-        steps = jnp.maximum(info.num_steps, 1)
-        if self.remainder == "scaled":
-            steps = jnp.maximum(info.num_examples, 1) / self.batch_size
-        return steps * self.rate(round)
+        rate = self.rate(round)
+        if self.remainder == "scaled":  # a quotient of integers would be a float32
+            return jnp.maximum(info.num_examples, 1) * rate / self.batch_size
+        return jnp.maximum(info.num_steps, 1) * rate
 
     def _init(self, params: Any, round: Any, step: Any):
         return None if self.momentum is None else jax.tree.map(jnp.zeros_like, params)

@@ -195,7 +195,8 @@ class Buffered(_Timed):
 
     `concurrency` clients work at any time. One that has sent its work is followed by
     another, drawn uniformly from those that are online, do not work and have nothing in
-    the buffer, with the server's model of that moment. A message that was trained from
+    the buffer, with the server's model of that moment. If there is none, the first that
+    comes online follows. A message that was trained from
     the model of tau moves ago counts `1 / (1 + tau)^discount`; one with a tau above
     `max_staleness` is lost.
 
@@ -238,16 +239,18 @@ class Buffered(_Timed):
         time, version, received, sent = 0.0, 0, 0, 0
         while True:
             candidates = np.array(sorted(idle), int)
-            candidates = candidates[fleet.online(candidates, time)]
+            opens = np.array([fleet.next_online(i, time) for i in candidates], float)
             free = self.concurrency - len(tasks)
-            for client in rng.permutation(candidates)[:free]:
+            for client in rng.permutation(candidates[opens <= time])[:free]:
                 heapq.heappush(
                     tasks, (time + float(seconds[client]), int(client), version)
                 )
                 idle.discard(int(client))
                 received += 1
-            if not tasks:  # nobody who is idle is online
-                time = min(fleet.next_online(client, time) for client in idle)
+            # A slot that is still free waits for the first client that comes online.
+            coming = float(opens[opens > time].min(initial=np.inf))
+            if len(tasks) < self.concurrency and (not tasks or coming <= tasks[0][0]):
+                time = coming
                 continue
             time, client, begun = heapq.heappop(tasks)
             staleness, sent = version - begun, sent + 1

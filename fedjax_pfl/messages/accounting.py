@@ -8,6 +8,11 @@ one. A cohort of fixed size, drawn without replacement: Rényi divergences at ma
 orders, which add up. Clients that are drawn each by itself: privacy loss distributions,
 which are convolved.
 
+Neighbors have the same clients in every round, since draws do not depend on data. Given
+the draws, a training is a Gaussian mechanism of at most as many sums as rounds, and
+hockey-stick divergences are jointly convex: of the same neighbors, the epsilon of all
+clients in every round bounds that of drawn ones, and the smaller bound is reported.
+
 References: Balle, Wang, "Improving the Gaussian Mechanism for Differential Privacy";
 Wang, Balle, Kasiviswanathan, "Subsampled Rényi Differential Privacy and Analytical
 Moments Accountant"; Doroshenko, Ghazi, Kamath, Kumar, Manurangsi, "Connect the Dots:
@@ -116,15 +121,17 @@ def epsilon_after(
         return 0.0
     if multiplier == 0:
         return math.inf
-    if size == population:
-        import dp_accounting  # pyright: ignore[reportMissingImports] (an extra)
+    import dp_accounting  # pyright: ignore[reportMissingImports] (an extra)
 
-        sigma = multiplier / _CLIPS / math.sqrt(count)
-        return float(dp_accounting.get_epsilon_gaussian(sigma, delta))
+    sigma = multiplier / _CLIPS / math.sqrt(count)
+    whole = float(dp_accounting.get_epsilon_gaussian(sigma, delta))
+    if size == population:
+        return whole
     from dp_accounting import rdp  # pyright: ignore[reportMissingImports]
 
     orders, divergences = _fixed_size(multiplier, size, population)
-    return float(rdp.compute_epsilon(orders, count * divergences, delta)[0])
+    drawn = rdp.compute_epsilon(orders, count * divergences, delta)[0]
+    return min(whole, float(drawn))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -193,8 +200,10 @@ def _poisson_epsilon(
     count: int,
 ) -> float:
     """Computes epsilon after `count` rounds."""
+    whole = epsilon_after(multiplier, delta, 1, 1, count)
     distribution = _poisson_round(multiplier, rate, capacity, num_clients)
-    return float(distribution.self_compose(count).get_epsilon_for_delta(delta))
+    drawn = distribution.self_compose(count).get_epsilon_for_delta(delta)
+    return min(whole, float(drawn))
 
 
 @functools.lru_cache(maxsize=16)

@@ -103,6 +103,22 @@ def test_fedavg_ends_beside_the_optimum_and_scaffold_at_it():
         assert np.abs(at_best).max() > 0.1
 
 
+def test_controls_after_scaled_steps_are_those_of_float64():
+    # The only member's change is the server's; n / 3 is no float32.
+    problem = problems.waves()
+    local = fp.SGD(learning_rate=ETA, batch_size=3, remainder="scaled")
+    states, infos, _ = problems.run(
+        process(algorithms.Scaffold(local=local), 1), problem, 1
+    )
+    client = infos.cohort[0, 0]
+    size = int(problem.federation.train.num_examples[client])
+    assert size % 3
+    before, after = states.server.model["theta"]
+    np.testing.assert_allclose(
+        states.clients["theta"][1, client], (before - after) / (ETA * size / 3), **CLOSE
+    )
+
+
 @pytest.mark.parametrize("option", ["difference", wide("refresh")])
 def test_the_servers_control_is_the_mean_of_the_clients(option):
     problem = problems.waves()

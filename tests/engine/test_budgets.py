@@ -89,6 +89,64 @@ def test_client_steps_are_those_of_the_federation():
     assert f"{tuned.client_steps:,.0f} client-steps" in str(tuned)
 
 
+LISTS = {"algorithm.lam": [0.1, 1.0], "algorithm.local.learning_rate": [0.1, 0.3, 1.0]}
+PROGRAMS = {"algorithm.lam": (0.01, 10), "algorithm.local.epochs": [1, 2]}
+
+
+def strategy_of(name):
+    """A strategy by its name; of Optuna with a new sampler."""
+    if name != "optuna":
+        return name
+    samplers = pytest.importorskip("optuna").samplers
+    return fp.engine.Optuna(samplers.TPESampler(seed=0), batch_size=3)
+
+
+@pytest.mark.parametrize(
+    "strategy", ["random", "halving", "optuna", wide("hyperband"), wide("grid")]
+)
+@pytest.mark.parametrize(
+    ("space", "budget"),
+    [(LISTS, fp.engine.Rounds(60)), (PROGRAMS, fp.engine.ClientSteps(1500))],
+    ids=["lists", "programs"],
+)
+def test_no_search_exceeds_its_budget_or_tries_a_setting_twice(strategy, space, budget):
+    strategy = strategy_of(strategy)
+    tuned = search(budget, strategy=strategy, space=space, seeds=[0], eval_every=9)
+    assert 0 < (tuned.client_steps or tuned.rounds) <= budget.count
+    points = [tuple(p.values()) for g in tuned.result.groups for p in g.points]
+    assert len(set(points)) == len(points) == len(tuned.trials())
+
+
+@pytest.mark.parametrize("strategy", ["random", "halving", "optuna"])
+def test_short_lists_are_searched_whole(strategy):
+    tuned = search(
+        None,
+        strategy=strategy_of(strategy),
+        space=LISTS,
+        num_settings=9,
+        seeds=[0],
+        eval_every=9,
+    )
+    points = {tuple(p.values())[:2] for g in tuned.result.groups for p in g.points}
+    assert points == set(itertools.product(*LISTS.values()))
+    assert "The lists have no other settings." in str(tuned)
+    assert len(tuned.trials()) == 6
+
+
+def test_a_budget_counts_settings_that_compete_apart():
+    # The clip is no field of the method: settings of one clip compete.
+    process = fp.FederatedProcess(
+        algorithm=fp.FedAvg(local=SOLVER), transforms=(fp.ClipNorm(norm=1.0),)
+    )
+    space = {
+        "algorithm.local.learning_rate": (0.01, 1.0),
+        "transforms.0.norm": [0.5, 1.0, 2.0],
+    }
+    tuned = search(fp.engine.Rounds(60), process=process, space=space, seeds=[0])
+    assert tuned.rounds <= 60
+    assert len(tuned.trials()) > 3
+
+
 SOLVER = fp.SGD(learning_rate=0.1, batch_size=8)
 
 

@@ -186,6 +186,30 @@ def test_more_settings_and_other_fields_leave_draws_as_they_are():
     assert abs(shares.mean() - 0.5) < 4 * math.sqrt(1 / 12 / 2000)
 
 
+def values_of_a_field():
+    """A range, which may be narrow, or a list."""
+    lists = st.lists(st.integers(0, 9), min_size=1, max_size=4, unique=True)
+    narrow, wide = tuning.Range(1.0, 1.004), tuning.Range(0.01, 10)
+    return lists | st.sampled_from([narrow, wide])
+
+
+@settings(max_examples=100, deadline=None, database=None)
+@given(
+    st.dictionaries(st.sampled_from("abc"), values_of_a_field(), min_size=1),
+    st.integers(1, 40),
+)
+def test_drawn_settings_differ_and_exhaust_small_spaces(space, count):
+    drawn, fewer = tuning.draw(space, count), tuning.draw(space, max(1, count // 2))
+    assert len({tuple(setting.values()) for setting in drawn}) == len(drawn)
+    # A narrow range has five numbers of four digits.
+    sizes = [5 if isinstance(v, tuning.Range) else len(v) for v in space.values()]
+    is_wide = tuning.Range(0.01, 10) in space.values()
+    assert len(drawn) == (count if is_wide else min(count, math.prod(sizes)))
+    assert drawn[: len(fewer)] == fewer
+    grid = tuning.lattice(space, count)
+    assert len({tuple(setting.values()) for setting in grid}) == len(grid)
+
+
 def test_grids_have_ends_of_ranges_and_all_of_lists():
     points = tuning.lattice(SPACE | {"algorithm.local.epochs": [1, 2]}, 18)
     assert len(points) == 18
@@ -219,6 +243,14 @@ def test_a_method_says_what_is_searched():
         ({"space": {}}, "at least one field to search"),
         ({"space": {"algorithm.lmbda": (0.1, 1)}}, "Unknown field of Ditto 'lmbda'"),
         ({"space": {"algorithm.lam": "big"}}, "fp.Range.low, high., a pair"),
+        (
+            {"space": {"algorithm.lam": [1.0, 2.0, 1]}},
+            "differ in tables .*, got 1 twice",
+        ),
+        (
+            {"space": {"participation": [fp.UniformCohort(size=k) for k in (2, 3)]}},
+            "the values of participation to differ .* got 'UniformCohort' twice",
+        ),
         ({"space": {"algorithm.lam": (1.0, 0.1)}}, "from low to high, got 1.0 to 0.1"),
         ({"space": {"algorithm.lam": (0.0, 1.0)}}, "to begin above 0, got 0.0"),
         ({"strategy": "halfing"}, "did you mean 'halving'"),

@@ -49,6 +49,26 @@ def traces(tmp_path):
     return Devices(traces=str(path))
 
 
+DAY = 30.0
+WINDOWS = ((0, 30), (4, 9), (2, 20), (0, 12), (25, 28), (11, 13))
+
+
+@pytest.fixture
+def hours(tmp_path):
+    """Devices of these speeds that are online in a window of every day."""
+    lines = ["client,examples_per_second,online_from,online_until"]
+    rows = zip(SPEEDS, WINDOWS, strict=True)
+    lines += [f"{i},{speed},{a},{b}" for i, (speed, (a, b)) in enumerate(rows)]
+    return table_of(tmp_path, "\n".join(lines), day=DAY)
+
+
+def opening(client, now):
+    """First time from now on in a client's window."""
+    first, last = WINDOWS[client]
+    day = now // DAY * DAY
+    return max(now, day + first) if now < day + last else day + DAY + first
+
+
 def process_of(algorithm, participation, **fields):
     return fp.FederatedProcess(
         algorithm=algorithm, participation=participation, **fields
@@ -97,27 +117,30 @@ def tree(fn, *trees):
     return jax.tree.map(lambda *leaves: np.asarray(fn(*leaves)), *trees)
 
 
-def events(work, server_step, server, size, num_rounds):
+def events(work, server_step, server, size, num_rounds, begins=lambda _, now: now):
     """Trains all clients at once for ever; the server moves at every `size` messages.
 
-    An event list that is searched anew for the next event, with real models.
+    An event list that is searched anew for the next event, with real models: clients
+    that come online, and messages, in this order where both are at one time.
     """
-    now = 0.0
-    tasks = {
-        i: (STEPS * COUNTS[i] / SPEEDS[i], 0, server) for i in range(NUM)
-    }  # client -> end, version, model
+    comings = {i: begins(i, 0.0) for i in range(NUM)}  # client -> time
+    tasks = {}  # client -> end, version, model
     version, buffer, moves = 0, [], []
     while version < num_rounds:
-        client = min(tasks, key=lambda i: (tasks[i][0], i))
-        now, begun, received = tasks.pop(client)
+        queue = [(time, 0, i) for i, time in comings.items()]
+        queue += [(end, 1, i) for i, (end, *_) in tasks.items()]
+        now, is_message, client = min(queue)
+        if not is_message:
+            end = comings.pop(client) + STEPS * COUNTS[client] / SPEEDS[client]
+            tasks[client] = (end, version, server)
+            continue
+        _, begun, received = tasks.pop(client)
         buffer.append((client, version - begun, received, work(client, received)))
         if len(buffer) == size:
             server = server_step(server, buffer)
             moves.append((now, [b[:2] for b in sorted(buffer, key=lambda b: b[0])]))
             version += 1
-            for member, *_ in buffer:
-                end = now + STEPS * COUNTS[member] / SPEEDS[member]
-                tasks[member] = (end, version, server)
+            comings |= {member: begins(member, now) for member, *_ in buffer}
             buffer = []
     return server, moves
 
@@ -128,9 +151,19 @@ def close(a, b):
     )
 
 
-@pytest.mark.parametrize("discount", [0.0, 0.5])
-def test_fedbuff_is_that_of_an_event_queue(traces, discount):
-    participation = Buffered(size=2, concurrency=NUM, devices=traces, discount=discount)
+@pytest.mark.parametrize(
+    ("devices", "discount", "begins"),
+    [
+        ("traces", 0.0, lambda _, now: now),
+        ("traces", 0.5, lambda _, now: now),
+        ("hours", 0.5, opening),
+    ],
+)
+def test_fedbuff_is_that_of_an_event_queue(request, devices, discount, begins):
+    devices = request.getfixturevalue(devices)
+    participation = Buffered(
+        size=2, concurrency=NUM, devices=devices, discount=discount
+    )
     process = with_timetable(process_of(fp.FedAvg(local=SGD), participation), 12)
 
     def step(server, buffer):
@@ -143,7 +176,7 @@ def test_fedbuff_is_that_of_an_event_queue(traces, discount):
         return server
 
     first = run(process, 0)[0].server
-    server, moves = events(trained, step, first, 2, 12)
+    server, moves = events(trained, step, first, 2, 12, begins)
     timetable = process.participation.timetable
     np.testing.assert_allclose(timetable.seconds, [time for time, _ in moves])
     for row, (_, members) in enumerate(moves):
@@ -151,6 +184,17 @@ def test_fedbuff_is_that_of_an_event_queue(traces, discount):
         assert [tuple(map(int, pair)) for pair in ages] == members
     assert max(age for _, members in moves for _, age in members) >= 3
     close(run(process, 12)[-1].server, server)
+
+
+def test_the_mean_staleness_is_that_of_float64(traces):
+    participation = Buffered(size=3, concurrency=NUM, devices=traces)
+    process = with_timetable(process_of(fp.FedAvg(local=SGD), participation), 6)
+    means = process.participation.timetable.staleness.mean(axis=1)
+    state = run(process, 0)[0]
+    for mean in means:
+        state, info = process.round(state, model(), federation())
+        assert info.server["staleness"] == mean
+    assert (means % 1 != 0).any()
 
 
 def test_asynchronous_flame_averages_the_latest_messages_of_all(traces):
@@ -257,6 +301,19 @@ def test_a_message_that_is_too_old_is_lost_and_counted_as_sent(tmp_path):
     patient = Buffered(size=2, concurrency=5, max_staleness=10**6, devices=devices)
     found = schedule(patient, 1000)
     assert (found.cohort == 0).any() and found.staleness.max() > 50
+
+
+def test_a_free_slot_is_filled_when_a_client_comes_online(tmp_path):
+    lines = ["client,examples_per_second,online_from,online_until"]
+    lines += ["0,0.01,0,1000", "1,1,5,1000"]
+    devices = table_of(tmp_path, "\n".join(lines), day=1000.0)
+    participation = Buffered(size=1, concurrency=2, devices=devices)
+    charges = Charges(examples=np.ones(2), steps=np.ones(2), up=0.0, down=0.0)
+    found = schedule(participation, 3, charges)
+    np.testing.assert_array_equal(found.seconds, [6, 7, 8])
+    np.testing.assert_array_equal(found.cohort, 1)
+    np.testing.assert_array_equal(found.staleness, 0)
+    np.testing.assert_array_equal(found.received, [2, 1, 1])
 
 
 def test_what_is_sent_is_counted(traces):

@@ -155,7 +155,8 @@ def test_stragglers_have_the_promised_law():
 
 
 @pytest.mark.parametrize(
-    ("fraction", "size", "active"), [(0.9, 10, 1), (0.5, 10, 5), (0.5, 5, 2), (0, 7, 7)]
+    ("fraction", "size", "active"),
+    [(0.9, 10, 1), (0.5, 10, 5), (0.5, 5, 2), (0, 7, 7), (0.9, 5, 0)],
 )
 def test_the_number_of_active_members_is_rounded_as_in_fedprox(fraction, size, active):
     work = participation.Stragglers(fraction=fraction)

@@ -5,6 +5,7 @@ import math
 import jax
 import numpy as np
 import pytest
+from scipy import integrate, optimize, stats
 
 from fedjax_pfl.local import CyclicCohorts
 from fedjax_pfl.messages import accounting
@@ -50,10 +51,10 @@ def test_a_small_capacity_is_no_secret_sample():
 
 
 @pytest.mark.parametrize(("z", "delta"), [(2.0, 1e-5), (5.0, 1e-6)])
-def test_one_round_of_everybody_lies_just_above_the_exact_epsilon(z, delta):
+def test_one_round_of_everybody_has_the_exact_epsilon(z, delta):
     exact = exact_epsilon(2 / z, delta)
-    (upper,) = accounting.poisson_epsilons(z, delta, 1.0, 10, 10, 1)
-    assert exact <= upper <= exact + 1e-3
+    (drawn,) = accounting.poisson_epsilons(z, delta, 1.0, 10, 10, 1)
+    assert drawn == pytest.approx(exact, abs=1e-9)
     assert accounting.epsilons(z, delta, 10, 10, 1)[0] == pytest.approx(exact, abs=1e-9)
 
 
@@ -127,3 +128,39 @@ def test_samples_of_examples_are_accounted_as_dp_accounting_does():
         exact_epsilon(2 / z * math.sqrt(steps), delta), abs=1e-6
     )
     assert accounting.epsilon_after(z, delta, 8, 100, 0) == 0
+
+
+@pytest.mark.parametrize(("z", "population"), [(2.0, 12), (8.0, 5), (8.0, 40)])
+def test_epsilon_does_not_fall_as_cohorts_grow(z, population):
+    sizes = sorted({1, population // 2, 3 * population // 4, population - 1})
+    for delta, rounds in ((1e-3, 7), (1e-6, 1), (1e-6, 100)):
+        setting = population, rounds
+        found = [accounting.epsilon_after(z, delta, k, *setting) for k in sizes]
+        whole = accounting.epsilon_after(z, delta, population, *setting)
+        assert (np.diff([*found, whole]) >= 0).all()
+
+
+@pytest.mark.parametrize("rounds", [1, 7])
+def test_epsilon_does_not_fall_as_drawing_becomes_likely(rounds):
+    rates = [0.05, 0.5, 0.95, 1.0]
+    found = [accounting.poisson_epsilons(2.0, 1e-5, q, 12, 12, rounds) for q in rates]
+    assert (np.diff(found, axis=0) >= 0).all()
+    assert found[-1][-1] <= accounting.epsilons(2.0, 1e-5, 12, 12, rounds)[-1]
+
+
+def test_epsilon_of_a_draw_bounds_that_of_a_pair_of_neighbors():
+    # One client sends c or -c, all others 0: the sum is a mixture of Gaussians.
+    z, delta, population = 2.0, 1e-3, 12
+    x = np.linspace(-20, 20, 40_001)
+    here, above, below = (stats.norm.pdf(x, mean, z) for mean in (0, 1, -1))
+    for size in (3, 9, 11):
+        q = size / population
+        first, second = ((1 - q) * here + q * there for there in (above, below))
+
+        def excess(epsilon, first=first, second=second):
+            gap = np.maximum(first - math.exp(epsilon) * second, 0)
+            return integrate.trapezoid(gap, x) - delta
+
+        least = optimize.brentq(excess, 0.0, 10.0)
+        bound = accounting.epsilon_after(z, delta, size, population, 1)
+        assert least <= bound <= exact_epsilon(2 / z, delta) + 1e-9

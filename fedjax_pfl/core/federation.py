@@ -232,6 +232,8 @@ class Federation:
         owner's test examples of those by which a model is judged there, as many as the
         client has test examples; or None for all of them.
       cluster: `int32[N]` known group of similar clients of each client, or None.
+      moved: `int32[N]` examples that the partition gave to each client beyond its draw,
+        or None.
       unseen: clients that never train, with the same pool, or None; they are none of
         the N.
       num_classes: number of classes, or None where targets are not classes.
@@ -248,6 +250,7 @@ class Federation:
     others: jax.Array | None = None
     samples: dict[str, jax.Array] | None = None
     cluster: jax.Array | None = None
+    moved: jax.Array | None = None
     unseen: "Federation | None" = None
     num_classes: int | None = struct.static_field(default=None)
     name: str = struct.static_field(default="federation")

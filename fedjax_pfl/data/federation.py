@@ -173,9 +173,11 @@ class FederationSpec:
             malicious=jax.device_put(malicious),
             others=jax.device_put(others),
             samples=jax.device_put(samples),
-            cluster=None
-            if parts.cluster is None
-            else jax.device_put(parts.cluster[seen]),
+            **{
+                name: jax.device_put(values[seen].astype(np.int32))
+                for name, values in (("cluster", parts.cluster), ("moved", parts.moved))
+                if values is not None
+            },
             unseen=held_out,
             num_classes=dataset.num_classes,
             name=dataset.name,

@@ -40,6 +40,7 @@ class PartitionStatistics:
       noise_scale: `[N]` standard deviation of the noise on scaled inputs; 0 for none.
       malicious: `bool[N]`.
       cluster: `int[N]` known cluster of each client, or None.
+      moved: `int[N]` examples that the partition gave to each client beyond its draw.
     """
 
     name: str
@@ -56,6 +57,7 @@ class PartitionStatistics:
     noise_scale: np.ndarray
     malicious: np.ndarray
     cluster: np.ndarray | None
+    moved: np.ndarray
 
     __repr__ = struct.array_repr
 
@@ -105,6 +107,7 @@ class PartitionStatistics:
             "malicious": self.malicious,
             "poisoned": self.poisoned,
             "noise_scale": self.noise_scale,
+            "moved": self.moved,
         }
         if self.label_counts is not None:
             columns["label_distance"] = self.label_distance
@@ -128,6 +131,12 @@ class PartitionStatistics:
                 f" {mean:.1f} effective classes per client."
             )
         clauses = []
+        if self.moved.any():
+            few = _plural(int((self.moved > 0).sum()), "client")
+            clauses.append(
+                f"{_plural(self.moved.sum(), 'example')} moved to {few} whose draw was"
+                " below min_examples"
+            )
         for leak, data in ((self.leak, "test"), (self.validation_leak, "validation")):
             if leak > 0:
                 clauses.append(
@@ -176,6 +185,8 @@ class PartitionStatistics:
             add("malicious", np.where(self.malicious, "yes", ""))
         if self.poisoned.any():
             add("poisoned", self.poisoned)
+        if self.moved.any():
+            add("moved", self.moved, self.moved.sum())
         if self.label_counts is not None:
             totals = self.label_counts.sum(axis=0)
             if len(totals) > _MAX_COLUMNS:
@@ -227,6 +238,9 @@ def describe(federation: core.Federation) -> PartitionStatistics:
         noise_scale=np.zeros(num_clients) if scale is None else np.asarray(scale),
         malicious=np.asarray(federation.malicious),
         cluster=None if federation.cluster is None else np.asarray(federation.cluster),
+        moved=np.zeros(num_clients, np.int64)
+        if federation.moved is None
+        else np.asarray(federation.moved),
     )
 
 

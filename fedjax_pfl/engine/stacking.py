@@ -12,7 +12,7 @@ from fedjax_pfl import core
 __all__ = ["ROWS", "federation_rows", "join", "rows_of", "split", "stack"]
 
 ROWS = ("train", "validation", "test")
-_OWN = ("malicious", "others", "samples", "cluster")  # further rows of clients
+_OWN = ("malicious", "others", "samples", "cluster", "moved")  # further rows of clients
 
 
 def split(federation: core.Federation) -> tuple[dict[str, Any], core.Federation]:

@@ -29,6 +29,8 @@ class History:
       malicious: `bool[G, N]`.
       num_train: `int[G, N]` training examples.
       num_test: `int[G, N]` test examples; None in files of before they were counted.
+      moved: `int[G, N]` examples that the partition gave to each client beyond its
+        draw; None in files of before they were counted.
       label_counts: `int[G, N, C]` training examples by true class, or None where
         targets are not classes.
       leak: `[G]` share of test examples that another client trains on.
@@ -71,6 +73,7 @@ class History:
     malicious: np.ndarray
     num_train: np.ndarray
     num_test: np.ndarray | None
+    moved: np.ndarray | None
     label_counts: np.ndarray | None
     leak: np.ndarray
     collaboration: np.ndarray | None

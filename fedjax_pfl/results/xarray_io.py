@@ -26,6 +26,7 @@ _ARRAYS = {
     "malicious": ("point", "client"),
     "num_train": ("point", "client"),
     "num_test": ("point", "client"),
+    "moved": ("point", "client"),
     "evaluated": ("point", "round", "data", "client"),
     "leak": ("point",),
     "diverged_at": ("point",),
@@ -44,6 +45,7 @@ _OPTIONAL = {
     "collaboration",
     "dropped",
     "label_counts",
+    "moved",
     "num_test",
     "own_cluster",
 }
@@ -55,6 +57,7 @@ _DESCRIPTIONS = {
     "malicious": ("whether an attack replaces the client's messages", "1"),
     "num_train": ("training examples of the client", "examples"),
     "num_test": ("test examples of the client", "examples"),
+    "moved": ("examples that the client got beyond its draw", "examples"),
     "label_counts": ("training examples of the client by class", "examples"),
     "collaboration": ("weight of a sender's message for a client", "1"),
     "own_cluster": ("share of a client's collaboration in its own cluster", "1"),

@@ -118,6 +118,45 @@ def test_dirichlet_repair_takes_from_the_largest_only():
     assert (counts[:18] == 10).all() and counts[18:].sum() == 1000 - 180
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_dirichlet_repair_keeps_to_the_classes_of_a_client(seed):
+    rng = np.random.default_rng(seed)
+    counts = rng.multinomial(200, draws.dirichlet(rng, 0.2, (1, 12))[0], size=4)
+    filled = draws.filled(rng, counts, 10, 0.2)
+    np.testing.assert_array_equal(filled.sum(axis=1), counts.sum(axis=1))
+    sizes, before = filled.sum(axis=0), counts.sum(axis=0)
+    assert sizes.min() >= 10
+    np.testing.assert_array_equal(sizes[before < 10], 10)
+    assert (filled >= counts)[:, before < 10].all()
+    assert (filled <= counts)[:, before >= 10].all()
+    for own, new in zip(counts.T, filled.T, strict=True):
+        if 0 < own.sum() < 10:
+            # Whole examples of ten in its proportions; there are enough of each class.
+            assert np.abs(new - 10 * own / own.sum()).max() <= 1
+    large = counts[:, before >= 10]
+    np.testing.assert_array_equal(draws.filled(rng, large, 10, 0.2), large)
+
+
+@pytest.mark.parametrize("kind", ["DirichletLabels", "LeakyDirichletLabels"])
+def test_a_smaller_concentration_never_makes_clients_more_alike(kind):
+    """Whatever is moved to reach the minimum; moved examples are counted."""
+    dataset, skews = labelled(10, 180), []
+    for concentration in (0.3, 0.1, 0.01, 0.003, 1e-9):
+        partition = getattr(partitions, kind)(concentration=concentration)
+        found = []
+        for seed in range(3):
+            parts = draw(partition, dataset, 60, seed)
+            shares = label_counts(parts, dataset) / parts.num_examples[:, None]
+            found.append(np.abs(shares - 0.1).sum(axis=1).mean() / 2)
+            assert (parts.num_examples[parts.moved > 0] == 10).all()
+            assert parts.moved.max() <= 10
+            assert parts.moved.any() or concentration == 0.3
+        skews.append(np.mean(found))
+    # Three draws of sixty clients: their means differ by about 0.01.
+    assert (np.diff(skews) > -0.03).all(), skews
+    assert skews[-1] > 0.8
+
+
 def test_tiny_concentration_gives_whole_classes():
     dataset = labelled(50, 30)
     partition = partitions.DirichletLabels(concentration=1e-5, min_examples=1)

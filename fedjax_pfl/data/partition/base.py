@@ -31,6 +31,8 @@ class Partition:
       resample_noise: redraw this noise at every access.
       leaky: clients may share rows, so that one may train on another's test examples.
       cluster: `int32[N]` known group of similar clients, or None.
+      moved: `int[N]` examples that each client was given beyond its draw, to reach
+        `min_examples`; or None for partitions that give none.
     """
 
     index: np.ndarray
@@ -39,6 +41,7 @@ class Partition:
     resample_noise: bool = False
     leaky: bool = False
     cluster: np.ndarray | None = None
+    moved: np.ndarray | None = None
 
     __repr__ = struct.array_repr
 

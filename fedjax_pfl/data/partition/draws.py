@@ -1,18 +1,16 @@
 """Random draws shared by several partitions."""
 
-import heapq
-from typing import Any
-
 import numpy as np
 from numpy.random import Generator
 
 __all__ = [
     "MAX_DRAWS",
     "dirichlet",
-    "fill",
+    "filled",
     "lognormal",
     "lognormal_sizes",
     "raised",
+    "topped_up",
 ]
 
 MAX_DRAWS = 100
@@ -73,18 +71,74 @@ def raised(sizes: np.ndarray, minimum: int) -> np.ndarray:
     return new
 
 
-def fill(rng: Generator, clients: list[np.ndarray], min_examples: int) -> list[Any]:
-    """Moves random examples, one by one, from the largest clients to small ones."""
-    if min(map(len, clients)) >= min_examples:
-        return clients
-    rows = [rng.permutation(client).tolist() for client in clients]
-    largest = [(-len(client), i) for i, client in enumerate(rows)]
-    heapq.heapify(largest)
-    for client in rows:
-        while len(client) < min_examples:
-            # Receivers never exceed the minimum, so the first entry is up to date; it
-            # is above the minimum because another client is below.
-            donor = largest[0][1]
-            client.append(rows[donor].pop())
-            heapq.heapreplace(largest, (-len(rows[donor]), donor))
-    return rows
+def topped_up(
+    rng: Generator,
+    counts: np.ndarray,
+    room: np.ndarray,
+    minimum: int,
+    concentration: float,
+) -> np.ndarray:
+    """Raises a client's counts `int[C]` of classes to a minimum, in its proportions.
+
+    Args:
+      rng: generator.
+      counts: examples that the client has, fewer than the minimum. Without any it draws
+        proportions, so that a smaller concentration never makes clients more alike.
+      room: `int[C]` examples that can be added; enough together.
+      minimum: examples that it has in the end.
+      concentration: of the Dirichlet distribution of proportions.
+
+    Returns:
+      `int[C]`.
+    """
+    new = counts.copy()
+    shares = _proportions(rng, counts, concentration)
+    while new.sum() < minimum:
+        new[_next_class(new, shares, room + counts - new, minimum)] += 1
+    return new
+
+
+def filled(
+    rng: Generator, counts: np.ndarray, minimum: int, concentration: float
+) -> np.ndarray:
+    """Moves examples to clients below a minimum, in their proportions of classes.
+
+    An example comes from the client that has most of its class, and more than the
+    minimum; see `topped_up`.
+
+    Args:
+      rng: generator.
+      counts: `int[C, N]`, at least N times the minimum together.
+      minimum: least number of examples of a client.
+      concentration: of the Dirichlet distribution of proportions.
+
+    Returns:
+      `int[C, N]`.
+    """
+    new = counts.copy()
+    spare = np.maximum(counts.sum(axis=0) - minimum, 0)
+    for client in np.flatnonzero(counts.sum(axis=0) < minimum):
+        shares = _proportions(rng, counts[:, client], concentration)
+        while new[:, client].sum() < minimum:
+            given = np.where(spare > 0, new, 0)
+            label = _next_class(new[:, client], shares, given.max(axis=1), minimum)
+            donor = given[label].argmax()
+            new[label, [client, donor]] += (1, -1)
+            spare[donor] -= 1
+    return new
+
+
+def _proportions(
+    rng: Generator, counts: np.ndarray, concentration: float
+) -> np.ndarray:
+    """Returns a client's proportions `[C]` of classes; a draw if it has none."""
+    if total := counts.sum():
+        return counts / total
+    return dirichlet(rng, concentration, (1, len(counts)))[0]
+
+
+def _next_class(
+    counts: np.ndarray, shares: np.ndarray, room: np.ndarray, size: int
+) -> np.intp:
+    """Returns the class with room of which a client of a size lacks most."""
+    return np.where(room > 0, shares * size - counts, -np.inf).argmax()

@@ -19,8 +19,9 @@ class DirichletLabels(DirichletDrawn):
 
     For each class `p_k ~ Dir_N(concentration)`, and the shuffled class is cut at
     `floor(cumsum(p_k) * n_k)`. Redrawn while a client has fewer than `min_examples`,
-    100 times at most; then random examples move from the largest clients to those
-    clients.
+    100 times at most; then examples move to those clients, of the classes that they
+    have, from the clients with most of them. A client without examples draws its
+    proportions of classes from `Dir_C(concentration)`.
     """
 
     name = "dirichlet_labels"
@@ -29,10 +30,10 @@ class DirichletLabels(DirichletDrawn):
         """Draws the partition."""
         classes = self.class_rows(dataset, rng)
         self.require_samples(dataset, num_clients, self.min_examples)
-        counts = self.draw_counts(rng, [len(rows) for rows in classes], num_clients)
-        parts = Partition.dealt(classes, counts)
-        clients = [parts.rows(client) for client in range(num_clients)]
-        return Partition.from_rows(draws.fill(rng, clients, self.min_examples))
+        drawn = self.draw_counts(rng, [len(rows) for rows in classes], num_clients)
+        counts = draws.filled(rng, drawn, self.min_examples, self.concentration)
+        moved = np.maximum(counts - drawn, 0).sum(axis=0)
+        return dataclasses.replace(Partition.dealt(classes, counts), moved=moved)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

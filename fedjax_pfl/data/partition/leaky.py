@@ -26,7 +26,7 @@ class LeakyDirichletLabels(DirichletDrawn):
     about 31 % of the pool are unused, and another client trains on 48 % of all test
     examples (on 55 % if clients and classes are weighted equally). Redrawn while a
     client has fewer than `min_examples`, 100 times at most; then those clients draw the
-    rest from the pool.
+    rest from the classes that they have or, without any, in proportions of their own.
     """
 
     name = "leaky_dirichlet_labels"
@@ -37,22 +37,19 @@ class LeakyDirichletLabels(DirichletDrawn):
         self.require_samples(dataset, each=self.min_examples)
         sizes = [len(rows) for rows in classes]
         counts = self.draw_counts(rng, sizes, num_clients, disjoint=False)
-        clients = []
-        for own in counts.T:
+        clients, moved = [], np.maximum(self.min_examples - counts.sum(axis=0), 0)
+        for own, is_small in zip(counts.T, moved > 0, strict=True):
+            if is_small:
+                limits = (self.min_examples, self.concentration)
+                own = draws.topped_up(rng, own, np.array(sizes) - own, *limits)
             parts = [
                 rows[_sample(rng, len(rows), count)]
                 for rows, count in zip(classes, own.tolist(), strict=True)
                 if count
             ]
-            rows = np.concatenate([np.zeros(0, np.int64), *parts])
-            missing = self.min_examples - len(rows)
-            if missing > 0:
-                # At most `min_examples - missing` of these are its own already.
-                extra = rng.choice(dataset.num_samples, self.min_examples, False)
-                extra = extra[~np.isin(extra, rows)][:missing]
-                rows = np.concatenate([rows, extra])
-            clients.append(rows)
-        return Partition.from_rows(clients, leaky=True)
+            clients.append(np.concatenate(parts))
+        parts = Partition.from_rows(clients, leaky=True)
+        return dataclasses.replace(parts, moved=moved)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -48,7 +48,8 @@ def split(
       parts: the partition.
       dataset: the partitioned data set.
       seed: of the ranks.
-      validation_fraction: rounded down per client.
+      validation_fraction: rounded down per client, but at least one example of three
+        or more unless 0.
       test_fraction: rounded down per client, but at least one example unless 0.
       train_examples: maximum number of training examples of a client, kept in the
         proportions of its classes if there are any; or None.
@@ -268,7 +269,11 @@ def _sizes(
         return np.floor(num_examples * fraction + 1e-9).astype(np.int64)
 
     test = np.maximum(share(test_fraction), test_fraction > 0)
-    validation = share(validation_fraction)
+    # Of three examples or more one validates, if one is left for training.
+    validates = (num_examples >= 3) & (num_examples - test >= 2)
+    validation = np.maximum(
+        share(validation_fraction), validates & (validation_fraction > 0)
+    )
     train = num_examples - validation - test
     worst = int(np.argmin(train))
     if train[worst] < 1:

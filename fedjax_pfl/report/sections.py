@@ -25,7 +25,7 @@ WIDER = {"others": "own + others' test", "everybody": "everybody's test"}
 """Kinds of test data beside clients' own, by the start of a name."""
 _BEST = (
     " Of an algorithm's own settings the one that is best on validation data in the"
-    " last round is shown, the first where nothing was validated."
+    " last round is shown; all of them if fewer than half of the clients validate."
 )
 _BY_PANEL = " Where panels differ in it, the table of methods names it."
 _BEST_EACH = (

@@ -154,9 +154,13 @@ def compare(
     points, metric = _points(result, when, data)
     if points.empty:
         return None
+    sentence = ""
     if only_best:
         kept = selection.best_settings(result)
         points = points.merge(kept, on=list(kept.columns))
+        choice = selection.choice(result)
+        # Without a choice all settings are shown, and none compared.
+        only_best, sentence = choice.is_made, choice.sentence
     is_paired = only_best and _has_rivals(result, points)
     caption = _caption(points, metric, data, when, is_paired)
     points, measures = _with_cells(result, points, when, data)
@@ -173,7 +177,7 @@ def compare(
         caption += " Seeds that diverged do not count; status says how many did."
     names = selection.varying(points, selection.methods(result))
     environments = tuple(
-        _environment(result, rows, names, metric, only_best)
+        _environment(result, rows, names, metric, only_best, sentence)
         for rows in selection.groups(points, selection.environments(result))
     )
     return Comparison(name, title, caption, tuple(measures), environments, is_paired)
@@ -267,8 +271,9 @@ def _environment(
     names: Sequence[str],
     metric: str,
     is_paired: bool,
+    sentence: str,
 ) -> Environment:
-    """Returns the rows of one environment."""
+    """Returns the rows of one environment; a sentence follows its conclusion."""
     groups = sorted(
         selection.groups(points, _columns(result)),
         key=lambda rows: metrics.score(metric, rows["value"].mean()),
@@ -292,6 +297,7 @@ def _environment(
     )
     reference = _reference(result, heads, metric) if is_paired else 0
     conclusion = _conclusion(rows, reference, metric) if is_paired else ""
+    conclusion = f"{conclusion} {sentence}".strip()
     title = selection.title(heads.iloc[0], selection.environments(result))
     return Environment(title, rows, reference, conclusion)
 

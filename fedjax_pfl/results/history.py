@@ -29,6 +29,8 @@ class History:
       malicious: `bool[G, N]`.
       num_train: `int[G, N]` training examples.
       num_test: `int[G, N]` test examples; None in files of before they were counted.
+      num_validation: `int[G, N]` validation examples; None in files of before they were
+        counted.
       moved: `int[G, N]` examples that the partition gave to each client beyond its
         draw; None in files of before they were counted.
       label_counts: `int[G, N, C]` training examples by true class, or None where
@@ -73,6 +75,7 @@ class History:
     malicious: np.ndarray
     num_train: np.ndarray
     num_test: np.ndarray | None
+    num_validation: np.ndarray | None
     moved: np.ndarray | None
     label_counts: np.ndarray | None
     leak: np.ndarray

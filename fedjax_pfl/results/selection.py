@@ -1,5 +1,6 @@
 """Selection and naming of the rows that a figure shows."""
 
+import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from fedjax_pfl.results import metrics, summaries
 from fedjax_pfl.results.metrics import HYBRID, MODELS, judge
 
 __all__ = [
+    "Choice",
     "DESCRIPTION",
     "HYBRID",
     "MODELS",
@@ -21,6 +23,7 @@ __all__ = [
     "band",
     "best_settings",
     "by_environment",
+    "choice",
     "contenders",
     "environments",
     "first_model",
@@ -41,6 +44,7 @@ __all__ = [
     "varying",
 ]
 
+_FEW = 100  # validation examples: the standard error of an accuracy is up to 5 %
 VALIDATION = "own validation"
 """Data by which settings are chosen, as tables call them."""
 _METHODS = ("algorithm.phi",)  # fields that make another method of an algorithm
@@ -114,7 +118,7 @@ def shown_curves(
     """Returns rows of the curves on some data that are drawn, and the metric.
 
     Of the settings of an algorithm's own fields only the one that is best on validation
-    data in the last round is kept, the first if there are no such data.
+    data in the last round is kept; all of them if too few clients validate.
     """
     curves, metric = _best_curves(result)
     curves = curves[curves["data"] == data]
@@ -126,6 +130,8 @@ def best_settings(
 ) -> pd.DataFrame:
     """Returns the best setting of every method on validation data in the last round.
 
+    All settings if too few clients validate; see `choice`.
+
     Args:
       result: with several settings of an algorithm's own fields.
       model: whose values choose, for all methods; None for each one's personal model,
@@ -134,8 +140,7 @@ def best_settings(
       metric: by which is chosen; None for what `metrics.headline` says.
 
     Returns:
-      Values of `settings`, one row per method and environment. The first setting where
-      nothing was validated.
+      Values of `settings`, one row per method and environment.
 
     Raises:
       InputError: for a hybrid, or a model or metric that the result does not have.
@@ -155,7 +160,7 @@ def _best_curves(
     if metric is not None:
         checks.known(metric, set(table["metric"]), "metric")
     curves, metric = reported(result, table, metric)
-    if not tuned(result):
+    if not tuned(result) or not choice(result).is_made:
         return curves, metric
     kept = []
     for candidates in groups(curves, _compared(result)):
@@ -163,6 +168,41 @@ def _best_curves(
         score = functools.partial(_score, metric=metric, model=judges)
         kept.append(max(groups(candidates, tuned(result)), key=score))
     return pd.concat(kept), metric
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """Grounds on which settings are chosen.
+
+    Attributes:
+      is_made: whether half of the honest clients or more validate, in every training,
+        or there is nothing to choose.
+      sentence: what a reader has to know of it, or empty.
+    """
+
+    is_made: bool
+    sentence: str
+
+
+def choice(result: results.Result) -> Choice:
+    """Judges the validation data of the training that has fewest of them."""
+    if not tuned(result):
+        return Choice(is_made=True, sentence="")
+    found = []  # share of clients that validate, clients, examples
+    for group in result.groups:
+        if group.num_validation is not None:
+            honest = np.where(group.malicious, 0, group.num_validation)
+            clients = (honest > 0).sum(axis=1)
+            total = (~group.malicious).sum(axis=1)
+            found += zip(
+                clients / total, clients, total, honest.sum(axis=1), strict=True
+            )
+    share, clients, total, examples = min(found, default=(1, 0, 0, _FEW))
+    if share < 0.5:
+        sentence = f"only {clients} of {total} clients have validation examples."
+        return Choice(is_made=False, sentence=f"No setting was chosen: {sentence}")
+    few = f"Settings were chosen with only {examples} validation examples."
+    return Choice(is_made=True, sentence=few if examples < _FEW else "")
 
 
 def _score(setting: pd.DataFrame, metric: str, model: str) -> float:

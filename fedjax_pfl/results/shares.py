@@ -43,7 +43,10 @@ def of_clients(result: results.Result) -> pd.DataFrame:
     clients = clients.assign(row=_numbers(clients, methods))
     who = [*selection.environments(result), "seed", "client"]
     clients = clients.assign(who=_numbers(clients, who))
-    best = selection.best_settings(result.contenders())
+    contenders = result.contenders()
+    if not selection.choice(contenders).is_made:
+        return empty
+    best = selection.best_settings(contenders)
     parts = [empty]
     for algorithm, model in REFERENCES:
         is_one = (clients["algorithm"] == algorithm) & (clients["model"] == model)

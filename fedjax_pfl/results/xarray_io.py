@@ -26,6 +26,7 @@ _ARRAYS = {
     "malicious": ("point", "client"),
     "num_train": ("point", "client"),
     "num_test": ("point", "client"),
+    "num_validation": ("point", "client"),
     "moved": ("point", "client"),
     "evaluated": ("point", "round", "data", "client"),
     "leak": ("point",),
@@ -47,6 +48,7 @@ _OPTIONAL = {
     "label_counts",
     "moved",
     "num_test",
+    "num_validation",
     "own_cluster",
 }
 """Arrays that some histories do not have."""
@@ -57,6 +59,7 @@ _DESCRIPTIONS = {
     "malicious": ("whether an attack replaces the client's messages", "1"),
     "num_train": ("training examples of the client", "examples"),
     "num_test": ("test examples of the client", "examples"),
+    "num_validation": ("validation examples of the client", "examples"),
     "moved": ("examples that the client got beyond its draw", "examples"),
     "label_counts": ("training examples of the client by class", "examples"),
     "collaboration": ("weight of a sender's message for a client", "1"),

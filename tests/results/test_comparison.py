@@ -242,3 +242,38 @@ def test_merged_results_have_all_groups():
     for wrong in ([], [one, low]):
         with pytest.raises(checks.InputError, match="Expected one Result or more"):
             results.Result.merge(wrong)
+
+
+def _tuned(num_validation, num_clients=20):
+    points = [
+        {"algorithm.lam": lam, "seed": seed} for lam in (0.1, 1.0) for seed in (0, 1)
+    ]
+    record = histories.make_history(points=points, num_clients=num_clients)
+    counts = np.zeros((len(points), num_clients), int)
+    counts[:, : len(num_validation)] = num_validation
+    is_missing = (counts == 0)[:, None, None, None] & (np.arange(2) == 1)[:, None]
+    values = {n: np.where(is_missing, np.nan, v) for n, v in record.metrics.items()}
+    record = dataclasses.replace(record, num_validation=counts, metrics=values)
+    return histories.make_result(record)
+
+
+def test_a_setting_is_not_chosen_where_few_clients_validate():
+    compared = comparison.rank(_tuned([5] * 9))
+    (environment,) = compared.environments
+    sentence = "No setting was chosen: only 9 of 20 clients have validation examples."
+    assert environment.conclusion == sentence and not compared.is_paired
+    assert {row.setting for row in environment.rows} == {
+        "Flame (lam = 0.1)",
+        "Flame (lam = 1)",
+    }
+    assert sentence in str(_tuned([5] * 9))
+
+
+def test_a_choice_by_few_validation_examples_is_said():
+    compared = comparison.rank(_tuned([1] * 20))
+    (environment,) = compared.environments
+    assert len({row.setting for row in environment.rows}) == 1
+    few = "Settings were chosen with only 20 validation examples."
+    assert environment.conclusion.endswith(few)
+    (environment,) = comparison.rank(_tuned([5] * 20)).environments
+    assert "validation examples" not in environment.conclusion

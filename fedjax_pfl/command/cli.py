@@ -209,7 +209,8 @@ def answer(work: Callable[[], None]) -> None:
         from fedjax_pfl.core import checks
 
         try:
-            work()
+            with checks.as_command():
+                work()
         except checks.InputError as error:
             _stop(str(error), 2)
         except errors.StoppedError as error:

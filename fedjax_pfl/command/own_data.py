@@ -5,12 +5,13 @@ from typing import Any
 
 import fedjax_pfl as fp
 from fedjax_pfl.command import arguments
-from fedjax_pfl.command.presets.experiment import Experiment
+from fedjax_pfl.command.presets.experiment import Experiment, apply_settings
 from fedjax_pfl.core import checks
 from fedjax_pfl.data.sources import user
 
 __all__ = ["with_data"]
 
+_OF_DATA = "federation.dataset."
 _OF_TEXT = ("text", "tokenizer")
 
 
@@ -19,11 +20,12 @@ def with_data(experiment: Experiment, options: arguments.DataOptions) -> Experim
 
     Natural clients are the clients where there are any. Targets that are not classes
     get a linear model and, without natural clients, an i.i.d. partition; texts get an
-    encoder. Settings can still change all of this. Prices take the place of a market.
+    encoder. The data are read as settings of `federation.dataset` say; other settings
+    can still change all of this. Prices take the place of a market.
 
     Args:
       experiment: any experiment.
-      options: location and columns; without a location nothing is changed.
+      options: location, columns and settings; without a location nothing is changed.
 
     Returns:
       The changed experiment.
@@ -33,7 +35,6 @@ def with_data(experiment: Experiment, options: arguments.DataOptions) -> Experim
     """
     if options.data is None:
         return experiment
-    changes: dict[str, Any]
     if isinstance(experiment.grids[0].spec, fp.portfolio.PortfolioSpec):
         for option in ("label", "client", *_OF_TEXT):
             if (value := getattr(options, option)) is not None:
@@ -44,8 +45,12 @@ def with_data(experiment: Experiment, options: arguments.DataOptions) -> Experim
         return _changed(experiment, experiment.name, changes)
     place = (options.data, options.label, options.client, options.data_dir)
     source = _with_text(user.source_for(*place), options)
+    experiment = _changed(experiment, source.name, {"federation.dataset": source})
+    own = [text for text in options.settings if text.startswith(_OF_DATA)]
+    experiment = apply_settings(experiment, own)
+    source = experiment.grids[0].spec.dataset
     dataset = source.load(data_dir=options.data_dir, seed=0, num_clients=None)
-    changes = {"federation.dataset": source}
+    changes: dict[str, Any] = {}
     if dataset.client is not None:
         changes |= {
             "federation.partition": fp.ByClient(),

@@ -4,9 +4,12 @@ They look at concrete values and let tracers pass: inside compiled code nothing 
 Names are checked without JAX, so that commands answer wrong ones at once.
 """
 
+import contextlib
+import contextvars
 import difflib
+import json
 import numbers
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,7 @@ __all__ = [
     "MAX_SEED",
     "InputError",
     "alternatives",
+    "as_command",
     "boolean",
     "is_text",
     "known",
@@ -22,6 +26,7 @@ __all__ = [
     "number",
     "one_line",
     "positive_int",
+    "setting",
     "suggestion",
     "text",
     "whole",
@@ -50,6 +55,40 @@ def one_line(text: str) -> str:
       "There is no 'a\\nb'."
     """
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+_is_command = contextvars.ContextVar("is_command", default=False)
+
+
+@contextlib.contextmanager
+def as_command() -> Iterator[None]:
+    """Makes messages name settings as options of a command inside the context."""
+    token = _is_command.set(True)
+    try:
+        yield
+    finally:
+        _is_command.reset(token)
+
+
+def setting(name: str, value: Any) -> str:
+    r"""Returns how a user sets a field: in Python, or as an option of a command.
+
+    Args:
+      name: dotted name of the field in a command.
+      value: text, number or tuple of these.
+
+    Example:
+      >>> setting("federation.dataset.drop", ("when",))
+      "drop=('when',)"
+      >>> with as_command():
+      ...     setting("federation.dataset.drop", ("when",))
+      '--set \'federation.dataset.drop=["when"]\''
+    """
+    if not _is_command.get():
+        return f"{name.rpartition('.')[2]}={value!r}"
+    text = value if isinstance(value, str) else json.dumps(value)
+    shown = f"{name}={text}"
+    return f"--set '{shown}'" if text != value else f"--set {shown}"
 
 
 def _wrong_type(value: Any) -> bool:

@@ -11,7 +11,7 @@ import typer.testing
 import fedjax_pfl as fp
 from experiments import run, sweep
 from fedjax_pfl.command import arguments, job, own_data, presets
-from fedjax_pfl.core import struct
+from fedjax_pfl.core import checks, struct
 from fedjax_pfl.data.readers import tokens
 
 RUNNER = typer.testing.CliRunner()
@@ -97,6 +97,26 @@ def test_texts_get_an_encoder(table, monkeypatch):
     assert federation.train.x.tolist()[:2] == [[3, 0], [11, 0]]
     model = grid.model.for_federation(federation)
     assert isinstance(model, fp.models.TextEncoder) and model.vocabulary == 12
+
+
+def test_settings_of_own_data_act_before_the_model_is_chosen(tmp_path):
+    """`run`, `sweep`, `plan` and `data show` share what makes the experiment."""
+    rows = [f"u{k % 4},{k / 7:.3f},day {k},{20 + k % 50}" for k in range(120)]
+    (tmp_path / "ages.csv").write_text("\n".join(["user,a,when,age", *rows]))
+    columns = {"data": "ages.csv", "label": "age", "client": "user"}
+    start = presets.get("own_data").single()
+    settings = ['federation.dataset.drop=["when"]']
+    with pytest.raises(checks.InputError, match="120 texts"):
+        own_data.with_data(start, arguments.DataOptions(**columns))
+    classes = own_data.with_data(start, arguments.DataOptions(**columns, set_=settings))
+    settings += ["federation.dataset.task=regression"]
+    numbers = own_data.with_data(start, arguments.DataOptions(**columns, set_=settings))
+    (first,), (second,) = classes.grids, numbers.grids
+    assert first.model == start.grids[0].model and first.spec.build().num_classes == 50
+    assert isinstance(second.model, fp.models.LinearRegression)
+    assert second.spec.build().num_classes is None
+    hint = "--set 'federation.dataset.drop=[\"when\"]'"
+    refuse(hint, "--data", "ages.csv", "--label", "age", "--client", "user")
 
 
 def test_rows_without_clients_are_distributed(table):

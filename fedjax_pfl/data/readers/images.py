@@ -60,7 +60,8 @@ def list_images(
         if layout == "client" and {top.casefold() for top in tops} <= _PARTS:
             raise checks.InputError(
                 f"The folders {', '.join(sorted(tops))} of '{root}' look like parts of"
-                " one data set: give the path of one, or pass layout='client'."
+                " one data set: give the path of one, or pass"
+                f" {checks.setting('federation.dataset.layout', 'client')}."
             )
     for names in images:
         if _DEPTHS.get(len(names)) != layout:

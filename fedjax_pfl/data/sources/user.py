@@ -353,13 +353,17 @@ class Csv(_UserSource):
         )
 
 
+def _setting(field: str, value: Any) -> str:
+    """Returns how a field of the user's own data is set."""
+    return checks.setting(f"federation.dataset.{field}", value)
+
+
 def _feature(table: tables.Table, name: str, options: Csv) -> np.ndarray:
     """Returns `float32[S, 1]` for numbers or `float32[S, categories]` for text."""
     if name in options.categories:
         return _one_hot(table, name)
-    numbers = table.numbers(
-        name, f"list the column in categories={(name,)} or drop={(name,)}"
-    )
+    categories, drop = (_setting(field, (name,)) for field in ("categories", "drop"))
+    numbers = table.numbers(name, f"list the column in {categories} or {drop}")
     if numbers is None:
         texts = [text.casefold() for text in table.texts(name)]
         if not set(texts) <= {"true", "false"}:
@@ -375,8 +379,9 @@ def _one_hot(table: tables.Table, name: str) -> np.ndarray:
     if len(categories) > _MAX_CATEGORIES:
         raise checks.InputError(
             f"Column {name!r} of '{table.path}' holds {len(categories)} texts,"
-            f" expected at most {_MAX_CATEGORIES}; leave it out with drop={(name,)}, or"
-            f" give it a tokenizer with text={name!r}."
+            f" expected at most {_MAX_CATEGORIES}; leave it out with"
+            f" {_setting('drop', (name,))}, or give it a tokenizer with"
+            f" {_setting('text', name)}."
         )
     codes, _ = user_arrays.numbered(texts, categories)
     return np.eye(len(categories), dtype=np.float32)[codes]
@@ -404,7 +409,8 @@ def _targets(
     if options.task == "classification":
         numbers = tables.parse_numbers(texts)
     else:
-        numbers = table.numbers(options.label, "pass task='classification'")
+        classification = _setting("task", "classification")
+        numbers = table.numbers(options.label, f"pass {classification}")
         if numbers is None and options.task == "regression":
             raise checks.InputError(
                 f"Expected numbers as the label of '{table.path}', got {texts[0]!r}."
@@ -418,7 +424,7 @@ def _targets(
         if abs(numbers[row]) >= _TOO_LARGE:
             raise checks.InputError(
                 f"The label of '{table.path}' holds {texts[row]}, too large to be"
-                " exact; write text, or pass task='regression'."
+                f" exact; write text, or pass {_setting('task', 'regression')}."
             )
         texts = [int(n) if n.is_integer() else n for n in numbers.tolist()]
     return user_arrays.encode_classes(

@@ -44,7 +44,9 @@ def _sgd(batch_size: int = _BATCH, epochs: int = 5) -> fp.SGD:
 
 def fedpg(**fields: Any) -> fp.FedPG:
     """Returns FedPG as the tables have it: local epochs give the gradients."""
-    return fp.FedPG(**({"local": _sgd(), "gradient": "epochs"} | fields))
+    exact = fp.SGD(learning_rate=_RATE, decay=_DECAY)
+    solver = exact if fields.get("gradient") == "exact" else _sgd()
+    return fp.FedPG(**({"local": solver, "gradient": "epochs"} | fields))
 
 
 def _baselines() -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import jax
 
@@ -201,6 +201,14 @@ class SingleExchange:
 
         Called before anything is traced, so that fields are concrete.
         """
+
+    @classmethod
+    def with_solver(cls, solver: Any) -> Self:
+        """Returns the method with the local solver that others have, for comparisons.
+
+        Methods that do not use all of it take what they do use.
+        """
+        return cls(local=solver)  # pyright: ignore[reportCallIssue]
 
     @property
     def is_usual(self) -> bool:

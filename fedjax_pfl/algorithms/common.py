@@ -1,7 +1,6 @@
 """Formulas and checks that several methods use."""
 
-import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -17,7 +16,6 @@ __all__ = [
     "OFFICIAL",
     "check_classes",
     "check_plain_sgd",
-    "check_unused",
     "class_counts",
     "dual_update",
     "first_residual",
@@ -73,24 +71,6 @@ def check_plain_sgd(algorithm: str, solver: Any) -> None:
             f"Expected {algorithm}'s local solver to be SGD without momentum, whose "
             f"plain steps its rule is made of, got {name}."
         )
-
-
-def check_unused(algorithm: str, solver: Any, names: Sequence[str], why: str) -> None:
-    """Refuses static fields of a local solver that are set though they do nothing.
-
-    Args:
-      algorithm: name of the method.
-      solver: its local solver.
-      names: the fields.
-      why: `gradient='exact'` or another setting that does not use these fields.
-    """
-    for field in dataclasses.fields(solver):
-        value = getattr(solver, field.name)
-        if field.name in names and value != field.default:
-            raise checks.InputError(
-                f"Expected {algorithm}'s local solver without {field.name} with {why},"
-                f" which does not use it, got {value!r}."
-            )
 
 
 def check_classes(algorithm: str, model: core.Model) -> None:

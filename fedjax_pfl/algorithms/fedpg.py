@@ -47,7 +47,7 @@ vanish where d does: the decay, or the search, is what makes FedPG settle.
 
 import dataclasses
 import warnings
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import jax
 import jax.numpy as jnp
@@ -69,6 +69,19 @@ from fedjax_pfl.core import (
 __all__ = ["FedPG"]
 
 _OF_EPOCHS = ("epochs", "num_steps", "batch_size", "order", "remainder")
+
+
+def _check_exact(solver: local.SGD) -> None:
+    """Refuses fields of a solver that steps along exact gradients do not use."""
+    for field in dataclasses.fields(solver):
+        value = getattr(solver, field.name)
+        if field.name in _OF_EPOCHS and value != field.default:
+            raise checks.InputError(
+                f"Expected FedPG's local solver without {field.name} for exact"
+                f" gradients, got {value!r}; gradient='epochs' uses it."
+            )
+    name = "weight_decay of FedPG's local solver for exact gradients"
+    checks.number(name, solver.weight_decay, at_least=0, at_most=0)
 
 
 @struct.pytree_dataclass
@@ -134,10 +147,16 @@ class FedPG(base.SingleExchange):
     def __post_init__(self):
         common.check_plain_sgd("FedPG", self.local)
         if self.gradient == "exact":
-            why = "gradient='exact'"
-            common.check_unused("FedPG", self.local, _OF_EPOCHS, why)
-            decay = f"weight_decay of FedPG's local solver with {why}"
-            checks.number(decay, self.local.weight_decay, at_least=0, at_most=0)
+            _check_exact(self.local)
+
+    @classmethod
+    def with_solver(cls, solver: Any) -> Self:
+        """Takes the step sizes, for exact gradients."""
+        if isinstance(solver, local.SGD):
+            names = ("learning_rate", "decay", "per_round")
+            rates = {name: getattr(solver, name) for name in names}
+            solver = local.SGD(**rates, momentum=solver.momentum)
+        return cls(local=solver)
 
     def check_cohort(self, size: int) -> None:
         """Warns of cohorts without anybody to descend together with; before tracing.

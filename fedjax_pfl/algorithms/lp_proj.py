@@ -55,7 +55,7 @@ Lp-Proj, so that its w never changes.
 
 import dataclasses
 import functools
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import jax
 import jax.numpy as jnp
@@ -201,6 +201,11 @@ class LpProj(base.SingleExchange):
                 " of learning_rate, inner_learning_rate and batch_size, got"
                 f" local={self.local!r}."
             )
+
+    @classmethod
+    def with_solver(cls, solver: Any) -> Self:
+        """Takes nothing: the original form has steps of its own."""
+        return cls()
 
     @property
     def aggregate_over(self) -> str:

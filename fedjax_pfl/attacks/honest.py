@@ -23,7 +23,6 @@ __all__ = [
     "direction",
     "look",
     "origin",
-    "rescale",
     "square_norms",
 ]
 
@@ -75,7 +74,7 @@ class Honest:
         Args:
           sample: whether sums of squares are divided by one less than the rows.
         """
-        rows, scale = rescale(self.rows)
+        rows, scale = client_rows.rescale(self.rows)
         divisor = jnp.maximum(self.count - 1, 1) if sample else self.count
         return jax.tree.map(
             lambda x: scale * jnp.sqrt(jnp.square(x).sum(axis=0) / divisor), rows
@@ -118,14 +117,6 @@ def origin(about: str, message: Any, reference: Any) -> Any:
     return reference if about == "reference" else optax.tree.zeros_like(message)
 
 
-def rescale(tree: Any) -> tuple[Any, jax.Array]:
-    """Divides a tree by a power of two, to magnitudes below 2; returns both."""
-    largest = client_rows.magnitude(tree)
-    scale = jnp.ldexp(jnp.ones_like(largest), jnp.frexp(largest)[1] - 1)
-    scale = jnp.maximum(scale, jnp.finfo(largest.dtype).tiny)
-    return jax.tree.map(lambda leaf: leaf / scale, tree), scale
-
-
 def square_norms(rows: Any) -> jax.Array:
     """Returns squared norms `[K]` of the rows of a tree `[K, *P]`."""
 
@@ -153,6 +144,6 @@ def direction(kind: Direction, honest: Honest, start: Any) -> Any:
         along = honest.mean_less(start)
     if kind == "sign":
         along = jax.tree.map(jnp.sign, along)
-    along, _ = rescale(along)
+    along, _ = client_rows.rescale(along)
     norm = jnp.sqrt(square_norms(jax.tree.map(lambda leaf: leaf[None], along))[0])
     return jax.tree.map(lambda leaf: -leaf / jnp.where(norm > 0, norm, 1), along)

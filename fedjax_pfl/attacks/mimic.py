@@ -57,7 +57,7 @@ class Mimic(base.Colluding):
             rank = jnp.minimum(self.victim, seen.known.sum() - 1)
             return jnp.argmax(seen.known & (jnp.cumsum(seen.known) - 1 == rank))
         # Projections are the eigenvector of the rows' Gram matrix, up to a factor.
-        products = client_rows.gram(honest.rescale(seen.rows)[0])
+        products = client_rows.gram(client_rows.rescale(seen.rows)[0])
         size = jnp.abs(factorizations.eigh(products)[1][:, -1])
         size = jnp.where(seen.known, size, -1)
         near = 1 - jnp.sqrt(jnp.finfo(size.dtype).eps)

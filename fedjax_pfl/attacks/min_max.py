@@ -47,7 +47,7 @@ class MinMax(base.Outermost):
 
     def longest(self, seen: honest.Honest, away: Any) -> jax.Array:
         """Computes gamma from inner products of the rows `h_i - mu = -d_i`."""
-        rows, scale = honest.rescale(seen.rows)
+        rows, scale = client_rows.rescale(seen.rows)
         products = client_rows.gram(rows)
         squares = jnp.diag(products)
         pairs = seen.known[:, None] & seen.known[None]

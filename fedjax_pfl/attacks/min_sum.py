@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_pfl.attacks import base, honest
-from fedjax_pfl.core import struct
+from fedjax_pfl.core import client_rows, struct
 
 __all__ = ["MinSum"]
 
@@ -42,5 +42,5 @@ class MinSum(base.Outermost):
 
     def longest(self, seen: honest.Honest, away: Any) -> jax.Array:
         """Returns the largest distance of an honest message from the mean."""
-        rows, scale = honest.rescale(seen.rows)
+        rows, scale = client_rows.rescale(seen.rows)
         return scale * jnp.sqrt(honest.square_norms(rows).max())

@@ -14,18 +14,22 @@ from fedjax_pfl.core import sharding
 
 __all__ = [
     "broadcast",
+    "clip",
     "dot",
     "finite_rows",
     "gram",
     "is_finite",
     "magnitude",
     "mix",
+    "norm",
     "num_bytes",
     "pairs",
+    "powers_of_two",
     "products",
     "put",
     "ravel_about",
     "ravel_rows",
+    "rescale",
     "select_rows",
     "size",
     "square_sums",
@@ -137,8 +141,65 @@ def magnitude(tree: Any) -> jax.Array:
     largest = [jnp.abs(leaf).max(initial=0) for leaf in leaves]
     # Maxima over many values leave out NaN on a CPU (docs/platforms.md).
     finite = is_finite(leaves)
-    most = functools.reduce(jnp.maximum, largest)
+    most = functools.reduce(jnp.maximum, largest, 0.0)
     return jnp.where(finite | jnp.isinf(most), most, jnp.nan)
+
+
+def powers_of_two(values: jax.Array) -> jax.Array:
+    """Rounds values down to powers of two whose inverses are normal numbers.
+
+    XLA divides by multiplying with inverses, and flushes subnormal ones to zero.
+    """
+    powers = jnp.ldexp(jnp.ones_like(values), jnp.frexp(values)[1] - 1)
+    tiny = float(jnp.finfo(powers.dtype).tiny)
+    return jnp.clip(powers, tiny, 1 / tiny)
+
+
+def rescale(tree: Any) -> tuple[Any, jax.Array]:
+    """Divides a tree by a power of two, to magnitudes below 4; returns both."""
+    scale = powers_of_two(magnitude(tree))
+    return jax.tree.map(lambda leaf: leaf / scale, tree), scale
+
+
+def norm(tree: Any) -> tuple[jax.Array, jax.Array]:
+    """Computes the Euclidean norm of a tree of any size.
+
+    Args:
+      tree: pytree of arrays of one dtype.
+
+    Returns:
+      The norm `[]` in a unit, and the unit `[]`, a power of two: their product may
+      overflow. The derivative at 0 is 0. Without a finite value the norm is not finite.
+    """
+    scaled, unit = rescale(tree)
+    square = sum(
+        (jnp.square(leaf).sum() for leaf in jax.tree.leaves(scaled)),
+        jnp.zeros_like(unit),
+    )
+    some = square != 0
+    return jnp.where(some, jnp.sqrt(jnp.where(some, square, 1)), 0), unit
+
+
+def clip(tree: Any, bound: Any) -> Any:
+    """Shortens a tree to a norm.
+
+    Args:
+      tree: pytree of arrays of one dtype.
+      bound: `[]` > 0.
+
+    Returns:
+      A tree whose norm is at most the bound, to rounding; a shorter one as it is. NaN
+      stays, and an infinite value becomes NaN.
+    """
+    length, unit = norm(tree)
+    is_long = length > bound / unit
+    scale = bound / jnp.where(is_long, length, 1)
+
+    def shortened(leaf: jax.Array) -> jax.Array:
+        short = leaf / unit * scale.astype(leaf.dtype)
+        return jnp.where(is_long, short, leaf)
+
+    return jax.tree.map(shortened, tree)
 
 
 def weighted_sum(tree: Any, weights: jax.Array) -> Any:

@@ -221,6 +221,9 @@ def _mask_rows(real: jax.Array, values: jax.Array) -> jax.Array:
 class Federation:
     """Training, validation and test examples of all clients, on the device.
 
+    Each part has its pool, which is the same arrays for all three where one data set
+    was split. Parts with pools of their own share no examples; theirs have one shape.
+
     Attributes:
       train: examples that clients train on.
       validation: examples that choose (hybrid model, best round).

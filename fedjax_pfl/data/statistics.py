@@ -31,10 +31,11 @@ class PartitionStatistics:
       num_test: `int[N]`.
       label_counts: `int[N, C]` training examples by true class, or None where targets
         are not classes.
-      pool_size: S.
+      pool_size: S; of parts with pools of their own, of all of these together.
       used: examples of the pool that some client has.
       leak: share of all test examples, summed over clients, whose row of the pool is
-        among another client's training examples; 0 if there are none.
+        among another client's training examples; 0 if there are none, or if test
+        examples have a pool of their own.
       validation_leak: the same of validation examples.
       poisoned: `int[N]` training labels that are not the true ones.
       noise_scale: `[N]` standard deviation of the noise on scaled inputs; 0 for none.
@@ -204,13 +205,17 @@ def describe(federation: core.Federation) -> PartitionStatistics:
     """Measures a federation; takes milliseconds, no input is read.
 
     Args:
-      federation: whose three parts share one pool.
+      federation: whose three parts share one pool, or have others. Examples of pools
+        that are not the same array are different ones.
 
     Returns:
       The statistics, host arrays.
     """
     parts = (federation.train, federation.validation, federation.test)
-    train, validation, test = pairs = [_pairs(part) for part in parts]
+    sizes = {id(part.x): part.x.shape[0] for part in parts}
+    ends = np.cumsum([0, *sizes.values()]).tolist()
+    firsts = dict(zip(sizes, ends, strict=False))  # that of the training pool is 0
+    train, validation, test = pairs = [_pairs(p, firsts[id(p.x)]) for p in parts]
     (client, row), num_clients = train, federation.num_clients
     num_examples = [np.asarray(part.num_examples, np.int64) for part in parts]
     y = np.asarray(federation.train.y)
@@ -230,10 +235,10 @@ def describe(federation: core.Federation) -> PartitionStatistics:
         num_validation=num_examples[1],
         num_test=num_examples[2],
         label_counts=label_counts,
-        pool_size=len(y),
+        pool_size=ends[-1],
         used=len(np.unique(np.concatenate([rows for _, rows in pairs]))),
-        leak=_leak(train, test, len(y)),
-        validation_leak=_leak(train, validation, len(y)),
+        leak=_leak(train, test, ends[-1]),
+        validation_leak=_leak(train, validation, ends[-1]),
         poisoned=poisoned,
         noise_scale=np.zeros(num_clients) if scale is None else np.asarray(scale),
         malicious=np.asarray(federation.malicious),
@@ -244,10 +249,14 @@ def describe(federation: core.Federation) -> PartitionStatistics:
     )
 
 
-def _pairs(data: core.ClientData) -> tuple[np.ndarray, np.ndarray]:
-    """Returns client and row of the pool `int64` of every example, without padding."""
+def _pairs(data: core.ClientData, first: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns client and number `int64` of every example, without padding.
+
+    Numbers are rows of its pool, from the first of the pool on.
+    """
     is_real = _is_real(data)
-    return np.nonzero(is_real)[0], np.asarray(data.index)[is_real].astype(np.int64)
+    row = np.asarray(data.index)[is_real].astype(np.int64)
+    return np.nonzero(is_real)[0], first + row
 
 
 def _is_real(data: core.ClientData) -> np.ndarray:

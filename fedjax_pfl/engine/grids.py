@@ -147,7 +147,10 @@ def groups_of(
     grouped: dict[Any, list[_Point]] = {}
     for point in points:
         federation, _ = federations.get(point.spec)
-        shapes = jax.tree.map(lambda leaf: leaf.shape, federation.train.pool())
+        pools = [
+            p.pool() for p in (federation.train, federation.validation, federation.test)
+        ]
+        shapes = jax.tree.map(lambda leaf: leaf.shape, pools)
         signature = (
             jax.tree.structure(point.process),
             point.model,

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -392,6 +393,7 @@ def _check(group: Group, options: Options) -> None:
         if rule is not None and rule.data == "validation":
             _check_validation(federation)
         _check_examples(federation)
+        _check_pools(federation)
     first = group.federations[0]
     size = group.processes[0].participation.cohort_size(first.num_clients)
     for process in group.processes:
@@ -419,6 +421,24 @@ def _check_examples(federation: core.Federation) -> None:
             f" {federation.num_clients} have none, the first of them client"
             f" {empty[0]}."
         )
+
+
+def _check_pools(federation: core.Federation) -> None:
+    """Refuses parts with pools of their own whose examples are of another form."""
+
+    def form(leaf: Any) -> tuple[Any, ...]:
+        is_whole = jnp.issubdtype(leaf.dtype, jnp.integer) and leaf.dtype != jnp.uint8
+        return leaf.shape[1:], is_whole  # images are scaled, tokens are not
+
+    for name, field in itertools.product(("validation", "test"), ("x", "y")):
+        wanted = getattr(federation.train, field)
+        given = getattr(getattr(federation, name), field)
+        if form(given) != form(wanted):
+            raise checks.InputError(
+                f"Expected {name}.{field} to hold {wanted.dtype}"
+                f"{[*wanted.shape[1:]]} per example, as train.{field} does, got"
+                f" {given.dtype}{[*given.shape[1:]]}."
+            )
 
 
 def _own_key(key: core.Key) -> core.Key:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_pfl import core
-from fedjax_pfl.core import checks, randomness, struct
+from fedjax_pfl.core import checks, client_rows, randomness, struct
 from fedjax_pfl.local import minibatch_scan, objectives, solvers
 
 __all__ = ["PrivateSGD"]
@@ -92,11 +92,8 @@ class PrivateSGD(solvers.MinibatchSolver):
                 own = jax.random.fold_in(key, number)
                 full = one(own, params, x, y, jnp.ones_like(weight), more)
                 part = optax.tree.sub(full, rest)
-                norm = optax.tree.norm(part)
-                scale = jnp.where(norm > self.norm, self.norm / norm, 1)
-                zero = optax.tree.zeros_like(part)
-                part = jax.tree.map(lambda g: g * scale.astype(g.dtype), part)
-                return optax.tree.where(weight > 0, part, zero)
+                part = client_rows.clip(part, self.norm)
+                return optax.tree.where(weight > 0, part, optax.tree.zeros_like(part))
 
             numbers = jnp.arange(weight.shape[0])
             parts = jax.vmap(clipped)(numbers, batch.x, batch.y, weight)

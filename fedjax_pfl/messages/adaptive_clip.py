@@ -5,10 +5,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from fedjax_pfl import core
-from fedjax_pfl.core import struct
+from fedjax_pfl.core import client_rows, struct
 from fedjax_pfl.messages.clip_norm import ClipNorm
 from fedjax_pfl.messages.encoding import Encoding
 
@@ -69,8 +68,8 @@ class AdaptiveClip:
 
     def within(self, message: Any) -> jax.Array:
         """Returns 1/2 for a message that has arrived within the clip, else -1/2."""
-        norm = optax.tree.norm(message)
-        return jnp.where(norm <= self.norm, 0.5, -0.5).astype(norm.dtype)
+        norm, unit = client_rows.norm(message)
+        return jnp.where(norm <= self.norm / unit, 0.5, -0.5).astype(norm.dtype)
 
     def next_norm(self, key: core.Key, within: jax.Array, count: Any) -> jax.Array:
         """Returns the clip of the next round.

@@ -3,10 +3,9 @@
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from fedjax_pfl import core
-from fedjax_pfl.core import struct
+from fedjax_pfl.core import client_rows, struct
 from fedjax_pfl.messages.encoding import Encoding
 
 __all__ = ["ClipNorm"]
@@ -49,21 +48,10 @@ class ClipNorm:
 
     def receive(self, key: core.Key | None, message: Any) -> Any:
         """Clips whatever has arrived."""
-        leaves, structure = jax.tree.flatten(message)
-        squares: list[Any] = [jnp.sum(x * x) for x in leaves]
-        bound = self.norm
-        if self.per_layer:
-            bound = bound / jnp.sqrt(float(len(leaves) or 1))
-        else:
-            squares = [sum(squares)] * len(leaves)
-
-        def clipped(x: jax.Array, square: jax.Array) -> jax.Array:
-            norm = jnp.sqrt(square)
-            scale = jnp.where(norm > bound, bound / norm, 1)
-            # A norm that is not finite leaves nothing, and NaN of what is none.
-            return x * scale.astype(x.dtype)
-
-        return structure.unflatten(map(clipped, leaves, squares))
+        if not self.per_layer:
+            return client_rows.clip(message, self.norm)
+        bound = self.norm / max(len(jax.tree.leaves(message)), 1) ** 0.5
+        return jax.tree.map(lambda x: client_rows.clip(x, bound), message)
 
     def encoding(self, before: Encoding) -> Encoding:
         """Returns the encoding: a clipped message takes no other room."""

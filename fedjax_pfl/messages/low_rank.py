@@ -57,13 +57,13 @@ class LowRank(base.Compression):
             sides = self._sides(x.shape)
             if sides is None:
                 return x
-            matrix = x.reshape(sides)
+            matrix, unit = client_rows.rescale(x.reshape(sides))
             start = jax.random.normal(key, (sides[1], self.rank), x.dtype)
             basis = _orthonormal(client_rows.dot(matrix, start))
             basis = client_rows.dot(matrix, client_rows.dot(matrix.T, basis))
             basis = _orthonormal(basis)
             factor = client_rows.dot(basis.T, matrix)
-            return client_rows.dot(basis, factor).reshape(x.shape)
+            return unit * client_rows.dot(basis, factor).reshape(x.shape)
 
         keys = jax.random.split(key, len(leaves))
         return structure.unflatten(map(projected, keys, leaves))
@@ -84,7 +84,7 @@ def _orthonormal(columns: jax.Array) -> jax.Array:
     basis: list[jax.Array] = []
     cut = 100 * jnp.finfo(columns.dtype).eps
     for number in range(columns.shape[1]):
-        column = columns[:, number]
+        column, _ = client_rows.rescale(columns[:, number])
         size = jnp.sqrt(client_rows.dot(column, column))
         for _ in range(2):
             for other in basis:

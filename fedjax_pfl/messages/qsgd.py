@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import core
-from fedjax_pfl.core import struct
+from fedjax_pfl.core import client_rows, struct
 from fedjax_pfl.messages import base
 from fedjax_pfl.messages.encoding import Encoding
 
@@ -45,10 +45,13 @@ class QSGD(base.Compression):
         leaves, structure = jax.tree.flatten(message)
 
         def rounded(key: core.Key, x: jax.Array) -> jax.Array:
-            norm = jnp.sqrt(jnp.sum(x * x))
-            level = self.levels * jnp.abs(x) / jnp.where(norm > 0, norm, 1)
-            draw = jax.random.uniform(key, x.shape, x.dtype)
-            return jnp.sign(x) * (norm / self.levels) * jnp.floor(level + draw)
+            norm, unit = client_rows.norm(x)
+            level = self.levels * jnp.abs(x / unit) / jnp.where(norm > 0, norm, 1)
+            level = jnp.minimum(level, self.levels)  # rounding may exceed it
+            low = jnp.floor(level)
+            # A sum of level and draw would round, and reach s + 1.
+            is_up = jax.random.uniform(key, x.shape, x.dtype) < level - low
+            return jnp.sign(x) * (norm / self.levels * (low + is_up)) * unit
 
         keys = jax.random.split(key, len(leaves))
         return structure.unflatten(map(rounded, keys, leaves))

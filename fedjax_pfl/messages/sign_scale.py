@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import core
-from fedjax_pfl.core import struct
+from fedjax_pfl.core import client_rows, struct
 from fedjax_pfl.messages import base
 from fedjax_pfl.messages.encoding import Encoding
 
@@ -40,7 +40,8 @@ class SignScale(base.Compression):
         """Returns signs times a size, array by array."""
 
         def signs(x: jax.Array) -> jax.Array:
-            size = jnp.abs(x).mean() if x.size else jnp.zeros((), x.dtype)
+            scaled, unit = client_rows.rescale(x)
+            size = unit * (jnp.abs(scaled).sum() / max(x.size, 1))
             return jnp.where(x < 0, -size, size)
 
         return jax.tree.map(signs, message)

@@ -142,8 +142,11 @@ def vocabulary_of(federation: core.Federation) -> int:
     Returns:
       V.
     """
-    table = _embeddings(federation)
-    return int(federation.train.x.max()) + 1 if table is None else table.shape[0]
+    if (table := _embeddings(federation)) is not None:
+        return table.shape[0]
+    parts = (federation.train, federation.validation, federation.test)
+    pools = {id(part.x): part.x for part in parts}
+    return 1 + max(int(x.max()) for x in pools.values())
 
 
 def _embeddings(federation: core.Federation) -> Any:

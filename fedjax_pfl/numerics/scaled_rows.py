@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedjax_pfl.core import columns, struct
-from fedjax_pfl.core.client_rows import dot, pairs, square_sums
+from fedjax_pfl.core.client_rows import dot, pairs, powers_of_two, square_sums
 
 __all__ = [
     "ScaledRows",
@@ -98,9 +98,7 @@ def distances(
     """
     most = jnp.where(valid, magnitudes(matrix), 0)
     most = jnp.maximum(most, columns.largest(jnp.abs(center).max()))
-    exponent = jnp.frexp(most)[1] - 1
-    unit = jnp.ldexp(jnp.ones_like(most), exponent)
-    unit = jnp.maximum(unit, jnp.finfo(matrix.dtype).tiny)
+    unit = powers_of_two(most)
     difference = matrix / unit[:, None] - center[None] / unit[:, None]
     norm = jnp.sqrt(columns.total(jnp.square(difference).sum(axis=1)))
     return unit, jnp.where(valid, norm, 0)
@@ -216,8 +214,7 @@ def measure(
     limits = jnp.finfo(matrix.dtype)
 
     def units(size: jax.Array) -> tuple[jax.Array, jax.Array]:
-        exponent = jnp.frexp(jnp.maximum(median(size, p), rho))[1] - 1
-        scale = jnp.maximum(jnp.ldexp(jnp.ones((), size.dtype), exponent), limits.tiny)
+        scale = powers_of_two(jnp.maximum(median(size, p), rho))
         return scale, jnp.maximum(scale, size / _HUGE)
 
     def of_block(start: Any, width: int) -> jax.Array:

@@ -47,6 +47,19 @@ def refuse(message, *arguments, app=sweep.app):
     assert sorted(os.listdir()) == before
 
 
+def test_named_methods_take_what_they_use_of_the_solver():
+    grids = settings("algorithm=fedavg,fedpg,lp_proj", preset="digits").grids
+    shared, fedpg, lp_proj = (grid.process.algorithm for grid in grids)
+    assert fedpg.gradient == "exact" and fedpg.local.epochs == 1 < shared.local.epochs
+    assert fedpg.local.learning_rate == shared.local.learning_rate
+    assert lp_proj == fp.LpProj()
+    epochs = ("algorithm.gradient=epochs", "algorithm.local.epochs=3")
+    (grid,) = settings("algorithm=fedpg", *epochs, preset="digits").grids
+    assert grid.process.algorithm.local.epochs == 3
+    with pytest.raises(checks.InputError, match="gradient='epochs' uses it"):
+        settings("algorithm=fedpg", epochs[1], preset="digits")
+
+
 @pytest.mark.parametrize(
     ("setting", "message"),
     [

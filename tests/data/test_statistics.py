@@ -33,10 +33,12 @@ def client_data(rows, y, **fields):
 
 def make(train, validation, test, y, num_classes=None, malicious=None, **fields):
     malicious = [False] * len(train) if malicious is None else malicious
+    own = client_data(train, y, **fields)
+    pool = {"x": own.x, "y": own.y}
     return core.Federation(
-        train=client_data(train, y, **fields),
-        validation=client_data(validation, y),
-        test=client_data(test, y),
+        train=own,
+        validation=dataclasses.replace(client_data(validation, y), **pool),
+        test=dataclasses.replace(client_data(test, y), **pool),
         malicious=jnp.asarray(malicious),
         num_classes=num_classes,
         name="own",
@@ -106,6 +108,23 @@ def test_leaks_against_brute_force(train, validation, test):
     wanted = [[sum(y[row] == k for row in own) for k in range(3)] for own in train]
     assert found.label_counts is not None and found.label_counts.tolist() == wanted
     found.table()
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(train=ROWS, validation=ROWS, test=ROWS, extra=st.integers(0, 5))
+def test_examples_of_other_pools_are_other_examples(train, validation, test, extra):
+    y, more = np.arange(20) % 3, np.zeros(20 + extra, int)
+    train, validation, test = (
+        [sorted(own) for own in rows] for rows in (train, validation, test)
+    )
+    shared = make(train, validation, test, y, num_classes=3)
+    federation = dataclasses.replace(shared, test=client_data(test, more))
+    found, before = statistics.describe(federation), statistics.describe(shared)
+    assert found.leak == 0 and found.validation_leak == before.validation_leak
+    assert found.pool_size == 40 + extra
+    first = set().union(*map(set, [*train, *validation]))
+    assert found.used == len(first) + len(set().union(*map(set, test)))
+    np.testing.assert_array_equal(found.label_counts, before.label_counts)
 
 
 def test_disjoint_clients_have_no_leak_and_equal_ones_no_skew():

@@ -65,6 +65,22 @@ def test_gradients_of_examples_are_clipped_and_other_terms_are_not():
     )
 
 
+@pytest.mark.parametrize("scale", [1e200, 1e-200])
+def test_gradients_of_every_scale_are_clipped(scale):
+    """Clients with one example, whose gradient's square is not a number of 64 bits."""
+    local = dataclasses.replace(solver(steps=1), norm=NORM * scale)
+    problem = problems.quadratics([[3.0, 4.0]] * 2)
+    data = problem.federation.train
+    data = dataclasses.replace(data, x=scale * np.asarray(data.x))
+    federation = dataclasses.replace(problem.federation, train=data)
+    problem = dataclasses.replace(problem, federation=federation)
+    states, _, _ = problems.run(process(fp.FedAvg(local=local)), problem, 1)
+    start, end = states.server["theta"] / scale
+    away = start - [3, 4]
+    moved = RATE * NORM * away / np.linalg.norm(away)
+    np.testing.assert_allclose(end, start - moved, rtol=1e-10)
+
+
 def test_noise_of_a_step_has_the_deviation_of_the_clip():
     problem, z = problems.waves(dim=300), 2.5
     quiet, loud = (

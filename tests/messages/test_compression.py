@@ -57,6 +57,41 @@ def test_rounding_to_levels_is_unbiased_with_the_variance_of_bernoullis():
         assert expected <= bound * (1 + 1e-12)
 
 
+def _scaled(x, scale):
+    """A tree in float32 at a scale whose square float32 does not hold."""
+    return jax.tree.map(lambda values: jnp.asarray(values * scale, jnp.float32), x)
+
+
+@pytest.mark.parametrize("scale", [1e25, 1e-25])
+def test_rounding_to_levels_is_unbiased_at_every_scale(scale):
+    x, s = tree(), 3
+    drawn = fitted(QSGD(levels=s), _scaled(x, scale))
+    for name, values in x.items():
+        error = np.asarray(drawn[name], np.float64).mean(axis=0) / scale - values
+        norm = np.sqrt((values**2).sum())
+        # A level deviates by 1/2 at most; 5 deviations, as above.
+        assert (np.abs(error) <= 5 * norm / s / 2 / np.sqrt(DRAWS)).all()
+
+
+@pytest.mark.parametrize("scale", [2.0**124, 2.0**-100])
+@pytest.mark.parametrize(
+    "transform", [QSGD(levels=3), SignScale(), LowRank(rank=2)], ids=str
+)
+def test_compressions_do_not_depend_on_the_scale(transform, scale):
+    x = _scaled({"w": tree()["w"], "v": np.zeros(3)}, 1)
+    expected, sent = transform.fit(KEY, x), transform.fit(KEY, _scaled(x, scale))
+    for name in x:
+        np.testing.assert_array_equal(sent[name], expected[name] * scale)
+
+
+@pytest.mark.parametrize("levels", [1, 7, 65_535])
+def test_levels_never_exceed_their_number(levels):
+    """A single number has the highest level; every draw keeps it."""
+    x = jnp.asarray(np.append(np.zeros(3), 1), jnp.float32)
+    sent = fitted(QSGD(levels=levels), x, 200_000)
+    np.testing.assert_array_equal(sent, np.tile(x, (200_000, 1)))
+
+
 def test_random_places_are_unbiased_or_contract():
     x = tree(1)
     flat = vector(x)

@@ -16,6 +16,7 @@ from fedjax_pfl.engine import privacy
 from fedjax_pfl.local import CyclicCohorts, PoissonCohort
 from fedjax_pfl.messages import (
     QSGD,
+    AdaptiveClip,
     ClipNorm,
     GaussianNoise,
     RandomK,
@@ -55,6 +56,24 @@ def test_messages_are_clipped_to_the_norm_and_others_left_alone(per_layer):
     assert np.isnan(clip.receive(None, jnp.array([np.nan, 1.0]))).any()
     far = clip.receive(None, jnp.array([1e30, 0.0], jnp.float32))
     assert float(jnp.linalg.norm(far)) <= 1.5
+
+
+@pytest.mark.parametrize("per_layer", [False, True])
+@pytest.mark.parametrize("scale", [1e25, 1e-25, 3e38])
+def test_messages_of_every_scale_are_clipped_to_the_norm(per_layer, scale):
+    """At scales whose squares, or at the last whose norm, float32 does not hold."""
+    x = np.float32(scale) * np.array([0.5, -1, 1, 0, 1], np.float32)
+    short, long = np.float32(scale), 10 * float(scale)
+    for bound in (short, np.float32(1e-30)):
+        clip = ClipNorm(norm=bound, per_layer=per_layer)
+        sent = np.asarray(clip.receive(None, {"a": x})["a"], np.float64)
+        expected = x.astype(np.float64) * (float(bound) / (np.sqrt(3.25) * scale))
+        np.testing.assert_allclose(sent, expected, rtol=1e-6)
+        assert float(AdaptiveClip(norm=bound).within(x)) == -0.5
+    if long < 3e38:
+        clip = ClipNorm(norm=np.float32(long), per_layer=per_layer)
+        np.testing.assert_array_equal(clip.receive(None, {"a": x})["a"], x)
+        assert float(AdaptiveClip(norm=np.float32(long)).within(x)) == 0.5
 
 
 VECTORS = private.vectors(6)

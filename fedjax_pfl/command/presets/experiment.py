@@ -423,8 +423,9 @@ def _set_algorithms(
                 for grid in experiment.grids
             )
             solver = next((s for s in solvers if s is not None), None)
-            shared = {"local": solver} if has_solver and solver is not None else {}
-            own = [first.replace("algorithm", kind(**shared))]
+            shares = has_solver and solver is not None
+            method = kind.with_solver(solver) if shares else kind()
+            own = [first.replace("algorithm", method)]
         grids += [grid for grid in own if grid not in grids]
     return dataclasses.replace(experiment, grids=tuple(grids))
 

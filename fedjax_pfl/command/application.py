@@ -1,9 +1,12 @@
 """The commands as one application, and each as one of its own."""
 
+from typing import Annotated
+
 import typer
 
 from fedjax_pfl import command
 from fedjax_pfl.command import (
+    arguments,
     cli,
     data_command,
     methods_command,
@@ -36,6 +39,23 @@ app = cli.application(
     no_args_is_help=True,
     help="Trains, compares and reports personalized federated learning.",
 )
+
+
+@app.callback()
+def _of_all(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=arguments.say_version,
+            is_eager=True,
+            help="Only say the version.",
+        ),
+    ] = False,
+) -> None:
+    """Takes the options that come before a command."""
+
+
 for _name, _main in _MAINS.items():
     _texts = {"help": command.COMMANDS[_name], "short_help": command.sentence(_name)}
     app.command(_name, **_texts)(_main)

@@ -97,7 +97,7 @@ def _is_whole(text: str) -> bool:
     return text.isdecimal() and len(text) <= _MAX_DIGITS
 
 
-def _say_version(wanted: bool) -> None:
+def say_version(wanted: bool) -> None:
     """Prints the version and ends the command."""
     if wanted:
         print(f"fedjax_pfl {fp.__version__}")
@@ -137,7 +137,7 @@ class DataOptions:
         "Only say the version.",
         False,
         is_stored=False,
-        callback=_say_version,
+        callback=say_version,
         is_eager=True,
     )
 

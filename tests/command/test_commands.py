@@ -13,9 +13,18 @@ import pytest
 import rich.console
 import typer.testing
 
+import fedjax_pfl as fp
 from experiments import run, sweep
+from fedjax_pfl.command import (
+    application,
+    batch,
+    invocation,
+    job,
+    logs,
+    run_folder,
+    show,
+)
 from fedjax_pfl.command import arguments as arguments_of
-from fedjax_pfl.command import batch, invocation, job, logs, run_folder, show
 from fedjax_pfl.command.presets import experiment
 from fedjax_pfl.core import checks
 
@@ -204,3 +213,9 @@ def test_messages_name_the_command_that_there_is(monkeypatch):
     assert invocation.of("report", folder) == "python -m experiments.report 'a b'"
     monkeypatch.delitem(sys.modules, "experiments")
     assert invocation.of("report", folder) == "fedjax-pfl report 'a b'"
+
+
+@pytest.mark.parametrize("words", [["--version"], ["sweep", "--version"]])
+def test_the_version_is_printed_alone(words):
+    done = RUNNER.invoke(application.app, words)
+    assert done.exit_code == 0 and done.stdout == f"fedjax_pfl {fp.__version__}\n"

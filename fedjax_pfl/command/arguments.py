@@ -114,6 +114,9 @@ class DataOptions:
     )
     label: str | None = option("Column of a csv file to be predicted.")
     client: str | None = option("Column of a csv file that names the client.")
+    split: str | None = option(
+        "Column of a csv file that names the part: train, validation or test."
+    )
     text: str | None = option("Column of a csv file whose texts are the inputs.")
     tokenizer: str | None = option(
         "What cuts these texts into tokens: a tokenizer.json, or minilm.",
@@ -145,10 +148,12 @@ class DataOptions:
         """Refuses options that do not go together."""
         if self.data is not None and self.dataset is not None:
             raise typer.BadParameter("give --dataset or --data, not both")
-        if self.data is None and (self.label is not None or self.client is not None):
-            raise typer.BadParameter("--label and --client need --data")
-        if self.data is None and (self.text is not None or self.tokenizer is not None):
-            raise typer.BadParameter("--text and --tokenizer need --data")
+        for names in (("label", "client", "split"), ("text", "tokenizer")):
+            given = any(getattr(self, name) is not None for name in names)
+            if self.data is None and given:
+                *others, last = (f"--{name}" for name in names)
+                words = f"{', '.join(others)} and {last}"
+                raise typer.BadParameter(f"{words} need --data")
 
     @property
     def settings(self) -> tuple[str, ...]:

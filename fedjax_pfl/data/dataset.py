@@ -77,6 +77,13 @@ def generator(seed: int, purpose: Purpose, *identity: int) -> np.random.Generato
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=spawn_key))
 
 
+TRAIN, VALIDATION, TEST = range(3)
+PARTS = dict.fromkeys(("train", "training"), TRAIN)
+PARTS |= dict.fromkeys(("validation", "valid", "val", "dev"), VALIDATION)
+PARTS |= dict.fromkeys(("test", "testing"), TEST)
+"""Parts of a given split, by the words that files have for them."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset:
     """All examples of a data set on the host; a user's own arrays enter here.
@@ -101,6 +108,9 @@ class Dataset:
       cluster: `int[]` known group of similar clients of every natural client id, or
         None.
       client_names: natural client `k` is called `client_names[k]`; or None.
+      part: `int8[S]` 0 for training, 1 for validation and 2 for test examples, or None
+        where a split is drawn; without 1, validation examples are drawn from those of
+        0.
       ordered: the examples of a client are in order of time; its split is then cut in
         this order, training first and test last, instead of at random.
       constants: pytree of arrays handed to the model with every batch, or None.
@@ -122,6 +132,7 @@ class Dataset:
     class_names: tuple[str, ...] | None = None
     client_names: tuple[str, ...] | None = None
     cluster: np.ndarray | None = None
+    part: np.ndarray | None = None
     ordered: bool = False
     constants: Any = None
     truth: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
@@ -156,6 +167,8 @@ class Dataset:
             set_field(self, field, self._per_input(field, x.shape[1:]))
         if self.client is not None:
             set_field(self, "client", self._owners())
+        if self.part is not None:
+            set_field(self, "part", self._parts())
         self._check_names()
 
     def _per_input(self, field: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -181,6 +194,26 @@ class Dataset:
                 f" of at least 0, got {np.array2string(client, threshold=9)}."
             )
         return client
+
+    def _parts(self) -> np.ndarray:
+        """Returns the parts of a given split, checked."""
+        part = np.array(self.part)
+        known = {TRAIN, VALIDATION, TEST}
+        if part.shape != (self.num_samples,) or not known >= set(part.tolist()):
+            raise checks.InputError(
+                f"Expected {self.name}.part to hold 0 (training), 1 (validation) or 2"
+                f" (test) for {self.num_samples} examples, got an array of shape"
+                f" {part.shape}."
+            )
+        for code, words in ((TRAIN, "training"), (TEST, "test")):
+            if code not in part:
+                raise checks.InputError(
+                    f"Expected the given split of {self.name} to have {words} examples,"
+                    " got none."
+                )
+        part = part.astype(np.int8)
+        part.flags.writeable = False
+        return part
 
     def _check_names(self) -> None:
         """Checks names of classes and clients, and that there are enough of them."""

@@ -15,7 +15,7 @@ from fedjax_pfl.data import dataset as datasets
 from fedjax_pfl.data import partition as partitions
 from fedjax_pfl.data.dataset import Dataset
 from fedjax_pfl.data.partition import Partition, Partitioner
-from fedjax_pfl.data.sources import user
+from fedjax_pfl.data.sources import user, user_arrays
 
 __all__ = ["Federation", "FederationSpec", "from_dataset", "load_federation"]
 
@@ -356,6 +356,7 @@ class Federation(core.Federation):
         num_classes: int | None = None,
         num_clients: int | None = None,
         partition: Partitioner | None = None,
+        test: Any = None,
         name: str = "arrays",
         **options: Any,
     ) -> "Federation":
@@ -371,6 +372,8 @@ class Federation(core.Federation):
           num_classes: C, or None to take it from labels.
           num_clients: N, where `partition` distributes the examples.
           partition: by default the natural clients or, without any, `IID()`.
+          test: a given test part, which is kept: `bool[S]` examples of it; or further
+            arrays `(x, y)`, with clients `(x, y, client)`. None to draw one.
           name: of the data set, for result files.
           **options: other fields of `FederationSpec`, but for `data_dir`.
 
@@ -395,8 +398,28 @@ class Federation(core.Federation):
                 f" distributes them, got both: {type(partition).__name__} would ignore"
                 " the owners."
             )
+        part = None
+        if isinstance(test, tuple):
+            wanted = 2 if client is None else 3
+            if len(test) != wanted:
+                raise checks.InputError(
+                    "Expected test to be (x, y) or, with clients, (x, y, client), got"
+                    f" {len(test)} arrays."
+                )
+            pairs = zip((x, y, client), (*test, None)[:3], strict=True)
+            (x, y, client), part = user_arrays.joined(list(pairs), name)
+        elif test is not None:
+            mask = datasets.as_array(test)
+            if mask.dtype != bool:
+                raise checks.InputError(
+                    "Expected test to be a tuple of arrays, or true and false for every"
+                    f" example, got an array of {mask.dtype}."
+                )
+            part = np.where(mask, datasets.TEST, datasets.TRAIN)
         y, num_classes = _from_one_hot(y, num_classes)
-        dataset = user.arrays_dataset(x, y, client, name=name, num_classes=num_classes)
+        dataset = user.arrays_dataset(
+            x, y, client, name=name, num_classes=num_classes, part=part
+        )
         return from_dataset(dataset, partition, num_clients=num_clients, **options)
 
 

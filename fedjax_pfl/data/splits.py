@@ -42,7 +42,8 @@ def split(
     are nested. Clients of a leaky partition draw ranks of their own, as in published
     code: with common ranks, shared examples would mostly be test examples of all their
     owners, which hides the leak. An ordered data set keeps its order: training,
-    validation, test.
+    validation, test. A given split is kept, and without validation examples in it these
+    are drawn from the training examples.
 
     Args:
       parts: the partition.
@@ -50,7 +51,8 @@ def split(
       seed: of the ranks.
       validation_fraction: rounded down per client, but at least one example of three
         or more unless 0.
-      test_fraction: rounded down per client, but at least one example unless 0.
+      test_fraction: rounded down per client, but at least one example unless 0; of no
+        effect on a given split.
       train_examples: maximum number of training examples of a client, kept in the
         proportions of its classes if there are any; or None.
 
@@ -60,7 +62,12 @@ def split(
     Raises:
       InputError: if a client is left without a training example.
     """
-    sizes = _sizes(parts.num_examples, validation_fraction, test_fraction)
+    slot = np.arange(parts.index.shape[1])
+    padding = slot >= parts.num_examples[:, None]
+    given = None
+    if dataset.part is not None:
+        given = np.where(padding, -1, dataset.part[parts.index])
+    sizes = _sizes(parts.num_examples, validation_fraction, test_fraction, given)
     names, rng = list(sizes), datasets.generator(seed, datasets.Purpose.SPLIT)
     if dataset.ordered:
         names, rank = names[::-1], parts.index
@@ -68,10 +75,9 @@ def split(
         rank = rng.random(parts.index.shape)
     else:
         rank = rng.random(dataset.num_samples)[parts.index]
-    slot = np.arange(parts.index.shape[1])
-    padding = slot >= parts.num_examples[:, None]
-    order = np.argsort(np.where(padding, np.inf, rank), axis=1, kind="stable")
-    order = np.take_along_axis(parts.index, order, axis=1)
+    group = np.zeros(1) if given is None else given if dataset.ordered else -given
+    keys = np.broadcast_arrays(rank, group, padding)
+    order = np.take_along_axis(parts.index, np.lexsort(keys, axis=1), axis=1)
     start, rows = np.zeros((len(order), 1), np.int64), {}
     for name in names:
         end = start + sizes[name][:, None]
@@ -166,7 +172,8 @@ def held_out_users(
 
 def _examples(dataset: datasets.Dataset, rows: np.ndarray) -> datasets.Dataset:
     """Returns a data set of the examples in a mask."""
-    arrays = {name: getattr(dataset, name)[rows] for name in ("x", "y", "client")}
+    names = [n for n in ("x", "y", "client", "part") if getattr(dataset, n) is not None]
+    arrays = {name: getattr(dataset, name)[rows] for name in names}
     return dataclasses.replace(dataset, **arrays)
 
 
@@ -260,20 +267,33 @@ def _subsample(
 
 
 def _sizes(
-    num_examples: np.ndarray, validation_fraction: float, test_fraction: float
+    num_examples: np.ndarray,
+    validation_fraction: float,
+    test_fraction: float,
+    given: np.ndarray | None,
 ) -> dict[str, np.ndarray]:
-    """Returns the sizes `int[N]` of the parts; checks that no client lacks training."""
+    """Returns the sizes `int[N]` of the parts; checks that no client lacks training.
 
-    def share(fraction: float) -> np.ndarray:
+    A `given` split has the part of every example, `int[N, M]`.
+    """
+
+    def share(counts: np.ndarray, fraction: float) -> np.ndarray:
         # 0.29 * 100 is 28.999999999999996 and must count as 29.
-        return np.floor(num_examples * fraction + 1e-9).astype(np.int64)
+        return np.floor(counts * fraction + 1e-9).astype(np.int64)
 
-    test = np.maximum(share(test_fraction), test_fraction > 0)
-    # Of three examples or more one validates, if one is left for training.
-    validates = (num_examples >= 3) & (num_examples - test >= 2)
-    validation = np.maximum(
-        share(validation_fraction), validates & (validation_fraction > 0)
-    )
+    drawn = num_examples
+    if given is None:
+        test = np.maximum(share(num_examples, test_fraction), test_fraction > 0)
+    else:
+        test = (given == datasets.TEST).sum(axis=1)
+        drawn = num_examples - test
+    validation = share(drawn, validation_fraction)
+    if given is not None and (given == datasets.VALIDATION).any():
+        validation = (given == datasets.VALIDATION).sum(axis=1)
+    elif validation_fraction > 0:
+        # Of three examples or more one validates, if one is left for training.
+        validates = (num_examples >= 3) & (num_examples - test >= 2)
+        validation = np.maximum(validation, validates)
     train = num_examples - validation - test
     worst = int(np.argmin(train))
     if train[worst] < 1:
@@ -282,5 +302,8 @@ def _sizes(
             " training, validation and test parts; use fewer clients, smaller fractions"
             " or a partition with larger clients (by_client leaves out those below its"
             " min_examples)."
+            if given is None
+            else f"Client {worst} has {num_examples[worst]} examples, and the given"
+            " split leaves none of them for training; give it some, or leave it out."
         )
     return {"test": test, "validation": validation, "train": train}

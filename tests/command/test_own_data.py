@@ -140,7 +140,7 @@ def test_numbers_without_clients_are_distributed_at_random(table):
         (("--data", "my.csv", "--label", "yy"), "did you mean 'y'"),
         (("--data", "my.csv", "--label", "y", "--client", "users"), "mean 'user'"),
         (("--data", "none.csv", "--label", "y"), "none.csv"),
-        (("--label", "y"), "--label and --client need --data"),
+        (("--label", "y"), "--label, --client and --split need --data"),
         (("--tokenizer", "minilm"), "--text and --tokenizer need --data"),
         (
             ("--data", "my.csv", "--label", "y", "--text", "color"),

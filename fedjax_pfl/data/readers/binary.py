@@ -145,6 +145,25 @@ def read_members(
     return members
 
 
+def array_names(path: pathlib.Path) -> set[str]:
+    """Returns the names of the arrays of an `.npz` archive; reads none.
+
+    Args:
+      path: the archive.
+
+    Raises:
+      InputError: if the file cannot be read or is not an archive.
+    """
+    with _archive(path) as archive:
+        return set(_arrays_of(archive))
+
+
+def _arrays_of(archive: zipfile.ZipFile) -> list[str]:
+    """Returns the names of arrays, without odd ones that damage leaves."""
+    members = [name for name in archive.namelist() if name.isprintable()]
+    return [name[:-4] for name in members if name.endswith(".npy")]
+
+
 def read_arrays(
     path: pathlib.Path,
     names: Collection[str],
@@ -168,9 +187,7 @@ def read_arrays(
     """
     arrays, left = {}, max_bytes
     with _archive(path) as archive:
-        # Without odd names that damage leaves.
-        members = [name for name in archive.namelist() if name.isprintable()]
-        own = [name[:-4] for name in members if name.endswith(".npy")]
+        own = _arrays_of(archive)
         for name in dict.fromkeys([*names, *(n for n in optional if n in own)]):
             checks.known(name, own, f"array of '{path}'")
             info = archive.getinfo(f"{name}.npy")

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from fedjax_pfl.core import checks
+from fedjax_pfl.data.dataset import PARTS
 from fedjax_pfl.data.readers import files
 
 __all__ = ["list_images", "read_images", "read_sheets"]
 
 _PATTERNS = {"class": "class/file", "client": "client/class/file"}
 _DEPTHS = {2: "class", 3: "client"}  # names on the way from the root to an image
-_PARTS = {"train", "training", "test", "testing", "val", "valid", "validation"}
 _FORMATS = ("PNG", "JPEG", "WEBP", "BMP")
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 _GREY = ("1", "L", "LA")
@@ -32,7 +32,8 @@ def list_images(
     """Finds the images of a folder, in the order of their names.
 
     An image has the content or the suffix of one; other files and hidden ones are
-    skipped.
+    skipped. Folders called after parts of a split, with nothing beside them, are a
+    level above the layout.
 
     Args:
       root: the folder.
@@ -53,18 +54,17 @@ def list_images(
         raise checks.InputError(
             f"The folder '{root}' holds no PNG, JPEG, WebP or BMP image as {expected}."
         )
-    if layout == "auto" and len(images[0]) in _DEPTHS:
-        layout = _DEPTHS[len(images[0])]
+    tops = {names[0].casefold() for names in images}
+    # `client/class/file` has such names only if that is said.
+    has_parts = len(tops) > 1 and tops <= PARTS.keys() and min(map(len, images)) > 2
+    has_parts &= layout != "client" or min(map(len, images)) > 3
+    depth = len(images[0]) - has_parts
+    if layout == "auto" and depth in _DEPTHS:
+        layout = _DEPTHS[depth]
         expected = _PATTERNS[layout]
-        tops = {names[0] for names in images}
-        if layout == "client" and {top.casefold() for top in tops} <= _PARTS:
-            raise checks.InputError(
-                f"The folders {', '.join(sorted(tops))} of '{root}' look like parts of"
-                " one data set: give the path of one, or pass"
-                f" {checks.setting('federation.dataset.layout', 'client')}."
-            )
+    expected = f"part/{expected}" if has_parts else expected
     for names in images:
-        if _DEPTHS.get(len(names)) != layout:
+        if _DEPTHS.get(len(names) - has_parts) != layout:
             raise checks.InputError(
                 f"The image '{root.joinpath(*names)}' is not in the layout {expected}."
             )
@@ -74,7 +74,7 @@ def list_images(
 def _walk(
     folder: pathlib.Path, root: str, names: tuple[str, ...]
 ) -> Iterator[tuple[str, ...]]:
-    """Yields names on the way to images, sorted; four levels, as links may loop."""
+    """Yields names on the way to images, sorted; five levels, as links may loop."""
     with files.readable(f"The folder '{folder}'"), os.scandir(folder) as scan:
         entries = sorted(scan, key=lambda entry: entry.name)
     for entry in entries:
@@ -88,7 +88,7 @@ def _walk(
         if entry.is_symlink():
             files.check_inside(path, root)
         if entry.is_dir():
-            if len(names) < max(_DEPTHS):
+            if len(names) <= max(_DEPTHS):
                 yield from _walk(path, root, (*names, entry.name))
         elif entry.is_file() and _is_image(path):
             yield *names, entry.name

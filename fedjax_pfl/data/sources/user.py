@@ -1,9 +1,11 @@
 """A user's own files: tables, arrays, folders of images, LEAF's JSON."""
 
 import dataclasses
+import itertools
 import numbers
 import os
 import pathlib
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -28,6 +30,7 @@ def source_for(
     label: str | None = None,
     client: str | None = None,
     data_dir: str | None = None,
+    split: str | None = None,
 ) -> datasets.Source:
     """Picks the source of a user's data by the suffix of its name.
 
@@ -37,19 +40,20 @@ def source_for(
       label: column of a table, or array of an archive (`y` by default), to predict.
       client: column or array that names each example's client.
       data_dir: where a folder may be, as the sources take it.
+      split: column or array that names each example's part of a given split.
 
     Returns:
       The source.
 
     Raises:
-      InputError: if the kind is unknown, the label of a table is missing, or a label or
-        client is given for data that have their own.
+      InputError: if the kind is unknown, the label of a table is missing, or a label,
+        client or split is given for data that have their own.
 
     Example:
       >>> source_for("visits.csv", "age", "hospital").client
       'hospital'
       >>> source_for("images.npz")
-      Npz(path='images.npz', x='x', y='y', client=None, max_bytes=8589934592)
+      Npz(path='images.npz', x='x', y='y', client=None, split=None, ...)
     """
     path = _as_path(path)
     suffix = pathlib.Path(path.lower().removesuffix(".gz")).suffix
@@ -58,9 +62,9 @@ def source_for(
             raise checks.InputError(
                 f"The table '{path}' needs --label (label=...), the column to predict."
             )
-        return Csv(path=path, label=label, client=client)
+        return Csv(path=path, label=label, client=client, split=split)
     if suffix == ".npz":
-        return Npz(path=path, y=label or "y", client=client)
+        return Npz(path=path, y=label or "y", client=client, split=split)
     if suffix == ".json":
         source = LeafJson(path=path)
     else:
@@ -72,11 +76,12 @@ def source_for(
             )
         kind = LeafJson if _json_files(folder) else ImageFolder
         source = kind(path=path)
-    for option, value in (("label", label), ("client", client)):
+    given = {"label": label, "client": client, "split": split}
+    for option, value in given.items():
         if value is not None:
             raise checks.InputError(
-                f"The data in '{path}' name classes and clients themselves, expected no"
-                f" --{option} ({option}={value!r})."
+                f"The data in '{path}' name classes, clients and parts themselves,"
+                f" expected no --{option} ({option}={value!r})."
             )
     return source
 
@@ -105,17 +110,24 @@ class _UserSource(base.CachedSource):
 class Npz(_UserSource):
     """Arrays in an archive of `numpy.savez`, interpreted as by `arrays_dataset`.
 
+    Arrays of the same names with `_train` and `_test` after them, such as `x_test`, are
+    a given split, which is kept; those of the training part may also have the bare
+    names.
+
     Attributes:
       path: the file; relative to the current directory or else to the data directory.
       x: name of the array of inputs.
       y: name of the array of targets.
       client: name of the array of clients, or None for `client` if there is one.
+      split: name of an array with each example's part, `train`, `validation` or
+        `test`, or None.
       max_bytes: limit of the memory of these arrays together.
     """
 
     x: str = "x"
     y: str = "y"
     client: str | None = None
+    split: str | None = None
     max_bytes: int = struct.static_field(
         default=_MAX_BYTES, at_least=1, at_most=1 << 50
     )
@@ -123,32 +135,51 @@ class Npz(_UserSource):
 
     def read(self, located: base.Located) -> datasets.Dataset:
         """Returns the arrays; clients are numbered in sorted order."""
-        names, optional = [self.x, self.y], ["client"]
-        if self.client is not None:
-            names, optional = [*names, self.client], []
-        values = binary.read_arrays(located.root, names, self.max_bytes, optional)
-        return arrays_dataset(
-            values[self.x],
-            values[self.y],
-            values.get(self.client or "client"),
-            name=user_arrays.stem(located.root),
-        )
+        path, client = located.root, self.client or "client"
+        own, clients = [self.x, self.y], [] if self.client is None else [client]
+        found = binary.array_names(path)
+        endings = [""]
+        if f"{self.x}_test" in found:
+            endings = ["" if self.x in found else "_train", "_test"]
+        needed = [f"{n}{ending}" for ending in endings for n in [*own, *clients]]
+        optional = [f"{client}{ending}" for ending in endings]
+        needed += [] if self.split is None else [self.split]
+        values = binary.read_arrays(path, needed, self.max_bytes, optional)
+        if len(endings) == 1:
+            given = values.get(self.split or "")
+            part = None
+            if given is not None:
+                part = _parts(given.tolist(), f"the array {self.split!r} of '{path}'")
+            arrays = [values.get(name) for name in (*own, client)]
+        else:
+            if self.split is not None:
+                raise checks.InputError(
+                    f"Expected no split={self.split!r} with the array"
+                    f" '{self.x}_test' of '{path}', which is the test part."
+                )
+            pairs = [[values.get(n + end) for end in endings] for n in (*own, client)]
+            arrays, part = user_arrays.joined(pairs, f"'{path}'")
+        x, y, owners = arrays
+        return arrays_dataset(x, y, owners, name=user_arrays.stem(path), part=part)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LeafJson(_UserSource):
     """Files in LEAF's JSON format with inputs of numbers; each user is a client.
 
-    Examples of a user in several files come together, those in folders called `test`
-    last. Targets are whole numbers, numbered as classes in sorted order.
+    Examples of a user in several files come together. Those in folders called `test`
+    are the test part if there are others. Targets are whole numbers, numbered as
+    classes in sorted order.
 
     Attributes:
       path: a `.json` or `.json.gz` file, or a folder of such files at any depth;
         relative to the current directory or else to the data directory.
       shape: of one input, for example `(28, 28)`; None leaves it as stored.
+      split: `given` by the folders, or `drawn` as of data without parts.
     """
 
     shape: tuple[int, ...] | None = None
+    split: Literal["given", "drawn"] = "given"
     name = "leaf"
 
     def __post_init__(self):
@@ -171,7 +202,25 @@ class LeafJson(_UserSource):
 
     def read(self, located: base.Located) -> datasets.Dataset:
         """Returns all users' examples; clients are numbered in sorted order."""
-        users = leaf.read_leaf(located.paths)
+        folders = [path.parent.name == "test" for path in located.paths]
+        first, second = (
+            leaf.read_leaf(itertools.compress(located.paths, chosen))
+            for chosen in ([not is_test for is_test in folders], folders)
+        )
+        users = {
+            user: tuple(
+                a + b
+                for a, b in zip(
+                    first.get(user, ([], [])), second.get(user, ([], [])), strict=True
+                )
+            )
+            for user in first | second
+        }
+        part = None
+        if first and second and self.split == "given":
+            sizes = [[len(p.get(u, ([],))[0]) for p in (first, second)] for u in users]
+            parts = np.tile([datasets.TRAIN, datasets.TEST], len(users))
+            part = np.repeat(parts, np.ravel(sizes))
         if not users:
             raise checks.InputError(
                 f"The LEAF data in '{located.root}' hold no example."
@@ -204,6 +253,7 @@ class LeafJson(_UserSource):
             y.astype(np.int64),
             [user for user, (_, targets) in users.items() for _ in targets],
             name=user_arrays.stem(located.root),
+            part=part,
         )
 
 
@@ -212,12 +262,13 @@ class ImageFolder(_UserSource):
     """A folder of PNG, JPEG, WebP or BMP images, shown as numbers from 0 to 1.
 
     Examples, classes and clients are in the order of their names. Images are grey if
-    all are and in three colors otherwise.
+    all are and in three colors otherwise. If the folder has nothing but `train`, `test`
+    and perhaps `validation`, these are a given split, which is kept.
 
     Attributes:
       path: the folder; relative to the current directory or else to the data directory.
       layout: `"class"` for `class/file`, `"client"` for `client/class/file`, or
-        `"auto"` for either.
+        `"auto"` for either; below the parts of a given split.
       size: height and width to which images are resized; None requires equal sizes.
     """
 
@@ -243,12 +294,18 @@ class ImageFolder(_UserSource):
     def read(self, located: base.Located) -> datasets.Dataset:
         """Returns `x uint8[S, H, W]` or, in colors, `uint8[S, H, W, 3]`."""
         clients = [path.parents[1].name for path in located.paths]
+        levels = {"class": 2, "client": 3}[located.layout]
+        folders = [path.relative_to(located.root).parts for path in located.paths]
+        part = None
+        if len(folders[0]) > levels:
+            part = [datasets.PARTS[names[0].casefold()] for names in folders]
         return arrays_dataset(
             images.read_images(located.paths, self.size, _MAX_BYTES),
             [path.parent.name for path in located.paths],
             clients if located.layout == "client" else None,
             name=user_arrays.stem(located.root),
             labels=f"the folder '{located.root}'",
+            part=part,
         )
 
 
@@ -266,6 +323,8 @@ class Csv(_UserSource):
         data directory.
       label: column to predict.
       client: column that names each example's client, or None.
+      split: column that names each example's part, `train`, `validation` or `test`, or
+        None for a split that is drawn.
       task: `"classification"`; `"regression"`; or `"auto"`: classes if the label is
         text or whole numbers of at most 100 different values.
       scaling: of columns of numbers, over all rows: `"standard"` to mean 0 and variance
@@ -280,6 +339,7 @@ class Csv(_UserSource):
 
     label: str = ""
     client: str | None = None
+    split: str | None = struct.static_field(default=None)
     task: Literal["auto", "classification", "regression"] = "auto"
     scaling: Literal["standard", "minmax", "none"] = "standard"
     drop: tuple[str, ...] = ()
@@ -294,11 +354,12 @@ class Csv(_UserSource):
         for field in ("drop", "categories"):
             value = _as_tuple(field, getattr(self, field), str, "('age', 'city')")
             object.__setattr__(self, field, value)
-        columns = [self.label, self.client, self.text, *self.drop, *self.categories]
+        columns = [self.label, self.client, self.split, self.text]
+        columns += [*self.drop, *self.categories]
         for column in columns:
             if column and columns.count(column) > 1:
                 raise checks.InputError(
-                    f"Expected {column!r} once in label, client, text, drop and"
+                    f"Expected {column!r} once in label, client, split, text, drop and"
                     " categories."
                 )
 
@@ -321,7 +382,7 @@ class Csv(_UserSource):
         Clients are numbered as they first appear.
         """
         path = located.root
-        owners = [] if self.client is None else [self.client]
+        owners = [name for name in (self.client, self.split) if name is not None]
         others = [self.label, *owners, *self.drop]
         texts = [] if self.text is None else [self.text]
         kept = [self.label, *owners, *self.categories, *texts]
@@ -343,14 +404,29 @@ class Csv(_UserSource):
         if self.client is not None:
             texts = table.texts(self.client)
             client, client_names = user_arrays.numbered(texts, dict.fromkeys(texts))
+        part = None
+        if self.split is not None:
+            where = f"the column {self.split!r} of '{path}'"
+            part = _parts(table.texts(self.split), where)
         return datasets.Dataset(
             name=user_arrays.stem(path),
+            part=part,
             x=x,
             y=y,
             class_names=class_names,
             client=client,
             client_names=client_names,
         )
+
+
+def _parts(words: Sequence[Any], where: str) -> np.ndarray:
+    """Returns the parts `int8[S]` of a given split, from their names."""
+    names = [str(word).strip().casefold() for word in words]
+    if wrong := sorted(set(names) - datasets.PARTS.keys()):
+        raise checks.InputError(
+            f"Expected train, validation or test in {where}, got {wrong[0]!r}."
+        )
+    return np.array([datasets.PARTS[name] for name in names], np.int8)
 
 
 def _setting(field: str, value: Any) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from fedjax_pfl.core import checks
 from fedjax_pfl.data import dataset as datasets
 
-__all__ = ["arrays_dataset", "encode_classes", "numbered", "stem"]
+__all__ = ["arrays_dataset", "encode_classes", "joined", "numbered", "stem"]
 
 
 def arrays_dataset(
@@ -20,6 +20,7 @@ def arrays_dataset(
     name: str,
     num_classes: int | None = None,
     labels: str = "",
+    part: Any = None,
 ) -> datasets.Dataset:
     """Creates a data set of arrays: NumPy, JAX, pandas or lists.
 
@@ -34,6 +35,7 @@ def arrays_dataset(
       num_classes: number of classes; whole numbers are then the classes themselves, and
         some may have no example.
       labels: what holds the targets, as messages name it; by default `name.y`.
+      part: `[S]` of a given split, as in a `Dataset`, or None.
 
     Returns:
       The data set.
@@ -61,6 +63,7 @@ def arrays_dataset(
         client=client,
         class_names=class_names,
         client_names=client_names,
+        part=part,
     )
 
 
@@ -101,6 +104,42 @@ def _clients(name: str, client: Any) -> tuple[np.ndarray, tuple[str, ...]]:
     if any(value != value for value in distinct):
         raise checks.InputError(f"Expected a client for every example in {name}.")
     return numbered(values, distinct)
+
+
+def joined(pairs: Sequence[Sequence[Any]], what: str) -> tuple[list[Any], np.ndarray]:
+    """Joins the arrays of a training and a test part.
+
+    Args:
+      pairs: of inputs, targets and clients the arrays of both parts; clients of neither
+        part may be None.
+      what: subject of the message.
+
+    Returns:
+      The joined arrays, None for clients that are not given, and the part `int8[S]` of
+      every example.
+
+    Raises:
+      InputError: if examples of both parts differ in shape, or clients of one part are
+        missing.
+    """
+    rows: list[Any] = []
+    for name, pair in zip(("inputs", "targets", "clients"), pairs, strict=True):
+        missing = [value is None for value in pair]
+        arrays = [datasets.as_array(value) for value in pair]
+        if all(missing):
+            rows.append(None)
+        elif any(missing) or len({array.shape[1:] for array in arrays}) > 1:
+            shapes = " and ".join(
+                "none" if value is None else str(array.shape)
+                for value, array in zip(pair, arrays, strict=True)
+            )
+            raise checks.InputError(
+                f"Expected {name} of {what} that are alike in both parts, got {shapes}."
+            )
+        else:
+            rows.append(np.concatenate(arrays))
+    sizes = [len(datasets.as_array(value)) for value in pairs[0]]
+    return rows, np.repeat([datasets.TRAIN, datasets.TEST], sizes).astype(np.int8)
 
 
 def encode_classes(

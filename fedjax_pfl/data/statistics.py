@@ -57,6 +57,8 @@ class PartitionStatistics:
     malicious: np.ndarray
     cluster: np.ndarray | None
 
+    __post_init__ = struct.check_fields
+
     __repr__ = struct.array_repr
 
     @property
@@ -189,6 +191,7 @@ class PartitionStatistics:
         return "\n".join(table)
 
 
+@struct.checked_call
 def describe(federation: core.Federation) -> PartitionStatistics:
     """Measures a federation; takes milliseconds, no input is read.
 

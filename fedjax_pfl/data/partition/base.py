@@ -40,6 +40,8 @@ class Partition:
     leaky: bool = False
     cluster: np.ndarray | None = None
 
+    __post_init__ = struct.check_fields
+
     __repr__ = struct.array_repr
 
     @classmethod
@@ -141,7 +143,7 @@ class Partition:
                 f" times{where}."
             )
         if self.noise_scale is not None:
-            checks.number("noise_scale of a partition", self.noise_scale, at_least=0)
+            checks.numbers("noise_scale of a partition", self.noise_scale, at_least=0)
             if self.noise_scale.shape != (num_clients,):
                 raise checks.InputError(
                     "Expected noise_scale of a partition to have shape"

@@ -45,7 +45,7 @@ class Blockwise:
         if not isinstance(self.parts, tuple) or len(self.patterns) != len(self.parts):
             raise checks.InputError(
                 f"Expected parts to be a tuple with one part per pattern of"
-                f" {self.patterns!r}, got {self.parts!r}."
+                f" {self.patterns!r}, got {checks.shown(self.parts)}."
             )
 
     @property

@@ -68,7 +68,7 @@ def _checked(rule: Any, rows: Any, weights: Any) -> tuple[Any, jax.Array]:
     byzantine_count.check_rule(rule, count)
     if weights is None:
         return rows, jnp.ones(count, leaves[0].dtype)
-    checks.number("weights", weights, at_least=0)
+    checks.numbers("weights", weights, at_least=0)
     if np.shape(weights) != (count,):
         raise checks.InputError(
             f"Expected weights to have the shape ({count},), got {np.shape(weights)}."

@@ -75,7 +75,7 @@ class APFL(base.SingleExchange):
     alpha_learning_rate: Any = struct.traced_field(default=None, above=0)
     alpha_decay: Any = struct.traced_field(default=0.0, at_least=0)
     mix: Literal["parameters", "outputs"] = "parameters"
-    local: Any = local.SGD()
+    local: core.Solver = local.SGD()
 
     def __post_init__(self):
         common.check_plain_sgd("APFL", self.local)

@@ -339,7 +339,7 @@ class PersonalHead(SingleExchange):
     """
 
     head: str = struct.static_field(default="^head/")
-    local: Any = local.SGD()
+    local: core.Solver = local.SGD()
 
     def __post_init__(self):
         tree_paths.check_pattern("head", self.head)

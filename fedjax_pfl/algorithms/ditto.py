@@ -78,8 +78,8 @@ class Ditto(base.SingleExchange):
     """
 
     lam: Any = struct.traced_field(default=1.0, at_least=0, search=(0.01, 10.0))
-    local: Any = local.SGD()
-    personal: Any = None
+    local: core.Solver = local.SGD()
+    personal: core.Solver = None
     unsynced: bool = struct.static_field(default=False)
     aggregate_over: Literal["cohort", "all"] = "cohort"
 

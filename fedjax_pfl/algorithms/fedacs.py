@@ -39,7 +39,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl import local
+from fedjax_pfl import core, local
 from fedjax_pfl.algorithms.similarity import Mixing, cosine_range, cosines
 from fedjax_pfl.core import ClientView, Downlink, Model, struct
 
@@ -97,7 +97,7 @@ class FedACS(Mixing):
     mixing: Any = struct.traced_field(
         default=1.0, at_least=0, at_most=1, search=(0.0, 1.0, False)
     )
-    local: Any = local.SGD()
+    local: core.Solver = local.SGD()
     similarity: Literal["parameters", "update"] = "parameters"
     negative: _Negative = "clip"
     chooses: ClassVar[str] = "which clients are similar"

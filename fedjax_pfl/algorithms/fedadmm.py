@@ -106,7 +106,7 @@ class FedADMM(base.SingleExchange):
     mu: Any = struct.traced_field(default=None, above=0)
     rho: Any = struct.traced_field(default=None, above=0)
     server_learning_rate: Any = struct.traced_field(default=None, above=0)
-    local: Any = local.SGD()
+    local: core.Solver = local.SGD()
     eps_decay: Any = struct.traced_field(default=0.95, at_least=0, below=1)
     server_mode: Literal["mean_all", "delta_selected"] = "mean_all"
     weighting: Literal["uniform", "examples"] = "uniform"

@@ -38,7 +38,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl import local
+from fedjax_pfl import core, local
 from fedjax_pfl.algorithms import common, similarity
 from fedjax_pfl.core import ClientView, Downlink, Model, checks, struct
 
@@ -56,7 +56,7 @@ class _Attentive(similarity.Mixing):
     """
 
     lam: Any = struct.traced_field(default=1.0, at_least=0, search=(0.01, 10.0))
-    local: Any = local.SGD()
+    local: core.Solver = local.SGD()
     start: Literal["received", "own"] = "received"
 
     @abc.abstractmethod

@@ -47,7 +47,7 @@ class FedAvg(global_model.GlobalModel):
 
     weighting: Literal["examples", "uniform"] = "examples"
     drop_stragglers: bool = struct.static_field(default=True)
-    fine_tune: Any = None
+    fine_tune: core.Solver = None
 
     def default_aggregator(self) -> core.Aggregator:
         """Returns the weighted or uniform mean."""
@@ -87,7 +87,7 @@ class Local(base.SingleExchange):
       local: local solver.
     """
 
-    local: Any = local.SGD()
+    local: core.Solver = local.SGD()
 
     aggregates = False  # nothing is sent
     shares_statistics = False
@@ -120,7 +120,7 @@ class Centralized(base.SingleExchange):
       local: local solver, run on the union.
     """
 
-    local: Any = local.SGD()
+    local: core.Solver = local.SGD()
 
     aggregates = False  # nothing is sent
 

@@ -146,7 +146,7 @@ class FedFomo(base.SingleExchange):
     epsilon: Any = struct.traced_field(default=0.3, at_least=0, at_most=1)
     epsilon_decay: Any = struct.traced_field(default=0.05, at_least=0)
     validation_fraction: float = struct.static_field(default=0.2, above=0, below=1)
-    local: Any = local.SGD()
+    local: core.Solver = local.SGD()
 
     aggregate_over = "all"  # the global model is the mean of all clients' last models
 

@@ -47,7 +47,7 @@ vanish where d does: the decay, or the search, is what makes FedPG settle.
 
 import dataclasses
 import warnings
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import jax
 import jax.numpy as jnp
@@ -130,9 +130,9 @@ class FedPG(base.SingleExchange):
         default=0.0, at_least=0, at_most=1, search=(0.0, 1.0, False)
     )
     guard: Any = struct.traced_field(default=0.01, at_least=0, below=1)
-    local: Any = local.SGD(decay=0.999)
+    local: core.Solver = local.SGD(decay=0.999)
     gradient: Literal["exact", "epochs"] = "exact"
-    search: Any = None
+    search: Annotated[Any, common_descent.Armijo] = None
     history: histories.History = "window"
     max_history: int = struct.static_field(default=200, at_least=1)
     scale: Scale = "median"

@@ -60,6 +60,8 @@ from fedjax_pfl.numerics import scaled_rows
 
 __all__ = ["FedPlus", "FedPlusServer"]
 
+_Phi = phi.Phi  # the class has a field `phi`
+
 
 @struct.pytree_dataclass
 class FedPlusServer:
@@ -92,13 +94,13 @@ class FedPlus(base.SingleExchange):
       aggregate_over: static, `cohort` or `all` clients' last models.
     """
 
-    phi: Any = phi.L2()
+    phi: _Phi = phi.L2()
     alpha: Any = struct.traced_field(default=None, at_least=0)
     theta: Any = struct.traced_field(default=None, above=0, at_most=1)
     rho: Any = struct.traced_field(default=10.0, above=0)
     rho_quantile: Any = struct.traced_field(default=None, above=0, below=1)
     lam: Any = struct.traced_field(default=0.0, at_least=0, at_most=1)
-    local: Any = local.SGD()
+    local: core.Solver = local.SGD()
     pull_every: Literal["step", "epoch"] = "step"
     weighting: Literal["uniform", "examples"] = "uniform"
     drop_stragglers: bool = struct.static_field(default=False)

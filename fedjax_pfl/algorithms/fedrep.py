@@ -65,9 +65,9 @@ class FedRep(base.PersonalHead):
         latest body, or None; adds the predictor `fine-tuned`.
     """
 
-    head_local: Any = None
+    head_local: core.Solver = None
     send_heads: bool = struct.static_field(default=False)
-    fine_tune: Any = None
+    fine_tune: core.Solver = None
 
     released = "the body, and heads where they are sent"
 

@@ -87,7 +87,7 @@ class Flame(base.SingleExchange):
     lam: Any = struct.traced_field(default=1.0, at_least=0, search=(0.01, 10.0))
     kappa: Any = struct.traced_field(default=None, above=0)
     rho: Any = struct.traced_field(default=None, above=0)
-    local: Any = local.SGD()
+    local: core.Solver = local.SGD()
     eps_decay: Any = struct.traced_field(default=0.95, at_least=0, below=1)
     prox_centre: Literal["local", "received", "joint"] = "local"
     dual_update: Literal["round", "epoch"] = "round"

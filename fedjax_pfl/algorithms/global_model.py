@@ -10,7 +10,7 @@ message, not this.
 
 from typing import Any
 
-from fedjax_pfl import local
+from fedjax_pfl import core, local
 from fedjax_pfl.algorithms import base
 from fedjax_pfl.core import ClientView, Downlink, Model, struct
 
@@ -27,7 +27,7 @@ class GlobalModel(base.SingleExchange):
         their `personal` predictor; else they have no state.
     """
 
-    local: Any = local.SGD()
+    local: core.Solver = local.SGD()
     keeps_local: bool = struct.static_field(default=False)
 
     def kept(self, theta: Any) -> Any:

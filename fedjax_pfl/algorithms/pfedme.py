@@ -93,7 +93,7 @@ class PFedMe(base.SingleExchange):
     num_steps: int = struct.static_field(default=20, at_least=1)
     inner_steps: int = struct.static_field(default=5, at_least=1)
     batch_size: int = struct.static_field(default=20, at_least=1)
-    inner: Any = None
+    inner: core.Solver = None
     start: Literal["own", "received"] = "own"
     aggregate_over: Literal["cohort", "all"] = "cohort"
 

@@ -67,7 +67,7 @@ class Scaffold(base.SingleExchange):
         default=1.0, above=0, search=(0.1, 2.0)
     )
     option: Literal["refresh", "difference"] = "difference"
-    local: Any = local.SGD()
+    local: core.Solver = local.SGD()
 
     def __post_init__(self):
         common.check_plain_sgd("Scaffold", self.local)

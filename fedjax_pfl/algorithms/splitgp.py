@@ -94,7 +94,7 @@ class SplitGP(base.SingleExchange):
         default=0.2, at_least=0, at_most=1, search=(0.0, 1.0, False)
     )
     threshold: Any = struct.traced_field(default=0.2, at_least=0, search=(0.05, 1.0))
-    local: Any = local.SGD()
+    local: core.Solver = local.SGD()
     chooses: ClassVar[str] = "which examples a client answers by itself"
 
     def _exits(self, model: Any) -> models.EarlyExit:

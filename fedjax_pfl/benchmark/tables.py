@@ -13,7 +13,7 @@ import pandas as pd
 
 from fedjax_pfl.benchmark import tasks, training
 from fedjax_pfl.benchmark.finished import COSTS, REFERENCES, TARGET, TO_TARGET, Finished
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import checks, struct
 from fedjax_pfl.results import plain_files
 
 __all__ = ["Tables", "collect"]
@@ -61,6 +61,8 @@ class Tables:
 
     scores: pd.DataFrame
     searches: pd.DataFrame
+
+    __post_init__ = struct.check_fields
 
     @property
     def tasks(self) -> list[str]:

@@ -10,7 +10,7 @@ import jax
 
 from fedjax_pfl import core, engine
 from fedjax_pfl.benchmark import choice
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import checks, struct
 from fedjax_pfl.engine import budgets, grids, tuning
 from fedjax_pfl.engine.options import Options
 from fedjax_pfl.results import plain_files
@@ -45,7 +45,7 @@ class Task:
     methods: Mapping[str, engine.FederatedProcess]
     model: Any
     spec: core.Specification
-    num_rounds: int
+    num_rounds: int = struct.static_field(at_least=1)
     seeds: tuple[int, ...] = (10, 11, 12, 13, 14)
     budget: budgets.ClientSteps | None = None
     command: str = ""
@@ -54,6 +54,7 @@ class Task:
     )
 
     def __post_init__(self):
+        struct.check_fields(self)
         if plain_files.plain_name(self.name) != self.name:
             raise checks.InputError(
                 "Expected a name of letters, digits and hyphens, which is a folder's,"
@@ -72,7 +73,6 @@ class Task:
                 "Expected names that differ in letters or digits, which folders have,"
                 f" got {', '.join(names)}."
             )
-        checks.positive_int("num_rounds", self.num_rounds)
         if len(set(self.seeds)) < max(2, len(self.seeds)):
             raise checks.InputError(
                 f"Expected two or more different seeds, got {list(self.seeds)}: ranks"

@@ -91,7 +91,8 @@ def run(
             "Expected data with classes, whose accuracy a benchmark ranks, got"
             f" {task.spec!r}."
         )
-    checks.number("max_minutes", max_minutes, above=0)
+    if max_minutes is not None:
+        checks.number("max_minutes", max_minutes, above=0)
     minutes_left = time_left(max_minutes)
     folder = Path(directory) / task.name
     places = {name: folder / plain_files.plain_name(name) for name in task.rows}

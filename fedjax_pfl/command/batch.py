@@ -53,7 +53,8 @@ def do(options: arguments.Options) -> None:
             f"Expected one preset with --join, got {options.preset_name!r} with"
             f" {len(names)}; give each a folder of its own."
         )
-    checks.number("max_minutes", options.max_minutes, above=0)
+    if options.max_minutes is not None:
+        checks.number("max_minutes", options.max_minutes, above=0)
     out = options.out or job.default_directory(options.preset_name.strip("*?_"))
     if options.resume is None:
         directories.check_new(out)

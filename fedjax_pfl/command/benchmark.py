@@ -45,7 +45,8 @@ def do(options: arguments.Options) -> None:
       StoppedError: after `max_minutes`; finished methods are kept.
     """
     compilation_cache.keep()
-    checks.number("max_minutes", options.max_minutes, above=0)
+    if options.max_minutes is not None:
+        checks.number("max_minutes", options.max_minutes, above=0)
     names = presets.matching(options.preset_name)
     first = task_of(dataclasses.replace(options, preset=names[0]))
     out = options.out or job.default_directory(options.preset_name.strip("*?_"))

@@ -8,8 +8,10 @@ import contextlib
 import contextvars
 import difflib
 import json
-import numbers
+import math
+import os
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,9 +26,12 @@ __all__ = [
     "known",
     "memory",
     "number",
+    "numbers",
     "one_line",
+    "path",
     "positive_int",
     "setting",
+    "shown",
     "suggestion",
     "text",
     "whole",
@@ -37,6 +42,9 @@ MAX_SEED = 2**32 - 1
 _MAX_WHOLE = 2**31 - 1  # what a static number may be where it becomes an index
 _NEAR = 0.7  # share of letters in common from which a name is taken for a slip
 _SHORT, _NEAR_SHORT = 3, 0.6  # one slip in three letters leaves two thirds of them
+_MAX_SENTENCE, _HEAD = 4000, 400  # characters of a sentence, and of its ends
+_MAX_NAME = 255  # bytes of a file's name
+_MAX_SHOWN = 200  # characters of a value in a message
 _MAX_NAMES = 30  # of many allowed ones, so that a message stays a sentence
 
 
@@ -44,6 +52,8 @@ class InputError(ValueError):
     """A wrong input, described by one sentence that a user can act on."""
 
     def __init__(self, sentence: str):
+        if len(sentence) > _MAX_SENTENCE:  # a value in it is too long to be read
+            sentence = f"{sentence[:_HEAD]} ... {sentence[-_HEAD:]}"
         super().__init__(one_line(sentence))
 
 
@@ -87,19 +97,56 @@ def setting(name: str, value: Any) -> str:
     if not _is_command.get():
         return f"{name.rpartition('.')[2]}={value!r}"
     text = value if isinstance(value, str) else json.dumps(value)
-    shown = f"{name}={text}"
-    return f"--set '{shown}'" if text != value else f"--set {shown}"
+    quote = "" if text == value else "'"
+    return f"--set {quote}{name}={text}{quote}"
 
 
-def _wrong_type(value: Any) -> bool:
-    """Tells whether a value is of a kind given by mistake for a number.
+def shown(value: Any) -> str:
+    """Returns a value in few characters, as messages show it.
 
-    Anything else that is not a number is a placeholder that JAX puts into trees.
+    Args:
+      value: anything, of any size.
+
+    Example:
+      >>> shown(np.zeros((2, 3)))
+      'an array float64[2, 3]'
+      >>> shown(dict)
+      'the class dict'
     """
-    return isinstance(value, bool | str | bytes | complex | list | tuple | dict | set)
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    if _is_array(value) and value.shape:
+        return f"an array {value.dtype}[{', '.join(map(str, value.shape))}]"
+    try:
+        words = repr(value.item() if _is_array(value) else value)
+    except Exception:  # of a value's own class, or of Python: too many digits
+        words = f"an object of the class {type(value).__name__}"
+    if len(words) > _MAX_SHOWN:
+        return f"{words[:_MAX_SHOWN]}... of the class {type(value).__name__}"
+    return words
 
 
-def number(
+def _is_array(value: Any) -> bool:
+    """Returns whether a value is an array, of NumPy or JAX, or a tracer."""
+    is_class = isinstance(value, type)
+    return not is_class and hasattr(value, "dtype") and hasattr(value, "shape")
+
+
+def number(name: str, value: Any, **limits: float | None) -> None:
+    """Checks that a value, where concrete, is one finite number in a range.
+
+    Args:
+      name: name shown in the message.
+      value: number, array `[]`, or tracer.
+      **limits: those of `numbers`.
+
+    Raises:
+      InputError: if a concrete value is not a number, not finite or out of range.
+    """
+    numbers(name, value, **limits, shape=())
+
+
+def numbers(
     name: str,
     value: Any,
     *,
@@ -107,54 +154,60 @@ def number(
     at_least: float | None = None,
     at_most: float | None = None,
     below: float | None = None,
+    shape: tuple[int, ...] | None = None,
 ) -> None:
-    """Checks that a traced field, where concrete, is a finite number in a range.
+    """Checks that a value, where concrete, has finite numbers in a range only.
 
     Args:
       name: name shown in the message.
-      value: number, array of numbers, tracer, or a placeholder that JAX puts into
-        trees.
+      value: number, array of numbers, or tracer.
       above: exclusive lower bound.
       at_least: inclusive lower bound.
       at_most: inclusive upper bound.
       below: exclusive upper bound.
+      shape: the only one that is allowed; None allows all.
 
     Raises:
-      InputError: if a concrete value is not a number, not finite or out of range.
+      InputError: if a concrete value has others.
     """
-    import jax
-    from jax import core
-
+    is_array = _is_array(value)
+    if is_array and not _is_concrete(value):
+        return
     limits = [
         (above, "above", np.greater),
         (at_least, "at least", np.greater_equal),
         (at_most, "at most", np.less_equal),
         (below, "below", np.less),
     ]
-    wanted = " and ".join(
-        f"{word} {limit:g}" for limit, word, _ in limits if limit is not None
-    )
-    expected = f"Expected {name} to be a finite number" + (
-        f" {wanted}" if wanted else ""
-    )
-    if _wrong_type(value):
-        raise InputError(f"{expected}, got {value!r}.")
-    is_array = isinstance(value, np.ndarray | jax.Array)
-    if isinstance(value, core.Tracer) or not (
-        is_array or isinstance(value, numbers.Number)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if is_array:
+        kind = getattr(getattr(value, "dtype", None), "kind", "")
+        is_number = kind in ("f", "i", "u")
+    concrete = np.asarray(value if is_number else math.nan)
+    if (
+        concrete.dtype == object  # an integer of more than 64 bits
+        or (shape is not None and concrete.shape != shape)
+        or not np.isfinite(concrete).all()
+        or not all(
+            compare(concrete, limit).all()
+            for limit, _, compare in limits
+            if limit is not None
+        )
     ):
-        return
-    concrete = np.asarray(value)
-    if concrete.dtype.kind not in "fiu":
-        raise InputError(f"{expected}, got {value!r}.")
-    inside = np.isfinite(concrete).all() and all(
-        compare(concrete, limit).all()
-        for limit, _, compare in limits
-        if limit is not None
-    )
-    if not inside:
-        shown = concrete.item() if concrete.ndim == 0 else concrete.tolist()
-        raise InputError(f"{expected}, got {shown!r}.")
+        noun = "a finite number" if shape == () else "finite numbers"
+        ranges = [f"{word} {limit:g}" for limit, word, _ in limits if limit is not None]
+        wanted = f"{noun} {' and '.join(ranges)}".rstrip()
+        raise InputError(f"Expected {name} to be {wanted}, got {shown(value)}.")
+
+
+def _is_concrete(value: Any) -> bool:
+    """Returns whether an array has values; tracers and shapes have none."""
+    if isinstance(value, np.ndarray | np.generic):
+        return True
+    import jax
+    from jax.core import Tracer
+
+    return isinstance(value, jax.Array) and not isinstance(value, Tracer)
 
 
 def whole(name: str, value: Any, *, at_least: int, at_most: int = _MAX_WHOLE) -> None:
@@ -175,7 +228,7 @@ def whole(name: str, value: Any, *, at_least: int, at_most: int = _MAX_WHOLE) ->
         if is_int and value > at_most:
             limits += f" and at most {at_most}"
         raise InputError(
-            f"Expected {name} to be a whole number {limits}, got {value!r}."
+            f"Expected {name} to be a whole number {limits}, got {shown(value)}."
         )
 
 
@@ -202,7 +255,7 @@ def alternatives(**values: Any) -> None:
       InputError: if both are.
     """
     if all(value is not None for value in values.values()):
-        both = ", ".join(f"{name}={value!r}" for name, value in values.items())
+        both = ", ".join(f"{name}={shown(value)}" for name, value in values.items())
         raise InputError(f"Expected {' or '.join(values)}, got both: {both}.")
 
 
@@ -217,7 +270,7 @@ def boolean(name: str, value: Any) -> None:
       InputError: if it is not.
     """
     if not isinstance(value, bool):
-        raise InputError(f"Expected {name} to be true or false, got {value!r}.")
+        raise InputError(f"Expected {name} to be true or false, got {shown(value)}.")
 
 
 def is_text(name: str, value: Any) -> None:
@@ -231,7 +284,32 @@ def is_text(name: str, value: Any) -> None:
       InputError: if it is not.
     """
     if not isinstance(value, str):
-        raise InputError(f"Expected {name} to be text, got {value!r}.")
+        raise InputError(f"Expected {name} to be text, got {shown(value)}.")
+
+
+def path(name: str, value: Any) -> Path:
+    """Returns a path that is given as text or as a path.
+
+    Args:
+      name: name shown in the message.
+      value: the path.
+
+    Raises:
+      InputError: if it is neither, or cannot be a path.
+
+    Example:
+      >>> path("directory", "runs").name
+      'runs'
+    """
+    if not isinstance(value, str | os.PathLike):
+        raise InputError(f"Expected {name} to be text or a path, got {shown(value)}.")
+    text(name, os.fspath(value))
+    if any(len(part.encode()) > _MAX_NAME for part in Path(value).parts):
+        raise InputError(
+            f"Expected {name} with names of at most {_MAX_NAME} bytes, got"
+            f" {shown(value)}."
+        )
+    return Path(value)
 
 
 def text(name: str, value: str) -> None:
@@ -246,11 +324,12 @@ def text(name: str, value: str) -> None:
         Python reads bytes that are not UTF-8, or a number that is no character, which
         NumPy reads from damaged files.
     """
+    is_text(name, value)
     try:
-        is_text = "\0" not in value and value.encode().decode() == value
+        is_readable = "\0" not in value and value.encode().decode() == value
     except UnicodeError:
-        is_text = False
-    if not is_text:
+        is_readable = False
+    if not is_readable:
         raise InputError(
             f"Expected {name} to be text in UTF-8 without the character 0, got"
             f" {value!a}."
@@ -296,13 +375,13 @@ def known(value: Any, allowed: Iterable[str], what: str) -> None:
       fedjax_pfl.core.checks.InputError: Unknown dataset 'mnits' (did you mean ...
     """
     allowed = sorted(allowed)
-    if value in allowed:
+    if isinstance(value, str) and value in allowed:
         return
-    hint = suggestion(value, allowed)
-    shown = ", ".join(allowed[:_MAX_NAMES]) or "none"
+    hint = suggestion(value, allowed) if isinstance(value, str) else ""
+    names = ", ".join(allowed[:_MAX_NAMES]) or "none"
     if len(allowed) > _MAX_NAMES:
-        shown += f" and {len(allowed) - _MAX_NAMES} more"
-    raise InputError(f"Unknown {what} {value!r}{hint}; allowed: {shown}.")
+        names += f" and {len(allowed) - _MAX_NAMES} more"
+    raise InputError(f"Unknown {what} {shown(value)}{hint}; allowed: {names}.")
 
 
 def whole_name(name: str, known: Iterable[str], what: str) -> None:
@@ -336,7 +415,7 @@ def suggestion(value: Any, allowed: Iterable[str]) -> str:
     fields alike; of equal parts the shortest name counts.
     """
     parts = {n.rpartition(".")[2]: n for n in sorted(allowed, key=len, reverse=True)}
-    part = str(value).rpartition(".")[2]
+    part = str(value)[-_MAX_SHOWN:].rpartition(".")[2]
     cutoff = _NEAR if len(part) > _SHORT else _NEAR_SHORT
     near = difflib.get_close_matches(part, parts, n=1, cutoff=cutoff)
     return f" (did you mean {parts[near[0]]!r}?)" if near else ""

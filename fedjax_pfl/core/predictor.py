@@ -6,6 +6,8 @@ from typing import Any
 
 import jax
 
+from fedjax_pfl.core import struct
+
 __all__ = ["Predictor"]
 
 
@@ -30,6 +32,8 @@ class Predictor:
 
     apply: Callable[[Any, Any], Any]
     params: Any
+
+    __post_init__ = struct.check_fields
 
     def __call__(self, x: Any) -> jax.Array:
         """Outputs `[B, ...]` for inputs `[B, ...]`."""

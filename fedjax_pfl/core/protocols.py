@@ -1,6 +1,6 @@
 """The protocols of every pluggable part of a process."""
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Annotated, Any, Protocol, runtime_checkable
 
 import jax
 
@@ -12,12 +12,14 @@ from fedjax_pfl.core.state import Budget
 __all__ = [
     "Aggregator",
     "Attack",
+    "LocalSolver",
     "Model",
     "Params",
     "Participation",
     "RoleModel",
     "SequenceModel",
     "ServerOptimizer",
+    "Solver",
     "Specification",
     "StatisticsModel",
     "Transform",
@@ -150,6 +152,22 @@ class StatisticsModel(Protocol):
     ) -> tuple[jax.Array, Any]:
         """Returns the outputs of `apply`, and running statistics after this batch."""
         ...
+
+
+class LocalSolver(Protocol):
+    """Minimizes one client's local objective."""
+
+    def solve(
+        self, view: Any, objective: Any, params: Any, context: Any = None
+    ) -> tuple[Any, Any, Any]:
+        """Maps a `ClientView`, an objective and a start to `(params, context, info)`.
+
+        The objective is `(key, params, batch, context) -> []`.
+        """
+        ...
+
+
+Solver = Annotated[Any, LocalSolver]
 
 
 class Aggregator(Protocol):

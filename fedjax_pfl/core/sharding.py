@@ -13,7 +13,7 @@ import numpy as np
 from jax import core, lax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import checks, struct
 
 __all__ = [
     "AXIS",
@@ -30,6 +30,8 @@ __all__ = [
     "shard_stacked",
     "split_parameters",
 ]
+
+_MODES = "loop", "vmap", "chunk", "shard"
 
 AXIS = "clients"
 """Name of the mesh axis that carries clients."""
@@ -50,14 +52,13 @@ class Execution:
     """
 
     mode: str = "vmap"
-    chunk_size: int = 0
-    num_devices: int = 0
+    chunk_size: int = struct.static_field(default=0, at_least=0)
+    num_devices: int = struct.static_field(default=0, at_least=0)
     by_size: bool = False
 
     def __post_init__(self):
-        checks.known(self.mode, ("loop", "vmap", "chunk", "shard"), "execution")
-        checks.whole("chunk_size", self.chunk_size, at_least=0)
-        checks.whole("num_devices", self.num_devices, at_least=0)
+        struct.check_fields(self)
+        checks.known(self.mode, _MODES, "execution")
 
     @classmethod
     def parse(cls, text: "str | Execution") -> "Execution":
@@ -78,8 +79,9 @@ class Execution:
         """
         if isinstance(text, Execution):
             return text
+        checks.is_text("execution", text)
         mode, _, number = text.partition("=")
-        checks.known(mode, ("loop", "vmap", "chunk", "shard"), "execution")
+        checks.known(mode, _MODES, "execution")
         if number and (
             not number.isdecimal() or int(number) == 0 or mode in ("loop", "vmap")
         ):

@@ -114,6 +114,10 @@ class Upload:
     aux: Any = None
     within: Any = None
 
+    def __post_init__(self):
+        struct.check_arrays("message", self.message)
+        struct.check_arrays("aux", self.aux)
+
 
 @struct.pytree_dataclass
 class Budget:

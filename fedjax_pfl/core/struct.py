@@ -7,10 +7,13 @@ import dataclasses
 import functools
 import inspect
 import math
+import numbers
+import os
 import re
+import sys
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, dataclass_transform
 
 import numpy as np
@@ -28,10 +31,26 @@ _FUNCTIONS = (
 )
 _MAX_SHOWN = 8  # entries of a tuple that a representation has
 _LIMITS = ("above", "at_least", "at_most", "below")
+_NUMBERS: dict[Any, type] = {int: numbers.Integral, float: numbers.Real}
+_WORDS = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    types.NoneType: "None",
+    os.PathLike: "a path",
+    tuple: "a tuple",
+    Iterable: "a sequence",
+    Mapping: "a mapping",
+    Sequence: "a sequence",
+    Callable: "a function",
+}
 
 __all__ = [
     "array_repr",
     "as_arrays",
+    "check_arrays",
+    "checked_call",
     "check_fields",
     "get_field",
     "inner",
@@ -141,49 +160,168 @@ def _limited(metadata: dict[str, Any], kwargs: dict[str, Any]) -> Any:
     return dataclasses.field(metadata=metadata, **kwargs)
 
 
-def _choices(kind: Any, name: str) -> tuple[tuple[Any, ...], str]:
-    """Returns what a `Literal` allows, nothing for others, and the noun of messages.
+def _kinds(kind: Any) -> tuple[Any, ...]:
+    """Returns the alternatives of an annotation.
 
-    The noun is the field's name, unless it is `Annotated` with another.
+    `Annotated[Any, Protocol]` stands for the protocol, of which types of attributes
+    that only some parts have are not known.
     """
     if typing.get_origin(kind) is typing.Annotated:
-        kind, name = typing.get_args(kind)[:2]
-    is_literal = typing.get_origin(kind) is typing.Literal
-    return typing.get_args(kind) if is_literal else (), name
+        kind, mark = typing.get_args(kind)[:2]
+        kind = kind if isinstance(mark, str) else mark
+    is_union = typing.get_origin(kind) in (typing.Union, types.UnionType)
+    return typing.get_args(kind) if is_union else (kind,)
+
+
+def _choices(kind: Any) -> tuple[Any, ...]:
+    """Returns the values that a `Literal` allows; none for other annotations."""
+    literals = [k for k in _kinds(kind) if typing.get_origin(k) is typing.Literal]
+    return tuple(value for literal in literals for value in typing.get_args(literal))
+
+
+def _methods(kind: Any) -> list[str]:
+    """Returns the public names of a protocol; none for other annotations."""
+    is_protocol = isinstance(kind, type) and typing.Protocol in kind.__bases__
+    names = vars(kind) if is_protocol else ()
+    return [n for n in names if n == "__call__" or not n.startswith("_")]
+
+
+def _is_array(kind: Any) -> bool:
+    """Returns whether an annotation is `jax.Array`, which needs no import here."""
+    return "jax" in sys.modules and kind is sys.modules["jax"].Array
+
+
+def _is_part(kind: Any) -> bool:
+    """Returns whether an annotation is one of objects with fields, methods or rows."""
+    is_class = inspect.isabstract(kind) or dataclasses.is_dataclass(kind)
+    return is_class or _is_array(kind) or bool(_methods(kind))
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Returns whether a value is of an annotation, as far as that can be checked."""
+    if len(_kinds(kind)) > 1:
+        return any(_fits(value, each) for each in _kinds(kind))
+    origin, of = typing.get_origin(kind) or kind, typing.get_args(kind)
+    if origin is Callable:
+        return callable(value)
+    if not isinstance(origin, type) or origin is Any:
+        return True
+    if isinstance(value, type) or (isinstance(value, bool) and origin is not bool):
+        return False
+    if methods := _methods(origin):
+        return all(hasattr(value, name) for name in methods)
+    if _is_array(origin):
+        is_number = value is None or isinstance(value, numbers.Number)  # None: no leaf
+        of_jax = type(value).__module__.startswith("jax")  # such as a sharding
+        return is_number or of_jax or hasattr(value, "dtype")
+    if not isinstance(value, _NUMBERS.get(origin, origin)):
+        return False
+    if isinstance(value, Mapping) and len(of) > 1:
+        return all(_fits(v, of[1]) for v in value.values())
+    if origin in (Iterable, Sequence) and of:
+        is_scalar = getattr(value, "shape", None) == ()
+        items = value if isinstance(value, list | tuple | bytes) else ()
+        return not is_scalar and all(_fits(item, of[0]) for item in items)
+    if origin is not tuple or not of:
+        return True
+    items = tuple(value)  # pyright: ignore[reportArgumentType]
+    of = of[:1] * len(items) if of[-1] is ... else of
+    return len(items) == len(of) and all(map(_fits, items, of))
+
+
+def _words(kind: Any) -> str:
+    """Returns an annotation in the words of messages."""
+    if len(_kinds(kind)) > 1:
+        return " or ".join(map(_words, _kinds(kind)))
+    origin, of = typing.get_origin(kind) or kind, typing.get_args(kind)
+    if methods := _methods(origin):
+        return f"an object with {', '.join(methods)}"
+    if origin is tuple and of:
+        kinds = {_words(kind): None for kind in of if kind is not ...}
+        return f"a tuple, each part {' or '.join(kinds)}"
+    if _is_array(origin):
+        return "an array"
+    if origin in (Iterable, Mapping, Sequence) and of and of[-1] is not Any:
+        return f"{_WORDS[origin]}, each part {_words(of[-1])}"
+    name = getattr(origin, "__name__", str(origin))
+    return _WORDS.get(origin) or f"an object of the class {name}"
 
 
 def _check_of(
-    field: dataclasses.Field, is_static: bool
+    field: dataclasses.Field, cls: str | None
 ) -> Callable[[Any], None] | None:
     """Returns what refuses values that a field's declaration does not allow, or None.
 
-    Tracers pass, and so does what JAX puts in place of traced fields.
+    All fields are static where no pytree's name is given. Tracers pass for numbers.
     """
-    limits = field.metadata.get("limits")
-    choices, noun = _choices(field.type, field.name)
-    if choices:
-        return lambda value: checks.known(value, choices, noun)
-    if is_static and field.type is bool:
-        return functools.partial(checks.boolean, field.name)
-    kinds = (field.type, *typing.get_args(field.type))
-    check = checks.whole if is_static and int in kinds else checks.number
-    if is_static and field.type in (str, str | None):
-        check, limits = checks.is_text, {}
-    if limits is None:
+    is_static = cls is None or bool(field.metadata.get("static"))
+    kinds = [kind for kind in _kinds(field.type) if kind is not types.NoneType]
+    others = [kind for kind in kinds if kind not in (int, float, Any)]
+    is_part = any(map(_is_part, kinds))
+    limits: dict[str, Any] | None = field.metadata.get("limits")
+    if limits is None and not is_part and (not is_static or Any in kinds):
         return None
-    allows = functools.partial(check, field.name, **limits)
-    if field.default is not None and type(None) not in kinds:
-        return allows
-    return lambda value: None if value is None else allows(value)
+    is_optional = field.default is None or types.NoneType in _kinds(field.type)
+    choices, name, noun = _choices(field.type), field.name, field.name
+    if typing.get_origin(field.type) is typing.Annotated:
+        noun = typing.get_args(field.type)[1]
+    place = name if cls is None else f"{name} of {cls}"
+    wanted = " or ".join(map(_words, kinds))
+    if is_part and dataclasses.is_dataclass(field.default):
+        wanted = f"an object such as {type(field.default).__name__}()"
+    every = (*kinds, *(each for kind in kinds for each in typing.get_args(kind)))
+    is_whole = is_static and int in every
+
+    def check_number(value: Any, name: str) -> None:
+        (checks.whole if is_whole else checks.number)(name, value, **limits or {})
+        if is_static and _is_unhashable(value):
+            raise checks.InputError(
+                f"Expected {name} to be a number of Python, got {checks.shown(value)},"
+                " which is an array."
+            )
+
+    def check(value: Any) -> None:
+        if value is None and is_optional:
+            return
+        if choices:
+            checks.known(value, choices, noun)
+            return
+        fits = any(_fits(value, kind) for kind in others)
+        if not fits and is_part:
+            refuse_stand_in(place, value, wanted)
+        elif not fits and not is_static and not isinstance(value, str):
+            refuse_stand_in(place, value, "a number or an object")
+        if limits is not None and (fits or len(others) < len(kinds)):
+            if not fits:
+                check_number(value, name)
+            for number in value if isinstance(value, tuple) else ():
+                check_number(number, f"every one of {name}")
+        elif not fits and not any(_fits(value, kind) for kind in kinds):
+            raise checks.InputError(
+                f"Expected {place if is_part else name} to be {wanted}, got"
+                f" {checks.shown(value)}."
+            )
+
+    return check
 
 
-def check_fields(self: Any) -> None:
+def _is_unhashable(value: Any) -> bool:
+    """Returns whether a value cannot be static; true of arrays, not of tracers."""
+    if isinstance(value, Hashable):
+        return False
+    from jax.core import Tracer
+
+    return not isinstance(value, Tracer)
+
+
+def check_fields(self: Any, *names: str) -> None:
     """Checks the fields of a dataclass that is no pytree, as they are declared.
 
     All of them count as static. JAX is not imported.
 
     Args:
       self: dataclass; the function is assigned as `__post_init__` in its body.
+      *names: of the fields to check; all of them by default.
 
     Raises:
       InputError: if a value is not allowed.
@@ -199,8 +337,8 @@ def check_fields(self: Any) -> None:
       fedjax_pfl.core.checks.InputError: Expected length to be a whole number of ...
     """
     for field in dataclasses.fields(self):
-        check = _check_of(field, is_static=True)
-        if check is not None:
+        check = _check_of(field, None)
+        if check is not None and (not names or field.name in names):
             check(getattr(self, field.name))
 
 
@@ -213,9 +351,10 @@ def pytree_dataclass(cls: type[_T]) -> type[_T]:
     """Makes a class a frozen, keyword-only dataclass that JAX treats as a pytree.
 
     Given values are checked as the fields are declared: numbers with limits
-    (`static_field`, `traced_field`), static fields annotated `bool`, `Literal`s. All is
-    checked again when JAX rebuilds the object from tracers, which `__post_init__` has
-    to let pass, as `checks` does.
+    (`static_field`, `traced_field`), `Literal`s, static fields by their annotation, and
+    parts, annotated by a protocol or an abstract class, such as `core.Aggregator`.
+    Nothing is checked when JAX rebuilds the object, of tracers, and `__post_init__` is
+    not called.
 
     Args:
       cls: class with annotated fields; those made by `static_field` and `Literal`s are
@@ -237,14 +376,13 @@ def pytree_dataclass(cls: type[_T]) -> type[_T]:
 
     for name, kind in inspect.get_annotations(cls).items():
         default = vars(cls).get(name)
-        if _choices(kind, name)[0] and not isinstance(default, dataclasses.Field):
+        if _choices(kind) and not isinstance(default, dataclasses.Field):
             setattr(cls, name, static_field(default=default))
     cls = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
     fields = dataclasses.fields(cls)  # pyright: ignore[reportArgumentType]
     static = [f.name for f in fields if f.metadata.get("static")]
     data = [f.name for f in fields if f.name not in static]
-    init = _declared(cls.__init__, cls.__name__, fields)
-    cls.__init__ = _checked(init, cls.__name__, fields)
+    cls.__init__ = _checked(cls.__init__, cls.__name__, fields)
 
     def structure(node: Any) -> tuple[Any, ...]:
         # The class is part of the structure by hand: JAX compares what
@@ -260,9 +398,10 @@ def pytree_dataclass(cls: type[_T]) -> type[_T]:
         return tuple(keyed), structure(node)
 
     def unflatten(known: tuple[Any, ...], children: Iterable[Any]) -> Any:
+        # Of tracers, stacked arrays or anything else that JAX puts into trees.
         node = object.__new__(cls)
-        names = dict(zip(static, known[1:], strict=True))
-        init(node, **names, **dict(zip(data, children, strict=True)))
+        for name, value in zip((*static, *data), (*known[1:], *children), strict=True):
+            object.__setattr__(node, name, value)
         return node
 
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
@@ -272,36 +411,14 @@ def pytree_dataclass(cls: type[_T]) -> type[_T]:
 def _checked(
     init: Callable[..., None], cls: str, fields: Sequence[dataclasses.Field]
 ) -> Callable[..., None]:
-    """Wraps `__init__` as users call it to refuse what stands for a part or a number.
+    """Wraps `__init__` to refuse names and values that are not declared.
 
-    JAX, which rebuilds objects of anything, names included, calls what is wrapped.
+    JAX rebuilds objects without it.
     """
-    data = {f.name: f.default for f in fields if not f.metadata.get("static")}
-    parts = {n: d for n, d in data.items() if dataclasses.is_dataclass(d)}
-
-    @functools.wraps(init)
-    def checked(self: Any, /, *args: Any, **values: Any) -> None:
-        for name in values.keys() & parts:
-            example = f"an object such as {type(parts[name]).__name__}()"
-            refuse_stand_in(f"{name} of {cls}", values[name], example)
-        init(self, *args, **values)
-        for name in data:  # which `__post_init__` may have replaced
-            refuse_stand_in(
-                f"{name} of {cls}", getattr(self, name), "a number or an object"
-            )
-
-    return checked
-
-
-def _declared(
-    init: Callable[..., None], cls: str, fields: Sequence[dataclasses.Field]
-) -> Callable[..., None]:
-    """Wraps `__init__` to name the fields if it is called with others or wrong ones."""
     names = [field.name for field in fields]
+    data = [field.name for field in fields if not field.metadata.get("static")]
     declared = {
-        field.name: check
-        for field in fields
-        if (check := _check_of(field, bool(field.metadata.get("static"))))
+        field.name: check for field in fields if (check := _check_of(field, cls))
     }
 
     @functools.wraps(init)
@@ -320,8 +437,90 @@ def _declared(
             if name in declared:
                 declared[name](value)
         init(self, **values)
+        for name in data:  # which `__post_init__` may have replaced
+            refuse_stand_in(
+                f"{name} of {cls}", getattr(self, name), "a number or an object"
+            )
 
     return checked
+
+
+def checked_call(
+    function: Callable[..., Any], signature: inspect.Signature | None = None
+) -> Any:
+    """Decorates a function to refuse arguments that are not as it is annotated.
+
+    Args:
+      function: the function.
+      signature: of all that callers may give, where the function has open options and
+        checks its parts, such as processes and models, itself; None for its own.
+
+    Returns:
+      The function, which raises an `InputError` of one sentence.
+
+    Example:
+      >>> @checked_call
+      ... def double(number: int) -> int:
+      ...     return 2 * number
+      >>> double("a")
+      Traceback (most recent call last):
+        ...
+      fedjax_pfl.core.checks.InputError: Expected number to be a whole number, got 'a'.
+    """
+    own, has_parts = inspect.signature(function), signature is not None
+    signature = signature or own
+    names = [p.name for p in own.parameters.values() if p.kind < p.VAR_POSITIONAL]
+
+    @functools.wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        is_open = any(p.kind == p.VAR_KEYWORD for p in signature.parameters.values())
+        for name in () if is_open else options.keys() - signature.parameters.keys():
+            what = f"option of {function.__name__}"
+            checks.known(name, signature.parameters, what)
+        try:
+            given = signature.bind(*args, **options).arguments
+        except TypeError as error:
+            raise checks.InputError(
+                f"Expected {function.__name__}({', '.join(names)}) and options by their"
+                f" names, got {len(args)} arguments without: {error}."
+            ) from None
+        for name, parameter in own.parameters.items():
+            kinds = _kinds(parameter.annotation)
+            is_default = name not in given or given[name] is parameter.default
+            is_plain = all((typing.get_origin(k) or k) in _WORDS for k in kinds)
+            is_left = parameter.kind == parameter.VAR_KEYWORD or (
+                has_parts and not is_plain
+            )
+            if is_default or is_left:
+                continue
+            if not any(_fits(given[name], kind) for kind in kinds):
+                words = " or ".join(map(_words, kinds))
+                shown = checks.shown(given[name])
+                raise checks.InputError(f"Expected {name} to be {words}, got {shown}.")
+        return function(*args, **options)
+
+    call.__signature__ = signature  # pyright: ignore
+    return call
+
+
+def check_arrays(name: str, tree: Any) -> None:
+    """Checks that the leaves of a tree are arrays or numbers.
+
+    Args:
+      name: name shown in the message.
+      tree: the tree.
+
+    Raises:
+      InputError: if one is something else.
+    """
+    import jax
+
+    # JAX warns of iterators, which are no trees.
+    for leaf in [tree] if isinstance(tree, Iterator) else jax.tree.leaves(tree):
+        if isinstance(leaf, type) or not _fits(leaf, jax.Array):
+            raise checks.InputError(
+                f"Expected {name} to be a tree of arrays, got {checks.shown(leaf)}."
+            )
 
 
 def refuse_stand_in(name: str, value: Any, wanted: str) -> None:

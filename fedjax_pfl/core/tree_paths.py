@@ -159,7 +159,7 @@ def check_patterns(patterns: Any) -> None:
     """Refuses what is not a tuple of regular expressions, at least one."""
     if not isinstance(patterns, tuple) or not patterns:
         raise checks.InputError(
-            f"Expected patterns to be a tuple, not empty, got {patterns!r}."
+            f"Expected patterns to be a tuple, not empty, got {checks.shown(patterns)}."
         )
     for pattern in patterns:
         _check("patterns to be regular expressions", pattern)
@@ -167,7 +167,7 @@ def check_patterns(patterns: Any) -> None:
 
 def _check(expected: str, pattern: Any) -> None:
     """Refuses what is not a regular expression, in these words."""
-    message = f"Expected {expected}, got {pattern!r}"
+    message = f"Expected {expected}, got {checks.shown(pattern)}"
     if not isinstance(pattern, str):
         raise checks.InputError(f"{message}.")
     try:

@@ -141,6 +141,8 @@ class Dataset:
 
     def __post_init__(self):
         set_field = object.__setattr__  # the class is frozen
+        names = "name", "num_classes", "class_names", "client_names", "ordered", "truth"
+        struct.check_fields(self, *names)
         x = _numeric(f"{self.name}.x", self.x)
         y = _numeric(f"{self.name}.y", self.y)
         if len(x) != len(y) or 0 in (x.size, y.size):
@@ -173,10 +175,10 @@ class Dataset:
 
     def _per_input(self, field: str, shape: tuple[int, ...]) -> np.ndarray:
         """Returns a field as `float32`, a scalar or of as many axes as an input."""
-        checks.number(f"{self.name}.{field}", getattr(self, field))
+        checks.numbers(f"{self.name}.{field}", getattr(self, field))
         with np.errstate(over="ignore"):
             value = np.asarray(getattr(self, field), np.float32)
-        checks.number(f"{self.name}.{field} in 32 bits", value)
+        checks.numbers(f"{self.name}.{field} in 32 bits", value)
         sizes = zip(value.shape[::-1], shape[::-1], strict=False)
         if value.ndim > len(shape) or any(size not in (1, own) for size, own in sizes):
             raise checks.InputError(
@@ -191,7 +193,7 @@ class Dataset:
         if not is_whole or client.min() < 0:
             raise checks.InputError(
                 f"Expected {self.name}.client to hold {self.num_samples} whole numbers"
-                f" of at least 0, got {np.array2string(client, threshold=9)}."
+                f" of at least 0, got {checks.shown(client.tolist())}."
             )
         return client
 
@@ -226,11 +228,12 @@ class Dataset:
             )
         for field in ("cluster", "client_names"):
             values = getattr(self, field)
+            (count, *_) = *np.shape(values), 0
             if values is not None and (
-                self.client is None or self.client.max() >= len(values)
+                self.client is None or self.client.max() >= count
             ):
                 raise checks.InputError(
-                    f"Expected {self.name}.{field} for every client, got {len(values)}."
+                    f"Expected {self.name}.{field} for every client, got {count}."
                 )
 
     @property

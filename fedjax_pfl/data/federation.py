@@ -1,6 +1,7 @@
 """Specifications of federations, and the federations built from them."""
 
 import dataclasses
+import os
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -80,16 +81,17 @@ class FederationSpec:
     held_out_users: float | None = struct.static_field(default=None, above=0, below=1)
     num_others: int | str = 0
     sample_tests: bool = False
-    data_dir: str | None = None
+    data_dir: str | os.PathLike[str] | None = None
 
     def __post_init__(self):
         set_field = object.__setattr__  # the class is frozen
+        struct.check_fields(self)
         if isinstance(self.dataset, str):
             set_field(self, "dataset", sources.source(self.dataset))
         if isinstance(self.dataset, type) or not hasattr(self.dataset, "load"):
             raise checks.InputError(
                 "Expected dataset to be a name in DATASETS or an object such as"
-                f" Digits(), got {self.dataset!r}."
+                f" Digits(), got {checks.shown(self.dataset)}."
             )
         for field, (registry, method) in _PARTS.items():
             part = getattr(self, field)
@@ -97,16 +99,17 @@ class FederationSpec:
                 checks.known(part, registry, field.replace("_", " "))
                 set_field(self, field, registry[part]())
             elif (part is not None or field == "partition") and (
-                isinstance(part, type) or not hasattr(part, method)
+                isinstance(part, type)
+                or not dataclasses.is_dataclass(part)
+                or not hasattr(part, method)
             ):
                 raise checks.InputError(
                     f"Expected {field} to be one of {', '.join(registry)} or such an"
-                    f" object, got {part!r}."
+                    f" object, got {checks.shown(part)}."
                 )
         if self.data_dir is not None:
+            checks.path("data_dir", self.data_dir)
             set_field(self, "data_dir", str(self.data_dir))
-            checks.text("data_dir", self.data_dir)
-        struct.check_fields(self)
         if isinstance(self.num_others, str):
             checks.known(self.num_others, (splits.HALF,), "number of other clients")
         else:
@@ -295,6 +298,7 @@ def load_federation(
     return FederationSpec(dataset, partition, **fields).build()
 
 
+@struct.checked_call
 def from_dataset(
     dataset: Dataset,
     partition: Partitioner,

@@ -60,6 +60,8 @@ class PartitionStatistics:
     cluster: np.ndarray | None
     moved: np.ndarray
 
+    __post_init__ = struct.check_fields
+
     __repr__ = struct.array_repr
 
     @property
@@ -201,6 +203,7 @@ class PartitionStatistics:
         return "\n".join(table)
 
 
+@struct.checked_call
 def describe(federation: core.Federation) -> PartitionStatistics:
     """Measures a federation; takes milliseconds, no input is read.
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 from typing import ClassVar
 
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import checks, struct
 
 __all__ = ["Budget", "ClientSteps", "Minutes", "Rounds", "most_settings", "parse"]
 
@@ -24,11 +24,10 @@ class Rounds:
       InputError: if `count` is not a finite number above 0.
     """
 
-    count: float
+    count: float = struct.static_field(above=0)
     unit: ClassVar[str] = "rounds"
 
-    def __post_init__(self):
-        checks.number("count", self.count, above=0)
+    __post_init__ = struct.check_fields
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,11 +45,10 @@ class ClientSteps:
       InputError: if `count` is not a finite number above 0.
     """
 
-    count: float
+    count: float = struct.static_field(above=0)
     unit: ClassVar[str] = "client-steps"
 
-    def __post_init__(self):
-        checks.number("count", self.count, above=0)
+    __post_init__ = struct.check_fields
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,11 +64,10 @@ class Minutes:
       InputError: if `count` is not a finite number above 0.
     """
 
-    count: float
+    count: float = struct.static_field(above=0)
     unit: ClassVar[str] = "minutes"
 
-    def __post_init__(self):
-        checks.number("count", self.count, above=0)
+    __post_init__ = struct.check_fields
 
 
 Budget = Rounds | ClientSteps | Minutes

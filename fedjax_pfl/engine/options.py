@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fedjax_pfl.core import checks, sharding
+from fedjax_pfl.core import checks, sharding, struct
 from fedjax_pfl.engine import schedule as schedules
 from fedjax_pfl.engine import stopping
 from fedjax_pfl.results import checkpoint
@@ -41,9 +41,10 @@ class Options:
         `8GB`; more is refused before the first round. `free` takes what is free then,
         `none` refuses nothing.
       max_minutes: after which the call saves and ends, > 0; None for no limit.
-      checkpoints: where trainings are saved. If the directory has checkpoints of the
-        same call, it goes on from the newest: bit-identical, on the same backend and
-        versions, to a call that was never interrupted. None saves nothing.
+      checkpoints: where trainings are saved, `Checkpoints` or a directory. If it has
+        checkpoints of the same call, training continues from the newest: bit-identical,
+        on the same backend and versions, to a call that was never interrupted. None
+        saves nothing.
       callbacks: told of every evaluation; see `Callback`.
       models_to: directory, which must not exist yet, in which the trained models of the
         evaluated clients are saved; see `load_models`. None saves none.
@@ -53,33 +54,33 @@ class Options:
       InputError: if an option does not fit, in one sentence.
     """
 
-    num_rounds: int
-    eval_every: int | None = None
+    num_rounds: int = struct.static_field(at_least=1)
+    eval_every: int | None = struct.static_field(default=None, at_least=1)
     evaluate_on: Sequence[str] | Mapping[str, int | None] = EVALUATE_ON
     eval_clients: str | int = "all"
     execution: str | sharding.Execution = "auto"
     diagnostics: bool = False
-    points_per_chunk: int | None = None
+    points_per_chunk: int | None = struct.static_field(default=None, at_least=1)
     stop_when: stopping.Watched | None = None
     memory_limit: str | int = "free"
-    max_minutes: float | None = None
+    max_minutes: float | None = struct.static_field(default=None, above=0)
     checkpoints: checkpoint.Checkpoints | None = None
     callbacks: Sequence[Any] = ()
     models_to: str | os.PathLike[str] | None = None
     progress: bool = True
 
     def __post_init__(self):
+        if isinstance(self.checkpoints, str | os.PathLike):
+            place = checkpoint.Checkpoints(self.checkpoints)
+            object.__setattr__(self, "checkpoints", place)  # the class is frozen
+        struct.check_fields(self)
         # Parsed here, so that what does not fit is refused where it is given.
         data, _, _ = self.schedule.data, self.parsed_execution, self.parsed_memory
-        checks.boolean("diagnostics", self.diagnostics)
-        if self.points_per_chunk is not None:
-            checks.positive_int("points_per_chunk", self.points_per_chunk)
         if self.stop_when is not None and self.stop_when.data not in data:
             raise checks.InputError(
                 f"Expected the data to stop on to be one of {', '.join(data)},"
                 f" which are evaluated, got {self.stop_when.data!r}."
             )
-        checks.number("max_minutes", self.max_minutes, above=0)
 
     @functools.cached_property
     def schedule(self) -> schedules.Schedule:
@@ -134,16 +135,7 @@ def as_keywords(*left_out: str) -> Callable[[Callable[..., Any]], Callable[..., 
         ]
         signature = signature.replace(parameters=[*own, *keywords])
 
-        @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            try:
-                signature.bind(*args, **kwargs)
-            except TypeError as error:
-                raise TypeError(f"{function.__name__}: {error}") from None
-            return function(*args, **kwargs)
-
-        call.__signature__ = signature  # pyright: ignore
-        return call
+        return struct.checked_call(function, signature)
 
     return decorate
 
@@ -196,13 +188,14 @@ def parse_memory(limit: str | int) -> str | int:
       >>> parse_memory("1.5 GB")
       1500000000
     """
-    if limit in ("free", "none"):
+    if isinstance(limit, str) and limit in ("free", "none"):
         return limit
-    match = _SIZE.fullmatch(str(limit).strip())
+    words = limit.strip() if isinstance(limit, str) else checks.shown(limit)
+    match = _SIZE.fullmatch(words)
     size = int(float(match[1]) * _UNITS[(match[2] or "").lower()]) if match else 0
     if isinstance(limit, bool) or size <= 0:
         raise checks.InputError(
             "Expected memory_limit to be a size such as 8GB or 512MiB, a number of"
-            f" bytes above 0, free or none, got {limit!r}."
+            f" bytes above 0, free or none, got {checks.shown(limit)}."
         )
     return size

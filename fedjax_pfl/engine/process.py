@@ -85,7 +85,7 @@ class FederatedProcess:
         if not isinstance(self.transforms, tuple):
             raise checks.InputError(
                 "Expected transforms to be a tuple such as (fp.TopK(fraction=0.01),),"
-                f" got {self.transforms!r}."
+                f" got {checks.shown(self.transforms)}."
             )
         for number, part in enumerate(self.transforms):
             name = f"transforms.{number}"
@@ -99,7 +99,7 @@ class FederatedProcess:
         if not isinstance(self.per_client, Mapping):
             raise checks.InputError(
                 "Expected per_client to be values by dotted name, such as"
-                f" {{'algorithm.lam': array}}, got {self.per_client!r}."
+                f" {{'algorithm.lam': array}}, got {checks.shown(self.per_client)}."
             )
 
     def _check_values(self, num_clients: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import checks, struct
 from fedjax_pfl.results import metrics, summaries
 
 __all__ = ["Halving", "StopWhen", "Timed", "Watch", "Watched", "watch"]
@@ -30,6 +30,7 @@ class Watched:
     data: str = "validation"
 
     def __post_init__(self):
+        struct.check_fields(self)
         checks.known(self.metric, metrics.METRICS, "metric to stop on")
 
     @property
@@ -63,19 +64,14 @@ class StopWhen(Watched):
       min_delta: what counts as an improvement, at least 0.
     """
 
-    patience: int | None = None
-    target: float | None = None
-    min_delta: float = 0.0
+    patience: int | None = struct.static_field(default=None, at_least=1)
+    target: float | None = struct.traced_field(default=None)
+    min_delta: float = struct.static_field(default=0.0, at_least=0)
 
     def __post_init__(self):
         super().__post_init__()
         if self.patience is None and self.target is None:
             raise checks.InputError("Expected patience or target, got neither.")
-        if self.patience is not None:
-            checks.positive_int("patience", self.patience)
-        if self.target is not None:
-            checks.number("target", self.target)
-        checks.number("min_delta", self.min_delta, at_least=0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -87,11 +83,7 @@ class Timed(Watched):
         from a checkpoint, from the next one; None for no limit.
     """
 
-    minutes: float | None = None
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.number("minutes", self.minutes, above=0)
+    minutes: float | None = struct.static_field(default=None, above=0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -120,17 +112,9 @@ class Halving(Timed):
       brackets: number of brackets, at least 1; None for as many as there are rungs.
     """
 
-    eta: int = 3
-    min_rounds: int | None = None
-    brackets: int | None = 1
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.whole("eta", self.eta, at_least=2)
-        if self.min_rounds is not None:
-            checks.positive_int("min_rounds", self.min_rounds)
-        if self.brackets is not None:
-            checks.positive_int("brackets", self.brackets)
+    eta: int = struct.static_field(default=3, at_least=2)
+    min_rounds: int | None = struct.static_field(default=None, at_least=1)
+    brackets: int | None = struct.static_field(default=1, at_least=1)
 
     def first_rung(self, num_rounds: int) -> int:
         """Returns the rounds before the first rung.

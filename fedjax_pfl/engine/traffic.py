@@ -38,7 +38,7 @@ from typing import Any
 import jax
 
 from fedjax_pfl import core
-from fedjax_pfl.core import checks, client_rows, divided_examples
+from fedjax_pfl.core import checks, client_rows, divided_examples, struct
 from fedjax_pfl.engine import auto_execution, layout
 from fedjax_pfl.engine.groups import PlannedGroup
 from fedjax_pfl.engine.process import FederatedProcess
@@ -59,18 +59,14 @@ class Cluster:
       latency: seconds of a message.
     """
 
-    hosts: int
-    devices: int
-    flops: float = 10e12
-    link: float = 100e9
-    network: float = 12.5e9
-    latency: float = 20e-6
+    hosts: int = struct.static_field(at_least=1)
+    devices: int = struct.static_field(at_least=1)
+    flops: float = struct.static_field(default=10e12, above=0)
+    link: float = struct.static_field(default=100e9, above=0)
+    network: float = struct.static_field(default=12.5e9, above=0)
+    latency: float = struct.static_field(default=20e-6, above=0)
 
-    def __post_init__(self):
-        checks.positive_int("hosts", self.hosts)
-        checks.positive_int("devices", self.devices)
-        for name in ("flops", "link", "network", "latency"):
-            checks.number(name, getattr(self, name), above=0)
+    __post_init__ = struct.check_fields
 
     @property
     def count(self) -> int:

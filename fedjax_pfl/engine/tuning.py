@@ -59,13 +59,12 @@ class Range:
       log: whether logarithms are drawn uniformly, which needs `low` above 0.
     """
 
-    low: float
-    high: float
+    low: float = struct.traced_field()
+    high: float = struct.traced_field()
     log: bool = True
 
     def __post_init__(self):
-        checks.number("low", self.low)
-        checks.number("high", self.high)
+        struct.check_fields(self)
         if not self.low < self.high:
             raise checks.InputError(
                 f"Expected a range from low to high, got {self.low!r} to {self.high!r}."
@@ -90,6 +89,7 @@ Space = Mapping[str, Range | Sequence[Any]]
 """What is searched, by dotted name: ranges of numbers, and lists of any values."""
 
 
+@struct.checked_call
 def search_space(process: FederatedProcess) -> dict[str, Range]:
     """Returns the ranges that a process's algorithm declares for its own fields.
 
@@ -267,6 +267,8 @@ class Tuned:
     budget: budgets.Budget | None = None
     client_steps: float | None = None
     is_whole: bool = False
+
+    __post_init__ = struct.check_fields
 
     @functools.cached_property
     def _trials(self) -> "pd.DataFrame":
@@ -563,13 +565,14 @@ def tune(
             f"{type(process.algorithm).__name__} declares no ranges to search; give a"
             ' space, as in {"algorithm.lam": fp.Range(0.01, 10)}.'
         )
+    checks.whole("draw_seed", draw_seed, at_least=0)
     seeds = list(seeds)
     if not seeds:
         raise checks.InputError("Expected at least one seed, got none.")
     if budget is not None and not isinstance(budget, budgets.Budget):
         raise checks.InputError(
             "Expected a budget such as fp.engine.Rounds(3000), ClientSteps(2e6) or"
-            f" Minutes(10), got {budget!r}."
+            f" Minutes(10), got {checks.shown(budget)}."
         )
     is_counted = isinstance(budget, budgets.Rounds | budgets.ClientSteps)
     if is_counted and num_settings is not None:

@@ -5,6 +5,7 @@ would otherwise fail far inside, in words that are not about what was given.
 """
 
 import numbers
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -90,8 +91,9 @@ def refuse_tracers(**arguments: Any) -> None:
     """
     # Inside jax.jit everything that is computed is traced, even of constants.
     for name, value in {**arguments, "all arguments": jnp.zeros(())}.items():
-        parts = (part for _, part in struct.named_fields(value))
-        if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(list(parts))):
+        named = [part for _, part in struct.named_fields(value)]
+        parts = [part for part in named if not isinstance(part, Iterator)]
+        if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(parts)):
             raise checks.InputError(
                 f"Expected {name} to hold values, got tracers: trainings are not run"
                 " inside jax.vmap, jax.jit or jax.grad; fp.grid trains many at once,"
@@ -144,7 +146,7 @@ def _error(name: str, value: Any, wanted: str) -> checks.InputError:
     if isinstance(value, type):
         shown = f"the class {value.__name__} instead of {value.__name__}(...)"
     elif isinstance(value, numbers.Number | str | None):
-        shown = repr(value)
+        shown = checks.shown(value)
     else:
         shown = f"an object of the class {type(value).__name__}"
     return checks.InputError(f"Expected {name} to be {wanted}, got {shown}.")

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from fedjax_pfl import core
-from fedjax_pfl.core import checks, statistics
+from fedjax_pfl.core import checks, statistics, struct
 
 __all__ = ["DataLoss", "Joint", "Objective", "moving", "sampler", "stepwise"]
 
@@ -31,6 +31,8 @@ class DataLoss:
     model: core.Model
     term: Callable[[Any, Any], Any] | None = None
     network: Callable[[Any, Any], Any] | None = None
+
+    __post_init__ = struct.check_fields
 
     def __call__(
         self, key: core.Key | None, params: Any, batch: core.Batch, context: Any

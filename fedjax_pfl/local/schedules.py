@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from fedjax_pfl.core import checks, struct
 
-__all__ = ["Schedule", "counts_steps", "scheduled"]
+__all__ = ["Rate", "Schedule", "counts_steps", "scheduled"]
 
 
 @struct.pytree_dataclass
@@ -50,6 +50,9 @@ class Schedule:
                 " method's rule is made, got a schedule of steps; add per_round=True."
             )
         return jnp.asarray(self.function(number), jnp.zeros(()).dtype)
+
+
+Rate = float | Schedule | Callable[[Any], Any]
 
 
 def scheduled(rate: Any, per_round: bool) -> Any:

@@ -259,7 +259,9 @@ class SGD(MinibatchSolver):
         `drop`, no such step, and none at all for a client with n < B.
     """
 
-    learning_rate: Any = struct.traced_field(default=0.1, above=0, search=(0.003, 1.0))
+    learning_rate: schedules.Rate = struct.traced_field(
+        default=0.1, above=0, search=(0.003, 1.0)
+    )
     epochs: int = struct.static_field(default=1, at_least=1)
     num_steps: int | None = struct.static_field(default=None, at_least=1)
     batch_size: int = struct.static_field(default=20, at_least=1)
@@ -365,14 +367,18 @@ class Optax(MinibatchSolver):
 
     def __post_init__(self):
         if not isinstance(self.hyperparameters, dict):
-            return
+            raise checks.InputError(
+                "Expected hyperparameters to be a dict, such as"
+                f' {{"learning_rate": 0.1}}, got {checks.shown(self.hyperparameters)}.'
+            )
         values = dict(self.hyperparameters)
         if "learning_rate" in values:
             rate = schedules.scheduled(values["learning_rate"], self.per_round)
             values["learning_rate"] = rate
         for name, value in values.items():
-            checks.number(f"hyperparameters.{name}", value)
             struct.refuse_stand_in(f"hyperparameters.{name}", value, "a number")
+            if not isinstance(value, schedules.Schedule):
+                checks.number(f"hyperparameters.{name}", value)
         object.__setattr__(self, "hyperparameters", values)  # the class is frozen
 
     def _transformation(self, round: Any, step: Any) -> optax.GradientTransformation:

@@ -38,8 +38,8 @@ class _Timed:
     """
 
     size: int = struct.static_field(at_least=1)
-    devices: Any = Devices()
-    timetable: Any = None
+    devices: Devices = Devices()
+    timetable: Timetable | None = None
     max_staleness: ClassVar[int] = 0
     chooses: ClassVar[str] = "who is in which round"
 

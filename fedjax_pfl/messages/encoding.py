@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import checks, struct
 
 __all__ = ["Encoding"]
 
@@ -29,6 +29,8 @@ class Encoding:
     values: int
     value_bits: int
     side_bits: int = 0
+
+    __post_init__ = struct.check_fields
 
     @classmethod
     def plain(cls, message: Any) -> "Encoding":

@@ -29,6 +29,8 @@ class NoisyRound:
     period: int | None = None
     draws: Any = None
 
+    __post_init__ = struct.check_fields
+
 
 @struct.pytree_dataclass
 class ServerNoise:

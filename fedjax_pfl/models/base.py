@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import core
-from fedjax_pfl.core import checks, statistics
+from fedjax_pfl.core import checks, statistics, struct
 from fedjax_pfl.models import initializers, inputs, layers, objectives, starts
 
 __all__ = ["ImageNetwork", "Network", "NormedNetwork"]
@@ -34,8 +34,8 @@ class Network(objectives.Classification, starts.Startable):
     outputs_first: ClassVar = True
     initialization: initializers.Scheme = "pytorch"
     bfloat16_products: bool = False
-    input_shape: tuple[int, ...] | None = None
-    num_classes: int | None = None
+    input_shape: tuple[int, ...] | None = struct.static_field(default=None, at_least=1)
+    num_classes: int | None = struct.static_field(default=None, at_least=1)
 
     @abc.abstractmethod
     def _module(self, modules: Any, classes: int) -> Any:
@@ -144,12 +144,6 @@ class NormedNetwork(Network):
     """
 
     normalization: Literal["batch", "group", "layer"] | None = None
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.normalization is not None:
-            kinds = ("batch", "group", "layer")
-            checks.known(self.normalization, kinds, "normalization")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

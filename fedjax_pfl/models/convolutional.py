@@ -112,16 +112,9 @@ class CifarCNN(_ConvNetwork):
     smallest: ClassVar[int] = 16
     convolutions: ClassVar = ((64, 5, 0), (64, 5, 0))
     widths: ClassVar = (384, 192)
-    dropout: tuple[float, float] = (0.2, 0.5)
-
-    def __post_init__(self):
-        super().__post_init__()
-        if not isinstance(self.dropout, tuple) or len(self.dropout) != 2:
-            raise checks.InputError(
-                f"Expected dropout to be a tuple of two rates, got {self.dropout!r}."
-            )
-        for rate in self.dropout:
-            checks.number("dropout", rate, at_least=0, below=1)
+    dropout: tuple[float, float] = struct.static_field(
+        default=(0.2, 0.5), at_least=0, below=1
+    )
 
     def _module(self, modules: Any, classes: int) -> Any:
         return super()._module(modules, classes, dropout=self.dropout)

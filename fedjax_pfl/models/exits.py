@@ -30,17 +30,18 @@ class EarlyExit:
 
     def __post_init__(self):
         name, cuts = type(self.network).__name__, getattr(self.network, "layers", ())
-        struct.check_fields(self)
         if not cuts:
             raise checks.InputError(
                 "Expected a network of layers before a head, such as MLP, CNN or"
-                f" NFResNet18, got {self.network!r}."
+                f" NFResNet18, got"
+                f" {checks.shown(self.network)}."
             )
         if getattr(self.network, "normalization", None) == "batch":
             raise checks.InputError(
                 "Expected a network without running statistics for a classifier in its"
                 f" middle, got {name}(normalization='batch')."
             )
+        struct.check_fields(self)
         if self.exit_after > len(cuts):
             raise checks.InputError(
                 f"Expected exit_after to be at most {len(cuts)}, which are the layers"

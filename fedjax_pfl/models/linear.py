@@ -19,7 +19,7 @@ __all__ = ["LinearRegression", "LogisticRegression", "Quadratic"]
 class _Flat(starts.Startable):
     """A model of flattened inputs, without randomness; abstract."""
 
-    inputs: int | None = None
+    inputs: int | None = struct.static_field(default=None, at_least=1)
 
     def for_federation(self, federation: core.Federation) -> Self:
         """Returns the model with the federation's number of inputs."""
@@ -62,7 +62,7 @@ class LogisticRegression(_Flat, objectives.Classification):
     """
 
     outputs_first: ClassVar = True
-    num_classes: int | None = None
+    num_classes: int | None = struct.static_field(default=None, at_least=1)
     bfloat16_products: bool = False
 
     def for_federation(self, federation: core.Federation) -> Self:

@@ -47,23 +47,15 @@ class LowRank:
 
     model: Any = dataclasses.field(metadata=struct.inner("adapters"))
     targets: str
-    rank: int = 8
-    scale: float = 1.0
-    ranks: tuple[int, ...] | None = None
+    rank: int = struct.static_field(default=8, at_least=1)
+    scale: float = struct.traced_field(default=1.0)
+    ranks: tuple[int, ...] | None = struct.static_field(default=None, at_least=1)
 
     def __post_init__(self):
         roles.check_model("adapters", self.model)
         tree_paths.check_pattern("targets", self.targets)
-        checks.whole("rank", self.rank, at_least=1)
-        checks.number("scale", self.scale)
-        if self.ranks is None:
-            return
-        if not isinstance(self.ranks, tuple):
-            raise checks.InputError(
-                "Expected ranks to be a tuple with the rank of every client, got"
-                f" {self.ranks!r}."
-            )
-        for rank in self.ranks:
+        struct.check_fields(self)
+        for rank in self.ranks or ():
             checks.whole("every one of ranks", rank, at_least=1, at_most=self.rank)
 
     def for_federation(self, federation: core.Federation) -> Self:

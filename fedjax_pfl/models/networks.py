@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import struct
 from fedjax_pfl.models import base
 
 __all__ = ["MLP"]
@@ -19,16 +19,7 @@ class MLP(base.NormedNetwork):
       widths: hidden widths, each at least 1.
     """
 
-    widths: tuple[int, ...] = (128, 64)
-
-    def __post_init__(self):
-        super().__post_init__()
-        if not isinstance(self.widths, tuple):
-            raise checks.InputError(
-                f"Expected widths to be a tuple of whole numbers, got {self.widths!r}."
-            )
-        for width in self.widths:
-            checks.positive_int("widths", width)
+    widths: tuple[int, ...] = struct.static_field(default=(128, 64), at_least=1)
 
     def _module(self, modules: Any, classes: int) -> Any:
         return modules.DenseNet(

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import core
-from fedjax_pfl.core import checks, statistics, tree_paths
+from fedjax_pfl.core import checks, statistics, struct, tree_paths
 from fedjax_pfl.models import inputs, objectives, starts
 
 __all__ = ["FunctionModel", "OwnModel", "from_flax", "from_functions"]
@@ -36,9 +36,9 @@ class OwnModel(starts.Startable):
     """
 
     head: str | None = None
-    input_shape: tuple[int, ...] | None = None
+    input_shape: tuple[int, ...] | None = struct.static_field(default=None, at_least=1)
     input_dtype: str | None = None
-    num_classes: int | None = None
+    num_classes: int | None = struct.static_field(default=None, at_least=1)
 
     def __post_init__(self):
         super().__post_init__()
@@ -313,7 +313,7 @@ def from_functions(
     for role, function in (("init", init), ("apply", apply)):
         if not callable(function) or isinstance(function, type):
             raise checks.InputError(
-                f"Expected {role} to be a function, got {function!r}."
+                f"Expected {role} to be a function, got {checks.shown(function)}."
             )
     return FunctionModel(
         draw=init, call=apply, initial_params=initial_params, head=head

@@ -42,7 +42,7 @@ def model_of(module: Any, initial_params: Any, head: str | None) -> own.OwnModel
     ):
         raise checks.InputError(
             "Expected a linen module such as MLP(width=64), an nnx module, or what"
-            f" makes an nnx module of rngs, got {module!r}."
+            f" makes an nnx module of rngs, got {checks.shown(module)}."
         )
     return NnxModel(module=module, initial_params=initial_params, head=head)
 

@@ -32,7 +32,7 @@ class LSTM(base.Network):
     width: int = struct.static_field(default=256, at_least=1)
     num_layers: int = struct.static_field(default=2, at_least=1)
     bottleneck: int | None = struct.static_field(default=30, at_least=1)
-    embedding_size: int | None = None
+    embedding_size: int | None = struct.static_field(default=None, at_least=1)
 
     def for_federation(self, federation: core.Federation) -> Self:
         """Returns the model with the federation's shapes, classes and embeddings."""

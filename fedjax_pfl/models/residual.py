@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import struct
 from fedjax_pfl.models import base
 
 __all__ = ["NFResNet18"]
@@ -24,11 +24,7 @@ class NFResNet18(base.ImageNetwork):
       residual_scale: factor of what a block adds to its input; 0 leaves the input.
     """
 
-    residual_scale: float = 0.2
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.number("residual_scale", self.residual_scale)
+    residual_scale: float = struct.traced_field(default=0.2)
 
     def _module(self, modules: Any, classes: int) -> Any:
         return modules.ResNet(classes, self.initialization, self.residual_scale)

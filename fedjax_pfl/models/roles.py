@@ -23,7 +23,8 @@ def check_model(name: str, model: Any) -> None:
         )
     if isinstance(model, type) or not hasattr(model, "for_federation"):
         raise checks.InputError(
-            f"Expected a model for {name}, such as MLP(widths=(64,)), got {model!r}."
+            f"Expected a model for {name}, such as MLP(widths=(64,)), got"
+            f" {checks.shown(model)}."
         )
 
 
@@ -56,20 +57,15 @@ class ParameterRoles:
     personal: str | None = None
     frozen: str | None = None
     trained: str | None = None
-    seed: int = 0
+    seed: int = struct.static_field(default=0, at_least=0)
     local_statistics: bool = False
 
     def __post_init__(self):
+        struct.check_fields(self)
         for role in ("personal", "frozen", "trained"):
             if getattr(self, role) is not None:
                 tree_paths.check_pattern(role, getattr(self, role))
         checks.alternatives(frozen=self.frozen, trained=self.trained)
-        checks.whole("seed", self.seed, at_least=0)
-        if not isinstance(self.local_statistics, bool):
-            raise checks.InputError(
-                "Expected local_statistics to be True or False, got"
-                f" {self.local_statistics!r}."
-            )
         check_model(type(self).__name__, self.model)
 
     def for_federation(self, federation: core.Federation) -> Self:

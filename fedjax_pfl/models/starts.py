@@ -4,6 +4,7 @@ import abc
 import dataclasses
 import functools
 import hashlib
+from collections.abc import Iterator
 from typing import Any, ClassVar, Self
 
 import jax
@@ -53,6 +54,10 @@ def _of_run(leaf: Any) -> jax.Array:
 def _digest(params: Any) -> str:
     """Computes the digest of a tree of arrays."""
     digest = hashlib.sha256()
+    if isinstance(params, Iterator):
+        raise checks.InputError(
+            f"Expected initial_params to be a tree of arrays, got {params!r}."
+        )
     for name, leaf in tree_paths.by_name(params).items():
         digest.update(f"{name} {leaf.dtype} {leaf.shape} ".encode())
         digest.update(np.ascontiguousarray(leaf).tobytes())
@@ -67,6 +72,10 @@ def _pretrained(params: Any) -> Pretrained | None:
     """
     if params is None or isinstance(params, Pretrained):
         return params
+    if isinstance(params, Iterator):
+        raise checks.InputError(
+            f"Expected initial_params to be a tree of arrays, got {params!r}."
+        )
     for name, leaf in tree_paths.by_name(params).items():
         values = np.asarray(leaf)
         if values.dtype.kind not in "fiuV" or not np.isfinite(values).all():

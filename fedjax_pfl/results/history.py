@@ -96,6 +96,8 @@ class History:
     compile_seconds: float
     run_seconds: float
 
+    __post_init__ = struct.check_fields
+
     __repr__ = struct.array_repr
 
     def only(self, kept: np.ndarray) -> "History":

@@ -92,6 +92,8 @@ class Result:
     groups: tuple[history.History, ...]
     provenance: dict[str, Any]
 
+    __post_init__ = struct.check_fields
+
     @classmethod
     def merge(cls, results: "Iterable[Result]") -> "Result":
         """Returns the trainings of several results as one, to compare their methods.
@@ -106,7 +108,10 @@ class Result:
         Raises:
           InputError: if there is none, or if something else is among them.
         """
-        merged = list(results)
+        try:
+            merged: list[Any] = list(results)
+        except TypeError:  # not iterable
+            merged = [results]
         if not merged or not all(isinstance(result, Result) for result in merged):
             kinds = ", ".join(dict.fromkeys(type(r).__name__ for r in merged))
             raise checks.InputError(
@@ -530,7 +535,7 @@ class Result:
         Raises:
           InputError: if it exists or cannot be written.
         """
-        with directories.new(Path(directory)) as folder:
+        with directories.new(checks.path("directory", directory)) as folder:
             self.write(folder)
 
     def write(self, directory: Path) -> None:
@@ -573,7 +578,7 @@ class Result:
         Raises:
           InputError: if the directory is missing, foreign or damaged.
         """
-        directory = Path(directory)
+        directory = checks.path("directory", directory)
         if not (directory / _CONFIG).is_file():
             raise checks.InputError(
                 f"Expected a result directory with a {_CONFIG}, got '{directory}'."

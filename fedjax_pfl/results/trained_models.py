@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import checks, struct
 from fedjax_pfl.results import documents, model_files, plain_files
 from fedjax_pfl.results.checkpoint import files
 
@@ -40,6 +40,8 @@ class TrainedModel:
     params: Any
     clients: np.ndarray | None
     about: dict[str, Any]
+
+    __post_init__ = struct.check_fields
 
     def __repr__(self) -> str:
         """Describes the model in one line."""
@@ -85,6 +87,8 @@ class TrainedModels:
 
     directory: Path
     table: "pd.DataFrame"
+
+    __post_init__ = struct.check_fields
 
     def __len__(self) -> int:
         """Counts the files."""
@@ -144,6 +148,7 @@ class TrainedModels:
         return TrainedModel(params, clients, stored)
 
 
+@struct.checked_call
 def load_params(path: str | os.PathLike[str]) -> Any:
     """Reads a model's parameters from a safetensors file, for `initial_params`.
 
@@ -159,7 +164,7 @@ def load_params(path: str | os.PathLike[str]) -> Any:
     """
     import safetensors.numpy
 
-    path = Path(path)
+    path = checks.path("path", path)
     try:
         plain_files.check(path)
         with safetensors.safe_open(path, framework="numpy") as file:
@@ -188,6 +193,7 @@ def _check_rows(clients: np.ndarray | None, arrays: dict[str, np.ndarray]) -> No
         raise ValueError("its arrays do not have one row per client")
 
 
+@struct.checked_call
 def load_models(directory: str | os.PathLike[str]) -> TrainedModels:
     """Opens a directory that `models_to` or `--save-models` has filled.
 
@@ -203,7 +209,7 @@ def load_models(directory: str | os.PathLike[str]) -> TrainedModels:
     """
     import pandas as pd
 
-    directory = Path(directory)
+    directory = checks.path("directory", directory)
     inside = directory / model_files.DIRECTORY
     if not (directory / model_files.TABLE).exists() and inside.is_dir():
         directory = inside

@@ -101,8 +101,10 @@ class Subject:
         if isinstance(method, type) or not dataclasses.is_dataclass(method):
             raise checks.InputError(
                 "Expected algorithm to be an object whose class is decorated with"
-                f" @pytree_dataclass, such as MyMethod(), got {method!r}."
+                f" @pytree_dataclass, such as MyMethod(), got"
+                f" {checks.shown(method)}."
             )
+        struct.check_fields(self)
 
     @property
     def name(self) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import checks, struct
 from fedjax_pfl.testing import rounds, runs, solvers, subjects
 
 __all__ = ["PROPERTIES", "Outcome", "check", "check_algorithm", "outcomes"]
@@ -52,6 +52,8 @@ class Outcome:
     name: str
     status: str
     sentence: str = ""
+
+    __post_init__ = struct.check_fields
 
     def __str__(self) -> str:
         text = f"{self.status:8} {self.name}"

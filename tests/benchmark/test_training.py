@@ -268,7 +268,10 @@ def test_the_page_has_every_method_and_interval(made, tmp_path):
     [
         ({"name": "../x"}, "letters, digits and hyphens"),
         ({"methods": {}}, "at least one method"),
-        ({"methods": {"A b": None, "a-b": None}}, "differ in letters or digits"),
+        (
+            {"methods": dict.fromkeys(("A b", "a-b"), METHODS["Local"])},
+            "differ in letters or digits",
+        ),
         ({"seeds": (1,)}, "two or more different seeds"),
         ({"num_rounds": 0}, "num_rounds"),
     ],

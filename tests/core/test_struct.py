@@ -90,11 +90,29 @@ def test_numbers_out_of_range_are_refused(value):
         checks.number("rho", value, above=0)
 
 
-def test_tracers_and_placeholders_pass():
+def test_tracers_shapes_and_scalars_pass():
     jax.eval_shape(lambda x: checks.number("rho", x, above=0), -1.0)
-    checks.number("rho", object(), above=0)
-    checks.number("rho", None, above=0)
-    checks.number("rho", np.float32(0.5), above=0)
+    checks.number("rho", jax.ShapeDtypeStruct((), jnp.float32), above=0)
+    for scalar in (1, 0.5, np.float32(0.5), np.array(0.5), jnp.array(0.5)):
+        checks.number("rho", scalar, above=0)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (object(), "object"),
+        (None, "None"),
+        (np.array([0.5]), r"an array float64\[1\]"),
+        (jnp.ones((2, 3), jnp.float32), r"an array float32\[2, 3\]"),
+        (float, "the class float"),
+        (10**400, "1000"),
+        pytest.param(10**5000, "an object of the class int", id="digits"),
+        (jax.random.key(0), "class"),
+    ],
+)
+def test_numbers_are_scalars(value, words):
+    with pytest.raises(checks.InputError, match=f"rho to be a finite.* got .*{words}"):
+        checks.number("rho", value)
 
 
 def test_a_compiled_function_rebuilds_objects_without_complaint():
@@ -138,10 +156,12 @@ def test_values_that_a_declaration_does_not_allow_get_one_sentence(fields, messa
 
 
 def test_declared_fields_let_tracers_placeholders_and_defaults_pass():
-    declared = Declared(share=np.zeros(3), plain=None, steps=None, rule="mean")
+    declared = Declared(share=0.0, plain=None, steps=None, rule="mean")
     assert jax.tree.leaves(Declared(share=0.25)) == [0.25]  # literals are structure
     assert jax.tree.structure(declared) != jax.tree.structure(Declared())
     assert jax.tree.map(lambda _: None, declared).share is None
+    stacked = jax.tree.map(lambda share: np.full(3, share), declared)
+    assert stacked.share.shape == (3,)  # as grids have them
     assert float(jax.jit(lambda d: d.share + 1)(Declared(share=0.25))) == 1.25
 
 

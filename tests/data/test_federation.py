@@ -216,7 +216,7 @@ def test_dotted_names():
         ({"dataset": data.DATASETS["digits"]}, "object such as Digits"),
         ({"dataset": 3}, "object such as Digits.*got 3"),
         ({"partition": "idd"}, "Unknown partition 'idd' .did you mean 'iid'"),
-        ({"partition": data.IID}, "partition to be one of iid, .*got <class"),
+        ({"partition": data.IID}, "partition to be one of iid, .*got the class IID"),
         ({"partition": None}, "partition to be one of iid, .*got None"),
         ({"label_poisoning": 3}, "label_poisoning to be one of uniform_labels"),
         ({"feature_noise": "loud"}, "Unknown feature noise 'loud'"),

@@ -79,7 +79,7 @@ def test_wrong_words_of_the_command(arguments, sentence, capsys):
 
 
 def test_a_class_is_refused():
-    with pytest.raises(checks.InputError, match=r"such as MyMethod\(\), got <class"):
+    with pytest.raises(checks.InputError, match=r"such as MyMethod\(\), got the class"):
         testing.Subject(fp.Flame)
 
 

@@ -155,8 +155,9 @@ class Diagonal(_Averaged):
     q: Any = 1.0
 
     def __post_init__(self):
+        struct.check_arrays("q", self.q)
         for leaf in jax.tree.leaves(self.q):
-            checks.number("q", leaf, at_least=0)
+            checks.numbers("q", leaf, at_least=0)
 
     def check(self, params: Any) -> None:
         """Refuses a tree q that is not like the parameters."""

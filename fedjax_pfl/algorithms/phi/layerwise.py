@@ -49,7 +49,12 @@ class LayerWise(functions.Phi):
         for name in self.phis:
             checks.known(name, _FUNCTIONS, "phi of a block")
         counts = {"phis": len(self.phis)}
-        if isinstance(self.scales, tuple):
+        if self.scales is not None:
+            if not isinstance(self.scales, tuple):
+                raise checks.InputError(
+                    "Expected scales to be a tuple of numbers, got"
+                    f" {checks.shown(self.scales)}."
+                )
             counts["scales"] = len(self.scales)
             for scale in self.scales:
                 checks.number("every scale", scale, above=0)

@@ -43,6 +43,8 @@ class Partition:
     cluster: np.ndarray | None = None
     moved: np.ndarray | None = None
 
+    __post_init__ = struct.check_fields
+
     __repr__ = struct.array_repr
 
     @classmethod
@@ -144,7 +146,7 @@ class Partition:
                 f" times{where}."
             )
         if self.noise_scale is not None:
-            checks.number("noise_scale of a partition", self.noise_scale, at_least=0)
+            checks.numbers("noise_scale of a partition", self.noise_scale, at_least=0)
             if self.noise_scale.shape != (num_clients,):
                 raise checks.InputError(
                     "Expected noise_scale of a partition to have shape"

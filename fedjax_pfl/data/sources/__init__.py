@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import checks, struct
 from fedjax_pfl.data import dataset as datasets
 from fedjax_pfl.data import synthetic, synthetic_logistic, synthetic_text
 from fedjax_pfl.data.sources import base
@@ -80,6 +80,7 @@ def source(name: str, **options: Any) -> datasets.Source:
     return kind(**options)
 
 
+@struct.checked_call
 def load_dataset(
     name: str,
     data_dir: str | os.PathLike[str] | None = None,

@@ -181,7 +181,8 @@ class Sent140(base.FileSource):
     def __post_init__(self):
         if not isinstance(self.glove, str) or not self.glove or "/" in self.glove:
             raise checks.InputError(
-                f"Expected glove to be the name of a file, got {self.glove!r}."
+                f"Expected glove to be the name of a file, got"
+                f" {checks.shown(self.glove)}."
             )
         super().__post_init__()
 

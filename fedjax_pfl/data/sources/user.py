@@ -183,9 +183,9 @@ class LeafJson(_UserSource):
     name = "leaf"
 
     def __post_init__(self):
-        super().__post_init__()
         if self.shape is not None:
             object.__setattr__(self, "shape", _as_sizes("shape", self.shape))
+        super().__post_init__()
 
     def locate(self, data_dir: str | None) -> base.Located:
         """Finds the file, or the files of the folder."""
@@ -277,7 +277,6 @@ class ImageFolder(_UserSource):
     name = "images"
 
     def __post_init__(self):
-        super().__post_init__()
         if self.size is not None:
             size = _as_sizes("size", self.size)
             if len(size) != 2:
@@ -285,6 +284,7 @@ class ImageFolder(_UserSource):
                     f"Expected size to be a height and a width, got {self.size!r}."
                 )
             object.__setattr__(self, "size", size)
+        super().__post_init__()
 
     def locate(self, data_dir: str | None) -> base.Located:
         """Finds the images."""
@@ -350,10 +350,10 @@ class Csv(_UserSource):
     name = "csv"
 
     def __post_init__(self):
-        super().__post_init__()
         for field in ("drop", "categories"):
             value = _as_tuple(field, getattr(self, field), str, "('age', 'city')")
             object.__setattr__(self, field, value)
+        super().__post_init__()
         columns = [self.label, self.client, self.split, self.text]
         columns += [*self.drop, *self.categories]
         for column in columns:
@@ -510,9 +510,7 @@ def _targets(
 
 def _as_path(value: Any) -> str:
     """Converts the option `path`, text or a path object, to text."""
-    if not isinstance(value, str | os.PathLike):
-        raise checks.InputError(f"Expected path to be text, got {value!r}.")
-    checks.text("path", str(value))
+    checks.path("path", value)
     return str(value)
 
 
@@ -522,7 +520,8 @@ def _as_tuple(name: str, value: Any, kind: type, example: str) -> tuple[Any, ...
         isinstance(item, kind) for item in value
     ):
         raise checks.InputError(
-            f"Expected {name} to be a list such as {example}, got {value!r}."
+            f"Expected {name} to be a list such as {example}, got"
+            f" {checks.shown(value)}."
         )
     return tuple(value)
 

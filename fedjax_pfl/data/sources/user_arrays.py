@@ -48,6 +48,7 @@ def arrays_dataset(
       >>> mine.y.tolist(), mine.class_names, mine.client.tolist(), mine.client_names
       ([0, 1], ('no', 'yes'), [1, 0], ('a', 'b'))
     """
+    checks.is_text("name", name)
     x = datasets.as_array(x)
     x = x.astype(np.float32) if x.dtype == bool else x
     y, class_names = _targets(labels or f"{name}.y", y, num_classes)

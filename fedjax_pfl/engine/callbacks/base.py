@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedjax_pfl import results
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import checks, struct
 from fedjax_pfl.results import metrics as measures
 
 __all__ = ["Callback", "Evaluation", "Training", "library"]
@@ -33,6 +33,8 @@ class Training:
     settings: dict[str, Any]
     num_rounds: int
 
+    __post_init__ = struct.check_fields
+
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
@@ -56,6 +58,8 @@ class Evaluation:
     running: np.ndarray
     is_last: bool
     is_restored: bool
+
+    __post_init__ = struct.check_fields
 
     def points(self) -> Iterator[tuple[Training, dict[str, float]]]:
         """Yields what is new: running trainings with those metrics that have a value.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedjax_pfl import core, results
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import checks, struct
 from fedjax_pfl.engine import grids, groups, simulation, validate
 from fedjax_pfl.engine.derivatives import fields as fields_
 from fedjax_pfl.engine.derivatives import implicit as implicit_
@@ -59,6 +59,8 @@ class Hypergradients:
     fixed_point: np.ndarray | None = None
     residual: dict[str, np.ndarray] | None = None
     tolerance: float | None = None
+
+    __post_init__ = struct.check_fields
 
     @property
     def _errors(self) -> tuple[np.ndarray, np.ndarray] | None:

@@ -240,6 +240,8 @@ class Learned:
     objective: str
     held_fixed: tuple[str, ...]
 
+    __post_init__ = struct.check_fields
+
     def path(self) -> "pd.DataFrame":
         """Returns a row per start and step; see `results.learned.path`."""
         steps = learned.path(self.result)
@@ -294,7 +296,8 @@ def check_points(seeds: Any, starts: Any, optimizer: Any) -> None:
             )
     if optimizer is not None and not hasattr(optimizer, "update"):
         raise checks.InputError(
-            f"Expected an optimizer such as optax.adam(0.3), got {optimizer!r}."
+            "Expected an optimizer such as optax.adam(0.3), got"
+            f" {checks.shown(optimizer)}."
         )
 
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import checks, struct
 from fedjax_pfl.results import metrics
 
 __all__ = ["WORST_DECILE", "Objective"]
@@ -43,6 +43,7 @@ class Objective:
     over: str | int = "mean"
 
     def __post_init__(self):
+        struct.check_fields(self)
         if self.data in ("test", "others", "everybody"):
             raise checks.InputError(
                 "Expected an objective on validation or train data, since nothing is"
@@ -81,8 +82,9 @@ class Objective:
         """
         if isinstance(text, Objective):
             return text
+        checks.is_text("objective", text)
         fields: dict[str, Any] = {}
-        for part in str(text).split(":"):
+        for part in text.split(":"):
             name, value = "model", part
             if part in (*_DATA, "test", "others", "everybody"):
                 name = "data"

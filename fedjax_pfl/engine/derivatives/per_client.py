@@ -8,6 +8,7 @@ import numpy as np
 import optax
 
 from fedjax_pfl import core, results
+from fedjax_pfl.core import struct
 from fedjax_pfl.data import statistics
 from fedjax_pfl.engine.derivatives import learning, own_values
 from fedjax_pfl.engine.derivatives.objective import Objective
@@ -39,6 +40,8 @@ class LearnedPerClient:
     values: np.ndarray
     steps: np.ndarray
     described: tuple[statistics.PartitionStatistics, ...]
+
+    __post_init__ = struct.check_fields
 
     def table(self) -> "pd.DataFrame":
         """Returns a row per seed and client.

@@ -9,7 +9,7 @@ import numpy as np
 import optax
 
 from fedjax_pfl import core, results
-from fedjax_pfl.core import tree_paths
+from fedjax_pfl.core import struct, tree_paths
 from fedjax_pfl.engine import groups
 from fedjax_pfl.engine.derivatives import learning, own_values
 from fedjax_pfl.engine.derivatives.objective import Objective
@@ -45,6 +45,8 @@ class LearnedPerLayer:
     sizes: tuple[int, ...]
     values: np.ndarray
     steps: np.ndarray
+
+    __post_init__ = struct.check_fields
 
     def table(self) -> "pd.DataFrame":
         """Returns a row per layer: its name, its parameters, and the field's value."""

@@ -67,8 +67,8 @@ class Market:
 
 def check_features(features: int) -> None:
     """Checks that the number of features is 1 (close) or 3 (close, high, low)."""
-    if isinstance(features, bool) or features not in (1, 3):
+    if type(features) is not int or features not in (1, 3):
         raise checks.InputError(
             "Expected features to be 1 (close) or 3 (close, high, low), got"
-            f" {features!r}."
+            f" {checks.shown(features)}."
         )

@@ -33,8 +33,8 @@ class PriceFile:
     name = "prices"
 
     def __post_init__(self):
+        checks.path("path", self.path)
         object.__setattr__(self, "path", str(self.path))
-        checks.text("path", self.path)
 
     def load(self, *, data_dir: str | None, features: int) -> base.Market:
         """Reads the market once per process and modification of the file."""
@@ -116,6 +116,6 @@ def market(source: Any) -> Any:
     if isinstance(source, type) or not hasattr(source, "load"):
         raise checks.InputError(
             "Expected market to be a name in MARKETS, the path of a .csv file or an"
-            f" object such as SyntheticMarket(), got {source!r}."
+            f" object such as SyntheticMarket(), got {checks.shown(source)}."
         )
     return source

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -80,7 +81,7 @@ class PortfolioSpec:
     features: int = 1
     seed: int = struct.static_field(default=0, at_least=0, at_most=checks.MAX_SEED)
     malicious_fraction: float = struct.static_field(default=0.0, at_least=0, at_most=1)
-    data_dir: str | None = None
+    data_dir: str | os.PathLike[str] | None = None
 
     def __post_init__(self):
         set_field = object.__setattr__  # the class is frozen
@@ -94,12 +95,14 @@ class PortfolioSpec:
             elif isinstance(part, type) or not hasattr(part, "fit"):
                 raise checks.InputError(
                     "Expected generators to be names in GENERATORS or objects such as"
-                    f" GeometricBrownianMotion(), got {part!r}."
+                    f" GeometricBrownianMotion(), got"
+                    f" {checks.shown(part)}."
                 )
         set_field(self, "generators", tuple(parts))
+        struct.check_fields(self)
         if self.data_dir is not None:
+            checks.path("data_dir", self.data_dir)
             set_field(self, "data_dir", str(self.data_dir))
-            checks.text("data_dir", self.data_dir)
         base.check_features(self.features)
         names = ("train_from", "test_from", "test_to")
         dates: dict[str, Any] = {n: getattr(self, n) for n in names}
@@ -108,7 +111,8 @@ class PortfolioSpec:
             dates[name] = prices.parse_date(text)
             if dates[name] is None:
                 raise checks.InputError(
-                    f"Expected {name} to be a date YYYY-MM-DD, got {text!r}."
+                    f"Expected {name} to be a date YYYY-MM-DD, got"
+                    f" {checks.shown(text)}."
                 )
         for before, after in itertools.pairwise(dates):
             if dates[before] > dates[after]:
@@ -116,7 +120,6 @@ class PortfolioSpec:
                     f"Expected {before} before {after}, got {dates[before]} and"
                     f" {dates[after]}."
                 )
-        struct.check_fields(self)
 
     def build(self) -> core.Federation:
         """Draws assets and generated years on the host, then moves to the device.

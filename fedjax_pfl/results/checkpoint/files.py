@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 from numpy.lib import format as npy
 
-from fedjax_pfl.core import checks, processes
+from fedjax_pfl.core import checks, processes, struct
 from fedjax_pfl.results import documents, plain_files, provenance
 from fedjax_pfl.results.checkpoint import arrays
 
@@ -93,6 +93,8 @@ class Progress:
     ended: bool
     continued: tuple[str, ...] = ()
     own: Own = dataclasses.field(default_factory=dict)
+
+    __post_init__ = struct.check_fields
 
 
 def write_own(folder: Path, progress: Progress) -> dict[str, str]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedjax_pfl.core import checks, processes
+from fedjax_pfl.core import checks, processes, struct
 from fedjax_pfl.results import directories, plain_files
 from fedjax_pfl.results.checkpoint import files
 
@@ -40,14 +40,11 @@ class Checkpoints:
     """
 
     directory: str | os.PathLike[str]
-    min_seconds: float = 5.0
-    keep: int = 2
+    min_seconds: float = struct.static_field(default=5.0, at_least=0)
+    keep: int = struct.static_field(default=2, at_least=1)
     resume_anyway: bool = False
 
-    def __post_init__(self):
-        checks.number("min_seconds", self.min_seconds, at_least=0)
-        checks.positive_int("keep", self.keep)
-        checks.boolean("resume_anyway", self.resume_anyway)
+    __post_init__ = struct.check_fields
 
     @property
     def path(self) -> Path:

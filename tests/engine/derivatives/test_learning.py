@@ -357,7 +357,7 @@ def test_a_first_training_that_is_lost_begins_with_less():
     ("options", "message"),
     [
         ({"seeds": []}, "at least one seed"),
-        ({"starts": {RATE: 0.1}}, "starts as a list"),
+        ({"starts": {RATE: 0.1}}, "starts to be a sequence, each part a mapping"),
         ({"starts": [{"algorithm": fp.FedAvg()}]}, "differ in numbers"),
         ({"optimizer": "adam"}, "optimizer such as optax.adam"),
     ],

@@ -203,7 +203,7 @@ def test_solvers_that_end_by_a_tolerance_are_refused():
     ("options", "message"),
     [
         ({"seeds": []}, "at least one seed"),
-        ({"seeds": 3}, "at least one seed, got 3"),
+        ({"seeds": 3}, "seeds to be a sequence, each part a whole number, got 3"),
         ({"optimizer": "adam"}, "optimizer such as optax.adam"),
     ],
 )

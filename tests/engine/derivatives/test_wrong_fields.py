@@ -129,7 +129,7 @@ def test_wrong_options(options, message):
 
 
 def test_a_training_that_may_end_early_is_no_option():
-    with pytest.raises(TypeError, match="stop_when"):
+    with pytest.raises(fp.InputError, match="stop_when"):
         differentiate(stop_when=fp.StopWhen(patience=1))
 
 

@@ -179,7 +179,7 @@ class LpProj(base.SingleExchange):
     )
     server_learning_rate: Any = struct.traced_field(default=1.0, above=0)
     weight_decay: Any = struct.traced_field(default=0.001, at_least=0)
-    clip_norm: Any = struct.traced_field(default=60.0, above=0)
+    clip_norm: float | None = struct.traced_field(default=60.0, above=0)
     local: core.Solver | None = None
     form: Literal["original", "admm"] = "original"
     dim: int = struct.static_field(default=10, at_least=1)

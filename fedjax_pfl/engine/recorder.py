@@ -158,7 +158,7 @@ class Recorder:
             self._per_round[name][active, start : start + count] = value[active]
         if self._stops:
             for point in np.flatnonzero(active):
-                self._see_divergence(start, point, info)
+                self._see_divergence(start, int(point), info)
 
     def _see_divergence(self, start: int, point: int, info: Any) -> None:
         """Records the first round in which each client, or the server, diverged."""
@@ -178,7 +178,7 @@ class Recorder:
         gone = self._diverged <= round
         if gone.shape == self._malicious.shape:  # which a sample of clients is not
             gone |= self._malicious
-        return gone.all(axis=1)
+        return np.asarray(gone.all(axis=1))
 
     def evaluated(
         self,

@@ -128,7 +128,7 @@ def _trained(options: _Options, model: Any, dataset: Any) -> tuple[Any, str]:
     import jax
 
     import fedjax_pfl as fp
-    from fedjax_pfl.core import checks
+    from fedjax_pfl.core import checks, temporaries
     from fedjax_pfl.data import federation
 
     everything = federation.from_dataset(
@@ -144,8 +144,8 @@ def _trained(options: _Options, model: Any, dataset: Any) -> tuple[Any, str]:
     )
     process = fp.FederatedProcess(algorithm=fp.FedAvg(local=solver))
     key = jax.random.key(options.seed, impl="threefry2x32")
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder) / "models"
+    with temporaries.registered(Path(tempfile.mkdtemp())) as folder:
+        place = folder / "models"
         result = fp.simulate(
             key,
             process,

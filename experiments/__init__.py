@@ -6,12 +6,12 @@ from fedjax_pfl import command
 
 _is_command = sys.argv[:1] == ["-m"]  # while Python looks for the module to run
 
-if _sentence := command.lacking():  # else a traceback would name one package only
-    raise SystemExit(_sentence) if _is_command else ModuleNotFoundError(_sentence)
-
 if _is_command:
     _module = sys.orig_argv[-len(sys.argv)]  # the arguments after it are all in argv
     if _module.removeprefix("-m") in {
         f"{__name__}.{each}" for each in command.COMMANDS
     }:
         command.prepare()
+
+if _sentence := command.lacking():  # else a traceback would name one package only
+    raise SystemExit(_sentence) if _is_command else ModuleNotFoundError(_sentence)

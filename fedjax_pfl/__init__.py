@@ -1,8 +1,8 @@
 """A JAX-first, vectorized simulator of personalized federated learning."""
 
-from typing import TYPE_CHECKING
-
 from fedjax_pfl.core import lazy, platforms
+
+TYPE_CHECKING = False  # importing it takes as long as the rest of a command's start
 
 platforms.check_python()
 platforms.watch_forks()

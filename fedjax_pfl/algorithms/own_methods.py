@@ -1,7 +1,8 @@
 """A user's own algorithm, by the name of its module and class.
 
 Importing a module runs it. What is imported is named by the user, never by a file, and
-does not lie in a folder of results, which may come from anybody.
+does not lie in a folder of results, which may come from anybody. The current directory
+is the last place of modules, so that no file of it runs in place of a library.
 """
 
 import dataclasses
@@ -38,15 +39,17 @@ def find(name: str) -> type:
     """Finds the class of an algorithm.
 
     Args:
-      name: one of `ALGORITHMS`, or `module:Class`, whose module is imported from the
-        current directory or wherever Python finds it. It runs: the user has named it.
+      name: one of `ALGORITHMS`, or `module:Class`, whose module is imported from
+        wherever Python finds it, last in the current directory. It runs: the user has
+        named it.
 
     Returns:
       The class.
 
     Raises:
-      InputError: if there is no such class, if it is not an algorithm, or if its module
-        lies in a folder of results.
+      InputError: if there is no such class, if it is not an algorithm, if its module
+        lies in a folder of results, or if a file of the current directory has the name
+        of another module.
     """
     if ":" not in name:
         checks.known(name, registry.ALGORITHMS, "algorithm")
@@ -79,10 +82,11 @@ def find(name: str) -> type:
 
 
 def _module(path: str, name: str) -> Any:
-    """Imports a module, the current directory first if that holds no results."""
+    """Imports a module, also from the current directory if that holds no results."""
     here = os.getcwd()
-    if here not in sys.path and _result_around(Path(here)) is None:
-        sys.path.insert(0, here)
+    if _result_around(Path(here)) is None:
+        sys.path[:] = [each for each in sys.path if each not in ("", here)] + [here]
+        _check_unique(path.partition(".")[0], here, name)
     for place in _places(path):
         if folder := _result_around(place):
             raise checks.InputError(
@@ -98,6 +102,31 @@ def _module(path: str, name: str) -> Any:
         ) from error
 
 
+def _check_unique(top: str, here: str, name: str) -> None:
+    """Refuses a file of the current directory where Python has another module."""
+    mine, other = machinery.PathFinder.find_spec(top, [here]), _spec(top)
+    if mine is None or mine.origin is None or other is None:
+        return
+    if other.origin is None or not _is_same(mine.origin, other.origin):
+        raise checks.InputError(
+            f"Expected another name for the module of {name!r}: '{mine.origin}' would"
+            f" hide {top!r} of Python or of a library; rename it."
+        )
+
+
+def _spec(top: str) -> machinery.ModuleSpec | None:
+    """Returns where a module was imported from or, by this path, would be."""
+    if top in sys.modules:
+        return sys.modules[top].__spec__
+    finders = (finder.find_spec(top, None) for finder in sys.meta_path)
+    return next((spec for spec in finders if spec is not None), None)
+
+
+def _is_same(one: str, other: str) -> bool:
+    """Returns whether two names are those of one file; `built-in` is none."""
+    return os.path.exists(other) and os.path.samefile(one, other)
+
+
 def _places(path: str) -> Iterator[Path]:
     """Yields files and folders from which importing a module would run code.
 
@@ -106,8 +135,7 @@ def _places(path: str) -> Iterator[Path]:
     top, *inner = path.split(".")
     if path in sys.modules:
         return  # nothing is run
-    finders = (finder.find_spec(top, None) for finder in sys.meta_path)
-    spec = next((spec for spec in finders if spec is not None), None)
+    spec = _spec(top)
     for part in (*inner, None):
         if spec is None:
             return  # importing says what is missing

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from fedjax_pfl import algorithms, engine, local
 from fedjax_pfl.benchmark import choice, tasks
-from fedjax_pfl.core import checks, struct
+from fedjax_pfl.core import checks, struct, temporaries
 from fedjax_pfl.engine import budgets
 from fedjax_pfl.engine.options import time_left
 from fedjax_pfl.results import (
@@ -184,7 +184,7 @@ def _train(
         final.save(made / "final")
         text = documents.seal(told | {"budget": budget.count})
         (made / _FILE).write_text(text, "utf-8")
-    directories.remove(work)
+    temporaries.remove(work)
 
 
 def _on_devices(

@@ -3,12 +3,13 @@
 Names, help and the check of the extra are here, where nothing else is imported.
 """
 
-import importlib.util
-import re
-import shlex
+import signal
 import sys
 
-__all__ = ["COMMANDS", "NEEDED", "lacking", "main", "prepare", "sentence"]
+__all__ = ["CAUGHT", "COMMANDS", "NEEDED", "lacking", "main", "prepare", "sentence"]
+
+CAUGHT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that end a command with a sentence."""
 
 NEEDED = ("typer>=0.15", "matplotlib>=3.9", "jinja2>=3.1")
 """The extra `experiments`, by the packages that it brings."""
@@ -40,6 +41,10 @@ def sentence(name: str) -> str:
 
 def lacking() -> str | None:
     """Says which packages of the extra are missing and what installs it, or None."""
+    import importlib.util
+    import re
+    import shlex
+
     names = [re.split("[<>=]", needed)[0] for needed in NEEDED]
     missing = [name for name in names if importlib.util.find_spec(name) is None]
     if not missing:
@@ -53,11 +58,14 @@ def lacking() -> str | None:
 
 def prepare() -> None:
     """Readies a process for a command, before it imports what takes long."""
-    from fedjax_pfl.command import allocator, outputs, signals
+    signal.pthread_sigmask(signal.SIG_BLOCK, CAUGHT)  # until they have a handler
+    from fedjax_pfl.command import outputs, signals
 
-    allocator.allow()
     outputs.install()
     signals.install()
+    from fedjax_pfl.command import allocator
+
+    allocator.allow()
 
 
 def main() -> None:

@@ -8,6 +8,8 @@ settings it keeps what it has, in huge pages. They are read when a process start
 import os
 import sys
 
+from fedjax_pfl.command import signals
+
 __all__ = ["VARIABLE", "VARIABLES", "allow", "is_allowed", "settle"]
 
 VARIABLE = "FEDJAX_PFL_ALLOCATOR"
@@ -47,7 +49,8 @@ def settle() -> None:
     sys.stderr.flush()
     marked = os.environ | VARIABLES | {VARIABLE: "huge-pages"}
     words = [sys.executable, *sys.orig_argv[1:]]
-    os.execve(sys.executable, words, marked)
+    with signals.carried():
+        os.execve(sys.executable, words, marked)
 
 
 def _is_glibc() -> bool:

@@ -71,13 +71,15 @@ main = cli.with_options(_main, _Options)
 def _pretrain(options: _Options) -> None:
     """Imports JAX late, so that `--help` answers at once."""
     from fedjax_pfl.core import checks
-    from fedjax_pfl.results import pretraining
 
     out = options.out or Path()
     if out.exists() or not out.parent.is_dir():
         raise checks.InputError(
             f"Expected --out to be a new file in an existing directory, got '{out}'."
         )
+    _check_users(options)
+    from fedjax_pfl.results import pretraining
+
     model, spec = _what(options)
     dataset = spec.pretraining()
     if not options.quiet:
@@ -96,6 +98,28 @@ def _pretrain(options: _Options) -> None:
     print(f"On a tenth of the examples, which were kept apart: {judged}.")
     print(f"Parameters: {out}")
     print(f"With --init {out} trainings start there, and leave these users out.")
+
+
+def _check_users(options: _Options) -> None:
+    """Refuses named data and tables without users, before JAX is imported."""
+    from fedjax_pfl.command.presets import experiment
+    from fedjax_pfl.core import checks
+    from fedjax_pfl.data import sources
+    from fedjax_pfl.data.sources import user
+
+    settings = experiment.parse(options.settings)
+    name, *_ = settings.get("federation.dataset", (options.preset or "digits",))
+    is_without = options.data is None and name in sources.WITHOUT_CLIENTS
+    if options.label is not None:
+        place = (options.data, options.label, options.client, options.data_dir)
+        source = user.source_for(*place)
+        is_without = isinstance(source, sources.Csv) and source.client is None
+        name = options.data
+    if is_without:
+        raise checks.InputError(
+            "Expected a data set with clients of its own to hold some of them out, got"
+            f" {name!r}."
+        )
 
 
 def _what(options: _Options) -> tuple[Any, Any]:
@@ -128,7 +152,7 @@ def _trained(options: _Options, model: Any, dataset: Any) -> tuple[Any, str]:
     import jax
 
     import fedjax_pfl as fp
-    from fedjax_pfl.core import checks
+    from fedjax_pfl.core import checks, temporaries
     from fedjax_pfl.data import federation
 
     everything = federation.from_dataset(
@@ -144,8 +168,8 @@ def _trained(options: _Options, model: Any, dataset: Any) -> tuple[Any, str]:
     )
     process = fp.FederatedProcess(algorithm=fp.FedAvg(local=solver))
     key = jax.random.key(options.seed, impl="threefry2x32")
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder) / "models"
+    with temporaries.registered(Path(tempfile.mkdtemp())) as folder:
+        place = folder / "models"
         result = fp.simulate(
             key,
             process,

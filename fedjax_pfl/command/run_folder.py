@@ -236,9 +236,9 @@ def tidy(directory: Path) -> None:
     Also for a process that stood still while others finished: it may have been writing
     one, and have made it when all were gone.
     """
-    from fedjax_pfl.results import directories
+    from fedjax_pfl.core import temporaries
 
-    directories.remove(directory / CHECKPOINTS)
+    temporaries.remove(directory / CHECKPOINTS)
 
 
 def cleaned(directory: Path) -> bool:
@@ -253,13 +253,14 @@ def cleaned(directory: Path) -> bool:
     Raises:
       InputError: if another process writes in the directory.
     """
+    from fedjax_pfl.core import temporaries
     from fedjax_pfl.results import directories
 
     if not directories.litter(directory, CHECKPOINTS):
         return False
     with directories.locked(directory):
         for path in directories.litter(directory, CHECKPOINTS):
-            directories.remove(path)
+            temporaries.remove(path)
     return True
 
 

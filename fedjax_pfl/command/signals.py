@@ -2,11 +2,13 @@
 
 A signal's number goes into a pipe, and a thread reads it: the main thread may be inside
 the compiler, or inside a callback that swallows what is raised in it. So nothing is
-raised. The first signal ends the process at once, with a sentence and 128 plus its
+raised: the main thread waits, at its next line of Python, until the other one has
+acted. The first signal ends the process at once, with a sentence and 128 plus its
 number; inside `held` it is kept until the work there is whole. The second one ends the
-process wherever it is.
+process wherever it is. Temporary files are removed.
 """
 
+import atexit
 import contextlib
 import functools
 import os
@@ -18,8 +20,11 @@ import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 
+from fedjax_pfl.command import CAUGHT
+
 __all__ = [
     "asking",
+    "carried",
     "forward",
     "held",
     "install",
@@ -29,7 +34,6 @@ __all__ = [
     "resumable",
 ]
 
-_CAUGHT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SHOW_CURSOR = "\x1b[?25h"  # which progress bars hide
 
 
@@ -39,32 +43,38 @@ class _State:
     Attributes:
       number: the first signal that came, or None.
       holding: blocks of `held` that have not ended.
+      pipe: where numbers of signals are written, or None before `install`.
+      marks: zeros that the thread has read from the pipe.
       hint: how to go on, where there is a folder to go on with.
       delay: seconds after which `leave` ends the process without any signal, or None.
     """
 
     number: int | None = None
     holding: int = 0
+    pipe: int | None = None
+    marks: int = 0
     hint: str | None = None
     delay: float | None = None
 
 
 _state = _State()
-_lock = threading.RLock()
 
 
 def install() -> None:
     """Catches the signals until the process ends, but for those it was told to ignore.
 
-    `nohup` ignores SIGHUP, and a shell SIGINT for what it runs in the background.
+    `nohup` ignores SIGHUP, and a shell SIGINT for what it runs in the background. What
+    was blocked by `carried`, or by the command's first line, comes now.
     """
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    signal.pthread_sigmask(signal.SIG_BLOCK, CAUGHT)  # in the thread for ever
+    reading, _state.pipe = os.pipe()
+    os.set_blocking(_state.pipe, False)
+    signal.set_wakeup_fd(_state.pipe, warn_on_full_buffer=False)
     threading.Thread(target=_watch, args=(reading,), daemon=True).start()
-    for number in _CAUGHT:
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, _do_nothing)
+    _handle(_wait)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, CAUGHT)
+    # All is done then, and Python would give the handlers back.
+    atexit.register(_handle, signal.SIG_IGN)
 
 
 def number() -> int | None:
@@ -75,16 +85,29 @@ def number() -> int | None:
 @contextlib.contextmanager
 def held() -> Iterator[None]:
     """Keeps the first signal until the block has ended."""
-    with _lock:
-        _state.holding += 1
+    _state.holding += 1
     try:
         yield
     finally:
-        with _lock:
-            _state.holding -= 1
-    with _lock:  # not where the block has failed: that has a sentence of its own
-        if _state.number is not None and not _state.holding:
-            _end_with_sentence()
+        _state.holding -= 1
+    # Not where the block has failed: that has a sentence of its own.
+    if _state.number is not None and not _state.holding:
+        _end_with_sentence()
+
+
+@contextlib.contextmanager
+def carried() -> Iterator[None]:
+    """Leaves signals to the command that this process becomes or starts in the block.
+
+    Blocked signals stay so over the start of a program, until `install` of the new one.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, CAUGHT)
+    try:
+        if _state.pipe is not None:
+            _wait()  # for what came before
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager
@@ -124,9 +147,7 @@ def forward(send: Callable[[int], None]) -> None:
       send: takes a signal's number.
     """
     signal.set_wakeup_fd(-1)
-    for number in _CAUGHT:
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, lambda number, frame: send(number))
+    _handle(lambda number, frame: send(number))
 
 
 def leave_after(seconds: float) -> None:
@@ -151,26 +172,41 @@ def leave(status: int) -> None:
         os._exit(status)
 
 
-def _do_nothing(number: int, frame: FrameType | None) -> None:
-    """Does nothing: Python tells the pipe only of signals that have a handler."""
+def _handle(action: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
+    """Sets what a signal does in the main thread, but for ignored ones."""
+    for number in CAUGHT:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, action)
+
+
+def _wait(number: int = 0, frame: FrameType | None = None) -> None:
+    """Waits until the thread has acted on all that came, and thus for ever if it ends.
+
+    Without locks, as a signal may come while one is taken.
+    """
+    before = _state.marks
+    assert _state.pipe is not None
+    os.write(_state.pipe, bytes(1))
+    while _state.marks == before:
+        time.sleep(0.001)
 
 
 def _watch(reading: int) -> None:
     """Acts on signals, one after the other."""
     while True:
         for number in os.read(reading, 16):
-            if number in _CAUGHT:  # others may have handlers that packages made
+            if number in CAUGHT:  # others may have handlers that packages made
                 _come(number)
+            _state.marks += number == 0
 
 
 def _come(number: int) -> None:
     """Acts on a signal."""
-    with _lock:
-        if _state.number is not None:
-            _end(number)
-        _state.number = number
-        if not _state.holding:
-            _end_with_sentence()
+    if _state.number is not None:
+        _end(number)
+    _state.number = number
+    if not _state.holding:
+        _end_with_sentence()
     _say(
         "Ending after the rounds that are running, or their compilation; once more"
         " ends at once.\n"
@@ -184,7 +220,9 @@ def _end_with_sentence() -> None:
 
 
 def _end(number: int, sentence: str = "") -> None:
-    """Ends the process, with the terminal as it was."""
+    """Ends the process, with the terminal and the directories as they were."""
+    if (module := sys.modules.get("fedjax_pfl.core.temporaries")) is not None:
+        module.remove_all()
     _say((_SHOW_CURSOR if os.isatty(2) else "") + sentence)
     os._exit(128 + number)
 

@@ -35,15 +35,16 @@ def start() -> None:
     if os.environ.get(_VARIABLE) == str(os.getppid()):
         threading.Thread(target=_end_with_parent, daemon=True).start()
         return
-    child = subprocess.Popen(
-        [sys.executable, *sys.orig_argv[1:]],
-        env=os.environ | {_VARIABLE: str(os.getpid())},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,  # signals of a terminal come through the parent only
-    )
-    signals.forward(child.send_signal)
+    with signals.carried():
+        child = subprocess.Popen(
+            [sys.executable, *sys.orig_argv[1:]],
+            env=os.environ | {_VARIABLE: str(os.getpid())},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # a terminal's signals come through the parent only
+        )
+        signals.forward(child.send_signal)
     streams = ((child.stdout, sys.stdout), (child.stderr, sys.stderr))
     pumps = [threading.Thread(target=_pass_on, args=each) for each in streams]
     for pump in pumps:

@@ -4,9 +4,9 @@ Shape letters: `N` clients, `K` cohort, `S` samples in the pool, `M` padded samp
 client, `B` batch, `C` classes, `*P` the shape of a parameter leaf.
 """
 
-from typing import TYPE_CHECKING
-
 from fedjax_pfl.core import lazy
+
+TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from fedjax_pfl.core.batch import Batch as Batch

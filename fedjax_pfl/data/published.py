@@ -4,11 +4,11 @@ import hashlib
 import importlib.util
 import os
 import pathlib
-import tempfile
+import secrets
 import zipfile
 import zlib
 
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import checks, temporaries
 
 __all__ = ["minilm"]
 
@@ -98,12 +98,6 @@ def _content(name: str) -> bytes:
 
 def _write(path: pathlib.Path, content: bytes) -> None:
     """Writes a file in one step."""
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        new = pathlib.Path(file.name)
-        try:
-            file.write(content)
-            file.close()
-            new.replace(path)
-        except OSError:
-            new.unlink(missing_ok=True)
-            raise
+    with temporaries.registered(path.with_name(f".new-{secrets.token_hex(4)}")) as new:
+        new.write_bytes(content)
+        new.replace(path)

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import checks, temporaries
 from fedjax_pfl.results import documents, plain_files
 
 __all__ = [
@@ -26,7 +26,6 @@ __all__ = [
     "locked",
     "nearest",
     "new",
-    "remove",
     "staged",
     "writing",
 ]
@@ -74,15 +73,13 @@ def staged(directory: Path) -> Iterator[Path]:
     """
     check_new(directory)
     temporary = directory.with_name(f".{directory.name}.{secrets.token_hex(4)}")
-    try:
+    with temporaries.registered(temporary):
         with writing(directory):
             directory.parent.mkdir(parents=True, exist_ok=True)
             temporary.mkdir()
         yield temporary
         with writing(directory):
             temporary.rename(directory)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -133,11 +130,10 @@ def locked(directory: Path) -> Iterator[None]:
                 " wait until it has ended, or use another directory."
             ) from None
     try:
-        _write_owner(directory)
-        yield
+        with temporaries.registered(directory / _OWNER):
+            _write_owner(directory)
+            yield
     finally:
-        with contextlib.suppress(OSError):
-            (directory / _OWNER).unlink()
         lock.release()
 
 
@@ -174,24 +170,21 @@ def filled(directory: Path, last: str) -> Iterator[Path]:
         entry in the place of one of these.
     """
     folder = directory / f"{_FILLING}-{secrets.token_hex(4)}"
-    try:
-        with writing(directory):
-            for left in directory.glob(f"{_FILLING}*"):
-                plain_files.check(left, is_directory=True)
-                remove(left)
-            folder.mkdir()
-            yield folder
-            names = sorted(os.listdir(folder), key=lambda name: name == last)
-            for name in names:
-                is_directory = (folder / name).is_dir()
-                plain_files.check(directory / name, is_directory=is_directory)
-            for name in names:
-                target = directory / name
-                if target.is_dir():  # left by a process that was killed here
-                    shutil.rmtree(target)
-                os.replace(folder / name, target)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with temporaries.registered(folder), writing(directory):
+        for left in directory.glob(f"{_FILLING}*"):
+            plain_files.check(left, is_directory=True)
+            temporaries.remove(left)
+        folder.mkdir()
+        yield folder
+        names = sorted(os.listdir(folder), key=lambda name: name == last)
+        for name in names:
+            is_directory = (folder / name).is_dir()
+            plain_files.check(directory / name, is_directory=is_directory)
+        for name in names:
+            target = directory / name
+            if target.is_dir():  # left by a process that was killed here
+                shutil.rmtree(target)
+            os.replace(folder / name, target)
 
 
 def litter(directory: Path, *names: str) -> list[Path]:
@@ -205,15 +198,6 @@ def litter(directory: Path, *names: str) -> list[Path]:
     left = [path for path in left if os.path.lexists(path)]
     patterns = (f"{_FILLING}*", f"{plain_files.NEW}*")
     return [*left, *itertools.chain.from_iterable(map(directory.glob, patterns))]
-
-
-def remove(path: Path) -> None:
-    """Removes a directory, a file, or a link itself, where there is one."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        with contextlib.suppress(OSError):
-            path.unlink(missing_ok=True)
 
 
 def check_new(directory: str | os.PathLike[str]) -> None:

@@ -14,7 +14,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import checks, temporaries
 
 __all__ = ["NEW", "check", "content", "created", "opened", "plain_name", "write_text"]
 
@@ -70,12 +70,10 @@ def created(path: Path) -> Iterator[Path]:
     check(path)
     new = path.with_name(f"{NEW}{secrets.token_hex(4)}-{path.name}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _ONLY_FILES
-    os.close(os.open(new, flags, 0o666))
-    try:
+    with temporaries.registered(new):
+        os.close(os.open(new, flags, 0o666))
         yield new
         os.replace(new, path)
-    finally:
-        new.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -2,6 +2,8 @@
 
 import dataclasses
 import pathlib
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -139,6 +141,27 @@ def test_files_are_new_ones_and_data_have_users():
     asked = ["pretrain", "--preset", "digits", "--out", "x.safetensors"]
     done = RUNNER.invoke(application.app, asked)
     assert done.exit_code == 2 and "clients of its own" in done.stderr
+
+
+def test_data_without_users_are_refused_before_jax_is_imported():
+    code = """
+import sys
+from fedjax_pfl.command import application
+for words in (
+    [],
+    ["--dataset", "cifar10"],
+    ["--set", "federation.dataset=mnist"],
+    ["--data", "own.csv", "--label", "kind"],
+):
+    try:
+        application.app(["pretrain", "--out", "x.safetensors", *words])
+    except SystemExit as end:
+        print(end.code, "jax" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.split("\n") == ["2 False"] * 4 + [""]
+    names = [line.rpartition(" ")[2] for line in done.stderr.splitlines()]
+    assert names == ["'digits'.", "'cifar10'.", "'mnist'.", "'own.csv'."]
 
 
 def test_a_federation_that_would_train_on_these_users_is_refused():

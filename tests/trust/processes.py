@@ -98,10 +98,11 @@ def start(directory, *arguments, cache, limits=(), name="sweep"):
     return Command(process, output)
 
 
-def start_python(directory, *words, cache, before=(), **more):
+def start_python(directory, *words, cache, before=(), variables=None, **more):
     """Starts `BEFORE python WORDS` in a directory: a command with all its start-up."""
     root = pathlib.Path(__file__).parents[2]
     env = os.environ | {"PYTHONPATH": str(root), "JAX_COMPILATION_CACHE_DIR": cache}
+    env |= variables or {}
     del env["XLA_FLAGS"]
     return subprocess.Popen(
         [*before, sys.executable, *words],

@@ -26,6 +26,7 @@ from fedjax_pfl.results import checkpoint, documents, model_files, provenance
 from fedjax_pfl.results.checkpoint import files
 from tests import histories
 from tests.algorithms import test_own_methods
+from tests.trust import processes
 
 RUNNER = typer.testing.CliRunner()
 TRAP = "import pathlib\npathlib.Path('sprung').touch()\n" + test_own_methods.MODULE
@@ -124,6 +125,38 @@ def test_links_lead_no_module_out_of_a_folder_of_results(here, monkeypatch):
     monkeypatch.chdir("stranger")
     said = refused(*TINY, "--algorithm", "evil:Half")
     assert "No module named 'evil'" in said  # the folder is no place of modules
+
+
+SHADOWS = ("typing", "psutil", "pandas", "xarray", "filelock", "PIL", "matplotlib")
+
+
+@pytest.mark.smoke
+def test_files_beside_a_method_run_in_place_of_no_library(here):
+    """In a process of its own, whose imports come as late as a user's."""
+    (here / "mine").mkdir()
+    (here / "mine/sub.py").write_text(test_own_methods.MODULE)
+    (here / "helper.py").write_text("")
+    (here / "mine/__init__.py").write_text("import helper\n")
+    for name in SHADOWS:
+        (here / f"{name}.py").write_text(TRAP)
+    # As the console script does, which has its own directory first on the path.
+    console = ("-P", "-c", "from fedjax_pfl.command import main; main()", "run")
+    asked = ("--set", "algorithm=mine.sub:Half", "--preset", "quadratic")
+    short = ("--rounds", "1", "--quiet", "--out", "run")
+    process = processes.start_python(
+        here, *console, *asked, *short, cache=str(here / "cache")
+    )
+    _, error = process.communicate(timeout=120)
+    assert (process.returncode, error) == (0, "")
+    assert not (here / "sprung").exists()
+    assert set(fp.Result.load(here / "run").provenance["own_sources"]) >= {"mine.sub"}
+
+
+@pytest.mark.parametrize("name", ["calendar", "psutil"])
+def test_a_method_in_a_file_that_hides_a_library_is_refused(here, name):
+    (here / f"{name}.py").write_text(TRAP)
+    said = refused(*TINY, "--algorithm", f"{name}:Half")
+    assert "Expected another name for the module" in said and f"{name}.py'" in said
 
 
 @pytest.mark.parametrize("name", ["../x:Y", "..x:Y", ":Y", "x:", "x:Y:Z", "x y:Z"])

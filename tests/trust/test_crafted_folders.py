@@ -30,7 +30,7 @@ import safetensors.numpy
 import fedjax_pfl as fp
 from experiments import sweep
 from fedjax_pfl.command import batch, data_command, job, run_folder, show
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import checks, temporaries
 from fedjax_pfl.engine import profiling, save_models
 from fedjax_pfl.engine.callbacks import tensorboard
 from fedjax_pfl.engine.streaming import row_store
@@ -496,7 +496,7 @@ def fill(name, target):
 def resume(name, target="inner"):
     shutil.copytree("copy", "run")
     for entry in ("config.json", name):
-        directories.remove(pathlib.Path("run", entry))
+        temporaries.remove(pathlib.Path("run", entry))
     link(name, target)
     with run_folder.opened(
         pathlib.Path("run"), dataclasses.replace(OPTIONS, resume=pathlib.Path("run"))
@@ -632,10 +632,10 @@ def test_no_command_writes_outside_a_crafted_folder(crafted, request, monkeypatc
             shutil.copytree("copy", "run", symlinks=True)
             path = pathlib.Path("run", name)
             is_directory = path.is_dir() or path.suffix == ""
-            directories.remove(path)
+            temporaries.remove(path)
             link(name, "inner" if is_directory else "victim")
             if not is_finished:
-                directories.remove(pathlib.Path("run/config.json"))
+                temporaries.remove(pathlib.Path("run/config.json"))
             inputs.run(sweep.app, ["--resume", "run", "--quiet"])
             with contextlib.suppress(checks.InputError):  # or how to go on
                 if is_finished:

@@ -4,6 +4,7 @@ import functools
 import os
 import pathlib
 import random
+import shutil
 import signal
 import statistics
 import subprocess
@@ -18,6 +19,29 @@ from tests.trust.processes import ARGUMENTS, assert_same, newest
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SWEEPS = (("-m", "experiments.sweep"), ("-m", "fedjax_pfl.command", "sweep"))
 CLOSED = ("sh", "-c", 'exec "$@" >&-', "sh")
+# Sends a process a signal at its first audit event that a pattern matches.
+SITE = """
+import os, re, signal, sys
+
+def send(event, arguments):
+    global pattern
+    if pattern and re.fullmatch(pattern, f"{event} {(*arguments, None)[0]}"):
+        pattern = ""
+        os.kill(os.getpid(), int(os.environ["SENT"]))
+
+pattern = os.environ["MOMENT"]
+sys.addaudithook(send)
+if "FEDJAX_PFL_ALLOCATOR" in os.environ:
+    sys.audit("restart")
+
+class Last:
+    def __del__(self, send=os.kill, words=(os.getpid(), int(os.environ["SENT"]))):
+        send(*words)
+
+if pattern == "teardown":
+    last = Last()
+"""
+CONSOLE = ("-c", "from fedjax_pfl.command import main; main()")  # as the script does
 BOUND = 120
 """Seconds; machines may be busy. On a quiet one it is three, outside of compilation."""
 
@@ -102,6 +126,80 @@ def test_signals_at_random_moments_of_whole_commands(place, start, request):
     details = f"{summary(seconds)}; {outcomes}, of {lasts:.0f} s each"
     counts.add("signals", "to whole commands", len(seconds), details)
     print(details)
+
+
+@pytest.fixture
+def ended_at(tmp_path):
+    """Runs a command that gets a signal at a moment; its status and last words."""
+
+    def run(moment, number, *words):
+        (tmp_path / "site").mkdir(exist_ok=True)
+        (tmp_path / "site/sitecustomize.py").write_text(SITE)
+        path = os.pathsep.join([str(tmp_path / "site"), os.getcwd()])
+        sent = {"MOMENT": moment, "SENT": str(int(number)), "PYTHONPATH": path}
+        process = processes.start_python(
+            tmp_path, *words, cache=str(tmp_path / "cache"), variables=sent
+        )
+        _, error = process.communicate(timeout=BOUND)
+        return process.returncode, error
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("words", "moment", "number"),
+    [
+        (CONSOLE, "import fedjax_pfl.command.outputs", signal.SIGINT),
+        (SWEEPS[0], "import fedjax_pfl.command.signals", signal.SIGTERM),
+        wide(SWEEPS[1], "import typer", signal.SIGINT),
+        (SWEEPS[0], "os.exec .*", signal.SIGTERM),
+        (SWEEPS[0], "restart None", signal.SIGINT),
+        wide(SWEEPS[0], "import jax", signal.SIGINT),
+    ],
+)
+def test_a_signal_while_a_command_starts_is_one_sentence(
+    ended_at, words, moment, number
+):
+    status = 128 + number
+    assert ended_at(moment, number, *words) == (status, "Interrupted.\n")
+
+
+def test_a_signal_when_all_is_done_changes_nothing(ended_at):
+    words = ("-m", "fedjax_pfl.command", "methods")
+    assert ended_at("teardown", signal.SIGTERM, *words) == (0, "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, wide(signal.SIGKILL)])
+def test_a_report_that_is_ended_leaves_nothing_or_the_next_removes_it(
+    place, ended_at, tmp_path, number
+):
+    folder, _ = place
+    shutil.copytree(folder / "whole", tmp_path / "whole")
+    before = {path.name for path in (tmp_path / "whole").iterdir()}
+    words = (*CONSOLE, "report", "whole")
+    status, error = ended_at(r"open .*/\.filling-.*\.png", number, *words)
+    left = {path.name for path in (tmp_path / "whole").iterdir()} - before - {".lock"}
+    if number == signal.SIGTERM:
+        assert (status, error, left) == (143, "Interrupted.\n", set())
+        return
+    assert status == -number and len(left) == 2
+    assert ended_at("", 0, *words) == (0, "")
+    left = {path.name for path in (tmp_path / "whole").iterdir()} - before
+    assert left - {".lock"} == {"report.html", "report_files"}
+
+
+@pytest.mark.wide
+def test_a_pretraining_that_is_ended_leaves_nothing(ended_at, tmp_path, monkeypatch):
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    rows = [f"{k},{k % 2},u{k % 9}" for k in range(90)]
+    (tmp_path / "own.csv").write_text("\n".join(["x,kind,user", *rows]))
+    words = ("pretrain", "--data", "own.csv", "--label", "kind", "--client", "user")
+    out = ("--quiet", "--out", "start.safetensors")
+    moment = "open .*safetensors"  # of the models, before the file
+    status, error = ended_at(moment, signal.SIGTERM, *CONSOLE, *words, *out)
+    assert (status, error) == (143, "Interrupted.\n")
+    assert list((tmp_path / "tmp").iterdir()) == []
 
 
 @pytest.mark.wide

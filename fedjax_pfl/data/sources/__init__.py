@@ -25,6 +25,7 @@ from fedjax_pfl.data.sources.user import Csv, ImageFolder, LeafJson, Npz
 # The classes of the data sets are the values of `DATASETS`.
 __all__ = [
     "DATASETS",
+    "WITHOUT_CLIENTS",
     "Inspection",
     "MissingFilesError",
     "check",
@@ -57,6 +58,10 @@ DATASETS: dict[str, Any] = {
         synthetic_text.SyntheticSentiment,
     )
 }
+
+_WITHOUT = (Digits, Mnist, FashionMnist, Cifar10, Cifar100, MedicalMnist)
+WITHOUT_CLIENTS = frozenset(kind.name for kind in _WITHOUT)
+"""Names of data sets that have no natural clients."""
 
 
 def source(name: str, **options: Any) -> datasets.Source:

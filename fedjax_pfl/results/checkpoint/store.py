@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedjax_pfl.core import checks, processes, struct
-from fedjax_pfl.results import directories, plain_files
+from fedjax_pfl.core import checks, processes, struct, temporaries
+from fedjax_pfl.results import plain_files
 from fedjax_pfl.results.checkpoint import files
 
 __all__ = ["Checkpoints", "Store", "kept"]
@@ -233,7 +233,7 @@ class Store:
         plain_files.check(self.folder, is_directory=True)
         for unfinished in _UNFINISHED:
             for path in self.folder.glob(f"{unfinished}*"):
-                directories.remove(path)
+                temporaries.remove(path)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,46 @@
+"""Temporary files and directories, which nothing is left of when a process ends.
+
+A signal ends a command without the `finally` of its blocks: see `command/signals.py`.
+"""
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["registered", "remove", "remove_all"]
+
+_paths: dict[Path, None] = {}
+
+
+@contextlib.contextmanager
+def registered(path: Path) -> Iterator[Path]:
+    """Removes a path at the end of the block, or of the process if a signal ends it.
+
+    Args:
+      path: of a file or a directory, or of nothing yet.
+
+    Yields:
+      The path.
+    """
+    _paths[path] = None
+    try:
+        yield path
+    finally:
+        remove(path)
+        del _paths[path]
+
+
+def remove(path: Path) -> None:
+    """Removes a directory, a file, or a link itself, where there is one."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+
+
+def remove_all() -> None:
+    """Removes what is registered, the newest first."""
+    for path in reversed(list(_paths)):
+        remove(path)

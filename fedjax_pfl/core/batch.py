@@ -15,17 +15,20 @@ class Batch:
     """Examples of one client; rows of weight 0 are padding and contribute exactly zero.
 
     Attributes:
-      x: `[B, ...]` scaled inputs; padded rows are zeros.
+      x: `[B, ...]` scaled inputs, of a model of series a tree; padded rows are zeros.
       y: `[B]` or `[B, ...]` targets.
       weight: `[B]` 1 for examples, 0 for padding.
       constants: what the model reads besides (embeddings, tables), `Constants` of a
         `RoleModel` or `StatisticsModel`, or None.
     """
 
-    x: jax.Array
+    x: Any
     y: jax.Array
     weight: jax.Array
     constants: Any = None
+
+    def __post_init__(self):
+        struct.check_arrays("x", self.x)
 
     def with_personal(self, personal: Any) -> "Batch":
         """Returns the batch for a model with other parameters of the client's own."""

@@ -508,7 +508,7 @@ def own_objective(key, params, batch, context):
             lambda: fitted(fp.ParameterRoles(fp.MLP(), local_statistics=True)),
             "running statistics, such as MLP.* got MLP",
         ),
-        (lambda: fp.ParameterRoles(BATCH, local_statistics=1), "True or False, got 1"),
+        (lambda: fp.ParameterRoles(BATCH, local_statistics=1), "true or false, got 1"),
         (
             lambda: fitted(BATCH).apply(fitted(BATCH).init(KEY), jnp.ones((2, 4))),
             "with their running statistics 'batch_stats'",

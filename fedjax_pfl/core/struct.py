@@ -297,9 +297,11 @@ def _check_of(
             for number in value if isinstance(value, tuple) else ():
                 check_number(number, f"every one of {name}")
         elif not fits and not any(_fits(value, kind) for kind in kinds):
+            given = checks.shown(value)
+            if is_part and isinstance(value, type):
+                given += f" instead of {value.__name__}(...)"
             raise checks.InputError(
-                f"Expected {place if is_part else name} to be {wanted}, got"
-                f" {checks.shown(value)}."
+                f"Expected {place if is_part else name} to be {wanted}, got {given}."
             )
 
     return check

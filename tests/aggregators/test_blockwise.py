@@ -119,7 +119,7 @@ def test_means_of_one_weighting_can_be_kept():
         (("^head/b", "^head/k", "bias"), "do not: body/kernel"),
         (("^head", ""), "one part per pattern"),
         (("(", "^head", ""), "regular expressions, got '\\('"),
-        (["^head", "b", ""], "to be a tuple, not empty"),
+        (["^head", "b", ""], "to be a tuple, each part text"),
     ],
 )
 def test_wrong_patterns_are_named(patterns, match):

@@ -52,7 +52,7 @@ def of_places(places: Sequence[ranking.Place]) -> Figure:
             linewidth=1,
         )
     names = [f"{p.method}{f' ({p.why_not})' if p.why_not else ''}" for p in places]
-    axes.set_yticks(range(len(places)), names, **drawing.TEXT)
+    axes.set_yticks(range(len(places)), [*map(drawing.text, names)], **drawing.TEXT)
     axes.set_ylim(len(places) - 0.5, -0.5)
     axes.tick_params(axis="x", labelsize=8)
     axes.grid(alpha=0.3)
@@ -94,7 +94,7 @@ def of_ranks(ranks: ranking.Ranks) -> Figure:
         axes.plot([rank, rank, end], [0, y, y], color=drawing.GRAY, linewidth=0.7)
         side = "right" if is_left else "left"
         label = f"{name} {rank:.1f} " if is_left else f" {rank:.1f} {name}"
-        axes.text(end, y, label, ha=side, va="center", fontsize=8)
+        axes.text(end, y, drawing.text(label), ha=side, va="center", fontsize=8)
     for number, (low, high) in enumerate(bars):
         y = 0.2 + 0.2 * number
         line = {"color": drawing.color(0), "linewidth": 3}

@@ -14,7 +14,7 @@ import pandas as pd
 from fedjax_pfl.benchmark import tasks, training
 from fedjax_pfl.benchmark.finished import COSTS, REFERENCES, TARGET, TO_TARGET, Finished
 from fedjax_pfl.core import checks, struct
-from fedjax_pfl.results import plain_files
+from fedjax_pfl.results import csv_files, plain_files
 
 __all__ = ["Tables", "collect"]
 
@@ -89,8 +89,8 @@ class Tables:
         """Writes `scores.csv` and `searches.csv`, in place of older ones."""
         folder.mkdir(parents=True, exist_ok=True)
         for name, table in (("scores", self.scores), ("searches", self.searches)):
-            with plain_files.created(folder / f"{name}.csv") as file:
-                table.to_csv(file, index=False, float_format=f"%.{_DIGITS}g")
+            content = csv_files.text(table, float_format=f"%.{_DIGITS}g")
+            plain_files.write_text(folder / f"{name}.csv", content)
 
     @classmethod
     def load(cls, folder: Path) -> "Tables":
@@ -104,7 +104,7 @@ class Tables:
             file = Path(folder) / f"{name}.csv"
             try:
                 content = io.BytesIO(plain_files.content(file))
-                table = pd.read_csv(content, dtype=dict.fromkeys(_TEXTS, str))
+                table = csv_files.read(content, dtype=dict.fromkeys(_TEXTS, str))
             except (OSError, ValueError) as error:
                 raise checks.InputError(f"Cannot read '{file}': {error}.") from error
             if tuple(table.columns) != columns:

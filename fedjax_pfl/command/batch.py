@@ -14,6 +14,7 @@ from fedjax_pfl.command import (
     errors,
     invocation,
     job,
+    outputs,
     presets,
     run_folder,
     signals,
@@ -45,7 +46,7 @@ def do(options: arguments.Options) -> None:
         )
     if options.command == "plan" or options.dry_run:
         for name in names:
-            print(f"{name}:")
+            outputs.say(f"{name}:")
             _one(dataclasses.replace(options, preset=name))
         return
     if options.join:
@@ -71,9 +72,9 @@ def _run_all(
     for number, name in enumerate(names, start=1):
         folder = out / name
         if run_folder.is_finished(folder):
-            print(f"{number}/{len(names)} {name} is finished: {folder}")
+            outputs.say(f"{number}/{len(names)} {name} is finished: {folder}")
             continue
-        print(f"{number}/{len(names)} {name}")
+        outputs.say(f"{number}/{len(names)} {name}")
         plain_files.check(folder, is_directory=True)
         begun = folder if folder.exists() else None
         one = dataclasses.replace(
@@ -89,9 +90,9 @@ def _run_all(
             ) from None
     done = len(names) - len(skipped)
     text = f"Finished {done} of {len(names)} presets"
-    print(f"{text}; skipped {', '.join(skipped)}." if skipped else f"{text}.")
-    print(f"Results: {out}")
-    print(f"Report: {invocation.of('report', out)}")
+    outputs.say(f"{text}; skipped {', '.join(skipped)}." if skipped else f"{text}.")
+    outputs.say(f"Results: {out}")
+    outputs.say(f"Report: {invocation.of('report', out)}")
 
 
 def _one(options: arguments.Options) -> bool:
@@ -99,6 +100,6 @@ def _one(options: arguments.Options) -> bool:
     try:
         job.do(options)
     except data.MissingFilesError as error:
-        print(f"Skipped {options.preset_name}: {error}")
+        outputs.say(f"Skipped {options.preset_name}: {error}")
         return False
     return True

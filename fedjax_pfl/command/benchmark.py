@@ -20,6 +20,7 @@ from fedjax_pfl.command import (
     compilation_cache,
     errors,
     job,
+    outputs,
     presets,
     printing,
     run_folder,
@@ -61,10 +62,10 @@ def do(options: arguments.Options) -> None:
     for task in found.tasks:
         _show(console, found.of_tasks(task))
     if options.quiet:
-        print(out)
+        outputs.say(out)
         return
-    print(f"Results: {out}")
-    print(f"Page: {out / 'benchmark.html'}")
+    outputs.say(f"Results: {out}")
+    outputs.say(f"Page: {out / 'benchmark.html'}")
 
 
 def _run_all(
@@ -85,7 +86,7 @@ def _run_all(
             training.run(
                 out,
                 task,
-                say=_silent if options.quiet else _say,
+                say=_silent if options.quiet else outputs.say,
                 max_minutes=left(),
                 resume_anyway=options.resume_anyway,
                 progress=not options.quiet,
@@ -95,7 +96,7 @@ def _run_all(
         except data.MissingFilesError as error:
             if len(names) == 1:
                 raise
-            print(f"Skipped {name}: {error}")
+            outputs.say(f"Skipped {name}: {error}")
             skipped.append(name)
             continue
         except Interrupted as stopped:
@@ -105,11 +106,6 @@ def _run_all(
         page.write(found, out)
     if len(skipped) == len(names):
         raise checks.InputError(f"None of {', '.join(names)} has its data here.")
-
-
-def _say(text: str) -> None:
-    """Prints a line at once, also into a file."""
-    print(text, flush=True)
 
 
 def _silent(text: str) -> None:

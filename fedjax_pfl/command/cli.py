@@ -7,7 +7,6 @@ at once and so that `--devices` can take effect.
 import dataclasses
 import inspect
 import os
-import sys
 import typing
 import warnings
 from collections.abc import Callable, Container
@@ -227,11 +226,11 @@ def _show_warning(message: Warning | str, *_: object) -> None:
     sentence = compilation_cache.sentence(str(message))
     if sentence not in _shown:
         _shown.add(sentence)
-        print(f"Warning: {sentence}", file=sys.stderr)
+        outputs.say(f"Warning: {sentence}", error=True)
 
 
 def _stop(sentence: str, status: int) -> None:
     """Ends the command with a sentence on standard error."""
-    print(sentence, file=sys.stderr)
+    outputs.say(sentence, error=True)
     signals.leave(status)
     raise typer.Exit(status)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from fedjax_pfl import command
-from fedjax_pfl.command import cli, invocation
+from fedjax_pfl.command import cli, invocation, outputs
 from fedjax_pfl.command.arguments import DataOptions, option
 
 __all__ = ["app"]
@@ -130,8 +130,8 @@ def _print_federation(options: _Show) -> None:
         )
     spec = dataclasses.replace(_spec(options), seed=options.seed)
     described = statistics.describe(spec.build())
-    print(described.table(max_rows=options.rows))
-    print(described.summary())
+    outputs.say(described.table(max_rows=options.rows))
+    outputs.say(described.summary())
     if out is not None:
         title = f"{described.name}, {type(spec.partition).name}, seed {options.seed}"
         holdings = partitions.Holdings(
@@ -142,7 +142,7 @@ def _print_federation(options: _Show) -> None:
         )
         with plain_files.created(out) as new:
             partitions.draw([holdings]).savefig(new, dpi=200)
-        print(f"Figure: {out}")
+        outputs.say(f"Figure: {out}")
 
 
 def _spec(options: _Show) -> Any:
@@ -185,10 +185,12 @@ def _print_inspections(data_dir: str | None) -> None:
     numbers = ("examples", "classes", "clients", "seconds")
     printing.table(printing.console(), tuple(_COLUMNS), rows, numbers=numbers)
     if any(each.status == "missing" for each in inspections):
-        print(f"{invocation.of('data')} show --dataset NAME lists the files it needs.")
+        outputs.say(
+            f"{invocation.of('data')} show --dataset NAME lists the files it needs."
+        )
     damaged = [each for each in inspections if each.status == "damaged"]
     for each in damaged:
-        print(f"{each.name}: {each.problem}")
+        outputs.say(f"{each.name}: {each.problem}")
     if damaged:
         listed = ", ".join(each.name for each in damaged)
         raise checks.InputError(f"Damaged or unreadable data sets: {listed}.")

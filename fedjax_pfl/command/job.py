@@ -26,6 +26,7 @@ from fedjax_pfl.command import (
     host_tables,
     invocation,
     logs,
+    outputs,
     own_data,
     presets,
     printing,
@@ -395,11 +396,11 @@ def _print_place(console: Console, options: arguments.Options, out: Path) -> Non
     """Says where figures and results are."""
     for file in sorted((out / "figures").glob("*.png")):
         console.print(f"Figure: {file}")
-    print(out if options.quiet else f"Results: {out}")
+    outputs.say(out if options.quiet else f"Results: {out}")
     if options.save_models and not options.quiet:
-        print(f"Models: {out / run_folder.MODELS}")
+        outputs.say(f"Models: {out / run_folder.MODELS}")
     if not options.quiet:
-        print(f"Report: {invocation.of('report', out)}")
+        outputs.say(f"Report: {invocation.of('report', out)}")
         logs.print_hint(options, out)
 
 

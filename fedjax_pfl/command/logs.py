@@ -4,7 +4,7 @@ import shlex
 from pathlib import Path
 
 import fedjax_pfl as fp
-from fedjax_pfl.command import arguments
+from fedjax_pfl.command import arguments, outputs
 
 __all__ = ["callbacks", "print_hint"]
 
@@ -41,4 +41,4 @@ def print_hint(options: arguments.Options, out: Path) -> None:
     where = dict(arguments.logs(options.log))
     if TENSORBOARD in where:
         directory = _directory(where[TENSORBOARD], out)
-        print(f"TensorBoard: tensorboard --logdir {shlex.quote(str(directory))}")
+        outputs.say(f"TensorBoard: tensorboard --logdir {shlex.quote(str(directory))}")

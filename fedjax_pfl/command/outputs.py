@@ -10,7 +10,9 @@ import signal
 import sys
 from typing import Any, TextIO
 
-__all__ = ["go_on", "install"]
+from fedjax_pfl.core import texts
+
+__all__ = ["go_on", "install", "say"]
 
 
 class _Unread(io.FileIO):
@@ -41,6 +43,16 @@ def install() -> None:
         if getattr(sys, name) is None:
             setattr(sys, name, open(descriptor, "w", closefd=False))
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+
+
+def say(text: object, *, error: bool = False) -> None:
+    """Prints a text, whose control characters a terminal shows.
+
+    Args:
+      text: may have names of others in it.
+      error: whether it goes to standard error.
+    """
+    print(texts.printable(text), file=sys.stderr if error else None, flush=True)
 
 
 def go_on() -> None:

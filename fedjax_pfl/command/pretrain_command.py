@@ -84,7 +84,7 @@ def _pretrain(options: _Options) -> None:
     dataset = spec.pretraining()
     if not options.quiet:
         users = len(set(dataset.client.tolist()))
-        print(
+        outputs.say(
             f"Pretraining on {dataset.num_samples:,} examples of {users:,} users of"
             f" {dataset.name}."
         )
@@ -93,11 +93,11 @@ def _pretrain(options: _Options) -> None:
     assert users is not None
     pretraining.write(out, params, users)
     if options.quiet:
-        print(out)
+        outputs.say(out)
         return
-    print(f"On a tenth of the examples, which were kept apart: {judged}.")
-    print(f"Parameters: {out}")
-    print(f"With --init {out} trainings start there, and leave these users out.")
+    outputs.say(f"On a tenth of the examples, which were kept apart: {judged}.")
+    outputs.say(f"Parameters: {out}")
+    outputs.say(f"With --init {out} trainings start there, and leave these users out.")
 
 
 def _check_users(options: _Options) -> None:

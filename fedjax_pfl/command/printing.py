@@ -3,15 +3,27 @@
 import os
 import sys
 from collections.abc import Container, Iterable, Sequence
+from typing import Any
 
 from rich import box
+from rich import console as rich_console
 from rich.console import Console
 from rich.table import Table
+
+from fedjax_pfl.core import texts
 
 __all__ = ["console", "table"]
 
 _WIDTH = 160  # of files and pipes, where rich would assume 80
 _GAP = 2  # between columns; the edges take one of them and one more
+
+
+class _Console(Console):
+    """A console that prints texts as they are: no markup, no emoji, no control."""
+
+    def render_str(self, text: str, **options: Any) -> rich_console.Text:
+        """Renders a text, also of a table's cell, with what terminals would act on."""
+        return super().render_str(texts.printable(text), **options)
 
 
 def console(*, quiet: bool = False) -> Console:
@@ -21,11 +33,12 @@ def console(*, quiet: bool = False) -> Console:
       quiet: whether it prints nothing.
     """
     is_known = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return Console(
+    return _Console(
         quiet=quiet,
         width=None if is_known else _WIDTH,
         highlight=False,
         markup=False,
+        emoji=False,
         soft_wrap=True,
     )
 
@@ -49,7 +62,7 @@ def table(
       numbers: titles of columns that stand to the right.
       styles: of the rows, where they differ.
     """
-    rows = list(rows)
+    rows = [[*map(texts.printable, row)] for row in rows]
     columns = list(zip(titles, *filter(None, rows), strict=True))
     made = Table(
         title=title, box=box.SIMPLE_HEAD, show_header=any(titles), padding=(0, 1, 0, 0)

@@ -38,4 +38,4 @@ def _write(directories: list[Path], out: Path | None) -> None:
     from fedjax_pfl.command import run_folder
     from fedjax_pfl.report import writing
 
-    print(f"Report: {writing.write(directories, out, run_folder)}")
+    outputs.say(f"Report: {writing.write(directories, out, run_folder)}")

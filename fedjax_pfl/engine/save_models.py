@@ -16,7 +16,13 @@ from fedjax_pfl.core import checks, client_rows
 from fedjax_pfl.engine import trained_parameters
 from fedjax_pfl.engine.groups import PlannedGroup
 from fedjax_pfl.engine.trainer import Trainer
-from fedjax_pfl.results import directories, history, model_files, plain_files
+from fedjax_pfl.results import (
+    csv_files,
+    directories,
+    history,
+    model_files,
+    plain_files,
+)
 from fedjax_pfl.results.checkpoint import files
 
 __all__ = ["Writer", "check", "size", "writer"]
@@ -185,8 +191,8 @@ class Writer:
         ]
         table = pd.DataFrame(rows).astype({"clients": "Int64"})
         path = self._folder / model_files.TABLE
-        with directories.writing(self._named), plain_files.created(path) as new:
-            table.to_csv(new, index=False)
+        with directories.writing(self._named):
+            plain_files.write_text(path, csv_files.text(table))
 
 
 def _fetched(

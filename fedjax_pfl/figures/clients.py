@@ -102,7 +102,7 @@ def draw_boxes(shown: contents.Boxes) -> Figure:
             heights = rng.uniform(-0.25, 0.25, len(box.values))
             row = rows[box.setting, box.model]
             _draw_box(axes, box, row, heights, next(numbers))
-    labels = [f"{model}\n{setting}" for setting, model in rows]
+    labels = [drawing.text(f"{model}\n{setting}") for setting, model in rows]
     panels[0].set_yticks(range(len(rows)), labels)
     panels[0].set_ylim(len(rows) - 0.5, -0.5)
     drawing.name(panels, shown.panels, shown.xlabel, "")

@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.container import Container
 from matplotlib.figure import Figure
 
+from fedjax_pfl.core import texts
 from fedjax_pfl.figures import contents
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "panels",
     "shape",
     "style",
+    "text",
     "told",
 ]
 
@@ -106,6 +108,16 @@ def told(figure: Figure) -> Iterator[None]:
             artist.set_gid(None)
         for artist in hidden:
             artist.set_visible(False)
+
+
+def text(words: str) -> str:
+    r"""Returns words as matplotlib shows them, with dollars that begin no formula.
+
+    Example:
+      >>> text("$x$ costs 3 $")
+      '\\$x\\$ costs 3 \\$'
+    """
+    return texts.printable(words).replace("$", r"\$")
 
 
 def color(number: int) -> str:
@@ -181,12 +193,12 @@ def name(
     for axes, panel in zip(shown, panels, strict=True):
         whole = panel.title.replace(" = ", "\u00a0=\u00a0")  # never ends a line
         title = textwrap.fill(whole, _LETTERS // columns, break_long_words=False)
-        axes.set_title(title, **TEXT)
+        axes.set_title(text(title), **TEXT)
     lowest = shown[columns * (rows - 1) :]
-    lowest[len(lowest) // 2].set_xlabel(textwrap.fill(xlabel, 48), fontsize=9)
+    lowest[len(lowest) // 2].set_xlabel(text(textwrap.fill(xlabel, 48)), fontsize=9)
     for axes in shown[::columns]:
-        text = ylabel if rows == 1 else textwrap.fill(ylabel, _LETTERS // 4)
-        axes.set_ylabel(text, fontsize=9 if rows == 1 else 8)
+        label = ylabel if rows == 1 else textwrap.fill(ylabel, _LETTERS // 4)
+        axes.set_ylabel(text(label), fontsize=9 if rows == 1 else 8)
 
 
 def legend(figure: Figure, title: str) -> None:
@@ -202,15 +214,15 @@ def legend(figure: Figure, title: str) -> None:
     figure.set_size_inches(width, height + _LINE * rows)
     shown = figure.legend(
         handles,
-        labels,
+        list(map(text, labels)),
         loc="outside lower center",
         ncols=columns,
-        title=title,
+        title=text(title),
         title_fontsize=8,
         frameon=False,
         **TEXT,
     )
-    for text, handle in zip(shown.get_texts(), handles, strict=True):
+    for entry, handle in zip(shown.get_texts(), handles, strict=True):
         first = handle[0] if isinstance(handle, Container) else handle
         if first in _told:  # those of theory pages belong to no page of a report
-            _told[text] = f"legend:{_told[first]}"
+            _told[entry] = f"legend:{_told[first]}"

@@ -103,9 +103,9 @@ def draw(shown: contents.Heats) -> Figure:
     for axes in grid.flat[len(panels) :]:
         axes.set_visible(False)
     for axes in grid[-1]:
-        axes.set_xlabel(shown.xlabel, **drawing.TEXT)
+        axes.set_xlabel(drawing.text(shown.xlabel), **drawing.TEXT)
     for axes in grid[:, 0]:
-        axes.set_ylabel(shown.ylabel, **drawing.TEXT)
+        axes.set_ylabel(drawing.text(shown.ylabel), **drawing.TEXT)
     if shown.is_one_scale:
         _scale(figure, image, grid, shown.value)
     return figure
@@ -124,7 +124,7 @@ def _heat(
         panel.values, aspect="auto", cmap="viridis", vmin=low, vmax=high
     )
     title = textwrap.fill(panel.title, _LETTERS // columns, replace_whitespace=False)
-    axes.set_title(title, fontsize=7 if columns > 1 else 8)
+    axes.set_title(drawing.text(title), fontsize=7 if columns > 1 else 8)
     _name(axes, panel, len(panel.rows) if shown.labeled else _MAX_TICKS // 2)
     for edge in panel.edges:
         axes.axhline(edge, color="white", linewidth=0.8)
@@ -147,7 +147,7 @@ def _scale(figure: Figure, image: AxesImage, beside: Any, value: str) -> None:
     """Draws what the colors mean."""
     bar = figure.colorbar(image, ax=beside, location="bottom", shrink=0.8, aspect=40)
     bar.ax.tick_params(labelsize=7)
-    bar.set_label(value, **drawing.TEXT)
+    bar.set_label(drawing.text(value), **drawing.TEXT)
 
 
 def _limits(
@@ -166,9 +166,11 @@ def _limits(
 def _name(axes: Axes, panel: contents.Heat, max_rows: int) -> None:
     """Names as many rows and columns as fit."""
     rows = range(0, len(panel.rows), -(-len(panel.rows) // max_rows))
-    axes.yaxis.set_ticks(rows, [panel.rows[k] for k in rows], fontsize=7)
+    labels = [drawing.text(panel.rows[k]) for k in rows]
+    axes.yaxis.set_ticks(rows, labels, fontsize=7)
     columns = range(0, len(panel.columns), -(-len(panel.columns) // _MAX_TICKS))
-    axes.xaxis.set_ticks(columns, [panel.columns[k] for k in columns], fontsize=7)
+    labels = [drawing.text(panel.columns[k]) for k in columns]
+    axes.xaxis.set_ticks(columns, labels, fontsize=7)
     if max(map(len, panel.columns)) > 6:
         axes.tick_params(axis="x", labelrotation=45)
         for text in axes.get_xticklabels():

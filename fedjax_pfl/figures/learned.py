@@ -80,7 +80,7 @@ def draw(shown: Paths) -> Figure:
             )
         if _is_wide(shown.steps[column].to_numpy(float)):
             axes.set_yscale("log")
-        axes.set_title(name, **drawing.TEXT)
+        axes.set_title(drawing.text(name), **drawing.TEXT)
         axes.set_xlabel("round", fontsize=8)
         axes.tick_params(which="both", labelsize=8)
         axes.grid(alpha=0.3)

@@ -93,7 +93,7 @@ def _draw_in(figure: FigureBase, holdings: Holdings) -> None:
             axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
             axes.tick_params(labelbottom=axes is panels[-1])
         panels[-1].set_xlabel("client", fontsize=9)
-    figure.suptitle(holdings.title, fontsize=9)
+    figure.suptitle(drawing.text(holdings.title), fontsize=9)
 
 
 def _height_of_classes(num_classes: int) -> float:
@@ -180,4 +180,4 @@ def _name_classes(
     step = -(-num_classes // _MAX_TICKS)
     shown = range(0, num_classes, step)
     cut = [name if len(name) <= 16 else f"{name[:15]}…" for name in names]
-    axes.set_yticks(shown, [cut[label] for label in shown], fontsize=7)
+    axes.set_yticks(shown, [drawing.text(cut[label]) for label in shown], fontsize=7)

@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-import pandas as pd
-
 from fedjax_pfl import results
 from fedjax_pfl.core import checks
-from fedjax_pfl.results import history, plain_files, selection
+from fedjax_pfl.results import csv_files, history, plain_files, selection
 
 __all__ = ["Loaded", "Runs", "Source", "merged", "read"]
 
@@ -150,15 +148,15 @@ def _read(directory: Path) -> results.Result:
     file = directory / "summary.csv"
     try:
         content = io.BytesIO(plain_files.content(file))
-        stored = pd.read_csv(content, low_memory=False)
+        stored = csv_files.read(content, low_memory=False)
     except checks.InputError:
         raise
     except FileNotFoundError:
         raise checks.InputError(f"Expected a summary.csv in '{directory}'.") from None
     except (OSError, ValueError):  # of pandas' parsers, too
         raise checks.InputError(f"Cannot read '{file}' as a table.") from None
-    text = io.StringIO(result.table().to_csv(index=False))
-    if not stored.equals(pd.read_csv(text, low_memory=False)):
+    text = io.StringIO(csv_files.text(result.table()))
+    if not stored.equals(csv_files.read(text, low_memory=False)):
         raise checks.InputError(
             f"'{file}' does not say what the histories beside it say: it is damaged or"
             " was changed."

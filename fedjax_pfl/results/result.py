@@ -17,6 +17,7 @@ import numpy as np
 
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.results import (
+    csv_files,
     directories,
     documents,
     history,
@@ -562,8 +563,7 @@ class Result:
         if steps is not None:
             tables["learned"] = steps
         for name, table in tables.items():
-            with plain_files.created(directory / f"{name}.csv") as new:
-                table.to_csv(new, index=False)
+            plain_files.write_text(directory / f"{name}.csv", csv_files.text(table))
 
     @classmethod
     def load(cls, directory: str | os.PathLike[str]) -> "Result":

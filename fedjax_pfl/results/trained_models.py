@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from fedjax_pfl.core import checks, struct
-from fedjax_pfl.results import documents, model_files, plain_files
+from fedjax_pfl.results import csv_files, documents, model_files, plain_files
 from fedjax_pfl.results.checkpoint import files
 
 if TYPE_CHECKING:
@@ -207,8 +207,6 @@ def load_models(directory: str | os.PathLike[str]) -> TrainedModels:
     Raises:
       InputError: if it is not such a directory, or a damaged one.
     """
-    import pandas as pd
-
     directory = checks.path("directory", directory)
     inside = directory / model_files.DIRECTORY
     if not (directory / model_files.TABLE).exists() and inside.is_dir():
@@ -216,7 +214,7 @@ def load_models(directory: str | os.PathLike[str]) -> TrainedModels:
     path = directory / model_files.TABLE
     try:
         content = io.BytesIO(plain_files.content(path))
-        table = pd.read_csv(content, dtype={"clients": "Int64"})
+        table = csv_files.read(content, dtype={"clients": "Int64"})
         if missing := set(_COLUMNS) - set(table.columns):
             raise ValueError(f"it has no column {min(missing)}")
         if not all(

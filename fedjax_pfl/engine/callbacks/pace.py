@@ -3,6 +3,8 @@
 import datetime
 import time
 
+from fedjax_pfl.core import texts
+
 __all__ = ["Pace", "duration", "title"]
 
 
@@ -21,7 +23,7 @@ class Pace:
 
     def __init__(self, title: str, num_rounds: int):
         """Starts the clock."""
-        self.title, self.num_rounds = title, num_rounds
+        self.title, self.num_rounds = texts.printable(title), num_rounds
         self.done, self.text, self.rate = 0, "compiling", None
         self._start = self._now = time.monotonic()
         self._since = (self._start, 0)
@@ -30,7 +32,7 @@ class Pace:
     def reach(self, done: int, text: str, *, is_restored: bool = False) -> None:
         """Notes how many rounds are finished now."""
         self._now = time.monotonic()
-        self.done, self.text = done, text
+        self.done, self.text = done, texts.printable(text)
         if is_restored or done == 0:
             self._since = (self._now, done)
             return

@@ -143,7 +143,7 @@ class Log:
             return
         self._last = pace.elapsed
         line = f"{pace.title}: {', '.join(pace.parts())}"
-        self._console.print(line, soft_wrap=True, highlight=False, markup=False)
+        self._console.print(Text(line), soft_wrap=True)
 
     def close(self) -> None:
         """Does nothing: lines are not taken back."""

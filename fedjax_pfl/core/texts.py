@@ -1,0 +1,20 @@
+"""Texts of others, such as names in data files and result folders."""
+
+import re
+
+__all__ = ["printable"]
+
+# Terminals act on control characters; the others change lines and directions.
+_ACTING = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
+)
+
+
+def printable(text: object) -> str:
+    r"""Returns a text with its control characters, but tabs and newlines, written out.
+
+    Example:
+      >>> printable("\x1b[31mred")
+      '\\x1b[31mred'
+    """
+    return _ACTING.sub(lambda found: ascii(found[0])[1:-1], str(text))

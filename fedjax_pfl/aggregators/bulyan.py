@@ -2,8 +2,9 @@
 
 With n rows in use, of which f may be malicious, theta = n - 2 f rows are selected: the
 row of lowest Krum score, then that of the rows which remain, whose scores have
-`max(1, n' - f - 2)` neighbors among these n'. Of every coordinate the theta - 2 f
-values that are nearest to the median of the selected rows are averaged.
+`max(1, n' - f - 2)` neighbors among these n'. Rows that tie are selected together, and
+theta counts them. Of every coordinate the theta - 2 f values that are nearest to the
+median of the selected rows are averaged.
 
 Distances come from one Gram matrix (`neighbors`); every row's are sorted once, so that
 a selection after the first costs K^2 comparisons without a sort.
@@ -39,17 +40,19 @@ class BulyanInfo:
 def _one_by_one(
     distance: jax.Array, valid: jax.Array, f: jax.Array, count: jax.Array
 ) -> jax.Array:
-    """Selects `bool[K]` so many rows by Krum, each among those that remain."""
+    """Selects `bool[K]` so many rows by Krum, each among those that remain, or ties."""
     order = jnp.argsort(distance, axis=1)
     near = jnp.take_along_axis(distance, order, axis=1)
+
+    last = valid.sum(dtype=jnp.int32) - count
 
     def select(_: jax.Array, remaining: jax.Array) -> jax.Array:
         is_other = remaining[order] & jnp.isfinite(near)
         number = remaining.sum(dtype=jnp.int32)
         first = jnp.cumsum(is_other, axis=1) <= jnp.maximum(number - f - 2, 1)
         score = jnp.where(is_other & first, near, 0).sum(axis=1)
-        best = jnp.argmin(jnp.where(remaining, score, jnp.inf))
-        return remaining & (jnp.arange(len(remaining)) != best)
+        best = pairwise_distances.smallest(jnp.where(remaining, score, jnp.inf), 1)
+        return remaining & (~best | (number <= last))
 
     return valid & ~lax.fori_loop(0, count, select, valid)
 
@@ -60,11 +63,12 @@ class Bulyan(byzantine_count.Counting):
 
     Rows of weight 0 and rows with a non-finite value take no part and do not count
     among the n rows; if none is left, the reference is returned. Other weights do not
-    matter. Ties go to the lower row, and of two values at one distance from the median
-    to the lower value; for f <= 2 the last scores have one neighbor, so that the two
-    nearest rows always tie, and the order of the rows matters. Rounding decides between
-    scores closer than 1e-5 of their size in float32, in which a row that is 1e6 times
-    as long as the median row (1e10 in float64) counts as that long.
+    matter. Rows whose scores tie are selected together, so that theta grows and no
+    order of rows matters: for f <= 2 the last scores have one neighbor, and the two
+    nearest rows always tie. Of two values at one distance from the median the lower one
+    is averaged. Scores closer than about 1e-5 of their size in float32 tie; in them a
+    row that is 1e6 times as long as the median row (1e10 in float64) counts as that
+    long.
 
     Before anything is traced, a number f with 4 f + 3 > K is refused; a traced f, or
     one that is too large because messages are lost later, counts as the largest that
@@ -101,10 +105,9 @@ class Bulyan(byzantine_count.Counting):
         theta = n - 2 * f
         _, search = pairwise_distances.search(matrix, valid, jnp.maximum(n - f - 2, 1))
         if self.one_shot:
-            rank = jnp.argsort(jnp.argsort(search.scores, stable=True))
-            selected = valid & (rank < theta)
+            selected = valid & pairwise_distances.smallest(search.scores, theta)
         else:
             selected = _one_by_one(search.distance, valid, f, theta)
-        kept = jnp.maximum(theta - 2 * f, 1)
+        kept = jnp.maximum(selected.sum(dtype=jnp.int32) - 2 * f, 1)
         mean = trimmed.nearest_to_median(matrix, selected, kept)
         return mean, BulyanInfo(selected=selected)

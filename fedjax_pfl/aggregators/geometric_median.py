@@ -94,10 +94,12 @@ class GeometricMedian(base.MatrixRule):
     Rows of weight 0 and rows with a non-finite value take no part; if none is left, the
     reference is returned. Finite rows may be of any size; one that is 1e6 times as long
     as the median row (1e10 in float64) counts as that long, which pulls the same. If
-    every row is the same, that row is returned. On rows that lie nearly on one line,
-    half on either side of a gap, the objective is flat: the residual then passes far
-    from the minimizer. A minimizer that is a row is found as such. `info.converged`
-    says whether the residual met the tolerance within `max_iterations`.
+    every row is the same, that row is returned. On rows that lie on one line, half on
+    either side of a gap, the objective is flat: the result is the minimizer nearest to
+    the mean, wherever the search starts, so that two rows of one weight have their
+    mean. On rows nearly on such a line the residual passes far from the minimizer. A
+    minimizer that is a row is found as such. `info.converged` says whether the residual
+    met the tolerance within `max_iterations`.
 
     A traced `rho <= 0` acts like the smallest representable radius, a traced quantile
     outside (0, 1) like the nearer end; a traced negative tolerance is never met.
@@ -105,6 +107,7 @@ class GeometricMedian(base.MatrixRule):
     Derivatives are those of the minimizer, however it was found: by the
     implicit function theorem (`implicit`), with respect to messages, rho and, under
     `examples`, positive weights. They are wrong as far as the search is from its end.
+    A flat minimum moves as the mean does along its line.
     A radius that follows from the rows counts as a constant, the report too.
 
     Attributes:

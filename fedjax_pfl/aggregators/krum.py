@@ -28,7 +28,7 @@ class KrumInfo:
     """Report of a round's selection.
 
     Attributes:
-      row: `int32[]` row of lowest score, -1 if none took part.
+      row: `int32[]` row of lowest score, the first of several, -1 if none took part.
       selected: `bool[K]` rows whose mean is the result.
       scores: `[K]`, -1 for rows that took no part; inf where it overflows.
     """
@@ -44,9 +44,11 @@ class Krum(byzantine_count.Counting):
 
     Rows of weight 0 and rows with a non-finite value take no part and do not count
     among the n rows; if none is left, the reference is returned. Other weights do not
-    matter. Ties go to the lower row. Rounding decides between scores closer than 1e-5
-    of their size in float32. A row that is 1e6 times as long as the median row (1e10
-    in float64) counts as that long.
+    matter. Rows whose scores tie are selected together, so that no order of rows
+    matters: with one neighbor, the two rows nearest to each other always tie. (The
+    paper takes the lower row.) Scores closer than about 1e-5 of their size in float32,
+    which rounding cannot tell apart, tie. A row that is 1e6 times as long as the median
+    row (1e10 in float64) counts as that long.
 
     Before anything is traced, a number f with 2 f + 3 > K is refused. If messages are
     lost later, the rule goes on with at least one neighbor; a traced f is not checked.
@@ -108,14 +110,9 @@ class Krum(byzantine_count.Counting):
             matrix, valid, jnp.maximum(near, 1), squared=self.squared
         )
         row = search.row
-        if self.num_selected == 1:
-            selected = valid & (jnp.arange(valid.shape[0]) == row)
-            chosen = matrix[row]
-        else:
-            rank = jnp.argsort(jnp.argsort(search.scores, stable=True))
-            kept = self.num_selected or jnp.maximum(num_valid - f, 1)
-            selected = valid & (rank < kept)
-            chosen = client_rows.weighted_mean(matrix, selected.astype(matrix.dtype))
+        kept = self.num_selected or jnp.maximum(num_valid - f, 1)
+        selected = valid & pairwise_distances.smallest(search.scores, kept)
+        chosen = client_rows.weighted_mean(matrix, selected.astype(matrix.dtype))
         scores = search.scores * (jnp.square(scale) if self.squared else scale)
         info = KrumInfo(
             row=jnp.where(num_valid > 0, row, -1),

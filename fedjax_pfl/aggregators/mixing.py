@@ -48,10 +48,10 @@ class NearestNeighborMixing(byzantine_count.Counting):
     """A rule for rows that are means of their nearest rows.
 
     Rows of weight 0 and rows with a non-finite value take no part and do not count
-    among the n rows; the others keep their weights. Ties go to the lower row.
-    Distances are those of `Krum`: a row that is 1e6 times as long as the median row
-    (1e10 in float64) counts as that long, and rounding decides where distances differ
-    by less than 1e-5 of the longer one in float32.
+    among the n rows; the others keep their weights. Rows at the distance of the last of
+    the n - f count, too, so that no order of rows matters. Distances are those of
+    `Krum`: a row that is 1e6 times as long as the median row (1e10 in float64) counts
+    as that long, and distances closer than about 1e-5 of their size in float32 tie.
 
     Before anything is traced, a number f with 2 f + 1 > K is refused; a traced one, or
     one that is too large because messages are lost later, counts as the largest with
@@ -107,9 +107,9 @@ class NearestNeighborMixing(byzantine_count.Counting):
         _, search = pairwise_distances.search(matrix, valid, jnp.maximum(near - 1, 1))
         itself = jnp.eye(weights.shape[0], dtype=bool)
         distance = jnp.where(itself, -1, search.distance)
-        rank = jnp.argsort(jnp.argsort(distance, axis=1, stable=True), axis=1)
-        share = (valid[None] & (rank < near)).astype(matrix.dtype)
-        share = share / jnp.maximum(near, 1).astype(matrix.dtype)
+        share = valid[None] & pairwise_distances.smallest(distance, near)
+        share = share.astype(matrix.dtype)
+        share = share / jnp.maximum(share.sum(axis=1, keepdims=True), 1)
         mixed = _means_about(share, messages, valid, search.row)
         return client_rows.select_rows(valid, mixed, messages)
 

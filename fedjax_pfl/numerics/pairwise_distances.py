@@ -5,6 +5,8 @@ if that lies too far from the center for its distances to be resolved. Rows are 
 by a power of two and the longest shortened (`lengths`), so that no square overflows.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -12,12 +14,13 @@ from jax import lax
 from fedjax_pfl.core import struct
 from fedjax_pfl.numerics import scaled_rows
 
-__all__ = ["Search", "scores", "search"]
+__all__ = ["Search", "scores", "search", "smallest"]
 
 # A best row this many of its neighbors' distances off the center asks for a new one:
 # squared distances there have errors of eps 8^2, in float32 8e-6.
 _FAR = 8.0
 _MAX_CENTERS = 4  # every one gains the square root of the precision
+_TIE = 64.0  # eps of a sum of squared distances that is hidden in rounding
 
 
 @struct.pytree_dataclass
@@ -65,6 +68,23 @@ def scores(distance: jax.Array, valid: jax.Array, neighbors: jax.Array) -> jax.A
     rank = jnp.arange(valid.shape[0], dtype=neighbors.dtype)
     counted = (rank < neighbors)[None] & jnp.isfinite(nearest)
     return jnp.where(valid, jnp.where(counted, nearest, 0).sum(axis=1), jnp.inf)
+
+
+def smallest(values: jax.Array, count: Any) -> jax.Array:
+    """Selects the smallest values, and those that tie with the last of them.
+
+    Values tie that rounding cannot tell apart, so that places do not matter.
+
+    Args:
+      values: `[..., K]`.
+      count: `[]` how many, at least 1.
+
+    Returns:
+      `bool[..., K]`.
+    """
+    place = jnp.maximum(jnp.asarray(count) - 1, 0)
+    last = jnp.take(jnp.sort(values, axis=-1), place, axis=-1)[..., None]
+    return values <= last + _TIE * jnp.finfo(values.dtype).eps * jnp.abs(last)
 
 
 def search(

@@ -70,6 +70,11 @@ def median(values: jax.Array, p: jax.Array) -> jax.Array:
     return quantile(values, p, 0.5)
 
 
+def _upper_median(values: jax.Array, p: jax.Array) -> jax.Array:
+    """Returns the least of `[K]` that, with the smaller ones, has more than half."""
+    return quantile(values, p, 0.5 + 2 * p.shape[0] * jnp.finfo(p.dtype).eps)
+
+
 def magnitudes(matrix: jax.Array) -> jax.Array:
     """Returns the largest magnitudes `[K]` of finite rows `[K, D]`.
 
@@ -199,7 +204,8 @@ def measure(
     """Measures rows, so that no square overflows and none hides the others.
 
     A row that is far longer than the median row and rho counts as that long: as an
-    outlier among rows of ordinary size it then is as far away as numbers can tell.
+    outlier among rows of ordinary size it then is as far away as numbers can tell. It
+    is the upper median, since none of two halves consists of outliers.
 
     Args:
       matrix: `[K, D]`; rows that take no part may hold anything.
@@ -214,7 +220,7 @@ def measure(
     limits = jnp.finfo(matrix.dtype)
 
     def units(size: jax.Array) -> tuple[jax.Array, jax.Array]:
-        scale = powers_of_two(jnp.maximum(median(size, p), rho))
+        scale = powers_of_two(jnp.maximum(_upper_median(size, p), rho))
         return scale, jnp.maximum(scale, size / _HUGE)
 
     def of_block(start: Any, width: int) -> jax.Array:
@@ -237,7 +243,7 @@ def measure(
     is_exact = jnp.isfinite(square) & (square > limits.tiny / limits.eps**2)
     is_ordinary = (is_exact | ~valid).all()
     scale, divisor, norm = lax.cond(is_ordinary, by_norms, by_magnitudes)
-    limit = jnp.maximum(median(norm, p), rho / scale) / precision(matrix.dtype)
+    limit = jnp.maximum(_upper_median(norm, p), rho / scale) / precision(matrix.dtype)
     long = norm > limit
     factor = jnp.where(long, limit / jnp.where(long, norm, 1), 1)
     return ScaledRows(

@@ -67,7 +67,8 @@ class Frame:
       far: `bool[]` whether a frame about the iterate should follow.
       iterations: `int32[]` steps taken.
       number: `int32[]` frames so far.
-      row: `int32[]` the row about which it is, which is the minimizer, or -1.
+      row: `int32[]` the row about which it is, which is the minimizer, or the lower end
+        of a flat minimum; or -1.
     """
 
     center: jax.Array
@@ -125,45 +126,70 @@ def _distances(gram: jax.Array, pi: jax.Array) -> tuple[jax.Array, jax.Array]:
     return jnp.sqrt(jnp.maximum(jnp.diag(gram) - 2 * mixed + shift, 0)), shift
 
 
-def _is_far(
-    gram: jax.Array, pi: jax.Array, near: jax.Array, distance: jax.Array
+def _withstands(
+    gram: jax.Array,
+    p: jax.Array,
+    row: jax.Array,
+    distance: jax.Array,
+    radius: jax.Array,
+    tolerance: jax.Array,
 ) -> jax.Array:
-    """Tells whether two points are far apart, or one is lost in rounding.
+    """Returns whether a row's mass withstands the pull of the rows beyond a radius.
 
-    Args:
-      gram: `[K, K]`.
-      pi: `[K]` weights of the point.
-      near: `[K]` weights of another one.
-      distance: `[]` median distance of the rows from the other one.
+    It is then a minimizer but for the radius. Equality holds at both ends of a flat
+    minimum, so that rounding must not decide.
     """
-    gap = pi - near
-    square = dot(gap, dot(gram, gap))
-    is_lost = _rounding(gram, pi) > jnp.square(_SEEN * distance)
-    return is_lost | (square > jnp.square(_FAR * distance))
-
-
-def _medoid(gram: jax.Array, p: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns the row nearest to the others, `int32[]`, and their distances `[K]`."""
-    square = jnp.diag(gram)
-    pairs = jnp.sqrt(jnp.maximum(square[:, None] + square[None] - 2 * gram, 0))
-    row = jnp.argmin(jnp.where(p > 0, dot(pairs, p), jnp.inf))
-    return row.astype(jnp.int32), pairs[row]
-
-
-def _is_minimizer(
-    gram: jax.Array, p: jax.Array, rho: jax.Array, row: jax.Array, distance: jax.Array
-) -> jax.Array:
-    """Tells whether the medoid, at `distance [K]`, is the minimizer but for rho.
-
-    It is where its mass withstands the pull of the others. No other row can be.
-    """
-    here = distance <= rho
+    here = distance <= radius
     pull = jnp.where(here, 0, p / jnp.where(here, 1, distance))
     direction = pull.at[row].add(-pull.sum())
     square = dot(direction, dot(gram, direction))
     mass = jnp.where(here, p, 0).sum()
-    is_point = rho < _POINT * scaled_rows.median(distance, p)
-    return is_point & (square <= jnp.square(mass))
+    return square <= jnp.square(mass + tolerance) + _rounding(gram, direction)
+
+
+def _medoids(gram: jax.Array, p: jax.Array, tolerance: jax.Array) -> jax.Array:
+    """Returns the row nearest to the others, twice, or the ends of a flat minimum.
+
+    The sums of distances are then the same at both ends, `int32[2]`. Between them there
+    is no row, and half of the mass lies on either side, all of it on one line.
+    """
+    square = jnp.diag(gram)
+    size = square[:, None] + square[None]
+    apart = jnp.maximum(size - 2 * gram, 0)
+    pairs, hidden = jnp.sqrt(apart), jnp.finfo(gram.dtype).eps * size
+    tiny = jnp.finfo(gram.dtype).tiny
+    error = hidden / jnp.sqrt(jnp.maximum(jnp.maximum(apart, hidden), tiny))
+    total, error = dot(pairs, p), dot(error, p)
+    total = jnp.where(p > 0, total, jnp.inf)
+    first = jnp.argmin(total)
+    alike = total - error <= (1 + tolerance) * total[first] + error[first]
+    away = jnp.where(alike, pairs[first], 0)  # rows about the first one are alike, too
+    second = jnp.argmin(jnp.where(alike & (away >= away.max() / 2), total, jnp.inf))
+    ends = jnp.stack([first, second]).astype(jnp.int32)
+    flat = jax.vmap(
+        lambda row: _withstands(
+            gram, p, row, pairs[row], jnp.sqrt(hidden[row]), tolerance
+        )
+    )(ends)
+    return jnp.where(flat.all(), ends, ends[0])
+
+
+def _nearest_to_mean(
+    gram: jax.Array, p: jax.Array, ends: jax.Array, margin: Any = 0
+) -> jax.Array:
+    """Weights `[K]` of the point nearest to the mean between two rows `int32[2]`.
+
+    It is at least a margin away from both, or in the middle.
+    """
+    first, second = jax.nn.one_hot(ends, len(p), dtype=p.dtype)
+    along = second - first
+    image = dot(gram, along)
+    square = dot(along, image)
+    some = square > 0
+    share = dot(p - first, image) / jnp.where(some, square, 1)
+    least = margin / jnp.sqrt(jnp.where(some, square, 1))
+    least = jnp.minimum(least, 0.5)
+    return first + jnp.clip(share, least, 1 - least) * along
 
 
 def _near_medoid(distance: jax.Array, p: jax.Array) -> jax.Array:
@@ -253,6 +279,11 @@ class Search:
 
         return lax.while_loop(again, about, first)
 
+    @property
+    def _slack(self) -> jax.Array:
+        """Returns the tolerance, of which a negative one is met by no residual."""
+        return jnp.maximum(self.tolerance, 0)
+
     def _start(
         self, size: scaled_rows.ScaledRows, p: jax.Array, reference: jax.Array | None
     ) -> tuple[jax.Array, jax.Array]:
@@ -281,6 +312,11 @@ class Search:
             rho = 1e-6 * scaled_rows.median(distance, p)
         return jnp.maximum(rho, smallest_radius(distance.dtype))
 
+    def _is_minimizer(self, gram: jax.Array, at: _Iterate) -> jax.Array:
+        """Returns whether an iterate has a small residual but for its rounding."""
+        least = jnp.square(self._slack) + _rounding(gram, at.direction)
+        return jnp.square(at.residual) <= least
+
     def _in_frame(
         self, size: scaled_rows.ScaledRows, p: jax.Array, frame: Frame, *, is_told: bool
     ) -> Frame:
@@ -292,23 +328,33 @@ class Search:
         distances from the start.
         """
         gram = size.gram(frame.center)
-        medoid, away = _medoid(gram, p)
-        near, is_later = _near_medoid(away, p), frame.number > 0
+        ends = _medoids(gram, p, self._slack)
+        middle = _nearest_to_mean(gram, p, ends)
+        near, is_later = _near_medoid(_distances(gram, middle)[0], p), frame.number > 0
         here, there = _distances(gram, frame.pi)[0], _distances(gram, near)[0]
-        is_moved = is_later & (dot(p, there) < dot(p, here))
+        is_moved = is_later & (dot(p, there) < (1 - self._slack) * dot(p, here))
+        usual, gap = scaled_rows.median(there, p), frame.pi - near
+        is_lost = _rounding(gram, frame.pi) > jnp.square(_SEEN * usual)
         if not is_told:
-            is_moved |= _is_far(gram, frame.pi, near, scaled_rows.median(there, p))
+            square = dot(gap, dot(gram, gap))
+            is_moved |= is_lost | (square > jnp.square(_FAR * usual))
+        rho = self._radius(here, p, size.scale)
+        last = _evaluate(gram, p, rho, frame.pi, frame.iterations)
+        is_moved &= is_lost | ~self._is_minimizer(gram, last)
         rho = self._radius(jnp.where(is_moved, there, here), p, size.scale)
         at = functools.partial(_evaluate, gram, p, rho)
         # The frame is about this iterate: not far, so that there is a step.
         start = at(jnp.where(is_moved, near, frame.pi), frame.iterations)
         start = dataclasses.replace(start, far=jnp.zeros((), bool))
         # Steps would take forever to a row, and lose it in rounding unless the frame is
-        # about it.
-        held = _is_minimizer(gram, p, rho, medoid, away)
-        on_row = at(jax.nn.one_hot(medoid, len(p), dtype=p.dtype), frame.iterations)
-        on_row = dataclasses.replace(on_row, far=held & (frame.row != medoid))
-        start = jax.tree.map(lambda a, b: jnp.where(held, b, a), start, on_row)
+        # about it; and of a flat minimum they would reach any point.
+        row, is_flat = ends.min(), ends[0] != ends[1]
+        medoid = at(_nearest_to_mean(gram, p, ends, rho), frame.iterations)
+        is_point = rho < _POINT * scaled_rows.median(medoid.distance, p)
+        held = is_point & _withstands(gram, p, row, medoid.distance, rho, self._slack)
+        held = jnp.where(is_flat, is_point | self._is_minimizer(gram, medoid), held)
+        medoid = dataclasses.replace(medoid, far=held & (frame.row != row))
+        start = jax.tree.map(lambda a, b: jnp.where(held, b, a), start, medoid)
         end = self._steps(gram, rho, at, start)
         return Frame(
             center=frame.center + size.combine(end.pi, frame.center),
@@ -322,7 +368,7 @@ class Search:
             far=end.far,
             iterations=end.iterations,
             number=frame.number + 1,
-            row=jnp.where(held, medoid, -1),
+            row=jnp.where(held, row, -1),
         )
 
     def _steps(

@@ -27,6 +27,11 @@ def krum_scores(rows, f, squared=True):
     return np.array(scores)
 
 
+def smallest(scores, kept):
+    """Numbers of the smallest scores, and of those that tie with the last of them."""
+    return np.flatnonzero(scores <= np.sort(scores)[kept - 1] * (1 + 1e-12))
+
+
 def trimmed_mean(rows, f):
     """Of every coordinate the values between the f smallest and the f largest."""
     return np.sort(rows, axis=0)[f : len(rows) - f].mean(axis=0), np.inf
@@ -49,23 +54,21 @@ def meamed(rows, f):
 
 
 def bulyan(rows, f, one_shot=False):
-    """n - 2 f rows by repeated Krum, then all but 2 f values around their median."""
+    """n - 2 f rows, or ties, by repeated Krum; all but 2 f values at their median."""
     remaining, selected, margin = list(range(len(rows))), [], np.inf
     theta = len(rows) - 2 * f
     if one_shot:
         scores = krum_scores(rows, f)
-        selected, margin = (
-            np.argsort(scores, kind="stable")[:theta],
-            _gap(scores, theta),
-        )
+        selected = list(smallest(scores, theta))
+        margin = _gap(scores, len(selected))
     else:
-        for _ in range(theta):
+        while len(selected) < theta:
             scores = krum_scores(rows[remaining], f)
-            best = int(np.argmin(scores))  # of exact ties, such as of a pair, the lower
-            others = scores[scores > scores[best] * (1 + 1e-15)]
-            margin = min(margin, _gap(np.append(others, scores[best]), 1))
-            selected.append(remaining.pop(best))
-    mean, other = _nearest_mean(rows[np.sort(selected)], theta - 2 * f)
+            best = smallest(scores, 1)
+            margin = min(margin, _gap(scores, len(best)))
+            selected += [remaining[place] for place in best]
+            remaining = [row for row in remaining if row not in selected]
+    mean, other = _nearest_mean(rows[np.sort(selected)], len(selected) - 2 * f)
     return mean, min(margin, other)
 
 
@@ -94,6 +97,7 @@ def nearest_neighbor_mixing(rows, f):
     mixed, margin, near = [], np.inf, len(rows) - f
     for row in rows:
         squares = ((rows - row) ** 2).sum(axis=1)
-        mixed.append(rows[np.argsort(squares, kind="stable")[:near]].mean(axis=0))
-        margin = min(margin, _gap(squares, near))
+        nearest = smallest(squares, near)
+        mixed.append(rows[nearest].mean(axis=0))
+        margin = min(margin, _gap(squares, len(nearest)))
     return np.array(mixed), margin

@@ -291,14 +291,16 @@ def test_wrong_fields_are_named(make, match):
 
 
 def test_krum_without_its_guarantee():
-    """With f = n - 1 a score has one neighbor, and one row is kept."""
+    """With f = n - 1 a score has one neighbor, and the two nearest rows tie."""
     rows = rules.random_rows(6, SIZE)
     rule = fp.Krum(num_malicious=5, num_selected=None, guarantee=False)
     rule.check_cohort(6)
     _, info = rule(rules.KEY, jnp.asarray(rows), jnp.ones(6), jnp.zeros(SIZE))
     square = ((rows[:, None] - rows[None]) ** 2).sum(axis=2) + 1e9 * np.eye(6)
     np.testing.assert_allclose(info.scores, square.min(axis=1), rtol=1e-12)
-    assert info.selected.sum() == 1 and info.row == square.min(axis=1).argmin()
+    nearest = np.flatnonzero(square.min(axis=1) == square.min())
+    assert len(nearest) == 2 and info.row == nearest[0]
+    np.testing.assert_array_equal(np.flatnonzero(info.selected), nearest)
 
 
 def test_a_rule_behind_another_is_set_from_the_command_line():

@@ -259,7 +259,7 @@ def test_a_client_without_a_step_changes_nothing(option):
         ({"server_learning_rate": 0}, "server_learning_rate to be a finite number abo"),
         ({"option": "II"}, "Unknown option 'II'; allowed: difference, refresh"),
         ({"local": fp.SGD(momentum=0.0)}, "Scaffold's local solver to be SGD without"),
-        ({"local": 0.1}, "SGD without momentum.*got 0.1"),
+        ({"local": 0.1}, "local of Scaffold to be an object such as SGD.*got 0.1"),
     ],
 )
 def test_wrong_fields_get_one_sentence(fields, message):

@@ -138,7 +138,7 @@ def test_a_column_of_text_becomes_ids(tmp_path, counted):
     assert found.client_names == ("ann", "bob")
     shorter = dataclasses.replace(source, num_tokens=2)
     assert shorter.load(data_dir=None, seed=0, num_clients=None).x.shape == (4, 2)
-    with pytest.raises(checks.InputError, match="'stars' once in label, client, text"):
+    with pytest.raises(checks.InputError, match="'stars' once in label, client, split"):
         dataclasses.replace(source, text="stars")
     for wrong in ({"text": None}, {"tokenizer": None}):  # set one after the other
         half = dataclasses.replace(source, **wrong)

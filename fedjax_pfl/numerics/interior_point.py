@@ -94,6 +94,17 @@ class Problem:
         """Returns the squared length `[]` of what x leaves of the square."""
         return jnp.maximum(self.square + dot(x, self.slope(x) + self.linear), 0)
 
+    def hidden(self, x: jax.Array) -> jax.Array:
+        """Returns how much `[]` rounding of A and of A x hides of a certificate.
+
+        Without a sum: their errors are independent, so that a slope has one of about
+        eps times the norm of its terms. It counts for every weight, and as a slope
+        below 0 along what is left.
+        """
+        error = 2 * jnp.finfo(x.dtype).eps * (1 + jnp.sqrt(dot(x, x)))
+        reach = jnp.maximum(x.sum(), jnp.sqrt(self.left(x)))
+        return jnp.where(self.mask.any(), error * reach, 0)
+
     def rated(self, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Returns the weights that an iterate stands for, a certificate and its goal.
 

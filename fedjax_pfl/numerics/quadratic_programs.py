@@ -26,9 +26,9 @@ certified where gap < value. For the cone
 
     gap = max(sum_j x_j |q_j . p|, ||p|| max_j (q_j . p)_+ / ||q_j||),
 
-so that the cosine of p with every row is at most gap / value. The first is the duality
-gap where no row ascends: half the squared distance of p to the solution is then at most
-gap.
+plus what rounding hides of either, so that the cosine of p with every row is at most
+gap / value. The first is the duality gap where no row ascends: half the squared
+distance of p to the solution is then at most gap.
 
 Limits. Weights are not unique where rows are dependent; Q^T x and the value are. The
 value of a float32 Gram matrix is known to about 1e-6 s: a shorter Q^T x is noise, and
@@ -168,9 +168,13 @@ def cone(
 ) -> Solution:
     """Weights x >= 0 with which rows, added to a vector g, make it shortest.
 
-    -(g + Q^T x) is then the point nearest to -g along which no row ascends. Where rows
+    -(g + Q^T x) is then the point nearest to -g along which no row ascends. If rows
     nearly oppose each other x is large, and rounding keeps the gap of float32 at up to
-    some 1e-6 sum(x)^2 in units of g and of rows of length 1.
+    some 1e-6 sum(x)^2 in units of g and of rows of length 1. The gap includes what
+    rounding of A and of A x hides of it, about 2 eps (1 + ||x||) max(sum(x), ||p||),
+    and the value is exact to about eps (1 + sum(x))^2. Slopes of twice the precision
+    would rarely help: of float32 Gram matrices of such rows, solutions of 64 bits are
+    mostly off by as much, since A itself is rounded.
 
     Args:
       gram: `[J, J]` inner products of the rows; float64 stays, all else is float32.
@@ -215,6 +219,7 @@ def cone(
         square=jnp.minimum(square / unit / unit, most),
     )
     x, gap = interior_point.solve(problem, max_iterations)
+    gap = gap + problem.hidden(x)
     x, gap = unit * x / length, unit * unit * gap
     value = square + 2 * dot(linear, x) + _square(gram, x)
     return _solution(x, value, gap, scale)

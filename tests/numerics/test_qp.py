@@ -1,6 +1,7 @@
 """Shortest combinations of rows: golden values, oracles, certificates."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -177,6 +178,33 @@ def test_the_value_is_zero_exactly_if_zero_is_in_the_hull():
         ) <= 1e-14 * qp_filled.mean_square(around)
         above = np.hstack([rows, np.full((size, 1), 0.1)])
         assert float(qp_filled.shortest(above)[2].value) >= 0.01
+
+
+@pytest.mark.parametrize("dtype", qp_filled.DTYPES)
+def test_the_gap_of_a_cone_includes_rounding(dtype):
+    """Certificate and value in 64 bits, of the rows themselves, in units of g."""
+    worst = 0.0
+    for size, seed in itertools.product((3, 11, 66), range(2)):
+        sets = qp_oracles.families(size, np.random.default_rng(size + seed))
+        rng = np.random.default_rng(seed)
+        sides = rng.normal(size=(size // 2, 40))
+        sets["opposing pairs"] = np.vstack(
+            [np.eye(40)[:1], sides, -sides + 0.01 * rng.normal(size=sides.shape)]
+        )
+        for name, rows in sets.items():
+            rows = rows.astype(dtype).astype(float)
+            left, x, solution = qp_filled.protected(rows[1:], rows[0], dtype)
+            square, length = rows[0] @ rows[0], np.linalg.norm(rows[1:], axis=1)
+            slope = rows[1:] @ left / length
+            gap = max(
+                x * length @ np.abs(slope), np.linalg.norm(left) * max(-slope.min(), 0)
+            )
+            assert gap <= float(solution.gap), name
+            total = 1 + x @ length / np.sqrt(square)
+            error = abs(float(solution.value) - left @ left) / square
+            assert error <= 4 * np.finfo(dtype).eps * total**2, name
+            worst = max(worst, gap / square)
+    assert worst > 1000 * np.finfo(dtype).eps  # some of these are hard
 
 
 def test_a_cone_leaves_what_no_row_opposes():

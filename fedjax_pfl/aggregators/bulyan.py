@@ -86,7 +86,7 @@ class Bulyan(byzantine_count.Counting):
       ...     jax.random.key(0), rows, jnp.ones(7), jnp.array(0.0)
       ... )
       >>> round(float(aggregate), 3), info.selected.tolist()[:3]
-      (1.25, [True, False, True])
+      (2.0, [False, False, True])
     """
 
     one_shot: bool = struct.static_field(default=False)

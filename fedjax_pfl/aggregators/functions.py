@@ -89,7 +89,7 @@ def _apply(rule: core.Aggregator, rows: Any, weights: Any, reference: Any = None
 
 
 def krum(rows: Any, weights: Any = None, **fields: Any) -> Any:
-    """Returns the row of lowest score.
+    """Returns the row of lowest score, or the mean of several that tie.
 
     Args:
       rows: `[K, D]`, or pytree of `[K, *P]`.
@@ -101,8 +101,8 @@ def krum(rows: Any, weights: Any = None, **fields: Any) -> Any:
       `[D]`, or pytree of `[*P]`.
 
     Example:
-      >>> float(krum(jnp.array([1.0, 9.0, 2.0, 2.5, 1.5]), num_malicious=1))
-      2.0
+      >>> float(krum(jnp.array([1.0, 9.0, 2.0, 2.6, 1.5]), num_malicious=1))
+      1.5
     """
     return _apply(Krum(**fields), rows, weights)
 

@@ -69,7 +69,7 @@ class Krum(byzantine_count.Counting):
       >>> rows, weights = jnp.array([1.0, 9.0, 2.0, 2.5, 1.5]), jnp.ones(5)
       >>> aggregate, info = Krum()(jax.random.key(0), rows, weights, jnp.array(0.0))
       >>> float(aggregate), info.scores.tolist()
-      (2.0, [1.25, 91.25, 0.5, 1.25, 0.5])
+      (1.75, [1.25, 91.25, 0.5, 1.25, 0.5])
     """
 
     num_selected: int | None = struct.static_field(default=1, at_least=1)

@@ -397,7 +397,7 @@ def test_dropout_comes_before_the_relu():
         (lambda: models.MLP(bfloat16_products="no"), "bfloat16_products"),
         (lambda: models.LogisticRegression(bfloat16_products=1), "bfloat16_products"),
         (lambda: models.CNN1(dropout=1.0), "dropout .* below 1, got 1.0"),
-        (lambda: models.CifarCNN(dropout=0.2), "tuple of two rates, got 0.2"),
+        (lambda: models.CifarCNN(dropout=0.2), "tuple, each part a number, got 0.2"),
         (lambda: models.CifarCNN(dropout=(0.2, -1)), "at least 0"),
         (lambda: models.CNN2(outputs=0), "outputs .* at least 1"),
         (lambda: models.NFResNet18(residual_scale="a"), "residual_scale"),
@@ -410,7 +410,7 @@ def test_dropout_comes_before_the_relu():
         (lambda: models.TextEncoder(pooling="max"), "Unknown pooling"),
         (lambda: models.TextEncoder(vocabulary=1 << 25), "vocabulary .* at most"),
         (lambda: models.VisionTransformer(patch=0), "patch .* at least 1, got 0"),
-        (lambda: models.MLP(widths=[3]), "tuple of whole numbers"),
+        (lambda: models.MLP(widths=[3]), "tuple, each part a whole number"),
         (lambda: models.CNN().init(KEY), "call for_federation"),
     ],
 )

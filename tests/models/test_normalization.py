@@ -227,10 +227,10 @@ def method(name):
     """Any method of the registry, with few steps."""
     solver = fp.SGD(learning_rate=0.1, epochs=2, batch_size=4)
     kind = registry.ALGORITHMS[name]
-    fields = {"local": solver} if hasattr(kind(), "local") else {}
+    found = kind.with_solver(solver) if hasattr(kind(), "local") else kind()
     if name == "fedacs":  # at the usual one of five clients nobody selects another
-        fields["pick_quantile"] = 0.55
-    return kind(**fields)
+        found = dataclasses.replace(found, pick_quantile=0.55)
+    return found
 
 
 # Methods with loops or reports of their own, and FLAME.

@@ -1,6 +1,6 @@
 """The compiled programs that properties share, and groups of trainings."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -9,7 +9,7 @@ from fedjax_pfl import core, data
 from fedjax_pfl.engine import groups
 from fedjax_pfl.engine.process import FederatedProcess
 
-__all__ = ["group", "init", "run_round"]
+__all__ = ["group", "init", "run_round", "text"]
 
 
 run_round = jax.jit(FederatedProcess.round, static_argnames=("model", "execution"))
@@ -17,6 +17,11 @@ run_round = jax.jit(FederatedProcess.round, static_argnames=("model", "execution
 
 init = jax.jit(FederatedProcess.init, static_argnames="model")
 """The first state of a process, compiled."""
+
+
+def text(fn: Callable[..., Any], *args: Any) -> str:
+    """Returns the program of a function of arrays, or their shapes; not compiled."""
+    return jax.jit(fn).lower(*args).as_text()
 
 
 def group(

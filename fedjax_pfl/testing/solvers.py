@@ -12,7 +12,7 @@ import optax
 from fedjax_pfl import core, local
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.engine import evaluation
-from fedjax_pfl.testing import subjects
+from fedjax_pfl.testing import programs, subjects
 
 __all__ = ["solver_fields_act"]
 
@@ -107,6 +107,6 @@ def _program(subject: subjects.Subject, name: str, solver: Any) -> str | None:
             metrics = evaluation.evaluate(process, after, at.model, at.federation)[0]
             return after, metrics
 
-        return jax.jit(run).lower(jax.eval_shape(at.first)).as_text()
+        return programs.text(run, jax.eval_shape(at.first))
     except checks.InputError:
         return None

@@ -199,7 +199,7 @@ class LpProj(base.SingleExchange):
             raise checks.InputError(
                 "Expected no local solver with form='original', whose steps are those"
                 " of learning_rate, inner_learning_rate and batch_size, got"
-                f" local={self.local!r}."
+                f" local={checks.shown(self.local)}."
             )
 
     @classmethod

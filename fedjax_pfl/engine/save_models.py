@@ -42,9 +42,10 @@ def check(groups: Sequence[PlannedGroup], directory: str | os.PathLike[str]) -> 
       InputError: if a method has something that cannot be saved, or if the directory
         exists, cannot be written or has too little space, in one sentence.
     """
+    directory = checks.path("models_to", directory)
     directories.check_new(directory)
     needed = sum(map(size, groups))
-    free = shutil.disk_usage(directories.nearest(Path(directory))).free
+    free = shutil.disk_usage(directories.nearest(directory)).free
     if needed > free:
         raise checks.InputError(
             f"Expected {needed / 1e9:.3g} GB of free disk for the trained models in"

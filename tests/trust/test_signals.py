@@ -206,6 +206,10 @@ def test_a_pretraining_that_is_ended_leaves_nothing(ended_at, tmp_path, monkeypa
 def test_signals_at_random_moments_of_trainings(place, request):
     """Sent to processes that have imported everything; each is resumed by the next."""
     folder, run = place
+    begun = time.monotonic()
+    first = run(*ARGUMENTS, "--quiet", "--out", "timed-training")
+    assert first.wait(BOUND) == 0, first.text()
+    lasts = time.monotonic() - begun
     rng, seconds = random.Random(1), []
     wanted, runs = (240 if request.config.getoption("--long") else 3), 0
     while len(seconds) < wanted:
@@ -214,7 +218,7 @@ def test_signals_at_random_moments_of_trainings(place, request):
             again = ["--resume", name] if (folder / name).exists() else None
             command = run(*(again or [*ARGUMENTS, "--out", name]), "--quiet")
             until(lambda c=command: is_caught(c.process.pid), Polled(command))
-            command.process.join(rng.uniform(0, 3))
+            command.process.join(rng.uniform(0, lasts))
             if not command.process.is_alive():
                 assert command.wait() == 0, command.text()
                 break

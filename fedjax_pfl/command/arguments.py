@@ -117,6 +117,10 @@ class DataOptions:
     split: str | None = option(
         "Column of a csv file that names the part: train, validation or test."
     )
+    time: str | None = option(
+        "Column of a csv file with the time of each row: the last rows of a client are"
+        " its test part."
+    )
     text: str | None = option("Column of a csv file whose texts are the inputs.")
     tokenizer: str | None = option(
         "What cuts these texts into tokens: a tokenizer.json, or minilm.",
@@ -148,7 +152,7 @@ class DataOptions:
         """Refuses options that do not go together."""
         if self.data is not None and self.dataset is not None:
             raise typer.BadParameter("give --dataset or --data, not both")
-        for names in (("label", "client", "split"), ("text", "tokenizer")):
+        for names in (("label", "client", "split", "time"), ("text", "tokenizer")):
             given = any(getattr(self, name) is not None for name in names)
             if self.data is None and given:
                 *others, last = (f"--{name}" for name in names)

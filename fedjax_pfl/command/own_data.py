@@ -36,7 +36,7 @@ def with_data(experiment: Experiment, options: arguments.DataOptions) -> Experim
     if options.data is None:
         return experiment
     if isinstance(experiment.grids[0].spec, fp.portfolio.PortfolioSpec):
-        for option in ("label", "client", "split", *_OF_TEXT):
+        for option in ("label", "client", "split", "time", *_OF_TEXT):
             if (value := getattr(options, option)) is not None:
                 raise checks.InputError(
                     f"Expected no --{option} with prices, got {value!r}."
@@ -44,7 +44,7 @@ def with_data(experiment: Experiment, options: arguments.DataOptions) -> Experim
         changes = {"federation.market": fp.portfolio.PriceFile(path=options.data)}
         return _changed(experiment, experiment.name, changes)
     place = (options.data, options.label, options.client, options.data_dir)
-    source = _with_text(user.source_for(*place, options.split), options)
+    source = _with_text(user.source_for(*place, options.split, options.time), options)
     experiment = _changed(experiment, source.name, {"federation.dataset": source})
     own = [text for text in options.settings if text.startswith(_OF_DATA)]
     experiment = apply_settings(experiment, own)

@@ -15,6 +15,7 @@ __all__ = [
     "Purpose",
     "Source",
     "as_array",
+    "chosen",
     "forget",
     "generator",
     "kept",
@@ -263,6 +264,19 @@ def as_array(values: Any) -> np.ndarray:
         return np.asarray(values)
     except (ValueError, OverflowError):
         return np.asarray(None)
+
+
+def chosen(dataset: Dataset, rows: np.ndarray, **changes: Any) -> Dataset:
+    """Returns a data set of some examples.
+
+    Args:
+      dataset: any data set.
+      rows: `int[K]` their numbers, in the order that they get, or a mask `bool[S]`.
+      **changes: other fields with new values.
+    """
+    names = [n for n in ("x", "y", "client", "part") if getattr(dataset, n) is not None]
+    arrays = {name: getattr(dataset, name)[rows] for name in names}
+    return dataclasses.replace(dataset, **arrays, **changes)
 
 
 def owners(sizes: Iterable[int]) -> np.ndarray:

@@ -361,6 +361,8 @@ class Federation(core.Federation):
         num_clients: int | None = None,
         partition: Partitioner | None = None,
         test: Any = None,
+        order: Any = None,
+        ordered: bool = False,
         name: str = "arrays",
         **options: Any,
     ) -> "Federation":
@@ -378,6 +380,11 @@ class Federation(core.Federation):
           partition: by default the natural clients or, without any, `IID()`.
           test: a given test part, which is kept: `bool[S]` examples of it; or further
             arrays `(x, y)`, with clients `(x, y, client)`. None to draw one.
+          order: S numbers, dates or texts by which each client's examples are sorted,
+            with further test arrays also those of these; the last examples are then the
+            test part, and those before them validate. None keeps the order.
+          ordered: whether examples are in order of time already, so that the split is
+            cut in this order.
           name: of the data set, for result files.
           **options: other fields of `FederationSpec`, but for `data_dir`.
 
@@ -410,8 +417,12 @@ class Federation(core.Federation):
                     "Expected test to be (x, y) or, with clients, (x, y, client), got"
                     f" {len(test)} arrays."
                 )
+            names = ("inputs", "targets", "clients")
             pairs = zip((x, y, client), (*test, None)[:3], strict=True)
-            (x, y, client), part = user_arrays.joined(list(pairs), name)
+            joined, part = user_arrays.joined(
+                dict(zip(names, pairs, strict=True)), name
+            )
+            x, y, client = joined.values()
         elif test is not None:
             mask = datasets.as_array(test)
             if mask.dtype != bool:
@@ -422,7 +433,14 @@ class Federation(core.Federation):
             part = np.where(mask, datasets.TEST, datasets.TRAIN)
         y, num_classes = _from_one_hot(y, num_classes)
         dataset = user.arrays_dataset(
-            x, y, client, name=name, num_classes=num_classes, part=part
+            x,
+            y,
+            client,
+            name=name,
+            num_classes=num_classes,
+            part=part,
+            order=order,
+            ordered=ordered,
         )
         return from_dataset(dataset, partition, num_clients=num_clients, **options)
 

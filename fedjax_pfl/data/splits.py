@@ -1,6 +1,5 @@
 """Training, validation and test rows, malicious and other clients, on the host."""
 
-import dataclasses
 import weakref
 
 import numpy as np
@@ -166,15 +165,10 @@ def held_out_users(
             )
         rng = datasets.generator(0, datasets.Purpose.HELD_OUT)
         is_held = np.isin(dataset.client, rng.permutation(users)[:count])
-        parts[fraction] = (_examples(dataset, is_held), _examples(dataset, ~is_held))
+        both = (is_held, ~is_held)
+        held, others = (datasets.chosen(dataset, rows) for rows in both)
+        parts[fraction] = (held, others)
     return parts[fraction]
-
-
-def _examples(dataset: datasets.Dataset, rows: np.ndarray) -> datasets.Dataset:
-    """Returns a data set of the examples in a mask."""
-    names = [n for n in ("x", "y", "client", "part") if getattr(dataset, n) is not None]
-    arrays = {name: getattr(dataset, name)[rows] for name in names}
-    return dataclasses.replace(dataset, **arrays)
 
 
 def other_clients(

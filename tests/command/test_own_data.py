@@ -99,6 +99,16 @@ def test_texts_get_an_encoder(table, monkeypatch):
     assert isinstance(model, fp.models.TextEncoder) and model.vocabulary == 12
 
 
+def test_a_column_of_times_makes_the_last_rows_the_test_part(tmp_path):
+    rows = [f"u{k % 4},{k // 4},{k % 3},{k / 7}" for k in range(120)]
+    (tmp_path / "hours.csv").write_text("\n".join(["user,hour,y,a", *rows]))
+    columns = {"data": "hours.csv", "label": "y", "client": "user", "time": "hour"}
+    start = presets.get("own_data").single()
+    (grid,) = own_data.with_data(start, arguments.DataOptions(**columns)).grids
+    assert grid.spec.dataset.time == "hour" and grid.spec.build().num_clients == 4
+    refuse("and --time need --data", "--time", "hour")
+
+
 def test_settings_of_own_data_act_before_the_model_is_chosen(tmp_path):
     """`run`, `sweep`, `plan` and `data show` share what makes the experiment."""
     rows = [f"u{k % 4},{k / 7:.3f},day {k},{20 + k % 50}" for k in range(120)]
@@ -140,7 +150,7 @@ def test_numbers_without_clients_are_distributed_at_random(table):
         (("--data", "my.csv", "--label", "yy"), "did you mean 'y'"),
         (("--data", "my.csv", "--label", "y", "--client", "users"), "mean 'user'"),
         (("--data", "none.csv", "--label", "y"), "none.csv"),
-        (("--label", "y"), "--label, --client and --split need --data"),
+        (("--label", "y"), "--label, --client, --split and --time need --data"),
         (("--tokenizer", "minilm"), "--text and --tokenizer need --data"),
         (
             ("--data", "my.csv", "--label", "y", "--text", "color"),

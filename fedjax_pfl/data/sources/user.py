@@ -12,7 +12,7 @@ import numpy as np
 
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.data import dataset as datasets
-from fedjax_pfl.data.readers import binary, files, images, leaf, tables, tokens
+from fedjax_pfl.data.readers import binary, files, images, leaf, tables, times, tokens
 from fedjax_pfl.data.sources import base, user_arrays
 from fedjax_pfl.data.sources.user_arrays import arrays_dataset
 
@@ -31,6 +31,7 @@ def source_for(
     client: str | None = None,
     data_dir: str | None = None,
     split: str | None = None,
+    time: str | None = None,
 ) -> datasets.Source:
     """Picks the source of a user's data by the suffix of its name.
 
@@ -41,19 +42,21 @@ def source_for(
       client: column or array that names each example's client.
       data_dir: where a folder may be, as the sources take it.
       split: column or array that names each example's part of a given split.
+      time: column or array by which each client's examples are sorted: the last ones
+        are its test part.
 
     Returns:
       The source.
 
     Raises:
       InputError: if the kind is unknown, the label of a table is missing, or a label,
-        client or split is given for data that have their own.
+        client, split or time is given for data that have none of these columns.
 
     Example:
       >>> source_for("visits.csv", "age", "hospital").client
       'hospital'
       >>> source_for("images.npz")
-      Npz(path='images.npz', x='x', y='y', client=None, split=None, ...)
+      Npz(path='images.npz', x='x', y='y', client=None, split=None, time=None, ...)
     """
     path = _as_path(path)
     suffix = pathlib.Path(path.lower().removesuffix(".gz")).suffix
@@ -62,9 +65,9 @@ def source_for(
             raise checks.InputError(
                 f"The table '{path}' needs --label (label=...), the column to predict."
             )
-        return Csv(path=path, label=label, client=client, split=split)
+        return Csv(path=path, label=label, client=client, split=split, time=time)
     if suffix == ".npz":
-        return Npz(path=path, y=label or "y", client=client, split=split)
+        return Npz(path=path, y=label or "y", client=client, split=split, time=time)
     if suffix == ".json":
         source = LeafJson(path=path)
     else:
@@ -76,12 +79,12 @@ def source_for(
             )
         kind = LeafJson if _json_files(folder) else ImageFolder
         source = kind(path=path)
-    given = {"label": label, "client": client, "split": split}
+    given = {"label": label, "client": client, "split": split, "time": time}
     for option, value in given.items():
         if value is not None:
             raise checks.InputError(
-                f"The data in '{path}' name classes, clients and parts themselves,"
-                f" expected no --{option} ({option}={value!r})."
+                f"The data in '{path}' name classes, clients and parts themselves and"
+                f" have no columns, expected no --{option} ({option}={value!r})."
             )
     return source
 
@@ -121,6 +124,8 @@ class Npz(_UserSource):
       client: name of the array of clients, or None for `client` if there is one.
       split: name of an array with each example's part, `train`, `validation` or
         `test`, or None.
+      time: name of an array of numbers or texts by which each client's examples are
+        sorted, the last ones its test part; or None.
       max_bytes: limit of the memory of these arrays together.
     """
 
@@ -128,6 +133,7 @@ class Npz(_UserSource):
     y: str = "y"
     client: str | None = None
     split: str | None = None
+    time: str | None = None
     max_bytes: int = struct.static_field(
         default=_MAX_BYTES, at_least=1, at_most=1 << 50
     )
@@ -136,31 +142,42 @@ class Npz(_UserSource):
     def read(self, located: base.Located) -> datasets.Dataset:
         """Returns the arrays; clients are numbered in sorted order."""
         path, client = located.root, self.client or "client"
-        own, clients = [self.x, self.y], [] if self.client is None else [client]
         found = binary.array_names(path)
         endings = [""]
         if f"{self.x}_test" in found:
             endings = ["" if self.x in found else "_train", "_test"]
-        needed = [f"{n}{ending}" for ending in endings for n in [*own, *clients]]
-        optional = [f"{client}{ending}" for ending in endings]
+        own = [name for name in (self.x, self.y, self.client, self.time) if name]
+        needed = [f"{name}{ending}" for ending in endings for name in own]
         needed += [] if self.split is None else [self.split]
+        optional = [f"{client}{ending}" for ending in endings]
         values = binary.read_arrays(path, needed, self.max_bytes, optional)
-        if len(endings) == 1:
-            given = values.get(self.split or "")
-            part = None
-            if given is not None:
-                part = _parts(given.tolist(), f"the array {self.split!r} of '{path}'")
-            arrays = [values.get(name) for name in (*own, client)]
-        else:
+        names = {"inputs": self.x, "targets": self.y, "clients": client}
+        names |= {"times": self.time or ""}
+        part = None
+        if len(endings) > 1:
             if self.split is not None:
                 raise checks.InputError(
                     f"Expected no split={self.split!r} with the array"
                     f" '{self.x}_test' of '{path}', which is the test part."
                 )
-            pairs = [[values.get(n + end) for end in endings] for n in (*own, client)]
+            pairs = {
+                kind: [values.get(name + ending) for ending in endings]
+                for kind, name in names.items()
+            }
             arrays, part = user_arrays.joined(pairs, f"'{path}'")
-        x, y, owners = arrays
-        return arrays_dataset(x, y, owners, name=user_arrays.stem(path), part=part)
+        else:
+            arrays = {kind: values.get(name) for kind, name in names.items()}
+            if self.split is not None:
+                words = values[self.split].tolist()
+                part = _parts(words, f"the array {self.split!r} of '{path}'")
+        return arrays_dataset(
+            arrays["inputs"],
+            arrays["targets"],
+            arrays["clients"],
+            name=user_arrays.stem(path),
+            part=part,
+            order=arrays["times"],
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -325,6 +342,9 @@ class Csv(_UserSource):
       client: column that names each example's client, or None.
       split: column that names each example's part, `train`, `validation` or `test`, or
         None for a split that is drawn.
+      time: column of numbers, ISO dates or timestamps by which each client's rows are
+        sorted: the last ones are its test part, those before validate; rows of one time
+        keep their order. None for a split at random.
       task: `"classification"`; `"regression"`; or `"auto"`: classes if the label is
         text or whole numbers of at most 100 different values.
       scaling: of columns of numbers, over all rows: `"standard"` to mean 0 and variance
@@ -340,6 +360,7 @@ class Csv(_UserSource):
     label: str = ""
     client: str | None = None
     split: str | None = struct.static_field(default=None)
+    time: str | None = struct.static_field(default=None)
     task: Literal["auto", "classification", "regression"] = "auto"
     scaling: Literal["standard", "minmax", "none"] = "standard"
     drop: tuple[str, ...] = ()
@@ -354,13 +375,13 @@ class Csv(_UserSource):
             value = _as_tuple(field, getattr(self, field), str, "('age', 'city')")
             object.__setattr__(self, field, value)
         super().__post_init__()
-        columns = [self.label, self.client, self.split, self.text]
+        columns = [self.label, self.client, self.split, self.time, self.text]
         columns += [*self.drop, *self.categories]
         for column in columns:
             if column and columns.count(column) > 1:
                 raise checks.InputError(
-                    f"Expected {column!r} once in label, client, split, text, drop and"
-                    " categories."
+                    f"Expected {column!r} once in label, client, split, time, text,"
+                    " drop and categories."
                 )
 
     def locate(self, data_dir: str | None) -> base.Located:
@@ -382,7 +403,8 @@ class Csv(_UserSource):
         Clients are numbered as they first appear.
         """
         path = located.root
-        owners = [name for name in (self.client, self.split) if name is not None]
+        marks = (self.client, self.split, self.time)
+        owners = [name for name in marks if name is not None]
         others = [self.label, *owners, *self.drop]
         texts = [] if self.text is None else [self.text]
         kept = [self.label, *owners, *self.categories, *texts]
@@ -408,7 +430,7 @@ class Csv(_UserSource):
         if self.split is not None:
             where = f"the column {self.split!r} of '{path}'"
             part = _parts(table.texts(self.split), where)
-        return datasets.Dataset(
+        dataset = datasets.Dataset(
             name=user_arrays.stem(path),
             part=part,
             x=x,
@@ -417,6 +439,16 @@ class Csv(_UserSource):
             client=client,
             client_names=client_names,
         )
+        if self.time is None:
+            return dataset
+        where = f"the column {self.time!r} of '{path}'"
+        moments = times.parse_times(table.texts(self.time), where)
+        if moments is None:
+            raise checks.InputError(
+                f"Expected numbers, or ISO dates such as 2024-03-01, in {where}, got"
+                f" {table.texts(self.time)[0]!r}."
+            )
+        return user_arrays.in_order(dataset, moments, where)
 
 
 def _parts(words: Sequence[Any], where: str) -> np.ndarray:

@@ -1,15 +1,23 @@
 """A user's own arrays in memory, and the numbering of classes and clients."""
 
 import pathlib
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from fedjax_pfl.core import checks
 from fedjax_pfl.data import dataset as datasets
+from fedjax_pfl.data.readers import times
 
-__all__ = ["arrays_dataset", "encode_classes", "joined", "numbered", "stem"]
+__all__ = [
+    "arrays_dataset",
+    "encode_classes",
+    "in_order",
+    "joined",
+    "numbered",
+    "stem",
+]
 
 
 def arrays_dataset(
@@ -21,6 +29,8 @@ def arrays_dataset(
     num_classes: int | None = None,
     labels: str = "",
     part: Any = None,
+    order: Any = None,
+    ordered: bool = False,
 ) -> datasets.Dataset:
     """Creates a data set of arrays: NumPy, JAX, pandas or lists.
 
@@ -36,9 +46,12 @@ def arrays_dataset(
         some may have no example.
       labels: what holds the targets, as messages name it; by default `name.y`.
       part: `[S]` of a given split, as in a `Dataset`, or None.
+      order: S numbers, dates or texts by which the examples are sorted; ties keep their
+        order. None keeps all as they are.
+      ordered: whether the examples are in order of time already.
 
     Returns:
-      The data set.
+      The data set, ordered if an order is given.
 
     Raises:
       InputError: if an array is not as described.
@@ -55,7 +68,7 @@ def arrays_dataset(
     client_names = None
     if client is not None:
         client, client_names = _clients(f"{name}.client", client)
-    return datasets.Dataset(
+    dataset = datasets.Dataset(
         name=name,
         x=x,
         y=y,
@@ -65,7 +78,65 @@ def arrays_dataset(
         class_names=class_names,
         client_names=client_names,
         part=part,
+        ordered=ordered,
     )
+    if order is None:
+        return dataset
+    if ordered:
+        raise checks.InputError(
+            "Expected order, by which examples are sorted, or ordered=True for examples"
+            " in order, got both."
+        )
+    return in_order(dataset, order, f"{name}.order")
+
+
+def in_order(dataset: datasets.Dataset, order: Any, what: str) -> datasets.Dataset:
+    """Sorts the examples by time; ties keep their order.
+
+    Args:
+      dataset: any data set.
+      order: S numbers, dates or texts: numbers or ISO dates; other texts are compared
+        letter by letter.
+      what: subject of messages.
+
+    Returns:
+      The ordered data set.
+
+    Raises:
+      InputError: if the values are not S, some are missing, or kinds are mixed.
+
+    Example:
+      >>> mine = datasets.Dataset(name="mine", x=np.eye(3), y=[0.5, 1.5, 2.5])
+      >>> in_order(mine, ["2024-02-01", "2024-01-31", "2024-03-01"], "order").y
+      array([1.5, 0.5, 2.5], dtype=float32)
+    """
+    values = datasets.as_array(order)
+    if values.shape != (dataset.num_samples,):
+        raise checks.InputError(
+            f"Expected {what} to hold one value for each of {dataset.num_samples}"
+            f" examples, got the shape {values.shape}."
+        )
+    moments = values.tolist()
+    if values.dtype.kind in "mM":
+        moments = values.astype(np.int64).tolist()
+        missing = np.isnat(values)
+    else:
+        missing = np.array([v is None or v != v for v in moments], bool)
+    if missing.any():
+        raise checks.InputError(
+            f"Expected {what} to hold a time for every example, but row"
+            f" {int(missing.argmax())} has none."
+        )
+    if all(isinstance(moment, str) for moment in moments):
+        moments = times.parse_times(moments, what) or moments
+    try:
+        rows = sorted(range(len(moments)), key=moments.__getitem__)
+    except TypeError as error:
+        raise checks.InputError(
+            f"Expected {what} to hold numbers, dates or texts, all of one kind, got"
+            f" {checks.shown(moments)}."
+        ) from error
+    return datasets.chosen(dataset, np.array(rows), ordered=True)
 
 
 def _targets(
@@ -107,28 +178,31 @@ def _clients(name: str, client: Any) -> tuple[np.ndarray, tuple[str, ...]]:
     return numbered(values, distinct)
 
 
-def joined(pairs: Sequence[Sequence[Any]], what: str) -> tuple[list[Any], np.ndarray]:
+def joined(
+    pairs: Mapping[str, Sequence[Any]], what: str
+) -> tuple[dict[str, Any], np.ndarray]:
     """Joins the arrays of a training and a test part.
 
     Args:
-      pairs: of inputs, targets and clients the arrays of both parts; clients of neither
-        part may be None.
+      pairs: arrays of both parts by their names in messages; of the first name those of
+        all examples, while others may be None in both parts.
       what: subject of the message.
 
     Returns:
-      The joined arrays, None for clients that are not given, and the part `int8[S]` of
+      The joined arrays by name, None where none are given, and the part `int8[S]` of
       every example.
 
     Raises:
-      InputError: if examples of both parts differ in shape, or clients of one part are
+      InputError: if examples of both parts differ in shape, or arrays of one part are
         missing.
     """
-    rows: list[Any] = []
-    for name, pair in zip(("inputs", "targets", "clients"), pairs, strict=True):
+    rows, sizes = {}, []
+    for name, pair in pairs.items():
         missing = [value is None for value in pair]
         arrays = [datasets.as_array(value) for value in pair]
+        sizes = sizes or list(map(len, arrays))
         if all(missing):
-            rows.append(None)
+            rows[name] = None
         elif any(missing) or len({array.shape[1:] for array in arrays}) > 1:
             shapes = " and ".join(
                 "none" if value is None else str(array.shape)
@@ -138,8 +212,7 @@ def joined(pairs: Sequence[Sequence[Any]], what: str) -> tuple[list[Any], np.nda
                 f"Expected {name} of {what} that are alike in both parts, got {shapes}."
             )
         else:
-            rows.append(np.concatenate(arrays))
-    sizes = [len(datasets.as_array(value)) for value in pairs[0]]
+            rows[name] = np.concatenate(arrays)
     return rows, np.repeat([datasets.TRAIN, datasets.TEST], sizes).astype(np.int8)
 
 

@@ -1,0 +1,70 @@
+"""Texts of times: numbers, dates and timestamps."""
+
+import datetime
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from fedjax_pfl.core import checks
+
+__all__ = ["parse_times"]
+
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_MONTH = re.compile(r"\d{4}-\d{2}", re.ASCII)
+_MAX_DIGITS = 40
+
+
+def parse_times(texts: Sequence[str], what: str) -> list[Any] | None:
+    """Converts texts to numbers or to moments that can be compared.
+
+    Args:
+      texts: S texts: numbers, or ISO dates and timestamps (to the microsecond).
+      what: subject of messages.
+
+    Returns:
+      S numbers or S moments; None if no text is of these kinds.
+
+    Raises:
+      InputError: if kinds are mixed, or timestamps with and without a time zone.
+
+    Example:
+      >>> parse_times(["7", "1.5"], "a column")
+      [7, 1.5]
+      >>> parse_times(["2024-03", "2024-02-29T12:00"], "a column")[1]
+      datetime.datetime(2024, 2, 29, 12, 0)
+      >>> parse_times(["first", "second"], "a column") is None
+      True
+    """
+    value_of = {text: _parsed(text) for text in set(texts)}
+    example_of = {type(value): text for text, value in sorted(value_of.items())}
+    if float in example_of and int in example_of:  # these can be compared
+        del example_of[int]
+    moments = [v for v in value_of.values() if isinstance(v, datetime.datetime)]
+    if len(example_of) > 1:
+        shown = " and ".join(repr(text[:_MAX_DIGITS]) for text in example_of.values())
+        raise checks.InputError(
+            f"Expected only numbers or only ISO dates in {what}, got {shown}."
+        )
+    if len({moment.tzinfo is None for moment in moments}) > 1:
+        raise checks.InputError(
+            f"Expected all timestamps in {what} with a time zone or all without one,"
+            " got both."
+        )
+    if type(None) in example_of:
+        return None
+    return [value_of[text] for text in texts]
+
+
+def _parsed(text: str) -> int | float | datetime.datetime | None:
+    """Returns the number or moment of a text, or None if it is neither."""
+    text = text.strip()
+    if _NUMBER.fullmatch(text):
+        # Nanoseconds since 1970 are too large to be exact as floats.
+        is_whole = text.lstrip("+-").isdecimal() and len(text) <= _MAX_DIGITS
+        return int(text) if is_whole else float(text)
+    try:
+        return datetime.datetime.fromisoformat(
+            f"{text}-01" if _MONTH.fullmatch(text) else text
+        )
+    except ValueError:
+        return None

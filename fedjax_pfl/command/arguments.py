@@ -22,6 +22,7 @@ __all__ = [
 
 _LOGS = ("tensorboard", "wandb")
 _MAX_DIGITS = 18  # that Python reads
+_OF_OWN_DATA = ("label", "client", "split", "time", "scale", "text", "tokenizer")
 
 
 def option(
@@ -121,6 +122,12 @@ class DataOptions:
         "Column of a csv file with the time of each row: the last rows of a client are"
         " its test part."
     )
+    scale: str | None = option(
+        "Training rows by which columns of numbers are scaled: of all clients, the"
+        " default, or of each client.",
+        setting="federation.dataset.scale",
+        metavar="all|client",
+    )
     text: str | None = option("Column of a csv file whose texts are the inputs.")
     tokenizer: str | None = option(
         "What cuts these texts into tokens: a tokenizer.json, or minilm.",
@@ -152,12 +159,9 @@ class DataOptions:
         """Refuses options that do not go together."""
         if self.data is not None and self.dataset is not None:
             raise typer.BadParameter("give --dataset or --data, not both")
-        for names in (("label", "client", "split", "time"), ("text", "tokenizer")):
-            given = any(getattr(self, name) is not None for name in names)
-            if self.data is None and given:
-                *others, last = (f"--{name}" for name in names)
-                words = f"{', '.join(others)} and {last}"
-                raise typer.BadParameter(f"{words} need --data")
+        for name in _OF_OWN_DATA:
+            if self.data is None and getattr(self, name) is not None:
+                raise typer.BadParameter(f"{flag(name)} needs --data")
 
     @property
     def settings(self) -> tuple[str, ...]:

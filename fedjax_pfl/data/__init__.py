@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from fedjax_pfl.data.partition import PowerLaw as PowerLaw
     from fedjax_pfl.data.partition import QualitySkew as QualitySkew
     from fedjax_pfl.data.partition import QuantitySkew as QuantitySkew
+    from fedjax_pfl.data.preparation import Preparation as Preparation
     from fedjax_pfl.data.published import minilm as minilm
     from fedjax_pfl.data.sources import DATASETS as DATASETS
     from fedjax_pfl.data.sources import Cifar10 as Cifar10

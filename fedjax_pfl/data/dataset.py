@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from fedjax_pfl.core import checks, struct
+from fedjax_pfl.data.preparation import Preparation
 
 __all__ = [
     "Dataset",
@@ -114,6 +115,8 @@ class Dataset:
         0.
       ordered: the examples of a client are in order of time; its split is then cut in
         this order, training first and test last, instead of at random.
+      preparation: numbers among the inputs that are scaled by training rows: `x` is
+        scaled by all rows, and a federation by those of its split; or None.
       constants: pytree of arrays handed to the model with every batch, or None.
       truth: true parameters of generated data, by name; empty for real data.
 
@@ -135,6 +138,7 @@ class Dataset:
     cluster: np.ndarray | None = None
     part: np.ndarray | None = None
     ordered: bool = False
+    preparation: Preparation | None = None
     constants: Any = None
     truth: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
@@ -143,7 +147,7 @@ class Dataset:
     def __post_init__(self):
         set_field = object.__setattr__  # the class is frozen
         names = "name", "num_classes", "class_names", "client_names", "ordered", "truth"
-        struct.check_fields(self, *names)
+        struct.check_fields(self, *names, "preparation")
         x = _numeric(f"{self.name}.x", self.x)
         y = _numeric(f"{self.name}.y", self.y)
         if len(x) != len(y) or 0 in (x.size, y.size):
@@ -173,6 +177,7 @@ class Dataset:
         if self.part is not None:
             set_field(self, "part", self._parts())
         self._check_names()
+        self._check_preparation()
 
     def _per_input(self, field: str, shape: tuple[int, ...]) -> np.ndarray:
         """Returns a field as `float32`, a scalar or of as many axes as an input."""
@@ -237,6 +242,21 @@ class Dataset:
                     f"Expected {self.name}.{field} for every client, got {count}."
                 )
 
+    def _check_preparation(self) -> None:
+        """Checks that the preparation is one of these inputs."""
+        if self.preparation is None:
+            return
+        numbers, columns = self.preparation.numbers, self.preparation.columns
+        num_features = self.x[0].size
+        fits = len(numbers) == self.num_samples and self.x.dtype == np.float32
+        if not fits or columns.min() < 0 or columns.max() >= num_features:
+            raise checks.InputError(
+                f"Expected {self.name}.preparation to have numbers for"
+                f" {self.num_samples} inputs of {num_features} features, got"
+                f" {len(numbers)} rows for the features {columns.tolist()} of"
+                f" {self.x.dtype} inputs."
+            )
+
     @property
     def num_samples(self) -> int:
         """Number of examples S."""
@@ -267,7 +287,7 @@ def as_array(values: Any) -> np.ndarray:
 
 
 def chosen(dataset: Dataset, rows: np.ndarray, **changes: Any) -> Dataset:
-    """Returns a data set of some examples.
+    """Returns a data set of some examples, prepared by all of them.
 
     Args:
       dataset: any data set.
@@ -275,7 +295,10 @@ def chosen(dataset: Dataset, rows: np.ndarray, **changes: Any) -> Dataset:
       **changes: other fields with new values.
     """
     names = [n for n in ("x", "y", "client", "part") if getattr(dataset, n) is not None]
-    arrays = {name: getattr(dataset, name)[rows] for name in names}
+    arrays: dict[str, Any] = {name: getattr(dataset, name)[rows] for name in names}
+    if dataset.preparation is not None:
+        preparation = dataset.preparation.chosen(rows)
+        arrays |= {"preparation": preparation, "x": preparation.inputs(arrays["x"])}
     return dataclasses.replace(dataset, **arrays, **changes)
 
 

@@ -153,7 +153,10 @@ class FederationSpec:
         everybody = np.zeros(num_clients, bool)
         everybody[seen] = malicious
         others = splits.other_clients(self.seed, num_seen, self.num_others)
-        clients = self._client_data(dataset, parts, everybody)
+        fractions = (self.validation_fraction, self.test_fraction)
+        rows = splits.split(parts, dataset, self.seed, *fractions, self.train_examples)
+        dataset = splits.prepared(dataset, parts, rows["train"], ~unseen)
+        clients = self._client_data(dataset, parts, rows, everybody)
         held_out = None
         if unseen.any():
             named = {
@@ -211,11 +214,13 @@ class FederationSpec:
         return splits.held_out_users(dataset, self.held_out_users)[0]
 
     def _client_data(
-        self, dataset: Dataset, parts: Partition, malicious: np.ndarray
+        self,
+        dataset: Dataset,
+        parts: Partition,
+        rows: dict[str, Partition],
+        malicious: np.ndarray,
     ) -> dict[str, core.ClientData]:
         """Builds training, validation and test data, which share one pool."""
-        fractions = (self.validation_fraction, self.test_fraction)
-        rows = splits.split(parts, dataset, self.seed, *fractions, self.train_examples)
         labels = {"train": self._poisoned_labels(dataset, rows["train"], malicious)}
         noise_scale, resample_noise = self._noise(dataset, parts, malicious)
         client_id = jax.device_put(np.arange(len(malicious), dtype=np.int32))
@@ -363,6 +368,8 @@ class Federation(core.Federation):
         test: Any = None,
         order: Any = None,
         ordered: bool = False,
+        scaling: str = "none",
+        scale: str = "all",
         name: str = "arrays",
         **options: Any,
     ) -> "Federation":
@@ -385,6 +392,9 @@ class Federation(core.Federation):
             test part, and those before them validate. None keeps the order.
           ordered: whether examples are in order of time already, so that the split is
             cut in this order.
+          scaling: of floating inputs, each feature by training examples: `"standard"`
+            to mean 0 and variance 1, `"minmax"` to [0, 1], or `"none"`.
+          scale: by the training examples of `"all"` clients, or of each `"client"`.
           name: of the data set, for result files.
           **options: other fields of `FederationSpec`, but for `data_dir`.
 
@@ -441,6 +451,8 @@ class Federation(core.Federation):
             part=part,
             order=order,
             ordered=ordered,
+            scaling=scaling,
+            scale=scale,
         )
         return from_dataset(dataset, partition, num_clients=num_clients, **options)
 

@@ -1,5 +1,7 @@
 """Training, validation and test rows, malicious and other clients, on the host."""
 
+import dataclasses
+import hashlib
 import weakref
 
 import numpy as np
@@ -13,6 +15,7 @@ __all__ = [
     "held_out_users",
     "malicious_clients",
     "other_clients",
+    "prepared",
     "sampled_tests",
     "split",
     "unseen_clients",
@@ -23,6 +26,9 @@ HALF = "half"
 _Parts = dict[float, tuple[datasets.Dataset, datasets.Dataset]]
 _held_out: weakref.WeakKeyDictionary[datasets.Dataset, _Parts]
 _held_out = weakref.WeakKeyDictionary()
+_prepared: weakref.WeakKeyDictionary[datasets.Dataset, dict[bytes, datasets.Dataset]]
+_prepared = weakref.WeakKeyDictionary()
+_MAX_PREPARED = 16  # copies of one data set that are kept
 
 
 def split(
@@ -85,6 +91,56 @@ def split(
     if train_examples is not None:
         rows["train"] = _subsample(rows["train"], dataset, train_examples)
     return rows
+
+
+def prepared(
+    dataset: datasets.Dataset,
+    parts: partitions.Partition,
+    train: partitions.Partition,
+    seen: np.ndarray,
+) -> datasets.Dataset:
+    """Prepares a data set by the training rows of a split.
+
+    Args:
+      dataset: any data set; without a preparation it is returned.
+      parts: the partition.
+      train: training rows of every client.
+      seen: `bool[N]` clients that train. The training rows of others count for
+        themselves alone, if every client has a scale of its own.
+
+    Returns:
+      The data set; of equal rows the same object.
+
+    Raises:
+      InputError: if clients share rows and every client has a scale of its own.
+    """
+    preparation = dataset.preparation
+    if preparation is None:
+        return dataset
+    is_own = preparation.scale == "client"
+    if is_own and parts.leaky:
+        raise checks.InputError(
+            "Expected a partition without shared examples for"
+            f" {checks.setting('federation.dataset.scale', 'client')}, got one whose"
+            " clients share some."
+        )
+    training = np.zeros(dataset.num_samples, bool)
+    counted = np.flatnonzero(seen | is_own).tolist()
+    training[np.concatenate([train.rows(client) for client in counted])] = True
+    group = None
+    if is_own:
+        group = np.full(dataset.num_samples, len(parts.index), np.int64)
+        is_real = np.arange(parts.index.shape[1]) < parts.num_examples[:, None]
+        group[parts.index[is_real]] = np.nonzero(is_real)[0]
+    rows = training.tobytes() + (b"" if group is None else group.tobytes())
+    key = hashlib.sha256(rows).digest()
+    copies = _prepared.setdefault(dataset, {})
+    if key not in copies:
+        if len(copies) == _MAX_PREPARED:
+            del copies[next(iter(copies))]
+        x = preparation.inputs(dataset.x, training, group)
+        copies[key] = dataclasses.replace(dataset, x=x, preparation=None)
+    return copies[key]
 
 
 def malicious_clients(seed: int, num_clients: int, fraction: float) -> np.ndarray:

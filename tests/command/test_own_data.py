@@ -106,7 +106,26 @@ def test_a_column_of_times_makes_the_last_rows_the_test_part(tmp_path):
     start = presets.get("own_data").single()
     (grid,) = own_data.with_data(start, arguments.DataOptions(**columns)).grids
     assert grid.spec.dataset.time == "hour" and grid.spec.build().num_clients == 4
-    refuse("and --time need --data", "--time", "hour")
+    refuse("--time needs --data", "--time", "hour")
+
+
+def test_every_seed_has_the_scale_of_its_training_rows(table):
+    """Points with pools of their own are trained as each alone."""
+    drop = 'federation.dataset.drop=["score"]'
+    options = ("--data", table, "--label", "y", "--client", "user", "--scale", "client")
+    options += ("--rounds", "3", "--set", drop, "--set", "algorithm=fedavg", "--quiet")
+    losses = {}
+    for seeds in ("0,1", "0", "1"):
+        out = f"out {seeds}"
+        done = RUNNER.invoke(run.app, [*options, "--seed-list", seeds, "--out", out])
+        assert done.exit_code == 0, done.output
+        (group,) = fp.Result.load(out).groups
+        assert group.config["federation.dataset.scale"] == "client"
+        losses[seeds] = np.asarray(group.metrics["loss"])
+    alone = np.concatenate([losses["0"], losses["1"]])
+    # Sums of float32 in another order.
+    np.testing.assert_allclose(losses["0,1"], alone, rtol=1e-4, atol=1e-6)
+    assert not np.array_equal(alone[0], alone[1])
 
 
 def test_settings_of_own_data_act_before_the_model_is_chosen(tmp_path):
@@ -150,8 +169,8 @@ def test_numbers_without_clients_are_distributed_at_random(table):
         (("--data", "my.csv", "--label", "yy"), "did you mean 'y'"),
         (("--data", "my.csv", "--label", "y", "--client", "users"), "mean 'user'"),
         (("--data", "none.csv", "--label", "y"), "none.csv"),
-        (("--label", "y"), "--label, --client, --split and --time need --data"),
-        (("--tokenizer", "minilm"), "--text and --tokenizer need --data"),
+        (("--label", "y"), "--label needs --data"),
+        (("--tokenizer", "minilm"), "--tokenizer needs --data"),
         (
             ("--data", "my.csv", "--label", "y", "--text", "color"),
             "Expected both text, a column, and its tokenizer",

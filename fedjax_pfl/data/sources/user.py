@@ -12,6 +12,7 @@ import numpy as np
 
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.data import dataset as datasets
+from fedjax_pfl.data import preparation as preparations
 from fedjax_pfl.data.readers import binary, files, images, leaf, tables, times, tokens
 from fedjax_pfl.data.sources import base, user_arrays
 from fedjax_pfl.data.sources.user_arrays import arrays_dataset
@@ -347,8 +348,11 @@ class Csv(_UserSource):
         keep their order. None for a split at random.
       task: `"classification"`; `"regression"`; or `"auto"`: classes if the label is
         text or whole numbers of at most 100 different values.
-      scaling: of columns of numbers, over all rows: `"standard"` to mean 0 and variance
-        1, `"minmax"` to [0, 1], or `"none"`. A constant column becomes 0.
+      scaling: of columns of numbers, by the training rows of a federation: `"standard"`
+        to mean 0 and variance 1, `"minmax"` to [0, 1], or `"none"`. Columns that are
+        constant in these become 0.
+      scale: whether they are scaled by the training rows of `"all"` clients, or of each
+        `"client"` by its own.
       drop: columns to leave out.
       categories: columns of numbers that are codes and are treated as text.
       text: column of texts that a `tokenizer` cuts into tokens, or None.
@@ -363,6 +367,7 @@ class Csv(_UserSource):
     time: str | None = struct.static_field(default=None)
     task: Literal["auto", "classification", "regression"] = "auto"
     scaling: Literal["standard", "minmax", "none"] = "standard"
+    scale: Literal["all", "client"] = "all"
     drop: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
     text: str | None = struct.static_field(default=None)
@@ -416,8 +421,10 @@ class Csv(_UserSource):
             raise checks.InputError(
                 f"The table '{path}' has no column left besides {', '.join(others)}."
             )
+        preparation = None
         if self.text is None:
-            x = np.concatenate([_feature(table, name, self) for name in names], axis=1)
+            features = [_feature(table, name, self) for name in names]
+            x, preparation = _inputs(features, self)
         else:  # as it stands, also an empty one or one that says "nan"
             texts = [str(value) for value in table.columns[self.text]]
             x = tokens.token_ids(texts, located.paths[-1], self.num_tokens)
@@ -438,6 +445,7 @@ class Csv(_UserSource):
             class_names=class_names,
             client=client,
             client_names=client_names,
+            preparation=preparation,
         )
         if self.time is None:
             return dataset
@@ -466,8 +474,26 @@ def _setting(field: str, value: Any) -> str:
     return checks.setting(f"federation.dataset.{field}", value)
 
 
+def _inputs(
+    features: Sequence[np.ndarray], options: Csv
+) -> tuple[np.ndarray, preparations.Preparation | None]:
+    """Joins features to inputs `float32[S, F]`, with the preparation of numbers."""
+    starts = np.cumsum([0, *(feature.shape[1] for feature in features)])
+    is_number = [feature.dtype == np.float64 for feature in features]
+    x = np.concatenate([f.astype(np.float32) for f in features], axis=1)
+    if options.scaling == "none" or not any(is_number):
+        return x, None
+    preparation = preparations.Preparation(
+        numbers=np.concatenate(list(itertools.compress(features, is_number)), axis=1),
+        columns=starts[:-1][is_number],
+        scaling=options.scaling,
+        scale=options.scale,
+    )
+    return preparation.inputs(x), preparation
+
+
 def _feature(table: tables.Table, name: str, options: Csv) -> np.ndarray:
-    """Returns `float32[S, 1]` for numbers or `float32[S, categories]` for text."""
+    """Returns `float64[S, 1]` for numbers or `float32[S, categories]` for text."""
     if name in options.categories:
         return _one_hot(table, name)
     categories, drop = (_setting(field, (name,)) for field in ("categories", "drop"))
@@ -477,7 +503,7 @@ def _feature(table: tables.Table, name: str, options: Csv) -> np.ndarray:
         if not set(texts) <= {"true", "false"}:
             return _one_hot(table, name)
         numbers = (np.array(texts) == "true").astype(np.float64)
-    return _scaled(numbers, options.scaling).astype(np.float32)[:, None]
+    return numbers[:, None]
 
 
 def _one_hot(table: tables.Table, name: str) -> np.ndarray:
@@ -493,20 +519,6 @@ def _one_hot(table: tables.Table, name: str) -> np.ndarray:
         )
     codes, _ = user_arrays.numbered(texts, categories)
     return np.eye(len(categories), dtype=np.float32)[codes]
-
-
-def _scaled(numbers: np.ndarray, scaling: str) -> np.ndarray:
-    """Scales numbers `float64[S]` as the option `scaling` says."""
-    low, high = numbers.min(), numbers.max()
-    if scaling == "none":
-        return numbers
-    if low == high:  # rounding would leave a constant column at +-1 or NaN
-        return np.zeros_like(numbers)
-    if scaling == "minmax":
-        return (numbers - low) / (high - low)
-    centered = numbers - numbers.mean()
-    centered /= np.abs(centered).max()  # the squares of tiny numbers would be 0
-    return centered / np.sqrt(np.mean(centered**2))
 
 
 def _targets(

@@ -1,5 +1,6 @@
 """A user's own arrays in memory, and the numbering of classes and clients."""
 
+import dataclasses
 import pathlib
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
@@ -8,6 +9,7 @@ import numpy as np
 
 from fedjax_pfl.core import checks
 from fedjax_pfl.data import dataset as datasets
+from fedjax_pfl.data import preparation as preparations
 from fedjax_pfl.data.readers import times
 
 __all__ = [
@@ -31,6 +33,8 @@ def arrays_dataset(
     part: Any = None,
     order: Any = None,
     ordered: bool = False,
+    scaling: Any = "none",
+    scale: Any = "all",
 ) -> datasets.Dataset:
     """Creates a data set of arrays: NumPy, JAX, pandas or lists.
 
@@ -49,6 +53,8 @@ def arrays_dataset(
       order: S numbers, dates or texts by which the examples are sorted; ties keep their
         order. None keeps all as they are.
       ordered: whether the examples are in order of time already.
+      scaling: of floating inputs, as in a `Preparation`.
+      scale: training examples by which they are scaled, as in a `Preparation`.
 
     Returns:
       The data set, ordered if an order is given.
@@ -64,6 +70,7 @@ def arrays_dataset(
     checks.is_text("name", name)
     x = datasets.as_array(x)
     x = x.astype(np.float32) if x.dtype == bool else x
+    preparation = _preparation(name, x, scaling, scale)
     y, class_names = _targets(labels or f"{name}.y", y, num_classes)
     client_names = None
     if client is not None:
@@ -80,6 +87,9 @@ def arrays_dataset(
         part=part,
         ordered=ordered,
     )
+    if preparation is not None:
+        x = preparation.inputs(dataset.x)
+        dataset = dataclasses.replace(dataset, x=x, preparation=preparation)
     if order is None:
         return dataset
     if ordered:
@@ -88,6 +98,32 @@ def arrays_dataset(
             " in order, got both."
         )
     return in_order(dataset, order, f"{name}.order")
+
+
+def _preparation(
+    name: str, x: np.ndarray, scaling: Any, scale: Any
+) -> preparations.Preparation | None:
+    """Returns the preparation of floating inputs; checks both options."""
+    numbers = np.zeros((1, 1))
+    if is_float := x.dtype.kind == "f" and x.ndim > 1 and x.size > 0:
+        numbers = x.reshape(len(x), -1).astype(np.float64)
+    columns = np.arange(numbers.shape[1])
+    result = preparations.Preparation(
+        numbers=numbers, columns=columns, scaling=scaling, scale=scale
+    )
+    if scaling == "none":
+        if scale != "all":
+            raise checks.InputError(
+                f"Expected scaling='standard' or 'minmax' with scale={scale!r}, got"
+                " scaling='none', which changes nothing."
+            )
+        return None
+    if not is_float:
+        raise checks.InputError(
+            f"Expected floating numbers [S, ...] in {name}.x with scaling={scaling!r},"
+            f" got {x.dtype} values of shape {x.shape}."
+        )
+    return result
 
 
 def in_order(dataset: datasets.Dataset, order: Any, what: str) -> datasets.Dataset:

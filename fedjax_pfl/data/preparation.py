@@ -1,0 +1,110 @@
+"""Preparation of columns of numbers by the rows that clients train on."""
+
+import dataclasses
+from typing import Literal
+
+import numpy as np
+
+from fedjax_pfl.core import checks, struct
+
+__all__ = ["Preparation"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Preparation:
+    """Numbers of a data set as they came, and how they become inputs.
+
+    Each column is scaled by the training rows of all clients or of the row's client. A
+    column that is constant among these becomes 0; values of other rows are not clipped.
+
+    Attributes:
+      numbers: `float64[S, K]` numbers as they came.
+      columns: `int[K]` features of an input, flattened, that these numbers make.
+      scaling: `"standard"` to mean 0 and variance 1, `"minmax"` to [0, 1], or `"none"`.
+      scale: by the training rows of `"all"` clients, or of the row's own `"client"`.
+    """
+
+    numbers: np.ndarray
+    columns: np.ndarray
+    scaling: Literal["standard", "minmax", "none"] = "standard"
+    scale: Literal["all", "client"] = "all"
+
+    __repr__ = struct.array_repr
+
+    def __post_init__(self):
+        struct.check_fields(self)
+        numbers, columns = np.asarray(self.numbers), np.asarray(self.columns)
+        if numbers.dtype != np.float64 or numbers.ndim != 2 or not numbers.size:
+            raise checks.InputError(
+                "Expected numbers of a preparation as float64[S, K], got"
+                f" {checks.shown(numbers)}."
+            )
+        if columns.dtype.kind not in "iu" or columns.shape != numbers.shape[1:]:
+            raise checks.InputError(
+                f"Expected one feature for each of {numbers.shape[1]} columns of a"
+                f" preparation, got {checks.shown(columns)}."
+            )
+
+    def chosen(self, rows: np.ndarray) -> "Preparation":
+        """Returns the preparation of some rows, `int[K]` or a mask `bool[S]`."""
+        return dataclasses.replace(self, numbers=self.numbers[rows])
+
+    def inputs(
+        self,
+        x: np.ndarray,
+        training: np.ndarray | None = None,
+        group: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Returns inputs with scaled numbers.
+
+        Args:
+          x: `float32[S, ...]` inputs, of which other features are kept.
+          training: `bool[S]` rows by which numbers are scaled; None for all.
+          group: `int[S]` rows that are scaled together, from 0; None for all.
+
+        Returns:
+          `float32[S, ...]`.
+        """
+        size = len(self.numbers)
+        training = np.ones(size, bool) if training is None else training
+        group = np.zeros(size, np.int64) if group is None else group
+        scaled = x.reshape(size, -1).copy()
+        for numbers, column in zip(self.numbers.T, self.columns, strict=True):
+            scaled[:, column] = self._scaled(numbers, training, group)
+        return scaled.reshape(x.shape)
+
+    def _scaled(
+        self, numbers: np.ndarray, training: np.ndarray, group: np.ndarray
+    ) -> np.ndarray:
+        """Returns a column `float64[S]`, scaled by the training rows of each group."""
+        if self.scaling == "none":
+            return numbers
+        values, owner = numbers[training], group[training]
+        count = group.max() + 1
+
+        def largest(values: np.ndarray) -> np.ndarray:
+            result = np.full(count, -np.inf)
+            np.maximum.at(result, owner, values)
+            return result
+
+        def mean(values: np.ndarray) -> np.ndarray:
+            return np.bincount(owner, values, count) / np.maximum(sizes, 1)
+
+        sizes = np.bincount(owner, minlength=count)
+        low, high = -largest(-values), largest(values)
+        is_constant = ~(low < high)  # also without any row
+        if self.scaling == "minmax":
+            center, unit, spread = low, high - low, np.ones(count)
+        else:
+            center = mean(values)
+            centered = values - center[owner]
+            # The squares of tiny numbers would be 0.
+            unit = np.where(is_constant, 1.0, largest(np.abs(centered)))
+            spread = np.sqrt(mean((centered / unit[owner]) ** 2))
+        center, unit, spread = (
+            np.where(is_constant, other, values)[group]
+            for values, other in ((center, 0.0), (unit, 1.0), (spread, 1.0))
+        )
+        scaled = (numbers - center) / unit / spread
+        # Rounding would leave a constant column at +-1 or NaN.
+        return np.where(is_constant[group], 0.0, scaled)

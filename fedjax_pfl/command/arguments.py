@@ -22,7 +22,8 @@ __all__ = [
 
 _LOGS = ("tensorboard", "wandb")
 _MAX_DIGITS = 18  # that Python reads
-_OF_OWN_DATA = ("label", "client", "split", "time", "scale", "text", "tokenizer")
+_COLUMNS = ("label", "client", "split", "time")
+_OF_OWN_DATA = (*_COLUMNS, "scale", "missing", "text", "tokenizer")
 
 
 def option(
@@ -127,6 +128,13 @@ class DataOptions:
         " default, or of each client.",
         setting="federation.dataset.scale",
         metavar="all|client",
+    )
+    missing: str | None = option(
+        "Missing values of a csv file: refuse, the default; drop their rows; or fill"
+        " those of features, numbers with the mean of training rows, or with 0 and a"
+        " class of their own.",
+        setting="federation.dataset.missing",
+        metavar="refuse|drop|mean|class",
     )
     text: str | None = option("Column of a csv file whose texts are the inputs.")
     tokenizer: str | None = option(

@@ -244,6 +244,7 @@ class Federation:
       leaky: whether clients may share examples, so that training has seen test
         examples.
       class_names: C names, or None.
+      notes: sentences about how the data were made of their files, for summaries.
     """
 
     train: ClientData
@@ -259,6 +260,7 @@ class Federation:
     name: str = struct.static_field(default="federation")
     leaky: bool = struct.static_field(default=False)
     class_names: tuple[str, ...] | None = struct.static_field(default=None)
+    notes: tuple[str, ...] = struct.static_field(default=())
 
     def __repr__(self) -> str:
         """Shows the sizes in one line, without the arrays."""

@@ -117,6 +117,7 @@ class Dataset:
         this order, training first and test last, instead of at random.
       preparation: numbers among the inputs that are scaled by training rows: `x` is
         scaled by all rows, and a federation by those of its split; or None.
+      notes: sentences about how the data were made of their files, for summaries.
       constants: pytree of arrays handed to the model with every batch, or None.
       truth: true parameters of generated data, by name; empty for real data.
 
@@ -139,6 +140,7 @@ class Dataset:
     part: np.ndarray | None = None
     ordered: bool = False
     preparation: Preparation | None = None
+    notes: tuple[str, ...] = ()
     constants: Any = None
     truth: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
@@ -147,7 +149,7 @@ class Dataset:
     def __post_init__(self):
         set_field = object.__setattr__  # the class is frozen
         names = "name", "num_classes", "class_names", "client_names", "ordered", "truth"
-        struct.check_fields(self, *names, "preparation")
+        struct.check_fields(self, *names, "preparation", "notes")
         x = _numeric(f"{self.name}.x", self.x)
         y = _numeric(f"{self.name}.y", self.y)
         if len(x) != len(y) or 0 in (x.size, y.size):

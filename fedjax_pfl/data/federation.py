@@ -189,6 +189,7 @@ class FederationSpec:
             name=dataset.name,
             leaky=parts.leaky,
             class_names=dataset.class_names,
+            notes=dataset.notes,
         )
 
     def describe(self) -> dict[str, Any]:

@@ -18,16 +18,19 @@ class Preparation:
     column that is constant among these becomes 0; values of other rows are not clipped.
 
     Attributes:
-      numbers: `float64[S, K]` numbers as they came.
+      numbers: `float64[S, K]` numbers as they came; NaN where one is missing.
       columns: `int[K]` features of an input, flattened, that these numbers make.
       scaling: `"standard"` to mean 0 and variance 1, `"minmax"` to [0, 1], or `"none"`.
       scale: by the training rows of `"all"` clients, or of the row's own `"client"`.
+      fill: in place of a missing number the `"mean"` of these training rows (of all, if
+        the client has none), or `"zero"` after scaling.
     """
 
     numbers: np.ndarray
     columns: np.ndarray
     scaling: Literal["standard", "minmax", "none"] = "standard"
     scale: Literal["all", "client"] = "all"
+    fill: Literal["mean", "zero"] = "mean"
 
     __repr__ = struct.array_repr
 
@@ -77,34 +80,37 @@ class Preparation:
         self, numbers: np.ndarray, training: np.ndarray, group: np.ndarray
     ) -> np.ndarray:
         """Returns a column `float64[S]`, scaled by the training rows of each group."""
-        if self.scaling == "none":
-            return numbers
-        values, owner = numbers[training], group[training]
-        count = group.max() + 1
+        is_missing = np.isnan(numbers)
+        training = training & ~is_missing
+        values, owner, count = numbers[training], group[training], group.max() + 1
+        sizes = np.bincount(owner, minlength=count)
+
+        def mean(values: np.ndarray) -> np.ndarray:
+            return np.bincount(owner, values, count) / np.maximum(sizes, 1)
 
         def largest(values: np.ndarray) -> np.ndarray:
             result = np.full(count, -np.inf)
             np.maximum.at(result, owner, values)
             return result
 
-        def mean(values: np.ndarray) -> np.ndarray:
-            return np.bincount(owner, values, count) / np.maximum(sizes, 1)
-
-        sizes = np.bincount(owner, minlength=count)
+        center = mean(values)
+        if self.fill == "mean":
+            overall = values.mean() if len(values) else 0.0
+            means = np.where(sizes > 0, center, overall)[group]
+            numbers = np.where(is_missing, means, numbers)
+        if self.scaling == "none":
+            return np.where(np.isnan(numbers), 0.0, numbers)
         low, high = -largest(-values), largest(values)
-        is_constant = ~(low < high)  # also without any row
+        is_varied = low < high  # not without any row
+        low, high = (np.where(is_varied, limit, 0.0) for limit in (low, high))
         if self.scaling == "minmax":
             center, unit, spread = low, high - low, np.ones(count)
         else:
-            center = mean(values)
             centered = values - center[owner]
             # The squares of tiny numbers would be 0.
-            unit = np.where(is_constant, 1.0, largest(np.abs(centered)))
+            unit = np.where(is_varied, largest(np.abs(centered)), 1.0)
             spread = np.sqrt(mean((centered / unit[owner]) ** 2))
-        center, unit, spread = (
-            np.where(is_constant, other, values)[group]
-            for values, other in ((center, 0.0), (unit, 1.0), (spread, 1.0))
-        )
-        scaled = (numbers - center) / unit / spread
+        unit, spread = (np.where(is_varied, v, 1.0)[group] for v in (unit, spread))
+        scaled = (numbers - center[group]) / unit / spread
         # Rounding would leave a constant column at +-1 or NaN.
-        return np.where(is_constant[group], 0.0, scaled)
+        return np.where(is_varied[group] & ~np.isnan(numbers), scaled, 0.0)

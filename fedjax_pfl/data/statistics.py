@@ -42,6 +42,7 @@ class PartitionStatistics:
       malicious: `bool[N]`.
       cluster: `int[N]` known cluster of each client, or None.
       moved: `int[N]` examples that the partition gave to each client beyond its draw.
+      notes: sentences about how the data were made of their files.
     """
 
     name: str
@@ -59,6 +60,7 @@ class PartitionStatistics:
     malicious: np.ndarray
     cluster: np.ndarray | None
     moved: np.ndarray
+    notes: tuple[str, ...] = ()
 
     __post_init__ = struct.check_fields
 
@@ -120,7 +122,7 @@ class PartitionStatistics:
         return pd.DataFrame(columns)
 
     def summary(self) -> str:
-        """Describes sizes, skew and corruption in one to three sentences."""
+        """Describes sizes, skew, missing values and corruption in a few sentences."""
         low, high = self.num_train.min(), self.num_train.max()
         sentences = [
             f"{self.name}: {_plural(self.num_clients, 'client')} with {self.used:,} of"
@@ -133,6 +135,7 @@ class PartitionStatistics:
                 f"Label skew is {self.skew:.2f} (mean total variation), with"
                 f" {mean:.1f} effective classes per client."
             )
+        sentences += [f"{note}." for note in self.notes]
         clauses = []
         if self.moved.any():
             few = _plural(int((self.moved > 0).sum()), "client")
@@ -249,6 +252,7 @@ def describe(federation: core.Federation) -> PartitionStatistics:
         moved=np.zeros(num_clients, np.int64)
         if federation.moved is None
         else np.asarray(federation.moved),
+        notes=federation.notes,
     )
 
 

@@ -100,6 +100,7 @@ EXAMPLES = {  # fields that have no default, of classes that users make
     "ParameterRoles": {"model": fp.MLP(), "personal": "^head/"},
     "Partition": {"index": np.zeros((2, 2), int), "num_examples": np.ones(2, int)},
     "Predictor": {"apply": lambda params, x: x, "params": {}},
+    "Preparation": {"numbers": np.zeros((4, 1)), "columns": np.arange(1)},
     "PriceFile": {"path": "prices.csv"},
     "Range": {"low": 0.1, "high": 1.0},
     "Rounds": {"count": 10},

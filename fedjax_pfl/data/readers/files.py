@@ -1,5 +1,6 @@
 """Files of a data directory: finding, reading and comparing them."""
 
+import codecs
 import contextlib
 import gzip
 import hashlib
@@ -208,26 +209,32 @@ def unpacked(content: bytes, path: pathlib.Path, kind: str = "gzip file") -> byt
     return b"".join(parts)
 
 
-def read_text(content: bytes, path: pathlib.Path) -> str:
-    """Decodes UTF-8, with or without a byte order mark.
+def read_text(
+    content: bytes, path: pathlib.Path, encoding: str = "utf-8", advice: str = ""
+) -> str:
+    """Decodes text, UTF-8 with or without a byte order mark.
 
     Args:
       content: uncompressed content.
       path: shown in the message.
+      encoding: name of a known encoding.
+      advice: what ends the message.
 
     Returns:
       The text, with one line feed between lines.
 
     Raises:
-      InputError: if the content is not UTF-8.
+      InputError: if the content is not of this encoding.
     """
+    name = codecs.lookup(encoding).name
     try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content[: error.start].count(b"\n") + 1
+        text = content.decode("utf-8-sig" if name == "utf-8" else name)
+    except UnicodeError as error:
+        start = error.start if isinstance(error, UnicodeDecodeError) else 0
+        line = content[:start].count(b"\n") + 1
         raise checks.InputError(
-            f"The file '{path}' is not text in UTF-8: line {line} holds the byte"
-            f" 0x{content[error.start]:02x}."
+            f"The file '{path}' is not text in {name.upper()}: line {line} holds the"
+            f" byte 0x{content[start]:02x}{advice}."
         ) from error
     return text.replace("\r\n", "\n")
 

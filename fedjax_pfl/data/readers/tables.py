@@ -4,6 +4,7 @@ Everything is read as text first and then converted strictly: nothing is guessed
 a few rows, and every message names the column and the line.
 """
 
+import codecs
 import collections
 import csv
 import dataclasses
@@ -11,15 +12,15 @@ import io
 import itertools
 import pathlib
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import checks, struct
 from fedjax_pfl.data.readers import files
 
-__all__ = ["Table", "parse_numbers", "parse_rows", "read_table"]
+__all__ = ["Dialect", "Table", "parse_numbers", "parse_rows", "read_table"]
 
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 _LONGEST_HEADER = 1 << 20
@@ -27,10 +28,79 @@ _BLOCK = 1 << 18  # fields
 _QUOTED = re.compile(r'"[^"]*"')
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _NUMBER_CHARACTERS = "0123456789+-.eE "
-_COMMA_NUMBER = re.compile(r"[+-]?\d[\d.]*(,\d+)+", re.ASCII)
+_COMMA_NUMBER = re.compile(r"[+-]?\d[\d.]*(,[\d.]*\d)+", re.ASCII)
 _MISSING = {"", "na", "n/a", "#n/a", "<na>", "nan", "+nan", "-nan", "null"}
 _INFINITE = {sign + word for sign in ("", "+", "-") for word in ("inf", "infinity")}
 _LARGEST = float(np.finfo(np.float32).max)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Dialect:
+    """How a table is written.
+
+    Attributes:
+      separator: mark between columns, or None for the one of comma, semicolon and tab
+        that the header has most of.
+      decimal: mark between the whole part of a number and its fraction.
+      thousands: mark between groups of three digits, or None.
+      encoding: of the characters, as Python names it.
+      comment: what lines begin with that are skipped, or None.
+    """
+
+    separator: str | None = None
+    decimal: str = "."
+    thousands: str | None = None
+    encoding: str = "utf-8"
+    comment: str | None = None
+
+    def __post_init__(self):
+        struct.check_fields(self)
+        marks = {name: getattr(self, name) for name in ("separator", "decimal")}
+        for name, mark in (marks | {"thousands": self.thousands}).items():
+            if mark is not None and (
+                len(mark) != 1 or mark.isalnum() or mark in '+-"\n\r\0'
+            ):
+                raise checks.InputError(
+                    f"Expected {name} to be one mark such as ',', got"
+                    f" {checks.shown(mark)}."
+                )
+        if self.thousands == self.decimal:
+            raise checks.InputError(
+                "Expected different marks as decimal and thousands, got"
+                f" {self.decimal!r} for both."
+            )
+        if self.comment is not None and (
+            not self.comment.strip() or not self.comment.isprintable()
+        ):
+            raise checks.InputError(
+                "Expected comment to be what lines begin with, such as '#', got"
+                f" {checks.shown(self.comment)}."
+            )
+        try:
+            b"".decode(self.encoding)
+        except (LookupError, ValueError) as error:
+            raise checks.InputError(
+                "Expected encoding to name one that Python knows, such as 'utf-8' or"
+                f" 'latin-1', got {checks.shown(self.encoding)}."
+            ) from error
+
+    def plain(self, text: str) -> str:
+        """Returns a number as Python writes it, and the empty text for others.
+
+        Example:
+          >>> german = Dialect(decimal=",", thousands=".")
+          >>> german.plain("-1.234,5"), german.plain("7"), german.plain("1.5")
+          ('-1234.5', '7', '')
+        """
+        whole, mark, fraction = text.strip().partition(self.decimal)
+        if self.thousands is not None and self.thousands in whole:
+            first, *groups = whole.split(self.thousands)
+            if len(first.lstrip("+-")) not in (1, 2, 3) or {*map(len, groups)} != {3}:
+                return ""
+            whole = first + "".join(groups)
+        number = whole + mark.replace(self.decimal, ".") + fraction
+        is_other = "." in whole or "." in fraction
+        return "" if is_other or not _NUMBER.fullmatch(number) else number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,15 +108,38 @@ class Table:
     """A table, column by column.
 
     Attributes:
-      path: where it was read from; shown in messages.
+      where: where it was read from, as messages show it.
       columns: name of each column -> `float64[S]`, or S texts without blanks around
         them where not all are numbers or where text was asked for.
-      lines: S numbers of the lines in the file on which the rows begin.
+      rows: `int[S]` numbers of the rows where it was read from.
+      place: of such a number, as messages show it.
+      dialect: how its numbers are written.
     """
 
-    path: pathlib.Path
+    where: str
     columns: Mapping[str, np.ndarray | Sequence[str]]
-    lines: Sequence[int]
+    rows: np.ndarray
+    place: Callable[[int], str]
+    dialect: Dialect = Dialect()
+
+    def missing(self, name: str) -> np.ndarray:
+        """Returns `bool[S]`, where a column has no value."""
+        column: Any = self.columns[name]
+        if isinstance(column, np.ndarray):
+            return np.isnan(column)
+        is_missing = {text: text.casefold() in _MISSING for text in set(column)}
+        return np.fromiter(map(is_missing.__getitem__, column), bool, len(column))
+
+    def chosen(self, rows: np.ndarray) -> "Table":
+        """Returns the rows of a mask `bool[S]`."""
+
+        def part(values: Any) -> Any:
+            if isinstance(values, np.ndarray):
+                return values[rows]
+            return list(itertools.compress(values, rows))
+
+        columns = {name: part(column) for name, column in self.columns.items()}
+        return dataclasses.replace(self, columns=columns, rows=self.rows[rows])
 
     def texts(self, name: str) -> Sequence[Any]:
         """Returns the `[S]` texts of a column without missing or infinite values.
@@ -64,18 +157,27 @@ class Table:
         wrong = {v for v in set(values) if v.casefold() in _MISSING | _INFINITE}
         rows = [row for row, value in enumerate(values) if value in wrong]
         if rows:
+            drop, mean = (
+                checks.setting("federation.dataset.missing", word)
+                for word in ("drop", "mean")
+            )
             raise checks.InputError(
                 f"{self._place(name, rows[0])} holds {values[rows[0]]!r}: missing and"
-                f" infinite values are refused ({len(rows)} rows); fill or drop them."
+                f" infinite values are refused ({len(rows)} rows); correct them, or"
+                f" leave rows with missing ones out with {drop}, or fill those of"
+                f" features with {mean}."
             )
         return values
 
-    def numbers(self, name: str, otherwise: str) -> np.ndarray | None:
+    def numbers(
+        self, name: str, otherwise: str, *, with_gaps: bool = False
+    ) -> np.ndarray | None:
         """Returns the `float64[S]` numbers of a column, or None for one of text.
 
         Args:
           name: name of the column.
           otherwise: advice that ends the message about a column of both.
+          with_gaps: whether values may be missing, which are NaN then.
 
         Returns:
           The numbers, or None if no value is a number.
@@ -84,8 +186,21 @@ class Table:
           InputError: if a value is missing, infinite or beyond 32 bits, if numbers and
             other texts are mixed, or if all look like numbers with commas inside.
         """
-        column = self.columns[name]
-        numbers = column if isinstance(column, np.ndarray) else parse_numbers(column)
+        if with_gaps and (missing := self.missing(name)).any():
+            if missing.all():
+                raise checks.InputError(
+                    f"Column {name!r} of {self.where} holds no value; leave it out"
+                    f" with {checks.setting('federation.dataset.drop', (name,))}."
+                )
+            present = self.chosen(~missing).numbers(name, otherwise)
+            if present is not None:
+                numbers = np.full(len(missing), np.nan)
+                numbers[~missing] = present
+                return numbers
+            return None
+        numbers = self.columns[name]
+        if not isinstance(numbers, np.ndarray):
+            numbers = parse_numbers(numbers, self.dialect)
         if numbers is not None:
             row = int(np.abs(numbers).argmax())
             if abs(numbers[row]) > _LARGEST:
@@ -94,33 +209,41 @@ class Table:
                 )
             return numbers
         values = self.texts(name)
-        is_number = {text: bool(_NUMBER.fullmatch(text)) for text in set(values)}
+        is_number = {text: bool(self.dialect.plain(text)) for text in set(values)}
+        has_commas = {text: bool(_COMMA_NUMBER.fullmatch(text)) for text in is_number}
+        decimal, thousands = (
+            checks.setting(f"federation.dataset.{mark}", ",")
+            for mark in ("decimal", "thousands")
+        )
+        marks = f"read numbers with commas by {decimal} or {thousands}"
         if any(is_number.values()):
             row = next(row for row, text in enumerate(values) if not is_number[text])
+            advice = marks if has_commas[values[row]] else "correct it"
             raise checks.InputError(
                 f"{self._place(name, row)} holds {_shown(values[row])}, expected a"
-                f" number as in other rows; correct it, or {otherwise}."
+                f" number as in other rows; {advice}, or {otherwise}."
             )
-        if all(map(_COMMA_NUMBER.fullmatch, is_number)):
+        if all(has_commas.values()):
             raise checks.InputError(
-                f"{self._place(name, 0)} holds {values[0]!r}: write numbers with a"
-                f" decimal point and without commas, or {otherwise}."
+                f"{self._place(name, 0)} holds {values[0]!r}, expected a number with a"
+                f" decimal point; {marks}, or {otherwise}."
             )
         return None
 
     def _place(self, name: str, row: int) -> str:
         """Returns the subject of a message about one value."""
-        return (
-            f"Column {name!r} of '{self.path}' in data row {row + 1} (line"
-            f" {self.lines[row]})"
-        )
+        return f"Column {name!r} of {self.place(int(self.rows[row]))}"
 
 
-def parse_numbers(texts: Sequence[str]) -> np.ndarray | None:
+def parse_numbers(
+    texts: Sequence[str],
+    dialect: Dialect = Dialect(),  # noqa: B008 (frozen)
+) -> np.ndarray | None:
     """Converts texts to `float64[S]`, or returns None if one of them is no number.
 
     Args:
       texts: S texts.
+      dialect: how numbers are written.
 
     Returns:
       The numbers; infinite where a text such as `1e999` is beyond 64 bits.
@@ -130,7 +253,11 @@ def parse_numbers(texts: Sequence[str]) -> np.ndarray | None:
       array([    1. ,     2.5, -1000. ])
       >>> parse_numbers(["1", "1_000"]) is None
       True
+      >>> parse_numbers(["1,5"], Dialect(decimal=","))
+      array([1.5])
     """
+    if (dialect.decimal, dialect.thousands) != (".", None):
+        texts = list(map(dialect.plain, texts))
     # Of these characters alone, Python reads as a number just what `_NUMBER` describes
     # with blanks around it; to look at all of them at once is many times faster.
     if "".join(texts).strip(_NUMBER_CHARACTERS):
@@ -146,13 +273,18 @@ def _shown(value: str) -> str:
     return repr(value if len(value) <= 40 else value[:40] + "...")
 
 
-def read_table(path: pathlib.Path, keep: Collection[str] = ()) -> Table:
-    """Reads a table: UTF-8, the first line names the columns, plain or `.gz`.
+def read_table(
+    path: pathlib.Path,
+    keep: Collection[str] = (),
+    dialect: Dialect = Dialect(),  # noqa: B008 (frozen)
+) -> Table:
+    """Reads a table: the first line names the columns, plain or `.gz`.
 
     Args:
       path: the file; see `parse_rows`.
       keep: names of the columns whose values are kept as text although they may be
         numbers.
+      dialect: how it is written.
 
     Returns:
       The table, with at least two columns and one row.
@@ -161,7 +293,9 @@ def read_table(path: pathlib.Path, keep: Collection[str] = ()) -> Table:
       InputError: if the file cannot be read or is not such a table, or if a column has
         no name or that of another one.
     """
-    rows = parse_rows(files.read_content(path), path)
+    other = checks.setting("federation.dataset.encoding", "latin-1")
+    advice = f", or name its encoding, as in {other}"
+    rows = parse_rows(files.read_content(path), path, dialect, advice)
     names = _column_names(next(rows)[1], path)
     lines: list[int] = []
     parts: list[list[Any]] = [[] for _ in names]
@@ -170,31 +304,49 @@ def read_table(path: pathlib.Path, keep: Collection[str] = ()) -> Table:
         lines += [line for line, _ in block]
         columns = zip(*(row for _, row in block), strict=True)
         for name, part, column in zip(names, parts, columns, strict=True):
-            numbers = None if name in keep else parse_numbers(column)
+            numbers = None if name in keep else parse_numbers(column, dialect)
             part.append([*map(str.strip, column)] if numbers is None else numbers)
-    return Table(path, dict(zip(names, map(_joined, parts), strict=True)), lines)
+    columns = {
+        name: _joined(part, dialect) for name, part in zip(names, parts, strict=True)
+    }
+
+    def place(row: int) -> str:
+        """Returns where a row begins."""
+        return f"'{path}' in data row {row + 1} (line {lines[row]})"
+
+    return Table(f"'{path}'", columns, np.arange(len(lines)), place, dialect)
 
 
-def _joined(parts: Sequence[Any]) -> np.ndarray | Sequence[str]:
+def _joined(parts: Sequence[Any], dialect: Dialect) -> np.ndarray | Sequence[str]:
     """Joins the blocks of a column; all become text where one is."""
     if all(isinstance(part, np.ndarray) for part in parts):
         return np.concatenate(parts)
     return [
         text
         for part in parts
-        for text in (map(repr, part.tolist()) if isinstance(part, np.ndarray) else part)
+        for text in (
+            (repr(number).replace(".", dialect.decimal) for number in part.tolist())
+            if isinstance(part, np.ndarray)
+            else part
+        )
     ]
 
 
-def parse_rows(content: bytes, path: pathlib.Path) -> Iterator[tuple[int, list[str]]]:
-    """Parses a table of text in UTF-8 into the header and at least one row.
+def parse_rows(
+    content: bytes,
+    path: pathlib.Path,
+    dialect: Dialect = Dialect(),  # noqa: B008 (frozen)
+    advice: str = "",
+) -> Iterator[tuple[int, list[str]]]:
+    """Parses a table of text into the header and at least one row.
 
-    The separator is the one of comma, semicolon and tab that the header has most of.
-    Fields may be quoted; blank lines are skipped.
+    Fields may be quoted; blank lines and comments are skipped.
 
     Args:
       content: uncompressed content.
       path: shown in messages.
+      dialect: how it is written.
+      advice: what ends a message about characters that cannot be read.
 
     Yields:
       The line on which a row begins and its fields, as many as in the header.
@@ -202,21 +354,36 @@ def parse_rows(content: bytes, path: pathlib.Path) -> Iterator[tuple[int, list[s
     Raises:
       InputError: if the content is not such a table.
     """
-    if b"\0" in content:  # also in every file in UTF-16, and in office documents
+    is_wide = codecs.lookup(dialect.encoding).name.startswith(("utf-16", "utf-32"))
+    if b"\0" in content and not is_wide:  # also in office documents
         raise checks.InputError(
-            f"The table '{path}' holds the byte 0; save it as csv in UTF-8."
+            f"The table '{path}' holds the byte 0; save it as csv in UTF-8{advice}."
         )
-    text = files.read_text(content, path)
+    text = files.read_text(content, path, dialect.encoding, advice)
     if not text.strip():
         raise checks.InputError(f"The table '{path}' is empty.")
-    # newline=None: the three conventions of line ends all become "\n".
-    stream = io.StringIO(text, newline=None)
-    separator = _separator(text, path)
-    reader = csv.reader(stream, delimiter=separator, strict=True, skipinitialspace=True)
-    end = width = count = 0
+    separator = dialect.separator or _separator(text, path, dialect.comment)
+    begin = end = 0
+    is_new = True
+
+    def lines() -> Iterator[str]:
+        """Yields lines without comments, of which there are none within a row."""
+        nonlocal begin, end, is_new
+        # newline=None: the three conventions of line ends all become "\n".
+        for line in io.StringIO(text, newline=None):
+            end += 1
+            if is_new and dialect.comment and line.lstrip().startswith(dialect.comment):
+                continue
+            if is_new:
+                begin, is_new = end, False
+            yield line
+
+    options: Any = {"strict": True, "skipinitialspace": separator != " "}
+    reader = csv.reader(lines(), delimiter=separator, **options)
+    width = count = 0
     try:
         for row in reader:
-            begin, end = end + 1, reader.line_num
+            is_new = True
             if len(row) < 2 and not "".join(row).strip():
                 continue
             width = width or len(row)
@@ -228,16 +395,19 @@ def parse_rows(content: bytes, path: pathlib.Path) -> Iterator[tuple[int, list[s
             yield begin, row
     except csv.Error as error:
         raise checks.InputError(
-            f"The row that begins on line {end + 1} of '{path}' is broken"
-            f" ({error}); look there for a missing quotation mark or a very long field."
+            f"The row that begins on line {begin} of '{path}' is broken ({error});"
+            " look there for a missing quotation mark or a very long field."
         ) from error
     if count < 2:
         raise checks.InputError(f"The table '{path}' has a header, but no row of data.")
 
 
-def _separator(text: str, path: pathlib.Path) -> str:
+def _separator(text: str, path: pathlib.Path, comment: str | None) -> str:
     """Returns the separator that the header has most of, outside quotation marks."""
-    start = _QUOTED.sub("", text[:_LONGEST_HEADER].lstrip())
+    start = text[:_LONGEST_HEADER].lstrip()
+    if comment is not None:
+        start = re.sub(rf"\A(\s*{re.escape(comment)}[^\r\n]*)+", "", start).lstrip()
+    start = _QUOTED.sub("", start)
     header = re.split("[\r\n]", start, maxsplit=1)[0]
     counts = {separator: header.count(separator) for separator in _SEPARATORS}
     most = max(counts.values())

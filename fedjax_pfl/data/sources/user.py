@@ -329,12 +329,12 @@ class ImageFolder(_UserSource):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Csv(_UserSource):
-    """A table in a file: comma, semicolon or tab separated, with a header, in UTF-8.
+    """A table in a file: comma, semicolon or tab separated, with a header.
 
     A column whose every value is a number is one feature, as is one of true and false.
     A column of text becomes one feature of zeros and ones for each of its texts in
-    sorted order. Mixed columns, and missing or infinite values, are refused. With
-    `text` an input is the ids of that column's tokens, and other columns are left out.
+    sorted order. Mixed columns and infinite values are refused. With `text` an input is
+    the ids of that column's tokens, and other columns are left out.
 
     Attributes:
       path: the file, plain or `.gz`; relative to the current directory or else to the
@@ -353,12 +353,22 @@ class Csv(_UserSource):
         constant in these become 0.
       scale: whether they are scaled by the training rows of `"all"` clients, or of each
         `"client"` by its own.
+      missing: empty cells and such as `NA`: `"refuse"` them; `"drop"` their rows; or
+        fill those of features, texts with a category of their own that comes last and
+        numbers with the `"mean"` of the training rows that scale them, or, as
+        `"class"`, with 0 after scaling and a further feature that is 1 there.
       drop: columns to leave out.
       categories: columns of numbers that are codes and are treated as text.
       text: column of texts that a `tokenizer` cuts into tokens, or None.
       tokenizer: path of a `tokenizer.json`, `"minilm"` for that of `minilm`, or None.
       num_tokens: tokens of a text; longer ones are cut, shorter ones padded; None for
         those of the longest text.
+      separator: mark between columns, or None for the one of comma, semicolon and tab
+        that the header has most of.
+      decimal: mark between the whole part of a number and its fraction.
+      thousands: mark between groups of three digits of a number, or None.
+      encoding: of the file's characters, as Python names it.
+      comment: what lines begin with that are skipped, such as `"#"`, or None.
     """
 
     label: str = ""
@@ -368,11 +378,17 @@ class Csv(_UserSource):
     task: Literal["auto", "classification", "regression"] = "auto"
     scaling: Literal["standard", "minmax", "none"] = "standard"
     scale: Literal["all", "client"] = "all"
+    missing: Literal["refuse", "drop", "mean", "class"] = "refuse"
     drop: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
     text: str | None = struct.static_field(default=None)
     tokenizer: str | None = struct.static_field(default=None)
     num_tokens: int | None = struct.static_field(default=None, at_least=1)
+    separator: str | None = struct.static_field(default=None)
+    decimal: str = struct.static_field(default=".")
+    thousands: str | None = struct.static_field(default=None)
+    encoding: str = struct.static_field(default="utf-8")
+    comment: str | None = struct.static_field(default=None)
     name = "csv"
 
     def __post_init__(self):
@@ -380,6 +396,7 @@ class Csv(_UserSource):
             value = _as_tuple(field, getattr(self, field), str, "('age', 'city')")
             object.__setattr__(self, field, value)
         super().__post_init__()
+        self._dialect()
         columns = [self.label, self.client, self.split, self.time, self.text]
         columns += [*self.drop, *self.categories]
         for column in columns:
@@ -388,6 +405,11 @@ class Csv(_UserSource):
                     f"Expected {column!r} once in label, client, split, time, text,"
                     " drop and categories."
                 )
+
+    def _dialect(self) -> tables.Dialect:
+        """Returns how the table is written, checked."""
+        fields = dataclasses.fields(tables.Dialect)
+        return tables.Dialect(**{f.name: getattr(self, f.name) for f in fields})
 
     def locate(self, data_dir: str | None) -> base.Located:
         """Finds the file and, as the last one, the tokenizer."""
@@ -413,7 +435,7 @@ class Csv(_UserSource):
         others = [self.label, *owners, *self.drop]
         texts = [] if self.text is None else [self.text]
         kept = [self.label, *owners, *self.categories, *texts]
-        table = tables.read_table(path, kept)
+        table = tables.read_table(path, kept, self._dialect())
         for column in (*others, *self.categories, *texts):
             checks.known(column, table.columns, f"column of '{path}'")
         names = [name for name in table.columns if name not in others]
@@ -421,9 +443,11 @@ class Csv(_UserSource):
             raise checks.InputError(
                 f"The table '{path}' has no column left besides {', '.join(others)}."
             )
+        used = [self.label, *owners, *(names if self.text is None else ())]
+        table, notes = _with_values(table, used, self.missing)
         preparation = None
         if self.text is None:
-            features = [_feature(table, name, self) for name in names]
+            features = [f for name in names for f in _features(table, name, self)]
             x, preparation = _inputs(features, self)
         else:  # as it stands, also an empty one or one that says "nan"
             texts = [str(value) for value in table.columns[self.text]]
@@ -446,6 +470,7 @@ class Csv(_UserSource):
             client=client,
             client_names=client_names,
             preparation=preparation,
+            notes=notes,
         )
         if self.time is None:
             return dataset
@@ -474,6 +499,37 @@ def _setting(field: str, value: Any) -> str:
     return checks.setting(f"federation.dataset.{field}", value)
 
 
+def _with_values(
+    table: tables.Table, names: Sequence[str], missing: str
+) -> tuple[tables.Table, tuple[str, ...]]:
+    """Returns the rows that are used, and what happens to missing values.
+
+    Args:
+      table: any table.
+      names: columns that are used.
+      missing: option of a `Csv`.
+    """
+    if missing == "refuse":
+        return table, ()
+    gaps = np.stack([table.missing(name) for name in names])
+    has_gap = np.array(gaps.any(axis=0))
+    if missing == "drop":
+        if has_gap.all():
+            raise checks.InputError(
+                f"Every row of {table.where} lacks a value, expected one without gaps;"
+                f" leave columns out, as in {_setting('drop', (names[-1],))}."
+            )
+        note = f"{has_gap.sum():,} of {len(has_gap):,} rows were left out because of"
+        note += " missing values"
+        return table.chosen(~has_gap), (note,) if has_gap.any() else ()
+    filled = {"mean": "means of training rows", "class": "0 and a feature that says so"}
+    note = (
+        f"{gaps.sum():,} missing values in {has_gap.sum():,} of {len(has_gap):,} rows"
+    )
+    note += f" were filled: numbers by {filled[missing]}, texts by a category"
+    return table, (note,) if has_gap.any() else ()
+
+
 def _inputs(
     features: Sequence[np.ndarray], options: Csv
 ) -> tuple[np.ndarray, preparations.Preparation | None]:
@@ -481,38 +537,63 @@ def _inputs(
     starts = np.cumsum([0, *(feature.shape[1] for feature in features)])
     is_number = [feature.dtype == np.float64 for feature in features]
     x = np.concatenate([f.astype(np.float32) for f in features], axis=1)
-    if options.scaling == "none" or not any(is_number):
+    if not any(is_number) or (options.scaling == "none" and np.isfinite(x).all()):
         return x, None
     preparation = preparations.Preparation(
         numbers=np.concatenate(list(itertools.compress(features, is_number)), axis=1),
         columns=starts[:-1][is_number],
         scaling=options.scaling,
         scale=options.scale,
+        fill="mean" if options.missing == "mean" else "zero",
     )
     return preparation.inputs(x), preparation
 
 
-def _feature(table: tables.Table, name: str, options: Csv) -> np.ndarray:
-    """Returns `float64[S, 1]` for numbers or `float32[S, categories]` for text."""
+def _features(table: tables.Table, name: str, options: Csv) -> list[np.ndarray]:
+    """Returns a column as inputs.
+
+    They are numbers `float64[S, 1]`, and where some are missing perhaps a feature that
+    is 1 there, or for a text `float32[S, categories]`.
+    """
     if name in options.categories:
-        return _one_hot(table, name)
+        return [_one_hot(table, name, options)]
     categories, drop = (_setting(field, (name,)) for field in ("categories", "drop"))
-    numbers = table.numbers(name, f"list the column in {categories} or {drop}")
+    with_gaps = options.missing in ("mean", "class")
+    numbers = table.numbers(
+        name, f"list the column in {categories} or {drop}", with_gaps=with_gaps
+    )
     if numbers is None:
-        texts = [text.casefold() for text in table.texts(name)]
-        if not set(texts) <= {"true", "false"}:
-            return _one_hot(table, name)
-        numbers = (np.array(texts) == "true").astype(np.float64)
-    return numbers[:, None]
+        is_missing = table.missing(name) & with_gaps
+        values: Any = table.columns[name]
+        texts = np.array([text.casefold() for text in values])
+        if not set(texts[~is_missing]) <= {"true", "false"}:
+            return [_one_hot(table, name, options)]
+        numbers = np.where(is_missing, np.nan, texts == "true")
+    features = [numbers[:, None]]
+    gaps = np.isnan(features[0])
+    if options.missing == "class" and gaps.any():
+        features.append(gaps.astype(np.float32))
+    return features
 
 
-def _one_hot(table: tables.Table, name: str) -> np.ndarray:
-    """Returns zeros and ones `float32[S, categories]`, categories in sorted order."""
-    texts = table.texts(name)
-    categories = sorted(set(texts))
+def _one_hot(table: tables.Table, name: str, options: Csv) -> np.ndarray:
+    """Returns zeros and ones `float32[S, categories]`, categories in sorted order.
+
+    Missing texts are the last category, where they are not refused.
+    """
+    texts: Any = table.columns[name]
+    is_missing = table.missing(name)
+    if options.missing not in ("mean", "class") or not is_missing.any():
+        categories = sorted(set(table.texts(name)))
+    else:
+        categories = [*sorted(set(table.chosen(~is_missing).texts(name))), None]
+        texts = [
+            None if is_gap else text
+            for text, is_gap in zip(texts, is_missing, strict=True)
+        ]
     if len(categories) > _MAX_CATEGORIES:
         raise checks.InputError(
-            f"Column {name!r} of '{table.path}' holds {len(categories)} texts,"
+            f"Column {name!r} of {table.where} holds {len(categories)} texts,"
             f" expected at most {_MAX_CATEGORIES}; leave it out with"
             f" {_setting('drop', (name,))}, or give it a tokenizer with"
             f" {_setting('text', name)}."
@@ -527,13 +608,13 @@ def _targets(
     """Returns the targets `[S]` and, for classes, their names."""
     texts = table.texts(options.label)
     if options.task == "classification":
-        numbers = tables.parse_numbers(texts)
+        numbers = tables.parse_numbers(texts, table.dialect)
     else:
         classification = _setting("task", "classification")
         numbers = table.numbers(options.label, f"pass {classification}")
         if numbers is None and options.task == "regression":
             raise checks.InputError(
-                f"Expected numbers as the label of '{table.path}', got {texts[0]!r}."
+                f"Expected numbers as the label of {table.where}, got {texts[0]!r}."
             )
     if numbers is not None:
         is_whole = (numbers == np.round(numbers)).all()
@@ -543,12 +624,12 @@ def _targets(
         row = int(np.abs(numbers).argmax())
         if abs(numbers[row]) >= _TOO_LARGE:
             raise checks.InputError(
-                f"The label of '{table.path}' holds {texts[row]}, too large to be"
+                f"The label of {table.where} holds {texts[row]}, too large to be"
                 f" exact; write text, or pass {_setting('task', 'regression')}."
             )
         texts = [int(n) if n.is_integer() else n for n in numbers.tolist()]
     return user_arrays.encode_classes(
-        texts, f"the label {options.label!r} of '{table.path}'"
+        texts, f"the label {options.label!r} of {table.where}"
     )
 
 

@@ -10,7 +10,7 @@ import typer.testing
 
 import fedjax_pfl as fp
 from experiments import run, sweep
-from fedjax_pfl.command import arguments, job, own_data, presets
+from fedjax_pfl.command import arguments, data_command, job, own_data, presets
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.data.readers import tokens
 
@@ -126,6 +126,20 @@ def test_every_seed_has_the_scale_of_its_training_rows(table):
     # Sums of float32 in another order.
     np.testing.assert_allclose(losses["0,1"], alone, rtol=1e-4, atol=1e-6)
     assert not np.array_equal(alone[0], alone[1])
+
+
+def test_a_table_of_another_country(tmp_path):
+    rows = [f"u{k % 4};{k},5;{'' if k == 7 else 'ab'[k % 2]}" for k in range(60)]
+    (tmp_path / "a.csv").write_text("\n".join(["user;a;y", *rows]))
+    options = ["show", "--data", "a.csv", "--label", "y", "--client", "user"]
+    options += ["--missing", "drop"]
+    refuse("--set federation.dataset.decimal=,", *options, app=data_command.app)
+    for decimal in (",", '","'):
+        more = ["--set", f"federation.dataset.decimal={decimal}"]
+        done = RUNNER.invoke(data_command.app, [*options, *more])
+        assert done.exit_code == 0, done.output
+        wanted = "1 of 60 rows were left out because of missing values."
+        assert done.output.count(wanted) == 1
 
 
 def test_settings_of_own_data_act_before_the_model_is_chosen(tmp_path):

@@ -364,7 +364,7 @@ def _refuse(experiment: Experiment, name: str) -> None:
 
 
 def _parse(text: str) -> tuple[str, tuple[Any, ...]]:
-    """Splits `name=value,value`; commas inside brackets or quotes do not split."""
+    """Splits `name=value,value`; commas alone, in brackets or quotes do not split."""
     name, equals, values = text.partition("=")
     if not (name and equals and values.strip()):
         raise checks.InputError(f"Expected --set name=value, got {text!r}.")
@@ -382,7 +382,9 @@ def _parse(text: str) -> tuple[str, tuple[Any, ...]]:
 
 
 def _values(name: str, text: str) -> list[Any]:
-    """Returns the values of one setting."""
+    """Returns the values of one setting; a comma alone is a mark of a table."""
+    if text == ",":
+        return [text]
     try:
         return json.loads(f"[{text}]")
     except json.JSONDecodeError:

@@ -77,7 +77,7 @@ class Dialect:
                 f" {checks.shown(self.comment)}."
             )
         try:
-            b"".decode(self.encoding)
+            "a".encode(self.encoding)
         except (LookupError, ValueError) as error:
             raise checks.InputError(
                 "Expected encoding to name one that Python knows, such as 'utf-8' or"

@@ -111,16 +111,17 @@ class DataOptions:
     """Options that say what the data are; None where the preset decides."""
 
     data: str | None = option(
-        "Your own data: a csv, npz or LEAF json file, or a folder of images.",
+        "Your own data: a csv, parquet, npz or LEAF json file, a folder of images, or"
+        " one with a table or npz file for each client.",
         metavar="PATH",
     )
-    label: str | None = option("Column of a csv file to be predicted.")
-    client: str | None = option("Column of a csv file that names the client.")
+    label: str | None = option("Column of a table to be predicted.")
+    client: str | None = option("Column of a table that names the client.")
     split: str | None = option(
-        "Column of a csv file that names the part: train, validation or test."
+        "Column of a table that names the part: train, validation or test."
     )
     time: str | None = option(
-        "Column of a csv file with the time of each row: the last rows of a client are"
+        "Column of a table with the time of each row: the last rows of a client are"
         " its test part."
     )
     scale: str | None = option(
@@ -130,13 +131,13 @@ class DataOptions:
         metavar="all|client",
     )
     missing: str | None = option(
-        "Missing values of a csv file: refuse, the default; drop their rows; or fill"
+        "Missing values of a table: refuse, the default; drop their rows; or fill"
         " those of features, numbers with the mean of training rows, or with 0 and a"
         " class of their own.",
         setting="federation.dataset.missing",
         metavar="refuse|drop|mean|class",
     )
-    text: str | None = option("Column of a csv file whose texts are the inputs.")
+    text: str | None = option("Column of a table whose texts are the inputs.")
     tokenizer: str | None = option(
         "What cuts these texts into tokens: a tokenizer.json, or minilm.",
         metavar="PATH",

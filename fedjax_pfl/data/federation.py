@@ -430,10 +430,11 @@ class Federation(core.Federation):
                 )
             names = ("inputs", "targets", "clients")
             pairs = zip((x, y, client), (*test, None)[:3], strict=True)
-            joined, part = user_arrays.joined(
+            joined, sizes = user_arrays.joined(
                 dict(zip(names, pairs, strict=True)), name
             )
             x, y, client = joined.values()
+            part = np.repeat([datasets.TRAIN, datasets.TEST], sizes)
         elif test is not None:
             mask = datasets.as_array(test)
             if mask.dtype != bool:
@@ -455,6 +456,58 @@ class Federation(core.Federation):
             scaling=scaling,
             scale=scale,
         )
+        return from_dataset(dataset, partition, num_clients=num_clients, **options)
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: Any,
+        *,
+        label: str,
+        client: str | None = None,
+        split: str | None = None,
+        time: str | None = None,
+        num_clients: int | None = None,
+        partition: Partitioner | None = None,
+        name: str = "frame",
+        **options: Any,
+    ) -> "Federation":
+        """Builds a federation from a data frame, read as the table of a `Csv`.
+
+        Args:
+          frame: of pandas, or an object with `to_pandas()`, such as a data set of the
+            library `datasets`.
+          label: column to predict.
+          client: column that names each row's client; or None, where `partition`
+            distributes the rows over `num_clients`.
+          split: column that names each row's part, or None for a split that is drawn.
+          time: column by which each client's rows are sorted, or None.
+          num_clients: N, where `partition` distributes the rows.
+          partition: by default the natural clients or, without any, `IID()`.
+          name: of the data set, for result files.
+          **options: other fields of `Csv`, such as `scaling` and `missing`, and of
+            `FederationSpec`, but for `data_dir`.
+
+        Returns:
+          The federation.
+
+        Raises:
+          InputError: if the columns are not as described, or cannot be distributed.
+
+        Example:
+          >>> import pandas as pd
+          >>> frame = pd.DataFrame({"site": list("aaabbb"), "age": range(6)})
+          >>> frame["ill"] = [0, 1, 0, 1, 0, 1]
+          >>> Federation.from_frame(frame, label="ill", client="site").num_clients
+          2
+        """
+        checks.is_text("name", name)
+        columns = {"label": label, "client": client, "split": split, "time": time}
+        names = {f.name for f in dataclasses.fields(user.Csv)} - {"path", *columns}
+        columns |= {name: options.pop(name) for name in names & options.keys()}
+        dataset = user.frame_dataset(frame, name, user.Csv(**columns))
+        if partition is None:
+            partition = partitions.IID() if client is None else partitions.ByClient()
         return from_dataset(dataset, partition, num_clients=num_clients, **options)
 
 

@@ -181,7 +181,7 @@ def test_folders_of_images_are_kept(tmp_path):
         (np.zeros(48), "true and false for every example"),
         (np.zeros(48, bool), "to have test examples, got none"),
         (np.zeros(3, bool), "for 48 examples, got an array of shape"),
-        (([[1.0]], [0], ["site 0"]), "alike in both parts"),
+        (([[1.0]], [0], ["site 0"]), "alike in all parts"),
     ],
 )
 def test_wrong_test_parts_get_a_sentence(test, sentence):

@@ -120,7 +120,7 @@ def test_a_single_array_is_no_archive(tmp_path):
         ({"x": 3}, "x to be text"),
         ({"max_bytes": 0}, "max_bytes"),
         ({"path": "absent.npz"}, "no file or folder"),
-        ({"path": "."}, "to be a file, but it is a folder"),
+        ({"path": "."}, "holds no file of the kind .npz"),
     ],
 )
 def test_wrong_options(tmp_path, options, part):

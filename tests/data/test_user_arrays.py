@@ -146,8 +146,8 @@ def test_sources_by_suffix(tmp_path, monkeypatch, path, options, kind):
     ("path", "options", "part"),
     [
         ("a.csv", {}, "needs --label"),
-        ("a.parquet", {"label": "y"}, "no file or folder"),
-        ("there.parquet", {"label": "y"}, "Expected data in a file of the kind .csv"),
+        ("a.feather", {"label": "y"}, "no file or folder"),
+        ("there.feather", {"label": "y"}, "Expected data in a file of the kind .csv"),
         ("a.json", {"label": "y"}, "expected no --label (label='y')"),
         ("images", {"client": "who"}, "expected no --client (client='who')"),
         ("absent", {}, "no file or folder"),
@@ -158,7 +158,7 @@ def test_sources_by_suffix(tmp_path, monkeypatch, path, options, kind):
 def test_data_without_a_source(tmp_path, monkeypatch, path, options, part):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "images").mkdir()
-    (tmp_path / "there.parquet").write_bytes(b"PAR1")
+    (tmp_path / "there.feather").write_bytes(b"PAR1")
     assert part in refusal(user.source_for, path, **options)
 
 

@@ -320,7 +320,7 @@ def test_relative_paths(write, tmp_path, monkeypatch):
     assert "path to be text" in refusal(3)
     assert "at most 255 bytes" in refusal("a" * 5000)
     assert r"b\x00c" in refusal("b\0c")
-    assert "but it is a folder" in refusal(tmp_path / "other")
+    assert "holds no file of the kind .csv" in refusal(tmp_path / "other")
 
 
 def test_files_are_read_once_until_they_change(write):

@@ -89,8 +89,8 @@ def test_it_runs_weekly_and_for_changes():
 def test_oldest_versions_are_the_lower_bounds():
     extras = PROJECT["optional-dependencies"]
     named = [*PROJECT["dependencies"], *extras["experiments"], *extras["privacy"]]
-    named += extras["test"]
-    named.remove("fedjax_pfl[experiments,privacy]")
+    named += [*extras["parquet"], *extras["test"]]
+    named.remove("fedjax_pfl[experiments,parquet,privacy]")
     bounds = [re.fullmatch(r"([\w-]+)>=([\d.]+).*", text).groups() for text in named]
     assert dict(bounds) == OLDEST
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from PIL import Image
 
 from fedjax_pfl.data import sources
@@ -67,6 +68,13 @@ def npz(compress=False, **arrays):
     """Bytes of an archive of arrays."""
     file = io.BytesIO()
     (np.savez_compressed if compress else np.savez)(file, **arrays)
+    return file.getvalue()
+
+
+def parquet(**columns):
+    """Bytes of a parquet file."""
+    file = io.BytesIO()
+    pd.DataFrame(columns).to_parquet(file)
     return file.getvalue()
 
 
@@ -179,6 +187,28 @@ FORMATS = {
     "csv.gz": Format(
         {"t.csv.gz": packed(_TABLE.encode())},
         lambda f: sources.Csv(path=f / "t.csv.gz", label="a", scaling="minmax"),
+    ),
+    "csv dialect": Format(
+        {"t.csv": b"#x\n" + _TABLE.replace(",", ";").replace(".", ",").encode()},
+        lambda f: sources.Csv(
+            path=f / "t.csv",
+            label="y",
+            time="a",
+            missing="class",
+            **{"decimal": ",", "thousands": ".", "comment": "#", "encoding": "latin-1"},
+        ),
+    ),
+    "csv folder": Format(
+        {f"s/{name}.csv": _TABLE.encode() for name in "pq"},
+        lambda f: sources.Csv(path=f / "s", label="y", missing="mean"),
+    ),
+    "parquet": Format(
+        {"t.parquet": parquet(a=[1.0, 2, 3], b=["x", None, "z"], y=[0, 1, 0])},
+        lambda f: sources.Csv(path=f / "t.parquet", label="y", missing="drop"),
+    ),
+    "npz folder": Format(
+        {f"s/{name}.npz": npz(**_ARRAYS) for name in "pq"},
+        lambda f: sources.Npz(path=f / "s"),
     ),
     "npz": Format({"a.npz": npz(**_ARRAYS)}, lambda f: sources.Npz(path=f / "a.npz")),
     "npz deflated": Format(

@@ -66,6 +66,9 @@ class _Planted:
 _TAR = files.tar(files.CIFAR10)
 READERS = {
     "csv": _file("csv"),
+    "dialect": _file("csv dialect"),
+    "folder": _file("csv folder"),
+    "parquet": _file("parquet"),
     "npz": _file("npz"),
     "npy": Reader(files.FORMATS["npz"], "a.npz", files.npy([[1.0], [2], [3]]), _npy),
     "leaf": _file("leaf", 1),

@@ -152,6 +152,12 @@ def tables(draw):
         "client": draw(st.sampled_from([None, "c", "b"])),
         "task": draw(st.sampled_from(["auto", "auto", "classification", "regression"])),
         "scaling": draw(st.sampled_from(["standard", "minmax", "none"])),
+        "scale": draw(st.sampled_from(["all", "client"])),
+        "missing": draw(st.sampled_from(["refuse", "drop", "mean", "class"])),
+        "time": draw(st.sampled_from([None, None, "a"])),
+        "decimal": draw(st.sampled_from([".", ".", ","])),
+        "thousands": draw(st.sampled_from([None, None, ",", " "])),
+        "comment": draw(st.sampled_from([None, "#", '"'])),
     }
     codec = codec if draw(SELDOM) else "utf-8"
     return text.encode(codec, errors="replace"), options

@@ -15,7 +15,8 @@ pytest.importorskip("atheris")
 ROOT = pathlib.Path(__file__).parents[2]
 RUNS = 4000
 NAMES = """
-    csv npz npy leaf png bmp idx tar cifar sheets tweets vectors speeches prices
+    csv dialect folder parquet npz npy leaf png bmp idx tar cifar sheets tweets vectors
+    speeches prices
 """.split()
 
 

@@ -20,7 +20,15 @@ import numpy as np
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.data.readers import files
 
-__all__ = ["Dialect", "Table", "parse_numbers", "parse_rows", "read_table"]
+__all__ = [
+    "Dialect",
+    "Table",
+    "column_names",
+    "joined",
+    "parse_numbers",
+    "parse_rows",
+    "read_table",
+]
 
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 _LONGEST_HEADER = 1 << 20
@@ -155,19 +163,24 @@ class Table:
         """
         values: Any = self.columns[name]
         wrong = {v for v in set(values) if v.casefold() in _MISSING | _INFINITE}
-        rows = [row for row, value in enumerate(values) if value in wrong]
-        if rows:
-            drop, mean = (
-                checks.setting("federation.dataset.missing", word)
-                for word in ("drop", "mean")
-            )
-            raise checks.InputError(
-                f"{self._place(name, rows[0])} holds {values[rows[0]]!r}: missing and"
-                f" infinite values are refused ({len(rows)} rows); correct them, or"
-                f" leave rows with missing ones out with {drop}, or fill those of"
-                f" features with {mean}."
-            )
+        self._refuse(name, np.array([value in wrong for value in values], bool))
         return values
+
+    def _refuse(self, name: str, wrong: np.ndarray) -> None:
+        """Refuses missing or infinite values of a column, at `bool[S]`."""
+        if not wrong.any():
+            return
+        row = int(wrong.argmax())
+        drop, mean = (
+            checks.setting("federation.dataset.missing", word)
+            for word in ("drop", "mean")
+        )
+        raise checks.InputError(
+            f"{self._place(name, row)} holds {str(self.columns[name][row])!r}: missing"
+            f" and infinite values are refused ({wrong.sum()} rows); correct them, or"
+            f" leave rows with missing ones out with {drop}, or fill those of features"
+            f" with {mean}."
+        )
 
     def numbers(
         self, name: str, otherwise: str, *, with_gaps: bool = False
@@ -202,6 +215,7 @@ class Table:
         if not isinstance(numbers, np.ndarray):
             numbers = parse_numbers(numbers, self.dialect)
         if numbers is not None:
+            self._refuse(name, np.isnan(numbers))  # a frame may have some
             row = int(np.abs(numbers).argmax())
             if abs(numbers[row]) > _LARGEST:
                 raise checks.InputError(
@@ -296,7 +310,7 @@ def read_table(
     other = checks.setting("federation.dataset.encoding", "latin-1")
     advice = f", or name its encoding, as in {other}"
     rows = parse_rows(files.read_content(path), path, dialect, advice)
-    names = _column_names(next(rows)[1], path)
+    names = column_names(next(rows)[1], f"'{path}'")
     lines: list[int] = []
     parts: list[list[Any]] = [[] for _ in names]
     # Numbers are converted block by block, as texts take several times the memory.
@@ -317,8 +331,43 @@ def read_table(
     return Table(f"'{path}'", columns, np.arange(len(lines)), place, dialect)
 
 
+def joined(parts: Sequence[Table], where: str) -> Table:
+    """Joins the rows of tables that have the same columns, in any order.
+
+    Args:
+      parts: at least one table.
+      where: all of them, as messages show them.
+
+    Returns:
+      The table.
+
+    Raises:
+      InputError: if a table lacks a column of the first one, or has another one.
+    """
+    first = parts[0]
+    for part in parts[1:]:
+        for has, lacks in ((first, part), (part, first)):
+            if missing := [name for name in has.columns if name not in lacks.columns]:
+                raise checks.InputError(
+                    f"Expected the same columns in all files of {where}, but"
+                    f" {has.where} has {missing[0]!r} and {lacks.where} does not."
+                )
+    starts = np.cumsum([0, *(len(part.rows) for part in parts)])
+
+    def place(row: int) -> str:
+        """Returns where a row begins."""
+        number = int(np.searchsorted(starts, row, "right")) - 1
+        return parts[number].place(row - int(starts[number]))
+
+    columns = {
+        name: _joined([part.columns[name] for part in parts], first.dialect)
+        for name in first.columns
+    }
+    return Table(where, columns, np.arange(starts[-1]), place, first.dialect)
+
+
 def _joined(parts: Sequence[Any], dialect: Dialect) -> np.ndarray | Sequence[str]:
-    """Joins the blocks of a column; all become text where one is."""
+    """Joins pieces of a column; all become text where one is."""
     if all(isinstance(part, np.ndarray) for part in parts):
         return np.concatenate(parts)
     return [
@@ -420,19 +469,25 @@ def _separator(text: str, path: pathlib.Path, comment: str | None) -> str:
     return likely[0]
 
 
-def _column_names(header: list[str], path: pathlib.Path) -> list[str]:
-    """Returns the names in the header, checked to be different and printable."""
-    names = [name.strip() for name in header]
+def column_names(header: Sequence[Any], where: str) -> list[str]:
+    """Returns the names of columns, checked to be different and printable.
+
+    Args:
+      header: the names.
+      where: the table, as messages show it.
+
+    Raises:
+      InputError: if a column has no name, or that of another one.
+    """
+    names = [str(name).strip() for name in header]
     for position, name in enumerate(names, 1):
         if not name or not name.isprintable():
             state = f"the name {_shown(name)}" if name else "no name"
             raise checks.InputError(
-                f"Column {position} of '{path}' has {state} in the header; give it one"
+                f"Column {position} of {where} has {state} in the header; give it one"
                 " or save the table without it (an index, perhaps)."
             )
     ((name, count),) = collections.Counter(names).most_common(1)
     if count > 1:
-        raise checks.InputError(
-            f"The header of '{path}' has the column {name!r} twice."
-        )
+        raise checks.InputError(f"The header of {where} has the column {name!r} twice.")
     return names

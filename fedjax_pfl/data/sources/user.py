@@ -6,20 +6,30 @@ import numbers
 import os
 import pathlib
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.data import dataset as datasets
 from fedjax_pfl.data import preparation as preparations
-from fedjax_pfl.data.readers import binary, files, images, leaf, tables, times, tokens
+from fedjax_pfl.data.readers import (
+    binary,
+    files,
+    frames,
+    images,
+    leaf,
+    tables,
+    times,
+    tokens,
+)
 from fedjax_pfl.data.sources import base, user_arrays
 from fedjax_pfl.data.sources.user_arrays import arrays_dataset
 
 __all__ = ["Csv", "ImageFolder", "LeafJson", "Npz", "arrays_dataset", "source_for"]
 
-_TABLES = (".csv", ".tsv", ".txt")
+_TEXTS = (".csv", ".tsv", ".txt")
+_TABLES = (*_TEXTS, ".parquet")
 _MAX_BYTES = 8 << 30
 _MAX_CATEGORIES = 100
 _TOO_LARGE = 2**53  # of whole numbers as floats
@@ -37,8 +47,9 @@ def source_for(
     """Picks the source of a user's data by the suffix of its name.
 
     Args:
-      path: a table (`.csv`, `.tsv` or `.txt`, plain or `.gz`), an archive (`.npz`), a
-        file (`.json`, plain or `.gz`) or folder of LEAF's JSON, or a folder of images.
+      path: a table (`.csv`, `.tsv` or `.txt`, plain or `.gz`, or `.parquet`), an
+        archive (`.npz`), a folder with a table or an archive for each client, a file
+        (`.json`, plain or `.gz`) or folder of LEAF's JSON, or a folder of images.
       label: column of a table, or array of an archive (`y` by default), to predict.
       client: column or array that names each example's client.
       data_dir: where a folder may be, as the sources take it.
@@ -61,6 +72,15 @@ def source_for(
     """
     path = _as_path(path)
     suffix = pathlib.Path(path.lower().removesuffix(".gz")).suffix
+    if suffix not in (*_TABLES, ".npz", ".json"):
+        folder = _locate(path, data_dir)
+        if not folder.is_dir():
+            raise checks.InputError(
+                f"Expected data in a file of the kind {', '.join(_TEXTS)} or .json"
+                " (plain or .gz), in a .parquet or .npz file, or in a folder, got"
+                f" '{path}'."
+            )
+        suffix = _kind_of(folder)
     if suffix in _TABLES:
         if not label:
             raise checks.InputError(
@@ -69,17 +89,7 @@ def source_for(
         return Csv(path=path, label=label, client=client, split=split, time=time)
     if suffix == ".npz":
         return Npz(path=path, y=label or "y", client=client, split=split, time=time)
-    if suffix == ".json":
-        source = LeafJson(path=path)
-    else:
-        folder = _locate(path, data_dir)
-        if not folder.is_dir():
-            raise checks.InputError(
-                f"Expected data in a file of the kind {', '.join(_TABLES)} or .json"
-                f" (plain or .gz), in an .npz file, or in a folder, got '{path}'."
-            )
-        kind = LeafJson if _json_files(folder) else ImageFolder
-        source = kind(path=path)
+    source = LeafJson(path=path) if suffix == ".json" else ImageFolder(path=path)
     given = {"label": label, "client": client, "split": split, "time": time}
     for option, value in given.items():
         if value is not None:
@@ -104,22 +114,34 @@ class _UserSource(base.CachedSource):
         object.__setattr__(self, "path", _as_path(self.path))
         struct.check_fields(self)
 
+    suffixes: ClassVar[tuple[str, ...]] = ()  # of files that a folder may have
+
     def locate(self, data_dir: str | None) -> base.Located:
-        """Finds the file."""
+        """Finds the file or, where files of a folder belong together, all of them."""
         path = _locate(self.path, data_dir)
-        return base.Located(path, self.name, (path,))
+        paths = (path,)
+        if self.suffixes and path.is_dir():
+            paths = _files_of(path, self.suffixes)
+            if not paths:
+                raise checks.InputError(
+                    f"The folder '{path}' holds no file of the kind"
+                    f" {', '.join(self.suffixes)}."
+                )
+        return base.Located(path, self.name, paths)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Npz(_UserSource):
-    """Arrays in an archive of `numpy.savez`, interpreted as by `arrays_dataset`.
+    """Arrays in archives of `numpy.savez`, interpreted as by `arrays_dataset`.
 
-    Arrays of the same names with `_train` and `_test` after them, such as `x_test`, are
-    a given split, which is kept; those of the training part may also have the bare
-    names.
+    In a folder every archive is a client, which the name of the file names, unless
+    `client` names an array. Arrays of the same names with `_train` and `_test` after
+    them, such as `x_test`, are a given split, which is kept; those of the training part
+    may also have the bare names.
 
     Attributes:
-      path: the file; relative to the current directory or else to the data directory.
+      path: the file or folder; relative to the current directory or else to the data
+        directory.
       x: name of the array of inputs.
       y: name of the array of targets.
       client: name of the array of clients, or None for `client` if there is one.
@@ -139,10 +161,34 @@ class Npz(_UserSource):
         default=_MAX_BYTES, at_least=1, at_most=1 << 50
     )
     name = "npz"
+    suffixes = (".npz",)
 
     def read(self, located: base.Located) -> datasets.Dataset:
         """Returns the arrays; clients are numbered in sorted order."""
-        path, client = located.root, self.client or "client"
+        if located.paths == (located.root,):
+            arrays = self._arrays(located.root, self.max_bytes)
+        else:
+            room, pieces = self.max_bytes, []
+            for path in located.paths:
+                pieces.append(self._arrays(path, room))
+                room -= sum(np.asarray(a).nbytes for a in pieces[-1].values())
+            columns = {kind: [piece[kind] for piece in pieces] for kind in pieces[0]}
+            arrays, sizes = user_arrays.joined(columns, f"'{located.root}'")
+            if self.client is None:
+                stems = list(map(user_arrays.stem, located.paths))
+                arrays["clients"] = np.repeat(stems, sizes)
+        return arrays_dataset(
+            arrays["inputs"],
+            arrays["targets"],
+            arrays["clients"],
+            name=user_arrays.stem(located.root),
+            part=arrays["parts"],
+            order=arrays["times"],
+        )
+
+    def _arrays(self, path: pathlib.Path, max_bytes: int) -> dict[str, Any]:
+        """Returns the arrays of one archive by what they are, None for none."""
+        client = self.client or "client"
         found = binary.array_names(path)
         endings = [""]
         if f"{self.x}_test" in found:
@@ -151,34 +197,27 @@ class Npz(_UserSource):
         needed = [f"{name}{ending}" for ending in endings for name in own]
         needed += [] if self.split is None else [self.split]
         optional = [f"{client}{ending}" for ending in endings]
-        values = binary.read_arrays(path, needed, self.max_bytes, optional)
+        values = binary.read_arrays(path, needed, max_bytes, optional)
         names = {"inputs": self.x, "targets": self.y, "clients": client}
         names |= {"times": self.time or ""}
-        part = None
-        if len(endings) > 1:
-            if self.split is not None:
-                raise checks.InputError(
-                    f"Expected no split={self.split!r} with the array"
-                    f" '{self.x}_test' of '{path}', which is the test part."
-                )
-            pairs = {
-                kind: [values.get(name + ending) for ending in endings]
-                for kind, name in names.items()
-            }
-            arrays, part = user_arrays.joined(pairs, f"'{path}'")
-        else:
+        if len(endings) == 1:
             arrays = {kind: values.get(name) for kind, name in names.items()}
-            if self.split is not None:
-                words = values[self.split].tolist()
-                part = _parts(words, f"the array {self.split!r} of '{path}'")
-        return arrays_dataset(
-            arrays["inputs"],
-            arrays["targets"],
-            arrays["clients"],
-            name=user_arrays.stem(path),
-            part=part,
-            order=arrays["times"],
-        )
+            if self.split is None:
+                return arrays | {"parts": None}
+            words = values[self.split].tolist()
+            where = f"the array {self.split!r} of '{path}'"
+            return arrays | {"parts": _parts(words, where)}
+        if self.split is not None:
+            raise checks.InputError(
+                f"Expected no split={self.split!r} with the array '{self.x}_test' of"
+                f" '{path}', which is the test part."
+            )
+        pairs = {
+            kind: [values.get(name + ending) for ending in endings]
+            for kind, name in names.items()
+        }
+        arrays, sizes = user_arrays.joined(pairs, f"'{path}'")
+        return arrays | {"parts": np.repeat([datasets.TRAIN, datasets.TEST], sizes)}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -329,7 +368,10 @@ class ImageFolder(_UserSource):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Csv(_UserSource):
-    """A table in a file: comma, semicolon or tab separated, with a header.
+    """A table: comma, semicolon or tab separated with a header, or parquet.
+
+    In a folder every table is a client, which the name of the file names, unless
+    `client` names a column; their columns are the same, in any order.
 
     A column whose every value is a number is one feature, as is one of true and false.
     A column of text becomes one feature of zeros and ones for each of its texts in
@@ -337,8 +379,8 @@ class Csv(_UserSource):
     the ids of that column's tokens, and other columns are left out.
 
     Attributes:
-      path: the file, plain or `.gz`; relative to the current directory or else to the
-        data directory.
+      path: the file, plain or `.gz`, or the folder; relative to the current directory
+        or else to the data directory.
       label: column to predict.
       client: column that names each example's client, or None.
       split: column that names each example's part, `train`, `validation` or `test`, or
@@ -390,6 +432,7 @@ class Csv(_UserSource):
     encoding: str = struct.static_field(default="utf-8")
     comment: str | None = struct.static_field(default=None)
     name = "csv"
+    suffixes = _TABLES
 
     def __post_init__(self):
         for field in ("drop", "categories"):
@@ -429,40 +472,78 @@ class Csv(_UserSource):
 
         Clients are numbered as they first appear.
         """
-        path = located.root
+        paths, keep = located.paths, self._texts()
+        tokenizer = None
+        if self.tokenizer is not None:
+            *paths, tokenizer = paths
+        parts = [
+            frames.read_parquet(path, keep)
+            if path.suffix == ".parquet"
+            else tables.read_table(path, keep, self._dialect())
+            for path in paths
+        ]
+        name = user_arrays.stem(located.root)
+        if paths[0] == located.root:
+            return self.dataset(parts[0], name, tokenizer=tokenizer)
+        table, stems = tables.joined(parts, f"'{located.root}'"), None
+        if self.client is None:
+            sizes = [len(part.rows) for part in parts]
+            stems = np.repeat(list(map(user_arrays.stem, paths)), sizes)
+        return self.dataset(table, name, stems, tokenizer)
+
+    def _texts(self) -> list[str]:
+        """Returns the columns whose values are text although they may be numbers."""
+        columns = (self.label, self.client, self.split, self.time, self.text)
+        return [name for name in (*columns, *self.categories) if name is not None]
+
+    def dataset(
+        self,
+        table: tables.Table,
+        name: str,
+        owners: np.ndarray | None = None,
+        tokenizer: pathlib.Path | None = None,
+    ) -> datasets.Dataset:
+        """Makes a data set of a table.
+
+        Args:
+          table: whose columns the fields of this source name.
+          name: of the data set.
+          owners: names `[S]` of the clients of its rows, where no column has them.
+          tokenizer: its file, where a column of texts is the input.
+        """
         marks = (self.client, self.split, self.time)
-        owners = [name for name in marks if name is not None]
-        others = [self.label, *owners, *self.drop]
+        known = [self.label, *(mark for mark in marks if mark is not None)]
+        others = [*known, *self.drop]
         texts = [] if self.text is None else [self.text]
-        kept = [self.label, *owners, *self.categories, *texts]
-        table = tables.read_table(path, kept, self._dialect())
         for column in (*others, *self.categories, *texts):
-            checks.known(column, table.columns, f"column of '{path}'")
-        names = [name for name in table.columns if name not in others]
+            checks.known(column, table.columns, f"column of {table.where}")
+        names = [column for column in table.columns if column not in others]
         if not names:
             raise checks.InputError(
-                f"The table '{path}' has no column left besides {', '.join(others)}."
+                f"The table {table.where} has no column left besides"
+                f" {', '.join(others)}."
             )
-        used = [self.label, *owners, *(names if self.text is None else ())]
+        used = [*known, *(names if tokenizer is None else ())]
         table, notes = _with_values(table, used, self.missing)
         preparation = None
-        if self.text is None:
+        if tokenizer is None:
             features = [f for name in names for f in _features(table, name, self)]
             x, preparation = _inputs(features, self)
         else:  # as it stands, also an empty one or one that says "nan"
-            texts = [str(value) for value in table.columns[self.text]]
-            x = tokens.token_ids(texts, located.paths[-1], self.num_tokens)
+            texts = [str(value) for value in table.columns[texts[0]]]
+            x = tokens.token_ids(texts, tokenizer, self.num_tokens)
         y, class_names = _targets(table, self)
         client = client_names = None
-        if self.client is not None:
-            texts = table.texts(self.client)
+        if self.client is not None or owners is not None:
+            texts = owners[table.rows].tolist() if owners is not None else ()
+            texts = texts or table.texts(self.client or "")
             client, client_names = user_arrays.numbered(texts, dict.fromkeys(texts))
         part = None
         if self.split is not None:
-            where = f"the column {self.split!r} of '{path}'"
+            where = f"the column {self.split!r} of {table.where}"
             part = _parts(table.texts(self.split), where)
         dataset = datasets.Dataset(
-            name=user_arrays.stem(path),
+            name=name,
             part=part,
             x=x,
             y=y,
@@ -474,7 +555,7 @@ class Csv(_UserSource):
         )
         if self.time is None:
             return dataset
-        where = f"the column {self.time!r} of '{path}'"
+        where = f"the column {self.time!r} of {table.where}"
         moments = times.parse_times(table.texts(self.time), where)
         if moments is None:
             raise checks.InputError(
@@ -482,6 +563,36 @@ class Csv(_UserSource):
                 f" {table.texts(self.time)[0]!r}."
             )
         return user_arrays.in_order(dataset, moments, where)
+
+
+def frame_dataset(frame: Any, name: str, options: Csv) -> datasets.Dataset:
+    """Makes a data set of a data frame.
+
+    Args:
+      frame: of pandas, or an object with `to_pandas()`, such as one of `datasets`.
+      name: of the data set.
+      options: whose columns these are; its path and dialect do not count.
+
+    Raises:
+      InputError: if it is no frame, or its columns are not as the options say.
+    """
+    import pandas as pd  # slow to import, and needed by frames only
+
+    if hasattr(frame, "to_pandas") and not isinstance(frame, type):
+        frame = frame.to_pandas()
+    if not isinstance(frame, pd.DataFrame):
+        raise checks.InputError(
+            "Expected frame to be a data frame of pandas or an object with to_pandas(),"
+            f" got {checks.shown(frame)}."
+        )
+    where = f"the frame {name!r}"
+    table = frames.frame_table(
+        frame, where, lambda row: f"{where} in row {row}", options._texts()
+    )
+    tokenizer = None
+    if options.tokenizer is not None:
+        tokenizer = tokens.find_tokenizer(options.tokenizer)
+    return options.dataset(table, name, tokenizer=tokenizer)
 
 
 def _parts(words: Sequence[Any], where: str) -> np.ndarray:
@@ -689,13 +800,43 @@ def _locate(path: str, data_dir: str | None) -> pathlib.Path:
 def _json_files(folder: pathlib.Path) -> tuple[pathlib.Path, ...]:
     """Finds the files `.json` and `.json.gz` in a folder and the folders below it.
 
-    A file that is there twice, plain and compressed, counts once, plain. The order is
-    that of the names, those in folders called `test` last.
+    Those in folders called `test` come last.
+    """
+    paths = _files_of(folder, (".json",), "**/")
+    return tuple(sorted(paths, key=lambda path: path.parent.name == "test"))
+
+
+def _files_of(
+    folder: pathlib.Path, suffixes: Sequence[str], below: str = ""
+) -> tuple[pathlib.Path, ...]:
+    """Finds the files of a folder, plain or `.gz`, in the order of their names.
+
+    A file that is there twice, plain and compressed, counts once, plain.
     """
     with files.readable(f"The folder '{folder}'"):
-        paths = files.find_files(folder, "**/*.json")
-        paths = [path for path in paths if not path.name.startswith(".")]
+        paths = [
+            path
+            for suffix in suffixes
+            for path in files.find_files(folder, f"{below}*{suffix}")
+            if not path.name.startswith(".")
+        ]
         root = os.path.realpath(folder)
         for path in paths:
             files.check_inside(path, root)
-    return tuple(sorted(paths, key=lambda path: path.parent.name == "test"))
+    return tuple(sorted(paths))
+
+
+def _kind_of(folder: pathlib.Path) -> str:
+    """Returns the suffix of the files of a folder; none for one of images."""
+    if _json_files(folder):
+        return ".json"
+    with files.readable(f"The folder '{folder}'"):
+        if any(p.is_dir() and not p.name.startswith(".") for p in folder.iterdir()):
+            return ""
+    archives, texts = (_files_of(folder, kinds) for kinds in ((".npz",), _TABLES))
+    if archives and texts:
+        raise checks.InputError(
+            f"Expected tables or archives in the folder '{folder}', got both:"
+            f" '{texts[0].name}' and '{archives[0].name}'."
+        )
+    return ".npz" if archives else ".csv" if texts else ""

@@ -215,41 +215,46 @@ def _clients(name: str, client: Any) -> tuple[np.ndarray, tuple[str, ...]]:
 
 
 def joined(
-    pairs: Mapping[str, Sequence[Any]], what: str
-) -> tuple[dict[str, Any], np.ndarray]:
-    """Joins the arrays of a training and a test part.
+    pieces: Mapping[str, Sequence[Any]], what: str
+) -> tuple[dict[str, Any], list[int]]:
+    """Joins the arrays of several parts, such as a training and a test part.
 
     Args:
-      pairs: arrays of both parts by their names in messages; of the first name those of
-        all examples, while others may be None in both parts.
+      pieces: arrays of all parts by their names in messages; of the first name those of
+        all examples, while others may be None in all parts.
       what: subject of the message.
 
     Returns:
-      The joined arrays by name, None where none are given, and the part `int8[S]` of
-      every example.
+      The joined arrays by name, None where none are given, and the number of examples
+      of each part.
 
     Raises:
-      InputError: if examples of both parts differ in shape, or arrays of one part are
+      InputError: if examples of the parts differ in shape, or arrays of one part are
         missing.
     """
     rows, sizes = {}, []
-    for name, pair in pairs.items():
-        missing = [value is None for value in pair]
-        arrays = [datasets.as_array(value) for value in pair]
-        sizes = sizes or list(map(len, arrays))
+    for name, values in pieces.items():
+        missing = [value is None for value in values]
+        arrays = [datasets.as_array(value) for value in values]
+        sizes = sizes or [len(array) if array.ndim else 0 for array in arrays]
         if all(missing):
             rows[name] = None
-        elif any(missing) or len({array.shape[1:] for array in arrays}) > 1:
-            shapes = " and ".join(
-                "none" if value is None else str(array.shape)
-                for value, array in zip(pair, arrays, strict=True)
-            )
+        elif (
+            any(missing)
+            or not all(array.ndim for array in arrays)
+            or len({array.shape[1:] for array in arrays}) > 1
+        ):
+            shapes = {
+                "none" if value is None else str(array.shape): None
+                for value, array in zip(values, arrays, strict=True)
+            }
             raise checks.InputError(
-                f"Expected {name} of {what} that are alike in both parts, got {shapes}."
+                f"Expected {name} of {what} that are alike in all parts, got"
+                f" {' and '.join(shapes)}."
             )
         else:
             rows[name] = np.concatenate(arrays)
-    return rows, np.repeat([datasets.TRAIN, datasets.TEST], sizes).astype(np.int8)
+    return rows, sizes
 
 
 def encode_classes(

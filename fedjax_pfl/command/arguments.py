@@ -23,7 +23,7 @@ __all__ = [
 _LOGS = ("tensorboard", "wandb")
 _MAX_DIGITS = 18  # that Python reads
 _COLUMNS = ("label", "client", "split", "time")
-_OF_OWN_DATA = (*_COLUMNS, "scale", "missing", "text", "tokenizer")
+_OF_OWN_DATA = (*_COLUMNS, "window", "scale", "missing", "text", "tokenizer")
 
 
 def option(
@@ -123,6 +123,12 @@ class DataOptions:
     time: str | None = option(
         "Column of a table with the time of each row: the last rows of a client are"
         " its test part."
+    )
+    window: int | None = option(
+        "With --time: the rows of the same client before a row that are its input, its"
+        " label among them.",
+        setting="federation.dataset.window",
+        min=1,
     )
     scale: str | None = option(
         "Training rows by which columns of numbers are scaled: of all clients, the"

@@ -115,6 +115,8 @@ class Dataset:
         0.
       ordered: the examples of a client are in order of time; its split is then cut in
         this order, training first and test last, instead of at random.
+      gap: number of examples of a client that an ordered split leaves out between two
+        parts, as many as the input of an example reaches back.
       preparation: numbers among the inputs that are scaled by training rows: `x` is
         scaled by all rows, and a federation by those of its split; or None.
       notes: sentences about how the data were made of their files, for summaries.
@@ -139,6 +141,7 @@ class Dataset:
     cluster: np.ndarray | None = None
     part: np.ndarray | None = None
     ordered: bool = False
+    gap: int = struct.static_field(default=0, at_least=0)
     preparation: Preparation | None = None
     notes: tuple[str, ...] = ()
     constants: Any = None
@@ -149,7 +152,7 @@ class Dataset:
     def __post_init__(self):
         set_field = object.__setattr__  # the class is frozen
         names = "name", "num_classes", "class_names", "client_names", "ordered", "truth"
-        struct.check_fields(self, *names, "preparation", "notes")
+        struct.check_fields(self, *names, "gap", "preparation", "notes")
         x = _numeric(f"{self.name}.x", self.x)
         y = _numeric(f"{self.name}.y", self.y)
         if len(x) != len(y) or 0 in (x.size, y.size):
@@ -248,15 +251,17 @@ class Dataset:
         """Checks that the preparation is one of these inputs."""
         if self.preparation is None:
             return
-        numbers, columns = self.preparation.numbers, self.preparation.columns
-        num_features = self.x[0].size
-        fits = len(numbers) == self.num_samples and self.x.dtype == np.float32
+        count, columns = self.preparation.num_samples, self.preparation.columns
+        windows, shape = self.preparation.windows, self.x.shape
+        is_windows = windows is not None and shape[1:-1] == (windows.shape[1] - 1,)
+        num_features = shape[-1] if is_windows else self.x[0].size
+        fits = count == self.num_samples and self.x.dtype == np.float32
+        fits = fits and (windows is None or is_windows)
         if not fits or columns.min() < 0 or columns.max() >= num_features:
             raise checks.InputError(
-                f"Expected {self.name}.preparation to have numbers for"
-                f" {self.num_samples} inputs of {num_features} features, got"
-                f" {len(numbers)} rows for the features {columns.tolist()} of"
-                f" {self.x.dtype} inputs."
+                f"Expected {self.name}.preparation to fit {self.x.dtype} inputs of the"
+                f" shape {shape}, got {count} examples with the features"
+                f" {columns.tolist()}."
             )
 
     @property

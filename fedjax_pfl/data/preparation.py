@@ -1,7 +1,7 @@
 """Preparation of columns of numbers by the rows that clients train on."""
 
 import dataclasses
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -19,11 +19,15 @@ class Preparation:
 
     Attributes:
       numbers: `float64[S, K]` numbers as they came; NaN where one is missing.
-      columns: `int[K]` features of an input, flattened, that these numbers make.
+      columns: `int[K]` features of an input, flattened, that these numbers make; with
+        windows of each of its rows.
       scaling: `"standard"` to mean 0 and variance 1, `"minmax"` to [0, 1], or `"none"`.
       scale: by the training rows of `"all"` clients, or of the row's own `"client"`.
       fill: in place of a missing number the `"mean"` of these training rows (of all, if
         the client has none), or `"zero"` after scaling.
+      windows: `int[S, W + 1]` W rows that are the input `[W, F]` of an example, and the
+        row of its target; `numbers` are then of all rows. None if the row itself is the
+        input.
     """
 
     numbers: np.ndarray
@@ -31,6 +35,7 @@ class Preparation:
     scaling: Literal["standard", "minmax", "none"] = "standard"
     scale: Literal["all", "client"] = "all"
     fill: Literal["mean", "zero"] = "mean"
+    windows: np.ndarray | None = None
 
     __repr__ = struct.array_repr
 
@@ -47,9 +52,27 @@ class Preparation:
                 f"Expected one feature for each of {numbers.shape[1]} columns of a"
                 f" preparation, got {checks.shown(columns)}."
             )
+        windows = np.zeros((1, 2), int) if self.windows is None else self.windows
+        if windows.dtype.kind not in "iu" or windows.ndim != 2 or windows.shape[1] < 2:
+            raise checks.InputError(
+                "Expected windows of a preparation as int[S, W + 1], got"
+                f" {checks.shown(windows)}."
+            )
+        if not windows.size or windows.min() < 0 or windows.max() >= len(numbers):
+            raise checks.InputError(
+                f"Expected windows of a preparation of rows from 0 to"
+                f" {len(numbers) - 1}, got others."
+            )
+
+    @property
+    def num_samples(self) -> int:
+        """Number of examples S."""
+        return len(self.numbers if self.windows is None else self.windows)
 
     def chosen(self, rows: np.ndarray) -> "Preparation":
-        """Returns the preparation of some rows, `int[K]` or a mask `bool[S]`."""
+        """Returns the preparation of some examples, `int[K]` or a mask `bool[S]`."""
+        if self.windows is not None:
+            return dataclasses.replace(self, windows=self.windows[rows])
         return dataclasses.replace(self, numbers=self.numbers[rows])
 
     def inputs(
@@ -62,19 +85,34 @@ class Preparation:
 
         Args:
           x: `float32[S, ...]` inputs, of which other features are kept.
-          training: `bool[S]` rows by which numbers are scaled; None for all.
-          group: `int[S]` rows that are scaled together, from 0; None for all.
+          training: `bool[S]` examples by which numbers are scaled; None for all.
+          group: `int[S]` examples that are scaled together, from 0; None for all.
 
         Returns:
           `float32[S, ...]`.
         """
-        size = len(self.numbers)
-        training = np.ones(size, bool) if training is None else training
-        group = np.zeros(size, np.int64) if group is None else group
-        scaled = x.reshape(size, -1).copy()
+        training = np.ones(len(x), bool) if training is None else training
+        group = np.zeros(len(x), np.int64) if group is None else group
+        shown: Any = slice(None)
+        scaled = x.copy()
+        features = scaled.reshape(len(x), -1)
+        if self.windows is not None:
+            training, group = self._rows(training, group)
+            shown, features = self.windows[:, :-1], scaled
         for numbers, column in zip(self.numbers.T, self.columns, strict=True):
-            scaled[:, column] = self._scaled(numbers, training, group)
-        return scaled.reshape(x.shape)
+            features[..., column] = self._scaled(numbers, training, group)[shown]
+        return scaled
+
+    def _rows(
+        self, training: np.ndarray, group: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Returns which rows train `bool[R]`, and groups `int[R]`, from examples'."""
+        assert self.windows is not None
+        row_trains = np.zeros(len(self.numbers), bool)
+        row_trains[self.windows[training]] = True
+        row_group = np.zeros(len(self.numbers), np.int64)
+        row_group[self.windows] = group[:, None]
+        return row_trains, row_group
 
     def _scaled(
         self, numbers: np.ndarray, training: np.ndarray, group: np.ndarray

@@ -47,8 +47,9 @@ def split(
     are nested. Clients of a leaky partition draw ranks of their own, as in published
     code: with common ranks, shared examples would mostly be test examples of all their
     owners, which hides the leak. An ordered data set keeps its order: training,
-    validation, test. A given split is kept, and without validation examples in it these
-    are drawn from the training examples.
+    validation, test, with its gap of unused examples between drawn parts. A given split
+    is kept, and without validation examples in it these are drawn from the training
+    examples.
 
     Args:
       parts: the partition.
@@ -72,7 +73,11 @@ def split(
     given = None
     if dataset.part is not None:
         given = np.where(padding, -1, dataset.part[parts.index])
-    sizes = _sizes(parts.num_examples, validation_fraction, test_fraction, given)
+    breaks = _breaks(dataset, given, validation_fraction, test_fraction)
+    num_usable = parts.num_examples - len(breaks) * dataset.gap
+    if dataset.gap:
+        _check_series(parts, dataset, num_usable - len(breaks))
+    sizes = _sizes(num_usable, validation_fraction, test_fraction, given)
     names, rng = list(sizes), datasets.generator(seed, datasets.Purpose.SPLIT)
     if dataset.ordered:
         names, rank = names[::-1], parts.index
@@ -87,10 +92,54 @@ def split(
     for name in names:
         end = start + sizes[name][:, None]
         own = order[(start <= slot) & (slot < end)]
-        rows[name], start = partitions.Partition.from_sizes(own, sizes[name]), end
+        rows[name] = partitions.Partition.from_sizes(own, sizes[name])
+        start = end + dataset.gap * (name in breaks)
     if train_examples is not None:
         rows["train"] = _subsample(rows["train"], dataset, train_examples)
     return rows
+
+
+def _breaks(
+    dataset: datasets.Dataset,
+    given: np.ndarray | None,
+    validation_fraction: float,
+    test_fraction: float,
+) -> tuple[str, ...]:
+    """Returns the parts that a gap follows: not those of a given split."""
+    if dataset.gap == 0 or (given is not None and (given == datasets.VALIDATION).any()):
+        return ()
+    drawn = (validation_fraction > 0) + (test_fraction > 0 and given is None)
+    return ("train", "validation")[:drawn]
+
+
+def _check_series(
+    parts: partitions.Partition, dataset: datasets.Dataset, num_train: np.ndarray
+) -> None:
+    """Refuses clients whose examples are not one series, or too few for gaps.
+
+    Args:
+      parts: the partition.
+      dataset: with a gap.
+      num_train: `int[N]` examples of each client besides gaps and one of other parts.
+    """
+    owner = dataset.client
+    is_real = np.arange(parts.index.shape[1]) < parts.num_examples[:, None]
+    if (
+        owner is None
+        or (is_real & (owner[parts.index] != owner[parts.index[:, :1]])).any()
+    ):
+        raise checks.InputError(
+            f"Expected the partition by_client for the series of {dataset.name!r}, as"
+            " windows of several clients would share rows."
+        )
+    worst = int(np.argmin(num_train))
+    if num_train[worst] < 1:
+        raise checks.InputError(
+            f"Client {worst} has {parts.num_examples[worst]} examples, too few for"
+            f" parts that are {dataset.gap} examples apart, as windows of"
+            f" {dataset.gap} rows need; use a shorter window, or leave the client out"
+            " (by_client does with those below its min_examples)."
+        )
 
 
 def prepared(

@@ -106,6 +106,12 @@ def test_a_column_of_times_makes_the_last_rows_the_test_part(tmp_path):
     start = presets.get("own_data").single()
     (grid,) = own_data.with_data(start, arguments.DataOptions(**columns)).grids
     assert grid.spec.dataset.time == "hour" and grid.spec.build().num_clients == 4
+    data = arguments.DataOptions(**columns, window=3)
+    (grid,) = own_data.with_data(start, data).grids
+    federation = grid.spec.build()
+    assert federation.input_shape == (3, 4)  # a and the three classes
+    assert grid.model.for_federation(federation).input_shape == (3, 4)
+    refuse("--window needs --data", "--window", "3")
     refuse("--time needs --data", "--time", "hour")
 
 

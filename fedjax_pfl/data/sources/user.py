@@ -25,6 +25,7 @@ from fedjax_pfl.data.readers import (
 )
 from fedjax_pfl.data.sources import base, user_arrays
 from fedjax_pfl.data.sources.user_arrays import arrays_dataset
+from fedjax_pfl.data.sources.windows import windowed
 
 __all__ = ["Csv", "ImageFolder", "LeafJson", "Npz", "arrays_dataset", "source_for"]
 
@@ -388,6 +389,10 @@ class Csv(_UserSource):
       time: column of numbers, ISO dates or timestamps by which each client's rows are
         sorted: the last ones are its test part, those before validate; rows of one time
         keep their order. None for a split at random.
+      window: W rows of the same client before a row, in order of time, that are its
+        input `[W, F]`: all features and, last, the label, as a number or zeros and ones
+        for its classes. No window reaches over the border between two parts: W rows
+        after it have no example. None for the row itself as input.
       task: `"classification"`; `"regression"`; or `"auto"`: classes if the label is
         text or whole numbers of at most 100 different values.
       scaling: of columns of numbers, by the training rows of a federation: `"standard"`
@@ -417,6 +422,7 @@ class Csv(_UserSource):
     client: str | None = None
     split: str | None = struct.static_field(default=None)
     time: str | None = struct.static_field(default=None)
+    window: int | None = struct.static_field(default=None, at_least=1)
     task: Literal["auto", "classification", "regression"] = "auto"
     scaling: Literal["standard", "minmax", "none"] = "standard"
     scale: Literal["all", "client"] = "all"
@@ -440,6 +446,12 @@ class Csv(_UserSource):
             object.__setattr__(self, field, value)
         super().__post_init__()
         self._dialect()
+        if self.window is not None and (self.time is None or self.text is not None):
+            raise checks.InputError(
+                f"Expected a column of times ({_setting('time', 'hour')}) and no column"
+                f" of texts for windows, got window={self.window}, time={self.time!r}"
+                f" and text={self.text!r}."
+            )
         columns = [self.label, self.client, self.split, self.time, self.text]
         columns += [*self.drop, *self.categories]
         for column in columns:
@@ -518,21 +530,25 @@ class Csv(_UserSource):
         for column in (*others, *self.categories, *texts):
             checks.known(column, table.columns, f"column of {table.where}")
         names = [column for column in table.columns if column not in others]
-        if not names:
+        if not names and self.window is None:
             raise checks.InputError(
                 f"The table {table.where} has no column left besides"
                 f" {', '.join(others)}."
             )
         used = [*known, *(names if tokenizer is None else ())]
         table, notes = _with_values(table, used, self.missing)
+        y, class_names = _targets(table, self)
         preparation = None
         if tokenizer is None:
             features = [f for name in names for f in _features(table, name, self)]
+            if self.window is not None:
+                is_number = class_names is None
+                eye = None if is_number else np.eye(len(class_names), dtype=np.float32)
+                features.append(y[:, None] if eye is None else eye[y])
             x, preparation = _inputs(features, self)
         else:  # as it stands, also an empty one or one that says "nan"
             texts = [str(value) for value in table.columns[texts[0]]]
             x = tokens.token_ids(texts, tokenizer, self.num_tokens)
-        y, class_names = _targets(table, self)
         client = client_names = None
         if self.client is not None or owners is not None:
             texts = owners[table.rows].tolist() if owners is not None else ()
@@ -562,7 +578,8 @@ class Csv(_UserSource):
                 f"Expected numbers, or ISO dates such as 2024-03-01, in {where}, got"
                 f" {table.texts(self.time)[0]!r}."
             )
-        return user_arrays.in_order(dataset, moments, where)
+        dataset = user_arrays.in_order(dataset, moments, where)
+        return dataset if self.window is None else windowed(dataset, self.window)
 
 
 def frame_dataset(frame: Any, name: str, options: Csv) -> datasets.Dataset:

@@ -41,11 +41,13 @@ class FederationSpec:
       unseen_fraction: `round(unseen_fraction * N)` clients, drawn once, never train;
         they are evaluated at the end as the population `unseen`. The federation has the
         other clients only, whose malicious share counts among them.
+      unseen_clients: names of natural clients that never train either.
       validation_fraction: share of each client's examples, rounded down.
       test_fraction: share of each client's examples, rounded down, but at least one
         example unless the fraction is 0.
       train_examples: maximum number of training examples of a client, kept in the
         proportions of its classes, or None; validation and test stay.
+      stratify: every part of a client has each of its classes in proportion.
       label_poisoning: replacement of the training labels of malicious clients: an
         object, its name in `LABEL_POISONINGS`, or None.
       feature_noise: Gaussian noise added to the inputs of clients: an object, its name
@@ -73,9 +75,11 @@ class FederationSpec:
     seed: int = struct.static_field(default=0, at_least=0, at_most=checks.MAX_SEED)
     malicious_fraction: float = struct.static_field(default=0.0, at_least=0, at_most=1)
     unseen_fraction: float = struct.static_field(default=0.0, at_least=0, at_most=1)
+    unseen_clients: tuple[str, ...] = ()
     validation_fraction: float = struct.static_field(default=0.1, at_least=0, below=1)
     test_fraction: float = struct.static_field(default=0.2, at_least=0, below=1)
     train_examples: int | None = struct.static_field(default=None, at_least=1)
+    stratify: bool = False
     label_poisoning: Any = None
     feature_noise: Any = None
     held_out_users: float | None = struct.static_field(default=None, above=0, below=1)
@@ -139,7 +143,9 @@ class FederationSpec:
         parts = self.partition(rng, dataset, self.num_clients)
         num_clients = self.num_clients or len(parts.index)
         parts.validate(dataset.num_samples, num_clients)
-        unseen = splits.unseen_clients(self.seed, num_clients, self.unseen_fraction)
+        wanted = self.unseen_fraction, self.unseen_clients
+        names = splits.natural_names(parts, dataset) if self.unseen_clients else None
+        unseen = splits.unseen_clients(self.seed, num_clients, *wanted, names)
         if unseen.any() and parts.leaky:
             raise checks.InputError(
                 "Expected a partition without shared examples for clients that are not"
@@ -154,7 +160,8 @@ class FederationSpec:
         everybody[seen] = malicious
         others = splits.other_clients(self.seed, num_seen, self.num_others)
         fractions = (self.validation_fraction, self.test_fraction)
-        rows = splits.split(parts, dataset, self.seed, *fractions, self.train_examples)
+        options = (self.train_examples, self.stratify)
+        rows = splits.split(parts, dataset, self.seed, *fractions, *options)
         dataset = splits.prepared(dataset, parts, rows["train"], ~unseen)
         clients = self._client_data(dataset, parts, rows, everybody)
         held_out = None
@@ -195,8 +202,9 @@ class FederationSpec:
     def describe(self) -> dict[str, Any]:
         """Returns the flat configuration by dotted name, as JSON knows it."""
         fields = struct.plain_fields(self) | {"dataset": self.dataset.name}
-        if self.held_out_users is None:
-            del fields["held_out_users"]  # as before there were any
+        for name in ("held_out_users", "stratify", "unseen_clients"):
+            if not fields[name]:
+                del fields[name]  # as before there were any
         return fields
 
     def pretraining(self) -> Dataset:

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import weakref
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -14,6 +15,7 @@ __all__ = [
     "HALF",
     "held_out_users",
     "malicious_clients",
+    "natural_names",
     "other_clients",
     "prepared",
     "sampled_tests",
@@ -38,6 +40,7 @@ def split(
     validation_fraction: float,
     test_fraction: float,
     train_examples: int | None = None,
+    stratify: bool = False,
 ) -> dict[str, partitions.Partition]:
     """Splits every client's rows into test, validation and training rows.
 
@@ -61,12 +64,15 @@ def split(
         effect on a given split.
       train_examples: maximum number of training examples of a client, kept in the
         proportions of its classes if there are any; or None.
+      stratify: every part has each class of a client in proportion, to less than one
+        example at each of its ends; splits of different fractions are nested, too.
 
     Returns:
       Rows by `train`, `validation` and `test`.
 
     Raises:
-      InputError: if a client is left without a training example.
+      InputError: if a client is left without a training example, or there are no
+        classes to stratify, or an order of time.
     """
     slot = np.arange(parts.index.shape[1])
     padding = slot >= parts.num_examples[:, None]
@@ -85,6 +91,8 @@ def split(
         rank = rng.random(parts.index.shape)
     else:
         rank = rng.random(dataset.num_samples)[parts.index]
+    if stratify:
+        rank = _stratified(rank, parts, dataset, given)
     group = np.zeros(1) if given is None else given if dataset.ordered else -given
     keys = np.broadcast_arrays(rank, group, padding)
     order = np.take_along_axis(parts.index, np.lexsort(keys, axis=1), axis=1)
@@ -97,6 +105,43 @@ def split(
     if train_examples is not None:
         rows["train"] = _subsample(rows["train"], dataset, train_examples)
     return rows
+
+
+def _stratified(
+    rank: np.ndarray,
+    parts: partitions.Partition,
+    dataset: datasets.Dataset,
+    given: np.ndarray | None,
+) -> np.ndarray:
+    """Spreads each class of a client evenly over the ranks `[N, M]`.
+
+    The k-th of n examples gets the rank (k + u) / n, with one u in [0, 1) per client
+    and class: any stretch of ranks has its share of every class, to less than one.
+    """
+    if dataset.num_classes is None or dataset.y.ndim != 1 or dataset.ordered:
+        state = "in order of time" if dataset.ordered else "without classes"
+        raise checks.InputError(
+            "Expected one class label per example and no order of time with"
+            f" {checks.setting('federation.stratify', True)}, got the data set"
+            f" {dataset.name!r} {state}."
+        )
+    is_real = np.arange(parts.index.shape[1]) < parts.num_examples[:, None]
+    owner, label = np.nonzero(is_real)[0], dataset.y[parts.index[is_real]]
+    part = np.zeros_like(owner) if given is None else given[is_real]
+    draws = rank[is_real]
+    order = np.lexsort((draws, label, part, owner))
+    keys = np.stack([owner, part, label])[:, order]
+    is_first = np.r_[True, (keys[:, 1:] != keys[:, :-1]).any(axis=0)]
+    starts = np.flatnonzero(is_first)
+    sizes = np.diff(np.r_[starts, len(order)])
+    # The smallest of n uniform draws becomes one such draw, of these examples alone.
+    offset = 1 - (1 - draws[order][starts]) ** sizes
+    position = np.arange(len(order)) - np.repeat(starts, sizes)
+    spread = np.empty(len(order))
+    spread[order] = (position + np.repeat(offset, sizes)) / np.repeat(sizes, sizes)
+    result = np.zeros_like(rank)
+    result[is_real] = spread
+    return result
 
 
 def _breaks(
@@ -122,12 +167,7 @@ def _check_series(
       dataset: with a gap.
       num_train: `int[N]` examples of each client besides gaps and one of other parts.
     """
-    owner = dataset.client
-    is_real = np.arange(parts.index.shape[1]) < parts.num_examples[:, None]
-    if (
-        owner is None
-        or (is_real & (owner[parts.index] != owner[parts.index[:, :1]])).any()
-    ):
+    if natural_names(parts, dataset) is None:
         raise checks.InputError(
             f"Expected the partition by_client for the series of {dataset.name!r}, as"
             " windows of several clients would share rows."
@@ -213,16 +253,25 @@ def malicious_clients(seed: int, num_clients: int, fraction: float) -> np.ndarra
     return np.isin(np.arange(num_clients), rng.permutation(num_clients)[:count])
 
 
-def unseen_clients(seed: int, num_clients: int, fraction: float) -> np.ndarray:
-    """Draws a mask `bool[N]` of `round(fraction N)` clients, nested in `fraction`.
+def unseen_clients(
+    seed: int,
+    num_clients: int,
+    fraction: float,
+    names: Sequence[str] = (),
+    known: Mapping[str, int] | None = None,
+) -> np.ndarray:
+    """Draws a mask `bool[N]` of clients, nested in `fraction`, and adds named ones.
 
     Args:
       seed: of the draw.
       num_clients: N.
-      fraction: share of clients that never train; 0 for none.
+      fraction: `round(fraction N)` clients never train; 0 for none.
+      names: further clients that never train.
+      known: numbers of clients by name; None for clients without names.
 
     Raises:
-      InputError: if another fraction leaves no client unseen, or none for training.
+      InputError: if another fraction leaves no client unseen, none is left for
+        training, or a name is not known.
     """
     count = round(float(fraction) * num_clients)
     if fraction and not 0 < count < num_clients:
@@ -231,7 +280,50 @@ def unseen_clients(seed: int, num_clients: int, fraction: float) -> np.ndarray:
             f" and some for training, got {fraction}, which leaves {count} unseen."
         )
     rng = datasets.generator(seed, datasets.Purpose.UNSEEN)
-    return np.isin(np.arange(num_clients), rng.permutation(num_clients)[:count])
+    unseen = np.isin(np.arange(num_clients), rng.permutation(num_clients)[:count])
+    if not names:
+        return unseen
+    setting = checks.setting("federation.unseen_clients", tuple(names))
+    if known is None:
+        raise checks.InputError(
+            f"Expected the natural clients of a data set (by_client) with {setting},"
+            " got clients without names."
+        )
+    for name in names:
+        checks.known(name, known, "client")
+        unseen[known[name]] = True
+    if unseen.all():
+        raise checks.InputError(
+            f"Expected {setting} to leave some of {num_clients} clients for training,"
+            " got all of them."
+        )
+    return unseen
+
+
+def natural_names(
+    parts: partitions.Partition, dataset: datasets.Dataset
+) -> dict[str, int] | None:
+    """Returns the numbers of clients by the names of natural ones.
+
+    Args:
+      parts: the partition.
+      dataset: the partitioned data set.
+
+    Returns:
+      The numbers, or None if some client is no single natural one. Clients without
+      names are named by their number in the data set.
+    """
+    if dataset.client is None:
+        return None
+    owner = dataset.client[parts.index]
+    is_real = np.arange(owner.shape[1]) < parts.num_examples[:, None]
+    if (is_real & (owner != owner[:, :1])).any():
+        return None
+    names = dataset.client_names
+    return {
+        str(number) if names is None else names[number]: client
+        for client, number in enumerate(owner[:, 0].tolist())
+    }
 
 
 def held_out_users(

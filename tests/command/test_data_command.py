@@ -50,6 +50,19 @@ def write_mnist(folder):
         samples.write(folder / f"{part}-labels-idx1-ubyte.gz", files.idx(labels))
 
 
+def test_clients_are_unseen_by_name_and_splits_stratified(tmp_path):
+    table = write_table(tmp_path / "my.csv")
+    own = ("show", "--data", table, "--label", "kind", "--client", "owner")
+    more = ("--set", "federation.stratify=true")
+    shown = run(*own, *more, "--set", 'federation.unseen_clients=["bob"]')
+    assert shown.exit_code == 0, shown.output
+    assert "1 client with 20 of 40 examples" in shown.output
+    wrong = refused(*own, "--set", 'federation.unseen_clients=["eve"]')
+    assert "allowed: ann, bob" in wrong
+    every = 'federation.unseen_clients=["ann","bob"]'
+    assert f"--set '{every}'" in refused(*own, "--set", every).replace('", "', '","')
+
+
 def test_list_names_every_data_set_with_its_options():
     result = run("list")
     assert result.exit_code == 0

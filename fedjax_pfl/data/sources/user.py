@@ -265,27 +265,21 @@ class LeafJson(_UserSource):
             leaf.read_leaf(itertools.compress(located.paths, chosen))
             for chosen in ([not is_test for is_test in folders], folders)
         )
-        users = {
-            user: tuple(
-                a + b
-                for a, b in zip(
-                    first.get(user, ([], [])), second.get(user, ([], [])), strict=True
-                )
-            )
+        pieces = [
+            (user, part, *users[user])
             for user in first | second
-        }
-        part = None
-        if first and second and self.split == "given":
-            sizes = [[len(p.get(u, ([],))[0]) for p in (first, second)] for u in users]
-            parts = np.tile([datasets.TRAIN, datasets.TEST], len(users))
-            part = np.repeat(parts, np.ravel(sizes))
-        if not users:
+            for part, users in ((datasets.TRAIN, first), (datasets.TEST, second))
+            if user in users
+        ]
+        if not pieces:
             raise checks.InputError(
                 f"The LEAF data in '{located.root}' hold no example."
             )
         place = f"of the LEAF data in '{located.root}'"
-        x = datasets.as_array([row for inputs, _ in users.values() for row in inputs])
-        y = datasets.as_array([row for _, targets in users.values() for row in targets])
+        x = datasets.as_array([row for *_, inputs, _ in pieces for row in inputs])
+        y = datasets.as_array([row for *_, targets in pieces for row in targets])
+        sizes = [len(targets) for *_, targets in pieces]
+        parts = np.repeat([part for _, part, *_ in pieces], sizes)
         if x.dtype.kind not in "iuf":
             raise checks.InputError(
                 f"Expected x {place} to be inputs of numbers, equally long."
@@ -309,9 +303,9 @@ class LeafJson(_UserSource):
         return arrays_dataset(
             x,
             y.astype(np.int64),
-            [user for user, (_, targets) in users.items() for _ in targets],
+            [user for user, *_, targets in pieces for _ in targets],
             name=user_arrays.stem(located.root),
-            part=part,
+            part=parts if first and second and self.split == "given" else None,
         )
 
 

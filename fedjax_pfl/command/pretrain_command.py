@@ -114,6 +114,8 @@ def _check_users(options: _Options) -> None:
         place = (options.data, options.label, options.client, options.data_dir)
         source = user.source_for(*place)
         is_without = isinstance(source, sources.Csv) and source.client is None
+        if is_without:  # files of a folder are clients
+            is_without = not source.locate(options.data_dir).root.is_dir()
         name = options.data
     if is_without:
         raise checks.InputError(

@@ -144,6 +144,19 @@ def test_files_are_new_ones_and_data_have_users():
     assert done.exit_code == 2 and "clients of its own" in done.stderr
 
 
+def test_files_of_a_folder_are_users():
+    header, *rows = pathlib.Path("own.csv").read_text().splitlines()
+    for user in range(USERS):
+        own = [row for row in rows if row.endswith(f",u{user}")]
+        path = pathlib.Path("users", f"u{user}.csv")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("\n".join([header, *own]))
+    asked = ["pretrain", "--data", "users", "--label", "kind", *SMALL]
+    asked += ["--set", 'federation.dataset.drop=["user"]', "--out", "x.safetensors"]
+    done = RUNNER.invoke(application.app, [*asked, "--users", "0.25"])
+    assert done.exit_code == 0 and "of 3 users of users" in done.output, done.output
+
+
 def test_data_without_users_are_refused_before_jax_is_imported():
     code = """
 import sys

@@ -572,7 +572,7 @@ class Csv(_UserSource):
                 f"Expected numbers, or ISO dates such as 2024-03-01, in {where}, got"
                 f" {table.texts(self.time)[0]!r}."
             )
-        dataset = user_arrays.in_order(dataset, moments, where)
+        dataset = user_arrays.by_time(dataset, moments, where)
         return dataset if self.window is None else windowed(dataset, self.window)
 
 

@@ -15,7 +15,7 @@ from fedjax_pfl.data.readers import times
 __all__ = [
     "arrays_dataset",
     "encode_classes",
-    "in_order",
+    "by_time",
     "joined",
     "numbered",
     "stem",
@@ -97,7 +97,7 @@ def arrays_dataset(
             "Expected order, by which examples are sorted, or ordered=True for examples"
             " in order, got both."
         )
-    return in_order(dataset, order, f"{name}.order")
+    return by_time(dataset, order, f"{name}.order")
 
 
 def _preparation(
@@ -126,7 +126,7 @@ def _preparation(
     return result
 
 
-def in_order(dataset: datasets.Dataset, order: Any, what: str) -> datasets.Dataset:
+def by_time(dataset: datasets.Dataset, order: Any, what: str) -> datasets.Dataset:
     """Sorts the examples by time; ties keep their order.
 
     Args:
@@ -143,7 +143,7 @@ def in_order(dataset: datasets.Dataset, order: Any, what: str) -> datasets.Datas
 
     Example:
       >>> mine = datasets.Dataset(name="mine", x=np.eye(3), y=[0.5, 1.5, 2.5])
-      >>> in_order(mine, ["2024-02-01", "2024-01-31", "2024-03-01"], "order").y
+      >>> by_time(mine, ["2024-02-01", "2024-01-31", "2024-03-01"], "order").y
       array([1.5, 0.5, 2.5], dtype=float32)
     """
     values = datasets.as_array(order)

@@ -244,6 +244,7 @@ class Federation:
       leaky: whether clients may share examples, so that training has seen test
         examples.
       class_names: C names, or None.
+      client_names: N names, or None where clients have numbers only.
     """
 
     train: ClientData
@@ -259,6 +260,7 @@ class Federation:
     name: str = struct.static_field(default="federation")
     leaky: bool = struct.static_field(default=False)
     class_names: tuple[str, ...] | None = struct.static_field(default=None)
+    client_names: tuple[str, ...] | None = struct.static_field(default=None)
 
     def __repr__(self) -> str:
         """Shows the sizes in one line, without the arrays."""

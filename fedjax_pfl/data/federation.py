@@ -154,6 +154,9 @@ class FederationSpec:
         everybody[seen] = malicious
         others = splits.other_clients(self.seed, num_seen, self.num_others)
         clients = self._client_data(dataset, parts, everybody)
+        names = None
+        if dataset.client_names is not None and parts.natural is not None:
+            names = np.array(dataset.client_names, object)[parts.natural]
         held_out = None
         if unseen.any():
             named = {
@@ -164,6 +167,7 @@ class FederationSpec:
             held_out = Federation(
                 **_of_clients(clients, np.flatnonzero(unseen), num_seen),
                 malicious=jax.device_put(np.zeros(num_clients - num_seen, bool)),
+                client_names=None if names is None else tuple(names[unseen]),
                 **named,
             )
             clients = _of_clients(clients, seen, 0)
@@ -186,6 +190,7 @@ class FederationSpec:
             name=dataset.name,
             leaky=parts.leaky,
             class_names=dataset.class_names,
+            client_names=None if names is None else tuple(names[seen]),
         )
 
     def describe(self) -> dict[str, Any]:

@@ -400,6 +400,7 @@ class Recorder:
             f.label_counts for f in self._federations if f.label_counts is not None
         ]
         clusters = [f.cluster for f in self._federations if f.cluster is not None]
+        names = [f.client_names for f in self._federations if f.client_names]
         shares = self._own_cluster
         return history.History(
             points=self._points,
@@ -409,6 +410,7 @@ class Recorder:
             metrics=stack(self._metrics),
             evaluated=np.stack(self._evaluated, axis=1),
             clients=self._clients,
+            client_names=np.array(names, object) if names else None,
             times_selected=np.stack(self._times, axis=1),
             malicious=self._malicious,
             num_train=np.stack([f.num_train for f in self._federations]),

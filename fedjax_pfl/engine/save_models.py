@@ -138,6 +138,7 @@ class Writer:
         kinds, algorithm = trainer.planned.kinds, trainer.planned.algorithm
         for point in range(len(record.points)):
             members = trainer.members(point)
+            called = trainer.planned.group.federations[point].client_names
             settings = {**record.config, **record.points[point]}
             how = {"status": record.status[point], "settings": settings}
             self._points.append([])
@@ -145,8 +146,11 @@ class Writer:
                 path = model_files.file_name(number, algorithm, point, model)
                 rows = members[:1] if kind.is_shared else members
                 arrays = _fetched(trainer, point, rows, model, kind)
+                about = {"model": model, **how}
+                if called is not None and not kind.is_shared:
+                    about["names"] = [called[row] for row in members]
                 with directories.writing(self._named):
-                    self._write(path, arrays, {"model": model} | how)
+                    self._write(path, arrays, about)
                 self._points[-1].append(
                     {
                         "model": model,

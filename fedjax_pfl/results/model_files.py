@@ -46,6 +46,7 @@ class About(documents.Document):
     model: str
     status: str
     settings: dict[str, Any]
+    names: list[str] | None = None
 
 
 def file_name(group: int, algorithm: str, point: int, model: str) -> str:

@@ -379,7 +379,7 @@ class Csv(_UserSource):
     def read(self, located: base.Located) -> datasets.Dataset:
         """Returns `x float32[S, F]`, or `int32[S, T]` for a text.
 
-        Clients are numbered as they first appear.
+        Clients are numbered in the order of their names.
         """
         path = located.root
         owners = [name for name in (self.client, self.split) if name is not None]
@@ -403,7 +403,8 @@ class Csv(_UserSource):
         client = client_names = None
         if self.client is not None:
             texts = table.texts(self.client)
-            client, client_names = user_arrays.numbered(texts, dict.fromkeys(texts))
+            names = user_arrays.in_order(texts)
+            client, client_names = user_arrays.numbered(texts, names)
         part = None
         if self.split is not None:
             where = f"the column {self.split!r} of '{path}'"

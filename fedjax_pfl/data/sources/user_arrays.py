@@ -1,6 +1,7 @@
 """A user's own arrays in memory, and the numbering of classes and clients."""
 
 import pathlib
+import re
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
@@ -9,7 +10,16 @@ import numpy as np
 from fedjax_pfl.core import checks
 from fedjax_pfl.data import dataset as datasets
 
-__all__ = ["arrays_dataset", "encode_classes", "joined", "numbered", "stem"]
+__all__ = [
+    "arrays_dataset",
+    "encode_classes",
+    "in_order",
+    "joined",
+    "numbered",
+    "stem",
+]
+
+_WHOLE = re.compile(r"\d{1,18}", re.ASCII)
 
 
 def arrays_dataset(
@@ -94,10 +104,10 @@ def _targets(
 
 
 def _clients(name: str, client: Any) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Numbers clients in sorted order as `int32[S]`, and names them."""
+    """Numbers clients `int32[S]` as `in_order` has them, and names them."""
     try:
         values = client.tolist() if hasattr(client, "tolist") else list(client)
-        distinct = sorted(set(values))
+        distinct = in_order(values)
     except TypeError as error:  # not a list, not hashable, or not comparable
         raise checks.InputError(
             f"Expected {name} to be a list of names or a list of numbers without gaps."
@@ -105,6 +115,22 @@ def _clients(name: str, client: Any) -> tuple[np.ndarray, tuple[str, ...]]:
     if any(value != value for value in distinct):
         raise checks.InputError(f"Expected a client for every example in {name}.")
     return numbered(values, distinct)
+
+
+def in_order(names: Iterable[Any]) -> list[Any]:
+    """Returns different names, sorted; texts of whole numbers by these numbers.
+
+    Args:
+      names: that can be compared.
+
+    Example:
+      >>> in_order(["10", "9", "10"]), in_order(["site 10", "site 9"])
+      (['9', '10'], ['site 10', 'site 9'])
+    """
+    distinct = set(names)
+    if all(isinstance(name, str) and _WHOLE.fullmatch(name) for name in distinct):
+        return sorted(distinct, key=lambda name: (int(name), name))
+    return sorted(distinct)
 
 
 def joined(pairs: Sequence[Sequence[Any]], what: str) -> tuple[list[Any], np.ndarray]:

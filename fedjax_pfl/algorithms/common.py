@@ -77,7 +77,8 @@ def check_classes(algorithm: str, model: core.Model) -> None:
     """Refuses models whose outputs are no logits of classes."""
     if getattr(model, "num_classes", None) is None:
         raise checks.InputError(
-            f"Expected a model of classes for {algorithm}, got {model!r}."
+            f"Expected a model of classes for {algorithm}, got {type(model).__name__}"
+            " for targets that are numbers."
         )
 
 

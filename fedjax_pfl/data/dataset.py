@@ -113,6 +113,8 @@ class Dataset:
         0.
       ordered: the examples of a client are in order of time; its split is then cut in
         this order, training first and test last, instead of at random.
+      scale_targets: models learn targets that are numbers in deviations from the mean
+        of the training examples; errors are reported in the targets' own units.
       constants: pytree of arrays handed to the model with every batch, or None.
       truth: true parameters of generated data, by name; empty for real data.
 
@@ -134,6 +136,7 @@ class Dataset:
     cluster: np.ndarray | None = None
     part: np.ndarray | None = None
     ordered: bool = False
+    scale_targets: bool = False
     constants: Any = None
     truth: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
@@ -141,8 +144,8 @@ class Dataset:
 
     def __post_init__(self):
         set_field = object.__setattr__  # the class is frozen
-        names = "name", "num_classes", "class_names", "client_names", "ordered", "truth"
-        struct.check_fields(self, *names)
+        names = ("name", "num_classes", "class_names", "client_names", "truth")
+        struct.check_fields(self, *names, "ordered", "scale_targets")
         x = _numeric(f"{self.name}.x", self.x)
         y = _numeric(f"{self.name}.y", self.y)
         if len(x) != len(y) or 0 in (x.size, y.size):
@@ -171,6 +174,12 @@ class Dataset:
             set_field(self, "client", self._owners())
         if self.part is not None:
             set_field(self, "part", self._parts())
+        if self.scale_targets and (self.num_classes is not None or self.y.ndim > 1):
+            raise checks.InputError(
+                f"Expected one number per example as targets of {self.name} to scale"
+                f" them, got {self.num_classes or 'no'} classes and the shape"
+                f" {self.y.shape}."
+            )
         self._check_names()
 
     def _per_input(self, field: str, shape: tuple[int, ...]) -> np.ndarray:

@@ -153,7 +153,7 @@ class FederationSpec:
         everybody = np.zeros(num_clients, bool)
         everybody[seen] = malicious
         others = splits.other_clients(self.seed, num_seen, self.num_others)
-        clients = self._client_data(dataset, parts, everybody)
+        clients = self._client_data(dataset, parts, everybody, seen)
         names = None
         if dataset.client_names is not None and parts.natural is not None:
             names = np.array(dataset.client_names, object)[parts.natural]
@@ -216,7 +216,11 @@ class FederationSpec:
         return splits.held_out_users(dataset, self.held_out_users)[0]
 
     def _client_data(
-        self, dataset: Dataset, parts: Partition, malicious: np.ndarray
+        self,
+        dataset: Dataset,
+        parts: Partition,
+        malicious: np.ndarray,
+        seen: np.ndarray,
     ) -> dict[str, core.ClientData]:
         """Builds training, validation and test data, which share one pool."""
         fractions = (self.validation_fraction, self.test_fraction)
@@ -224,6 +228,9 @@ class FederationSpec:
         labels = {"train": self._poisoned_labels(dataset, rows["train"], malicious)}
         noise_scale, resample_noise = self._noise(dataset, parts, malicious)
         client_id = jax.device_put(np.arange(len(malicious), dtype=np.int32))
+        units = None
+        if dataset.scale_targets:
+            units = jax.device_put(_units(dataset.y, rows["train"], seen))
         return {
             name: core.ClientData(
                 **_pool(dataset),
@@ -233,6 +240,7 @@ class FederationSpec:
                 labels=labels.get(name),
                 noise_scale=noise_scale,
                 resample_noise=resample_noise,
+                target_units=units,
             )
             for name, part in rows.items()
         }
@@ -275,6 +283,16 @@ class FederationSpec:
         if scale is not None:
             scale = jax.device_put(np.asarray(scale, np.float32))
         return scale, resample
+
+
+def _units(y: np.ndarray, train: Partition, clients: np.ndarray) -> np.ndarray:
+    """Returns mean and deviation `float32[2]` of training targets of some clients.
+
+    The deviation of targets that are all the same is 1.
+    """
+    values = np.concatenate([y[train.rows(k)] for k in clients]).astype(np.float64)
+    deviation = values.std() if values.max() > values.min() else 1.0
+    return np.array([values.mean(), deviation], np.float32)
 
 
 def load_federation(
@@ -366,6 +384,7 @@ class Federation(core.Federation):
         num_clients: int | None = None,
         partition: Partitioner | None = None,
         test: Any = None,
+        scale_targets: bool = False,
         name: str = "arrays",
         **options: Any,
     ) -> "Federation":
@@ -383,6 +402,8 @@ class Federation(core.Federation):
           partition: by default the natural clients or, without any, `IID()`.
           test: a given test part, which is kept: `bool[S]` examples of it; or further
             arrays `(x, y)`, with clients `(x, y, client)`. None to draw one.
+          scale_targets: whether models learn targets that are numbers in deviations
+            from the training mean; errors keep the targets' units.
           name: of the data set, for result files.
           **options: other fields of `FederationSpec`, but for `data_dir`.
 
@@ -429,6 +450,8 @@ class Federation(core.Federation):
         dataset = user.arrays_dataset(
             x, y, client, name=name, num_classes=num_classes, part=part
         )
+        if scale_targets:
+            dataset = dataclasses.replace(dataset, scale_targets=True)
         return from_dataset(dataset, partition, num_clients=num_clients, **options)
 
 

@@ -138,9 +138,12 @@ class Writer:
         kinds, algorithm = trainer.planned.kinds, trainer.planned.algorithm
         for point in range(len(record.points)):
             members = trainer.members(point)
-            called = trainer.planned.group.federations[point].client_names
+            federation = trainer.planned.group.federations[point]
+            called, units = federation.client_names, federation.train.target_units
             settings = {**record.config, **record.points[point]}
             how = {"status": record.status[point], "settings": settings}
+            if units is not None:
+                how["target_units"] = np.asarray(units, float).tolist()
             self._points.append([])
             for model, kind in kinds.items():
                 path = model_files.file_name(number, algorithm, point, model)

@@ -15,6 +15,7 @@ __all__ = [
     "require_numbers",
     "require_targets",
     "require_tokens",
+    "targets_of",
     "vocabulary_of",
 ]
 
@@ -41,9 +42,25 @@ def classes_of(model: Any, federation: core.Federation) -> int:
         raise checks.InputError(
             f"{type(model).__name__} needs classes, but the targets of "
             f"{federation.name!r} are numbers; use the "
-            "model 'linear_regression' or 'quadratic'."
+            "model 'linear_regression' or 'mlp'."
         )
     return federation.num_classes
+
+
+def targets_of(model: Any, federation: core.Federation) -> int | None:
+    """Counts classes of a federation, None where targets are numbers.
+
+    Args:
+      model: the model that takes both, for the message.
+      federation: data.
+
+    Raises:
+      InputError: if there are several targets per example.
+    """
+    if federation.num_classes is not None:
+        return classes_of(model, federation)
+    require_targets(model, federation)
+    return None
 
 
 def require_targets(model: Any, federation: core.Federation) -> None:

@@ -47,6 +47,7 @@ class About(documents.Document):
     status: str
     settings: dict[str, Any]
     names: list[str] | None = None
+    target_units: tuple[float, float] | None = None
 
 
 def file_name(group: int, algorithm: str, point: int, model: str) -> str:

@@ -1,6 +1,7 @@
 """Clients by name: what every method makes of each, and whom it serves worse."""
 
 import dataclasses
+from typing import Any
 
 import pandas as pd
 
@@ -47,7 +48,7 @@ def of_result(result: results.Result) -> tuple[list[Named], str]:
     """
     named = {group.client_names is not None for group in result.groups}
     clients, metric = selection.shown_clients(result)
-    clients = clients[clients["value"].notna()]
+    clients: Any = clients[clients["value"].notna()]
     if named != {True} or clients.empty:
         return [], metric
     methods = selection.contenders(result, clients)
@@ -61,16 +62,15 @@ def of_result(result: results.Result) -> tuple[list[Named], str]:
             label = f"{head['model']} model of {selection.label(head, names)}"
             columns[label] = rows.groupby("name")["value"].mean()
             kinds[label] = (head["algorithm"], head["model"])
-        values = pd.DataFrame(columns)
         tests = part.groupby("name")["num_test"].mean()
-        found.append(_named(title, values, tests, kinds, metric))
+        found.append(_named(title, pd.DataFrame(columns), tests, kinds, metric))
     return found, metric
 
 
 def _named(
     title: str,
     values: pd.DataFrame,
-    tests: pd.Series,
+    tests: Any,
     kinds: dict[str, tuple[str, str]],
     metric: str,
 ) -> Named:
@@ -79,7 +79,7 @@ def _named(
     order = (sign * values.mean(axis=1)).sort_values(kind="stable").index
     shown = order[:MAX_CLIENTS]
     rows = tuple(
-        (name, f"{tests[name]:g}", *(f"{v:.4f}" for v in values.loc[name]))
+        (str(name), f"{tests[name]:g}", *(f"{v:.4f}" for v in values.loc[name]))
         for name in shown
     )
     sentences = []
@@ -87,7 +87,7 @@ def _named(
     known = [by_kind[kind] for kind in shares.REFERENCES if kind in by_kind]
     for reference in known[-1:]:  # Local, which every client could have by itself
         for column in values.columns.drop(reference):
-            gap = sign * (values[column] - values[reference])
+            gap: Any = sign * (values[column] - values[reference])
             worse = gap[gap < 0].sort_values(kind="stable")
             if len(worse):
                 sentences.append(_sentence(column, reference, sign * worse))

@@ -34,6 +34,8 @@ class TrainedModel:
       clients: `int32[K]` numbers of the clients, in the order of the rows; None where
         all have the same.
       names: their names, in the same order, or None.
+      target_units: mean m and deviation s of the training targets, where the model
+        predicts (y - m) / s; or None.
       about: `model`, the predictor's name; `status` of the training; `settings`, its
         configuration by dotted name.
     """
@@ -41,6 +43,7 @@ class TrainedModel:
     params: Any
     clients: np.ndarray | None
     names: tuple[str, ...] | None
+    target_units: tuple[float, float] | None
     about: dict[str, Any]
 
     __post_init__ = struct.check_fields
@@ -151,7 +154,7 @@ class TrainedModels:
             raise _unreadable(path, error) from error
         stored = {n: getattr(about, n) for n in ("model", "status", "settings")}
         names = None if about.names is None else tuple(about.names)
-        return TrainedModel(params, clients, names, stored)
+        return TrainedModel(params, clients, names, about.target_units, stored)
 
 
 @struct.checked_call
@@ -194,7 +197,8 @@ def _check_rows(
     clients: np.ndarray | None, names: list[str] | None, arrays: dict[str, np.ndarray]
 ) -> None:
     """Refuses arrays that do not have a row per client, and other numbers of names."""
-    if names is not None and len(names) != np.size(clients):
+    count = 0 if clients is None else clients.size
+    if names is not None and len(names) != count:
         raise ValueError("it has names of other clients")
     if clients is None:
         return

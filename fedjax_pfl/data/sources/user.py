@@ -22,7 +22,7 @@ _TABLES = (".csv", ".tsv", ".txt")
 _MAX_BYTES = 8 << 30
 _MAX_CATEGORIES = 100
 _TOO_LARGE = 2**53  # of whole numbers as floats
-_MAX_CLASSES = 100  # of whole numbers, where the task is told from the data
+_MAX_CLASSES = 20  # of whole numbers, where the task is told from the data
 
 
 def source_for(
@@ -325,8 +325,9 @@ class Csv(_UserSource):
       client: column that names each example's client, or None.
       split: column that names each example's part, `train`, `validation` or `test`, or
         None for a split that is drawn.
-      task: `"classification"`; `"regression"`; or `"auto"`: classes if the label is
-        text or whole numbers of at most 100 different values.
+      task: `"classification"`; `"regression"`, whose targets are scaled by the training
+        rows; or `"auto"`: classes if the label is text or whole numbers of at most 20
+        different values, regression if some number has a fraction.
       scaling: of columns of numbers, over all rows: `"standard"` to mean 0 and variance
         1, `"minmax"` to [0, 1], or `"none"`. A constant column becomes 0.
       drop: columns to leave out.
@@ -417,6 +418,7 @@ class Csv(_UserSource):
             class_names=class_names,
             client=client,
             client_names=client_names,
+            scale_targets=class_names is None,
         )
 
 
@@ -494,8 +496,15 @@ def _targets(
             )
     if numbers is not None:
         is_whole = (numbers == np.round(numbers)).all()
-        is_class = is_whole and len(np.unique(numbers)) <= _MAX_CLASSES
-        if options.task == "regression" or (options.task == "auto" and not is_class):
+        distinct = len(np.unique(numbers))
+        if options.task == "auto" and is_whole and distinct > _MAX_CLASSES:
+            raise checks.InputError(
+                f"The label {options.label!r} of '{table.path}' holds {distinct}"
+                " different whole numbers: say whether they are amounts, with"
+                f" {_setting('task', 'regression')}, or classes, with"
+                f" {_setting('task', 'classification')}."
+            )
+        if options.task == "regression" or (options.task == "auto" and not is_whole):
             return numbers, None
         row = int(np.abs(numbers).argmax())
         if abs(numbers[row]) >= _TOO_LARGE:

@@ -20,7 +20,7 @@ __all__ = [
     "seeds",
 ]
 
-_LOGS = ("tensorboard", "wandb")
+_LOGS = ("tensorboard", "wandb", "mlflow")
 _MAX_DIGITS = 18  # that Python reads
 
 
@@ -53,14 +53,14 @@ def flag(name: str) -> str:
 
 
 def logs(texts: list[str] | None) -> tuple[tuple[str, str | None], ...]:
-    """Reads `tensorboard=DIR` and `wandb`."""
+    """Reads `tensorboard=DIR`, `wandb` and `mlflow`."""
     places = {}
     for text in texts or ():
         name, equals, where = text.partition("=")
         if name not in _LOGS or name in places or (equals and not where):
             raise typer.BadParameter(
-                "expected each --log once, as tensorboard[=DIR] or wandb[=PROJECT], got"
-                f" {text!r}"
+                "expected each --log once, as tensorboard[=DIR], wandb[=PROJECT] or"
+                f" mlflow[=EXPERIMENT], got {text!r}"
             )
         places[name] = where or None
     return tuple(places.items())
@@ -351,10 +351,10 @@ class Options(DataOptions):
         metavar="DIR",
     )
     log: list[str] | None = option(
-        "Write every evaluation for TensorBoard, or to Weights & Biases. Also with"
-        " --resume. Repeatable.",
+        "Write every evaluation for TensorBoard, or to Weights & Biases or MLflow."
+        " Also with --resume. Repeatable.",
         is_stored=False,
-        metavar="tensorboard[=DIR]|wandb[=PROJECT]",
+        metavar="tensorboard[=DIR]|wandb[=PROJECT]|mlflow[=EXPERIMENT]",
     )
     out: Path | None = option(
         "New directory; results/<preset>-<time> if not given.", is_stored=False

@@ -19,6 +19,8 @@ __all__ = [
     "vocabulary_of",
 ]
 
+_CHANNELS = (1, 2, 3, 4)
+
 
 def classes_of(model: Any, federation: core.Federation) -> int:
     """Counts classes of a federation.
@@ -123,6 +125,12 @@ def require_images(model: Any, federation: core.Federation, smallest: int) -> No
             f"{name} needs images, [height, width] or [height, width, channels], but "
             f"the inputs of {federation.name!r} have shape {shape}; use the model "
             "'mlp'."
+        )
+    if len(shape) == 3 and shape[0] in _CHANNELS and shape[2] not in _CHANNELS:
+        raise checks.InputError(
+            f"{name} needs the channels of images last, but the inputs of"
+            f" {federation.name!r} have shape {shape}, with {shape[0]} first; move"
+            " them with np.moveaxis(x, 1, -1)."
         )
     if min(shape[:2]) < smallest:
         raise checks.InputError(

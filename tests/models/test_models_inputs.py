@@ -58,6 +58,14 @@ def test_image_networks_refuse_other_inputs(model):
     assert fitted(model, (32, 32), None).num_classes is None  # predicts numbers
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+def test_images_with_channels_first_get_a_hint(channels):
+    message = refusal(models.CNN2(), (channels, 32, 32), 3)
+    assert f"({channels}, 32, 32), with {channels} first" in message
+    assert "np.moveaxis(x, 1, -1)" in message
+    assert fitted(models.CNN2(), (32, 32, channels), 3).num_classes == 3
+
+
 @pytest.mark.parametrize("model", [models.MLP(), models.LogisticRegression()])
 def test_dense_models_refuse_token_ids(model):
     message = refusal(model, (25,), 2, np.int32)

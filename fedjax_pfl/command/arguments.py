@@ -20,6 +20,7 @@ __all__ = [
     "seeds",
 ]
 
+_MODELS_OF = ("last", "best", "best-of-each")
 _LOGS = ("tensorboard", "wandb", "mlflow")
 _MAX_DIGITS = 18  # that Python reads
 
@@ -308,8 +309,10 @@ class Options(DataOptions):
         is_stored=False,
     )
     diagnostics: bool = option("Also record the algorithm's own values.", False)
-    save_models: bool = option(
-        "Write the trained models of the evaluated clients, too.", False
+    save_models: str | None = option(
+        "Write the trained models of the evaluated clients, too: those of the last"
+        " round, of the best one on validation data, or of each client's own best.",
+        metavar="last|best|best-of-each",
     )
     dry_run: bool = option("Only say what would be trained.", False, is_stored=False)
     as_if_clients: int | None = option(
@@ -436,6 +439,11 @@ class Options(DataOptions):
             )
         if self.stop_rule() is not None and self.is_search:
             raise typer.BadParameter("give --tune, or --patience and --target")
+        if self.save_models not in (None, *_MODELS_OF):
+            raise typer.BadParameter(
+                f"expected --save-models with {', '.join(_MODELS_OF)}, got"
+                f" {self.save_models!r}"
+            )
         logs(self.log)
 
     def _check_processes(self) -> None:

@@ -46,6 +46,7 @@ class About(documents.Document):
     model: str
     status: str
     settings: dict[str, Any]
+    rounds: int | list[int] | None = None
     names: list[str] | None = None
     target_units: tuple[float, float] | None = None
 

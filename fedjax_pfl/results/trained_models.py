@@ -37,7 +37,8 @@ class TrainedModel:
       target_units: mean m and deviation s of the training targets, where the model
         predicts (y - m) / s; or None.
       about: `model`, the predictor's name; `status` of the training; `settings`, its
-        configuration by dotted name.
+        configuration by dotted name; `rounds`, after which the model was trained, where
+        it is not that of the last round: one, or one per client.
     """
 
     params: Any
@@ -153,6 +154,7 @@ class TrainedModels:
         except (OSError, ValueError, safetensors.SafetensorError) as error:
             raise _unreadable(path, error) from error
         stored = {n: getattr(about, n) for n in ("model", "status", "settings")}
+        stored["rounds"] = about.rounds
         names = None if about.names is None else tuple(about.names)
         return TrainedModel(params, clients, names, about.target_units, stored)
 

@@ -49,6 +49,7 @@ def make_history(
         times_selected=selected.astype(np.int32),
         malicious=is_malicious,
         clients=np.arange(num_clients),
+        client_names=None,
         evaluated=np.ones(
             (num_points, len(rounds), len(DATA), num_clients), dtype=bool
         ),

@@ -65,11 +65,12 @@ def map_everyone(
 
 def check_plain_sgd(algorithm: str, solver: Any) -> None:
     """Refuses local solvers whose steps are not a learning rate times a gradient."""
-    if not isinstance(solver, local.SGD) or solver.momentum is not None:
+    is_plain = isinstance(solver, local.SGD) and solver.momentum is None
+    if not is_plain or solver.clip_norm is not None:
         name = "Optax" if isinstance(solver, local.Optax) else repr(solver)
         raise checks.InputError(
-            f"Expected {algorithm}'s local solver to be SGD without momentum, whose "
-            f"plain steps its rule is made of, got {name}."
+            f"Expected {algorithm}'s local solver to be SGD without momentum and"
+            f" clip_norm, whose plain steps its rule is made of, got {name}."
         )
 
 
@@ -77,7 +78,8 @@ def check_classes(algorithm: str, model: core.Model) -> None:
     """Refuses models whose outputs are no logits of classes."""
     if getattr(model, "num_classes", None) is None:
         raise checks.InputError(
-            f"Expected a model of classes for {algorithm}, got {model!r}."
+            f"Expected a model of classes for {algorithm}, got {type(model).__name__}"
+            " for targets that are numbers."
         )
 
 

@@ -200,6 +200,7 @@ class Ditto(base.SingleExchange):
         def step(step_key: core.Key, carry: Any, batches: tuple[core.Batch, ...]):
             x, memory = carry
             gradient = jax.grad(plain, argnums=1)(step_key, x, batches[0], None)
+            gradient = solver.clipped(gradient)
             memory = jax.tree.map(
                 lambda m, g, p: momentum * m + g + solver.weight_decay * p,
                 memory,

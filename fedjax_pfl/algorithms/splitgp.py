@@ -45,7 +45,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import core, local, models
-from fedjax_pfl.algorithms import base
+from fedjax_pfl.algorithms import base, common
 from fedjax_pfl.core import ClientView, Downlink, Model, struct, tree_paths
 
 __all__ = ["SplitGP", "routed"]
@@ -109,6 +109,7 @@ class SplitGP(base.SingleExchange):
         data: core.ClientData,
     ):
         """Draws one network and classifier; clients get what is before the cut."""
+        common.check_classes("SplitGP, which compares their entropy", model)
         exits = self._exits(model)
         params = exits.init(key)
         return params, tree_paths.split(params, exits.front)[0], None

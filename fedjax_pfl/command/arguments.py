@@ -20,7 +20,8 @@ __all__ = [
     "seeds",
 ]
 
-_LOGS = ("tensorboard", "wandb")
+_MODELS_OF = ("last", "best", "best-of-each")
+_LOGS = ("tensorboard", "wandb", "mlflow")
 _MAX_DIGITS = 18  # that Python reads
 _COLUMNS = ("label", "client", "split", "time")
 _OF_OWN_DATA = (*_COLUMNS, "window", "scale", "missing", "text", "tokenizer")
@@ -55,14 +56,14 @@ def flag(name: str) -> str:
 
 
 def logs(texts: list[str] | None) -> tuple[tuple[str, str | None], ...]:
-    """Reads `tensorboard=DIR` and `wandb`."""
+    """Reads `tensorboard=DIR`, `wandb` and `mlflow`."""
     places = {}
     for text in texts or ():
         name, equals, where = text.partition("=")
         if name not in _LOGS or name in places or (equals and not where):
             raise typer.BadParameter(
-                "expected each --log once, as tensorboard[=DIR] or wandb[=PROJECT], got"
-                f" {text!r}"
+                "expected each --log once, as tensorboard[=DIR], wandb[=PROJECT] or"
+                f" mlflow[=EXPERIMENT], got {text!r}"
             )
         places[name] = where or None
     return tuple(places.items())
@@ -331,8 +332,10 @@ class Options(DataOptions):
         is_stored=False,
     )
     diagnostics: bool = option("Also record the algorithm's own values.", False)
-    save_models: bool = option(
-        "Write the trained models of the evaluated clients, too.", False
+    save_models: str | None = option(
+        "Write the trained models of the evaluated clients, too: those of the last"
+        " round, of the best one on validation data, or of each client's own best.",
+        metavar="last|best|best-of-each",
     )
     dry_run: bool = option("Only say what would be trained.", False, is_stored=False)
     as_if_clients: int | None = option(
@@ -374,10 +377,10 @@ class Options(DataOptions):
         metavar="DIR",
     )
     log: list[str] | None = option(
-        "Write every evaluation for TensorBoard, or to Weights & Biases. Also with"
-        " --resume. Repeatable.",
+        "Write every evaluation for TensorBoard, or to Weights & Biases or MLflow."
+        " Also with --resume. Repeatable.",
         is_stored=False,
-        metavar="tensorboard[=DIR]|wandb[=PROJECT]",
+        metavar="tensorboard[=DIR]|wandb[=PROJECT]|mlflow[=EXPERIMENT]",
     )
     out: Path | None = option(
         "New directory; results/<preset>-<time> if not given.", is_stored=False
@@ -459,6 +462,11 @@ class Options(DataOptions):
             )
         if self.stop_rule() is not None and self.is_search:
             raise typer.BadParameter("give --tune, or --patience and --target")
+        if self.save_models not in (None, *_MODELS_OF):
+            raise typer.BadParameter(
+                f"expected --save-models with {', '.join(_MODELS_OF)}, got"
+                f" {self.save_models!r}"
+            )
         logs(self.log)
 
     def _check_processes(self) -> None:

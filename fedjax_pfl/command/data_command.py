@@ -139,6 +139,7 @@ def _print_federation(options: _Show) -> None:
             described.label_counts,
             described.num_train,
             described.class_names,
+            described.client_names,
         )
         with plain_files.created(out) as new:
             partitions.draw([holdings]).savefig(new, dpi=200)

@@ -157,7 +157,7 @@ def _show_costs(
         return
     cost_tables.show(
         *(console, groups, training),
-        *(options.as_if_clients, options.save_models),
+        *(options.as_if_clients, options.save_models is not None),
         trainer=trainer,
         learned_of_clients=options.learn_per_client,
         learned_of_layers=options.learn_per_layer,
@@ -369,6 +369,7 @@ def _training(
         progress=not options.quiet,
         execution="shard" if options.distributed else options.execution,
         diagnostics=options.diagnostics,
+        models_of=options.save_models or "last",
         points_per_chunk=options.points_per_chunk,
         memory_limit=options.memory_limit,
         max_minutes=options.max_minutes,

@@ -9,6 +9,7 @@ from fedjax_pfl.command import arguments, outputs
 __all__ = ["callbacks", "print_hint"]
 
 TENSORBOARD = "tensorboard"
+MLFLOW = "mlflow"
 
 
 def callbacks(options: arguments.Options, out: Path) -> list[fp.Callback]:
@@ -25,6 +26,8 @@ def callbacks(options: arguments.Options, out: Path) -> list[fp.Callback]:
     for name, where in arguments.logs(options.log):
         if name == TENSORBOARD:
             writers.append(fp.engine.TensorBoard(_directory(where, out)))
+        elif name == MLFLOW:
+            writers.append(fp.engine.MLflow(*filter(None, [where])))
         else:
             more = {} if where is None else {"project": where}
             writers.append(fp.engine.WeightsAndBiases(group=out.name, **more))

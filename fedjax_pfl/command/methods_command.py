@@ -46,8 +46,13 @@ def _sentence(kind: type) -> str:
     return " ".join((inspect.getdoc(kind) or "").partition("\n\n")[0].split())
 
 
-def _fields(kind: type) -> Iterator[tuple[str, str, str, str]]:
-    """Yields what can be set: default, cost in a grid, and documentation."""
+def _fields(
+    kind: type, prefix: str = "algorithm"
+) -> Iterator[tuple[str, str, str, str]]:
+    """Yields what can be set: default, cost in a grid, and documentation.
+
+    A part, such as a local solver, is followed by its own fields.
+    """
     meanings = _meanings(kind)
     for field in dataclasses.fields(kind):
         value = field.default
@@ -59,7 +64,10 @@ def _fields(kind: type) -> Iterator[tuple[str, str, str, str]]:
         if "search" in field.metadata:
             low, high, *_ = field.metadata["search"]
             meaning += f" --tune searches {low:g} to {high:g}."
-        yield f"algorithm.{field.name}", default, cost, meaning
+        name = f"{prefix}.{field.name}"
+        yield name, default, cost, meaning
+        if dataclasses.is_dataclass(value):
+            yield from _fields(type(value), name)
 
 
 def _meanings(kind: type) -> dict[str, str]:

@@ -198,14 +198,14 @@ def _with_pool(
     return dataclasses.replace(federation, **parts)
 
 
-def placed(pool: Federation | None, execution: sharding.Execution) -> Any:
+def placed(pool: Federation, execution: sharding.Execution) -> Any:
     """Places on all devices what clients share, but for examples that these divide.
 
     Args:
-      pool: a federation without rows of clients, or None; it may be of shapes.
+      pool: a federation without rows of clients; it may be of shapes.
       execution: an execution of mode `shard`.
     """
-    if pool is None or pool.train.num_parts == 1:
+    if pool.train.num_parts == 1:
         return sharding.replicate(pool, execution)
     names, train = ("x", "y", "numbers"), pool.train
     own = {name: getattr(train, name) for name in names}

@@ -25,6 +25,8 @@ class ClientData:
       y: `[S]` or `[S, ...]` pool of targets.
       scale: `[]` or `[...]` factor applied to `x` in the batch.
       shift: `[]` or `[...]` added after scaling.
+      target_units: `[2]` mean m and deviation s of targets that are numbers, of which a
+        batch shows (y - m) / s; or None for targets as they are.
       constants: pytree handed to the model with every batch, or None; of a `RoleModel`
         or `StatisticsModel` `Constants`.
       index: `int32[N, M]` rows of the pool; entries past `num_examples` are padding.
@@ -51,6 +53,7 @@ class ClientData:
     client_id: jax.Array
     labels: jax.Array | None = None
     noise_scale: jax.Array | None = None
+    target_units: jax.Array | None = None
     constants: Any = None
     start: Any = None
     numbers: jax.Array | None = None
@@ -149,6 +152,9 @@ class ClientData:
         y = self.y[row] if self.labels is None else self.labels[positions]
         if jnp.issubdtype(y.dtype, jnp.floating):
             y = y.astype(dtype)
+            if self.target_units is not None:
+                mean, deviation = self.target_units.astype(dtype)
+                y = (y - mean) / deviation
         constants = self.constants
         if self.statistics is not None:
             constants = dataclasses.replace(constants, weight=weight)
@@ -244,6 +250,7 @@ class Federation:
       leaky: whether clients may share examples, so that training has seen test
         examples.
       class_names: C names, or None.
+      client_names: N names, or None where clients have numbers only.
       notes: sentences about how the data were made of their files, for summaries.
     """
 
@@ -260,6 +267,7 @@ class Federation:
     name: str = struct.static_field(default="federation")
     leaky: bool = struct.static_field(default=False)
     class_names: tuple[str, ...] | None = struct.static_field(default=None)
+    client_names: tuple[str, ...] | None = struct.static_field(default=None)
     notes: tuple[str, ...] = struct.static_field(default=())
 
     def __repr__(self) -> str:

@@ -294,7 +294,10 @@ def _check_of(
         if limits is not None and (fits or len(others) < len(kinds)):
             if not fits:
                 check_number(value, name)
-            for number in value if isinstance(value, tuple) else ():
+            numbers = value if isinstance(value, tuple) else ()
+            if isinstance((*numbers, 0)[0], str):  # a name, which knows its numbers
+                numbers = ()
+            for number in numbers:
                 check_number(number, f"every one of {name}")
         elif not fits and not any(_fits(value, kind) for kind in kinds):
             given = checks.shown(value)

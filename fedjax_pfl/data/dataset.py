@@ -115,6 +115,8 @@ class Dataset:
         0.
       ordered: the examples of a client are in order of time; its split is then cut in
         this order, training first and test last, instead of at random.
+      scale_targets: models learn targets that are numbers in deviations from the mean
+        of the training examples; errors are reported in the targets' own units.
       gap: number of examples of a client that an ordered split leaves out between two
         parts, as many as the input of an example reaches back.
       preparation: numbers among the inputs that are scaled by training rows: `x` is
@@ -141,6 +143,7 @@ class Dataset:
     cluster: np.ndarray | None = None
     part: np.ndarray | None = None
     ordered: bool = False
+    scale_targets: bool = False
     gap: int = struct.static_field(default=0, at_least=0)
     preparation: Preparation | None = None
     notes: tuple[str, ...] = ()
@@ -151,8 +154,9 @@ class Dataset:
 
     def __post_init__(self):
         set_field = object.__setattr__  # the class is frozen
-        names = "name", "num_classes", "class_names", "client_names", "ordered", "truth"
-        struct.check_fields(self, *names, "gap", "preparation", "notes")
+        names = ("name", "num_classes", "class_names", "client_names", "truth")
+        more = ("ordered", "scale_targets", "gap", "preparation", "notes")
+        struct.check_fields(self, *names, *more)
         x = _numeric(f"{self.name}.x", self.x)
         y = _numeric(f"{self.name}.y", self.y)
         if len(x) != len(y) or 0 in (x.size, y.size):
@@ -181,6 +185,12 @@ class Dataset:
             set_field(self, "client", self._owners())
         if self.part is not None:
             set_field(self, "part", self._parts())
+        if self.scale_targets and (self.num_classes is not None or self.y.ndim > 1):
+            raise checks.InputError(
+                f"Expected one number per example as targets of {self.name} to scale"
+                f" them, got {self.num_classes or 'no'} classes and the shape"
+                f" {self.y.shape}."
+            )
         self._check_names()
         self._check_preparation()
 

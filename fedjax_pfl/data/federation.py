@@ -144,8 +144,8 @@ class FederationSpec:
         num_clients = self.num_clients or len(parts.index)
         parts.validate(dataset.num_samples, num_clients)
         wanted = self.unseen_fraction, self.unseen_clients
-        names = splits.natural_names(parts, dataset) if self.unseen_clients else None
-        unseen = splits.unseen_clients(self.seed, num_clients, *wanted, names)
+        numbers = splits.natural_names(parts, dataset) if self.unseen_clients else None
+        unseen = splits.unseen_clients(self.seed, num_clients, *wanted, numbers)
         if unseen.any() and parts.leaky:
             raise checks.InputError(
                 "Expected a partition without shared examples for clients that are not"
@@ -163,7 +163,10 @@ class FederationSpec:
         options = (self.train_examples, self.stratify)
         rows = splits.split(parts, dataset, self.seed, *fractions, *options)
         dataset = splits.prepared(dataset, parts, rows["train"], ~unseen)
-        clients = self._client_data(dataset, parts, rows, everybody)
+        clients = self._client_data(dataset, parts, rows, everybody, seen)
+        names = None
+        if dataset.client_names is not None and parts.natural is not None:
+            names = np.array(dataset.client_names, object)[parts.natural]
         held_out = None
         if unseen.any():
             named = {
@@ -174,6 +177,7 @@ class FederationSpec:
             held_out = Federation(
                 **_of_clients(clients, np.flatnonzero(unseen), num_seen),
                 malicious=jax.device_put(np.zeros(num_clients - num_seen, bool)),
+                client_names=None if names is None else tuple(names[unseen]),
                 **named,
             )
             clients = _of_clients(clients, seen, 0)
@@ -196,6 +200,7 @@ class FederationSpec:
             name=dataset.name,
             leaky=parts.leaky,
             class_names=dataset.class_names,
+            client_names=None if names is None else tuple(names[seen]),
             notes=dataset.notes,
         )
 
@@ -228,11 +233,15 @@ class FederationSpec:
         parts: Partition,
         rows: dict[str, Partition],
         malicious: np.ndarray,
+        seen: np.ndarray,
     ) -> dict[str, core.ClientData]:
         """Builds training, validation and test data, which share one pool."""
         labels = {"train": self._poisoned_labels(dataset, rows["train"], malicious)}
         noise_scale, resample_noise = self._noise(dataset, parts, malicious)
         client_id = jax.device_put(np.arange(len(malicious), dtype=np.int32))
+        units = None
+        if dataset.scale_targets:
+            units = jax.device_put(_units(dataset.y, rows["train"], seen))
         return {
             name: core.ClientData(
                 **_pool(dataset),
@@ -242,6 +251,7 @@ class FederationSpec:
                 labels=labels.get(name),
                 noise_scale=noise_scale,
                 resample_noise=resample_noise,
+                target_units=units,
             )
             for name, part in rows.items()
         }
@@ -284,6 +294,16 @@ class FederationSpec:
         if scale is not None:
             scale = jax.device_put(np.asarray(scale, np.float32))
         return scale, resample
+
+
+def _units(y: np.ndarray, train: Partition, clients: np.ndarray) -> np.ndarray:
+    """Returns mean and deviation `float32[2]` of training targets of some clients.
+
+    The deviation of targets that are all the same is 1.
+    """
+    values = np.concatenate([y[train.rows(k)] for k in clients]).astype(np.float64)
+    deviation = values.std() if values.max() > values.min() else 1.0
+    return np.array([values.mean(), deviation], np.float32)
 
 
 def load_federation(
@@ -379,6 +399,7 @@ class Federation(core.Federation):
         ordered: bool = False,
         scaling: str = "none",
         scale: str = "all",
+        scale_targets: bool = False,
         name: str = "arrays",
         **options: Any,
     ) -> "Federation":
@@ -404,6 +425,8 @@ class Federation(core.Federation):
           scaling: of floating inputs, each feature by training examples: `"standard"`
             to mean 0 and variance 1, `"minmax"` to [0, 1], or `"none"`.
           scale: by the training examples of `"all"` clients, or of each `"client"`.
+          scale_targets: whether models learn targets that are numbers in deviations
+            from the training mean; errors keep the targets' units.
           name: of the data set, for result files.
           **options: other fields of `FederationSpec`, but for `data_dir`.
 
@@ -464,6 +487,8 @@ class Federation(core.Federation):
             scaling=scaling,
             scale=scale,
         )
+        if scale_targets:
+            dataset = dataclasses.replace(dataset, scale_targets=True)
         return from_dataset(dataset, partition, num_clients=num_clients, **options)
 
     @classmethod

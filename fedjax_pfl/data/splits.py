@@ -310,19 +310,15 @@ def natural_names(
       dataset: the partitioned data set.
 
     Returns:
-      The numbers, or None if some client is no single natural one. Clients without
-      names are named by their number in the data set.
+      The numbers, or None if clients are no natural ones. Clients without names are
+      named by their number in the data set.
     """
-    if dataset.client is None:
-        return None
-    owner = dataset.client[parts.index]
-    is_real = np.arange(owner.shape[1]) < parts.num_examples[:, None]
-    if (is_real & (owner != owner[:, :1])).any():
+    if parts.natural is None:
         return None
     names = dataset.client_names
     return {
         str(number) if names is None else names[number]: client
-        for client, number in enumerate(owner[:, 0].tolist())
+        for client, number in enumerate(parts.natural.tolist())
     }
 
 

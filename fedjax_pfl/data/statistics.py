@@ -26,6 +26,7 @@ class PartitionStatistics:
     Attributes:
       name: name of the data set.
       class_names: C names, or None.
+      client_names: N names, or None.
       num_train: `int[N]` training examples.
       num_validation: `int[N]`.
       num_test: `int[N]`.
@@ -47,6 +48,7 @@ class PartitionStatistics:
 
     name: str
     class_names: tuple[str, ...] | None
+    client_names: tuple[str, ...] | None
     num_train: np.ndarray
     num_validation: np.ndarray
     num_test: np.ndarray
@@ -101,11 +103,15 @@ class PartitionStatistics:
         return np.exp(-(shares * logs).sum(axis=1))
 
     def to_frame(self) -> "pd.DataFrame":
-        """Returns one row per client; classes are columns `class 0`, `class 1`, ..."""
+        """Returns one row per client; classes are columns `class 0`, `class 1`, ...
+
+        There is a column `name` where clients have names.
+        """
         import pandas as pd
 
         columns = {
             "client": np.arange(self.num_clients),
+            "name": self.client_names,
             "train": self.num_train,
             "validation": self.num_validation,
             "test": self.num_test,
@@ -114,6 +120,8 @@ class PartitionStatistics:
             "noise_scale": self.noise_scale,
             "moved": self.moved,
         }
+        if self.client_names is None:
+            del columns["name"]
         if self.label_counts is not None:
             columns["label_distance"] = self.label_distance
             columns["effective_classes"] = self.effective_classes
@@ -182,6 +190,8 @@ class PartitionStatistics:
             columns.append([cell.rjust(width) for cell in cells])
 
         add("client", range(num_rows), "all")
+        if self.client_names is not None:
+            add("name", self.client_names)
         add("train", self.num_train, self.num_train.sum())
         add("valid", self.num_validation, self.num_validation.sum())
         add("test", self.num_test, self.num_test.sum())
@@ -237,6 +247,7 @@ def describe(federation: core.Federation) -> PartitionStatistics:
     return PartitionStatistics(
         name=federation.name,
         class_names=federation.class_names,
+        client_names=federation.client_names,
         num_train=num_examples[0],
         num_validation=num_examples[1],
         num_test=num_examples[2],

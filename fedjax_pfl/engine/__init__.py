@@ -7,7 +7,12 @@ from fedjax_pfl.core import lazy
 if TYPE_CHECKING:
     from fedjax_pfl.engine.ask_tell import Optuna
     from fedjax_pfl.engine.budgets import ClientSteps, Minutes, Rounds
-    from fedjax_pfl.engine.callbacks import Callback, TensorBoard, WeightsAndBiases
+    from fedjax_pfl.engine.callbacks import (
+        Callback,
+        MLflow,
+        TensorBoard,
+        WeightsAndBiases,
+    )
     from fedjax_pfl.engine.derivatives import (
         Hypergradients,
         Learned,
@@ -33,6 +38,7 @@ else:
 __all__ = [
     "Callback",
     "ClientSteps",
+    "MLflow",
     "WeightsAndBiases",
     "TensorBoard",
     "FederatedProcess",

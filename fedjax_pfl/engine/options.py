@@ -7,7 +7,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from fedjax_pfl.core import checks, sharding, struct
 from fedjax_pfl.engine import schedule as schedules
@@ -48,6 +48,9 @@ class Options:
       callbacks: told of every evaluation; see `Callback`.
       models_to: directory, which must not exist yet, in which the trained models of the
         evaluated clients are saved; see `load_models`. None saves none.
+      models_of: round of these models: the `last`; the `best` one, by a model's mean
+        metric on clients' own validation data; or `best-of-each`, in which each client
+        has the model of its own best round. Best models are kept on the host.
       progress: whether to show progress, on standard error or in a notebook's cell.
 
     Raises:
@@ -67,6 +70,7 @@ class Options:
     checkpoints: checkpoint.Checkpoints | None = None
     callbacks: Sequence[Any] = ()
     models_to: str | os.PathLike[str] | None = None
+    models_of: Literal["last", "best", "best-of-each"] = "last"
     progress: bool = True
 
     def __post_init__(self):

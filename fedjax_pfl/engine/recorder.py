@@ -13,7 +13,7 @@ from fedjax_pfl.data import statistics
 from fedjax_pfl.engine import local_privacy, privacy, stopping
 from fedjax_pfl.engine.groups import PlannedGroup
 from fedjax_pfl.results import history
-from fedjax_pfl.results.metrics import mean
+from fedjax_pfl.results.metrics import headline, mean, sign
 
 __all__ = ["Recorder"]
 
@@ -266,6 +266,30 @@ class Recorder:
         is_lost = (counts & self._gone(round)).any(axis=1)
         return np.where(is_lost, np.nan, mean(values, counts))
 
+    def places(self, clients: np.ndarray) -> np.ndarray:
+        """Returns where clients `int[K]` stand among those of the history."""
+        return np.searchsorted(self._clients, clients)
+
+    def scores(self, model: str, data: str) -> tuple[np.ndarray, np.ndarray]:
+        """Returns how good a model is now; larger is better, -inf where not known.
+
+        Args:
+          model: name of the predictor.
+          data: name of the data.
+
+        Returns:
+          `[G]` of the mean over honest clients, and `[G, N]` of every client.
+        """
+        last, d = self._metrics[-1], self._data.index(data)
+        name = headline(last)
+        values = last[name][:, self._models.index(model), d]
+        means = self._mean(values, self._evaluated[-1][:, d], self._rounds[-1])
+
+        def scored(found: np.ndarray) -> np.ndarray:
+            return np.where(np.isnan(found), -np.inf, sign(name) * found)
+
+        return scored(means), scored(values)
+
     @property
     def rounds(self) -> tuple[int, ...]:
         """Finished rounds at each evaluation so far."""
@@ -376,7 +400,7 @@ class Recorder:
         sizes |= {"client": len(self._clients), "row": self._selected.shape[1]}
         sizes |= {"step": self._num_rounds, "unseen_model": len(self._unseen_models)}
         for name, value in arrays.items():
-            if name.startswith("rows/"):  # of a trainer, which checks them
+            if name.startswith(("rows/", "best/")):  # of a trainer, which checks them
                 continue
             axes = _SINGLE.get(name) or _NAMED.get(name.partition("/")[0], ())
             fits = value.dtype.kind in "biuf" and len(axes) == value.ndim
@@ -400,6 +424,7 @@ class Recorder:
             f.label_counts for f in self._federations if f.label_counts is not None
         ]
         clusters = [f.cluster for f in self._federations if f.cluster is not None]
+        names = [f.client_names for f in self._federations if f.client_names]
         shares = self._own_cluster
         return history.History(
             points=self._points,
@@ -409,6 +434,7 @@ class Recorder:
             metrics=stack(self._metrics),
             evaluated=np.stack(self._evaluated, axis=1),
             clients=self._clients,
+            client_names=np.array(names, object) if names else None,
             times_selected=np.stack(self._times, axis=1),
             malicious=self._malicious,
             num_train=np.stack([f.num_train for f in self._federations]),

@@ -146,7 +146,7 @@ class Resident:
             return self._placed(processes)
         return processes
 
-    def _placed_pool(self, pool: core.Federation | None) -> Any:
+    def _placed_pool(self, pool: core.Federation) -> Any:
         """Places what all clients share, everywhere but for divided examples."""
         plan = self.planned.plan
         for execution in (plan.execution, plan.points):

@@ -25,7 +25,7 @@ from fedjax_pfl.results import (
 )
 from fedjax_pfl.results.checkpoint import files
 
-__all__ = ["Writer", "check", "size", "writer"]
+__all__ = ["Writer", "check", "fetched", "size", "writer"]
 
 _BLOCK_BYTES = 2**28
 """Most that is fetched from the device at once."""
@@ -122,6 +122,7 @@ class Writer:
         number: int,
         record: history.History,
         trainer: Trainer,
+        best: Any = None,
     ) -> None:
         """Writes the models of all points of a finished group.
 
@@ -129,6 +130,8 @@ class Writer:
           number: of the group, from 0.
           record: its history.
           trainer: at its end.
+          best: keeper of the models that are written in place of the last round's; a
+            `best_models.Best` or None.
 
         Raises:
           InputError: if they cannot be written.
@@ -138,15 +141,25 @@ class Writer:
         kinds, algorithm = trainer.planned.kinds, trainer.planned.algorithm
         for point in range(len(record.points)):
             members = trainer.members(point)
+            federation = trainer.planned.group.federations[point]
+            called, units = federation.client_names, federation.train.target_units
             settings = {**record.config, **record.points[point]}
             how = {"status": record.status[point], "settings": settings}
+            if units is not None:
+                how["target_units"] = np.asarray(units, float).tolist()
             self._points.append([])
             for model, kind in kinds.items():
                 path = model_files.file_name(number, algorithm, point, model)
                 rows = members[:1] if kind.is_shared else members
-                arrays = _fetched(trainer, point, rows, model, kind)
+                about = {"model": model, **how}
+                if best is None:
+                    arrays = fetched(trainer, point, rows, model, kind)
+                else:
+                    arrays, about["rounds"] = best.of(point, model)
+                if called is not None and not kind.is_shared:
+                    about["names"] = [called[row] for row in members]
                 with directories.writing(self._named):
-                    self._write(path, arrays, {"model": model} | how)
+                    self._write(path, arrays, about)
                 self._points[-1].append(
                     {
                         "model": model,
@@ -196,14 +209,25 @@ class Writer:
             plain_files.write_text(path, csv_files.text(table))
 
 
-def _fetched(
+def fetched(
     trainer: Trainer,
     point: int,
     rows: np.ndarray,
     model: str,
     kind: trained_parameters.Kind,
 ) -> dict[str, np.ndarray]:
-    """Fetches the arrays of one file in blocks of clients."""
+    """Fetches the arrays of one file in blocks of clients.
+
+    Args:
+      trainer: with the states.
+      point: number of the point.
+      rows: clients `int[K]`; of a shared model any one.
+      model: name of the predictor.
+      kind: its shapes.
+
+    Returns:
+      Arrays by name, `[K, *P]` with the numbers of the clients, or `[*P]`.
+    """
     leaves = model_files.named(kind.shapes)
     each = client_rows.num_bytes(leaves)
     block = min(max(_BLOCK_BYTES // max(each, 1), 1), len(rows))

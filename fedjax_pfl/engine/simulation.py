@@ -13,6 +13,7 @@ import numpy as np
 from fedjax_pfl import core, results
 from fedjax_pfl.core import checks, processes
 from fedjax_pfl.engine import (
+    best_models,
     callbacks,
     grids,
     groups,
@@ -62,7 +63,7 @@ def simulate(
       num_rounds: rounds R, at least 1.
       **options: `eval_every`, `evaluate_on`, `eval_clients`, `execution`,
         `diagnostics`, `stop_when`, `memory_limit`, `max_minutes`, `checkpoints`,
-        `callbacks`, `models_to`, `progress`: fields of `engine.Options`.
+        `callbacks`, `models_to`, `models_of`, `progress`: fields of `engine.Options`.
 
     Returns:
       The result; a non-finite value ends the training and is in its status.
@@ -185,7 +186,7 @@ def run_groups(
                 )
                 histories.append(record)
                 continued.update(dict.fromkeys(run.continued))
-                models.add(number, record, current)
+                models.add(number, record, current, run.best)
             del run, current  # before the next group's states are made
             clean_up()
         origin[provenance.CONTINUED] = list(continued)
@@ -238,6 +239,7 @@ class Run:
             group does not fit into memory.
         """
         self.trainer, self._store = trainer, store
+        self.best: best_models.Best | None = None
         self._options = trainer.planned.options
         self._started = time.perf_counter() - trainer.compile_seconds
         self.config = trainer.planned.configuration(trainer.execution)
@@ -251,6 +253,7 @@ class Run:
                 "dtype": str(jnp.zeros(()).dtype),
                 "generator": core.GENERATOR,
                 "stop_when": str(self._options.stop_when),
+                "models_of": self._options.models_of,
                 "code": provenance.code(group.processes[0], group.model),
                 **trainer.identity,
             }
@@ -266,11 +269,21 @@ class Run:
         self._is_new = progress is None
         if self._is_new:
             trainer.begin()
+            self._keep_best()
+
+    def _keep_best(self) -> None:
+        """Begins to keep models of the best round, where the options say so."""
+        choice = self._options.models_of
+        if choice != "last":
+            self.best = best_models.Best(self.trainer, choice)
 
     def _restore(self, progress: checkpoint.Progress) -> None:
         """Takes what belongs to a checkpoint."""
         self.trainer.recorder.restore(progress.arrays, progress.done)
         self.trainer.restore(progress)
+        self._keep_best()
+        if self.best is not None:
+            self.best.restore(progress.arrays)
 
     def train(
         self,
@@ -340,6 +353,8 @@ class Run:
         recorder.evaluated(
             self.done, data, members, metrics, diagnostics, snapshot, again
         )
+        if self.best is not None and "validation" in data:
+            self.best.see(recorder)
 
     def _seconds(self) -> tuple[float, float]:
         """Seconds of compiling and of running so far, earlier processes included."""
@@ -358,10 +373,11 @@ class Run:
         if self._store is None:
             return
         states, arrays, own = self.trainer.saved()
+        best = {} if self.best is None else self.best.saved()
         progress = checkpoint.Progress(
             done=self.done,
             states=states,
-            arrays=self.trainer.recorder.arrays() | arrays,
+            arrays=self.trainer.recorder.arrays() | arrays | best,
             seconds=self._seconds(),
             ended=self.ended,
             continued=self.continued,

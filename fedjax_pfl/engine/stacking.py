@@ -16,22 +16,36 @@ _OWN = ("malicious", "others", "samples", "cluster", "moved")  # further rows of
 
 
 def split(federation: core.Federation) -> tuple[dict[str, Any], core.Federation]:
-    """Returns the rows of clients, and the federation without them and the unseen."""
+    """Returns the rows of clients, and the federation without them and the unseen.
+
+    It has no names, since programs that differ by these alone are the same.
+    """
     rows: dict[str, Any] = {name: getattr(federation, name).rows() for name in ROWS}
     rows |= {name: getattr(federation, name) for name in _OWN}
     rows["pool"] = None
     empty: dict[str, Any] = {name: getattr(federation, name).pool() for name in ROWS}
-    own = dict.fromkeys((*_OWN, "unseen"))
+    own = dict.fromkeys((*_OWN, "unseen", "client_names"))
     return rows, dataclasses.replace(federation, **empty, **own)
 
 
-def join(rows: dict[str, Any], pool: core.Federation | None) -> core.Federation:
-    """Inverts `split`; a point may bring a pool of its own among its rows."""
-    pool = rows["pool"] if pool is None else pool
-    assert pool is not None
+def join(rows: dict[str, Any], pool: core.Federation) -> core.Federation:
+    """Inverts `split`; a point may bring arrays of the pool among its rows."""
+    pool = _filled(pool, rows["pool"])
     parts = {name: getattr(pool, name).with_rows(rows[name]) for name in ROWS}
     own = {name: rows[name] for name in _OWN}
     return dataclasses.replace(pool, **own, **parts)
+
+
+def _filled(pool: core.Federation, own: core.Federation | None) -> core.Federation:
+    """Returns a pool with a point's arrays where it has None."""
+    if own is None:
+        return pool
+    return jax.tree.map(
+        lambda shared, mine: mine if shared is None else shared,
+        pool,
+        own,
+        is_leaf=lambda leaf: leaf is None,
+    )
 
 
 def _pad_slots(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -74,15 +88,28 @@ def federation_rows(federations: Sequence[core.Federation]) -> tuple[Any, Any]:
       federations: one per point; of shapes in place of arrays, shapes result.
 
     Returns:
-      Rows `[G, ...]`, and the pool. Points whose pools differ (generated data of
-      several seeds) have theirs stacked among the rows, and None is shared.
+      Rows `[G, ...]`, and the pool. Arrays that differ between points (generated data
+      of several seeds, units of targets) are stacked among the rows, and None in the
+      pool.
     """
     rows = rows_of(federations)
     pools = [split(federation)[1] for federation in federations]
-    leaves = [jax.tree.leaves(pool) for pool in pools]
-    if all(a is b for other in leaves for a, b in zip(leaves[0], other, strict=True)):
+    columns = list(zip(*map(jax.tree.leaves, pools), strict=True))
+    is_shared = [all(leaf is column[0] for leaf in column) for column in columns]
+    if all(is_shared):
         return rows, pools[0]
-    return rows | {"pool": _stack_pools(pools)}, None
+    # An array that parts of a pool share is stacked once.
+    names = [tuple(map(id, column)) for column in columns]
+    named = zip(names, columns, is_shared, strict=True)
+    differ = {name: column for name, column, same in named if not same}
+    arrays = _compute(stack, list(zip(*differ.values(), strict=True)))
+    stacked = dict(zip(differ, arrays, strict=True))
+    structure = jax.tree.structure(pools[0])
+    shared = [
+        c[0] if same else None for c, same in zip(columns, is_shared, strict=True)
+    ]
+    own = jax.tree.unflatten(structure, map(stacked.get, names))
+    return rows | {"pool": own}, jax.tree.unflatten(structure, shared)
 
 
 def rows_of(federations: Sequence[core.Federation]) -> dict[str, Any]:
@@ -97,14 +124,3 @@ def _compute(fn: Callable[[Any], Any], tree: Any) -> Any:
     if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves):
         return jax.eval_shape(fn, tree)
     return fn(tree)
-
-
-def _stack_pools(pools: Sequence[core.Federation]) -> core.Federation:
-    """Stacks pools; an array that parts of a pool share is stacked once."""
-    columns = list(zip(*map(jax.tree.leaves, pools), strict=True))
-    names = [tuple(map(id, column)) for column in columns]
-    distinct = dict(zip(names, columns, strict=True))
-    arrays = _compute(stack, list(zip(*distinct.values(), strict=True)))
-    stacked = dict(zip(distinct, arrays, strict=True))
-    structure = jax.tree.structure(pools[0])
-    return jax.tree.unflatten(structure, [stacked[name] for name in names])

@@ -73,7 +73,7 @@ def _box(rows: pd.DataFrame, setting: str, color: int) -> contents.Box:
         model=rows["model"].iloc[0],
         color=color,
         values=rows["value"].to_numpy(),
-        clients=rows["client"].to_numpy(),
+        clients=tuple(rows["name"]),
         seeds=rows["seed"].to_numpy(),
         sizes=rows["num_train"].to_numpy(),
         rounds=rounds,
@@ -149,7 +149,7 @@ def _draw_box(
     series.name(*(artist for artists in drawn.values() for artist in artists))
 
 
-def _told(client: int, seed: float, size: int, value: float) -> str:
+def _told(client: str, seed: float, size: int, value: float) -> str:
     """Returns what is said of one client."""
     seed_text = "" if pd.isna(seed) else f", seed {seed:g}"
     return f"client {client}{seed_text}: {value:.4g}, {size:,} training examples"
@@ -310,7 +310,12 @@ def holdings(result: results.Result) -> list[tuple[partitions.Holdings, float]]:
         group, point = where[int(part.index[0])]
         counts = None if group.label_counts is None else group.label_counts[point]
         title = title if len(kept) > 1 else _only_title(group)
-        shown = partitions.Holdings(title, counts, group.num_train[point])
+        names = None
+        if group.client_names is not None:
+            names = tuple(group.client_names[point])
+        shown = partitions.Holdings(
+            title, counts, group.num_train[point], client_names=names
+        )
         environments.append((shown, float(group.leak[point])))
     return environments
 

@@ -56,7 +56,8 @@ def _panel(group: history.History) -> contents.Heat:
     if group.own_cluster is not None:
         share = _mean_share(group)[:, -1].mean()
         title += f"\n{share:.0%} in the own cluster"
-    names = tuple(str(group.clients[k]) for k in order)
+    called = group.names_of(0)
+    names = tuple(str(called[k]) for k in order)
     return contents.Heat(
         title=title,
         algorithm=group.config["algorithm"],

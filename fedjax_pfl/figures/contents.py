@@ -129,7 +129,7 @@ class Box(_Shown):
 
     Attributes:
       values: `[V]` one per client and seed.
-      clients: `int[V]` which client.
+      clients: V names of clients, or their numbers as texts.
       seeds: `int[V]` which seed.
       sizes: `int[V]` training examples of the client.
       rounds: `int[E]` evaluated rounds.
@@ -137,7 +137,7 @@ class Box(_Shown):
     """
 
     values: np.ndarray
-    clients: np.ndarray
+    clients: tuple[str, ...]
     seeds: np.ndarray
     sizes: np.ndarray
     rounds: np.ndarray

@@ -18,6 +18,7 @@ __all__ = ["Holdings", "draw"]
 _COLOR = "#0072B2"
 _MAX_BARS = 60
 """Clients that can be told apart."""
+_MAX_LETTERS = 60  # of names that fit beside each other
 _MAX_TICKS = 26  # classes that are all named, and that have room for bubbles
 _WIDTH, _SIZES, _HISTOGRAM = 6.0, 1.1, 1.6  # inches
 _WIDE = 30  # ratio of the largest to the smallest size that asks for a logarithmic axis
@@ -32,12 +33,19 @@ class Holdings:
       label_counts: `int[N, C]` examples by class, or None where there are no classes.
       sizes: `int[N]` examples.
       class_names: C names, or None for numbers.
+      client_names: N names, or None for numbers; up to 26 are written.
     """
 
     title: str
     label_counts: np.ndarray | None
     sizes: np.ndarray
     class_names: Sequence[str] | None = None
+    client_names: Sequence[str] | None = None
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Names of clients, or else their numbers as texts."""
+        return self.client_names or [str(k) for k in range(len(self.sizes))]
 
 
 def draw(several: Sequence[Holdings]) -> Figure:
@@ -81,11 +89,17 @@ def _draw_in(figure: FigureBase, holdings: Holdings) -> None:
     panels = figure.subplots(len(heights), height_ratios=heights, squeeze=False)[:, 0]
     for axes in panels:
         axes.tick_params(labelsize=8)
-    (_bars if is_small else _histogram)(panels[0 if is_small else -1], sizes)
+    if is_small:
+        _bars(panels[0], sizes, holdings.names)
+    else:
+        _histogram(panels[-1], sizes)
     if counts is not None:
         axes = panels[-1 if is_small else 0]
         has_room = is_small and counts.shape[1] <= _MAX_TICKS
-        (_bubbles if has_room else _heat_map)(figure, axes, counts)
+        if has_room:
+            _bubbles(axes, counts, holdings.names)
+        else:
+            _heat_map(figure, axes, counts)
         _name_classes(axes, counts.shape[1], holdings.class_names)
     if is_small:
         for axes in panels:
@@ -93,7 +107,16 @@ def _draw_in(figure: FigureBase, holdings: Holdings) -> None:
             axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
             axes.tick_params(labelbottom=axes is panels[-1])
         panels[-1].set_xlabel("client", fontsize=9)
+        if holdings.client_names is not None and len(sizes) <= _MAX_TICKS:
+            _name_clients(panels[-1], holdings.client_names)
     figure.suptitle(drawing.text(holdings.title), fontsize=9)
+
+
+def _name_clients(axes: Axes, names: Sequence[str]) -> None:
+    """Writes the names of clients, across where they are short."""
+    is_long = sum(map(len, names)) > _MAX_LETTERS
+    texts = [drawing.text(name) for name in names]
+    axes.set_xticks(range(len(names)), texts, rotation=90 if is_long else 0)
 
 
 def _height_of_classes(num_classes: int) -> float:
@@ -101,11 +124,11 @@ def _height_of_classes(num_classes: int) -> float:
     return float(np.clip(0.2 * num_classes, 0.8, 3.0 if num_classes <= 26 else 4.0))
 
 
-def _bars(axes: Axes, sizes: np.ndarray) -> None:
+def _bars(axes: Axes, sizes: np.ndarray, names: Sequence[str]) -> None:
     """Draws one bar per client."""
     bars = axes.bar(np.arange(len(sizes)), sizes, color=_COLOR, width=0.7)
     for client, bar in enumerate(bars):
-        drawing.Series(f"client {client}", "").name(
+        drawing.Series(f"client {names[client]}", "").name(
             bar, texts=[f"{sizes[client]:,} examples"]
         )
     axes.set_ylabel("examples", fontsize=9)
@@ -134,7 +157,7 @@ def _bins(sizes: np.ndarray) -> tuple[np.ndarray, bool]:
     return np.arange(low, high + width, width) - 0.5, False
 
 
-def _bubbles(figure: FigureBase, axes: Axes, counts: np.ndarray) -> None:
+def _bubbles(axes: Axes, counts: np.ndarray, names: Sequence[str]) -> None:
     """Draws areas by the number of examples; the largest fills its cell of the grid."""
     num_clients, num_classes = counts.shape
     client, label = np.nonzero(counts)
@@ -152,7 +175,9 @@ def _bubbles(figure: FigureBase, axes: Axes, counts: np.ndarray) -> None:
         lw=0,
     )
     cells = zip(client, label, held, strict=True)
-    texts = [f"client {i}, class {c}: {count:,} examples" for i, c, count in cells]
+    texts = [
+        f"client {names[i]}, class {c}: {count:,} examples" for i, c, count in cells
+    ]
     drawing.Series("", "").name(bubbles, texts=texts)
     axes.set_title(f"area: examples of a class, at most {counts.max():,}", fontsize=8)
     axes.set_ylabel("class", fontsize=9)

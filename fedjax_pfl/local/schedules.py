@@ -2,15 +2,44 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from fedjax_pfl.core import checks, struct
 
-__all__ = ["Rate", "Schedule", "counts_steps", "scheduled"]
+__all__ = ["NAMES", "Rate", "Schedule", "counts_steps", "scheduled"]
+
+NAMES: dict[str, Callable[..., Callable[[Any], Any]]] = {
+    "cosine": optax.cosine_decay_schedule,
+    "exponential": optax.exponential_decay,
+    "linear": optax.linear_schedule,
+    "warmup_cosine": optax.warmup_cosine_decay_schedule,
+}
+"""Schedules of optax that settings name."""
+
+
+class Named:
+    """A schedule of `NAMES`; results show it as a call, `cosine(0.1, 1000)`."""
+
+    def __init__(self, name: str, arguments: tuple[float, ...]):
+        """Takes a name, and numbers in the order of optax."""
+        self._of = name, arguments
+        self.__name__ = f"{name}({', '.join(map(str, arguments))})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Named) and self._of == other._of
+
+    def __hash__(self) -> int:
+        return hash(self._of)
+
+    def __call__(self, count: Any) -> Any:
+        """Returns the rate `[]` at a number `int32[]`."""
+        name, arguments = self._of
+        return NAMES[name](*arguments)(count)
 
 
 @struct.pytree_dataclass
@@ -52,14 +81,15 @@ class Schedule:
         return jnp.asarray(self.function(number), jnp.zeros(()).dtype)
 
 
-Rate = float | Schedule | Callable[[Any], Any]
+Rate = float | Schedule | tuple[str | float, ...] | Callable[[Any], Any]
 
 
 def scheduled(rate: Any, per_round: bool) -> Any:
     """Returns a learning rate as solvers keep it: a function as a `Schedule`.
 
     Args:
-      rate: number, function or schedule.
+      rate: number, function, schedule, or the name of one of `NAMES` and its numbers,
+        such as `("cosine", 0.1, 1000)`.
       per_round: see `Schedule`.
 
     Returns:
@@ -71,6 +101,8 @@ def scheduled(rate: Any, per_round: bool) -> Any:
     checks.boolean("per_round", per_round)
     if isinstance(rate, Schedule):
         return dataclasses.replace(rate, per_round=per_round)
+    if isinstance(rate, tuple | list):
+        rate = _named(rate)
     if not callable(rate):
         return rate
     if problem := _problem(rate):
@@ -80,6 +112,15 @@ def scheduled(rate: Any, per_round: bool) -> Any:
             f" {struct.plain(rate)}, {problem}."
         )
     return Schedule(function=rate, per_round=per_round)
+
+
+def _named(values: Sequence[Any]) -> Named:
+    """Reads the name and the numbers of a schedule."""
+    name, *numbers = values or ("",)
+    checks.known(name, NAMES, "schedule")
+    for number in numbers:
+        checks.number(f"each number of the schedule {name!r}", number)
+    return Named(name, tuple(numbers))
 
 
 @functools.lru_cache(maxsize=128)

@@ -11,7 +11,14 @@ import optax
 from jax import lax
 
 from fedjax_pfl import core
-from fedjax_pfl.core import checks, loops, statistics, struct, tree_paths
+from fedjax_pfl.core import (
+    checks,
+    client_rows,
+    loops,
+    statistics,
+    struct,
+    tree_paths,
+)
 from fedjax_pfl.local import minibatch_scan, objectives, schedules
 
 __all__ = ["SGD", "MinibatchSolver", "Optax", "ToTolerance", "whole"]
@@ -236,9 +243,10 @@ class SGD(MinibatchSolver):
 
     Attributes:
       learning_rate: `[]` step size, > 0; a traced bad value gives a diverging run. Or a
-        schedule, such as one of optax: a function from the number of a step, which
-        counts all steps that the client has taken, in the rounds in which it took part
-        (of methods with two solvers, those of both); outside of rounds it begins at 0.
+        schedule, such as one of optax or `("cosine", 0.1, 1000)`: a function from the
+        number of a step, which counts all steps that the client has taken, in the
+        rounds in which it took part (of methods with two solvers, those of both);
+        outside of rounds it begins at 0.
       epochs: local epochs H, at least 1.
       num_steps: local steps in place of epochs, or None; a straggler's budget of epochs
         then counts steps.
@@ -246,6 +254,8 @@ class SGD(MinibatchSolver):
       momentum: `[]` in [0, 1), or None for none (and no buffer).
       weight_decay: `[]` L2 weight added to the gradient, at least 0.
       decay: `[]` factor of the learning rate per round, in (0, 1], or None for none.
+      clip_norm: `[]` norm, > 0, to which the gradient of a batch is shortened before
+        weight decay and momentum, or None.
       per_round: whether a schedule gets the number of the round instead, and its rate
         is held during the round.
       order: static; a function `(view, epoch) -> int32[m]` of the client's view, which
@@ -268,6 +278,7 @@ class SGD(MinibatchSolver):
     momentum: Any = struct.traced_field(default=None, at_least=0, below=1)
     weight_decay: Any = struct.traced_field(default=0.0, at_least=0)
     decay: Any = struct.traced_field(default=None, above=0, at_most=1)
+    clip_norm: Any = struct.traced_field(default=None, above=0)
     per_round: bool = struct.static_field(default=False)
     order: minibatch_scan.Order | None = struct.static_field(default=None)
     remainder: minibatch_scan.Remainder = "even"
@@ -298,6 +309,12 @@ class SGD(MinibatchSolver):
             rate = rate.rate(round, step)
         return rate if self.decay is None or round is None else rate * self.decay**round
 
+    def clipped(self, gradient: Any) -> Any:
+        """Shortens the gradient `[*P]` of a batch to `clip_norm`, if there is one."""
+        if self.clip_norm is None:
+            return gradient
+        return client_rows.clip(gradient, self.clip_norm)
+
     def rate_sum(self, info: minibatch_scan.LocalInfo, round: Any) -> jax.Array:
         """Returns the sum of the step sizes `[]` of local work.
 
@@ -326,6 +343,7 @@ class SGD(MinibatchSolver):
         step: Any,
         share: Any,
     ):
+        gradient = self.clipped(gradient)
         shrinkage = tree_paths.spread(self.weight_decay, params)
         direction = jax.tree.map(lambda g, x, w: g + w * x, gradient, params, shrinkage)
         if moments is not None:

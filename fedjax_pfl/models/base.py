@@ -16,8 +16,11 @@ __all__ = ["ImageNetwork", "Network", "NormedNetwork"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Network(objectives.Classification, starts.Startable):
-    """A classifier whose parameters live in a linen module; abstract.
+class Network(objectives.Supervised, starts.Startable):
+    """A network whose parameters live in a linen module; abstract.
+
+    It predicts logits of classes or, for a federation whose targets are numbers, a
+    number, of which the loss is half the squared error.
 
     Leaves are named by layer, `<layer>/kernel` and `<layer>/bias`; the last layer is
     `head`. Dropout acts where `apply` gets a key.
@@ -28,7 +31,7 @@ class Network(objectives.Classification, starts.Startable):
       bfloat16_products: whether operands of matrix products are rounded to bfloat16, in
         gradients, too; parameters and sums keep their dtype. On a CPU it is slower.
       input_shape: shape of one input, or None until `for_federation`.
-      num_classes: C, or None until `for_federation`.
+      num_classes: C; None until `for_federation`, and for targets that are numbers.
     """
 
     outputs_first: ClassVar = True
@@ -42,21 +45,19 @@ class Network(objectives.Classification, starts.Startable):
         """Returns the linen module with that many classes, one of `models.modules`."""
 
     def _known_module(self) -> Any:
-        if self.input_shape is None or self.num_classes is None:
-            raise checks.InputError(
-                "Expected input_shape and num_classes; call for_federation."
-            )
+        if self.input_shape is None:
+            raise checks.InputError("Expected input_shape; call for_federation.")
         from fedjax_pfl.models import modules  # imports flax
 
-        return self._module(modules, self.num_classes)
+        return self._module(modules, self.num_classes or 1)
 
     def for_federation(self, federation: core.Federation) -> Self:
-        """Returns the model with the federation's input shape and classes."""
+        """Returns the model with the federation's input shape and classes, if any."""
         inputs.require_numbers(self, federation)
         return dataclasses.replace(
             self,
             input_shape=federation.input_shape,
-            num_classes=inputs.classes_of(self, federation),
+            num_classes=inputs.targets_of(self, federation),
         )
 
     def _draw(self, key: core.Key) -> core.Params:
@@ -72,7 +73,7 @@ class Network(objectives.Classification, starts.Startable):
         key: core.Key | None = None,
         constants: Any = None,
     ) -> jax.Array:
-        """Logits `[B, C]`, in the parameters' dtype."""
+        """Logits `[B, C]` or numbers `[B]`, in the parameters' dtype."""
         return self.moved(params, x, key=key, constants=constants)[0]
 
     def moved(
@@ -108,8 +109,8 @@ class Network(objectives.Classification, starts.Startable):
           key: `[]` key, or None for evaluation mode.
 
         Returns:
-          Features `[B, ...]` after the layer's activation and pool, and logits
-          `[B, C]`.
+          Features `[B, ...]` after the layer's activation and pool, and the outputs
+          of `apply`.
         """
         logits, seen = self._run(params, x, key, mutable=("intermediates",))
         return seen["intermediates"]["layers"][self.layers.index(layer)], logits
@@ -131,7 +132,8 @@ class Network(objectives.Classification, starts.Startable):
             variables[statistics.NAME] = running
         x = x.astype(dtype)
         with layers.forms(bfloat16_products=self.bfloat16_products):
-            return normalization.run(module, variables, x, key=key, **options)
+            outputs, seen = normalization.run(module, variables, x, key=key, **options)
+        return outputs if self.num_classes else outputs[:, 0], seen
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

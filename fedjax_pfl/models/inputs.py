@@ -15,8 +15,11 @@ __all__ = [
     "require_numbers",
     "require_targets",
     "require_tokens",
+    "targets_of",
     "vocabulary_of",
 ]
+
+_CHANNELS = (1, 2, 3, 4)
 
 
 def classes_of(model: Any, federation: core.Federation) -> int:
@@ -41,9 +44,25 @@ def classes_of(model: Any, federation: core.Federation) -> int:
         raise checks.InputError(
             f"{type(model).__name__} needs classes, but the targets of "
             f"{federation.name!r} are numbers; use the "
-            "model 'linear_regression' or 'quadratic'."
+            "model 'linear_regression' or 'mlp'."
         )
     return federation.num_classes
+
+
+def targets_of(model: Any, federation: core.Federation) -> int | None:
+    """Counts classes of a federation, None where targets are numbers.
+
+    Args:
+      model: the model that takes both, for the message.
+      federation: data.
+
+    Raises:
+      InputError: if there are several targets per example.
+    """
+    if federation.num_classes is not None:
+        return classes_of(model, federation)
+    require_targets(model, federation)
+    return None
 
 
 def require_targets(model: Any, federation: core.Federation) -> None:
@@ -106,6 +125,12 @@ def require_images(model: Any, federation: core.Federation, smallest: int) -> No
             f"{name} needs images, [height, width] or [height, width, channels], but "
             f"the inputs of {federation.name!r} have shape {shape}; use the model "
             "'mlp'."
+        )
+    if len(shape) == 3 and shape[0] in _CHANNELS and shape[2] not in _CHANNELS:
+        raise checks.InputError(
+            f"{name} needs the channels of images last, but the inputs of"
+            f" {federation.name!r} have shape {shape}, with {shape[0]} first; move"
+            " them with np.moveaxis(x, 1, -1)."
         )
     if min(shape[:2]) < smallest:
         raise checks.InputError(

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from fedjax_pfl import core
 
-__all__ = ["Classification", "Regression", "weighted_mean"]
+__all__ = ["Classification", "Regression", "Supervised", "weighted_mean"]
 
 
 def weighted_mean(values: jax.Array, weight: jax.Array) -> jax.Array:
@@ -50,3 +50,21 @@ class Regression:
     def metrics(self, outputs: jax.Array, batch: core.Batch) -> dict[str, jax.Array]:
         """Returns the per-example loss `[B]`."""
         return {"loss": self._values(outputs, batch)}
+
+
+class Supervised:
+    """Classes where the model has `num_classes`, else numbers."""
+
+    num_classes: int | None
+
+    @property
+    def _objective(self) -> Classification | Regression:
+        return Regression() if self.num_classes is None else Classification()
+
+    def loss(self, outputs: jax.Array, batch: core.Batch) -> jax.Array:
+        """Returns the weighted mean loss `[]`; 0 for an empty batch."""
+        return self._objective.loss(outputs, batch)
+
+    def metrics(self, outputs: jax.Array, batch: core.Batch) -> dict[str, jax.Array]:
+        """Returns the per-example loss `[B]`, of classes also the accuracy."""
+        return self._objective.metrics(outputs, batch)

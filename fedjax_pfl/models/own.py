@@ -20,7 +20,7 @@ _HEAD = "head"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class OwnModel(starts.Startable):
+class OwnModel(objectives.Supervised, starts.Startable):
     """A network of the user's, as a model; abstract.
 
     Where the federation has classes, outputs are logits `[B, C]`, judged as those of
@@ -68,10 +68,7 @@ class OwnModel(starts.Startable):
 
     def for_federation(self, federation: core.Federation) -> Self:
         """Returns the model with the federation's shapes, once it fits them."""
-        if federation.num_classes is None:
-            inputs.require_targets(self, federation)
-        else:
-            inputs.classes_of(self, federation)
+        inputs.targets_of(self, federation)
         dtype = federation.train.x.dtype
         if not inputs.are_tokens(federation):
             dtype = jnp.zeros(()).dtype
@@ -193,19 +190,6 @@ class OwnModel(starts.Startable):
             new = statistics.settled(new, running, constants.weight)
         outputs = outputs.astype(dtype)
         return outputs.reshape(-1) if self.num_classes is None else outputs, new
-
-    @property
-    def _objective(self) -> Any:
-        is_regression = self.num_classes is None
-        return objectives.Regression() if is_regression else objectives.Classification()
-
-    def loss(self, outputs: jax.Array, batch: core.Batch) -> jax.Array:
-        """Returns the weighted mean loss `[]`; 0 for an empty batch."""
-        return self._objective.loss(outputs, batch)
-
-    def metrics(self, outputs: jax.Array, batch: core.Batch) -> dict[str, jax.Array]:
-        """Returns the per-example loss `[B]`, of classes also the accuracy."""
-        return self._objective.metrics(outputs, batch)
 
 
 def _of_run(leaf: Any) -> jax.Array:

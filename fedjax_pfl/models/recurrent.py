@@ -1,4 +1,4 @@
-"""A recurrent network on token ids with frozen embeddings."""
+"""A recurrent network on series of numbers, or token ids with frozen embeddings."""
 
 import dataclasses
 from typing import Any, Self
@@ -17,8 +17,9 @@ __all__ = ["LSTM"]
 class LSTM(base.Network):
     """Fed+'s network for tweets: 1,103,421 parameters with embeddings of length 300.
 
-    Inputs are token ids `int32 [T]`, embedded by `constants["embeddings"] [V, E]`,
-    which is never trained; an id outside `[-V, V)` gives NaN. Layers `lstm_<i>` with
+    Inputs are series of numbers `[T]` or `[T, E]`, or token ids `int32 [T]`, embedded
+    by `constants["embeddings"] [V, E]`, which is never trained; an id outside `[-V, V)`
+    gives NaN. Layers `lstm_<i>` with
     leaves `input_kernel`, `state_kernel`, `bias`, then `bottleneck` and `head`. For two
     classes the head has one output `z` and the logits are `(0, z)`.
 
@@ -26,7 +27,7 @@ class LSTM(base.Network):
       width: units of every LSTM layer.
       num_layers: number of LSTM layers.
       bottleneck: units of the linear layer before the head, or None for no such layer.
-      embedding_size: E, or None until `for_federation`.
+      embedding_size: E, 1 for series `[T]`, or None until `for_federation`.
     """
 
     width: int = struct.static_field(default=256, at_least=1)
@@ -36,11 +37,21 @@ class LSTM(base.Network):
 
     def for_federation(self, federation: core.Federation) -> Self:
         """Returns the model with the federation's shapes, classes and embeddings."""
+        shape = federation.input_shape
+        if inputs.are_tokens(federation):
+            size = inputs.embedding_size(self, federation)
+        elif len(shape) in (1, 2):
+            size = (*shape, 1)[1]
+        else:
+            raise checks.InputError(
+                "LSTM needs series, [time] or [time, features], or token ids, but the"
+                f" inputs of {federation.name!r} have shape {shape}."
+            )
         return dataclasses.replace(
             self,
-            input_shape=federation.input_shape,
-            num_classes=inputs.classes_of(self, federation),
-            embedding_size=inputs.embedding_size(self, federation),
+            input_shape=shape,
+            num_classes=inputs.targets_of(self, federation),
+            embedding_size=size,
         )
 
     def _module(self, modules: Any, classes: int) -> Any:
@@ -61,7 +72,10 @@ class LSTM(base.Network):
         key: core.Key | None = None,
         constants: Any = None,
     ) -> jax.Array:
-        """Logits `[B, C]` of token ids `int32[B, T]`."""
+        """Logits `[B, C]` or numbers `[B]` of series, or of token ids `int32[B, T]`."""
+        if not jnp.issubdtype(x.dtype, jnp.integer):
+            steps = x.reshape(*x.shape[:2], -1)
+            return super().apply(params, jnp.swapaxes(steps, 0, 1), key=key)
         if not isinstance(constants, dict) or "embeddings" not in constants:
             raise checks.InputError(
                 f"LSTM needs constants['embeddings'], got constants={constants!r}."

@@ -104,7 +104,7 @@ class TextEncoder(_Transformer):
         return dataclasses.replace(
             self,
             input_shape=federation.input_shape,
-            num_classes=inputs.classes_of(self, federation),
+            num_classes=inputs.targets_of(self, federation),
             vocabulary=self.vocabulary or words,
             max_length=self.max_length or length,
         )

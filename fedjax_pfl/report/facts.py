@@ -17,6 +17,7 @@ from fedjax_pfl.results import (
     spending,
     summaries,
 )
+from fedjax_pfl.results import named_clients as of_names
 from fedjax_pfl.results import provenance as origins
 
 __all__ = [
@@ -197,6 +198,29 @@ def unseen(loaded: sources.Loaded) -> list[tables.Table]:
     columns = ("method", "model", "mean", "worst 10 %")
     made = tuple(tables.Part(name, tuple(rows)) for name, rows in parts.items())
     return [tables.Table("unseen", "Unseen clients", caption, columns, made, 2)]
+
+
+def named_clients(loaded: sources.Loaded) -> list[tables.Table]:
+    """Returns a table of clients by name per environment, where they have names."""
+    found, metric = of_names.of_result(loaded.result.contenders())
+    made = []
+    for number, named in enumerate(found):
+        shown = metric.replace("_", " ")
+        limit = f", the {len(named.rows)} lowest of all" if named.left_out else ""
+        caption = " ".join(
+            (
+                *named.sentences,
+                f"The {shown} of each client on its own test data after the last round,"
+                f" mean over seeds{limit}. Differences between single clients are not"
+                " tested: with few test examples they can be chance.",
+            )
+        )
+        name = f"named_clients_{number}" if number else "named_clients"
+        title = f"Clients by name: {named.title}" if named.title else "Clients by name"
+        columns = ("client", "test examples", *named.columns)
+        part = tables.Part("", named.rows)
+        made.append(tables.Table(name, title, caption, columns, (part,)))
+    return made
 
 
 def searches(loaded: sources.Loaded) -> list[tables.Table]:

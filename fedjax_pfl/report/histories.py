@@ -57,7 +57,7 @@ def _record(box: contents.Box, panel: int, kept: int) -> dict[str, object]:
         "dash": _DASHES[drawing.dash(box.model)],
         "panel": panel,
         "rounds": box.rounds[at].tolist(),
-        "clients": box.clients.tolist(),
+        "clients": box.clients,
         "seeds": [None if pd.isna(seed) else int(seed) for seed in box.seeds],
         "low": float(low),
         "high": float(high),

@@ -107,7 +107,7 @@ class Histories {
     this.chart = chart;
     this.boxes = JSON.parse(chart.place.querySelector("script").textContent);
     this.input = chart.place.querySelector("input");
-    this.input.addEventListener("change", () => this.find(Number(this.input.value)));
+    this.input.addEventListener("change", () => this.find(this.input.value.trim()));
     chart.place.classList.add("has-histories");
     each("[data-box]", (box) => box.addEventListener("click", (event) => {
       const points = [...box.querySelectorAll("use")];

@@ -72,6 +72,7 @@ def content_of(loaded: sources.Loaded) -> page.Content:
         details=tuple(table for table in (best, every) if table is not None),
         sections=tuple(sections.all_of(result)),
         facts=(
+            *facts.named_clients(loaded),
             *facts.unseen(loaded),
             *facts.searches(loaded),
             *facts.privacy(loaded),

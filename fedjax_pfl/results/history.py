@@ -25,6 +25,8 @@ class History:
       evaluated: `bool[G, E, data, N]` which clients were evaluated.
       clients: `int[N]` rows of these clients in the population; all of them, but for a
         streamed training, whose history is about a sample.
+      client_names: `object[G, N]` names of these clients, texts; None where clients
+        have numbers only.
       times_selected: `int[G, E, N]` rounds each client had taken part in.
       malicious: `bool[G, N]`.
       num_train: `int[G, N]` training examples.
@@ -71,6 +73,7 @@ class History:
     metrics: dict[str, np.ndarray]
     evaluated: np.ndarray
     clients: np.ndarray
+    client_names: np.ndarray | None
     times_selected: np.ndarray
     malicious: np.ndarray
     num_train: np.ndarray
@@ -146,15 +149,19 @@ class History:
         has_diverged = self.client_diverged_at[point] >= 0
         if not has_diverged.any() or (has_diverged | self.malicious[point]).all():
             return ""
-        return f" ({_listed(self.clients[has_diverged].tolist())})"
+        return f" ({_listed(self.names_of(point)[has_diverged].tolist())})"
+
+    def names_of(self, point: int) -> np.ndarray:
+        """Returns the names `[N]` of a point's clients, or else their numbers."""
+        return self.clients if self.client_names is None else self.client_names[point]
 
 
-def _listed(clients: list[int]) -> str:
+def _listed(clients: list[Any]) -> str:
     """Names up to three clients, and counts the others.
 
     Example:
-      >>> _listed([3]), _listed([0, 2, 5, 6, 7])
-      ('client 3', 'clients 0, 2, 5 and 2 more')
+      >>> _listed([3]), _listed(["ann", "bob", "eve", "joe", "zoe"])
+      ('client 3', 'clients ann, bob, eve and 2 more')
     """
     names = ", ".join(map(str, clients[:3]))
     more = f" and {len(clients) - 3} more" if len(clients) > 3 else ""

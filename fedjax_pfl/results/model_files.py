@@ -46,6 +46,9 @@ class About(documents.Document):
     model: str
     status: str
     settings: dict[str, Any]
+    rounds: int | list[int] | None = None
+    names: list[str] | None = None
+    target_units: tuple[float, float] | None = None
 
 
 def file_name(group: int, algorithm: str, point: int, model: str) -> str:

@@ -47,6 +47,7 @@ _NAMES = (
 _Whole = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _Setting = None | bool | _Whole | float | str | list[Any]
 _OWN_TEST = summaries.OWN_TEST
+_CLIENT = ("client", "name", "num_train", "num_test", "value")
 _HISTORY = ("rounds", "history")  # columns of a client's course
 _MOMENTS = ("moment", "mean", "10 %", "median", "90 %")
 
@@ -284,9 +285,10 @@ class Result:
             evaluated.
 
         Returns:
-          The columns of `table` up to metric, then `client`, `num_train`, `num_test`,
-          `value`, and `low` and `high`: of an accuracy Wilson's 95 % interval, as if
-          the client's test examples were independent; NaN for other metrics.
+          The columns of `table` up to metric, then `client`, its number; `name`, its
+          name or else its number as text; `num_train`, `num_test`, `value`, and `low`
+          and `high`: of an accuracy Wilson's 95 % interval, as if the client's test
+          examples were independent; NaN for other metrics.
         """
         rows = self._histories_of_clients
         return rows.copy() if histories else rows.drop(columns=list(_HISTORY))
@@ -307,17 +309,18 @@ class Result:
                     values = part.values[metric][point, :, d]
                     seen = group.rounds <= group.ends[point]
                     shown = np.where(mask, values, np.nan)[seen]
+                    called = group.names_of(point)
                     for client in np.flatnonzero(mask[-1]).tolist():
                         size = int(group.num_train[point, client])
-                        who = int(group.clients[client])
                         value = float(values[-1, client])
                         history = (group.rounds[seen], shown[:, client])
                         tests = np.nan
                         if group.num_test is not None:
                             tests = int(group.num_test[point, client])
-                        rows.append((*name, who, size, tests, value, *history))
-        tail = ("model", "population", "data", "metric", "client", "num_train")
-        table = _frame(rows, [*self._columns, *tail, "num_test", "value", *_HISTORY])
+                        who = (int(group.clients[client]), str(called[client]))
+                        rows.append((*name, *who, size, tests, value, *history))
+        tail = ("model", "population", "data", "metric", *_CLIENT)
+        table = _frame(rows, [*self._columns, *tail, *_HISTORY])
         counts = table["num_test"].where(table["metric"] == "accuracy", 0).fillna(0)
         ends = metrics.wilson(table["value"].to_numpy(float), counts.to_numpy(float))
         place = list(table.columns).index("value") + 1
@@ -526,7 +529,7 @@ class Result:
         return xarray_io.to_dataset(record, title)
 
     def save(self, directory: str | os.PathLike[str]) -> None:
-        """Writes `config.json`, two tables and the histories into a new directory.
+        """Writes `config.json`, tables and the histories into a new directory.
 
         Everything is written under a temporary name beside it and renamed at the end.
 
@@ -559,6 +562,8 @@ class Result:
         with plain_files.created(directory / _CONFIG) as new:
             new.write_text(documents.seal(config), "utf-8")
         tables = {"summary": self.table(), "reports": self.reports()}
+        if any(group.client_names is not None for group in self.groups):
+            tables["clients"] = self.clients()
         steps = learned.path(self)
         if steps is not None:
             tables["learned"] = steps

@@ -33,12 +33,18 @@ class TrainedModel:
         another tree, which their pages describe.
       clients: `int32[K]` numbers of the clients, in the order of the rows; None where
         all have the same.
+      names: their names, in the same order, or None.
+      target_units: mean m and deviation s of the training targets, where the model
+        predicts (y - m) / s; or None.
       about: `model`, the predictor's name; `status` of the training; `settings`, its
-        configuration by dotted name.
+        configuration by dotted name; `rounds`, after which the model was trained, where
+        it is not that of the last round: one, or one per client.
     """
 
     params: Any
     clients: np.ndarray | None
+    names: tuple[str, ...] | None
+    target_units: tuple[float, float] | None
     about: dict[str, Any]
 
     __post_init__ = struct.check_fields
@@ -51,11 +57,11 @@ class TrainedModel:
         algorithm = self.about["settings"].get("algorithm")
         return f"TrainedModel({self.about['model']} of {algorithm}, {whose})"
 
-    def of(self, client: int) -> Any:
+    def of(self, client: int | str) -> Any:
         """Returns the parameters that one client predicts with.
 
         Args:
-          client: its number.
+          client: its number, or its name.
 
         Returns:
           `[*P]`, for `model.apply`.
@@ -65,11 +71,14 @@ class TrainedModel:
         """
         if self.clients is None:
             return self.params
-        rows = np.flatnonzero(self.clients == client)
+        known = self.clients
+        if isinstance(client, str) and self.names is not None:
+            known = np.array(self.names, object)
+        rows = np.flatnonzero(known == client)
         if len(rows) != 1:
             raise checks.InputError(
                 f"Expected one of the {len(self.clients)} clients whose models were"
-                f" saved, such as {self.clients[0]}, got {client!r}."
+                f" saved, such as {known[0]!r}, got {client!r}."
             )
         return jax.tree.map(lambda leaf: leaf[rows[0]], self.params)
 
@@ -138,14 +147,16 @@ class TrainedModels:
                 arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             about = documents.decode(header[model_files.HEADER], model_files.About)
             clients = arrays.pop(model_files.CLIENTS, None)
-            _check_rows(clients, arrays)
+            _check_rows(clients, about.names, arrays)
             params = model_files.nested(arrays)
         except (KeyError, TypeError, AttributeError) as error:  # numbers of other kinds
             raise _unreadable(path, ValueError("it is no model of ours")) from error
         except (OSError, ValueError, safetensors.SafetensorError) as error:
             raise _unreadable(path, error) from error
         stored = {n: getattr(about, n) for n in ("model", "status", "settings")}
-        return TrainedModel(params, clients, stored)
+        stored["rounds"] = about.rounds
+        names = None if about.names is None else tuple(about.names)
+        return TrainedModel(params, clients, names, about.target_units, stored)
 
 
 @struct.checked_call
@@ -184,8 +195,13 @@ def load_params(path: str | os.PathLike[str]) -> Any:
         raise _unreadable(path, error) from error
 
 
-def _check_rows(clients: np.ndarray | None, arrays: dict[str, np.ndarray]) -> None:
-    """Refuses arrays that do not have a row per client."""
+def _check_rows(
+    clients: np.ndarray | None, names: list[str] | None, arrays: dict[str, np.ndarray]
+) -> None:
+    """Refuses arrays that do not have a row per client, and other numbers of names."""
+    count = 0 if clients is None else clients.size
+    if names is not None and len(names) != count:
+        raise ValueError("it has names of other clients")
     if clients is None:
         return
     is_list = clients.ndim == 1 and clients.dtype == np.int32

@@ -52,6 +52,7 @@ _OPTIONAL = {
     "own_cluster",
 }
 """Arrays that some histories do not have."""
+_NAMES = "client_name"
 _DESCRIPTIONS = {
     "accuracy": ("fraction of examples classified correctly", "1"),
     "loss": ("mean loss per example", "1"),
@@ -95,6 +96,7 @@ _DESCRIPTIONS = {
     "round": ("finished rounds when evaluated", "rounds"),
     "step": ("number of the round", "rounds"),
     "client": ("client", "1"),
+    _NAMES: ("name of the client", "1"),
     "model": ("model that was evaluated", "1"),
     "unseen_model": ("model of clients that never trained", "1"),
     "data": ("examples on which it was evaluated", "1"),
@@ -120,6 +122,8 @@ def to_dataset(record: history.History, title: str) -> "xr.Dataset":
         "client": record.clients,
         "status": ("point", list(record.status)),
     }
+    if record.client_names is not None:
+        coords[_NAMES] = (("point", "client"), record.client_names)
     if record.unseen:
         coords["unseen_model"] = list(record.unseen_models)
     for field in record.points[0]:
@@ -220,8 +224,14 @@ def _from_dataset(
         raise ValueError("it has no rounds, clients, models or data")
     if any(values.dtype.kind not in "iu" for values in (rounds, clients)):
         raise ValueError("its rounds and clients are no whole numbers")
+    clients_called = dataset[_NAMES] if _NAMES in dataset.coords else None
+    if clients_called is not None:
+        if clients_called.dims != ("point", "client"):
+            raise ValueError("its names of clients have other axes")
+        clients_called = clients_called.to_numpy().astype(object)
+        names["client"] = tuple(clients_called.ravel())
     if not all(isinstance(n, str) for values in names.values() for n in values):
-        raise ValueError("its models and data have no names")
+        raise ValueError("its models, data or clients have no names")
     return history.History(
         points=points,
         models=names["model"],
@@ -229,6 +239,7 @@ def _from_dataset(
         unseen_models=names.get("unseen_model", ()),
         rounds=rounds,
         clients=clients,
+        client_names=clients_called,
         **arrays,
         **named,
         **more,

@@ -66,6 +66,7 @@ def _variants(solver: Any) -> Iterator[tuple[str, dict[str, Any]]]:
         yield "momentum", {"momentum": 0.5}
         yield "weight_decay", {"weight_decay": 0.1}
         yield "decay", {"decay": 0.5}
+        yield "clip_norm", {"clip_norm": 0.01}
         scheduled = {"learning_rate": schedule}
     yield "a schedule", scheduled
     yield "per_round", {"per_round": True, **scheduled}

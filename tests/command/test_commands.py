@@ -60,7 +60,7 @@ def options_of(arguments, app=sweep.app):
         "run --preset digits --eval-every 2 --eval-on test,train=4 --eval-clients 3"
         " --patience 3 --stop-on personal::loss --execution vmap --streamed",
         "sweep --preset digits --data DIR --label y --client user --diagnostics"
-        " --save-models --devices 2 --points-per-chunk 4 --target 0.9",
+        " --save-models last --devices 2 --points-per-chunk 4 --target 0.9",
         "run --preset digits --data DIR --label y --text note --tokenizer FILE",
         "run --preset digits --data DIR --label y --text note --tokenizer minilm",
     ],
@@ -115,7 +115,7 @@ def test_logs_are_read(words, expected):
 def test_wrong_logs_are_a_sentence(words, got):
     done = RUNNER.invoke(run.app, words)
     assert done.exit_code == 2
-    assert "expected each --log once, as tensorboard[=DIR] or" in done.output
+    assert "expected each --log once, as tensorboard[=DIR], " in done.output
     assert f"got {got!r}" in done.output
 
 

@@ -146,7 +146,7 @@ def test_a_sweep_over_ranks_names_them_and_starts_from_a_file():
     asked += ["--set", "model.widths=[6]", "--set", TARGETS]
     asked += ["--set", "model.adapters.rank=1,2", "--seeds", "1", "--rounds", "1"]
     asked += ["--set", "algorithm.fine_tune=none", "--init", "start.safetensors"]
-    done = RUNNER.invoke(sweep.app, [*asked, "--out", "out", "--save-models"])
+    done = RUNNER.invoke(sweep.app, [*asked, "--out", "out", "--save-models", "last"])
     assert done.exit_code == 0, done.output
     table = fp.Result.load("out").table()
     assert set(table["model.adapters.rank"]) == {1, 2}

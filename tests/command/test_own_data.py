@@ -157,9 +157,12 @@ def test_settings_of_own_data_act_before_the_model_is_chosen(tmp_path):
     settings = ['federation.dataset.drop=["when"]']
     with pytest.raises(checks.InputError, match="120 texts"):
         own_data.with_data(start, arguments.DataOptions(**columns))
-    classes = own_data.with_data(start, arguments.DataOptions(**columns, set_=settings))
-    settings += ["federation.dataset.task=regression"]
-    numbers = own_data.with_data(start, arguments.DataOptions(**columns, set_=settings))
+    made = []
+    for task in ("classification", "regression"):
+        chosen = [*settings, f"federation.dataset.task={task}"]
+        options = arguments.DataOptions(**columns, set_=chosen)
+        made.append(own_data.with_data(start, options))
+    classes, numbers = made
     (first,), (second,) = classes.grids, numbers.grids
     assert first.model == start.grids[0].model and first.spec.build().num_classes == 50
     assert isinstance(second.model, fp.models.LinearRegression)

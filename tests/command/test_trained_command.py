@@ -23,7 +23,7 @@ def elsewhere(tmp_path, monkeypatch):
 
 
 def test_models_are_in_the_directory_of_the_run():
-    asked = ["--preset", "tiny", "--save-models", "--checkpoint-seconds", "0"]
+    asked = ["--preset", "tiny", "--save-models", "last", "--checkpoint-seconds", "0"]
     stopped = RUNNER.invoke(sweep.app, [*asked, "--max-minutes", "1e-9", "--out", "o"])
     assert stopped.exit_code == 3, stopped.output
     assert not pathlib.Path("o/models").exists()
@@ -46,7 +46,7 @@ def test_models_are_in_the_directory_of_the_run():
 
 
 def test_the_plan_says_how_large_they_are():
-    done = RUNNER.invoke(plan.app, ["--preset", "tiny", "--save-models"])
+    done = RUNNER.invoke(plan.app, ["--preset", "tiny", "--save-models", "last"])
     assert done.exit_code == 0, done.output
     assert "Trained models: 24 B." in done.output  # three numbers of eight bytes
 
@@ -58,12 +58,12 @@ def trained_file(model="global"):
 
 def test_a_training_starts_from_the_file_of_another():
     asked = ["--preset", "tiny", "--quiet"]
-    first = [*asked, "--save-models", "--out", "first"]
+    first = [*asked, "--save-models", "last", "--out", "first"]
     assert RUNNER.invoke(sweep.app, first).exit_code == 0
     start = fp.load_params(trained_file())
     saved = fp.load_models("first").find(model="global").params
     np.testing.assert_array_equal(start["theta"], saved["theta"])
-    more = ["--init", str(trained_file()), "--out", "second", "--save-models"]
+    more = ["--init", str(trained_file()), "--out", "second", "--save-models", "last"]
     done = RUNNER.invoke(sweep.app, [*asked, "--rounds", "1", *more])
     assert done.exit_code == 0, done.output
     ends = [fp.Result.load(d).groups[0].metrics["loss"] for d in ("first", "second")]

@@ -92,7 +92,7 @@ def test_a_column_may_name_the_clients_of_a_folder(tmp_path):
     samples.write(tmp_path / "s" / "2023.csv", "x,who,y\n1,ann,0\n2,bob,1\n")
     samples.write(tmp_path / "s" / "2024.csv", "who,x,y\nann,3,0\n7,4,1\n")
     dataset = samples.load(user.source_for(str(tmp_path / "s"), "y", "who"))
-    assert dataset.client_names == ("ann", "bob", "7")
+    assert dataset.client_names == ("7", "ann", "bob")
 
 
 @pytest.mark.parametrize(

@@ -71,8 +71,8 @@ def test_features_are_those_of_scikit_learn(write, scaling):
     assert dataset.x.dtype == np.float32 and dataset.name == "visits"
     assert dataset.y.tolist() == [0, 1, 0, 1, 1]
     assert dataset.num_classes == 2 and dataset.class_names == ("ill", "well")
-    assert dataset.client.tolist() == [0, 1, 0, 2, 0]
-    assert dataset.client_names == ("b-2", "a-1", "c-9")
+    assert dataset.client.tolist() == [1, 0, 1, 2, 1]
+    assert dataset.client_names == ("a-1", "b-2", "c-9")
 
 
 def rewritten(separator, quoting=csv.QUOTE_MINIMAL, line_end="\n"):
@@ -150,19 +150,25 @@ def test_labels(write, labels, task, names, y):
     assert dataset.num_classes == (None if names is None else len(names))
 
 
-@pytest.mark.parametrize(("distinct", "classes"), [(100, 100), (101, None)])
-def test_many_whole_numbers_are_a_regression(write, distinct, classes):
+@pytest.mark.parametrize("distinct", [20, 21])
+def test_what_many_whole_numbers_are_is_asked(write, distinct):
     rows = "".join(f"{i % 7},{i % distinct}\n" for i in range(150))
     path = write(f"a,y\n{rows}")
-    assert load(path, "y").num_classes == classes
+    if distinct > 20:
+        message = refusal(path, "y")
+        assert "21 different whole numbers" in message
+        assert "task='regression'" in message and "task='classification'" in message
+    else:
+        assert load(path, "y").num_classes == distinct
     assert load(path, "y", task="classification").num_classes == distinct
+    assert load(path, "y", task="regression").num_classes is None
 
 
-def test_clients_are_numbered_as_they_appear(write):
+def test_clients_are_numbered_in_the_order_of_their_names(write):
     rows = "7,1,0\n007,2,1\n7,3,1\n-1.5,4,0\n"
     dataset = load(write(f"who,a,y\n{rows}"), "y", client="who")
-    assert dataset.client.tolist() == [0, 1, 0, 2]
-    assert dataset.client_names == ("7", "007", "-1.5")
+    assert dataset.client.tolist() == [2, 1, 2, 0]
+    assert dataset.client_names == ("-1.5", "007", "7")
     assert dataset.x.shape == (4, 1)
 
 

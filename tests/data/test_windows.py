@@ -40,10 +40,10 @@ def build(table=None, label="load", **options):
 
 
 def clients(table):
-    """Rows of every client in order of time, clients as they first appear."""
+    """Rows of every client in order of time, clients by their names."""
     return [
         table[table["house"] == name].sort_values("hour", ignore_index=True)
-        for name in table["house"].unique()
+        for name in sorted(set(table["house"]))
     ]
 
 
@@ -65,6 +65,12 @@ def borders(size, window, validation=0.1, test=0.2):
     return [np.arange(s, s + n) for s, n in zip(starts, sizes, strict=True)]
 
 
+def targets_of(part, client):
+    """Targets of a client in their own units."""
+    rows = part.index[client, : int(part.num_examples[client])]
+    return np.asarray(part.y)[np.asarray(rows)]
+
+
 @pytest.mark.parametrize("label", ["load", "high"])
 def test_inputs_are_the_rows_before(label):
     federation = build(window=W, label=label, scaling="none")
@@ -74,7 +80,8 @@ def test_inputs_are_the_rows_before(label):
             own = getattr(federation, part).examples(client)
             wanted = np.stack([x[t - W : t] for t in targets])
             np.testing.assert_array_equal(own.x, wanted)
-            np.testing.assert_allclose(own.y, rows[label].iloc[targets], rtol=1e-6)
+            y = targets_of(getattr(federation, part), client)
+            np.testing.assert_allclose(y, rows[label].iloc[targets], rtol=1e-6)
     assert federation.input_shape == (W, 4 if label == "load" else 5)
 
 
@@ -90,7 +97,7 @@ def test_no_row_is_shown_to_two_parts(window, fractions):
         marks = {}
         for part in PARTS:
             own = getattr(federation, part).examples(client)
-            loads = np.asarray(own.y)
+            loads = targets_of(getattr(federation, part), client)
             at = [int(np.abs(rows["load"] - y).argmin()) for y in loads]
             shown = np.asarray(own.x)[..., 0].ravel().tolist()
             marks[part] = {*shown, *rows["heat"].iloc[at]}

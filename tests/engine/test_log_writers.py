@@ -159,6 +159,7 @@ def test_without_an_account_the_error_is_a_sentence(recorded, monkeypatch):
     [
         (lambda: fp.engine.TensorBoard("logs"), "tensorboardX", "tensorboard"),
         (lambda: fp.engine.WeightsAndBiases(), "wandb", "wandb"),
+        (lambda: fp.engine.MLflow(), "mlflow", "mlflow"),
     ],
 )
 def test_a_missing_package_is_a_sentence(make, package, extra, monkeypatch):
@@ -231,6 +232,33 @@ def test_wandb_itself_works_offline(tmp_path, monkeypatch):
         assert group == "sweep" and [r["_step"] for r in rows] == [0, 2, 4, 6]
         losses = [r["global/test/loss"] for r in rows]
         np.testing.assert_allclose(losses, means[point, :, 0, d], rtol=1e-6)
+
+
+def test_mlflow_itself_has_a_run_per_training(tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "runs").as_uri())
+    result = quadratic_grid(callbacks=[fp.engine.MLflow("mine")])
+    client = mlflow.MlflowClient()
+    place = client.get_experiment_by_name("mine").experiment_id
+    runs = {run.info.run_name: run for run in client.search_runs([place])}
+    means = result.groups[0].metrics["loss"].mean(axis=-1)
+    d = result.groups[0].data.index("test")
+    for point, name in enumerate(["FedAvg, seed=0", "FedAvg, seed=1"]):
+        run = runs[name]
+        assert run.info.status == "FINISHED"
+        assert run.data.params["algorithm"] == "FedAvg"
+        history = client.get_metric_history(run.info.run_id, "global/test/loss")
+        assert [m.step for m in history] == [0, 2, 4, 6]
+        losses = [m.value for m in history]
+        np.testing.assert_allclose(losses, means[point, :, 0, d], rtol=1e-6)
+
+
+def test_mlflow_without_a_store_is_a_sentence(tmp_path, monkeypatch):
+    pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "gopher://nowhere")
+    with pytest.raises(checks.InputError, match="MLflow takes no runs: .*gopher"):
+        play(fp.engine.MLflow(), trainings("only"))
 
 
 def history_of(path):

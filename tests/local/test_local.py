@@ -245,7 +245,7 @@ def quadratic(key, params, batch, context):
     return model.loss(model.apply(params, batch.x), batch)
 
 
-def reference_sgd(data, number, remainder, *, rate, momentum, decay, epochs):
+def reference_sgd(data, number, remainder, *, rate, momentum, decay, epochs, clip):
     """Plain NumPy SGD in the order that `local_scan` logged."""
     seen, _ = seen_positions(data, epochs=epochs, batch_size=4)
     pool = np.asarray(data.x[data.index[: toy.COUNTS[number]]])
@@ -258,15 +258,19 @@ def reference_sgd(data, number, remainder, *, rate, momentum, decay, epochs):
             batches = np.array_split(part, len(batches))
         for batch in batches:
             gradient = theta - batch.mean(axis=0)
+            gradient *= min(1, (clip or np.inf) / np.linalg.norm(gradient))
             velocity = momentum * velocity + gradient + decay * theta
             theta = theta - rate * velocity
     return theta
 
 
 @pytest.mark.parametrize("number", [2, 5, 6])
-@pytest.mark.parametrize(("momentum", "decay"), [(None, 0.0), (0.5, 0.01)])
+@pytest.mark.parametrize(
+    ("momentum", "decay", "clip"),
+    [(None, 0.0, None), (0.5, 0.01, None), (0.5, 0.1, 0.4)],
+)
 @pytest.mark.parametrize("remainder", ["even", "full"])
-def test_sgd_equals_numpy(number, momentum, decay, remainder):
+def test_sgd_equals_numpy(number, momentum, decay, clip, remainder):
     data = client(number)
     solver = fp.SGD(
         learning_rate=0.2,
@@ -274,6 +278,7 @@ def test_sgd_equals_numpy(number, momentum, decay, remainder):
         batch_size=4,
         momentum=momentum,
         weight_decay=decay,
+        clip_norm=clip,
         remainder=remainder,
     )
     params, _, _ = solver.solve(view(data), quadratic, {"theta": jnp.zeros(4)}, None)
@@ -285,6 +290,7 @@ def test_sgd_equals_numpy(number, momentum, decay, remainder):
         momentum=momentum or 0,
         decay=decay,
         epochs=3,
+        clip=clip,
     )
     # 3 epochs of at most 3 steps on values of order one.
     np.testing.assert_allclose(params["theta"], expected, rtol=0, atol=1e-14)

@@ -243,3 +243,33 @@ def test_methods_whose_rule_has_a_rate_want_it_held(method):
     made = fp.FederatedProcess(algorithm=method(local=fp.SGD(learning_rate=slow)))
     with pytest.raises(fp.InputError, match="per_round=True"):
         fp.simulate(KEY, made, Slope(), FEDERATION, num_rounds=1, progress=False)
+
+
+def test_named_schedules_are_those_of_optax():
+    for name, numbers, function in (
+        ("cosine", (0.1, 8), optax.cosine_decay_schedule(0.1, 8)),
+        ("linear", (0.1, 0.0, 5), optax.linear_schedule(0.1, 0.0, 5)),
+        ("exponential", (0.1, 4, 0.5), optax.exponential_decay(0.1, 4, 0.5)),
+        (
+            "warmup_cosine",
+            (0.0, 0.1, 2, 8, 0.01),
+            optax.warmup_cosine_decay_schedule(0.0, 0.1, 2, 8, 0.01),
+        ),
+    ):
+        solver = fp.SGD(learning_rate=(name, *numbers))
+        rates = [float(solver.rate(0, step)) for step in range(10)]
+        np.testing.assert_allclose(rates, [float(function(k)) for k in range(10)])
+        assert solver == fp.SGD(learning_rate=(name, *numbers))
+
+
+@pytest.mark.parametrize(
+    ("rate", "words"),
+    [
+        (("cosin", 0.1, 10), "did you mean 'cosine'"),
+        (("cosine", 0.1), "missing 1 required positional argument"),
+        (("cosine", 0.1, "ten"), "each number of the schedule 'cosine'"),
+    ],
+)
+def test_wrong_names_and_numbers_of_schedules_are_one_sentence(rate, words):
+    with pytest.raises(fp.InputError, match=words):
+        fp.SGD(learning_rate=rate)

@@ -55,7 +55,15 @@ def test_the_smallest_images_are_as_small_as_possible(model):
 def test_image_networks_refuse_other_inputs(model):
     assert "have shape (60,)" in refusal(model, (60,), 3, np.float32)
     assert "int32 token ids" in refusal(model, (32, 32), 3, np.int32)
-    assert "needs classes" in refusal(model, (32, 32), None)
+    assert fitted(model, (32, 32), None).num_classes is None  # predicts numbers
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_images_with_channels_first_get_a_hint(channels):
+    message = refusal(models.CNN2(), (channels, 32, 32), 3)
+    assert f"({channels}, 32, 32), with {channels} first" in message
+    assert "np.moveaxis(x, 1, -1)" in message
+    assert fitted(models.CNN2(), (32, 32, channels), 3).num_classes == 3
 
 
 @pytest.mark.parametrize("model", [models.MLP(), models.LogisticRegression()])
@@ -73,9 +81,9 @@ def test_fewer_outputs_than_classes_are_refused():
 @pytest.mark.parametrize(
     ("shape", "dtype", "constants", "words"),
     [
-        ((28, 28), np.uint8, TABLE, "are uint8 of shape (28, 28)"),
-        ((25,), np.float32, TABLE, "are float32 of shape (25,)"),
-        ((25,), np.uint8, TABLE, "are uint8 of shape (25,)"),
+        ((28, 28, 3), np.uint8, None, "have shape (28, 28, 3)"),
+        ((), np.float32, None, "have shape ()"),
+        ((25, 2), np.int32, TABLE, "are int32 of shape (25, 2)"),
         ((25,), np.int32, None, "'given' has none"),
         ((25,), np.int32, {"other": jnp.zeros((2, 2))}, "'given' has none"),
         ((25,), np.int32, jnp.zeros((2, 2)), "'given' has none"),

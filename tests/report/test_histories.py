@@ -40,7 +40,7 @@ def test_histories_are_those_of_the_clients():
     for row, client, seed in zip(
         values, records[0]["clients"], records[0]["seeds"], strict=True
     ):
-        np.testing.assert_allclose(row, wanted[seed, :, client], atol=2e-5)
+        np.testing.assert_allclose(row, wanted[seed, :, int(client)], atol=2e-5)
 
 
 @pytest.mark.parametrize("bound, rounds", [(1000, 3), (320, 2), (100, 0)])

@@ -48,8 +48,8 @@ def test_intervals_are_those_of_scipy():
 
 def test_clients_have_intervals_of_their_accuracies():
     rows = histories.make_result(histories.make_history()).clients()
-    tail = ["client", "num_train", "num_test", "value", "low", "high"]
-    assert list(rows.columns[-6:]) == tail
+    tail = ["client", "name", "num_train", "num_test", "value", "low", "high"]
+    assert list(rows.columns[-7:]) == tail
     is_accuracy = rows["metric"] == "accuracy"
     found = rows[is_accuracy].iloc[3]
     p, n, z = found["value"], 20, stats.norm.ppf(0.975)

@@ -117,7 +117,7 @@ def assert_close(one, other):
 def test_four_processes_equal_one_of_four_devices_to_rounding(alone):
     """Gloo adds in another order; on as many processes bits are the same again."""
     folder, _ = alone
-    more = ("--save-models", "--set", "participation=uniform")
+    more = ("--save-models", "last", "--set", "participation=uniform")
     more = (*more, "--set", "participation.size=4")
     one = (*SMALL, *more, "--devices", "4", "--execution", "shard", "--out", "one-of-4")
     (status,), texts = ended([start(folder, *one)])

@@ -23,7 +23,7 @@ LOG = ("--log", "tensorboard")
 KINDS = {  # command, its arguments, those that are given again with --resume
     "groups": ("sweep", ARGUMENTS, ()),
     "streamed": ("run", (*ONE, "--streamed"), ()),
-    "saved models": ("sweep", (*ARGUMENTS, "--save-models"), ()),
+    "saved models": ("sweep", (*ARGUMENTS, "--save-models", "last"), ()),
     "logs": ("sweep", (*ARGUMENTS, *LOG), LOG),
 }
 

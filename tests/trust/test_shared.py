@@ -156,7 +156,7 @@ def test_a_folder_that_vanishes_is_a_sentence(team):
 
 
 @pytest.mark.wide
-@pytest.mark.parametrize("more", [("--save-models",), ("--log", "tensorboard")])
+@pytest.mark.parametrize("more", [("--save-models", "last"), ("--log", "tensorboard")])
 def test_models_and_logs_are_written_once(place, more):
     if "--log" in more:
         pytest.importorskip("tensorboardX")

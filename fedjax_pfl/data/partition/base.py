@@ -33,6 +33,7 @@ class Partition:
       cluster: `int32[N]` known group of similar clients, or None.
       moved: `int[N]` examples that each client was given beyond its draw, to reach
         `min_examples`; or None for partitions that give none.
+      natural: `int[N]` natural client of the data set that each client is, or None.
     """
 
     index: np.ndarray
@@ -42,6 +43,7 @@ class Partition:
     leaky: bool = False
     cluster: np.ndarray | None = None
     moved: np.ndarray | None = None
+    natural: np.ndarray | None = None
 
     __post_init__ = struct.check_fields
 

@@ -52,10 +52,10 @@ class ByClient:
         rows = np.argsort(owner, kind="stable")
         rows = rows[np.isin(owner[rows], large)]
         parts = Partition.from_sizes(rows, sizes[large])
-        if dataset.cluster is None:
-            return parts
-        cluster = dataset.cluster[ids[large]].astype(np.int32)
-        return dataclasses.replace(parts, cluster=cluster)
+        cluster, natural = None, ids[large]
+        if dataset.cluster is not None:
+            cluster = dataset.cluster[natural].astype(np.int32)
+        return dataclasses.replace(parts, cluster=cluster, natural=natural)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ class FeatureSkew:
     ) -> Partition:
         """Groups the natural clients; `rng` is not used."""
         client = _natural_clients(self.name, dataset)
-        _, first, owner = np.unique(client, return_index=True, return_inverse=True)
+        ids, first, owner = np.unique(client, return_index=True, return_inverse=True)
         num_writers, group = len(first), self.clients_per_client
         if num_clients is None:
             num_clients = max(1, num_writers // (group or 1))
@@ -95,7 +95,11 @@ class FeatureSkew:
         position = np.argsort(np.argsort(first))[owner]  # of the writer, in file order
         rows = np.argsort(position, kind="stable")
         sizes = np.bincount(position // group, minlength=num_clients)[:num_clients]
-        return Partition.from_sizes(rows, sizes)
+        parts = Partition.from_sizes(rows, sizes)
+        if group > 1:
+            return parts
+        natural = ids[np.argsort(first)][:num_clients]
+        return dataclasses.replace(parts, natural=natural)
 
 
 def _natural_clients(name: str, dataset: Dataset) -> np.ndarray:

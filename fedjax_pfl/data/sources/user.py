@@ -34,7 +34,7 @@ _TABLES = (*_TEXTS, ".parquet")
 _MAX_BYTES = 8 << 30
 _MAX_CATEGORIES = 100
 _TOO_LARGE = 2**53  # of whole numbers as floats
-_MAX_CLASSES = 100  # of whole numbers, where the task is told from the data
+_MAX_CLASSES = 20  # of whole numbers, where the task is told from the data
 
 
 def source_for(
@@ -387,8 +387,9 @@ class Csv(_UserSource):
         input `[W, F]`: all features and, last, the label, as a number or zeros and ones
         for its classes. No window reaches over the border between two parts: W rows
         after it have no example. None for the row itself as input.
-      task: `"classification"`; `"regression"`; or `"auto"`: classes if the label is
-        text or whole numbers of at most 100 different values.
+      task: `"classification"`; `"regression"`, whose targets are scaled by the training
+        rows; or `"auto"`: classes if the label is text or whole numbers of at most 20
+        different values, regression if some number has a fraction.
       scaling: of columns of numbers, by the training rows of a federation: `"standard"`
         to mean 0 and variance 1, `"minmax"` to [0, 1], or `"none"`. Columns that are
         constant in these become 0.
@@ -476,7 +477,7 @@ class Csv(_UserSource):
     def read(self, located: base.Located) -> datasets.Dataset:
         """Returns `x float32[S, F]`, or `int32[S, T]` for a text.
 
-        Clients are numbered as they first appear.
+        Clients are numbered in the order of their names.
         """
         paths, keep = located.paths, self._texts()
         tokenizer = None
@@ -531,23 +532,26 @@ class Csv(_UserSource):
             )
         used = [*known, *(names if tokenizer is None else ())]
         table, notes = _with_values(table, used, self.missing)
-        y, class_names = _targets(table, self)
-        preparation = None
+        features, x = [], np.zeros(0)
         if tokenizer is None:
             features = [f for name in names for f in _features(table, name, self)]
-            if self.window is not None:
-                is_number = class_names is None
-                eye = None if is_number else np.eye(len(class_names), dtype=np.float32)
-                features.append(y[:, None] if eye is None else eye[y])
-            x, preparation = _inputs(features, self)
         else:  # as it stands, also an empty one or one that says "nan"
             texts = [str(value) for value in table.columns[texts[0]]]
             x = tokens.token_ids(texts, tokenizer, self.num_tokens)
+        y, class_names = _targets(table, self)
+        if self.window is not None:
+            is_number = class_names is None
+            eye = None if is_number else np.eye(len(class_names), dtype=np.float32)
+            features.append(y[:, None] if eye is None else eye[y])
+        preparation = None
+        if features:
+            x, preparation = _inputs(features, self)
         client = client_names = None
         if self.client is not None or owners is not None:
             texts = owners[table.rows].tolist() if owners is not None else ()
             texts = texts or table.texts(self.client or "")
-            client, client_names = user_arrays.numbered(texts, dict.fromkeys(texts))
+            distinct = user_arrays.in_order(texts)
+            client, client_names = user_arrays.numbered(texts, distinct)
         part = None
         if self.split is not None:
             where = f"the column {self.split!r} of {table.where}"
@@ -560,6 +564,7 @@ class Csv(_UserSource):
             class_names=class_names,
             client=client,
             client_names=client_names,
+            scale_targets=class_names is None,
             preparation=preparation,
             notes=notes,
         )
@@ -740,8 +745,15 @@ def _targets(
             )
     if numbers is not None:
         is_whole = (numbers == np.round(numbers)).all()
-        is_class = is_whole and len(np.unique(numbers)) <= _MAX_CLASSES
-        if options.task == "regression" or (options.task == "auto" and not is_class):
+        distinct = len(np.unique(numbers))
+        if options.task == "auto" and is_whole and distinct > _MAX_CLASSES:
+            raise checks.InputError(
+                f"The label {options.label!r} of {table.where} holds {distinct}"
+                " different whole numbers: say whether they are amounts, with"
+                f" {_setting('task', 'regression')}, or classes, with"
+                f" {_setting('task', 'classification')}."
+            )
+        if options.task == "regression" or (options.task == "auto" and not is_whole):
             return numbers, None
         row = int(np.abs(numbers).argmax())
         if abs(numbers[row]) >= _TOO_LARGE:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -16,10 +17,13 @@ __all__ = [
     "arrays_dataset",
     "encode_classes",
     "by_time",
+    "in_order",
     "joined",
     "numbered",
     "stem",
 ]
+
+_WHOLE = re.compile(r"\d{1,18}", re.ASCII)
 
 
 def arrays_dataset(
@@ -201,10 +205,10 @@ def _targets(
 
 
 def _clients(name: str, client: Any) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Numbers clients in sorted order as `int32[S]`, and names them."""
+    """Numbers clients `int32[S]` as `in_order` has them, and names them."""
     try:
         values = client.tolist() if hasattr(client, "tolist") else list(client)
-        distinct = sorted(set(values))
+        distinct = in_order(values)
     except TypeError as error:  # not a list, not hashable, or not comparable
         raise checks.InputError(
             f"Expected {name} to be a list of names or a list of numbers without gaps."
@@ -212,6 +216,22 @@ def _clients(name: str, client: Any) -> tuple[np.ndarray, tuple[str, ...]]:
     if any(value != value for value in distinct):
         raise checks.InputError(f"Expected a client for every example in {name}.")
     return numbered(values, distinct)
+
+
+def in_order(names: Iterable[Any]) -> list[Any]:
+    """Returns different names, sorted; texts of whole numbers by these numbers.
+
+    Args:
+      names: that can be compared.
+
+    Example:
+      >>> in_order(["10", "9", "10"]), in_order(["site 10", "site 9"])
+      (['9', '10'], ['site 10', 'site 9'])
+    """
+    distinct = set(names)
+    if all(isinstance(name, str) and _WHOLE.fullmatch(name) for name in distinct):
+        return sorted(distinct, key=lambda name: (int(name), name))
+    return sorted(distinct)
 
 
 def joined(

@@ -11,6 +11,7 @@ from fedjax_pfl.core import lazy
 
 if TYPE_CHECKING:
     from fedjax_pfl.engine.callbacks.base import Callback, Evaluation, Training
+    from fedjax_pfl.engine.callbacks.ml_flow import MLflow
     from fedjax_pfl.engine.callbacks.tensorboard import TensorBoard
     from fedjax_pfl.engine.callbacks.watch import watching
     from fedjax_pfl.engine.callbacks.weights_and_biases import WeightsAndBiases
@@ -20,6 +21,7 @@ else:
 __all__ = [
     "Callback",
     "Evaluation",
+    "MLflow",
     "TensorBoard",
     "Training",
     "WeightsAndBiases",

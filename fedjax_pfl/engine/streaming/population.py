@@ -1,5 +1,6 @@
 """The federation of a streamed training, and what cannot be streamed."""
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -93,6 +94,7 @@ class Population:
         self.pool = jax.tree.map(jnp.asarray, pool)
         self._parts = {name: jax.tree.map(np.asarray, rows[name]) for name in PARTS}
         self._malicious = np.asarray(rows["malicious"])
+        self._names = federation.client_names
         self.counts = self._parts["train"]["num_examples"]
         self.total = core.Population(
             num_clients=len(self._malicious),
@@ -142,4 +144,8 @@ class Population:
             name: jax.tree.map(lambda leaf: jnp.asarray(leaf[rows]), part)
             for name, part in self._parts.items()
         }
-        return programs.federation_of(self.pool, fields, self._malicious[rows])
+        sample = programs.federation_of(self.pool, fields, self._malicious[rows])
+        if self._names is None:
+            return sample
+        names = tuple(self._names[row] for row in rows)
+        return dataclasses.replace(sample, client_names=names)

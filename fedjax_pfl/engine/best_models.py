@@ -1,0 +1,159 @@
+"""Trained models of the best round on validation data, in place of the last one's."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from fedjax_pfl.core import checks
+from fedjax_pfl.engine import save_models, trained_parameters
+from fedjax_pfl.engine.recorder import Recorder
+from fedjax_pfl.engine.trainer import Trainer
+from fedjax_pfl.results import model_files
+
+__all__ = ["PREFIX", "Best"]
+
+_OF_EACH = "best-of-each"
+_VALIDATION = "validation"
+PREFIX = "best/"
+"""Of names of arrays in a checkpoint."""
+
+
+@dataclasses.dataclass
+class _Kept:
+    """What is kept of one model.
+
+    Attributes:
+      arrays: `[G, *P]` by name, or `[G, K, *P]` where clients have their own.
+      rounds: `int[G]` or `int[G, K]` rounds in which these were trained, -1 before any.
+      scores: `[G]` or `[G, K]` what they were chosen by; larger is better.
+    """
+
+    arrays: dict[str, np.ndarray]
+    rounds: np.ndarray
+    scores: np.ndarray
+
+    def named(self) -> dict[str, np.ndarray]:
+        """Returns all arrays by name."""
+        return self.arrays | {"rounds": self.rounds, "scores": self.scores}
+
+
+class Best:
+    """Keeps, on the host, the models of a group that were best so far.
+
+    Each predictor has its own best round: by the mean of the metric over the honest
+    clients on their own validation data or, of predictors that differ between clients,
+    by each client's own value. The earliest of equals counts.
+    """
+
+    def __init__(self, trainer: Trainer, choice: str):
+        """Keeps nothing yet.
+
+        Args:
+          trainer: with its first states, or those of a checkpoint.
+          choice: `best` for one round of all clients, `best-of-each` for one of each.
+
+        Raises:
+          InputError: if the clients that are evaluated change from round to round, or
+            are not evaluated on validation data.
+        """
+        planned = trainer.planned
+        schedule = planned.plan.schedule
+        if schedule.clients == "participants" or _VALIDATION not in schedule.data:
+            raise checks.InputError(
+                "Expected evaluations of the same clients, on validation data too, to"
+                f" keep the {choice} models, got"
+                f" eval_clients={schedule.clients!r} on {', '.join(schedule.data)}."
+            )
+        self._trainer, self._choice = trainer, choice
+        self._members = [trainer.members(g) for g in range(len(planned.group.points))]
+        self._kept = {name: self._nothing(kind) for name, kind in planned.kinds.items()}
+
+    def _nothing(self, kind: trained_parameters.Kind) -> _Kept:
+        """Returns the shapes of what will be kept."""
+        sizes = (len(self._members), len(self._members[0]))
+        leaves = model_files.named(kind.shapes)
+        axes = sizes[:1] if kind.is_shared else sizes
+        shape = sizes if self._choice == _OF_EACH and not kind.is_shared else sizes[:1]
+        return _Kept(
+            arrays={n: np.zeros((*axes, *v.shape), v.dtype) for n, v in leaves.items()},
+            rounds=np.full(shape, -1, np.int64),
+            scores=np.full(shape, -np.inf),
+        )
+
+    def see(self, recorder: Recorder) -> None:
+        """Keeps the models of this round that are better than those before.
+
+        Args:
+          recorder: after an evaluation.
+
+        Raises:
+          InputError: if no client has validation examples.
+        """
+        for name, kept in self._kept.items():
+            scores, each = recorder.scores(name, _VALIDATION)
+            if kept.scores.ndim > 1:
+                at = [recorder.places(members) for members in self._members]
+                scores = np.stack([own[k] for own, k in zip(each, at, strict=True)])
+            is_better = scores > kept.scores
+            for point in np.flatnonzero(is_better.reshape(len(scores), -1).any(axis=1)):
+                self._keep(int(point), name, is_better[point])
+            kept.scores[is_better] = scores[is_better]
+            kept.rounds[is_better] = recorder.rounds[-1]
+            if (kept.rounds < 0).all():
+                raise checks.InputError(
+                    "Expected clients with validation examples, by which the"
+                    f" {self._choice} models are kept, got none."
+                )
+
+    def _keep(self, point: int, name: str, is_better: np.ndarray) -> None:
+        """Fetches the models of a point, of all clients or of `bool[K]` of them."""
+        kind = self._trainer.planned.kinds[name]
+        members = self._members[point]
+        rows = members[:1] if kind.is_shared else members
+        arrays = save_models.fetched(self._trainer, point, rows, name, kind)
+        for leaf, kept in self._kept[name].arrays.items():
+            if is_better.ndim:
+                kept[point][is_better] = arrays[leaf][is_better]
+            else:
+                kept[point] = arrays[leaf]
+
+    def of(self, point: int, model: str) -> tuple[dict[str, np.ndarray], Any]:
+        """Returns the arrays of a file, and the rounds in which they were trained.
+
+        Args:
+          point: number of the point.
+          model: name of the predictor.
+
+        Returns:
+          What `save_models.fetched` does, and an int, or a list of one per client.
+        """
+        kept, kind = self._kept[model], self._trainer.planned.kinds[model]
+        arrays = {name: value[point] for name, value in kept.arrays.items()}
+        if not kind.is_shared:
+            arrays[model_files.CLIENTS] = self._members[point].astype(np.int32)
+        return arrays, kept.rounds[point].tolist()
+
+    def saved(self) -> dict[str, np.ndarray]:
+        """Returns all arrays for a checkpoint, by name."""
+        return {
+            f"{PREFIX}{model}/{name}": value
+            for model, kept in self._kept.items()
+            for name, value in kept.named().items()
+        }
+
+    def restore(self, arrays: dict[str, np.ndarray]) -> None:
+        """Takes the arrays of a checkpoint.
+
+        Raises:
+          ValueError: if it has others than `saved` returned.
+        """
+        for model, kept in self._kept.items():
+            for name, value in kept.named().items():
+                found = arrays.get(f"{PREFIX}{model}/{name}")
+                if found is None or (found.shape, found.dtype) != (
+                    value.shape,
+                    value.dtype,
+                ):
+                    raise ValueError(f"other best models of {model}")
+                value[...] = found

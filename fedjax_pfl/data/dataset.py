@@ -115,6 +115,8 @@ class Dataset:
         0.
       ordered: the examples of a client are in order of time; its split is then cut in
         this order, training first and test last, instead of at random.
+      any_order: the order of the examples has no meaning: federations of the same
+        examples in another order are the same.
       scale_targets: models learn targets that are numbers in deviations from the mean
         of the training examples; errors are reported in the targets' own units.
       gap: number of examples of a client that an ordered split leaves out between two
@@ -143,6 +145,7 @@ class Dataset:
     cluster: np.ndarray | None = None
     part: np.ndarray | None = None
     ordered: bool = False
+    any_order: bool = False
     scale_targets: bool = False
     gap: int = struct.static_field(default=0, at_least=0)
     preparation: Preparation | None = None

@@ -139,6 +139,7 @@ class FederationSpec:
         )
         if self.held_out_users is not None:
             _, dataset = splits.held_out_users(dataset, self.held_out_users)
+        dataset = splits.in_order_of_values(dataset)
         rng = datasets.generator(self.seed, datasets.Purpose.PARTITION)
         parts = self.partition(rng, dataset, self.num_clients)
         num_clients = self.num_clients or len(parts.index)

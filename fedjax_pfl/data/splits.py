@@ -13,6 +13,7 @@ from fedjax_pfl.data import partition as partitions
 
 __all__ = [
     "HALF",
+    "in_order_of_values",
     "held_out_users",
     "malicious_clients",
     "natural_names",
@@ -30,6 +31,8 @@ _held_out: weakref.WeakKeyDictionary[datasets.Dataset, _Parts]
 _held_out = weakref.WeakKeyDictionary()
 _prepared: weakref.WeakKeyDictionary[datasets.Dataset, dict[bytes, datasets.Dataset]]
 _prepared = weakref.WeakKeyDictionary()
+_sorted: weakref.WeakKeyDictionary[datasets.Dataset, datasets.Dataset]
+_sorted = weakref.WeakKeyDictionary()
 _MAX_PREPARED = 16  # copies of one data set that are kept
 
 
@@ -180,6 +183,28 @@ def _check_series(
             f" {dataset.gap} rows need; use a shorter window, or leave the client out"
             " (by_client does with those below its min_examples)."
         )
+
+
+def in_order_of_values(dataset: datasets.Dataset) -> datasets.Dataset:
+    """Sorts the examples of a data set in any order by their values.
+
+    Args:
+      dataset: any data set; where the order has a meaning it is returned.
+
+    Returns:
+      The data set; of equal ones the same object.
+    """
+    if not dataset.any_order:
+        return dataset
+    if dataset not in _sorted:
+        features, y = (v.reshape(len(v), -1) for v in (dataset.x, dataset.y))
+        if (preparation := dataset.preparation) is not None:
+            kept = np.delete(features, preparation.columns, axis=1)
+            features = np.concatenate([kept, preparation.numbers], axis=1)
+        marks = [m for m in (dataset.part, dataset.client) if m is not None]
+        order = np.lexsort([*features.T, *y.T, *marks])
+        _sorted[dataset] = datasets.chosen(dataset, order)
+    return _sorted[dataset]
 
 
 def prepared(

@@ -18,14 +18,14 @@ _OWN = ("malicious", "others", "samples", "cluster", "moved")  # further rows of
 def split(federation: core.Federation) -> tuple[dict[str, Any], core.Federation]:
     """Returns the rows of clients, and the federation without them and the unseen.
 
-    It has no names, since programs that differ by these alone are the same.
+    It has no names and notes: programs that differ by these alone are the same.
     """
     rows: dict[str, Any] = {name: getattr(federation, name).rows() for name in ROWS}
     rows |= {name: getattr(federation, name) for name in _OWN}
     rows["pool"] = None
     empty: dict[str, Any] = {name: getattr(federation, name).pool() for name in ROWS}
     own = dict.fromkeys((*_OWN, "unseen", "client_names"))
-    return rows, dataclasses.replace(federation, **empty, **own)
+    return rows, dataclasses.replace(federation, **empty, **own, notes=())
 
 
 def join(rows: dict[str, Any], pool: core.Federation) -> core.Federation:

@@ -131,7 +131,9 @@ def test_a_grid_over_seeds_is_its_trainings_and_shares_the_examples(tmp_path):
     x, y, owner = arrays(scale=100.0)
     frame = pd.DataFrame(x, columns=list("abcde")).assign(y=y, owner=owner)
     frame.to_csv(tmp_path / "own.csv", index=False)
-    source = fp.data.Csv(path=str(tmp_path / "own.csv"), label="y", client="owner")
+    source = fp.data.Csv(
+        path=str(tmp_path / "own.csv"), label="y", client="owner", scaling="none"
+    )
     spec = fp.FederationSpec(source, fp.ByClient(), num_clients=None)
     made = [dataclasses.replace(spec, seed=seed).build() for seed in (0, 1)]
     units = np.stack([one.train.target_units for one in made])

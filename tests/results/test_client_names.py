@@ -65,7 +65,7 @@ def test_drawn_and_unseen_clients_keep_their_names(tmp_path):
     made = federation(path, unseen_fraction=0.34)
     assert made.unseen is not None
     assert {*made.client_names, *made.unseen.client_names} == set(NAMES)
-    source = fp.data.Csv(path=str(path), label="y", client="site")
+    source = fp.data.Csv(path=str(path), label="y", client="site", scaling="none")
     few = fp.FederationSpec(source, fp.ByClient(), num_clients=2).build()
     data = source.load(data_dir=None, seed=0, num_clients=None)
     for number, name in enumerate(few.client_names):
@@ -170,3 +170,27 @@ def test_the_report_has_a_table_of_names(tmp_path, monkeypatch):
     packed = re.search(r'type="application/json">(.*?)</script>', page)
     assert packed is not None
     assert json.loads(packed[1])[0]["clients"] == ["ann", "bob", "zoe"]
+
+
+def test_rows_in_another_order_give_the_same_clients_and_the_same_bits(tmp_path):
+    order = np.random.default_rng(1).permutation(90)
+    one = federation(table(tmp_path / "one.csv"), unseen_fraction=0.34)
+    two = federation(table(tmp_path / "two.csv", order), unseen_fraction=0.34)
+    assert one.client_names == two.client_names
+    for part in ("train", "validation", "test"):
+        for client in range(one.num_clients):
+            a, b = (getattr(f, part).examples(client) for f in (one, two))
+            np.testing.assert_array_equal(a.x, b.x)
+            np.testing.assert_array_equal(a.y, b.y)
+    values = [trained(made).clients()["value"] for made in (one, two)]
+    assert values[0].tolist() == values[1].tolist()
+
+
+def test_rows_in_another_order_are_distributed_the_same(tmp_path):
+    order = np.random.default_rng(1).permutation(90)
+    paths = table(tmp_path / "one.csv"), table(tmp_path / "two.csv", order)
+    sources = [fp.data.Csv(path=str(path), label="y") for path in paths]
+    one, two = (fp.FederationSpec(s, fp.IID(), num_clients=4).build() for s in sources)
+    for client in range(4):
+        a, b = (made.train.examples(client).x for made in (one, two))
+        np.testing.assert_array_equal(a, b)

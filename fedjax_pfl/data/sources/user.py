@@ -565,6 +565,7 @@ class Csv(_UserSource):
             client=client,
             client_names=client_names,
             scale_targets=class_names is None,
+            any_order=self.time is None,
             preparation=preparation,
             notes=notes,
         )

@@ -55,7 +55,7 @@ class Finished:
         """Returns clients' own test values in the last round, by seed and client."""
         rows = self.final.clients()
         rows = rows[rows["model"] == self.said.model]
-        rows = rows[rows["metric"] == metrics.headline(set(rows["metric"]))]
+        rows = rows[rows["metric"] == self._metric]
         return rows.set_index(["seed", "client"])["value"]
 
     def reached(self) -> dict[int, float]:
@@ -108,7 +108,7 @@ class Finished:
     @property
     def _metric(self) -> str:
         """The metric that methods are ranked by."""
-        return metrics.headline(self.final.groups[0].metrics)
+        return self.final.headline
 
     def _means(self, rows: pd.DataFrame) -> dict[str, float]:
         """Returns test and validation numbers from the table of one training."""

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedjax_pfl.core import byte_counts, checks
+from fedjax_pfl.core import byte_counts
 from fedjax_pfl.data import statistics
 from fedjax_pfl.engine import local_privacy, privacy, stopping
 from fedjax_pfl.engine.groups import PlannedGroup
@@ -252,10 +252,9 @@ class Recorder:
     def _watched(self, rule: stopping.Watched, evaluated: np.ndarray) -> np.ndarray:
         """Means `[G]` over honest clients of what early stopping looks at, now."""
         last = self._metrics[-1]
-        checks.known(rule.metric, last, "metric to stop on")
         model = self._models.index(rule.model_of(self._models))
         d = self._data.index(rule.data)
-        values = last[rule.metric][:, model, d]
+        values = last[rule.chosen][:, model, d]
         return self._mean(values, evaluated[:, d], self._rounds[-1])
 
     def _mean(

@@ -20,7 +20,7 @@ _HEAD = "head"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class OwnModel(starts.Startable):
+class OwnModel(objectives.Wrapper, starts.Startable):
     """A network of the user's, as a model; abstract.
 
     Where the federation has classes, outputs are logits `[B, C]`, judged as those of
@@ -195,17 +195,10 @@ class OwnModel(starts.Startable):
         return outputs.reshape(-1) if self.num_classes is None else outputs, new
 
     @property
-    def _objective(self) -> Any:
+    def judge(self) -> Any:
+        """Loss and metrics of classes, or of numbers."""
         is_regression = self.num_classes is None
         return objectives.Regression() if is_regression else objectives.Classification()
-
-    def loss(self, outputs: jax.Array, batch: core.Batch) -> jax.Array:
-        """Returns the weighted mean loss `[]`; 0 for an empty batch."""
-        return self._objective.loss(outputs, batch)
-
-    def metrics(self, outputs: jax.Array, batch: core.Batch) -> dict[str, jax.Array]:
-        """Returns the per-example loss `[B]`, of classes also the accuracy."""
-        return self._objective.metrics(outputs, batch)
 
 
 def _of_run(leaf: Any) -> jax.Array:

@@ -16,7 +16,7 @@ __all__ = ["COSTS", "REFERENCES", "TARGET", "TO_TARGET", "Finished"]
 
 REFERENCES = tuple(name for name, _ in shares.REFERENCES)
 TARGET = "FedAvg"
-"""Method whose last validation accuracy is the target of all."""
+"""Method whose last validation value is the target of all."""
 COSTS = ("bytes", "client_steps", "seconds", "virtual_seconds")
 TO_TARGET = f"_to_{TARGET.lower()}"
 """Ending of columns of what was spent until the target."""
@@ -80,7 +80,8 @@ class Finished:
             seed = int(settings["seed"])
             rows = table[is_shown & (table["seed"] == seed)]
             head = {"task": self.task, "method": self.said.name, "seed": seed}
-            head |= {"model": self.said.model, "status": group.status[point]}
+            head |= {"metric": self._metric, "model": self.said.model}
+            head |= {"status": group.status[point]}
             spent = spending.after(group, point, int(group.ends[point]))
             cost = _costs(spent)
             cost |= self._costs_to(targets.get(seed, np.nan), group, point)

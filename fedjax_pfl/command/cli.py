@@ -44,7 +44,6 @@ _NOT_OF_BENCHMARKS = (
     "eval_every",
     "eval_on",
     "eval_clients",
-    "metric",
     "patience",
 )
 _NOT_OF_BENCHMARKS += ("target", "stop_on", "diagnostics", "save_models", "dry_run")

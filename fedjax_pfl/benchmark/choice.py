@@ -68,7 +68,7 @@ def search(
       num_rounds: rounds R of a training that is not dropped.
       budget: of the search.
       seeds: of every setting.
-      by_model: whose value of the metric is compared; None for the usual one.
+      by_model: model that is compared; None for the usual one.
       **options: those of `tune`.
 
     Returns:
@@ -134,8 +134,7 @@ def learn(
       num_rounds: rounds R of a training that is not dropped, and at most of learning.
       budget: of both.
       seeds: of all trainings.
-      by_model: whose validation loss falls, and metric is compared; None for the usual
-        one.
+      by_model: model that is learned with and compared; None for the usual one.
       **options: those of `grid`, `metric` and `checkpoints` among them.
 
     Returns:

@@ -88,7 +88,7 @@ def run(
     """
     if task.spec.build().num_classes is None:
         raise checks.InputError(
-            "Expected data with classes, of which a benchmark ranks classifiers, got"
+            "Expected data with classes, since a benchmark ranks classifiers, got"
             f" {task.spec!r}."
         )
     if max_minutes is not None:

@@ -218,8 +218,8 @@ class Options(DataOptions):
         metavar="DATA[=ROUNDS],...",
     )
     metric: str | None = option(
-        "What chooses rounds, settings and hybrids, stops trainings and ranks methods,"
-        " for example macro_f1.",
+        "Metric that chooses rounds, settings and hybrids, stops trainings and ranks"
+        " methods, for example macro_f1.",
         show_default="accuracy, of regressions loss",
     )
     eval_clients: str | None = option(

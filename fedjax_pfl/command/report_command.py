@@ -30,8 +30,8 @@ def main(
     metric: Annotated[
         str | None,
         typer.Option(
-            help="What chooses rounds, settings and hybrids, and ranks methods, in"
-            " place of what the commands chose by; for example macro_f1.",
+            help="Metric that chooses rounds, settings and hybrids and ranks methods,"
+            " for example macro_f1; that of the commands if not given.",
         ),
     ] = None,
 ) -> None:

@@ -82,7 +82,7 @@ class SummedModel(Protocol):
     def finish_metrics(self, sums: Any, count: jax.Array) -> dict[str, jax.Array]:
         """Maps sums over `count int32[]` examples to values `[]` by name.
 
-        NaN where the examples leave a metric undefined; without examples all are.
+        A metric that the examples leave undefined is NaN. Without examples all are.
         """
         ...
 
@@ -101,8 +101,8 @@ class RankedModel(Protocol):
     def finish_rows(self, rows: Any, weight: jax.Array) -> dict[str, jax.Array]:
         """Maps rows `[M, ...]` and weights `bool[M]` to values `[]` by name.
 
-        Rows of weight 0 are padding. NaN where the examples leave a metric undefined;
-        without examples all are.
+        Rows of weight 0 are padding. A metric that the examples leave undefined is NaN.
+        Without examples all are.
         """
         ...
 

@@ -119,7 +119,7 @@ def _sums(model: core.Model, outputs: jax.Array, batch: core.Batch) -> tuple[Any
 
 
 def _check_rows(model: core.Model, name: str, values: Any, size: int) -> None:
-    """Refuses what is not one row per example of a batch."""
+    """Refuses values that are not one row per example of a batch."""
     shape = jnp.shape(values)
     wanted = "[B]" if name.startswith("metrics") else "[B, ...]"
     if shape[:1] != (size,) or (wanted == "[B]" and len(shape) > 1):
@@ -132,7 +132,7 @@ def _check_rows(model: core.Model, name: str, values: Any, size: int) -> None:
 def _finished(
     model: core.Model, sums: tuple[Any, Any], rows: Any, total: jax.Array, weight: Any
 ) -> Metrics:
-    """Returns means over examples, and what follows from a model's sums and rows."""
+    """Returns means over examples, and metrics of a model's sums and rows."""
     count = jnp.maximum(total, 1)
     metrics = {n: v / count.astype(v.dtype) for n, v in sums[0].items()}
     finished = {}

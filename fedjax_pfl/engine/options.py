@@ -35,8 +35,8 @@ class Options:
       execution: `auto`, `loop`, `vmap`, `chunk=K`, `shard` or `shard=DEVICES`.
       diagnostics: whether to compute the algorithm's diagnostics at evaluations.
       points_per_chunk: grid points vmapped together, which bounds memory; None picks.
-      metric: what chooses rounds, hybrids and settings, stops trainings, and ranks
-        methods: a name that is measured, such as `macro_f1`. None for the accuracy of
+      metric: measured name, such as `macro_f1`, that chooses rounds, hybrids and
+        settings, stops trainings, and ranks methods. None for the accuracy of
         classifiers, the annualized return of portfolios, else the loss.
       stop_when: when a training ends before its last round, or None. Points of a grid
         that ended stay as they are while others go on. `StopWhen` or `Halving`.

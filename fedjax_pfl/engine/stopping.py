@@ -35,7 +35,7 @@ class Watched:
 
     @property
     def chosen(self) -> str:
-        """The metric, of which the accuracy is the default."""
+        """The metric; by default the accuracy."""
         return self.metric or "accuracy"
 
     def by(self, metric: str | None) -> Self:

@@ -540,8 +540,8 @@ def tune(
         settings until the time is up, when those in training end at their next
         evaluation.
       seeds: seeds of every setting, which share data and draws.
-      metric: by which settings are compared, and all that the `metric` of `grid` is
-        for; None for what a `Halving` says, else the accuracy.
+      metric: by which settings are compared, and the `metric` of `grid`; None for that
+        of a `Halving`, else the accuracy.
       by_model: model whose values are compared; None for what a `Halving` says, else
         the personal one, or the global one where there is none.
       draw_seed: of the random draws.

@@ -165,7 +165,7 @@ def accuracy_and_spread(result: results.Result) -> contents.Spots | None:
       result: what to show.
 
     Returns:
-      The points, with standard deviations over seeds; None where the headline is no
+      The points, with standard deviations over seeds; None if the headline is no
       share from 0 to 1, or nothing is finite.
     """
     accuracy, metric = selection.last_round(result)

@@ -48,8 +48,8 @@ def class_metrics(counts: dict[str, jax.Array]) -> dict[str, jax.Array]:
     Returns:
       `balanced_accuracy`, the mean recall over the classes that have examples, and
       `macro_f1`, the mean F1 score over those that have examples or were predicted. Of
-      two classes also `precision`, `recall` and `f1` of the second one: NaN without
-      examples of it, and 0 with examples none of which was predicted.
+      two classes also `precision`, `recall` and `f1` of the second one: NaN if no
+      example has this class, and 0 if some have, but none was predicted.
     """
     actual, chosen, hits = (counts[name] for name in ("actual", "chosen", "hits"))
     dtype = jnp.zeros(()).dtype
@@ -89,7 +89,7 @@ def auc(scores: jax.Array, positive: jax.Array, weight: jax.Array) -> jax.Array:
       weight: `[M]`, 0 for rows that do not count.
 
     Returns:
-      The area; NaN without a positive or a negative example, or where a score is NaN.
+      The area; NaN without a positive or a negative example, or if a score is NaN.
 
     Example:
       >>> scores = jnp.array([0.1, 0.4, 0.4, 0.8])
@@ -154,7 +154,7 @@ def error_metrics(
 
     Returns:
       `rmse`, `mae`, and `r2`, the share of the targets' variance that is explained: NaN
-      where all are equal.
+      if all targets are equal.
     """
     real = weight > 0
     count = jnp.maximum(real.sum(), 1).astype(errors.dtype)
@@ -162,7 +162,7 @@ def error_metrics(
     def mean(values: jax.Array) -> jax.Array:
         return jnp.where(real, values, 0).sum() / count
 
-    # Differences to one of the targets are small where the targets are large and alike.
+    # Large targets that are alike lose digits in squares; differences do not.
     moved = targets - targets[jnp.argmax(real)]
     variance = mean(jnp.square(moved - mean(moved)))
     squared = mean(jnp.square(errors))

@@ -31,7 +31,7 @@ def write(
     Args:
       directories: of results.
       runs: what the command line knows of them.
-      metric: what chooses and ranks; None for what the results say.
+      metric: name that chooses and ranks; None for that of the results.
       out: where to write; None for the directory itself where there is one.
 
     Returns:

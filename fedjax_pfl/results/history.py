@@ -60,8 +60,8 @@ class History:
       reached_target: `bool[G]` whether it was stopped because it reached its target.
       dropped: `bool[G]` whether it was stopped because others were better; None where
         nothing was.
-      config: flat configuration shared by the points; its `metric`, if there is one, is
-        what rounds, hybrids and settings are chosen by.
+      config: flat configuration shared by the points; its `metric`, if there is one,
+        chooses rounds, hybrids and settings.
       compile_seconds: lowering and compiling.
       run_seconds: everything else.
     """

@@ -34,7 +34,7 @@ METRICS = (*SHARES, "r2", "annualized_return", "sharpe", "loss", "rmse", "mae")
 """Metrics that choices are made by; models of the user's own may have others."""
 
 _COSTS = ("loss", "rmse", "mae", "max_drawdown", "turnover")
-"""Metrics of which less is better."""
+"""Metrics for which less is better."""
 
 BESIDE = {
     "annualized_return": ("sharpe", "uniform_annualized_return", "uniform_sharpe"),
@@ -70,7 +70,7 @@ def headline(names: Collection[str], chosen: str | None = None) -> str:
         if chosen not in names:
             hint = checks.suggestion(chosen, names)
             raise checks.InputError(
-                "Expected the metric to be one of those that are measured,"
+                "Expected the metric to be one that is measured,"
                 f" {', '.join(sorted(names))}, got {checks.shown(chosen)}{hint}."
             )
         return chosen
@@ -92,7 +92,7 @@ def judge(models: Iterable[str]) -> str:
 
 
 def sign(name: str) -> int:
-    """Returns 1 for a metric of which more is better, -1 for a loss or an error.
+    """Returns 1 if more of a metric is better, -1 for a loss or an error.
 
     Args:
       name: name of a metric; what is measured of portfolios that no model made, such

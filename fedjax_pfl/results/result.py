@@ -454,11 +454,11 @@ class Result:
         """Returns what every training spent until a model was good enough.
 
         The first evaluated round counts in which the mean over the honest clients of
-        the accuracy on own validation data, or of what `headline` says, is at
-        least the target (at most, for a loss). Test data choose nothing.
+        the `headline` on own validation data is at least the target (at most, for a
+        loss). Test data choose nothing.
 
         Args:
-          target: value to be reached, finite; an accuracy from 0 to 1.
+          target: value to be reached, finite; an accuracy or an F1 score from 0 to 1.
 
         Returns:
           One row per training and model, but for hybrids, which validation data made:

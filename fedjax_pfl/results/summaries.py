@@ -11,7 +11,8 @@ Only rounds in which test and validation data were evaluated can be the best.
 Shape letters: `G` grid points, `E` evaluated rounds, `N` clients. A metric is an array
 `[G, E, model, data, N]`, NaN where a client has no such examples, where it was not
 evaluated, where its examples leave the metric undefined, or where the training had
-diverged. Only a divergence, which takes the loss, too, makes the mean over clients NaN.
+diverged. An undefined value does not count; only a divergence, which makes the loss NaN
+as well, makes the mean over clients NaN.
 """
 
 import dataclasses
@@ -204,8 +205,7 @@ class Part:
       evaluated: `bool[G, E, data]` rounds in which some client was evaluated.
       means: by metric, `[G, E, data]` means over these clients.
       reported: by `when`, `int[G]` index of the round.
-      counts: by data, `int[G, N]` examples of each client, None where a file does not
-        tell.
+      counts: by data, `int[G, N]` examples of each client; None in files without.
     """
 
     name: tuple[str, str]

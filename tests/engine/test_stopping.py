@@ -183,7 +183,7 @@ def test_wrong_rules(fields, message):
     [
         ({"model": "personal"}, "Unknown model to stop on 'personal'; allowed: global"),
         ({"data": "everybody"}, "data to stop on to be one of test, validation"),
-        ({"metric": "f1"}, "that are measured, accuracy, .*, got 'f1'"),
+        ({"metric": "f1"}, "that is measured, accuracy, .*, got 'f1'"),
     ],
 )
 def test_rules_that_do_not_fit_are_refused_before_training(fields, message):

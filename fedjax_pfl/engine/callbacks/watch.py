@@ -26,7 +26,7 @@ def trainings_of(
     Args:
       groups: all of its groups.
       num_rounds: R.
-      metric: what chooses, where the call names one.
+      metric: the `metric` of the call, or None.
 
     Returns:
       The trainings, in order.

@@ -56,7 +56,8 @@ class Classification:
     def metric_rows(self, outputs: jax.Array, batch: core.Batch) -> Any:
         """Returns labels and scores `[B]` of the second of two classes, else None.
 
-        Of more classes, areas would cost more than the outputs: each sorts its scores.
+        Areas of many classes, each of which ranks its scores, can cost more than the
+        outputs.
         """
         if outputs.shape[1] != 2:
             return None

@@ -68,7 +68,7 @@ def search(
       num_rounds: rounds R of a training that is not dropped.
       budget: of the search.
       seeds: of every setting.
-      by_model: whose validation accuracy is compared; None for the usual one.
+      by_model: model that is compared; None for the usual one.
       **options: those of `tune`.
 
     Returns:
@@ -134,9 +134,8 @@ def learn(
       num_rounds: rounds R of a training that is not dropped, and at most of learning.
       budget: of both.
       seeds: of all trainings.
-      by_model: whose validation loss falls, and accuracy is compared; None for the
-        usual one.
-      **options: those of `grid`, `checkpoints` among them.
+      by_model: model that is learned with and compared; None for the usual one.
+      **options: those of `grid`, `metric` and `checkpoints` among them.
 
     Returns:
       The best point of the path.
@@ -145,7 +144,7 @@ def learn(
       InputError: if the budget is below the cost of a round of learning and the
         smallest search, or the process has no derivatives.
     """
-    rule = stopping.Halving(model=by_model)
+    rule = stopping.Halving(model=by_model, metric=options.get("metric"))
     rung = rule.first_rung(num_rounds)
     rule = dataclasses.replace(rule, min_rounds=rung)
     competing = {"stop_when": rule, "eval_every": rung}

@@ -18,7 +18,7 @@ _TITLES = {
 }
 _VIRTUAL = "virtual_seconds"
 _TARGET = (
-    " Reached: seeds in which the validation accuracy was once what that of"
+    " Reached: seeds in which the validation {metric} was once what that of"
     f" {finished.TARGET} with the same seed was in the last round. What follows is"
     " spent until the first evaluation that found it so, in the mean over these seeds."
 )
@@ -50,7 +50,8 @@ def table(task: tables.Tables, places: list[ranking.Place]) -> texts.Table:
         rows.append((name, *cells))
     caption = (
         "Of one training: megabytes sent, local steps of all clients and seconds here."
-        f"{_devices() if _VIRTUAL in whole else ''}{_TARGET if until else ''}"
+        f"{_devices() if _VIRTUAL in whole else ''}"
+        f"{_TARGET.format(metric=task.metric) if until else ''}"
     )
     parts = (texts.Part("", tuple(rows)),)
     name = f"{task.tasks[0]}-costs"

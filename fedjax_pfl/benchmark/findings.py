@@ -142,9 +142,9 @@ def _sooner(all_tasks: tables.Tables, over: str) -> Iterator[str]:
     gap = gaps[first]
     ratio, low, high = np.exp([gap.mean, gap.mean - gap.margin, gap.mean + gap.margin])
     yield (
-        "FedAvg's last accuracy on validation data is reached soonest, in virtual time,"
-        f" by {first}: in {ratio:.2f} [{low:.2f}, {high:.2f}] of the time that FedAvg"
-        f" takes until it is first there, {over}."
+        f"FedAvg's last {all_tasks.metric} on validation data is reached soonest, in"
+        f" virtual time, by {first}: in {ratio:.2f} [{low:.2f}, {high:.2f}] of the time"
+        f" that FedAvg takes until it is first there, {over}."
     )
 
 
@@ -160,8 +160,8 @@ def _learning(all_tasks: tables.Tables, over: str) -> Iterator[str]:
         found = ", ".join(f"{m} {gap.text(_POINTS)}" for m, gap in gaps.items())
         yield (
             "Fields that are learned along derivatives beside those that are searched"
-            f" with the same number of client-steps, in points of accuracy {over}:"
-            f" {found}."
+            " with the same number of client-steps, in points of"
+            f" {all_tasks.metric} {over}: {found}."
         )
 
 

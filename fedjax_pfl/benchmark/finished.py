@@ -16,7 +16,7 @@ __all__ = ["COSTS", "REFERENCES", "TARGET", "TO_TARGET", "Finished"]
 
 REFERENCES = tuple(name for name, _ in shares.REFERENCES)
 TARGET = "FedAvg"
-"""Method whose last validation accuracy is the target of all."""
+"""Method whose last validation value is the target of all."""
 COSTS = ("bytes", "client_steps", "seconds", "virtual_seconds")
 TO_TARGET = f"_to_{TARGET.lower()}"
 """Ending of columns of what was spent until the target."""
@@ -55,7 +55,7 @@ class Finished:
         """Returns clients' own test values in the last round, by seed and client."""
         rows = self.final.clients()
         rows = rows[rows["model"] == self.said.model]
-        rows = rows[rows["metric"] == metrics.headline(set(rows["metric"]))]
+        rows = rows[rows["metric"] == self._metric]
         return rows.set_index(["seed", "client"])["value"]
 
     def reached(self) -> dict[int, float]:
@@ -80,7 +80,8 @@ class Finished:
             seed = int(settings["seed"])
             rows = table[is_shown & (table["seed"] == seed)]
             head = {"task": self.task, "method": self.said.name, "seed": seed}
-            head |= {"model": self.said.model, "status": group.status[point]}
+            head |= {"metric": self._metric, "model": self.said.model}
+            head |= {"status": group.status[point]}
             spent = spending.after(group, point, int(group.ends[point]))
             cost = _costs(spent)
             cost |= self._costs_to(targets.get(seed, np.nan), group, point)
@@ -108,7 +109,7 @@ class Finished:
     @property
     def _metric(self) -> str:
         """The metric that methods are ranked by."""
-        return metrics.headline(self.final.groups[0].metrics)
+        return self.final.headline
 
     def _means(self, rows: pd.DataFrame) -> dict[str, float]:
         """Returns test and validation numbers from the table of one training."""

@@ -135,7 +135,7 @@ def _chapters(found: tables.Tables) -> Iterator[_Chapter]:
             name=name,
             title=name,
             command=_command(task),
-            figure=pictures.of_places(places),
+            figure=pictures.of_places(places, task.metric),
             caption="Blue are the best method and those that cannot be told from it;"
             " open circles are not ranked.",
             tables=(
@@ -181,7 +181,7 @@ def _command(task: tables.Tables) -> str:
 
 def ranking_table(task: tables.Tables, places: list[ranking.Place]) -> texts.Table:
     """Returns the table of results of one data set, in the order of places."""
-    columns = ["method", "group", "accuracy", "below the best", "worst 10 %"]
+    columns = ["method", "group", task.metric, "below the best", "worst 10 %"]
     shares = {f"worse_than_{n.lower()}": f"worse than {n}" for n in tables.REFERENCES}
     shares = {n: t for n, t in shares.items() if task.scores[n].notna().any()}
     has_unseen = bool(task.scores["unseen"].notna().any())
@@ -203,14 +203,15 @@ def ranking_table(task: tables.Tables, places: list[ranking.Place]) -> texts.Tab
         ]
         rows.append((place.method, *cells))
     caption = (
-        "Accuracy on clients' own test data in the last round, in percent: mean ±"
-        " standard deviation over seeds. Below the best: difference to the first row,"
-        " paired by seed, with 95 % intervals, each for itself. Methods of a group"
-        " cannot be told from its first one (paired tests at five percent, corrected by"
-        " Holm's method). Worse than: share of clients for whom it is so."
-        f"{_UNSEEN if has_unseen else ''} Not converged: the validation accuracy still"
-        " gained more than half a point in a tenth of the rounds, by a line through the"
-        " last three tenths."
+        f"{task.metric[0].upper()}{task.metric[1:]} on clients' own test data in the"
+        " last round, in percent: mean ± standard deviation over seeds. Below the best:"
+        " difference to the first row, paired by seed, with 95 % intervals, each for"
+        " itself. Methods of a group cannot be told from its first one (paired tests at"
+        " five percent, corrected by Holm's method). Worse than: share of clients for"
+        " whom it is so."
+        f"{_UNSEEN if has_unseen else ''} Not converged: the validation {task.metric}"
+        " still gained more than half a point in a tenth of the rounds, by a line"
+        " through the last three tenths."
     )
     parts = (texts.Part("", tuple(rows)),)
     name = f"{task.tasks[0]}-scores"
@@ -238,10 +239,10 @@ def _searches(task: tables.Tables, places: list[ranking.Place]) -> texts.Table:
     caption = (
         "The best setting of each search; settings that were tried, and the"
         " client-steps that they took. Median setting: how many points of validation"
-        " accuracy it is below the best one at the first rung, where all settings have"
-        " been trained for the same number of rounds. Failed: settings with a value"
-        " that is not finite. The command above, with the option in the last column,"
-        " repeats a row."
+        f" {task.metric} it is below the best one at the first rung, where all settings"
+        " have been trained for the same number of rounds. Failed: settings with a"
+        " value that is not finite. The command above, with the option in the last"
+        " column, repeats a row."
     )
     if task.learned:
         caption += (
@@ -254,7 +255,7 @@ def _searches(task: tables.Tables, places: list[ranking.Place]) -> texts.Table:
 
 
 def _unseen(value: float, model: str) -> str:
-    """Formats the accuracy of clients that never trained, and how they adapted."""
+    """Formats the value of clients that never trained, and how they adapted."""
     rule = " (own rule)" if "own rule" in model else ""
     return f"{_percent(value)}{rule}"
 

@@ -16,7 +16,7 @@ _SPAN = 25  # points below the best mean that are drawn
 _STEP = 0.3  # between lines of the diagram of ranks
 
 
-def of_places(places: Sequence[ranking.Place]) -> Figure:
+def of_places(places: Sequence[ranking.Place], metric: str) -> Figure:
     """Draws every method's mean over seeds with its 95 % interval, the best on top.
 
     The group that cannot be told from the best is blue; methods that are not ranked
@@ -57,7 +57,7 @@ def of_places(places: Sequence[ranking.Place]) -> Figure:
     axes.tick_params(axis="x", labelsize=8)
     axes.grid(alpha=0.3)
     axes.set_xlabel(
-        "own test accuracy in %, mean over seeds with 95 % interval", fontsize=9
+        f"own test {metric} in %, mean over seeds with 95 % interval", fontsize=9
     )
     return figure
 

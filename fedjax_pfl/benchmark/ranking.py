@@ -75,7 +75,7 @@ def ranked(task: tables.Tables, column: str = "value") -> dict[str, pd.Series]:
 
 
 def places(task: tables.Tables) -> list[Place]:
-    """Ranks the methods of one data set by their mean accuracy, the best first.
+    """Ranks the methods of one data set by their mean, the best first.
 
     A method is not ranked if one of its trainings diverged, or if it had not converged:
     its validation curve, mean over seeds, still gained more than half a point in a

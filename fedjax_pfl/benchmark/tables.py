@@ -21,7 +21,8 @@ __all__ = ["Tables", "collect"]
 _DIGITS = 6  # significant ones, in files
 _WHOLE, _TEXTS = ("seed", "tried"), ("settings", "command", "unseen_model")
 SCORES = (
-    *("task", "method", "model", "seed", "status", "value", "worst", "validation"),
+    *("task", "metric", "method", "model", "seed", "status"),
+    *("value", "worst", "validation"),
     *(
         "rise",
         "unseen",
@@ -40,7 +41,8 @@ class Tables:
     """Tables of a benchmark.
 
     Attributes:
-      scores: per data set (`task`), `method` and `seed`: the judged `model`; how the
+      scores: per data set (`task`), `method` and `seed`: the `metric`, the accuracy in
+        files of earlier versions; the judged `model`; how the
         training ended (`status`); mean over clients of the metric on their own test
         data (`value`) and that of the worst tenth of them (`worst`), in the last round;
         that on `validation` data, and its `rise` in a tenth of the rounds, by a line
@@ -49,7 +51,7 @@ class Tables:
         adapted where that is possible);
         shares of clients who are worse off than with FedAvg's global model and than
         alone; `bytes` sent, `client_steps`, `seconds` and `virtual_seconds` of the
-        training; and these, with `rounds`, until the validation accuracy was first what
+        training; and these, with `rounds`, until the validation value was first what
         FedAvg's of that seed was in the end, NaN where it never was.
       searches: per data set and method: the best `settings`; settings that were
         `tried`; client-steps of the `budget` and those `spent`; at the first rung,
@@ -68,6 +70,11 @@ class Tables:
     def tasks(self) -> list[str]:
         """Names of the data sets, in order."""
         return list(dict.fromkeys(self.scores["task"]))
+
+    @property
+    def metric(self) -> str:
+        """Metric that ranks, in words."""
+        return " and ".join(dict.fromkeys(self.scores["metric"])).replace("_", " ")
 
     @property
     def learned(self) -> dict[str, str]:
@@ -107,6 +114,8 @@ class Tables:
                 table = csv_files.read(content, dtype=dict.fromkeys(_TEXTS, str))
             except (OSError, ValueError) as error:
                 raise checks.InputError(f"Cannot read '{file}': {error}.") from error
+            if name == "scores" and "metric" not in table:
+                table.insert(SCORES.index("metric"), "metric", "accuracy")
             if tuple(table.columns) != columns:
                 raise checks.InputError(
                     f"Expected the columns {', '.join(columns)} in '{file}', got"

@@ -13,7 +13,7 @@ from fedjax_pfl.benchmark import choice
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.engine import budgets, grids, tuning
 from fedjax_pfl.engine.options import Options
-from fedjax_pfl.results import plain_files
+from fedjax_pfl.results import metrics, plain_files
 
 __all__ = ["LEARNED", "Task", "budget_of", "key", "name_of"]
 
@@ -33,6 +33,7 @@ class Task:
       spec: the federation, with validation examples.
       num_rounds: rounds R of a training.
       seeds: of the trainings that are compared, at least two.
+      metric: one of `metrics.SHARES`, by which settings are chosen and methods ranked.
       budget: of every method's search; None for what 27 settings of the usual method
         take (`budget_of`).
       command: line that repeats the task; empty for a program's.
@@ -47,6 +48,7 @@ class Task:
     spec: core.Specification
     num_rounds: int = struct.static_field(at_least=1)
     seeds: tuple[int, ...] = (10, 11, 12, 13, 14)
+    metric: str = "accuracy"
     budget: budgets.ClientSteps | None = None
     command: str = ""
     learned: Mapping[str, engine.FederatedProcess] = dataclasses.field(
@@ -55,6 +57,7 @@ class Task:
 
     def __post_init__(self):
         struct.check_fields(self)
+        checks.known(self.metric, metrics.SHARES, "metric of a benchmark")
         if plain_files.plain_name(self.name) != self.name:
             raise checks.InputError(
                 "Expected a name of letters, digits and hyphens, which is a folder's,"

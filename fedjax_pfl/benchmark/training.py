@@ -88,7 +88,7 @@ def run(
     """
     if task.spec.build().num_classes is None:
         raise checks.InputError(
-            "Expected data with classes, whose accuracy a benchmark ranks, got"
+            "Expected data with classes, since a benchmark ranks classifiers, got"
             f" {task.spec!r}."
         )
     if max_minutes is not None:
@@ -143,6 +143,7 @@ def _train(
     def options_of(part: str, *evaluated: str) -> dict[str, Any]:
         place = checkpoint.Checkpoints(work / part, resume_anyway=resume_anyway)
         more = {"checkpoints": place, "max_minutes": minutes_left()}
+        more["metric"] = task.metric
         return options | more | {"evaluate_on": evaluated}
 
     process = task.rows[name]

@@ -241,6 +241,11 @@ class Options(DataOptions):
         " period of its own if wanted.",
         metavar="DATA[=ROUNDS],...",
     )
+    metric: str | None = option(
+        "Metric that chooses rounds, settings and hybrids, stops trainings and ranks"
+        " methods, for example macro_f1.",
+        show_default="accuracy, of regressions loss",
+    )
     eval_clients: str | None = option(
         "Whose models are evaluated.", metavar="all|participants|N"
     )
@@ -305,7 +310,7 @@ class Options(DataOptions):
     )
     stop_on: str | None = option(
         "What --patience and --target look at, for example"
-        " personal:validation:accuracy; parts may be empty.",
+        " personal:validation:accuracy; parts may be empty, the last one for --metric.",
         metavar="MODEL:DATA:METRIC",
     )
     memory_limit: str = option(

@@ -149,6 +149,7 @@ def task_of(options: arguments.Options) -> tasks.Task:
         spec=first.spec,
         num_rounds=experiment.num_rounds,
         seeds=experiment.seeds,
+        metric=options.metric or "accuracy",
         budget=budget,
         command=run_folder.command(dataclasses.replace(options, only=None)),
         learned=learned,

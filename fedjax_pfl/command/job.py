@@ -365,6 +365,7 @@ def _training(
         eval_every=eval_every,
         evaluate_on=dict(experiment.evaluate_on),
         eval_clients=eval_clients,
+        metric=options.metric,
         stop_when=stop_when,
         progress=not options.quiet,
         execution="shard" if options.distributed else options.execution,

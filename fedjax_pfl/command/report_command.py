@@ -27,15 +27,23 @@ def main(
             " itself if there is only one.",
         ),
     ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            help="Metric that chooses rounds, settings and hybrids and ranks methods,"
+            " for example macro_f1; that of the commands if not given.",
+        ),
+    ] = None,
 ) -> None:
     """Writes `report.html` and `report_files/`."""
     outputs.go_on()
-    cli.answer(lambda: _write(directories, out))
+    cli.answer(lambda: _write(directories, out, metric))
 
 
-def _write(directories: list[Path], out: Path | None) -> None:
+def _write(directories: list[Path], out: Path | None, metric: str | None) -> None:
     """Imports JAX late, so that `--help` answers at once."""
     from fedjax_pfl.command import run_folder
     from fedjax_pfl.report import writing
 
-    outputs.say(f"Report: {writing.write(directories, out, run_folder)}")
+    page = writing.write(directories, out, run_folder, metric)
+    outputs.say(f"Report: {page}")

@@ -23,12 +23,14 @@ if TYPE_CHECKING:
     from fedjax_pfl.core.protocols import Model as Model
     from fedjax_pfl.core.protocols import Params as Params
     from fedjax_pfl.core.protocols import Participation as Participation
+    from fedjax_pfl.core.protocols import RankedModel as RankedModel
     from fedjax_pfl.core.protocols import RoleModel as RoleModel
     from fedjax_pfl.core.protocols import SequenceModel as SequenceModel
     from fedjax_pfl.core.protocols import ServerOptimizer as ServerOptimizer
     from fedjax_pfl.core.protocols import Solver as Solver
     from fedjax_pfl.core.protocols import Specification as Specification
     from fedjax_pfl.core.protocols import StatisticsModel as StatisticsModel
+    from fedjax_pfl.core.protocols import SummedModel as SummedModel
     from fedjax_pfl.core.protocols import Transform as Transform
     from fedjax_pfl.core.protocols import Work as Work
     from fedjax_pfl.core.randomness import GENERATOR as GENERATOR

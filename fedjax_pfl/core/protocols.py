@@ -16,12 +16,14 @@ __all__ = [
     "Model",
     "Params",
     "Participation",
+    "RankedModel",
     "RoleModel",
     "SequenceModel",
     "ServerOptimizer",
     "Solver",
     "Specification",
     "StatisticsModel",
+    "SummedModel",
     "Transform",
     "Work",
 ]
@@ -59,7 +61,49 @@ class Model(Protocol):
         ...
 
     def metrics(self, outputs: jax.Array, batch: Batch) -> dict[str, jax.Array]:
-        """Returns per-example values `[B]` by name, always including `loss`."""
+        """Returns per-example values `[B]` by name, always including `loss`.
+
+        Their means over a client's examples are measured.
+        """
+        ...
+
+
+@runtime_checkable
+class SummedModel(Protocol):
+    """A model with metrics that follow from sums over examples, such as F1 scores.
+
+    Sums are added up over the batches of ONE client and predictor, and finished once.
+    """
+
+    def metric_sums(self, outputs: jax.Array, batch: Batch) -> Any:
+        """Returns a pytree of sums over the rows of weight > 0."""
+        ...
+
+    def finish_metrics(self, sums: Any, count: jax.Array) -> dict[str, jax.Array]:
+        """Maps sums over `count int32[]` examples to values `[]` by name.
+
+        A metric that the examples leave undefined is NaN. Without examples all are.
+        """
+        ...
+
+
+@runtime_checkable
+class RankedModel(Protocol):
+    """A model with metrics that need all examples of a client at once, such as the AUC.
+
+    The rows of all examples of ONE client and predictor are kept, and finished once.
+    """
+
+    def metric_rows(self, outputs: jax.Array, batch: Batch) -> Any:
+        """Returns a pytree of rows `[B, ...]`, numbers of each example."""
+        ...
+
+    def finish_rows(self, rows: Any, weight: jax.Array) -> dict[str, jax.Array]:
+        """Maps rows `[M, ...]` and weights `bool[M]` to values `[]` by name.
+
+        Rows of weight 0 are padding. A metric that the examples leave undefined is NaN.
+        Without examples all are.
+        """
         ...
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.sharding import PartitionSpec
 
 from fedjax_pfl import core, local
@@ -18,12 +19,14 @@ from fedjax_pfl.core import (
     sharding,
 )
 from fedjax_pfl.engine import auto_execution, kept
+from fedjax_pfl.results.metrics import IN_UNITS
 
 __all__ = [
     "Unseen",
     "collaboration",
     "courses",
     "evaluate",
+    "metric_names",
     "predictor_names",
     "predictors_of",
     "unseen",
@@ -67,33 +70,89 @@ def _means(
     slots: int,
     size: int,
 ) -> list[Metrics]:
-    """Averages every metric over `total` examples, in batches; NaN if there are none.
+    """Measures predictors on `total` examples, in batches; NaN if there are none.
 
     One dictionary per predictor, in alphabetical order; all see the same batches.
     """
 
-    def sums(number: jax.Array):
+    def of_batch(number: jax.Array):
         batch = batch_of(number)
-        totals = []
-        for who in sorted(predictors):
-            values = model.metrics(predictors[who](batch.x), batch).items()
-            totals.append(
-                {n: jnp.where(batch.weight > 0, v, 0).sum() for n, v in values}
-            )
-        return totals
+        outputs = [predictors[who](batch.x) for who in sorted(predictors)]
+        sums = [_sums(model, o, batch) for o in outputs]
+        if not isinstance(model, core.RankedModel):
+            return sums, [None] * len(sums)
+        return sums, [model.metric_rows(o, batch) for o in outputs]
 
-    shapes = jax.eval_shape(sums, jnp.zeros((), jnp.int32))
-    zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+    batches = -(-slots // size)
+    sums, rows = jax.eval_shape(of_batch, jnp.zeros((), jnp.int32))
+    for leaf in jax.tree.leaves(rows):
+        _check_rows(model, "metric_rows", leaf, size)
+    no_rows = jax.tree.map(
+        lambda s: jnp.zeros((batches * size, *s.shape[1:]), s.dtype), rows
+    )
+    no_sums = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), sums)
 
-    def add(number: jax.Array, totals: Any):
-        return jax.tree.map(lambda a, b: a + b, totals, sums(number))
+    def add(number: jax.Array, state: Any):
+        def put(kept: jax.Array, new: jax.Array):
+            return lax.dynamic_update_slice_in_dim(kept, new, number * size, axis=0)
+
+        sums, rows = of_batch(number)
+        added = jax.tree.map(lambda a, b: a + b, state[0], sums)
+        return added, jax.tree.map(put, state[1], rows)
 
     bound = client_map.lane_max(-(-total // size))
-    totals = loops.bounded(bound, -(-slots // size), add, zero)
+    sums, rows = loops.bounded(bound, batches, add, (no_sums, no_rows))
+    weight = jnp.arange(batches * size) < total
+    metrics = [
+        _finished(model, s, r, total, weight) for s, r in zip(sums, rows, strict=True)
+    ]
+    return jax.tree.map(lambda v: jnp.where(total > 0, v, jnp.nan), metrics)
+
+
+def _sums(model: core.Model, outputs: jax.Array, batch: core.Batch) -> tuple[Any, Any]:
+    """Returns sums of a model's values per example, and its own sums."""
+    totals = {}
+    for name, values in model.metrics(outputs, batch).items():
+        _check_rows(model, f"metrics, {name!r},", values, *batch.weight.shape)
+        totals[name] = jnp.where(batch.weight > 0, values, 0).sum()
+    is_summed = isinstance(model, core.SummedModel)
+    return totals, model.metric_sums(outputs, batch) if is_summed else None
+
+
+def _check_rows(model: core.Model, name: str, values: Any, size: int) -> None:
+    """Refuses values that are not one row per example of a batch."""
+    shape = jnp.shape(values)
+    wanted = "[B]" if name.startswith("metrics") else "[B, ...]"
+    if shape[:1] != (size,) or (wanted == "[B]" and len(shape) > 1):
+        raise checks.InputError(
+            f"Expected {name} of {type(model).__name__} to have the shape {wanted}, a"
+            f" value per example, got {[*shape]} for B = {size}."
+        )
+
+
+def _finished(
+    model: core.Model, sums: tuple[Any, Any], rows: Any, total: jax.Array, weight: Any
+) -> Metrics:
+    """Returns means over examples, and metrics of a model's sums and rows."""
     count = jnp.maximum(total, 1)
-    return jax.tree.map(
-        lambda v: jnp.where(total > 0, v / count.astype(v.dtype), jnp.nan), totals
-    )
+    metrics = {n: v / count.astype(v.dtype) for n, v in sums[0].items()}
+    finished = {}
+    if isinstance(model, core.SummedModel):
+        finished["finish_metrics"] = model.finish_metrics(sums[1], count)
+    if isinstance(model, core.RankedModel):
+        finished["finish_rows"] = model.finish_rows(rows, weight)
+    for hook, values in finished.items():
+        for name, value in values.items():
+            if jnp.shape(value) or name in metrics:
+                got = f"has the shape {[*jnp.shape(value)]}"
+                if name in metrics:
+                    got = "is measured already"
+                raise checks.InputError(
+                    f"Expected {hook} of {type(model).__name__} to return one number []"
+                    f" by name for all examples, but {name!r} {got}."
+                )
+            metrics[name] = jnp.asarray(value, jnp.zeros(()).dtype)
+    return metrics
 
 
 def _own_means(
@@ -103,7 +162,7 @@ def _own_means(
     key: core.Key,
     dtype: Any,
 ) -> list[Metrics]:
-    """Averages over one client's own examples, by predictor."""
+    """Measures predictors on one client's own examples."""
     slots = data.index.shape[0]
     size = min(BATCH, slots)
 
@@ -176,7 +235,7 @@ def _pooled_means(
     key: core.Key,
     dtype: Any,
 ) -> list[Metrics]:
-    """Averages over the first `total` examples that `_pooled` or `_sampled` made."""
+    """Measures predictors on the first `total` examples of `_pooled` or `_sampled`."""
     size = min(BATCH, examples["index"].shape[0])
 
     def batch_of(number: jax.Array):
@@ -226,6 +285,17 @@ def predictor_names(
 
     jax.eval_shape(trace, state, federation)
     return tuple(names)
+
+
+def metric_names(
+    process: Any, state: core.State, model: core.Model, federation: core.Federation
+) -> tuple[str, ...]:
+    """Returns the names of the metrics, without computing anything; see `evaluate`."""
+
+    def trace(state: core.State, federation: core.Federation) -> Metrics:
+        return evaluate(process, state, model, federation, data=("test",))[0]
+
+    return tuple(jax.eval_shape(trace, state, federation))
 
 
 def evaluate(
@@ -320,10 +390,21 @@ def evaluate(
     chunk = _at_once(model, federation, data)
     metrics = _mapped(one, rows, shared, chunk, execution if is_shared else None)
     metrics = {name: jnp.moveaxis(value, 0, -1) for name, value in metrics.items()}
+    metrics = _in_units(metrics, federation.test)
     values = {}
     if diagnostics:
         values = process.algorithm.diagnostics(state, model, federation)
     return metrics, values
+
+
+def _in_units(metrics: Metrics, data: core.ClientData) -> Metrics:
+    """Returns metrics, those in units of the targets in their own."""
+    if data.target_units is None:
+        return metrics
+    return {
+        name: value * data.target_units[1] if name in IN_UNITS else value
+        for name, value in metrics.items()
+    }
 
 
 def _mapped(
@@ -631,7 +712,8 @@ def unseen(
     rows = (newcomers.train.rows(), newcomers.test.rows())
     chunk = _at_once(model, newcomers, ("test",))
     metrics = client_map.map_chunks(one, rows, None, chunk)
-    return {name: jnp.moveaxis(value, 0, -1) for name, value in metrics.items()}
+    metrics = {name: jnp.moveaxis(value, 0, -1) for name, value in metrics.items()}
+    return _in_units(metrics, newcomers.test)
 
 
 def _few_epochs(algorithm: Any) -> Any:

@@ -24,6 +24,7 @@ from fedjax_pfl.engine import (
 from fedjax_pfl.engine import schedule as schedules
 from fedjax_pfl.engine.options import Options
 from fedjax_pfl.engine.process import FederatedProcess
+from fedjax_pfl.results import metrics
 
 __all__ = [
     "Group",
@@ -213,6 +214,11 @@ class PlannedGroup:
         return evaluation.predictor_names(*self._shapes())
 
     @functools.cached_property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of the metrics."""
+        return evaluation.metric_names(*self._shapes())
+
+    @functools.cached_property
     def unseen_names(self) -> tuple[str, ...]:
         """Names of the models of clients that never trained; none without any."""
         if self.group.federations[0].unseen is None:
@@ -248,16 +254,21 @@ class PlannedGroup:
         Returns:
           Values as JSON knows them, by dotted name.
         """
-        schedule = self.plan.schedule
-        return self.group.config | {
-            "num_rounds": self.options.num_rounds,
-            "eval_every": schedule.segment,
-            "evaluate_on": dict(schedule.every),
-            "eval_clients": schedule.clients,
-            "execution": execution,
-            "num_parameters": self.num_parameters,
-            "parameter_dtype": str(jnp.result_type(*jax.tree.leaves(self._params))),
-        }
+        schedule, metric = self.plan.schedule, self.options.metric
+        chosen = {} if metric is None else {"metric": metric}
+        return (
+            self.group.config
+            | chosen
+            | {
+                "num_rounds": self.options.num_rounds,
+                "eval_every": schedule.segment,
+                "evaluate_on": dict(schedule.every),
+                "eval_clients": schedule.clients,
+                "execution": execution,
+                "num_parameters": self.num_parameters,
+                "parameter_dtype": str(jnp.result_type(*jax.tree.leaves(self._params))),
+            }
+        )
 
 
 def plan(group: Group, options: Options) -> PlannedGroup:
@@ -314,6 +325,9 @@ def plan(group: Group, options: Options) -> PlannedGroup:
         check_state(planned.state_shapes)
     if options.stop_when is not None:
         options.stop_when.model_of(planned.names)
+        metrics.headline(planned.metrics, options.stop_when.chosen)
+    if options.metric is not None:
+        metrics.headline(planned.metrics, options.metric)
     if first.unseen is not None:
         if isinstance(model, core.SequenceModel):
             raise checks.InputError(

@@ -35,6 +35,9 @@ class Options:
       execution: `auto`, `loop`, `vmap`, `chunk=K`, `shard` or `shard=DEVICES`.
       diagnostics: whether to compute the algorithm's diagnostics at evaluations.
       points_per_chunk: grid points vmapped together, which bounds memory; None picks.
+      metric: measured name, such as `macro_f1`, that chooses rounds, hybrids and
+        settings, stops trainings, and ranks methods. None for the accuracy of
+        classifiers, the annualized return of portfolios, else the loss.
       stop_when: when a training ends before its last round, or None. Points of a grid
         that ended stay as they are while others go on. `StopWhen` or `Halving`.
       memory_limit: memory that the trainings of one compilation may need, for example
@@ -64,6 +67,7 @@ class Options:
     execution: str | sharding.Execution = "auto"
     diagnostics: bool = False
     points_per_chunk: int | None = struct.static_field(default=None, at_least=1)
+    metric: str | None = None
     stop_when: stopping.Watched | None = None
     memory_limit: str | int = "free"
     max_minutes: float | None = struct.static_field(default=None, above=0)
@@ -78,6 +82,9 @@ class Options:
             place = checkpoint.Checkpoints(self.checkpoints)
             object.__setattr__(self, "checkpoints", place)  # the class is frozen
         struct.check_fields(self)
+        if self.stop_when is not None:
+            rule = self.stop_when.by(self.metric)
+            object.__setattr__(self, "stop_when", rule)
         # Parsed here, so that what does not fit is refused where it is given.
         data, _, _ = self.schedule.data, self.parsed_execution, self.parsed_memory
         if self.stop_when is not None and self.stop_when.data not in data:

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedjax_pfl.core import byte_counts, checks
+from fedjax_pfl.core import byte_counts
 from fedjax_pfl.data import statistics
 from fedjax_pfl.engine import local_privacy, privacy, stopping
 from fedjax_pfl.engine.groups import PlannedGroup
@@ -104,7 +104,7 @@ class Recorder:
         self._points, self._models = tuple(group.points), planned.names
         self._data, self._num_rounds = planned.plan.schedule.data, options.num_rounds
         self._stops = group.processes[0].on_nonfinite == "stop"
-        self._stop_when = options.stop_when
+        self._stop_when, self._metric = options.stop_when, options.metric
         self._watch = stopping.watch(
             options.stop_when, self._points, options.num_rounds
         )
@@ -252,10 +252,9 @@ class Recorder:
     def _watched(self, rule: stopping.Watched, evaluated: np.ndarray) -> np.ndarray:
         """Means `[G]` over honest clients of what early stopping looks at, now."""
         last = self._metrics[-1]
-        checks.known(rule.metric, last, "metric to stop on")
         model = self._models.index(rule.model_of(self._models))
         d = self._data.index(rule.data)
-        values = last[rule.metric][:, model, d]
+        values = last[rule.chosen][:, model, d]
         return self._mean(values, evaluated[:, d], self._rounds[-1])
 
     def _mean(
@@ -281,7 +280,7 @@ class Recorder:
           `[G]` of the mean over honest clients, and `[G, N]` of every client.
         """
         last, d = self._metrics[-1], self._data.index(data)
-        name = headline(last)
+        name = headline(last, self._metric)
         values = last[name][:, self._models.index(model), d]
         means = self._mean(values, self._evaluated[-1][:, d], self._rounds[-1])
 

@@ -4,7 +4,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -19,24 +19,33 @@ class Watched:
     """Metric that a rule looks at, as a mean over the evaluated honest clients.
 
     Attributes:
-      metric: one of `metrics.METRICS`.
+      metric: name of a metric that is measured; None for the `metric` of the training,
+        else the accuracy.
       model: name of a predictor, as in result tables; None takes the one that stands
         for the method: the personal, else the global one.
       data: what it is evaluated on, as in `evaluate_on`.
     """
 
-    metric: str = "accuracy"
+    metric: str | None = None
     model: str | None = None
     data: str = "validation"
 
     def __post_init__(self):
         struct.check_fields(self)
-        checks.known(self.metric, metrics.METRICS, "metric to stop on")
+
+    @property
+    def chosen(self) -> str:
+        """The metric; by default the accuracy."""
+        return self.metric or "accuracy"
+
+    def by(self, metric: str | None) -> Self:
+        """Returns the rule with a metric that is named: its own one, else this one."""
+        return dataclasses.replace(self, metric=self.metric or metric or self.chosen)
 
     @property
     def described(self) -> dict[str, Any]:
         """Metric, model and data by name."""
-        return {"metric": self.metric, "model": self.model, "data": self.data}
+        return {"metric": self.chosen, "model": self.model, "data": self.data}
 
     def model_of(self, models: Sequence[str]) -> str:
         """Returns the watched one of these models.
@@ -196,14 +205,13 @@ class _Patience(Watch):
 
     def __init__(self, rule: StopWhen, num_points: int, num_rounds: int):
         super().__init__(num_points, num_rounds)
-        self._rule = rule
+        self._rule, self._sign = rule, metrics.sign(rule.chosen)
         self._best = np.full(num_points, np.nan)
         self._stale = np.zeros(num_points, np.int64)
 
     def _judge(self, round: int, values: np.ndarray) -> None:
         """See the base class."""
-        rule = self._rule
-        sign = metrics.sign(rule.metric)
+        rule, sign = self._rule, self._sign
         active = self.stopped_at < 0
         is_better = np.isnan(self._best) & ~np.isnan(values)
         is_better |= sign * (values - self._best) > rule.min_delta
@@ -249,7 +257,7 @@ class _Rungs(Watch):
         if rung == self._rung[0]:
             return
         self._rung[:] = rung
-        scores = metrics.sign(rule.metric) * values
+        scores = metrics.sign(rule.chosen) * values
         scores = np.where(np.isfinite(scores), scores, -np.inf)
         for settings in self._arenas:
             order = np.arange(len(settings))

@@ -314,7 +314,7 @@ class Tuned:
         values = ", ".join(f"{name} = {_shown(v)}" for name, v in self.best.items())
         text = (
             f"{self._trials.to_string(index=False)}\nThe best of {len(self._trials)}"
-            f" settings by {self.watched.metric} on {self.watched.data} data: {values}."
+            f" settings by {self.watched.chosen} on {self.watched.data} data: {values}."
             f" The search took {self.rounds:,} rounds, {self.cost:.0%} of those that"
             " training all of them to the end would take."
         )
@@ -540,8 +540,8 @@ def tune(
         settings until the time is up, when those in training end at their next
         evaluation.
       seeds: seeds of every setting, which share data and draws.
-      metric: by which settings are compared; None for what a `Halving` says, else the
-        accuracy.
+      metric: by which settings are compared, and the `metric` of `grid`; None for that
+        of a `Halving`, else the accuracy.
       by_model: model whose values are compared; None for what a `Halving` says, else
         the personal one, or the global one where there is none.
       draw_seed: of the random draws.
@@ -584,13 +584,14 @@ def tune(
     checks.positive_int("num_settings", size)
     given = {"metric": metric, "model": by_model}
     watched = _rule(strategy, {n: v for n, v in given.items() if v is not None})
+    watched = watched.by(metric)
     if isinstance(watched, stopping.Halving):
         least = watched.first_rung(num_rounds)
         watched = dataclasses.replace(watched, min_rounds=least)
         options["stop_when"] = watched
         if options.get("eval_every") is None:
             options["eval_every"] = least
-    parsed = Options(num_rounds=num_rounds, **options)
+    parsed = Options(num_rounds=num_rounds, metric=metric, **options)
     if watched.data not in parsed.schedule.data:
         raise checks.InputError(
             f"Expected {watched.data} among the data of evaluate_on, which settings are"
@@ -662,7 +663,7 @@ def _train(
         size = int(min(size, _number(search.space)))
     study, batch = None, size
     if isinstance(strategy, ask_tell.Optuna):
-        study = ask_tell.Suggestions(strategy.study(rule.metric), search.space)
+        study = ask_tell.Suggestions(strategy.study(rule.chosen), search.space)
         if minutes is None and size == _number(search.space):
             study.plan(draw(search.space, size, search.draw_seed))
         batch = strategy.batch_size if minutes else min(strategy.batch_size, size)

@@ -7,7 +7,7 @@ import pandas as pd
 
 from fedjax_pfl import results
 from fedjax_pfl.figures import contents, multiples
-from fedjax_pfl.results import selection, summaries
+from fedjax_pfl.results import metrics, selection, summaries
 
 __all__ = ["FRACTION", "under_attacks", "with_attackers"]
 
@@ -103,7 +103,7 @@ def under_attacks(result: results.Result) -> contents.Heats | None:
         first = line.iloc[0]
         labels.append(f"{selection.label(first, names)}, {first['model']}")
         values.append(line.groupby("kind")["value"].mean().reindex(kinds))
-    is_share = metric == "accuracy"
+    is_share = metric in metrics.SHARES
     fraction = rows[FRACTION].max()
     panel = contents.Heat(
         title=f"{summaries.OWN_TEST} data, honest clients, last round;"

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from fedjax_pfl import results
 from fedjax_pfl.figures import contents, drawing, multiples, partitions
-from fedjax_pfl.results import history, selection, summaries
+from fedjax_pfl.results import history, metrics, selection, summaries
 
 __all__ = [
     "MAX_HOLDINGS",
@@ -156,21 +156,21 @@ def _told(client: str, seed: float, size: int, value: float) -> str:
 
 
 def accuracy_and_spread(result: results.Result) -> contents.Spots | None:
-    """Returns mean accuracy against the variance of clients' losses, last round.
+    """Returns mean accuracy, or the headline, against the variance of clients' losses.
 
-    Up and to the left is better; every setting of the result is a point, of which the
-    best of each method on validation data have colors. Without such data all have.
+    In the last round. Up and to the left is better; every setting is a point, of which
+    the best of each method on validation data have colors. Without such data all have.
 
     Args:
       result: what to show.
 
     Returns:
-      The points, with standard deviations over seeds; None where there is no accuracy,
-      or nothing finite.
+      The points, with standard deviations over seeds; None if the headline is no
+      share from 0 to 1, or nothing is finite.
     """
     accuracy, metric = selection.last_round(result)
     loss, _ = selection.last_round(result, "variance", "loss")
-    if metric != "accuracy":
+    if metric not in metrics.SHARES:
         return None
     has_validation = (result.table()["data"] == selection.VALIDATION).any()
     settings = selection.settings(result)
@@ -197,7 +197,7 @@ def accuracy_and_spread(result: results.Result) -> contents.Spots | None:
     return contents.Spots(
         panels=tuple(panels),
         xlabel="variance of the loss over clients (small is fair)",
-        ylabel="mean accuracy over clients",
+        ylabel=f"mean {metric} over clients",
         population=" or ".join(points["population"].unique()),
         data=summaries.OWN_TEST,
         left_out=drawing.left_out(0, len(parts)),
@@ -258,7 +258,7 @@ def draw_spots(shown: contents.Spots) -> Figure:
             series = drawing.Series(name, spots[0].algorithm)
             series.name(*bars.get_children())
             texts = [
-                f"{s.setting}: accuracy {s.y:.4f} ± {s.y_std:.4f},"
+                f"{s.setting}: {s.y:.4f} ± {s.y_std:.4f},"
                 f" variance {s.x:.4g} ± {s.x_std:.2g}"
                 for s in spots
             ]

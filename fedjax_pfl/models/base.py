@@ -30,6 +30,8 @@ class Network(objectives.Supervised, starts.Startable):
         `"glorot"` or `"he"` (zero biases).
       bfloat16_products: whether operands of matrix products are rounded to bfloat16, in
         gradients, too; parameters and sums keep their dtype. On a CPU it is slower.
+      class_weights: C weights of the classes' examples in the loss, > 0, or None; the
+        reported loss has none.
       input_shape: shape of one input, or None until `for_federation`.
       num_classes: C; None until `for_federation`, and for targets that are numbers.
     """
@@ -37,6 +39,7 @@ class Network(objectives.Supervised, starts.Startable):
     outputs_first: ClassVar = True
     initialization: initializers.Scheme = "pytorch"
     bfloat16_products: bool = False
+    class_weights: tuple[float, ...] | None = struct.static_field(default=None, above=0)
     input_shape: tuple[int, ...] | None = struct.static_field(default=None, at_least=1)
     num_classes: int | None = struct.static_field(default=None, at_least=1)
 

@@ -59,11 +59,13 @@ class LogisticRegression(_Flat, objectives.Classification):
       inputs: number of input features, or None until `for_federation`.
       num_classes: C, or None until `for_federation`.
       bfloat16_products: see `Network`.
+      class_weights: see `Network`.
     """
 
     outputs_first: ClassVar = True
     num_classes: int | None = struct.static_field(default=None, at_least=1)
     bfloat16_products: bool = False
+    class_weights: tuple[float, ...] | None = struct.static_field(default=None, above=0)
 
     def for_federation(self, federation: core.Federation) -> Self:
         """Returns the model with the federation's number of inputs and classes."""

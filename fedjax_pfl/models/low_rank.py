@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 from fedjax_pfl import core
 from fedjax_pfl.core import checks, statistics, struct, tree_paths
-from fedjax_pfl.models import changed_kernels, roles
+from fedjax_pfl.models import changed_kernels, objectives, roles
 
 __all__ = ["ADAPTERS", "LowRank", "lora"]
 
@@ -30,7 +30,7 @@ _STREAM = 0x10A  # of the factors' draws
 
 
 @dataclasses.dataclass(frozen=True)
-class LowRank:
+class LowRank(objectives.Wrapper):
     """A model with adapters; see `lora`, which freezes the rest of it.
 
     Parameters are the model's own, and `adapters/<name of a kernel>/a` and `.../b`.
@@ -216,13 +216,10 @@ class LowRank:
 
         return changed_kernels.call(run, self._changed(params), x, key, constants)
 
-    def loss(self, outputs: jax.Array, batch: core.Batch) -> jax.Array:
-        """Returns the weighted mean loss `[]`; 0 for an empty batch."""
-        return self.model.loss(outputs, batch)
-
-    def metrics(self, outputs: jax.Array, batch: core.Batch) -> dict[str, jax.Array]:
-        """Returns the model's values `[B]` per example."""
-        return self.model.metrics(outputs, batch)
+    @property
+    def judge(self) -> Any:
+        """The model."""
+        return self.model
 
     @property
     def num_classes(self) -> int | None:

@@ -1,11 +1,15 @@
 """Losses and metrics of the problem families; padded rows contribute exactly zero."""
 
+import dataclasses
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import core
+from fedjax_pfl.models import counting
 
-__all__ = ["Classification", "Regression", "Supervised", "weighted_mean"]
+__all__ = ["Classification", "Regression", "Supervised", "Wrapper", "weighted_mean"]
 
 
 def weighted_mean(values: jax.Array, weight: jax.Array) -> jax.Array:
@@ -22,11 +26,24 @@ def _cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
 
 
 class Classification:
-    """Softmax cross-entropy on logits `[B, C]`; reports loss and accuracy."""
+    """Softmax cross-entropy on logits `[B, C]`.
+
+    Reports `loss`, `accuracy`, which is the micro-averaged F1 score, too, and
+    `balanced_accuracy` and `macro_f1`; of two classes also `precision`, `recall`, `f1`
+    and `auc` of the second one. See `counting.class_metrics` and `counting.auc`.
+    """
+
+    class_weights: tuple[float, ...] | None = None
 
     def loss(self, outputs: jax.Array, batch: core.Batch) -> jax.Array:
-        """Returns the weighted mean cross-entropy `[]`; 0 for an empty batch."""
-        return weighted_mean(_cross_entropy(outputs, batch.y), batch.weight)
+        """Returns the weighted mean cross-entropy `[]`; 0 for an empty batch.
+
+        With `class_weights` an example counts as its class does.
+        """
+        weight = batch.weight
+        if self.class_weights is not None:
+            weight = weight * jnp.asarray(self.class_weights, weight.dtype)[batch.y]
+        return weighted_mean(_cross_entropy(outputs, batch.y), weight)
 
     def metrics(self, outputs: jax.Array, batch: core.Batch) -> dict[str, jax.Array]:
         """Returns the per-example loss and accuracy `[B]`."""
@@ -36,9 +53,37 @@ class Classification:
             "accuracy": hit.astype(outputs.dtype),
         }
 
+    def metric_sums(self, outputs: jax.Array, batch: core.Batch) -> Any:
+        """Returns counts `int32[C]` of examples by class."""
+        return counting.class_counts(outputs, batch)
+
+    def finish_metrics(self, sums: Any, count: jax.Array) -> dict[str, jax.Array]:
+        """Returns the metrics `[]` of counts."""
+        del count
+        return counting.class_metrics(sums)
+
+    def metric_rows(self, outputs: jax.Array, batch: core.Batch) -> Any:
+        """Returns labels and scores `[B]` of the second of two classes, else None.
+
+        Areas of many classes, each of which ranks its scores, can cost more than the
+        outputs.
+        """
+        if outputs.shape[1] != 2:
+            return None
+        return {"positive": batch.y == 1, "score": outputs[:, 1] - outputs[:, 0]}
+
+    def finish_rows(self, rows: Any, weight: jax.Array) -> dict[str, jax.Array]:
+        """Returns the area under the curve `[]` of two classes."""
+        if rows is None:
+            return {}
+        return {"auc": counting.auc(rows["score"], rows["positive"], weight)}
+
 
 class Regression:
-    """Half the squared error between outputs `[B]` and targets `[B]`."""
+    """Half the squared error between outputs `[B]` and targets `[B]`.
+
+    Reports `loss`, `rmse`, `mae` and `r2`; see `counting.error_metrics`.
+    """
 
     def _values(self, outputs: jax.Array, batch: core.Batch) -> jax.Array:
         return 0.5 * (outputs - batch.y.astype(outputs.dtype)) ** 2
@@ -51,20 +96,71 @@ class Regression:
         """Returns the per-example loss `[B]`."""
         return {"loss": self._values(outputs, batch)}
 
+    def metric_rows(self, outputs: jax.Array, batch: core.Batch) -> Any:
+        """Returns errors and targets `[B]`."""
+        targets = batch.y.astype(outputs.dtype)
+        return {"error": outputs - targets, "target": targets}
 
-class Supervised:
-    """Classes where the model has `num_classes`, else numbers."""
+    def finish_rows(self, rows: Any, weight: jax.Array) -> dict[str, jax.Array]:
+        """Returns the metrics `[]` of errors."""
+        return counting.error_metrics(rows["error"], rows["target"], weight)
 
-    num_classes: int | None
 
-    @property
-    def _objective(self) -> Classification | Regression:
-        return Regression() if self.num_classes is None else Classification()
+class Wrapper:
+    """Loss and metrics of another model, `judge`."""
+
+    judge: Any
+
+    def _judged(self, batch: core.Batch) -> core.Batch:
+        """Returns the batch as the other model reads it."""
+        return batch
 
     def loss(self, outputs: jax.Array, batch: core.Batch) -> jax.Array:
         """Returns the weighted mean loss `[]`; 0 for an empty batch."""
-        return self._objective.loss(outputs, batch)
+        return self.judge.loss(outputs, self._judged(batch))
 
     def metrics(self, outputs: jax.Array, batch: core.Batch) -> dict[str, jax.Array]:
-        """Returns the per-example loss `[B]`, of classes also the accuracy."""
-        return self._objective.metrics(outputs, batch)
+        """Returns the other model's values `[B]` per example."""
+        return self.judge.metrics(outputs, self._judged(batch))
+
+    def metric_sums(self, outputs: jax.Array, batch: core.Batch) -> Any:
+        """Returns the other model's sums, or None."""
+        if not isinstance(self.judge, core.SummedModel):
+            return None
+        return self.judge.metric_sums(outputs, self._judged(batch))
+
+    def finish_metrics(self, sums: Any, count: jax.Array) -> dict[str, jax.Array]:
+        """Returns the metrics `[]` of sums."""
+        is_summed = isinstance(self.judge, core.SummedModel)
+        return self.judge.finish_metrics(sums, count) if is_summed else {}
+
+    def metric_rows(self, outputs: jax.Array, batch: core.Batch) -> Any:
+        """Returns the other model's rows `[B, ...]`, or None."""
+        if not isinstance(self.judge, core.RankedModel):
+            return None
+        return self.judge.metric_rows(outputs, self._judged(batch))
+
+    def finish_rows(self, rows: Any, weight: jax.Array) -> dict[str, jax.Array]:
+        """Returns the metrics `[]` of rows."""
+        is_ranked = isinstance(self.judge, core.RankedModel)
+        return self.judge.finish_rows(rows, weight) if is_ranked else {}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Weighted(Classification):
+    """Classification with weights of classes."""
+
+    class_weights: tuple[float, ...] | None = None
+
+
+class Supervised(Wrapper):
+    """Classes where the model has `num_classes`, else numbers."""
+
+    num_classes: int | None
+    class_weights: tuple[float, ...] | None = None
+
+    @property
+    def judge(self) -> Any:
+        """Loss and metrics of classes, or of numbers."""
+        is_regression = self.num_classes is None
+        return Regression() if is_regression else _Weighted(self.class_weights)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from fedjax_pfl import core
 from fedjax_pfl.core import checks, statistics, struct, tree_paths
+from fedjax_pfl.models import objectives
 
 __all__ = ["ParameterRoles", "check_model"]
 
@@ -29,7 +30,7 @@ def check_model(name: str, model: Any) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class ParameterRoles:
+class ParameterRoles(objectives.Wrapper):
     """A model of which only some parameters travel; a `core.RoleModel`.
 
     A method moves the shared parameters, those that no pattern finds: its states,
@@ -235,19 +236,15 @@ class ParameterRoles:
         inner = dataclasses.replace(constants, **kept)
         return params, inner
 
-    def loss(self, outputs: jax.Array, batch: core.Batch) -> jax.Array:
-        """Returns the weighted mean loss `[]`; 0 for an empty batch."""
-        return self.model.loss(outputs, _given(batch))
+    @property
+    def judge(self) -> Any:
+        """The model."""
+        return self.model
 
-    def metrics(self, outputs: jax.Array, batch: core.Batch) -> dict[str, jax.Array]:
-        """Returns the model's values `[B]` per example."""
-        return self.model.metrics(outputs, _given(batch))
-
-
-def _given(batch: core.Batch) -> core.Batch:
-    """Returns a batch with the federation's own constants."""
-    given = core.Constants.of(batch.constants).given
-    return dataclasses.replace(batch, constants=given)
+    def _judged(self, batch: core.Batch) -> core.Batch:
+        """Returns a batch with the federation's own constants."""
+        given = core.Constants.of(batch.constants).given
+        return dataclasses.replace(batch, constants=given)
 
 
 @functools.lru_cache(maxsize=32)

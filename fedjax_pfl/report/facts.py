@@ -12,7 +12,6 @@ from fedjax_pfl.report import sources, tables
 from fedjax_pfl.results import (
     comparison,
     history,
-    metrics,
     selection,
     spending,
     summaries,
@@ -229,7 +228,7 @@ def searches(loaded: sources.Loaded) -> list[tables.Table]:
     for group in loaded.result.groups:
         if group.dropped is None:
             continue
-        metric = metrics.headline(group.metrics)
+        metric = group.headline
         fields = [n for n in group.points[0] if n.startswith(summaries.METHOD_FIELDS)]
         searched = dataclasses.replace(loaded.result, groups=(group,))
         trials = selection.trials(searched, fields, metric=metric)

@@ -155,7 +155,10 @@ def _read(directory: Path) -> results.Result:
         raise checks.InputError(f"Expected a summary.csv in '{directory}'.") from None
     except (OSError, ValueError):  # of pandas' parsers, too
         raise checks.InputError(f"Cannot read '{file}' as a table.") from None
-    text = io.StringIO(csv_files.text(result.table()))
+    table = result.table()
+    if "weighted mean" not in set(stored.get("stat", ())):  # of an earlier version
+        table = table[table["stat"] != "weighted mean"]
+    text = io.StringIO(csv_files.text(table))
     if not stored.equals(csv_files.read(text, low_memory=False)):
         raise checks.InputError(
             f"'{file}' does not say what the histories beside it say: it is damaged or"

@@ -1,5 +1,6 @@
 """A report as files: the page, and figures and tables of it beside it."""
 
+import dataclasses
 import functools
 from pathlib import Path
 
@@ -19,12 +20,18 @@ _SAVED = {
 }
 
 
-def write(directories: list[Path], out: Path | None, runs: sources.Runs) -> Path:
+def write(
+    directories: list[Path],
+    out: Path | None,
+    runs: sources.Runs,
+    metric: str | None = None,
+) -> Path:
     """Writes the report of some results; an earlier one is replaced.
 
     Args:
       directories: of results.
       runs: what the command line knows of them.
+      metric: name that chooses and ranks; None for that of the results.
       out: where to write; None for the directory itself where there is one.
 
     Returns:
@@ -42,7 +49,11 @@ def write(directories: list[Path], out: Path | None, runs: sources.Runs) -> Path
         (out,) = directories
     else:
         check_writable(out)
-    content = content_of(sources.read(directories, runs))
+    loaded = sources.read(directories, runs)
+    if metric is not None:
+        result = loaded.result.by_metric(metric)
+        loaded = dataclasses.replace(loaded, result=result)
+    content = content_of(loaded)
     with locked(out), filled(out, last=_PAGE) as folder:
         _write_figures(content, folder / page.FOLDER / "figures")
         _write_tables(content, folder / page.FOLDER / "tables")

@@ -475,7 +475,7 @@ def unseen(result: results.Result) -> list[tuple[str, ...]]:
         return []
     best = selection.best_settings(result)
     table = table.merge(best, on=list(best.columns))
-    table = table[table["metric"] == metrics.headline(set(table["metric"]))]
+    table = table[table["metric"] == result.headline]
     names = selection.varying(table, selection.methods(result))
     rows = []
     for group in selection.groups(table, _columns(result)):

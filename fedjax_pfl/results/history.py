@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedjax_pfl.core import struct
+from fedjax_pfl.results.metrics import headline
 
 __all__ = ["History"]
 
@@ -61,7 +62,8 @@ class History:
       reached_target: `bool[G]` whether it was stopped because it reached its target.
       dropped: `bool[G]` whether it was stopped because others were better; None where
         nothing was.
-      config: flat configuration shared by the points.
+      config: flat configuration shared by the points; its `metric`, if there is one,
+        chooses rounds, hybrids and settings.
       compile_seconds: lowering and compiling.
       run_seconds: everything else.
     """
@@ -116,6 +118,11 @@ class History:
         parts = {n: chosen(v) for n, v in fields.items() if n not in shared}
         parts["points"] = tuple(itertools.compress(self.points, kept))
         return dataclasses.replace(self, **parts)
+
+    @property
+    def headline(self) -> str:
+        """Metric that chooses and ranks: the chosen one, or that of `headline`."""
+        return headline(self.metrics, self.config.get("metric"))
 
     @property
     def ends(self) -> np.ndarray:

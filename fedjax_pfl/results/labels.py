@@ -12,8 +12,9 @@ IDENTITY = {
 }
 """Column of a table -> setting."""
 
-# They follow from other settings.
+# They follow from other settings, or change no training.
 _DERIVED = ("federation.seed", "num_parameters", "parameter_dtype", "execution")
+_DERIVED += ("metric",)
 
 
 class Named(Protocol):

@@ -4,11 +4,15 @@ from collections.abc import Collection, Iterable
 
 import numpy as np
 
+from fedjax_pfl.core import checks
+
 __all__ = [
     "BESIDE",
     "HYBRID",
+    "IN_UNITS",
     "METRICS",
     "MODELS",
+    "SHARES",
     "headline",
     "judge",
     "mean",
@@ -23,10 +27,21 @@ HYBRID = "hybrid"
 """How the names of models begin that were chosen client by client."""
 
 
-METRICS = ("accuracy", "annualized_return", "sharpe", "loss")
-"""Metrics that choices are made by."""
+SHARES = ("accuracy", "balanced_accuracy", "macro_f1")
+SHARES += ("f1", "precision", "recall", "auc")
+"""Metrics of classifiers that lie between 0 and 1."""
+
+METRICS = (*SHARES, "r2", "annualized_return", "sharpe", "loss", "rmse", "mae")
+"""Metrics that choices are made by; models of the user's own may have others."""
+
+IN_UNITS = ("rmse", "mae")
+"""Metrics in the units of targets, which models learn in deviations from the mean."""
+
+_COSTS = ("loss", "rmse", "mae", "max_drawdown", "turnover")
+"""Metrics for which less is better."""
 
 BESIDE = {
+    "loss": ("rmse", "r2"),
     "annualized_return": ("sharpe", "uniform_annualized_return", "uniform_sharpe"),
 }
 """Metrics that are shown beside a headline."""
@@ -38,19 +53,32 @@ _WITHOUT_MODEL = ("uniform_", "hold_")
 _NORMAL = 1.959963984540054  # 97.5 % quantile of the standard normal distribution
 
 
-def headline(names: Collection[str]) -> str:
+def headline(names: Collection[str], chosen: str | None = None) -> str:
     """Picks the metric that speaks for a model and chooses models and rounds.
 
     Args:
       names: what was measured.
+      chosen: by the user, or None.
 
     Returns:
-      The accuracy of classifiers, the annualized return of portfolios, else the loss.
+      The chosen one; else the accuracy of classifiers, the annualized return of
+      portfolios, or the loss.
+
+    Raises:
+      InputError: if the chosen one was not measured.
 
     Example:
       >>> headline(["loss", "accuracy"])
       'accuracy'
     """
+    if chosen is not None:
+        if chosen not in names:
+            hint = checks.suggestion(chosen, names)
+            raise checks.InputError(
+                "Expected the metric to be one that is measured,"
+                f" {', '.join(sorted(names))}, got {checks.shown(chosen)}{hint}."
+            )
+        return chosen
     return next((n for n in ("accuracy", "annualized_return") if n in names), "loss")
 
 
@@ -69,11 +97,12 @@ def judge(models: Iterable[str]) -> str:
 
 
 def sign(name: str) -> int:
-    """Returns 1 for a metric of which more is better, -1 for a loss.
+    """Returns 1 if more of a metric is better, -1 for a loss or an error.
 
     Args:
       name: name of a metric; what is measured of portfolios that no model made, such
-        as `uniform_sharpe`, is judged as the same of a model's.
+        as `uniform_sharpe`, is judged as the same of a model's. Of a metric of the
+        user's own less is better if its name ends in `loss` or `error`.
 
     Returns:
       1 or -1.
@@ -84,7 +113,7 @@ def sign(name: str) -> int:
     """
     for prefix in _WITHOUT_MODEL:
         name = name.removeprefix(prefix)
-    return 1 if name in METRICS[:-1] else -1
+    return -1 if name in _COSTS or name.endswith(("loss", "error")) else 1
 
 
 def score(name: str, value: float) -> float:

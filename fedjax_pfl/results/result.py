@@ -42,7 +42,7 @@ _FORMAT = "fedjax_pfl result 1"
 _CONFIG = "config.json"
 _NAMES = (
     *labels.IDENTITY.values(),
-    *("aggregator", "attack", "execution", "model", "parameter_dtype"),
+    *("aggregator", "attack", "execution", "metric", "model", "parameter_dtype"),
 )
 _Whole = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _Setting = None | bool | _Whole | float | str | list[Any]
@@ -170,6 +170,37 @@ class Result:
         groups which have the same component.
         """
         return labels.fields(self.groups)
+
+    @property
+    def headline(self) -> str:
+        """Metric that chooses rounds, hybrids and settings, and ranks methods.
+
+        That of `by_metric`, or of the `metric` of all trainings; else the accuracy of
+        classifiers, the annualized return of portfolios, or the loss.
+        """
+        chosen = {group.config.get("metric") for group in self.groups}
+        names = {name for group in self.groups for name in group.metrics}
+        return metrics.headline(names, chosen.pop() if len(chosen) == 1 else None)
+
+    def by_metric(self, metric: str) -> "Result":
+        """Returns the result with another metric that chooses and ranks.
+
+        Best rounds, hybrids, best settings, `to_target`, the summary and the ranking
+        are by this metric then; what was trained, stopped or dropped stays.
+
+        Args:
+          metric: a name that every group has measured, such as `"macro_f1"`.
+
+        Raises:
+          InputError: if some group has not measured it.
+        """
+        for group in self.groups:
+            metrics.headline(group.metrics, metric)
+        groups = (
+            dataclasses.replace(group, config=group.config | {"metric": metric})
+            for group in self.groups
+        )
+        return dataclasses.replace(self, groups=tuple(groups))
 
     def contenders(self) -> "Result":
         """Returns the trainings that were not dropped by a search, of which tables are.
@@ -426,11 +457,11 @@ class Result:
         """Returns what every training spent until a model was good enough.
 
         The first evaluated round counts in which the mean over the honest clients of
-        the accuracy on own validation data, or of what `metrics.headline` says, is at
-        least the target (at most, for a loss). Test data choose nothing.
+        the `headline` on own validation data is at least the target (at most, for a
+        loss). Test data choose nothing.
 
         Args:
-          target: value to be reached, finite; an accuracy from 0 to 1.
+          target: value to be reached, finite; an accuracy or an F1 score from 0 to 1.
 
         Returns:
           One row per training and model, but for hybrids, which validation data made:
@@ -481,7 +512,7 @@ class Result:
 
         Returns:
           One row per algorithm, swept setting and model, over the honest clients: mean
-          accuracy (or what `measures.headline` says), that of the worst tenth, what
+          accuracy (or what `headline` says), that of the worst tenth, what
           belongs beside it, and variance of the loss. Seeds that diverged do not count;
           spreads divide by the number of seeds minus 1. With noise also `epsilon` and
           `delta` after all rounds, the largest of the seeds'; see `privacy`.
@@ -494,9 +525,11 @@ class Result:
         rows = table[is_shown & table["population"].isin(["all", "honest"])]
         value_of = [*self._columns, "model", "metric", "stat"]
         rows = rows.drop_duplicates(value_of, keep="last")  # honest, where there is one
-        metric = metrics.headline(set(rows["metric"]))
+        metric = self.headline
         shown = {metric: (metric, "mean"), "worst 10 %": (metric, "worst 10 %")}
-        shown |= {name: (name, "mean") for name in metrics.BESIDE.get(metric, ())}
+        beside = metrics.BESIDE.get(metric, ())
+        measured = set(rows["metric"])
+        shown |= {name: (name, "mean") for name in beside if name in measured}
         shown["loss variance"] = ("loss", "variance")
         varied = {c for c in self._columns if rows[c].nunique(dropna=False) > 1}
         keys = [c for c in self._columns if c in varied - {"seed"} | {"algorithm"}]

@@ -137,7 +137,7 @@ def best_settings(
       model: whose values choose, for all methods; None for each one's personal model,
         or its global one where it has none. Never a hybrid, whose models were chosen on
         the same validation data, client by client.
-      metric: by which is chosen; None for what `metrics.headline` says.
+      metric: by which is chosen; None for the result's headline.
 
     Returns:
       Values of `settings`, one row per method and environment.
@@ -305,7 +305,7 @@ def reported(
     clients of the others.
     """
     if metric is None:
-        metric = metrics.headline(set(rows["metric"]))
+        metric = result.headline
     is_honest = rows["population"] == "honest"
     training = [rows[n] for n in (*DESCRIPTION, "seed", *result.fields)]
     attacked = is_honest.groupby(training, dropna=False).transform("any")

@@ -99,7 +99,7 @@ def to_target(
     Raises:
       InputError: for a target that is no such number, or without validation data.
     """
-    metric = metrics.headline(group.metrics)
+    metric = group.headline
     _check(group, metric, target)
     honest, is_shown = ~group.malicious[point], group.rounds <= group.ends[point]
     for m, model in enumerate(group.models):
@@ -127,9 +127,10 @@ def to_target(
 def _check(group: history.History, metric: str, target: float) -> None:
     """Refuses a target that cannot be one of this metric, and missing data."""
     checks.number("target", target)
-    if metric == "accuracy" and not 0 <= target <= 1:
+    if metric in metrics.SHARES and not 0 <= target <= 1:
+        shown = metric.replace("_", " ")
         raise checks.InputError(
-            f"Expected a target accuracy from 0 to 1, got target={target}."
+            f"Expected a target {shown} from 0 to 1, got target={target}."
         )
     d = group.data.index("validation") if "validation" in group.data else None
     if d is None or np.isnan(group.metrics[metric][:, :, :, d]).all():

@@ -3,14 +3,16 @@
 A number belongs to a *model* (the algorithm's predictors and the hybrids of them), in a
 *population* of clients, on *data*, for a metric, as a *stat* over these clients, at the
 round called *when*: `last`, `best (validation)` or `best (oracle)`. The best round is
-the one with the best mean over the population of accuracy, or of loss where there is no
-accuracy, on validation data or, for the oracle, on test data.
+the one with the best mean over the population of the headline, accuracy if no other
+metric was chosen, on validation data or, for the oracle, on test data.
 
 Only rounds in which test and validation data were evaluated can be the best.
 
 Shape letters: `G` grid points, `E` evaluated rounds, `N` clients. A metric is an array
 `[G, E, model, data, N]`, NaN where a client has no such examples, where it was not
-evaluated, or where the training had diverged.
+evaluated, where its examples leave the metric undefined, or where the training had
+diverged. An undefined value does not count; only a divergence, which makes the loss NaN
+as well, makes the mean over clients NaN.
 """
 
 import dataclasses
@@ -20,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedjax_pfl.results import history
-from fedjax_pfl.results.metrics import headline, sign
+from fedjax_pfl.results.metrics import sign
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,6 +51,8 @@ _DATA_NAMES = {
     "everybody": "everybody's test",
 }
 _CHOOSERS = {"best (validation)": "validation", "best (oracle)": "test"}
+_COUNTS = {"validation": "num_validation", "train": "num_train"}
+_LARGE = 1000  # from here on one decimal is enough
 _QUANTILES = {"10 %": 0.1, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "90 %": 0.9}
 
 
@@ -58,19 +62,23 @@ def _better(metric: str, values: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 def model_metrics(
-    metrics: Mapping[str, np.ndarray], models: Sequence[str], data: Sequence[str]
+    metrics: Mapping[str, np.ndarray],
+    models: Sequence[str],
+    data: Sequence[str],
+    headline: str,
 ) -> dict[str, dict[str, np.ndarray]]:
     """Splits metrics by model and adds the hybrid models.
 
     A hybrid takes, client by client and round by round, the global model where it is
-    strictly better than the personal one. `hybrid (validation)` compares validation
-    accuracy, or what `measures.headline` says; `hybrid (oracle)` compares each metric
-    on the test data themselves: a bound that is nowhere below either, not a method.
+    strictly better than the personal one. `hybrid (validation)` compares the headline
+    on validation data; `hybrid (oracle)` compares each metric on the test data
+    themselves: a bound that is nowhere below either, not a method.
 
     Args:
       metrics: by name, `[G, E, model, data, N]`.
       models: names along the model axis.
       data: names along the data axis.
+      headline: metric that chooses.
 
     Returns:
       By model and metric, `[G, E, data, N]`.
@@ -93,7 +101,7 @@ def model_metrics(
         return mixed
 
     if "validation" in data:
-        judges = dict.fromkeys(metrics, headline(metrics))
+        judges = dict.fromkeys(metrics, headline)
         split["hybrid (validation)"] = hybrid(judges, "validation")
     if "test" in data:
         split["hybrid (oracle)"] = hybrid({name: name for name in metrics}, "test")
@@ -139,39 +147,42 @@ def _clients_mean(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
-def _best_round(means: Mapping[str, np.ndarray], allowed: np.ndarray) -> np.ndarray:
+def _best_round(scores: np.ndarray, allowed: np.ndarray) -> np.ndarray:
     """Returns the index `int[G]` of the best allowed round, the earliest of equals.
 
-    Means and `allowed` are `[G, E]`.
+    Scores and `allowed` are `[G, E]`.
     """
-    judge = headline(means)
-    score = sign(judge) * means[judge]
-    return np.where(allowed & ~np.isnan(score), score, -np.inf).argmax(-1)
+    return np.where(allowed & ~np.isnan(scores), scores, -np.inf).argmax(-1)
 
 
-def statistics(metric: str, values: np.ndarray) -> dict[str, float]:
+def statistics(
+    metric: str, values: np.ndarray, counts: np.ndarray | None = None
+) -> dict[str, float]:
     """Summaries over clients.
 
     Args:
       metric: its name decides which end is the worst.
       values: `[N]` values of the clients that count.
+      counts: `int[N]` examples of each, or None.
 
     Returns:
-      `mean`, `std`, `min`, `worst 10 %` (mean of the worst tenth, at least of one
-      client), the quantiles `10 %`, `25 %`, `median`, `75 %`, `90 %`, `variance`, both
-      spreads divided by N, and `angle`, in degrees, of the vector of the values with
-      (1, ..., 1): 0 where all are the same, also where all are 0, and
-      `acos(1 / sqrt(N))` where one client has everything; all NaN where there is no
-      client or where a value is NaN.
+      `mean`, with counts `weighted mean` by them, `std`, `min`, `worst 10 %` (mean of
+      the worst tenth, at least of one client), the quantiles `10 %`, `25 %`, `median`,
+      `75 %`, `90 %`, `variance`, both spreads divided by N, and `angle`, in degrees, of
+      the vector of the values with (1, ..., 1): 0 where all are the same, also where
+      all are 0, and `acos(1 / sqrt(N))` where one client has everything; all NaN where
+      there is no client or where a value is NaN.
     """
     if values.size == 0 or np.isnan(values).any():
-        values = np.full(1, np.nan)
+        values, counts = np.full(1, np.nan), counts if counts is None else np.ones(1)
     ordered = np.sort(values)
     worst_first = ordered if sign(metric) > 0 else ordered[::-1]
     with np.errstate(invalid="ignore"):  # infinite losses have no variance
         quantiles = np.quantile(ordered, list(_QUANTILES.values()))
-        numbers = {
-            "mean": values.mean(),
+        numbers = {"mean": values.mean()}
+        if counts is not None:
+            numbers["weighted mean"] = (values * counts).sum() / counts.sum()
+        numbers |= {
             "std": values.std(),
             "min": ordered[0],
             "worst 10 %": worst_first[: max(1, values.size // 10)].mean(),
@@ -195,6 +206,7 @@ class Part:
       evaluated: `bool[G, E, data]` rounds in which some client was evaluated.
       means: by metric, `[G, E, data]` means over these clients.
       reported: by `when`, `int[G]` index of the round.
+      counts: by data, `int[G, N]` examples of each client; None in files without.
     """
 
     name: tuple[str, str]
@@ -204,6 +216,7 @@ class Part:
     evaluated: np.ndarray
     means: dict[str, np.ndarray]
     reported: dict[str, np.ndarray]
+    counts: tuple[np.ndarray | None, ...]
 
     def cells(self, point: int) -> Iterator[tuple[str, str, str, str, str, str, float]]:
         """Yields model, population, data, metric, stat, when and value of one point."""
@@ -213,8 +226,11 @@ class Part:
                 if not self.evaluated[at][d]:
                     continue
                 for metric, values in self.values.items():
-                    clients = values[at][d][self.masks[metric][at][d]]
-                    for stat, value in statistics(metric, clients).items():
+                    mask, counts = self.masks[metric][at][d], self.counts[d]
+                    if counts is not None:
+                        counts = counts[point, mask]
+                    stats = statistics(metric, values[at][d][mask], counts)
+                    for stat, value in stats.items():
                         yield *self.name, data, metric, stat, when, value
 
 
@@ -245,12 +261,18 @@ def parts(record: history.History) -> Iterator[Part]:
     metrics = {n: v[:, :, :, kept] for n, v in record.metrics.items()}
     data, evaluated = [record.data[d] for d in kept], record.evaluated[:, :, kept]
     groups = populations(record.malicious, record.times_selected)
-    for model, values in model_metrics(metrics, record.models, data).items():
+    headline = record.headline
+    split = model_metrics(metrics, record.models, data, headline)
+    counts = [getattr(record, _COUNTS.get(name, "num_test")) for name in data]
+    for model, values in split.items():
         counted = _judged(model, data, evaluated)
         when = np.logical_or.reduce(counted, axis=-1)
         for population, mask in groups.items():
             masks = {
-                n: mask[:, :, None] & counted & examples[n][:, None, kept]
+                n: mask[:, :, None]
+                & counted
+                & examples[n][:, None, kept]
+                & _defined(values, n)
                 for n in values
             }
             means = {n: _clients_mean(v, masks[n]) for n, v in values.items()}
@@ -261,8 +283,19 @@ def parts(record: history.History) -> Iterator[Part]:
                 masks=masks,
                 evaluated=when,
                 means=means,
-                reported=_reported(means, data, when),
+                reported=_reported(sign(headline) * means[headline], data, when),
+                counts=tuple(counts),
             )
+
+
+def _defined(values: Mapping[str, np.ndarray], name: str) -> np.ndarray:
+    """Returns where a metric has a value, or the loss has none either, `[G, E, ...]`.
+
+    A client without a value but with a loss has not diverged: its examples leave the
+    metric undefined, and it does not count.
+    """
+    lost = np.isnan(values.get("loss", values[name]))
+    return lost | ~np.isnan(values[name])
 
 
 def _judged(model: str, data: Sequence[str], evaluated: np.ndarray) -> np.ndarray:
@@ -274,18 +307,19 @@ def _judged(model: str, data: Sequence[str], evaluated: np.ndarray) -> np.ndarra
 
 
 def _reported(
-    means: Mapping[str, np.ndarray], data: Sequence[str], evaluated: np.ndarray
+    scores: np.ndarray, data: Sequence[str], evaluated: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Returns the index `int[G]` of the reported round, by `when`."""
+    """Returns the index `int[G]` of the reported round, by `when`.
+
+    Scores are `[G, E, data]` means over clients, larger where better.
+    """
     num_points, num_evaluations, _ = evaluated.shape
     reported = {"last": np.full(num_points, num_evaluations - 1)}
     judged = [d for d, name in enumerate(data) if name in _CHOOSERS.values()]
     allowed = np.logical_and.reduce(evaluated[:, :, judged], axis=-1)
     for when, chooser in _CHOOSERS.items():
         if chooser in data:
-            d = data.index(chooser)
-            chosen_on = {name: mean[..., d] for name, mean in means.items()}
-            reported[when] = _best_round(chosen_on, allowed)
+            reported[when] = _best_round(scores[..., data.index(chooser)], allowed)
     return reported
 
 
@@ -305,7 +339,9 @@ def tally(status: "pd.Series") -> str:
 
 def mean_and_std(values: "pd.Series") -> str:
     """Returns the mean and spread of the values that are not NaN, as text."""
-    spread = values.std()
+    if values.isna().all():
+        return ""
+    form = ".4f" if abs(values.mean()) < _LARGE else ",.1f"
     if values.notna().sum() < 2:
-        return "" if values.isna().all() else f"{values.mean():.4f}"
-    return f"{values.mean():.4f} ± {spread:.4f}"
+        return f"{values.mean():{form}}"
+    return f"{values.mean():{form}} ± {values.std():{form}}"

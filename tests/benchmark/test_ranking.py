@@ -20,6 +20,7 @@ def rows(task, values, **more):
         for seed, value in zip(SEEDS, numbers, strict=True):
             row = dict.fromkeys(tables.SCORES, 0.0) | {"task": task, "method": method}
             row |= {"seed": seed, "value": value, "status": "ok", "model": "personal"}
+            row["metric"] = "accuracy"
             made.append(row | {name: cells[method] for name, cells in more.items()})
     return made
 

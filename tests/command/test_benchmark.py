@@ -1,6 +1,7 @@
 """The command `benchmark`: a method of one's own beside others, and bad input."""
 
 import pathlib
+import re
 import shutil
 
 import pytest
@@ -29,6 +30,7 @@ def test_a_template_is_ranked_with_one_option(tmp_path):
     shutil.copy(ROOT / "templates/my_method.py", tmp_path)
     own = ["--algorithm", "+my_method:MyMethod"]
     arguments = [*SMALL, *own, "--only", "majority,mymethod", "--out", "found"]
+    arguments += ["--metric", "macro_f1"]
     done = RUNNER.invoke(benchmark.app, arguments)
     assert done.exit_code == 0, done.output
     assert "MyMethod" in done.stdout and "Page: found/benchmark.html" in done.stdout
@@ -36,10 +38,13 @@ def test_a_template_is_ranked_with_one_option(tmp_path):
     assert found.tasks == ["digits"]
     assert set(found.scores["method"]) == {"Majority", "MyMethod"}
     assert set(found.scores["seed"]) == {0, 1}
+    assert set(found.scores["metric"]) == {"macro_f1"}
+    page = (tmp_path / "found/benchmark.html").read_text("utf-8")
+    assert "Macro f1 on clients" in page and "accuracy" not in page
     row = found.searches.set_index("method").loc["MyMethod"]
     assert "local.learning_rate = " in row["settings"]
     assert "--algorithm +my_method:MyMethod" in row["command"]
-    assert row["command"].endswith("--only mymethod")
+    assert row["command"].endswith("--only mymethod") and "--metric" in row["command"]
     # A finished run is shown again, its own modules named anew.
     done = RUNNER.invoke(benchmark.app, ["--resume", "found"])
     assert done.exit_code == 2 and "name them with" in done.output
@@ -98,10 +103,12 @@ def test_rows_with_learned_fields_are_chosen_by_their_folders():
             "validation",
         ),
         (["--max-minutes", "0"], "max_minutes"),
+        (["--metric", "rmse"], "Unknown metric of a benchmark 'rmse'"),
+        (["--metric", "auc", "--only", "majority"], "measured, accuracy, .* got 'auc'"),
     ],
 )
 def test_wrong_benchmarks_are_refused(arguments, message, tmp_path):
     done = RUNNER.invoke(application.app, ["benchmark", *SMALL[4:], *arguments])
     assert done.exit_code == 2, done.output
-    assert message in done.output
+    assert re.search(message, done.output)
     assert not list(tmp_path.iterdir()) or not list(tmp_path.rglob("method.json"))

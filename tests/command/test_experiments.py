@@ -374,7 +374,7 @@ def test_an_interrupt_says_how_to_go_on(monkeypatch):
         (("--stop-on", "::loss"), "--stop-on needs --patience or --target"),
         (("--target", "0.9", "--stop-on", "mine::"), "Unknown model to stop on 'mine'"),
         (("--target", "0.9", "--stop-on", ":train:"), "one of test, validation"),
-        (("--target", "0.9", "--stop-on", "::f1"), "Unknown metric to stop on 'f1'"),
+        (("--target", "0.9", "--stop-on", "::f1"), "macro_f1, got 'f1'"),
         (("--target", "nan"), "Expected target to be a finite number, got nan"),
         (("--patience", "0"), "greater than or equal to 1"),
         (("--eval-on", "train"), "Expected test among the data of --eval-on"),

@@ -65,7 +65,7 @@ def others():
     held = partitions.Holdings(NAME, counts, counts.sum(1), (NAME[:12], "a"))
     yield "partition", partitions.draw([held])
     place = ranking.Place(NAME, pd.Series([0.1, 0.2]), 1, NAME)
-    yield "places", pictures.of_places([place])
+    yield "places", pictures.of_places([place], "accuracy")
     ranks = ranking.Ranks(pd.Series({NAME: 1.0, "a": 2.0}), {}, [NAME], 0.5, 0.5)
     yield "ranks", pictures.of_ranks(ranks)
 

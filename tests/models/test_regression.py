@@ -127,6 +127,29 @@ def test_units_do_not_change_what_is_learned():
     assert value(small, "loss") < 0.2  # half the variance is 0.5
 
 
+def test_errors_are_in_the_units_of_the_targets(tmp_path):
+    made = federation(scale=40_000, shift=150_000, scale_targets=True)
+    model = fp.MLP(widths=(8,)).for_federation(made)
+    result = trained(made, model, models_to=tmp_path / "models")
+    (group,) = result.groups
+    mean, deviation = np.asarray(made.test.target_units, np.float64)
+    d, own = group.data.index("test"), {}
+    params = fp.load_models(tmp_path / "models").find().params
+    for client in range(made.num_clients):
+        batch = made.test.examples(client)
+        outputs = model.apply(params, batch.x)
+        y, predicted = (np.asarray(v, np.float64) for v in (batch.y, outputs))
+        y, predicted = y * deviation + mean, predicted * deviation + mean
+        own["rmse"] = np.sqrt(np.mean((predicted - y) ** 2))
+        own["mae"] = np.mean(np.abs(predicted - y))
+        own["r2"] = 1 - np.sum((predicted - y) ** 2) / np.sum((y - y.mean()) ** 2)
+        for name, wanted in own.items():
+            found = group.metrics[name][0, -1, 0, d, client]
+            np.testing.assert_allclose(found, wanted, rtol=1e-4)
+    assert value(result, "rmse") < 20_000
+    assert "rmse" in str(result) and "r2" in str(result)
+
+
 def test_a_grid_over_seeds_is_its_trainings_and_shares_the_examples(tmp_path):
     x, y, owner = arrays(scale=100.0)
     frame = pd.DataFrame(x, columns=list("abcde")).assign(y=y, owner=owner)

@@ -22,7 +22,7 @@ def test_columns_and_size():
     value = "model population data metric stat when value status"
     assert list(table.columns) == f"{point} {value}".split()
     # points x (2 models + 2 hybrids) x data x metrics x stats x when
-    assert len(table) == 2 * 4 * 2 * 2 * 11 * 3
+    assert len(table) == 2 * 4 * 2 * 2 * 12 * 3
     assert set(table["algorithm"]) == {"Flame"}
     assert set(table["dataset"]) == {"digits"}
     assert set(table["partition"]) == {"DirichletLabels"}

@@ -23,7 +23,8 @@ class Training:
       group: number of its static group, from 0: those of one group run together.
       name: the algorithm and the settings that vary in the call, for example `Flame,
         algorithm.lam=0.1, seed=0`.
-      settings: all settings by dotted name, as JSON knows them, and `num_rounds`.
+      settings: all settings by dotted name, as JSON knows them, `num_rounds`, and the
+        `metric` of the call, if it names one.
       num_rounds: rounds R that it has at most.
     """
 
@@ -75,7 +76,8 @@ class Evaluation:
     def headline(self) -> str:
         """Describes the first data in a few words: means over all trainings."""
         split = [(*name.rsplit("/", 2), v) for name, v in self.metrics.items()]
-        metric = measures.headline({name for _, _, name, _ in split})
+        chosen = self.trainings[0].settings.get("metric")
+        metric = measures.headline({name for _, _, name, _ in split}, chosen)
         first = next((data for _, data, name, _ in split if name == metric), None)
         shown = [
             f"{model} {np.nanmean(values):.3f}"

@@ -18,16 +18,22 @@ from fedjax_pfl.results import labels
 __all__ = ["Watch", "trainings_of", "watching"]
 
 
-def trainings_of(groups: Sequence[Group], num_rounds: int) -> tuple[base.Training, ...]:
+def trainings_of(
+    groups: Sequence[Group], num_rounds: int, metric: str | None = None
+) -> tuple[base.Training, ...]:
     """Numbers and names the trainings of a call.
 
     Args:
       groups: all of its groups.
       num_rounds: R.
+      metric: the `metric` of the call, or None.
 
     Returns:
       The trainings, in order.
     """
+    of_call: dict[str, Any] = {"num_rounds": num_rounds}
+    if metric is not None:
+        of_call["metric"] = metric
     points = [
         (number, labels.settings(group) | dict(point), group.config | dict(point))
         for number, group in enumerate(groups)
@@ -44,7 +50,7 @@ def trainings_of(groups: Sequence[Group], num_rounds: int) -> tuple[base.Trainin
             number=number,
             group=group,
             name=_name(named, [*shown, "seed"]),
-            settings=settings | {"num_rounds": num_rounds},
+            settings=settings | of_call,
             num_rounds=num_rounds,
         )
         for number, (group, named, settings) in enumerate(points)
@@ -125,7 +131,7 @@ def watching(
         from fedjax_pfl.engine.callbacks.progress import Progress  # imports rich
 
         called = [Progress(len(groups)), *called]
-    trainings = trainings_of(groups, options.num_rounds)
+    trainings = trainings_of(groups, options.num_rounds, options.metric)
     if only is not None:
         trainings = tuple(t for t in trainings if t.group == only)
     watch = Watch(called, trainings)

@@ -1,0 +1,71 @@
+"""`--metric`: what chooses, stops and ranks, in commands and in reports."""
+
+import pytest
+import typer.testing
+
+import fedjax_pfl as fp
+from experiments import sweep
+from fedjax_pfl.command import application, job
+from tests import histories
+from tests.report import reports
+
+RUNNER = typer.testing.CliRunner()
+SMALL = ["--clients", "6", "--seeds", "2", "--rounds", "3", "--eval-every", "1"]
+SMALL += ["--set", "federation.partition=iid", "--quiet"]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(job.compilation_cache, "keep", lambda: None)
+
+
+@pytest.mark.smoke
+def test_a_sweep_keeps_the_metric_and_a_report_takes_another(tmp_path):
+    options = ["--algorithm", "local,fedavg", "--metric", "macro_f1", "--out", "found"]
+    options += ["--patience", "1"]
+    done = RUNNER.invoke(sweep.app, [*SMALL, *options])
+    assert done.exit_code == 0, done.output
+    result = fp.Result.load(tmp_path / "found")
+    assert result.headline == "macro_f1" and "macro_f1" in result.summary()
+    assert "metric" not in result.fields
+    assert "has the best mean macro f1" in str(result)
+    assert "macro_f1" in (tmp_path / "found/experiment.json").read_text("utf-8")
+    headline = tmp_path / "found/report_files/tables/headline.md"
+    for given, shown in (([], "macro f1"), (["--metric", "loss"], "loss")):
+        done = RUNNER.invoke(application.app, ["report", "found", *given])
+        assert done.exit_code == 0, done.output
+        assert f"| {shown} |" in headline.read_text("utf-8")
+
+
+@pytest.mark.parametrize("options", [[], ["--tune", "3"], ["--target", "0.5"]])
+def test_metrics_that_are_not_measured_are_refused_before_training(tmp_path, options):
+    options = ["--metric", "auc", "--algorithm", "ditto", "--out", "found", *options]
+    done = RUNNER.invoke(sweep.app, [*SMALL, *options])
+    assert done.exit_code == 2 and done.stderr.count("\n") == 1
+    assert "measured, accuracy, balanced_accuracy, loss, macro_f1, got 'auc'" in (
+        done.stderr
+    )
+    assert not (tmp_path / "found").exists()
+
+
+def test_a_report_refuses_metrics_that_were_not_measured(tmp_path):
+    (folder,) = reports.saved(tmp_path, reports.grid_result())
+    done = RUNNER.invoke(application.app, ["report", str(folder), "--metric", "auc"])
+    assert done.exit_code == 2
+    assert done.stderr.endswith("measured, accuracy, loss, got 'auc'.\n")
+    assert not (folder / "report.html").exists()
+
+
+def test_tables_of_before_had_no_weighted_mean(tmp_path):
+    (folder,) = reports.saved(tmp_path, histories.make_result(histories.make_history()))
+    file = folder / "summary.csv"
+    lines = file.read_text("utf-8").splitlines(keepends=True)
+    kept = [line for line in lines if "weighted mean" not in line]
+    assert len(kept) < len(lines)
+    file.write_text("".join(kept), "utf-8")
+    done = RUNNER.invoke(application.app, ["report", str(folder)])
+    assert done.exit_code == 0, done.output
+    file.write_text("".join(kept[:-1]), "utf-8")
+    done = RUNNER.invoke(application.app, ["report", str(folder)])
+    assert done.exit_code == 2 and "does not say what the histories" in done.stderr

@@ -563,10 +563,11 @@ def _print_plan(
 
 def _print_federations(console: Console, groups: Sequence[Group]) -> None:
     """Prints the first few federations, above all whether examples leak."""
-    described = list({id(d): d for group in groups for d in group.described}.values())
+    described = {id(d): d for group in groups for d in group.described}.values()
+    described = list(dict.fromkeys(each.summary() for each in described))
     shown = described[:_MAX_FEDERATIONS]
-    for statistics in shown:
-        console.print(statistics.summary())
+    for summary in shown:
+        console.print(summary)
     if len(described) > len(shown):
         more = _plural(len(described) - len(shown), "more federation")
         console.print(f"... and {more}.")

@@ -13,8 +13,8 @@ from fedjax_pfl.data import partition as partitions
 
 __all__ = [
     "HALF",
-    "in_order_of_values",
     "held_out_users",
+    "in_order_of_values",
     "malicious_clients",
     "natural_names",
     "other_clients",
@@ -86,7 +86,8 @@ def split(
     num_usable = parts.num_examples - len(breaks) * dataset.gap
     if dataset.gap:
         _check_series(parts, dataset, num_usable - len(breaks))
-    sizes = _sizes(num_usable, validation_fraction, test_fraction, given)
+    called = _called(parts, dataset)
+    sizes = _sizes(num_usable, validation_fraction, test_fraction, given, called)
     names, rng = list(sizes), datasets.generator(seed, datasets.Purpose.SPLIT)
     if dataset.ordered:
         names, rank = names[::-1], parts.index
@@ -178,8 +179,9 @@ def _check_series(
     worst = int(np.argmin(num_train))
     if num_train[worst] < 1:
         raise checks.InputError(
-            f"Client {worst} has {parts.num_examples[worst]} examples, too few for"
-            f" parts that are {dataset.gap} examples apart, as windows of"
+            f"Client {_called(parts, dataset)[worst]} has"
+            f" {parts.num_examples[worst]} examples, too few for parts that are"
+            f" {dataset.gap} examples apart, as windows of"
             f" {dataset.gap} rows need; use a shorter window, or leave the client out"
             " (by_client does with those below its min_examples)."
         )
@@ -347,6 +349,13 @@ def natural_names(
     }
 
 
+def _called(parts: partitions.Partition, dataset: datasets.Dataset) -> list[str]:
+    """Returns the names of clients in messages, or else their numbers."""
+    if parts.natural is None or dataset.client_names is None:
+        return [str(client) for client in range(len(parts.index))]
+    return [repr(dataset.client_names[number]) for number in parts.natural]
+
+
 def held_out_users(
     dataset: datasets.Dataset, fraction: float
 ) -> tuple[datasets.Dataset, datasets.Dataset]:
@@ -483,10 +492,12 @@ def _sizes(
     validation_fraction: float,
     test_fraction: float,
     given: np.ndarray | None,
+    called: Sequence[str],
 ) -> dict[str, np.ndarray]:
     """Returns the sizes `int[N]` of the parts; checks that no client lacks training.
 
-    A `given` split has the part of every example, `int[N, M]`.
+    A `given` split has the part of every example, `int[N, M]`; messages have clients as
+    they are `called`.
     """
 
     def share(counts: np.ndarray, fraction: float) -> np.ndarray:
@@ -510,12 +521,13 @@ def _sizes(
     worst = int(np.argmin(train))
     if train[worst] < 1:
         raise checks.InputError(
-            f"Client {worst} has {num_examples[worst]} examples, too few for its"
-            " training, validation and test parts; use fewer clients, smaller fractions"
-            " or a partition with larger clients (by_client leaves out those below its"
-            " min_examples)."
+            f"Client {called[worst]} has {num_examples[worst]} examples, too few for"
+            " its training, validation and test parts; use fewer clients, smaller"
+            " fractions or a partition with larger clients (by_client leaves out those"
+            " below its min_examples)."
             if given is None
-            else f"Client {worst} has {num_examples[worst]} examples, and the given"
-            " split leaves none of them for training; give it some, or leave it out."
+            else f"Client {called[worst]} has {num_examples[worst]} examples, and the"
+            " given split leaves none of them for training; give it some, or leave it"
+            " out."
         )
     return {"test": test, "validation": validation, "train": train}

@@ -193,5 +193,7 @@ def test_wrong_test_parts_get_a_sentence(test, sentence):
 def test_a_client_of_test_examples_only_is_named():
     x, y, owner = marked()
     mask = (x[:, 0] == 1) | (owner == "site 2")
-    with pytest.raises(checks.InputError, match="Client 2 .* leaves none of them"):
+    with pytest.raises(
+        checks.InputError, match="Client 'site 2' .* leaves none of them"
+    ):
         fp.Federation.from_arrays(x, y, owner, test=mask)

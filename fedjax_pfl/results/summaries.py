@@ -2,7 +2,8 @@
 
 A number belongs to a *model* (the algorithm's predictors and the hybrids of them), in a
 *population* of clients, on *data*, for a metric, as a *stat* over these clients, at the
-round called *when*: `last`, `best (validation)` or `best (oracle)`. The best round is
+round called *when*: `last`, `best (validation)`, `best (oracle)` or, of models that
+differ between clients, `best of each client (validation)`. The best round is
 the one with the best mean over the population of the headline, accuracy if no other
 metric was chosen, on validation data or, for the oracle, on test data.
 
@@ -50,6 +51,7 @@ _DATA_NAMES = {
     "others": "own + others' test",
     "everybody": "everybody's test",
 }
+_OF_EACH = "best of each client (validation)"
 _CHOOSERS = {"best (validation)": "validation", "best (oracle)": "test"}
 _COUNTS = {"validation": "num_validation", "train": "num_train"}
 _LARGE = 1000  # from here on one decimal is enough
@@ -205,7 +207,7 @@ class Part:
       masks: by metric, `bool[G, E, data, N]` clients that count.
       evaluated: `bool[G, E, data]` rounds in which some client was evaluated.
       means: by metric, `[G, E, data]` means over these clients.
-      reported: by `when`, `int[G]` index of the round.
+      reported: by `when`, `int[G, N]` index of the round of each client.
       counts: by data, `int[G, N]` examples of each client; None in files without.
     """
 
@@ -221,15 +223,16 @@ class Part:
     def cells(self, point: int) -> Iterator[tuple[str, str, str, str, str, str, float]]:
         """Yields model, population, data, metric, stat, when and value of one point."""
         for when, rounds in self.reported.items():
-            at = (point, rounds[point])
+            clients = np.arange(rounds.shape[1])
             for d, data in enumerate(self.data):
-                if not self.evaluated[at][d]:
+                if not self.evaluated[point, rounds[point], d].any():
                     continue
+                at = (point, rounds[point], d, clients)
                 for metric, values in self.values.items():
-                    mask, counts = self.masks[metric][at][d], self.counts[d]
+                    mask, counts = self.masks[metric][at], self.counts[d]
                     if counts is not None:
                         counts = counts[point, mask]
-                    stats = statistics(metric, values[at][d][mask], counts)
+                    stats = statistics(metric, values[at][mask], counts)
                     for stat, value in stats.items():
                         yield *self.name, data, metric, stat, when, value
 
@@ -276,6 +279,12 @@ def parts(record: history.History) -> Iterator[Part]:
                 for n in values
             }
             means = {n: _clients_mean(v, masks[n]) for n, v in values.items()}
+            reported = _reported(sign(headline) * means[headline], data, when)
+            num_clients = mask.shape[-1]
+            rounds = {n: np.tile(r[:, None], num_clients) for n, r in reported.items()}
+            if "validation" in data and model != "global" and model in record.models:
+                own = sign(headline) * values[headline][:, :, data.index("validation")]
+                rounds[_OF_EACH] = _best_of_each(own)
             yield Part(
                 name=(model, population),
                 data=tuple(_DATA_NAMES[name] for name in data),
@@ -283,7 +292,7 @@ def parts(record: history.History) -> Iterator[Part]:
                 masks=masks,
                 evaluated=when,
                 means=means,
-                reported=_reported(sign(headline) * means[headline], data, when),
+                reported=rounds,
                 counts=tuple(counts),
             )
 
@@ -321,6 +330,16 @@ def _reported(
         if chooser in data:
             reported[when] = _best_round(scores[..., data.index(chooser)], allowed)
     return reported
+
+
+def _best_of_each(scores: np.ndarray) -> np.ndarray:
+    """Returns the index `int[G, N]` of each client's best round, the first of equals.
+
+    Scores are `[G, E, N]`, larger where better; a client without any has the last one.
+    """
+    known = np.where(np.isnan(scores), -np.inf, scores)
+    is_known = np.isfinite(known).any(axis=1)
+    return np.where(is_known, known.argmax(axis=1), scores.shape[1] - 1)
 
 
 def tally(status: "pd.Series") -> str:

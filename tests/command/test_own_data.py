@@ -296,3 +296,20 @@ def test_a_pipe_is_no_table():
 )
 def test_own_data_have_a_preset_of_their_own(options, preset):
     assert arguments.Options(command="sweep", **options).preset_name == preset
+
+
+def test_prices_are_learned_by_a_network_in_their_units(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, 3))
+    prices = 150_000 + 40_000 * (np.abs(x[:, 0]) + x[:, 1] / 2)
+    rows = [
+        f"u{k % 5},{a:.3f},{b:.3f},{c:.3f},{y:.2f}"
+        for k, ((a, b, c), y) in enumerate(zip(x, prices, strict=True))
+    ]
+    (tmp_path / "houses.csv").write_text("\n".join(["user,a,b,c,y", *rows]))
+    words = ("--data", "houses.csv", "--label", "y", "--client", "user")
+    result = train(*words, "--set", "model=mlp", "--rounds", "20")
+    table = result.table()
+    table = table[(table["when"] == "last") & (table["data"] == "own test")]
+    rmse = table[(table["metric"] == "rmse") & (table["stat"] == "mean")]["value"]
+    assert (rmse < prices.std() / 2).all() and (rmse > 100).all()

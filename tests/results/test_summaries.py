@@ -156,3 +156,17 @@ def test_data_without_examples_choose_nothing():
     assert set(table["data"]) == {"own test"}
     assert set(table["when"]) == {"last", "best (oracle)"}
     assert set(table["model"]) == {"personal", "global", "hybrid (oracle)"}
+
+
+def test_each_client_may_stop_at_its_own_best_round():
+    record = make_history(points=({"seed": 0},), num_clients=3)
+    accuracy = record.metrics["accuracy"]
+    accuracy[0, :, 0, 1] = [[0.9, 0.1, np.nan], [0.2, 0.3, np.nan], [0.9, 0.2, np.nan]]
+    table = make_result(record).table()
+    when = {"when": "best of each client (validation)", "stat": "mean"}
+    at = LAST | {"metric": "accuracy", "model": "personal"} | when
+    test = accuracy[0, :, 0, 0]
+    wanted = np.mean([test[0, 0], test[1, 1], test[2, 2]])  # the last one validates not
+    assert pick(table, **at) == pytest.approx(wanted, rel=1e-6)
+    models = set(table[table["when"] == when["when"]]["model"])
+    assert models == {"personal"}  # a global model has one round for all

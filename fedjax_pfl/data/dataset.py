@@ -158,7 +158,7 @@ class Dataset:
     def __post_init__(self):
         set_field = object.__setattr__  # the class is frozen
         names = ("name", "num_classes", "class_names", "client_names", "truth")
-        more = ("ordered", "scale_targets", "gap", "preparation", "notes")
+        more = ("ordered", "any_order", "scale_targets", "gap", "preparation", "notes")
         struct.check_fields(self, *names, *more)
         x = _numeric(f"{self.name}.x", self.x)
         y = _numeric(f"{self.name}.y", self.y)

@@ -488,6 +488,7 @@ class Federation(core.Federation):
             scaling=scaling,
             scale=scale,
         )
+        checks.boolean("scale_targets", scale_targets)
         if scale_targets:
             dataset = dataclasses.replace(dataset, scale_targets=True)
         return from_dataset(dataset, partition, num_clients=num_clients, **options)

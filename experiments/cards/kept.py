@@ -29,7 +29,7 @@ import pandas as pd
 import xarray as xr
 
 from fedjax_pfl import results
-from fedjax_pfl.results import documents, summaries
+from fedjax_pfl.results import documents, metrics, summaries
 
 __all__ = ["Kept", "read", "record_of", "write"]
 
@@ -66,6 +66,11 @@ class Kept:
             return self.rounds.copy()
         means = self.rows[self.rows["stat"] == "mean"]
         return means.drop(columns=["stat", "when", "status"]).assign(round=0)
+
+    @property
+    def headline(self) -> str:
+        """Metric that chooses and ranks."""
+        return metrics.headline(set(self.rows["metric"]))
 
     @property
     def point(self) -> list[str]:
@@ -211,11 +216,10 @@ def _clients(result: results.Result, k: int) -> xr.Dataset:
     group, dataset = result.groups[k], result.to_dataset(k)
     reported = {part.name: part.reported for part in summaries.parts(group)}
     of_models = [reported[model, "all"] for model in group.models]
-    when = list(of_models[0])
+    when = [name for name in of_models[0] if name != summaries.OF_EACH]
     # [point, when, model, data, client]
-    at = np.stack([[rounds[w] for w in when] for rounds in of_models]).transpose(
-        2, 1, 0
-    )
+    rounds = [[rounds[name][:, 0] for name in when] for rounds in of_models]
+    at = np.stack(rounds).transpose(2, 1, 0)
     arrays = {
         name: (
             ("point", "when", "model", "data", "client"),

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
+    "OF_EACH",
     "OWN_TEST",
     "Part",
     "mean_and_std",
@@ -51,7 +52,8 @@ _DATA_NAMES = {
     "others": "own + others' test",
     "everybody": "everybody's test",
 }
-_OF_EACH = "best of each client (validation)"
+OF_EACH = "best of each client (validation)"
+"""When each client's model is that of its own best round."""
 _CHOOSERS = {"best (validation)": "validation", "best (oracle)": "test"}
 _COUNTS = {"validation": "num_validation", "train": "num_train"}
 _LARGE = 1000  # from here on one decimal is enough
@@ -284,7 +286,7 @@ def parts(record: history.History) -> Iterator[Part]:
             rounds = {n: np.tile(r[:, None], num_clients) for n, r in reported.items()}
             if "validation" in data and model != "global" and model in record.models:
                 own = sign(headline) * values[headline][:, :, data.index("validation")]
-                rounds[_OF_EACH] = _best_of_each(own)
+                rounds[OF_EACH] = _best_of_each(own)
             yield Part(
                 name=(model, population),
                 data=tuple(_DATA_NAMES[name] for name in data),

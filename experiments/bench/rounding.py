@@ -52,6 +52,7 @@ def rows(algorithm: Any, model: Any, rounds: int, seeds: int) -> Iterator[list[s
     for name, value in {"when": "last", "data": "own test", "stat": "mean"}.items():
         table = table[table[name] == value]
     table = table[table["model"].isin(["global", "personal"])]
+    table = table[table["metric"].isin(["accuracy", "loss"])]
     for (judged, metric), cells in table.groupby(["model", "metric"], sort=False):
         values = cells.pivot(
             index="seed", columns="model.bfloat16_products", values="value"

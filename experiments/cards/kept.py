@@ -54,7 +54,7 @@ class Kept:
     rows: pd.DataFrame
     reports: pd.DataFrame
     rounds: pd.DataFrame | None
-    groups = (types.SimpleNamespace(config={}),)
+    groups = (types.SimpleNamespace(config={}, num_validation=None),)
 
     def table(self) -> pd.DataFrame:
         """Returns a copy of the rows."""

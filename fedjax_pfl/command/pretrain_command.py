@@ -4,6 +4,7 @@ Arguments are parsed before JAX is imported, so that `--help` answers at once.
 """
 
 import dataclasses
+import math
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -183,11 +184,14 @@ def _trained(options: _Options, model: Any, dataset: Any) -> tuple[Any, str]:
             models_to=place,
         )
         (history,) = result.groups
-        if history.status[0] != "ok":
+        last = {n: float(v[0, -1, 0, 0, 0]) for n, v in history.metrics.items()}
+        ended = history.status[0]
+        if ended == "ok" and not math.isfinite(last["loss"]):
+            ended = "has no finite loss"
+        if ended != "ok":
             raise checks.InputError(
-                f"The pretraining {history.status[0]}; expected a --learning-rate below"
+                f"The pretraining {ended}; expected a --learning-rate below"
                 f" {options.learning_rate:g}."
             )
         params = fp.load_models(place).find(model="global").params
-    last = {n: float(v[0, -1, 0, 0, 0]) for n, v in history.metrics.items()}
     return params, ", ".join(f"{name} {value:.4g}" for name, value in last.items())

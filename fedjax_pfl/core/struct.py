@@ -583,7 +583,9 @@ def _short(value: Any) -> str:
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         return f"{value.dtype}[{', '.join(map(str, value.shape))}]"
     if isinstance(value, Mapping):
-        return f"{{{', '.join(map(str, value))}}}"
+        names = list(map(str, value))
+        more = [f"... {len(names)} in all"] if len(names) > _MAX_SHOWN else []
+        return f"{{{', '.join([*names[:_MAX_SHOWN], *more])}}}"
     if isinstance(value, tuple) and len(value) > _MAX_SHOWN:
         return f"({value[0]!r}, ... {len(value)} in all)"
     return repr(value)

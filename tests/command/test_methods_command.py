@@ -25,7 +25,7 @@ def test_fields_of_a_method_have_defaults_and_ranges():
     assert "algorithm.prox_centre local one program per" in text
     assert "algorithm.local SGD by its fields" in text
     assert "algorithm.local.momentum none an axis" in text
-    assert "algorithm.local.epochs 1 one program per value" in text
+    assert "algorithm.local.epochs 1 one program per" in text
 
 
 def test_unknown_methods_are_one_sentence():

@@ -8,10 +8,12 @@ from typing import Any, Protocol
 
 from fedjax_pfl import results
 from fedjax_pfl.core import checks
-from fedjax_pfl.results import csv_files, history, plain_files, selection
+from fedjax_pfl.results import csv_files, history, plain_files, selection, summaries
 
 __all__ = ["Loaded", "Runs", "Source", "merged", "read"]
 
+# Rows of tables, by column, that files of earlier versions lack.
+_LATER = {"stat": "weighted mean", "when": summaries.OF_EACH}
 _WATCHED = ("eval_every", "evaluate_on")  # settings that change no training
 
 
@@ -156,8 +158,9 @@ def _read(directory: Path) -> results.Result:
     except (OSError, ValueError):  # of pandas' parsers, too
         raise checks.InputError(f"Cannot read '{file}' as a table.") from None
     table = result.table()
-    if "weighted mean" not in set(stored.get("stat", ())):  # of an earlier version
-        table = table[table["stat"] != "weighted mean"]
+    for column, value in _LATER.items():
+        if value not in set(stored.get(column, ())):
+            table = table[table[column] != value]
     text = io.StringIO(csv_files.text(table))
     if not stored.equals(csv_files.read(text, low_memory=False)):
         raise checks.InputError(

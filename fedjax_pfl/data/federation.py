@@ -1,6 +1,7 @@
 """Specifications of federations, and the federations built from them."""
 
 import dataclasses
+import itertools
 import os
 import weakref
 from collections.abc import Mapping, Sequence
@@ -165,9 +166,7 @@ class FederationSpec:
         rows = splits.split(parts, dataset, self.seed, *fractions, *options)
         dataset = splits.prepared(dataset, parts, rows["train"], ~unseen)
         clients = self._client_data(dataset, parts, rows, everybody, seen)
-        names = None
-        if dataset.client_names is not None and parts.natural is not None:
-            names = np.array(dataset.client_names, object)[parts.natural]
+        names = splits.client_names(parts, dataset)
         held_out = None
         if unseen.any():
             named = {
@@ -178,7 +177,7 @@ class FederationSpec:
             held_out = Federation(
                 **_of_clients(clients, np.flatnonzero(unseen), num_seen),
                 malicious=jax.device_put(np.zeros(num_clients - num_seen, bool)),
-                client_names=None if names is None else tuple(names[unseen]),
+                client_names=_of_rows(names, unseen),
                 **named,
             )
             clients = _of_clients(clients, seen, 0)
@@ -201,7 +200,7 @@ class FederationSpec:
             name=dataset.name,
             leaky=parts.leaky,
             class_names=dataset.class_names,
-            client_names=None if names is None else tuple(names[seen]),
+            client_names=_of_rows(names, ~unseen),
             notes=dataset.notes,
         )
 
@@ -295,6 +294,11 @@ class FederationSpec:
         if scale is not None:
             scale = jax.device_put(np.asarray(scale, np.float32))
         return scale, resample
+
+
+def _of_rows(names: Sequence[str] | None, rows: np.ndarray) -> tuple[str, ...] | None:
+    """Returns the names of the clients in a mask `bool[N]`, if they have any."""
+    return None if names is None else tuple(itertools.compress(names, rows))
 
 
 def _units(y: np.ndarray, train: Partition, clients: np.ndarray) -> np.ndarray:
@@ -487,10 +491,8 @@ class Federation(core.Federation):
             ordered=ordered,
             scaling=scaling,
             scale=scale,
+            scale_targets=scale_targets,
         )
-        checks.boolean("scale_targets", scale_targets)
-        if scale_targets:
-            dataset = dataclasses.replace(dataset, scale_targets=True)
         return from_dataset(dataset, partition, num_clients=num_clients, **options)
 
     @classmethod

@@ -13,6 +13,7 @@ from fedjax_pfl.data import partition as partitions
 
 __all__ = [
     "HALF",
+    "client_names",
     "held_out_users",
     "in_order_of_values",
     "malicious_clients",
@@ -342,18 +343,28 @@ def natural_names(
     """
     if parts.natural is None:
         return None
-    names = dataset.client_names
-    return {
-        str(number) if names is None else names[number]: client
-        for client, number in enumerate(parts.natural.tolist())
-    }
+    names = client_names(parts, dataset) or map(str, parts.natural.tolist())
+    return {name: client for client, name in enumerate(names)}
+
+
+def client_names(
+    parts: partitions.Partition, dataset: datasets.Dataset
+) -> list[str] | None:
+    """Returns the names of clients, or None if they have numbers only.
+
+    Args:
+      parts: the partition.
+      dataset: the partitioned data set.
+    """
+    if parts.natural is None or dataset.client_names is None:
+        return None
+    return [dataset.client_names[number] for number in parts.natural]
 
 
 def _called(parts: partitions.Partition, dataset: datasets.Dataset) -> list[str]:
     """Returns the names of clients in messages, or else their numbers."""
-    if parts.natural is None or dataset.client_names is None:
-        return [str(client) for client in range(len(parts.index))]
-    return [repr(dataset.client_names[number]) for number in parts.natural]
+    names = client_names(parts, dataset)
+    return list(map(repr, range(len(parts.index)) if names is None else names))
 
 
 def held_out_users(

@@ -111,7 +111,7 @@ class PartitionStatistics:
 
         columns = {
             "client": np.arange(self.num_clients),
-            "name": self.client_names,
+            **({} if self.client_names is None else {"name": self.client_names}),
             "train": self.num_train,
             "validation": self.num_validation,
             "test": self.num_test,
@@ -120,8 +120,6 @@ class PartitionStatistics:
             "noise_scale": self.noise_scale,
             "moved": self.moved,
         }
-        if self.client_names is None:
-            del columns["name"]
         if self.label_counts is not None:
             columns["label_distance"] = self.label_distance
             columns["effective_classes"] = self.effective_classes

@@ -11,17 +11,16 @@ from fedjax_pfl.engine.recorder import Recorder
 from fedjax_pfl.engine.trainer import Trainer
 from fedjax_pfl.results import model_files
 
-__all__ = ["PREFIX", "Best"]
+__all__ = ["Best"]
 
 _OF_EACH = "best-of-each"
 _VALIDATION = "validation"
-PREFIX = "best/"
-"""Of names of arrays in a checkpoint."""
+_PREFIX = "rows/best/"  # of names of arrays in a checkpoint
 
 
 @dataclasses.dataclass
 class _Kept:
-    """What is kept of one model.
+    """Arrays of the best models of one predictor.
 
     Attributes:
       arrays: `[G, *P]` by name, or `[G, K, *P]` where clients have their own.
@@ -137,7 +136,7 @@ class Best:
     def saved(self) -> dict[str, np.ndarray]:
         """Returns all arrays for a checkpoint, by name."""
         return {
-            f"{PREFIX}{model}/{name}": value
+            f"{_PREFIX}{model}/{name}": value
             for model, kept in self._kept.items()
             for name, value in kept.named().items()
         }
@@ -150,7 +149,7 @@ class Best:
         """
         for model, kept in self._kept.items():
             for name, value in kept.named().items():
-                found = arrays.get(f"{PREFIX}{model}/{name}")
+                found = arrays.get(f"{_PREFIX}{model}/{name}")
                 if found is None or (found.shape, found.dtype) != (
                     value.shape,
                     value.dtype,

@@ -399,7 +399,7 @@ class Recorder:
         sizes |= {"client": len(self._clients), "row": self._selected.shape[1]}
         sizes |= {"step": self._num_rounds, "unseen_model": len(self._unseen_models)}
         for name, value in arrays.items():
-            if name.startswith(("rows/", "best/")):  # of a trainer, which checks them
+            if name.startswith("rows/"):  # of a trainer, which checks them
                 continue
             axes = _SINGLE.get(name) or _NAMED.get(name.partition("/")[0], ())
             fits = value.dtype.kind in "biuf" and len(axes) == value.ndim

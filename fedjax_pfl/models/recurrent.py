@@ -19,9 +19,9 @@ class LSTM(base.Network):
 
     Inputs are series of numbers `[T]` or `[T, E]`, or token ids `int32 [T]`, embedded
     by `constants["embeddings"] [V, E]`, which is never trained; an id outside `[-V, V)`
-    gives NaN. Layers `lstm_<i>` with
-    leaves `input_kernel`, `state_kernel`, `bias`, then `bottleneck` and `head`. For two
-    classes the head has one output `z` and the logits are `(0, z)`.
+    gives NaN. Layers `lstm_<i>` with leaves `input_kernel`, `state_kernel`, `bias`,
+    then `bottleneck` and `head`. For two classes the head has one output `z` and the
+    logits are `(0, z)`.
 
     Attributes:
       width: units of every LSTM layer.

@@ -10,8 +10,7 @@ from fedjax_pfl.results import metrics, selection, shares
 
 __all__ = ["Named", "of_result"]
 
-MAX_CLIENTS = 50
-"""Clients of a table; of more, those with the lowest values are shown."""
+_MAX_CLIENTS = 50  # of a table; of more, those that fare worst are shown
 _MANY = 5  # clients that a sentence names
 
 
@@ -46,10 +45,11 @@ def of_result(result: results.Result) -> tuple[list[Named], str]:
     Returns:
       One `Named` per environment, none where clients have no names; and the metric.
     """
-    named = {group.client_names is not None for group in result.groups}
+    if any(group.client_names is None for group in result.groups):
+        return [], result.headline
     clients, metric = selection.shown_clients(result)
     clients: Any = clients[clients["value"].notna()]
-    if named != {True} or clients.empty:
+    if clients.empty:
         return [], metric
     methods = selection.contenders(result, clients)
     names = selection.varying(clients, methods)
@@ -77,7 +77,7 @@ def _named(
     """Describes the clients of one environment, those that fare worst first."""
     sign = metrics.sign(metric)
     order = (sign * values.mean(axis=1)).sort_values(kind="stable").index
-    shown = order[:MAX_CLIENTS]
+    shown = order[:_MAX_CLIENTS]
     rows = tuple(
         (str(name), f"{tests[name]:g}", *(f"{v:.4f}" for v in values.loc[name]))
         for name in shown

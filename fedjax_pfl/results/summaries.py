@@ -272,6 +272,10 @@ def parts(record: history.History) -> Iterator[Part]:
     for model, values in split.items():
         counted = _judged(model, data, evaluated)
         when = np.logical_or.reduce(counted, axis=-1)
+        of_each = {}
+        if "validation" in data and model != "global" and model in record.models:
+            own = sign(headline) * values[headline][:, :, data.index("validation")]
+            of_each[OF_EACH] = _best_of_each(own)
         for population, mask in groups.items():
             masks = {
                 n: mask[:, :, None]
@@ -284,9 +288,6 @@ def parts(record: history.History) -> Iterator[Part]:
             reported = _reported(sign(headline) * means[headline], data, when)
             num_clients = mask.shape[-1]
             rounds = {n: np.tile(r[:, None], num_clients) for n, r in reported.items()}
-            if "validation" in data and model != "global" and model in record.models:
-                own = sign(headline) * values[headline][:, :, data.index("validation")]
-                rounds[OF_EACH] = _best_of_each(own)
             yield Part(
                 name=(model, population),
                 data=tuple(_DATA_NAMES[name] for name in data),
@@ -294,7 +295,7 @@ def parts(record: history.History) -> Iterator[Part]:
                 masks=masks,
                 evaluated=when,
                 means=means,
-                reported=rounds,
+                reported=rounds | of_each,
                 counts=tuple(counts),
             )
 

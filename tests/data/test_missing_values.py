@@ -5,7 +5,6 @@ import pandas as pd
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl.data import splits
 from fedjax_pfl.data.sources import user
 from tests.data import samples
 
@@ -15,10 +14,7 @@ NUMBERS = ["age", "income"]
 SCALINGS = ("standard", "minmax", "none")
 
 
-@pytest.fixture(autouse=True)
-def rows_of_the_file(monkeypatch):
-    """Rows of a pool are then those of the file, whose order has no meaning."""
-    monkeypatch.setattr(splits, "in_order_of_values", lambda dataset: dataset)
+pytestmark = pytest.mark.usefixtures("rows_of_the_file")
 
 
 def frame():

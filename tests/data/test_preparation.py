@@ -8,7 +8,6 @@ import pytest
 from sklearn import preprocessing
 
 import fedjax_pfl as fp
-from fedjax_pfl.data import splits
 from fedjax_pfl.data.sources import user
 from tests.data import samples
 
@@ -20,10 +19,7 @@ SCALERS = {
 NUM_CLIENTS, NUM_ROWS = 4, 25
 
 
-@pytest.fixture(autouse=True)
-def rows_of_the_file(monkeypatch):
-    """Rows of a pool are then those of the file, whose order has no meaning."""
-    monkeypatch.setattr(splits, "in_order_of_values", lambda dataset: dataset)
+pytestmark = pytest.mark.usefixtures("rows_of_the_file")
 
 
 def frame():

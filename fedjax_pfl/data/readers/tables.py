@@ -21,6 +21,7 @@ from fedjax_pfl.core import checks, struct
 from fedjax_pfl.data.readers import files
 
 __all__ = [
+    "NUMBER",
     "Dialect",
     "Table",
     "column_names",
@@ -34,7 +35,8 @@ _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 _LONGEST_HEADER = 1 << 20
 _BLOCK = 1 << 18  # fields
 _QUOTED = re.compile(r'"[^"]*"')
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+"""Numbers as Python writes them."""
 _NUMBER_CHARACTERS = "0123456789+-.eE "
 _COMMA_NUMBER = re.compile(r"[+-]?\d[\d.]*(,[\d.]*\d)+", re.ASCII)
 _MISSING = {"", "na", "n/a", "#n/a", "<na>", "nan", "+nan", "-nan", "null"}
@@ -108,7 +110,7 @@ class Dialect:
             whole = first + "".join(groups)
         number = whole + mark.replace(self.decimal, ".") + fraction
         is_other = "." in whole or "." in fraction
-        return "" if is_other or not _NUMBER.fullmatch(number) else number
+        return "" if is_other or not NUMBER.fullmatch(number) else number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -272,7 +274,7 @@ def parse_numbers(
     """
     if (dialect.decimal, dialect.thousands) != (".", None):
         texts = list(map(dialect.plain, texts))
-    # Of these characters alone, Python reads as a number just what `_NUMBER` describes
+    # Of these characters alone, Python reads as a number just what `NUMBER` describes
     # with blanks around it; to look at all of them at once is many times faster.
     if "".join(texts).strip(_NUMBER_CHARACTERS):
         return None

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedjax_pfl.core import checks
+from fedjax_pfl.data.readers import tables
 
 __all__ = ["parse_times"]
 
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _MONTH = re.compile(r"\d{4}-\d{2}", re.ASCII)
 _MAX_DIGITS = 40
 
@@ -58,7 +58,7 @@ def parse_times(texts: Sequence[str], what: str) -> list[Any] | None:
 def _parsed(text: str) -> int | float | datetime.datetime | None:
     """Returns the number or moment of a text, or None if it is neither."""
     text = text.strip()
-    if _NUMBER.fullmatch(text):
+    if tables.NUMBER.fullmatch(text):
         # Nanoseconds since 1970 are too large to be exact as floats.
         is_whole = text.lstrip("+-").isdecimal() and len(text) <= _MAX_DIGITS
         return int(text) if is_whole else float(text)

@@ -39,6 +39,7 @@ def arrays_dataset(
     ordered: bool = False,
     scaling: Any = "none",
     scale: Any = "all",
+    scale_targets: bool = False,
 ) -> datasets.Dataset:
     """Creates a data set of arrays: NumPy, JAX, pandas or lists.
 
@@ -59,6 +60,7 @@ def arrays_dataset(
       ordered: whether the examples are in order of time already.
       scaling: of floating inputs, as in a `Preparation`.
       scale: training examples by which they are scaled, as in a `Preparation`.
+      scale_targets: as in a `Dataset`.
 
     Returns:
       The data set, ordered if an order is given.
@@ -90,6 +92,7 @@ def arrays_dataset(
         client_names=client_names,
         part=part,
         ordered=ordered,
+        scale_targets=scale_targets,
     )
     if preparation is not None:
         x = preparation.inputs(dataset.x)

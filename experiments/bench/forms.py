@@ -160,9 +160,13 @@ def time_all(
       minutes: of which all have an equal share, or None for no limit.
       save: called after each form.
     """
-    run |= {"forms": [], "left_out": []}
+    run |= {"battery": [], "forms": [], "left_out": []}
     start, settings = time.monotonic(), run["machine"]
     with Progress(console=Console(stderr=True)) as bar:
+        task = bar.add_task("battery", total=1)
+        run["battery"] = _battery(run)
+        save()
+        bar.update(task, completed=1)
         task = bar.add_task(worker.MACHINE, total=1)
         arguments = ("worker", worker.MACHINE, str(run["repeat"]))
         settings |= json.loads(machine.output(*arguments, environment=_variables(run)))
@@ -185,6 +189,18 @@ def time_all(
                 save()
 
 
+def _battery(run: dict[str, Any]) -> list[str]:
+    """Returns what `python -m fedjax_pfl.testing --platform` prints, line by line."""
+    told: list[str] = []
+    try:
+        module, variables = "fedjax_pfl.testing", _variables(run)
+        for line in machine.lines(module, "--platform", environment=variables):
+            told.append(line.strip())
+    except machine.UnavailableError as error:
+        told.append(f"ended: {error}")
+    return told
+
+
 def _variables(run: dict[str, Any]) -> dict[str, str]:
     """Returns the variables of processes that measure."""
     settings = run["machine"]
@@ -205,7 +221,10 @@ def _measured(
             seconds = None if math.isinf(left) else left
             try:
                 for line in machine.lines(
-                    "forms", *arguments, environment=_variables(run), seconds=seconds
+                    "experiments.bench.forms",
+                    *arguments,
+                    environment=_variables(run),
+                    seconds=seconds,
                 ):
                     yield json.loads(line)
                     first += 1

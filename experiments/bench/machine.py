@@ -123,7 +123,8 @@ def output(
       UnavailableError: if it failed, with the last line that it has said.
     """
     last = ""
-    for line in lines(module, *arguments, environment=environment):
+    full = f"experiments.bench.{module}"
+    for line in lines(full, *arguments, environment=environment):
         if line.strip() == ".":
             advance()
         else:
@@ -137,10 +138,10 @@ def lines(
     environment: Mapping[str, str] | None = None,
     seconds: float | None = None,
 ) -> Iterator[str]:
-    """Runs a module of this package in a process of its own.
+    """Runs a module in a process of its own.
 
     Args:
-      module: its name.
+      module: its full name.
       *arguments: its arguments.
       environment: variables, by default those of this process.
       seconds: after which it is killed; None for no limit.
@@ -151,7 +152,7 @@ def lines(
     Raises:
       UnavailableError: if it failed, with the last line that it has said.
     """
-    command = [sys.executable, "-m", f"experiments.bench.{module}", *arguments]
+    command = [sys.executable, "-m", module, *arguments]
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
         with subprocess.Popen(
             command,

@@ -1,7 +1,8 @@
 """The page of what the bench measured: `python -m experiments.bench.page`.
 
 `docs/speed_results.md` is made of the files `docs/speed-*.json` alone, byte for byte,
-with the targets beside. That of `experiments.bench.hosts` is one of them.
+with the targets beside. Those of `experiments.bench.hosts` and of `--accelerator` are
+among them.
 """
 
 import dataclasses
@@ -28,6 +29,8 @@ RUNS = {
 """Runs on the page by the ending of their file, and their headings."""
 HOSTS = "hosts"
 """Ending of the file of `experiments.bench.hosts`."""
+FORMS, ON_GPU = "gpu", "gpu-torch"
+"""Endings of the files of `--accelerator`, and of a run beside PyTorch there."""
 _OWN = {
     "floor": "its products alone",
     "frozen": "the frozen products alone",
@@ -102,11 +105,12 @@ def main(
 
 def _write(folder: Path) -> None:
     """Reads all runs before the page is written."""
-    files = {name: folder / f"speed-{name}.json" for name in (*RUNS, HOSTS)}
+    names = (*RUNS, HOSTS, FORMS, ON_GPU)
+    files = {name: folder / f"speed-{name}.json" for name in names}
     for file in files.values():
         if not file.is_file():
             raise checks.InputError(f"Expected the file '{file}', which is missing.")
-    runs = {name: report.read(files[name]) for name in RUNS}
+    runs = {name: report.read(files[name]) for name in (*RUNS, FORMS, ON_GPU)}
     divided = json.loads(files[HOSTS].read_text("utf-8"))
     plain_files.write_text(folder / "speed_results.md", render(runs, divided))
     print(f"Page: {folder / 'speed_results.md'}")
@@ -118,7 +122,7 @@ def render(
     """Returns the page.
 
     Args:
-      runs: content of the files by the names of `RUNS`.
+      runs: content of the files by their endings.
       divided: content of the file of `HOSTS`, or None.
 
     Returns:
@@ -134,6 +138,8 @@ def render(
         _table(("", "a round, or an answer"), _titles(runs)),
     ]
     for name, run in runs.items():
+        if name not in RUNS:
+            continue
         targets = TARGETS[name]
         parts += [
             f"## {RUNS[name]}",
@@ -144,9 +150,55 @@ def render(
         parts += ["### Ours", _table(titles, _own(run)), _FLOOR]
         titles = ("", "beside", "ours, ms", "theirs, ms", "ratio", "target")
         parts += ["### Beside others", _table(titles, _peers(run, targets)), _RATIO]
+    if FORMS in runs:
+        parts += _on_gpu(runs[FORMS], runs[ON_GPU], runs["one-core"])
     if divided is not None:
         parts += _divided(divided)
     return "\n\n".join(parts) + "\n"
+
+
+def _on_gpu(
+    run: Mapping[str, Any], beside: Mapping[str, Any], core: Mapping[str, Any]
+) -> list[str]:
+    """Returns the part on a GPU, with the times of one core for comparison."""
+    machine, versions = run["machine"], run["machine"]["versions"]
+    on_core = {w["name"]: _times(w)["ours"] for w in core["workloads"]}
+    titles = ("", "execution", "ms", "GFLOP/s", "compile s", "MB", "one core, ms")
+    return [
+        "## One GPU",
+        "```sh\npython -m experiments.bench --accelerator --max-minutes 5\n```",
+        f"One {machine['device']}, {machine['matmul_gflops']:,.0f} GFLOP/s in float32"
+        " products (as TF32, JAX's default there),"
+        f" {machine['copy_gigabytes']:,.0f} GB/s copied; jax {versions['jax']};"
+        f" {machine['started'][:10]}. The battery of [platforms](platforms.md) says:"
+        f" {run['battery'][-1]}. An asterisk marks what `auto` picks, x10 a round of"
+        " ten times as many clients, MB is what the compiler plans."
+        f" {len(run['left_out'])} other forms did not fit into the"
+        f" minutes. [All samples](speed-{FORMS}.json).",
+        _table(titles, (_form(form, on_core) for form in run["forms"])),
+        f"Beside PyTorch {versions['torch']} on the same GPU, with TF32, too ([all"
+        f" samples](speed-{ON_GPU}.json)):",
+        _table(
+            ("", "beside", "ours, ms", "theirs, ms", "ratio"),
+            (row[:-1] for row in _peers(beside, {})),
+        ),
+    ]
+
+
+def _form(form: Mapping[str, Any], on_core: Mapping[str, float]) -> tuple[str, ...]:
+    """Returns the row of a form of a workload."""
+    seconds, name = form["seconds_per_round"]["wall"], form["workload"]
+    picked = form["is_automatic"]
+    is_known = picked and name in on_core
+    return (
+        f"{name}{'*' * picked}",
+        f"`{form['execution']}`",
+        report.milliseconds(seconds),
+        f"{form['flops_per_round'] / seconds / 1e9:,.0f}",
+        f"{form['compile_seconds']:.1f}",
+        f"{form['program_bytes'] / 1e6:,.0f}",
+        report.milliseconds(on_core[name]) if is_known else "",
+    )
 
 
 def _divided(run: Mapping[str, Any]) -> list[str]:

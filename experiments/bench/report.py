@@ -148,6 +148,7 @@ def print_forms(console: Console, run: Mapping[str, Any]) -> None:
     """Prints the machine, a table of all forms, and what was left out."""
     for line in _machine_lines(run["machine"]):
         console.print(line)
+    console.print(f"Battery: {run['battery'][-1]}.")
     _print_table(console, "Forms; * is what auto picks", map(_form_row, run["forms"]))
     left_out = Counter((one["workload"], one["reason"]) for one in run["left_out"])
     for (name, reason), count in left_out.items():

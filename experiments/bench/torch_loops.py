@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import torch
 
-from experiments.bench import torch_core, workloads
+from experiments.bench import machine, torch_core, workloads
 from fedjax_pfl import core
 
 __all__ = ["TorchTraining"]
@@ -49,11 +49,11 @@ class _Layout:
         for name in self._layers:
             kernel = self._transposed(name, np.asarray(params[name]["kernel"]), True)
             leaves += [kernel, np.asarray(params[name]["bias"])]
-        return [torch.tensor(np.ascontiguousarray(leaf)) for leaf in leaves]
+        return [_on_device(np.ascontiguousarray(leaf)) for leaf in leaves]
 
     def params(self, tensors: Sequence[torch.Tensor]) -> Any:
         """Returns our parameters."""
-        leaves = [tensor.detach().numpy() for tensor in tensors]
+        leaves = [tensor.detach().cpu().numpy() for tensor in tensors]
         pairs = zip(self._layers, leaves[::2], leaves[1::2], strict=True)
         return {
             name: {"kernel": self._transposed(name, kernel, False), "bias": bias}
@@ -63,13 +63,33 @@ class _Layout:
     def inputs(self, x: np.ndarray) -> torch.Tensor:
         """Returns images `[n, channels, height, width]`, or vectors."""
         if not self.convolutions:
-            return torch.from_numpy(x.reshape(len(x), -1))
-        return torch.from_numpy(np.ascontiguousarray(x.transpose(0, 3, 1, 2)))
+            return _on_device(x.reshape(len(x), -1))
+        return _on_device(np.ascontiguousarray(x.transpose(0, 3, 1, 2)))
+
+
+def _on_device(array: np.ndarray) -> torch.Tensor:
+    """Copies an array to the device on which new tensors are made."""
+    return torch.from_numpy(array).clone().to(torch.get_default_device())
 
 
 def _channels_last(x: torch.Tensor) -> torch.Tensor:
     """Lays images or kernels out with the channels last in memory."""
     return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
+
+
+def _device() -> str:
+    """Returns PyTorch's name of JAX's device, with products as JAX has them there.
+
+    Raises:
+      UnavailableError: if PyTorch cannot use it.
+    """
+    backend = jax.default_backend()
+    if backend == "cpu":
+        return "cpu"
+    if backend != "gpu" or not torch.cuda.is_available():
+        raise machine.UnavailableError(f"PyTorch cannot use the {backend} that JAX has")
+    torch.set_float32_matmul_precision("high")  # TF32, JAX's default on a GPU
+    return "cuda"
 
 
 class TorchTraining:
@@ -78,7 +98,12 @@ class TorchTraining:
     execution = ""
 
     def __init__(self, workload: workloads.Workload, name: str):
-        """Takes a workload and the name of a way to train it."""
+        """Takes a workload and the name of a way to train it, on the device of JAX.
+
+        Raises:
+          UnavailableError: if JAX has an accelerator that PyTorch does not.
+        """
+        torch.set_default_device(_device())
         group = workload.group()
         federation = group.federations[0]
         model = group.model.for_federation(federation)
@@ -92,7 +117,7 @@ class TorchTraining:
         convert = _channels_last if is_last else lambda tensor: tensor
         examples = workloads.examples_of(federation)
         inputs = [convert(self._layout.inputs(x)) for x, _ in examples]
-        labels = [torch.from_numpy(y) for _, y in examples]
+        labels = [_on_device(y) for _, y in examples]
         forward = torch_core.forward(self._layout.convolutions)
         self._points = []
         for process, start in zip(group.processes, starts, strict=True):
@@ -106,6 +131,8 @@ class TorchTraining:
         for point in self._points:
             for _ in range(self._rounds):
                 point.round()
+        if torch.get_default_device().type == "cuda":
+            torch.cuda.synchronize()
 
     def result(self) -> Any:
         """Returns the global models, `[G, *P]`."""

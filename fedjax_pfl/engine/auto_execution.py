@@ -1,7 +1,7 @@
 """Automatic choice of the execution mode on this machine.
 
-Rules for CPUs are measured. Those for accelerators follow from how these work, and were
-not measured on any: `python -m experiments.bench --accelerator` does that.
+Rules for CPUs are measured. Those for accelerators were measured on one GPU with
+`python -m experiments.bench --accelerator` (docs/speed_results.md), and on no TPU.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ _ROWS = 512  # of a product with a frozen kernel, beyond which more are no faste
 _PASS = 2**17  # numbers that a pass of an evaluation reads, for the L2 cache
 _FULL = 0.75  # share of the devices that grid points keep busy
 
-# Of an accelerator, not measured.
+# Of an accelerator; vmap was fastest there as far as it was measured.
 _ROOM = 0.25  # share of its memory for all clients that train at once
 _UNKNOWN = 2**33  # bytes of its memory where it does not say
 _COPIES = 8  # a client's parameters: states, old and new, gradient and message

@@ -5,6 +5,7 @@ versions of the libraries below both. A training is of one code, unless somebody
 for another.
 """
 
+import contextlib
 import dataclasses
 import datetime
 import functools
@@ -65,8 +66,13 @@ def code(*parts: Any) -> dict[str, Any]:
 @functools.cache
 def _versions() -> Mapping[str, str]:
     """Returns the versions of the libraries that calculate, and of Python."""
-    versions = {name: metadata.version(name) for name in _PACKAGES}
-    return versions | {"python": platform.python_version()}
+    versions = dict.fromkeys(_PACKAGES, _NOT_RECORDED) | {
+        "python": platform.python_version()
+    }
+    for name in _PACKAGES:  # of a folder that is not installed there is no version
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    return versions
 
 
 @functools.cache

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 
+from fedjax_pfl import models
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.testing import rounds, runs, solvers, subjects
 
@@ -61,9 +62,17 @@ class Outcome:
 
 
 def _subject(algorithm: Any) -> subjects.Subject:
-    """Returns a subject as it is, and an algorithm with the default parts."""
-    is_subject = isinstance(algorithm, subjects.Subject)
-    return algorithm if is_subject else subjects.Subject(algorithm)
+    """Returns a subject as it is, and an algorithm with a model that it can train."""
+    if isinstance(algorithm, subjects.Subject):
+        return algorithm
+    subject = subjects.Subject(algorithm)
+    try:
+        jax.eval_shape(subject.setting.first)
+    except checks.InputError:  # a method of networks with layers before a head
+        return dataclasses.replace(subject, model=models.MLP(widths=(4,)))
+    except Exception:  # which the properties report
+        pass
+    return subject
 
 
 def check(name: str, algorithm: Any) -> None:

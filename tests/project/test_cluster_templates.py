@@ -9,7 +9,9 @@ import sys
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from experiments.bench import command as bench
 from fedjax_pfl.command import application
 from tests.command import test_commands
 
@@ -38,6 +40,19 @@ def options_of(words):
     """Options of a command line of `fedjax-pfl`."""
     assert words[:2] == ["fedjax-pfl", "sweep"]
     return test_commands.options_of(words[1:], application.app)
+
+
+def test_the_script_for_accelerators_runs_the_bench():
+    script = ROOT / "templates/accelerator_bench.sh"
+    subprocess.run(["bash", "-n", script], check=True)
+    text = script.read_text("utf-8").replace("\\\n", " ")
+    words = shlex.split(text.splitlines()[-1].partition("experiments.bench ")[2])
+    options = [word for word in words if word.startswith("--")]
+    assert options == ["--accelerator", "--max-minutes", "--out"]
+    done = CliRunner().invoke(bench.app, [*options[:1], "--list"])
+    assert done.exit_code == 0 and "W1x10" in done.stdout
+    help_page = CliRunner().invoke(bench.app, ["--help"]).stdout
+    assert all(option in help_page for option in options)
 
 
 def test_the_slurm_script_is_one_of_bash_with_known_directives():

@@ -61,6 +61,12 @@ def test_what_a_method_raises_is_a_failure():
     assert "Branch raises TracerBoolConversionError" in outcome.sentence
 
 
+@pytest.mark.parametrize("method", [fp.algorithms.FedPer(), fp.algorithms.SplitGP()])
+def test_a_method_of_networks_gets_one(method):
+    (outcome,) = testing.outcomes(method, ["states_keep_their_layout"])
+    assert outcome.status == "ok", outcome
+
+
 def test_what_cannot_be_checked_is_skipped_with_a_reason():
     with pytest.raises(unittest.SkipTest, match="no traced field"):
         testing.check("scan_equals_python_loop", fp.Majority())

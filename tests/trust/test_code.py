@@ -341,3 +341,16 @@ def test_the_digest_is_that_of_the_sources_with_or_without_git(here, monkeypatch
     solver.write_text(text.replace(" - ", " + ", 1))
     changed = read()
     assert changed["clean"] is False and changed["sources"] != original
+
+
+def test_a_folder_that_is_not_installed_has_a_provenance(monkeypatch):
+    versions = provenance.metadata.version
+
+    def of_others(name):
+        if name == "fedjax_pfl":
+            raise provenance.metadata.PackageNotFoundError(name)
+        return versions(name)
+
+    monkeypatch.setattr(provenance.metadata, "version", of_others)
+    code = provenance._versions.__wrapped__()
+    assert code["fedjax_pfl"] == "not recorded" and code["jax"] == jax.__version__

@@ -441,6 +441,7 @@ class Recorder:
             num_validation=np.stack([f.num_validation for f in self._federations]),
             moved=np.stack([f.moved for f in self._federations]),
             label_counts=np.stack(labels) if labels else None,
+            class_names=self._federations[0].class_names,
             leak=np.array([f.leak for f in self._federations]),
             collaboration=self._collaboration,
             series=self._series,

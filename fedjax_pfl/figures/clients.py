@@ -314,7 +314,7 @@ def holdings(result: results.Result) -> list[tuple[partitions.Holdings, float]]:
         if group.client_names is not None:
             names = tuple(group.client_names[point])
         shown = partitions.Holdings(
-            title, counts, group.num_train[point], client_names=names
+            title, counts, group.num_train[point], group.class_names, names
         )
         environments.append((shown, float(group.leak[point])))
     return environments

@@ -35,6 +35,7 @@ _ROUNDS = {
     "best (validation)": "round that is best on validation data",
 }
 _FORM = "+.4f"  # as many digits as a result's summary has
+_MANY = 5  # clients that a sentence names
 _VERDICTS = {"holds": "better", "does not hold": "worse", "undecided": ""}
 
 
@@ -297,9 +298,36 @@ def _environment(
     )
     reference = _reference(result, heads, metric) if is_paired else 0
     conclusion = _conclusion(rows, reference, metric) if is_paired else ""
-    conclusion = f"{conclusion} {sentence}".strip()
+    without = _without_value(result, heads.head(1), metric)
+    conclusion = " ".join(filter(None, (conclusion, sentence, without)))
     title = selection.title(heads.iloc[0], selection.environments(result))
     return Environment(title, rows, reference, conclusion)
+
+
+def _without_value(result: results.Result, head: pd.DataFrame, metric: str) -> str:
+    """Names the clients of an environment whose test examples leave a metric undefined.
+
+    A client that diverged has no value of any metric, and is not among them.
+    """
+    environment = selection.environments(result)
+    clients = result.clients().merge(head[environment], on=environment)
+    who = ["seed", "name"]
+    everyone = clients[clients["value"].notna()][who].drop_duplicates()
+    defined = clients[clients["metric"] == metric][who].drop_duplicates()
+    marked = everyone.merge(defined, on=who, how="left", indicator=True)
+    lacking = marked[marked["_merge"] == "left_only"]["name"]
+    names = list(dict.fromkeys(lacking))
+    if not names:
+        return ""
+    shown = ", ".join(names[:_MANY])
+    if len(names) > _MANY:
+        shown += f" and {len(names) - _MANY} more"
+    clients_are = "client" if len(names) == 1 else "clients"
+    some = " in some seeds" if lacking.isin(defined["name"]).any() else ""
+    return (
+        f"The {metric.replace('_', ' ')} is undefined{some} on the test"
+        f" examples of {len(names)} {clients_are} ({shown}), left out of its mean."
+    )
 
 
 def _conclusion(rows: Sequence[Row], reference: int, metric: str) -> str:

@@ -38,6 +38,7 @@ class History:
         draw; None in files of before they were counted.
       label_counts: `int[G, N, C]` training examples by true class, or None where
         targets are not classes.
+      class_names: C texts, or None where classes have numbers only.
       leak: `[G]` share of test examples that another client trains on.
       collaboration: `[G, N, N]` weights with which each client (row) would get the
         others' messages after the last round, or None for methods that do not mix.
@@ -83,6 +84,7 @@ class History:
     num_validation: np.ndarray | None
     moved: np.ndarray | None
     label_counts: np.ndarray | None
+    class_names: tuple[str, ...] | None
     leak: np.ndarray
     collaboration: np.ndarray | None
     own_cluster: np.ndarray | None

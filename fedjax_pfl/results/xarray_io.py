@@ -106,6 +106,7 @@ _DESCRIPTIONS = {
     "step": ("number of the round", "rounds"),
     "client": ("client", "1"),
     _NAMES: ("name of the client", "1"),
+    "class": ("class of examples", "1"),
     "model": ("model that was evaluated", "1"),
     "unseen_model": ("model of clients that never trained", "1"),
     "data": ("examples on which it was evaluated", "1"),
@@ -133,6 +134,8 @@ def to_dataset(record: history.History, title: str) -> "xr.Dataset":
     }
     if record.client_names is not None:
         coords[_NAMES] = (("point", "client"), record.client_names)
+    if record.class_names is not None and record.label_counts is not None:
+        coords["class"] = list(record.class_names)
     if record.unseen:
         coords["unseen_model"] = list(record.unseen_models)
     for field in record.points[0]:
@@ -239,6 +242,8 @@ def _from_dataset(
             raise ValueError("its names of clients have other axes")
         clients_called = clients_called.to_numpy().astype(object)
         names["client"] = tuple(clients_called.ravel())
+    if "class" in dataset.coords:
+        names["class"] = tuple(dataset["class"].to_numpy().tolist())
     if not all(isinstance(n, str) for values in names.values() for n in values):
         raise ValueError("its models, data or clients have no names")
     return history.History(
@@ -249,6 +254,7 @@ def _from_dataset(
         rounds=rounds,
         clients=clients,
         client_names=clients_called,
+        class_names=names.get("class"),
         **arrays,
         **named,
         **more,

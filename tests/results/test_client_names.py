@@ -11,6 +11,7 @@ import typer.testing
 
 import fedjax_pfl as fp
 from experiments import sweep
+from fedjax_pfl import figures
 from fedjax_pfl.command import job, run_folder
 from fedjax_pfl.data import describe
 from fedjax_pfl.report import writing
@@ -97,6 +98,21 @@ def test_results_have_the_names_and_keep_them(tmp_path):
     assert labeled["client_name"].dims == ("point", "client")
     stored = pd.read_csv(tmp_path / "out/clients.csv")
     assert set(stored["name"]) == set(NAMES)
+
+
+def test_results_keep_the_names_of_classes(tmp_path):
+    rows = pd.read_csv(table(tmp_path / "one.csv"))
+    rows["y"] = np.where(rows["y"] == 1, "ill", "=well")
+    rows.to_csv(tmp_path / "one.csv", index=False)
+    result = trained(federation(tmp_path / "one.csv"))
+    assert result.groups[0].class_names == ("=well", "ill")
+    assert result.to_dataset()["class"].to_numpy().tolist() == ["=well", "ill"]
+    result.save(tmp_path / "out")
+    again = fp.Result.load(tmp_path / "out")
+    assert again == result and again.groups[0].class_names == ("=well", "ill")
+    figure = figures.draw("partition", again)
+    shown = [tick.get_text() for tick in figure.axes[1].get_yticklabels()]
+    assert shown == ["=well", "ill"]
 
 
 def test_clients_without_names_are_their_numbers():

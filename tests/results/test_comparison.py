@@ -277,3 +277,27 @@ def test_a_choice_by_few_validation_examples_is_said():
     assert environment.conclusion.endswith(few)
     (environment,) = comparison.rank(_tuned([5] * 20)).environments
     assert "validation examples" not in environment.conclusion
+
+
+@pytest.mark.parametrize(
+    ("lost", "words"),
+    [
+        ((), None),
+        (((0, 3), (1, 3)), "undefined on the test examples of 1 client (ann),"),
+        (((0, 3), (1, 3), (0, 7)), "undefined in some seeds on the test examples of 2"),
+        ([(g, i) for g in (0, 1) for i in range(7)], "7 clients (c0, c1, c2, ann, c4"),
+    ],
+)
+def test_clients_whose_examples_leave_a_metric_undefined_are_named(lost, words):
+    names = np.array([[f"c{i}" for i in range(20)]] * 2, object)
+    names[:, 3] = "ann"
+    made = dataclasses.replace(histories.make_history(), client_names=names)
+    accuracy = made.metrics["accuracy"].copy()
+    for point, client in lost:
+        accuracy[point, ..., client] = np.nan  # the loss is there
+    metrics = made.metrics | {"accuracy": accuracy}
+    result = histories.make_result(dataclasses.replace(made, metrics=metrics))
+    (environment,) = comparison.rank(result).environments
+    said = environment.conclusion
+    assert ("undefined" in said) == (words is not None)
+    assert words is None or words in said

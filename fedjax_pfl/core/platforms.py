@@ -5,7 +5,7 @@ import sys
 
 __all__ = ["check_jax", "check_process", "check_python", "watch_forks"]
 
-_PYTHON, _JAX = (3, 11), (0, 7)
+_PYTHON, _JAX = (3, 11), (0, 8, 1)
 _WRONG_ON_CPU = ("0.10.2", "0.11.0")
 """Releases of which the battery of `fedjax_pfl.testing` finds wrong numbers, or whose
 compiler crashes, on CPUs; docs/platforms.md has the table."""
@@ -92,7 +92,7 @@ def check_jax(
     from fedjax_pfl.core import checks
 
     version = metadata.version("jaxlib") if version is None else version
-    release = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
+    release = tuple(int(part) for part in version.split(".")[:3] if part.isdecimal())
     if release < _JAX:
         raise checks.InputError(
             f"fedjax_pfl needs JAX {_shown(_JAX)} or newer, this is {version}: install"

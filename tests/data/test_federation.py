@@ -7,7 +7,6 @@ import pytest
 
 from fedjax_pfl import data
 from fedjax_pfl.core import checks, struct
-from tests.data import precision
 
 SPLITS = ("train", "validation", "test")
 
@@ -326,7 +325,7 @@ def test_feature_noise_has_its_size_and_belongs_to_client_and_example():
 
 def test_feature_noise_is_the_same_in_32_bits():
     noisy = spec(feature_noise=data.FeatureNoise(std=0.5)).build()
-    with precision.narrow():
+    with jax.enable_x64(False):
         narrow = batch_of(noisy, 3).x
     # Other roundings of the same draws; other draws would differ by some 0.5.
     np.testing.assert_allclose(narrow, batch_of(noisy, 3).x, atol=1e-4)

@@ -11,7 +11,6 @@ import fedjax_pfl as fp
 from fedjax_pfl.core import checks
 from fedjax_pfl.engine import auto_execution, evaluation
 from fedjax_pfl.models import objectives
-from tests.data.precision import narrow
 from tests.models import test_counting as oracles
 
 SIZES = (40, 90, 25, 60)
@@ -117,7 +116,7 @@ def test_32_bit_values_are_those_of_64_bits():
     rng = np.random.default_rng(0)
     head = {"kernel": rng.normal(size=(2, 3)), "bias": np.zeros(2)}
     wide = measured(federation_of(), params={"head": head})
-    with narrow():
+    with jax.enable_x64(False):
         params = jax.tree.map(jnp.asarray, {"head": head})
         found = measured(federation_of(), params=params)
     for name, values in found.items():

@@ -1,6 +1,5 @@
 """Metrics of counts, ranks and errors against NumPy, one example or pair at a time."""
 
-import contextlib
 import itertools
 
 import jax
@@ -10,7 +9,6 @@ import pytest
 
 from fedjax_pfl import core
 from fedjax_pfl.models import counting, objectives
-from tests.data.precision import narrow
 
 M = 14
 
@@ -93,16 +91,16 @@ def test_rates_of_the_second_class_need_examples_of_it(labels, predictions, want
 
 
 @pytest.mark.parametrize("few", [0, M])
-@pytest.mark.parametrize("precision", [contextlib.nullcontext, narrow])
+@pytest.mark.parametrize("is_wide", [True, False])
 @pytest.mark.parametrize("seed", range(5))
-def test_area_is_the_share_of_pairs_in_order(monkeypatch, seed, precision, few):
+def test_area_is_the_share_of_pairs_in_order(monkeypatch, seed, is_wide, few):
     monkeypatch.setattr(counting, "_FEW", few)  # all pairs, or sorted
     rng = np.random.default_rng(seed)
     scores = rng.integers(6, size=M) / 2 - 1.0  # with ties
     scores[0], scores[1] = (np.inf, -np.inf) if seed == 1 else scores[:2]
     positive, real = rng.random(M) < 0.4, rng.random(M) < 0.8
     padded = np.where(real, scores, np.nan)
-    with precision():
+    with jax.enable_x64(is_wide):
         found = jax.jit(lambda *given: counting.auc(*given))(
             *map(jnp.asarray, (padded, positive, real))
         )
@@ -129,13 +127,13 @@ def test_macro_area_is_the_mean_over_classes_with_both_kinds():
     np.testing.assert_allclose(counting.macro_auc(*given), np.mean(areas), rtol=1e-12)
 
 
-@pytest.mark.parametrize("precision", [contextlib.nullcontext, narrow])
-def test_errors_of_large_targets(precision):
+@pytest.mark.parametrize("is_wide", [True, False])
+def test_errors_of_large_targets(is_wide):
     rng = np.random.default_rng(0)
     targets = rng.normal(150_000, 40_000, size=5000)
     errors = rng.normal(0, 30_000, size=5000)
     real = rng.random(5000) < 0.9
-    with precision():
+    with jax.enable_x64(is_wide):
         given = (np.where(real, errors, np.nan), np.where(real, targets, np.nan))
         found = counting.error_metrics(*map(jnp.asarray, (*given, real)))
         eps = float(jnp.finfo(found["r2"].dtype).eps)
@@ -152,7 +150,7 @@ def test_errors_of_large_targets(precision):
 
 @pytest.mark.parametrize("value", [0.0, 150_000.1])
 def test_equal_targets_have_no_explained_variance(value):
-    with narrow():
+    with jax.enable_x64(False):
         targets, real = jnp.full(7, value), jnp.ones(7)
         found = counting.error_metrics(jnp.ones(7), targets, real)
         assert np.isnan(found["r2"]) and found["rmse"] == found["mae"] == 1

@@ -142,7 +142,7 @@ def test_releases_that_compute_wrongly_are_refused(version):
 
 
 def test_other_releases_are_not():
-    for version in ("0.7.0", "0.10.1", "0.12.0.1", "1.0"):
+    for version in ("0.8.1", "0.10.1", "0.12.0.1", "1.0"):
         platforms.check_jax(version, "cpu", "")
 
 
@@ -150,7 +150,7 @@ def test_other_releases_are_not():
     ("check", "version", "error", "sentence"),
     [
         (platforms.check_python, (3, 10), ImportError, "needs Python 3.11 or newer"),
-        (platforms.check_jax, "0.6.2", checks.InputError, "this is 0.6.2: install one"),
+        (platforms.check_jax, "0.8.0", checks.InputError, "this is 0.8.0: install one"),
     ],
 )
 def test_what_is_too_old_is_refused(check, version, error, sentence):

@@ -12,6 +12,10 @@ if _is_command:
         f"{__name__}.{each}" for each in command.COMMANDS
     }:
         command.prepare()
+        from fedjax_pfl.command import signals
+
+        with signals.carried():  # so that its threads get no signals
+            import numpy  # noqa: F401
 
 if _sentence := command.lacking():  # else a traceback would name one package only
     raise SystemExit(_sentence) if _is_command else ModuleNotFoundError(_sentence)

@@ -11,7 +11,7 @@ __all__ = ["CAUGHT", "COMMANDS", "NEEDED", "lacking", "main", "prepare", "senten
 CAUGHT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that end a command with a sentence."""
 
-NEEDED = ("typer>=0.15", "matplotlib>=3.9", "jinja2>=3.1")
+NEEDED = ("typer>=0.15", "matplotlib>=3.10.7", "jinja2>=3.1")
 """The extra `experiments`, by the packages that it brings."""
 
 COMMANDS = {

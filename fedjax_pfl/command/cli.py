@@ -63,10 +63,13 @@ def make_main(command: str) -> Callable[..., None]:
 
     def main(context: typer.Context, **given: Any) -> None:
         options = arguments.Options(command=command, **given)
-        options.check()
-        if command != "plan":
-            if not options.dry_run:
+        # NumPy's threads, of which a check makes the first, get no signals then, which
+        # would be lost with them where the process starts again.
+        with signals.carried():
+            options.check()
+            if command != "plan" and not options.dry_run:
                 allocator.settle()
+        if command != "plan":
             outputs.go_on()
         if options.resume is None:
             _start(lambda: options)

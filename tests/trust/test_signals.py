@@ -41,6 +41,18 @@ class Last:
 if pattern == "teardown":
     last = Last()
 """
+# Prints what each thread blocks where the command would start again, and ends.
+THREADS = """
+import glob, os, re, sys
+
+def show(event, arguments):
+    if event == "os.exec":
+        for task in glob.glob("/proc/self/task/*/status"):
+            os.write(1, re.search(r"SigBlk:(.*\\n)", open(task).read())[1].encode())
+        os._exit(0)
+
+sys.addaudithook(show)
+"""
 CONSOLE = ("-c", "from fedjax_pfl.command import main; main()")  # as the script does
 BOUND = 120
 """Seconds; machines may be busy. On a quiet one it is three, outside of compilation."""
@@ -162,6 +174,21 @@ def test_a_signal_while_a_command_starts_is_one_sentence(
 ):
     status = 128 + number
     assert ended_at(moment, number, *words) == (status, "Interrupted.\n")
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="needs /proc")
+@pytest.mark.parametrize("words", SWEEPS)
+def test_no_thread_takes_a_signal_of_the_program_that_follows(tmp_path, words):
+    """A thread that ends with the program could have taken it just before."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/sitecustomize.py").write_text(THREADS)
+    path = os.pathsep.join([str(tmp_path / "site"), os.getcwd()])
+    cache, variables = str(tmp_path / "cache"), {"PYTHONPATH": path}
+    process = processes.start_python(tmp_path, *words, cache=cache, variables=variables)
+    masks, _ = process.communicate(timeout=BOUND)
+    wanted = sum(1 << (number - 1) for number in SIGNALS)
+    assert len(masks.split()) >= 2  # the main one, that of signals
+    assert all(int(mask, 16) & wanted == wanted for mask in masks.split())
 
 
 def test_a_signal_when_all_is_done_changes_nothing(ended_at):

@@ -85,16 +85,29 @@ class Evidence:
     """Evidence of runs on a claim in one environment.
 
     Attributes:
+      claim: the claim.
       where: the environment.
-      differences: by seed, claimed to be above zero; NaN where a side diverged.
-      is_accuracy: whether they are percent of accuracy.
+      ours: values of the side claimed to be better by seed; NaN where it diverged.
+      theirs: values of the other side.
       is_comparable: whether the runs may decide the claim.
     """
 
+    claim: Claim
     where: str
-    differences: pd.Series
-    is_accuracy: bool
+    ours: pd.Series
+    theirs: pd.Series
     is_comparable: bool
+
+    @property
+    def is_accuracy(self) -> bool:
+        """Whether values are percent of accuracy; of other measures less is better."""
+        return self.claim.measure == "accuracy"
+
+    @property
+    def differences(self) -> pd.Series:
+        """Differences by seed, claimed to be above zero; NaN where a side diverged."""
+        differences = self.ours.sub(self.theirs)
+        return differences if self.is_accuracy else -differences
 
     @property
     def gap(self) -> paired.Interval:
@@ -202,9 +215,7 @@ def _evidence(claim: Claim, runs: Mapping[str, Run]) -> Iterator[Evidence | Deci
         if lacking:
             yield Decision(title, f"no {lacking[0]}", "not run")
             continue
-        is_accuracy = claim.measure == "accuracy"
-        better, worse = values if is_accuracy else reversed(values)  # less is better
-        yield Evidence(title, better.sub(worse), is_accuracy, is_comparable)
+        yield Evidence(claim, title, *values, is_comparable)
 
 
 def lines(

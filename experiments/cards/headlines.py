@@ -3,9 +3,10 @@
 import dataclasses
 import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
+import numpy as np
 import pandas as pd
 
 from experiments.cards import claims, verdicts
@@ -14,7 +15,11 @@ from fedjax_pfl.results import paired
 
 __all__ = ["Headline", "Outcome", "judge"]
 
-_WORDS = {"holds": "reproduces", "equal": "equal", "does not hold": "does not"}
+_WORDS = {
+    "holds": "reproduces",
+    "equal": "does not (equal)",
+    "does not hold": "does not",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,19 +27,26 @@ class Headline:
     """Claim that a paper leads with.
 
     Attributes:
-      text: the claim in words.
+      text: the claim in words; it begins with `ours` where no paper makes it.
       printed: the paper's number for it, or nothing.
       claims: what it says of single runs.
       reason: why ours differs, or what the number means, in one sentence.
-      of: whether it is about the `mean` of the single claims' differences, wants
-        `every` one of them to hold, or says that all sides are `equal`.
+      of: what is tested. `mean`: the side's difference to the mean of the others, mean
+        over environments; `relative`: that in percent of the others; `best`: whether
+        the side is above the best of the others in every environment; `every`: whether
+        every single claim holds; `trend`: whether every slope over `steps` successive
+        claims is above zero; `equal`: whether all sides are.
+      gap: the paper's number in the unit of ours, for `mean` and `relative`.
+      steps: claims of a slope.
     """
 
     text: str
     printed: str
     claims: Sequence[claims.Claim]
     reason: str
-    of: Literal["mean", "every", "equal"] = "every"
+    of: Literal["mean", "relative", "best", "every", "trend", "equal"] = "every"
+    gap: float | None = None
+    steps: int = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,9 +54,9 @@ class Outcome:
     """Verdict of our runs on a headline.
 
     Attributes:
-      verdict: `reproduces`, `equal`, `does not` or `open`.
+      verdict: `reproduces`, `does not`, `does not (equal)` or `open`.
       ours: mean difference, with its interval or its range over single claims.
-      counts: how many single claims have which verdict, in words.
+      counts: how many single claims have which verdict, in words; empty for a mean.
     """
 
     verdict: str
@@ -55,10 +67,11 @@ class Outcome:
 def judge(headline: Headline, runs: Mapping[str, Run], rule: verdicts.Rule) -> Outcome:
     """Judges a headline.
 
-    Of a mean, seeds are the repetitions: differences are averaged over those single
-    claims that have enough of them, then judged like any other. Of every claim, it
-    reproduces if all comparable ones hold, is equal if all hold or are equal, does not
-    reproduce if one does not hold; else it is open. Sides that are said to be equal
+    Of a mean there is one test, whose repetitions are seeds. One that is equal to zero
+    does not reproduce the claim, nor does one below zero whose interval leaves out the
+    paper's number. In the other cases Holm's correction is for the tests of the
+    headline: it reproduces if all comparable ones hold, does not if one does not hold
+    or if all others are equal, and is open else. Sides that are said to be equal
     reproduce if all comparable ones are.
     """
     decisions = itertools.chain(*claims.decide(headline.claims, runs, rule))
@@ -66,33 +79,109 @@ def judge(headline: Headline, runs: Mapping[str, Run], rule: verdicts.Rule) -> O
     counts = ", ".join(f"{count} {name}" for name, count in words.most_common())
     evidence = list(itertools.chain(*(claims.gaps(c, runs) for c in headline.claims)))
     comparable = [e for e in evidence if e.is_comparable]
-    if headline.of == "mean":
-        pooled = _pooled([e.differences for e in comparable])
-        gap = paired.interval(pooled, 0 * pooled)
-        (word,) = verdicts.verdicts([gap], rule, [True])
-        if gap.pairs:
-            return Outcome(_WORDS.get(word, "open"), str(gap), counts)
-        return Outcome("open", _range(evidence), counts)
+    if headline.of in ("mean", "relative"):
+        verdict, ours = _of_mean(headline, comparable, rule)
+        return Outcome(verdict, ours or _range(evidence), "" if ours else counts)
+    if headline.of in ("trend", "best"):
+        if headline.of == "trend":
+            limits, gaps = verdicts.Rule(), list(_slopes(comparable, headline.steps))
+            ours = " a step"
+        else:
+            limits, gaps = rule, [_gap(row, "best") for row in _rows(comparable)]
+            ours = " to the best of them"
+        words = Counter(verdicts.verdicts(gaps, limits, [True] * len(gaps)))
+        counts = ", ".join(f"{count} {name}" for name, count in words.most_common())
+        means = [gap.mean for gap in gaps]
+        ours = _spread(means, "+.1f") + ours if means else _range(evidence)
+        return Outcome(_verdict(words), ours, counts)
     words.pop("not comparable", None)
     if headline.of == "equal":
         words["holds"], words["equal"] = words["equal"], 0
-    if words["does not hold"]:
-        verdict = "does not"
-    elif comparable and words["holds"] == words.total():
-        verdict = "reproduces"
-    elif comparable and words["holds"] + words["equal"] == words.total():
-        verdict = "equal"
-    else:
-        verdict = "open"
+    verdict = _verdict(words) if comparable else "open"
     return Outcome(verdict, _range(comparable or evidence, comparable), counts)
 
 
-def _pooled(differences: Sequence[pd.Series]) -> pd.Series:
-    """Returns means over claims by seed, of the claims that have enough seeds."""
-    enough = [d.dropna() for d in differences if d.count() >= verdicts.MIN_PAIRS]
-    if not enough:
-        return pd.Series(dtype=float)
-    return pd.concat(enough, axis=1, join="inner").mean(axis=1)
+def _of_mean(
+    headline: Headline, evidence: Sequence[claims.Evidence], rule: verdicts.Rule
+) -> tuple[str, str]:
+    """Returns verdict and text of a mean over environments; no text without pairs."""
+    gap, is_relative = _gap(evidence, headline.of), headline.of == "relative"
+    if not gap.pairs:
+        return "open", ""
+    (word,) = verdicts.verdicts([gap], verdicts.Rule() if is_relative else rule, [True])
+    verdict = _WORDS.get(word, "open")
+    is_excluded = headline.gap is not None and gap.mean + gap.margin < headline.gap
+    if verdict == "open" and gap.mean <= 0 and is_excluded:
+        verdict = "does not"
+    if is_relative:
+        return verdict, gap.text("+.0f").replace(" [", " % [")
+    text = str(gap)
+    if any(len(row) > 1 for row in _rows(evidence)):
+        text += f"; best: {_gap(evidence, 'best')}"
+    return verdict, text
+
+
+def _verdict(words: Counter) -> str:
+    """Returns the verdict of single claims that all have to hold."""
+    if words["does not hold"]:
+        return "does not"
+    if words and words["holds"] == words.total():
+        return "reproduces"
+    if words["equal"] and words["holds"] + words["equal"] == words.total():
+        return "does not (equal)"
+    return "open"
+
+
+def _rows(evidence: Sequence[claims.Evidence]) -> list[list[claims.Evidence]]:
+    """Groups evidence on one side in one environment, against different others.
+
+    Those with too few seeds are left out.
+    """
+    rows: dict[tuple[str, str, str], list[claims.Evidence]] = {}
+    for part in evidence:
+        if part.differences.count() >= verdicts.MIN_PAIRS:
+            key = part.claim.run, str(part.claim.better), part.where
+            rows.setdefault(key, []).append(part)
+    return list(rows.values())
+
+
+def _gap(evidence: Sequence[claims.Evidence], of: str) -> paired.Interval:
+    """Returns the mean over environments of a side's differences to the others."""
+    differences = []
+    for row in _rows(evidence):
+        if of == "best":
+            differences.append(min((e.differences for e in row), key=pd.Series.mean))
+            continue
+        mean = pd.concat([e.differences for e in row], axis=1).mean(axis=1)
+        if of == "relative":
+            mean = 100 * mean / pd.concat([e.theirs for e in row], axis=1).mean(axis=1)
+        differences.append(mean)
+    if not differences:
+        return paired.of_mean(pd.Series(dtype=float))
+    return paired.of_mean(pd.concat(differences, axis=1, join="inner").mean(axis=1))
+
+
+def _slopes(
+    evidence: Sequence[claims.Evidence], steps: int
+) -> Iterator[paired.Interval]:
+    """Yields the least-squares slopes of values whose successive differences these are.
+
+    The slope of n + 1 values at even distances is the mean of their n differences with
+    weights k (n + 1 - k).
+    """
+    place = np.arange(1, steps + 1)
+    weights = place * (steps + 1 - place)
+    for chain in _chains(evidence, steps):
+        rises = pd.concat([e.differences for e in chain], axis=1, join="inner")
+        yield paired.of_mean((rises * weights).sum(axis=1) / weights.sum())
+
+
+def _chains(
+    evidence: Sequence[claims.Evidence], steps: int
+) -> Iterator[Sequence[claims.Evidence]]:
+    """Yields evidence in successive parts of one length."""
+    for start in range(0, len(evidence) - steps + 1, steps):
+        yield evidence[start : start + steps]
 
 
 def _range(
@@ -102,8 +191,13 @@ def _range(
     means = [e.differences.mean() for e in evidence if e.differences.count()]
     if not means:
         return "–"
-    form = "+.1f" if evidence[0].is_accuracy else "+.3f"
+    text = _spread(means, "+.1f" if evidence[0].is_accuracy else "+.3f")
+    return text if comparable else f"{text}, at reduced scale"
+
+
+def _spread(means: Sequence[float], form: str) -> str:
+    """Formats the mean of numbers, with the least and the largest."""
     text = f"{sum(means) / len(means):{form}}"
     if len(means) > 1:
         text += f" ({min(means):{form}} to {max(means):{form}})"
-    return text if comparable else f"{text}, at reduced scale"
+    return text

@@ -37,6 +37,8 @@ _PRESETS = {  # pattern of names -> level, and what differs
     ),
     "flame_*_cifar10*": ("reduced", "two thirds of CIFAR-10 are at hand"),
     "flame_*_femnist*": ("reduced", "an excerpt of FEMNIST is at hand"),
+    "flame_fair_*": ("near", "the number of rounds is not stated"),
+    "flame_attacks_paper_*": ("near", "the number of rounds is not stated"),
     "fedacs_fmnist_*": (
         "near",
         "network, rounds, step sizes and participation are not stated; ours is a small"

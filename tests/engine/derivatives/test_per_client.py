@@ -92,6 +92,7 @@ def test_back_and_forward_agree(method):
     )
 
 
+@pytest.mark.skipif(jax.__version_info__ < (0, 10, 1), reason="a fault of JAX")
 def test_derivatives_are_central_differences():
     """With cohorts, stragglers and a median, each client's value by itself."""
     algorithm, name = METHODS["flame"]

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from experiments.cards import claims, markdown, pages, scale, tables, verdicts
+from experiments.cards import claims, markdown, pages, tables, verdicts
 from experiments.cards.fedplus import SIDES
 from experiments.cards.headlines import Headline
 from experiments.cards.runs import Run, Side
@@ -59,7 +59,7 @@ class Returns(tables.Parts):
                     )
                     for name in self.runs
                 ),
-                key=lambda cell: scale.LEVELS.index(cell.level),
+                key=lambda cell: tables.LEVELS.index(cell.level),
             )
 
     def part(self, name: str, runs: tables.Runs) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pandas as pd
 
@@ -15,6 +15,7 @@ __all__ = ["cells", "lacking", "render"]
 Kept = Mapping[str, Mapping[str, Run]]
 """Kept runs by method, then by name."""
 
+_REACHABLE = 7 * 24 * 60  # minutes of one core
 _NO_DATA = {  # part of a preset's name -> what cannot be run at the paper's scale
     "cifar100": "the whole of CIFAR-100",
     "femnist": "the original FEMNIST",
@@ -107,19 +108,19 @@ def _coverage(cards: Mapping[str, Card], kept: Kept) -> Iterator[str]:
     total = sum(counts.values(), Counter())
     yield (
         f"Of {total.total()} printed numbers {total['paper']} were run at the paper's"
-        f" scale, {total['near']} near it, {total['reduced']} at a reduced one, and"
-        f" {total['not run']} not at all. `near`: one thing that hardly changes a"
-        " comparison differs, or the paper does not state it; `reduced`: fewer rounds,"
-        " fewer examples, or other data."
+        f" scale, {total['near']} near it, {total['reduced']} at a reduced one;"
+        f" {total['diverged']} diverged, and {total['not run']} were not run. `near`:"
+        " one thing that hardly changes a comparison differs, or the paper does not"
+        " state it; `reduced`: fewer rounds, fewer examples, or other data."
     )
-    yield from ("", *_counted("table", counts), "")
+    yield from ("", *_counted("table", counts, tables.LEVELS), "")
     drawings: dict[tuple[str, int], Counter] = {}
     for card in cards.values():
         for figure in card.figures:
             level = scale.of(kept[card.method].get(figure.run)).level
             key = card.title, int(figure.number)
             drawings.setdefault(key, Counter())[level] += 1
-    yield from _counted("figure", _in_rows(drawings))
+    yield from _counted("figure", _in_rows(drawings), scale.LEVELS)
 
 
 def _in_rows(drawings: Mapping[tuple[str, int], Counter]) -> dict[str, Counter]:
@@ -138,15 +139,17 @@ def _in_rows(drawings: Mapping[tuple[str, int], Counter]) -> dict[str, Counter]:
     return rows
 
 
-def _counted(what: str, counts: Mapping[str, Counter]) -> Iterator[str]:
+def _counted(
+    what: str, counts: Mapping[str, Counter], levels: Sequence[str]
+) -> Iterator[str]:
     """Yields a line per table or figure, and one of all."""
     rows = [
-        (name, *(str(count[level] or "") for level in scale.LEVELS))
+        (name, *(str(count[level] or "") for level in levels))
         for name, count in counts.items()
     ]
     total = sum(counts.values(), Counter())
-    rows.append(("all", *(str(total[level]) for level in scale.LEVELS)))
-    return markdown.table((what, *scale.LEVELS), rows)
+    rows.append(("all", *(str(total[level]) for level in levels)))
+    return markdown.table((what, *levels), rows)
 
 
 def _lacking(
@@ -154,30 +157,34 @@ def _lacking(
 ) -> Iterator[str]:
     """Yields what was not run as its preset has it, why, and how long it would take."""
     times = plans.set_index("preset")
-    rows, total, unknown = [], 0.0, Counter[str]()
+    near, far, total = [], [], 0.0
     for card in cards.values():
         runs = kept[card.method]
         for name in lacking(card, runs):
-            minutes = times["minutes"].get(name)
             reason = scale.of(runs.get(name)).reason or "not run"
             whole = [run for run in scale.parts(runs, name) if _is_made(run)]
             methods = sorted({m for run in whole for m in run.rows["algorithm"]})
             reason += f"; whole of {', '.join(methods)}" if methods else ""
             without = [text for part, text in _NO_DATA.items() if part in name]
             reason += f"; {without[0]} is not at hand" if without else ""
-            time, like = "", ""
-            if minutes is None:
-                why = "have no data here" if without else "were not planned"
-                unknown[why] += 1
-            else:
-                total += minutes
-                time, like = f"{minutes:,.0f}", times["like"][name]
-            rows.append((name, reason, time, like))
+            minutes = times["minutes"].get(name)
+            time = "not planned" if minutes is None else f"{minutes:,.0f}"
+            like = "" if minutes is None else times["like"][name]
+            is_far = bool(without) or minutes is None or minutes > _REACHABLE
+            (far if is_far else near).append((name, reason, time, like))
+            total += 0 if is_far else minutes
     machines = " and ".join(sorted(set(plans["machine"]))) or "no machine"
-    but = "".join(f", but {count} that {why}" for why, count in sorted(unknown.items()))
+    header = ("preset", "now", "minutes", "like")
     yield (
-        f"Minutes by `plan` on {machines}: {total:,.0f} for all of them{but}. Where"
-        " a row names what it is like, that was planned, and its minutes are taken in"
-        " proportion to the gradients of single examples in all trainings."
+        f"Minutes by `plan` on {machines}. Where a row names what it is like, that was"
+        " planned, and its minutes are taken in proportion to the gradients of single"
+        " examples in all trainings."
     )
-    yield from ("", *markdown.table(("preset", "now", "minutes", "like"), rows))
+    yield from (
+        *("", f"### Of time: at most {_REACHABLE / 60:,.0f} hours each", ""),
+        f"{len(near)} presets, {total:,.0f} minutes in all.",
+        *("", *markdown.table(header, near)),
+        *("", "### Of a GPU, or of data that are not at hand", ""),
+        f"{len(far)} presets.",
+        *("", *markdown.table(header, far)),
+    )

@@ -14,11 +14,15 @@ from scipy import special
 from experiments.cards import claims, markdown, scale, verdicts
 from experiments.cards import runs as card_runs
 
-__all__ = ["Cell", "Column", "Parts", "Printed", "Table", "by_field"]
+__all__ = ["LEVELS", "Cell", "Column", "Parts", "Printed", "Table", "by_field"]
 
 FOLDER = Path(__file__).parents[1] / "printed"
 
 Runs = Mapping[str, card_runs.Run]
+
+
+LEVELS = (*scale.LEVELS, "diverged")
+"""Scales, and where all seeds diverged."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +32,7 @@ class Cell:
     Attributes:
       table: title of its table.
       run: name of the run that has ours.
-      level: one of `scale.LEVELS`, at which we have it.
+      level: one of `LEVELS`, at which we have it.
     """
 
     table: str
@@ -90,8 +94,10 @@ class Table:
         self, name: str, run: card_runs.Run | None, values: pd.Series | None
     ) -> Cell:
         """Returns a printed number of which a run has some values."""
-        is_there = values is not None and values.count() > 0
-        return Cell(self.title, name, scale.of(run if is_there else None).level)
+        level = scale.of(None if values is None else run).level
+        if values is not None and values.count() == 0:
+            level = "diverged"
+        return Cell(self.title, name, level)
 
 
 @dataclasses.dataclass(frozen=True)

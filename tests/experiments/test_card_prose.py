@@ -167,6 +167,14 @@ def test_the_page_counts_and_lists_what_is_missing(runs):
     assert reproduction.lacking(card, runs) == ["flame_fair_mnist_dir"]
 
 
+def test_a_cell_whose_seeds_all_diverged_was_run(runs):
+    table, run = __main__.CARDS["fedpg"].printed[0], runs["run_a"]
+    lost = pd.Series([np.nan, np.nan])
+    assert table.cell("x", run, lost).level == "diverged"
+    assert table.cell("x", run, None).level == table.cell("x", None, None).level
+    assert table.cell("x", run, lost.fillna(1)).level == "paper"
+
+
 def test_every_printed_number_is_counted():
     """Table III, the three of FedPG, FedACS's two, and that of portfolios."""
     none = {name: {} for name in __main__.CARDS}

@@ -36,6 +36,7 @@ _ROUNDS = {
 }
 _FORM = "+.4f"  # as many digits as a result's summary has
 _MANY = 5  # clients that a sentence names
+_VERBS = {"": "not clearly ahead of", "equal": "equal to"}
 _VERDICTS = {"holds": "better", "does not hold": "worse", "undecided": ""}
 
 
@@ -45,7 +46,8 @@ class Difference:
 
     Attributes:
       text: the mean difference with its interval.
-      verdict: `better` or `worse` where the interval excludes zero, else empty.
+      verdict: `better` or `worse` where the interval excludes zero, `equal` where all
+        seeds have the same value, else empty.
     """
 
     text: str
@@ -298,19 +300,45 @@ def _environment(
     )
     reference = _reference(result, heads, metric) if is_paired else 0
     conclusion = _conclusion(rows, reference, metric) if is_paired else ""
-    without = _without_value(result, heads.head(1), metric)
-    conclusion = " ".join(filter(None, (conclusion, sentence, without)))
+    ends = _at_ends(result, heads) if is_paired else ""
+    without = _without_value(result, heads, metric)
+    conclusion = " ".join(filter(None, (conclusion, sentence, ends, without)))
     title = selection.title(heads.iloc[0], selection.environments(result))
     return Environment(title, rows, reference, conclusion)
 
 
-def _without_value(result: results.Result, head: pd.DataFrame, metric: str) -> str:
+def _at_ends(result: results.Result, heads: pd.DataFrame) -> str:
+    """Names the fields whose chosen value is the first or last of three or more."""
+    table, found = result.table(), {}
+    fields = selection.tuned(result)
+    for field, name in zip(fields, selection.short(fields), strict=True):
+        for algorithm, chosen in heads.groupby("algorithm", sort=False)[field]:
+            tried = table[table["algorithm"] == algorithm][field].dropna().unique()
+            ends = {min(tried), max(tried)} if _is_range(tried) else set()
+            if ends & set(chosen):
+                low, high = sorted(ends)
+                found.setdefault(f"{name} ({low:g} to {high:g})", []).append(algorithm)
+    if not found:
+        return ""
+    parts = (f"{field} of {' and '.join(names)}" for field, names in found.items())
+    return f"Chosen at the end of its range: {', '.join(parts)}."
+
+
+def _is_range(values: Sequence[Any]) -> bool:
+    """Returns whether values are three or more numbers."""
+    return len(values) > 2 and all(
+        isinstance(v, int | float) and not isinstance(v, bool) for v in values
+    )
+
+
+def _without_value(result: results.Result, heads: pd.DataFrame, metric: str) -> str:
     """Names the clients of an environment whose test examples leave a metric undefined.
 
     A client that diverged has no value of any metric, and is not among them.
     """
     environment = selection.environments(result)
-    clients = result.clients().merge(head[environment], on=environment)
+    where = heads.head(1)[environment]
+    clients = result.clients().merge(where, on=environment)
     who = ["seed", "name"]
     everyone = clients[clients["value"].notna()][who].drop_duplicates()
     defined = clients[clients["metric"] == metric][who].drop_duplicates()
@@ -340,8 +368,9 @@ def _conclusion(rows: Sequence[Row], reference: int, metric: str) -> str:
     for k in dict.fromkeys([reference, rivals[0]]):
         difference = best.differences[k]
         if difference is not None:  # to itself, where it is the reference
-            verb = "ahead of the" if difference.verdict else "not clearly ahead of the"
-            parts.append(f"{verb} {_model_of(rows[k])} ({difference.text})")
+            verb = _VERBS.get(difference.verdict, "ahead of")
+            gap = "" if difference.verdict == "equal" else f" ({difference.text})"
+            parts.append(f"{verb} the {_model_of(rows[k])}{gap}")
     shown = metric.replace("_", " ")
     return (
         f"The {_model_of(best)} has the best mean {shown}, {best.value:.4f}:"
@@ -357,6 +386,8 @@ def _model_of(row: Row) -> str:
 def _difference(values: pd.Series, others: pd.Series, metric: str) -> Difference:
     """Returns one row minus another, paired by seed."""
     interval = paired.interval(values, others)
+    if interval.pairs and not interval.lost and values.sub(others).eq(0).all():
+        return Difference(interval.text(_FORM), "equal")
     gain = dataclasses.replace(interval, mean=metrics.sign(metric) * interval.mean)
     return Difference(interval.text(_FORM), _VERDICTS[gain.verdict])
 

@@ -200,6 +200,33 @@ def test_printed_results_name_the_best_and_how_sure_that_is():
     starred = [line for line in text.splitlines() if line.startswith("*")]
     assert len(starred) == 1 and "Scaffold" in starred[0]
     assert "not clearly ahead of" in str(of_two(0.001))
+    points = tuple({"seed": s} for s in range(3))
+    same = [
+        histories.make_history(points=points, algorithm=name)
+        for name in ("FedAvg", "Scaffold")
+    ]
+    said = str(histories.make_result(*same)).splitlines()[-1]
+    assert "and equal to the hybrid model of FedAvg." in said
+
+
+@pytest.mark.parametrize(
+    ("tried", "best", "words"),
+    [
+        ((0.1, 1.0, 10.0), 0, "range: lam (0.1 to 10) of Flame."),
+        ((0.1, 1.0, 10.0), 1, None),
+        ((0.1, 1.0), 0, None),  # where each is an end
+    ],
+)
+def test_values_at_the_end_of_a_range_are_said(tried, best, words):
+    points = tuple({"seed": s, "algorithm.lam": x} for x in tried for s in (0, 1))
+    made = histories.make_history(points=points)
+    accuracy = made.metrics["accuracy"].copy()
+    accuracy[..., made.data.index("validation"), :] = 0.5
+    accuracy[2 * best : 2 * best + 2, ..., made.data.index("validation"), :] = 0.9
+    made = dataclasses.replace(made, metrics=made.metrics | {"accuracy": accuracy})
+    (environment,) = comparison.rank(histories.make_result(made)).environments
+    assert ("Chosen at the end" in environment.conclusion) == (words is not None)
+    assert words is None or words in environment.conclusion
 
 
 def test_privacy_is_a_text_beside_methods_without_noise():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import fedjax_pfl as fp
 __all__ = [
     "DataOptions",
     "Options",
+    "PAPERS",
     "flag",
     "logs",
     "number_or_name",
@@ -20,6 +22,14 @@ __all__ = [
     "seeds",
 ]
 
+PAPERS = ("fedacs_", "fedpg_", "fedplus_", "flame_", "portfolio", "finetune_", "atlas_")
+"""Beginnings of the names of presets that only a clone has."""
+_PAPERS = ", ".join(f"{name.rstrip('_')}_*" for name in PAPERS)
+_MORE = (  # where they were added before
+    f"portfolio, or a comparison: {_PAPERS}"
+    if "experiments.presets" in sys.modules
+    else f"{_PAPERS} in a clone, by python -m experiments.COMMAND"
+)
 _MODELS_OF = ("last", "best", "best-of-each")
 _LOGS = ("tensorboard", "wandb", "mlflow")
 _MAX_DIGITS = 18  # that Python reads
@@ -205,15 +215,15 @@ class Options(DataOptions):
 
     command: str
     preset: str | None = option(
-        "digits, quadratic, portfolio, a data set's name (mnist, fashion_mnist,"
-        " cifar10, cifar100, medical_mnist, femnist, sent140, shakespeare, stocks), or"
-        " a comparison from a clone: fedacs_*, fedpg_*, fedplus_*, flame_*,"
-        " portfolio_*, finetune_*, atlas_*; a pattern such as 'flame_fair_mnist_*' runs"
-        " all that match, one after the other, in one directory.",
+        "digits, quadratic, own_data, benchmark_*, a data set's name (mnist,"
+        " fashion_mnist, cifar10, cifar100, medical_mnist, femnist, sent140,"
+        f" shakespeare, stocks), {_MORE}; a pattern such as 'benchmark_*' runs all that"
+        " match, one after the other, in one directory.",
         show_default="digits, or own_data with --data",
     )
     problem: str | None = option(
-        "classification, the default, or portfolio, short for --preset portfolio."
+        "classification, the default, or, in a clone, portfolio: short for --preset"
+        " portfolio."
     )
     algorithm: str | None = option(
         "Short for --set algorithm=NAME,...: names of the package's, or module:Class of"

@@ -14,6 +14,7 @@ import rich.console
 import typer.testing
 
 import fedjax_pfl as fp
+from experiments import presets as papers
 from experiments import run, sweep
 from fedjax_pfl.command import (
     application,
@@ -21,6 +22,7 @@ from fedjax_pfl.command import (
     invocation,
     job,
     logs,
+    presets,
     run_folder,
     show,
 )
@@ -178,6 +180,22 @@ WRONG = {
     "--problem nosuch": "expected --problem classification or portfolio",
     "--nosuch": "No such option",
 }
+
+
+@pytest.mark.parametrize("name", ["portfolio", "flame_fair_*", "atlas_small"])
+def test_presets_of_a_clone_are_known_elsewhere(monkeypatch, name):
+    """As `fedjax-pfl` has them, to which nobody has added those of the papers."""
+    assert set(arguments_of.PAPERS) == {
+        next(start for start in arguments_of.PAPERS if paper.startswith(start))
+        for paper in papers.PAPERS
+    }
+    others = set(presets.PRESETS) - set(papers.PAPERS)
+    own = {each: presets.PRESETS[each] for each in others}
+    monkeypatch.setattr(presets, "PRESETS", own)
+    with pytest.raises(checks.InputError, match="there, python -m experiments.sweep"):
+        presets.matching(name)
+    with pytest.raises(checks.InputError, match="Unknown preset 'fedavg_x'"):
+        presets.matching("fedavg_x")
 
 
 def test_wrong_names_are_answered_without_jax():

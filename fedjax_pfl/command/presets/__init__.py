@@ -11,6 +11,7 @@ from typing import Any
 
 import fedjax_pfl as fp
 from fedjax_pfl import data
+from fedjax_pfl.command import arguments
 from fedjax_pfl.command.presets import benchmark, experiment
 from fedjax_pfl.core import checks
 
@@ -203,11 +204,22 @@ def is_pattern(name: str) -> bool:
 def matching(name: str) -> list[str]:
     """Returns the preset of a name, or all that match a pattern; at least one."""
     names = fnmatch.filter(PRESETS, name) if is_pattern(name) else [name]
-    checks.known(names[0] if names else name, PRESETS, "preset")
+    _check(names[0] if names else name)
     return names
 
 
 def get(name: str) -> experiment.Experiment:
     """Returns the experiment of a preset's name."""
-    checks.known(name, PRESETS, "preset")
+    _check(name)
     return PRESETS[name]()
+
+
+def _check(name: str) -> None:
+    """Refuses names of no preset; those of the papers are in a clone only."""
+    papers = any(each.startswith(arguments.PAPERS) for each in PRESETS)
+    if not papers and name.startswith(arguments.PAPERS):
+        raise checks.InputError(
+            f"Expected a preset of the package, got {name!r}, which a clone of the"
+            " repository has: there, python -m experiments.sweep and run take it."
+        )
+    checks.known(name, PRESETS, "preset")

@@ -1,6 +1,7 @@
 """Specifications of federations, and the federations built from them."""
 
 import dataclasses
+import hashlib
 import itertools
 import os
 import weakref
@@ -21,6 +22,7 @@ from fedjax_pfl.data.sources import user, user_arrays
 
 __all__ = ["Federation", "FederationSpec", "from_dataset", "load_federation"]
 
+_DIGITS = 16  # of the digest of data in memory
 # The device arrays of a data set live as long as the data set.
 _pools: weakref.WeakKeyDictionary[Dataset, dict[str, Any]] = weakref.WeakKeyDictionary()
 
@@ -32,7 +34,7 @@ class FederationSpec:
     Dotted names such as `partition.concentration` or `dataset.dim` address every field.
 
     Attributes:
-      dataset: source of the data, or its name in `DATASETS`.
+      dataset: source of the data, its name in `DATASETS`, or a `Dataset`.
       partition: partition object, or its name in `PARTITIONS`.
       num_clients: N, or None for all natural clients of the data set.
       seed: of generated data, partition, splits, malicious clients, poisoned labels,
@@ -93,6 +95,8 @@ class FederationSpec:
         struct.check_fields(self)
         if isinstance(self.dataset, str):
             set_field(self, "dataset", sources.source(self.dataset))
+        if isinstance(self.dataset, Dataset):
+            set_field(self, "dataset", _Loaded.of(self.dataset))
         if isinstance(self.dataset, type) or not hasattr(self.dataset, "load"):
             raise checks.InputError(
                 "Expected dataset to be a name in DATASETS or an object such as"
@@ -124,6 +128,52 @@ class FederationSpec:
                 "Expected validation_fraction + test_fraction to be below 1, got"
                 f" {self.validation_fraction} + {self.test_fraction}."
             )
+
+    @classmethod
+    def from_arrays(
+        cls, x: Any, y: Any, client: Any = None, **options: Any
+    ) -> "FederationSpec":
+        """Returns the recipe of a federation of a user's own arrays, for grids.
+
+        Args:
+          x: inputs; like all other arguments as of `Federation.from_arrays`.
+          y: labels or targets.
+          client: owner of each example, or None.
+          **options: of `Federation.from_arrays`.
+
+        Returns:
+          The specification, whose axis `seed` draws the split anew.
+
+        Raises:
+          InputError: if arrays do not fit together.
+
+        Example:
+          >>> x, y = np.eye(6), [0, 1, 0, 1, 0, 1]
+          >>> spec = FederationSpec.from_arrays(x, y, ["ann"] * 3 + ["bob"] * 3)
+          >>> spec.num_clients, spec.build().client_names
+          (None, ('ann', 'bob'))
+        """
+        return _spec(*_of_arrays(x, y, client, **options))
+
+    @classmethod
+    def from_frame(
+        cls, frame: Any, *, label: str, client: str | None = None, **options: Any
+    ) -> "FederationSpec":
+        """Returns the recipe of a federation of a data frame, for grids.
+
+        Args:
+          frame: the frame; like all other arguments as of `Federation.from_frame`.
+          label: column to predict.
+          client: column that names each row's client, or None.
+          **options: of `Federation.from_frame`.
+
+        Returns:
+          The specification, whose axis `seed` draws the split anew.
+
+        Raises:
+          InputError: if the columns are not as described.
+        """
+        return _spec(*_of_frame(frame, label=label, client=client, **options))
 
     def build(self) -> "Federation":
         """Loads, partitions and splits on the host, then moves to the device.
@@ -359,21 +409,50 @@ def from_dataset(
     Raises:
       InputError: if an argument is wrong or a client has too few examples.
     """
-    _check_names(options, ("dataset", "partition", "num_clients", "data_dir"))
-    spec = FederationSpec(
-        _Loaded(dataset), partition, num_clients=num_clients, **options
-    )
-    return spec.build()
+    return _spec(dataset, partition, num_clients, options).build()
 
 
 @dataclasses.dataclass(frozen=True)
 class _Loaded:
-    """Source of a data set that is in memory already."""
+    """Source of a data set that is in memory already.
 
-    dataset: Dataset
+    Attributes:
+      name: of the data set.
+      digest: of its content, so that no training is resumed with other data.
+    """
+
+    name: str
+    digest: str
+
+    @classmethod
+    def of(cls, dataset: Dataset) -> "_Loaded":
+        """Returns the source of a data set."""
+        content = hashlib.sha256()
+        for field in dataclasses.fields(dataset):
+            value = getattr(dataset, field.name)
+            if isinstance(value, np.ndarray) and value.dtype != object:
+                content.update(f"{field.name} {value.dtype} {value.shape}".encode())
+                value = np.ascontiguousarray(value).data
+            elif isinstance(value, np.ndarray):
+                value = repr(value.tolist()).encode()
+            else:
+                value = repr(value).encode()
+            content.update(value)
+        loaded = cls(dataset.name, content.hexdigest()[:_DIGITS])
+        object.__setattr__(loaded, "_dataset", dataset)  # the class is frozen
+        return loaded
 
     def load(self, **_: Any) -> Dataset:
-        return self.dataset
+        """Returns the data set."""
+        return vars(self)["_dataset"]
+
+
+def _spec(
+    dataset: Dataset, partition: Partitioner, num_clients: int | None, options: Any
+) -> FederationSpec:
+    """Returns the specification of a data set that is in memory."""
+    _check_names(options, ("dataset", "partition", "num_clients", "data_dir"))
+    return FederationSpec(dataset, partition, num_clients=num_clients, **options)
 
 
 def _check_names(fields: Mapping[str, Any], taken: Sequence[str]) -> None:
@@ -447,53 +526,23 @@ class Federation(core.Federation):
           >>> Federation.from_arrays(x, y, owner).num_clients
           2
         """
-        owned = (partitions.ByClient, partitions.FeatureSkew)
-        if partition is None:
-            partition = partitions.IID() if client is None else partitions.ByClient()
-        elif client is not None and not isinstance(partition, owned):
-            raise checks.InputError(
-                "Expected owners of the examples (client) or a partition that"
-                f" distributes them, got both: {type(partition).__name__} would ignore"
-                " the owners."
-            )
-        part = None
-        if isinstance(test, tuple):
-            wanted = 2 if client is None else 3
-            if len(test) != wanted:
-                raise checks.InputError(
-                    "Expected test to be (x, y) or, with clients, (x, y, client), got"
-                    f" {len(test)} arrays."
-                )
-            names = ("inputs", "targets", "clients")
-            pairs = zip((x, y, client), (*test, None)[:3], strict=True)
-            joined, sizes = user_arrays.joined(
-                dict(zip(names, pairs, strict=True)), name
-            )
-            x, y, client = joined.values()
-            part = np.repeat([datasets.TRAIN, datasets.TEST], sizes)
-        elif test is not None:
-            mask = datasets.as_array(test)
-            if mask.dtype != bool:
-                raise checks.InputError(
-                    "Expected test to be a tuple of arrays, or true and false for every"
-                    f" example, got an array of {mask.dtype}."
-                )
-            part = np.where(mask, datasets.TEST, datasets.TRAIN)
-        y, num_classes = _from_one_hot(y, num_classes)
-        dataset = user.arrays_dataset(
+        spec = FederationSpec.from_arrays(
             x,
             y,
             client,
-            name=name,
             num_classes=num_classes,
-            part=part,
+            num_clients=num_clients,
+            partition=partition,
+            test=test,
             order=order,
             ordered=ordered,
             scaling=scaling,
             scale=scale,
             scale_targets=scale_targets,
+            name=name,
+            **options,
         )
-        return from_dataset(dataset, partition, num_clients=num_clients, **options)
+        return spec.build()
 
     @classmethod
     def from_frame(
@@ -538,14 +587,110 @@ class Federation(core.Federation):
           >>> Federation.from_frame(frame, label="ill", client="site").num_clients
           2
         """
-        checks.is_text("name", name)
-        columns = {"label": label, "client": client, "split": split, "time": time}
-        names = {f.name for f in dataclasses.fields(user.Csv)} - {"path", *columns}
-        columns |= {name: options.pop(name) for name in names & options.keys()}
-        dataset = user.frame_dataset(frame, name, user.Csv(**columns))
-        if partition is None:
-            partition = partitions.IID() if client is None else partitions.ByClient()
-        return from_dataset(dataset, partition, num_clients=num_clients, **options)
+        spec = FederationSpec.from_frame(
+            frame,
+            label=label,
+            client=client,
+            split=split,
+            time=time,
+            num_clients=num_clients,
+            partition=partition,
+            name=name,
+            **options,
+        )
+        return spec.build()
+
+
+_Parts = tuple[Dataset, Partitioner, int | None, dict[str, Any]]
+"""A data set, its partition, the number of clients, and other fields of a recipe."""
+
+
+def _of_arrays(
+    x: Any,
+    y: Any,
+    client: Any,
+    *,
+    num_classes: int | None = None,
+    num_clients: int | None = None,
+    partition: Partitioner | None = None,
+    test: Any = None,
+    order: Any = None,
+    ordered: bool = False,
+    scaling: str = "none",
+    scale: str = "all",
+    scale_targets: bool = False,
+    name: str = "arrays",
+    **options: Any,
+) -> _Parts:
+    """Makes the data set of arrays; arguments are those of `Federation.from_arrays`."""
+    owned = (partitions.ByClient, partitions.FeatureSkew)
+    if partition is None:
+        partition = partitions.IID() if client is None else partitions.ByClient()
+    elif client is not None and not isinstance(partition, owned):
+        raise checks.InputError(
+            "Expected owners of the examples (client) or a partition that"
+            f" distributes them, got both: {type(partition).__name__} would ignore"
+            " the owners."
+        )
+    part = None
+    if isinstance(test, tuple):
+        wanted = 2 if client is None else 3
+        if len(test) != wanted:
+            raise checks.InputError(
+                "Expected test to be (x, y) or, with clients, (x, y, client), got"
+                f" {len(test)} arrays."
+            )
+        names = ("inputs", "targets", "clients")
+        pairs = zip((x, y, client), (*test, None)[:3], strict=True)
+        joined, sizes = user_arrays.joined(dict(zip(names, pairs, strict=True)), name)
+        x, y, client = joined.values()
+        part = np.repeat([datasets.TRAIN, datasets.TEST], sizes)
+    elif test is not None:
+        mask = datasets.as_array(test)
+        if mask.dtype != bool:
+            raise checks.InputError(
+                "Expected test to be a tuple of arrays, or true and false for every"
+                f" example, got an array of {mask.dtype}."
+            )
+        part = np.where(mask, datasets.TEST, datasets.TRAIN)
+    y, num_classes = _from_one_hot(y, num_classes)
+    dataset = user.arrays_dataset(
+        x,
+        y,
+        client,
+        name=name,
+        num_classes=num_classes,
+        part=part,
+        order=order,
+        ordered=ordered,
+        scaling=scaling,
+        scale=scale,
+        scale_targets=scale_targets,
+    )
+    return dataset, partition, num_clients, options
+
+
+def _of_frame(
+    frame: Any,
+    *,
+    label: str,
+    client: str | None,
+    split: str | None = None,
+    time: str | None = None,
+    num_clients: int | None = None,
+    partition: Partitioner | None = None,
+    name: str = "frame",
+    **options: Any,
+) -> _Parts:
+    """Makes the data set of a frame; arguments are those of `Federation.from_frame`."""
+    checks.is_text("name", name)
+    columns = {"label": label, "client": client, "split": split, "time": time}
+    names = {f.name for f in dataclasses.fields(user.Csv)} - {"path", *columns}
+    columns |= {name: options.pop(name) for name in names & options.keys()}
+    dataset = user.frame_dataset(frame, name, user.Csv(**columns))
+    if partition is None:
+        partition = partitions.IID() if client is None else partitions.ByClient()
+    return dataset, partition, num_clients, options
 
 
 def _from_one_hot(y: Any, num_classes: int | None) -> tuple[Any, int | None]:

@@ -50,10 +50,39 @@ def _make_point(
         elif name == "federation":
             spec = value
         elif name.startswith("federation."):
+            if isinstance(spec, _Given):
+                raise checks.InputError(
+                    f"Expected a specification to sweep {name}, got a federation, whose"
+                    " examples are distributed already; FederationSpec.from_arrays"
+                    " takes the arrays."
+                )
             spec = struct.replace_field(spec, name.removeprefix("federation."), value)
         else:
             process = struct.replace_field(process, name, value)
     return _Point(values=values, process=process, model=model, spec=spec, key=key)
+
+
+@dataclasses.dataclass(eq=False)
+class _Given:
+    """A federation in the place of its specification: seeds do not draw it anew."""
+
+    federation: core.Federation
+    seed: int = 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Given) and self.federation is other.federation
+
+    def __hash__(self) -> int:
+        return id(self.federation)
+
+    def build(self) -> core.Federation:
+        """Returns the federation."""
+        return self.federation
+
+    def describe(self) -> dict[str, Any]:
+        """Returns what is known of it."""
+        federation = self.federation
+        return {"dataset": federation.name, "num_clients": federation.num_clients}
 
 
 class Federations:
@@ -104,7 +133,7 @@ def groups_of(
     key: core.Key,
     process: FederatedProcess,
     model: Any,
-    spec: core.Specification,
+    spec: core.Specification | core.Federation,
     axes: Axes,
     federations: Federations | None = None,
 ) -> list[groups.Group]:
@@ -119,7 +148,8 @@ def groups_of(
         share data, data order and start.
       process: base process.
       model: base model.
-      spec: base federation.
+      spec: base federation, or its specification. A federation keeps its clients and
+        its split for all seeds, and has no axes of its own.
       axes: values by dotted name, of which all combinations are points: fields of the
         process (`algorithm.lam`), `model.`, `federation.`, and `seed`, which is also
         the federation's seed. Or the points themselves, each with its value by name.
@@ -138,9 +168,12 @@ def groups_of(
             "Expected axes as values by dotted name, or grid points that have one value"
             f" by name each, got {axes!r}."
         )
-    _check_names(named, process, model, spec)
+    recipe = _Given(spec) if isinstance(spec, core.Federation) else spec
+    _check_names(named, process, model, recipe)
     points = [
-        _make_point(key, process, model, spec, {**v, "seed": v.get("seed", spec.seed)})
+        _make_point(
+            *(key, process, model, recipe), {**v, "seed": v.get("seed", recipe.seed)}
+        )
         for v in named
     ]
     federations = Federations() if federations is None else federations

@@ -84,7 +84,7 @@ def grid(
     key: core.Key,
     process: FederatedProcess,
     model: Any,
-    spec: core.Specification,
+    spec: core.Specification | core.Federation,
     axes: grids.Axes,
     num_rounds: int,
     **options: Any,
@@ -95,7 +95,8 @@ def grid(
       key: `[]` key shared by all points; see `grids.groups_of`.
       process: base process.
       model: base model.
-      spec: base federation.
+      spec: base federation: a specification, or a federation, which has no axes of its
+        own and keeps its split for all seeds.
       axes: values by dotted name, of which all combinations are trained, for example
         `{"algorithm.lam": [0.1, 1.0]}`; or a list of points, each with its values.
       num_rounds: rounds R, at least 1.

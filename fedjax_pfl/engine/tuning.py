@@ -432,7 +432,7 @@ class _Search:
       options: of the trainings.
     """
 
-    base: tuple[core.Key, FederatedProcess, Any, core.Specification]
+    base: tuple[core.Key, FederatedProcess, Any, core.Specification | core.Federation]
     space: dict[str, Range | Sequence[Any]]
     strategy: str | stopping.Halving | ask_tell.Optuna
     seeds: list[int]
@@ -503,7 +503,7 @@ def tune(
     key: core.Key,
     process: FederatedProcess,
     model: Any,
-    spec: core.Specification,
+    spec: core.Specification | core.Federation,
     num_rounds: int,
     *,
     space: Space | None = None,

@@ -30,8 +30,8 @@ def check(
       key: of `jax.random.key`.
       process: a `FederatedProcess` whose parts are objects.
       model: an object with the methods of `types.Model`.
-      federation: a `Federation` or, where `spec` says so, a specification of one.
-      spec: whether the call takes a specification.
+      federation: a `Federation` or, if `spec` is true, also a specification of one.
+      spec: whether the call takes a specification, too.
 
     Raises:
       InputError: if one of them is not.
@@ -53,8 +53,11 @@ def check(
             name = jax.tree_util.keystr(path, simple=True, separator=".")
             raise _error(name, leaf, "a number, an array or an object with fields")
     check_model(model)
-    if spec and not isinstance(federation, core.Specification):
-        wanted = 'a specification such as FederationSpec("digits", num_clients=20)'
+    if spec and not isinstance(federation, core.Specification | core.Federation):
+        wanted = (
+            'a specification such as FederationSpec("digits", num_clients=20), or a'
+            " federation"
+        )
         raise _error("spec", federation, wanted)
     if not spec and not isinstance(federation, core.Federation):
         wanted = "a Federation, which load_federation and Federation.from_arrays make"

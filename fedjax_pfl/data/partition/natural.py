@@ -45,7 +45,7 @@ class ByClient:
             raise checks.InputError(
                 f"Expected num_clients to be at most {len(large)}, the number of"
                 f" natural clients of {dataset.name} with {self.min_examples} or more"
-                f" examples, got {num_clients}."
+                f" examples, got {num_clients}; num_clients=None takes all of them."
             )
         if num_clients < len(large):
             large = np.sort(rng.choice(large, num_clients, replace=False))

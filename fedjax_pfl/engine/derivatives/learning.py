@@ -306,7 +306,7 @@ def learn(
     key: core.Key,
     process: FederatedProcess,
     model: Any,
-    spec: core.Specification,
+    spec: core.Specification | core.Federation,
     fields: str | Sequence[str],
     num_rounds: int,
     *,

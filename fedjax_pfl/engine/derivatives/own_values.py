@@ -43,7 +43,7 @@ class OwnValues:
 
 
 def learn(
-    base: tuple[core.Key, FederatedProcess, Any, core.Specification],
+    base: tuple[core.Key, FederatedProcess, Any, core.Specification | core.Federation],
     field: str,
     num_rounds: int,
     num_layers_of: Callable[[groups.Group], int | None],

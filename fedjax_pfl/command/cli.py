@@ -63,8 +63,8 @@ def make_main(command: str) -> Callable[..., None]:
 
     def main(context: typer.Context, **given: Any) -> None:
         options = arguments.Options(command=command, **given)
-        # NumPy's threads, of which a check makes the first, get no signals then, which
-        # would be lost with them where the process starts again.
+        # A check imports NumPy. Its threads must not take signals, which would be lost
+        # with them if the process starts again.
         with signals.carried():
             options.check()
             if command != "plan" and not options.dry_run:

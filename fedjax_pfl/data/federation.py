@@ -432,7 +432,8 @@ class _Loaded:
             value = getattr(dataset, field.name)
             if isinstance(value, np.ndarray) and value.dtype != object:
                 content.update(f"{field.name} {value.dtype} {value.shape}".encode())
-                value = np.ascontiguousarray(value).data
+                flat = np.ascontiguousarray(value).reshape(-1)
+                value = flat.view(np.uint8).data
             elif isinstance(value, np.ndarray):
                 value = repr(value.tolist()).encode()
             else:

@@ -85,8 +85,10 @@ def test_arguments_of_another_kind_are_refused_in_one_sentence(
 
 def test_a_grid_takes_a_specification_and_lists(parts):
     key, base, model = (parts[name] for name in ("key", "process", "model"))
-    with pytest.raises(fp.InputError, match="FederationSpec.*class Federation"):
-        fp.grid(key, base, model, parts["federation"], {"seed": [0]}, 1)
+    with pytest.raises(
+        fp.InputError, match="FederationSpec.*a federation, got 'digits"
+    ):
+        fp.grid(key, base, model, "digits", {"seed": [0]}, 1)
     for values in (0.1, "0.1"):
         with pytest.raises(fp.InputError, match="a list of values for axis 'seed'"):
             fp.grid(key, base, model, fp.FederationSpec(), {"seed": values}, 1)

@@ -323,7 +323,7 @@ LIMITS = "to begin between its limits, from which no step of a logarithm leads, 
         ({"objective": "test:loss"}, "validation or train data"),
         ({"objective": "loss:personal"}, "Unknown model of an objective 'personal'"),
         ({"execution": "loop"}, "a compiled execution"),
-        ({"spec": SPEC.build()}, "specification"),
+        ({"spec": "digits"}, "specification"),
         ({"starts": [{"learning_rate": 1.0}]}, "did you mean"),
         ({"starts": [{RATE: -1.0}]}, "learning_rate to be a finite number above 0"),
         (

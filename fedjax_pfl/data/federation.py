@@ -1,6 +1,7 @@
 """Specifications of federations, and the federations built from them."""
 
 import dataclasses
+import functools
 import hashlib
 import itertools
 import os
@@ -96,7 +97,7 @@ class FederationSpec:
         if isinstance(self.dataset, str):
             set_field(self, "dataset", sources.source(self.dataset))
         if isinstance(self.dataset, Dataset):
-            set_field(self, "dataset", _Loaded.of(self.dataset))
+            set_field(self, "dataset", _Loaded(self.dataset))
         if isinstance(self.dataset, type) or not hasattr(self.dataset, "load"):
             raise checks.InputError(
                 "Expected dataset to be a name in DATASETS or an object such as"
@@ -257,6 +258,8 @@ class FederationSpec:
     def describe(self) -> dict[str, Any]:
         """Returns the flat configuration by dotted name, as JSON knows it."""
         fields = struct.plain_fields(self) | {"dataset": self.dataset.name}
+        if isinstance(self.dataset, _Loaded):
+            fields["dataset.digest"] = self.dataset.digest
         for name in ("held_out_users", "stratify", "unseen_clients"):
             if not fields[name]:
                 del fields[name]  # as before there were any
@@ -412,40 +415,40 @@ def from_dataset(
     return _spec(dataset, partition, num_clients, options).build()
 
 
-@dataclasses.dataclass(frozen=True)
 class _Loaded:
-    """Source of a data set that is in memory already.
+    """Source of a data set that is in memory already; equal to those of equal data.
 
     Attributes:
       name: of the data set.
-      digest: of its content, so that no training is resumed with other data.
     """
 
-    name: str
-    digest: str
+    def __init__(self, dataset: Dataset):
+        self.name, self._dataset = dataset.name, dataset
 
-    @classmethod
-    def of(cls, dataset: Dataset) -> "_Loaded":
-        """Returns the source of a data set."""
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Loaded) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash((self.name, self._dataset.x.shape))
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """Digest of all arrays, so that no training is resumed with other data."""
         content = hashlib.sha256()
-        for field in dataclasses.fields(dataset):
-            value = getattr(dataset, field.name)
+        for field in dataclasses.fields(self._dataset):
+            value = getattr(self._dataset, field.name)
             if isinstance(value, np.ndarray) and value.dtype != object:
                 content.update(f"{field.name} {value.dtype} {value.shape}".encode())
                 flat = np.ascontiguousarray(value).reshape(-1)
-                value = flat.view(np.uint8).data
-            elif isinstance(value, np.ndarray):
-                value = repr(value.tolist()).encode()
+                content.update(flat.view(np.uint8).data)
             else:
-                value = repr(value).encode()
-            content.update(value)
-        loaded = cls(dataset.name, content.hexdigest()[:_DIGITS])
-        object.__setattr__(loaded, "_dataset", dataset)  # the class is frozen
-        return loaded
+                plain = value.tolist() if isinstance(value, np.ndarray) else value
+                content.update(repr(plain).encode())
+        return content.hexdigest()[:_DIGITS]
 
     def load(self, **_: Any) -> Dataset:
         """Returns the data set."""
-        return vars(self)["_dataset"]
+        return self._dataset
 
 
 def _spec(

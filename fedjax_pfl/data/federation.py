@@ -132,15 +132,49 @@ class FederationSpec:
 
     @classmethod
     def from_arrays(
-        cls, x: Any, y: Any, client: Any = None, **options: Any
+        cls,
+        x: Any,
+        y: Any,
+        client: Any = None,
+        *,
+        num_classes: int | None = None,
+        num_clients: int | None = None,
+        partition: Partitioner | None = None,
+        test: Any = None,
+        order: Any = None,
+        ordered: bool = False,
+        scaling: str = "none",
+        scale: str = "all",
+        scale_targets: bool = False,
+        name: str = "arrays",
+        **options: Any,
     ) -> "FederationSpec":
-        """Returns the recipe of a federation of a user's own arrays, for grids.
+        """Returns the recipe of a federation of a user's own arrays.
 
         Args:
-          x: inputs; like all other arguments as of `Federation.from_arrays`.
-          y: labels or targets.
-          client: owner of each example, or None.
-          **options: of `Federation.from_arrays`.
+          x: `[S, ...]` inputs: NumPy, JAX, pandas or lists. `uint8` images stay so and
+            are scaled by 1/255; other integers are tokens.
+          y: `[S]` labels (whole numbers, booleans or text are classes) or targets;
+            one-hot labels `[S, C]` are taken as classes.
+          client: `[S]` owner of each example, any numbers or text; or None, where
+            `partition` distributes the examples over `num_clients`.
+          num_classes: C, or None to take it from labels.
+          num_clients: N, where `partition` distributes the examples.
+          partition: by default the natural clients or, without any, `IID()`.
+          test: a given test part, which is kept: `bool[S]` examples of it; or further
+            arrays `(x, y)`, with clients `(x, y, client)`. None to draw one.
+          order: S numbers, dates or texts by which each client's examples are sorted,
+            with further test arrays also those of these; the last examples are then the
+            test part, and those before them validate. None keeps the order.
+          ordered: whether examples are in order of time already, so that the split is
+            cut in this order.
+          scaling: of floating inputs, each feature by training examples: `"standard"`
+            to mean 0 and variance 1, `"minmax"` to [0, 1], or `"none"`.
+          scale: by the training examples of `"all"` clients, or of each `"client"`.
+          scale_targets: whether models learn targets that are numbers in deviations
+            from the training mean; errors keep the targets' units.
+          name: of the data set, for result files.
+          **options: other fields of `FederationSpec`, but for `data_dir`.
 
         Returns:
           The specification, whose axis `seed` draws the split anew.
@@ -150,31 +184,110 @@ class FederationSpec:
 
         Example:
           >>> x, y = np.eye(6), [0, 1, 0, 1, 0, 1]
-          >>> spec = FederationSpec.from_arrays(x, y, ["ann"] * 3 + ["bob"] * 3)
-          >>> spec.num_clients, spec.build().client_names
-          (None, ('ann', 'bob'))
+          >>> owner = ["ann"] * 3 + ["bob"] * 3
+          >>> FederationSpec.from_arrays(x, y, owner).build().num_clients
+          2
         """
-        return _spec(*_of_arrays(x, y, client, **options))
+        owned = (partitions.ByClient, partitions.FeatureSkew)
+        if partition is None:
+            partition = partitions.IID() if client is None else partitions.ByClient()
+        elif client is not None and not isinstance(partition, owned):
+            raise checks.InputError(
+                "Expected owners of the examples (client) or a partition that"
+                f" distributes them, got both: {type(partition).__name__} would ignore"
+                " the owners."
+            )
+        part = None
+        if isinstance(test, tuple):
+            wanted = 2 if client is None else 3
+            if len(test) != wanted:
+                raise checks.InputError(
+                    "Expected test to be (x, y) or, with clients, (x, y, client), got"
+                    f" {len(test)} arrays."
+                )
+            names = ("inputs", "targets", "clients")
+            pairs = zip((x, y, client), (*test, None)[:3], strict=True)
+            joined, sizes = user_arrays.joined(
+                dict(zip(names, pairs, strict=True)), name
+            )
+            x, y, client = joined.values()
+            part = np.repeat([datasets.TRAIN, datasets.TEST], sizes)
+        elif test is not None:
+            mask = datasets.as_array(test)
+            if mask.dtype != bool:
+                raise checks.InputError(
+                    "Expected test to be a tuple of arrays, or true and false for every"
+                    f" example, got an array of {mask.dtype}."
+                )
+            part = np.where(mask, datasets.TEST, datasets.TRAIN)
+        y, num_classes = _from_one_hot(y, num_classes)
+        dataset = user.arrays_dataset(
+            x,
+            y,
+            client,
+            name=name,
+            num_classes=num_classes,
+            part=part,
+            order=order,
+            ordered=ordered,
+            scaling=scaling,
+            scale=scale,
+            scale_targets=scale_targets,
+        )
+        return _spec(dataset, partition, num_clients, options)
 
     @classmethod
     def from_frame(
-        cls, frame: Any, *, label: str, client: str | None = None, **options: Any
+        cls,
+        frame: Any,
+        *,
+        label: str,
+        client: str | None = None,
+        split: str | None = None,
+        time: str | None = None,
+        num_clients: int | None = None,
+        partition: Partitioner | None = None,
+        name: str = "frame",
+        **options: Any,
     ) -> "FederationSpec":
-        """Returns the recipe of a federation of a data frame, for grids.
+        """Returns the recipe of a federation of a data frame, read as a `Csv` is.
 
         Args:
-          frame: the frame; like all other arguments as of `Federation.from_frame`.
+          frame: of pandas, or an object with `to_pandas()`, such as a data set of the
+            library `datasets`.
           label: column to predict.
-          client: column that names each row's client, or None.
-          **options: of `Federation.from_frame`.
+          client: column that names each row's client; or None, where `partition`
+            distributes the rows over `num_clients`.
+          split: column that names each row's part, or None for a split that is drawn.
+          time: column by which each client's rows are sorted, or None.
+          num_clients: N, where `partition` distributes the rows.
+          partition: by default the natural clients or, without any, `IID()`.
+          name: of the data set, for result files.
+          **options: other fields of `Csv`, such as `scaling` and `missing`, and of
+            `FederationSpec`, but for `data_dir`.
 
         Returns:
           The specification, whose axis `seed` draws the split anew.
 
         Raises:
           InputError: if the columns are not as described.
+
+        Example:
+          >>> import pandas as pd
+          >>> frame = pd.DataFrame({"site": list("aaabbb"), "age": range(6)})
+          >>> frame["ill"] = [0, 1, 0, 1, 0, 1]
+          >>> spec = FederationSpec.from_frame(frame, label="ill", client="site")
+          >>> spec.build().num_clients
+          2
         """
-        return _spec(*_of_frame(frame, label=label, client=client, **options))
+        checks.is_text("name", name)
+        columns = {"label": label, "client": client, "split": split, "time": time}
+        names = {f.name for f in dataclasses.fields(user.Csv)} - {"path", *columns}
+        columns |= {name: options.pop(name) for name in names & options.keys()}
+        dataset = user.frame_dataset(frame, name, user.Csv(**columns))
+        if partition is None:
+            partition = partitions.IID() if client is None else partitions.ByClient()
+        return _spec(dataset, partition, num_clients, options)
 
     def build(self) -> "Federation":
         """Loads, partitions and splits on the host, then moves to the device.
@@ -474,49 +587,16 @@ class Federation(core.Federation):
 
     @classmethod
     def from_arrays(
-        cls,
-        x: Any,
-        y: Any,
-        client: Any = None,
-        *,
-        num_classes: int | None = None,
-        num_clients: int | None = None,
-        partition: Partitioner | None = None,
-        test: Any = None,
-        order: Any = None,
-        ordered: bool = False,
-        scaling: str = "none",
-        scale: str = "all",
-        scale_targets: bool = False,
-        name: str = "arrays",
-        **options: Any,
+        cls, x: Any, y: Any, client: Any = None, **options: Any
     ) -> "Federation":
         """Builds a federation from a user's own arrays.
 
         Args:
-          x: `[S, ...]` inputs: NumPy, JAX, pandas or lists. `uint8` images stay so and
-            are scaled by 1/255; other integers are tokens.
-          y: `[S]` labels (whole numbers, booleans or text are classes) or targets;
-            one-hot labels `[S, C]` are taken as classes.
-          client: `[S]` owner of each example, any numbers or text; or None, where
-            `partition` distributes the examples over `num_clients`.
-          num_classes: C, or None to take it from labels.
-          num_clients: N, where `partition` distributes the examples.
-          partition: by default the natural clients or, without any, `IID()`.
-          test: a given test part, which is kept: `bool[S]` examples of it; or further
-            arrays `(x, y)`, with clients `(x, y, client)`. None to draw one.
-          order: S numbers, dates or texts by which each client's examples are sorted,
-            with further test arrays also those of these; the last examples are then the
-            test part, and those before them validate. None keeps the order.
-          ordered: whether examples are in order of time already, so that the split is
-            cut in this order.
-          scaling: of floating inputs, each feature by training examples: `"standard"`
-            to mean 0 and variance 1, `"minmax"` to [0, 1], or `"none"`.
-          scale: by the training examples of `"all"` clients, or of each `"client"`.
-          scale_targets: whether models learn targets that are numbers in deviations
-            from the training mean; errors keep the targets' units.
-          name: of the data set, for result files.
-          **options: other fields of `FederationSpec`, but for `data_dir`.
+          x: `[S, ...]` inputs: NumPy, JAX, pandas or lists.
+          y: `[S]` labels or targets, or one-hot labels `[S, C]`.
+          client: `[S]` owner of each example, any numbers or text; or None.
+          **options: all others of `FederationSpec.from_arrays`, which says more:
+            `partition`, `num_clients`, `test`, `order`, `scaling` and others.
 
         Returns:
           The federation.
@@ -530,53 +610,20 @@ class Federation(core.Federation):
           >>> Federation.from_arrays(x, y, owner).num_clients
           2
         """
-        spec = FederationSpec.from_arrays(
-            x,
-            y,
-            client,
-            num_classes=num_classes,
-            num_clients=num_clients,
-            partition=partition,
-            test=test,
-            order=order,
-            ordered=ordered,
-            scaling=scaling,
-            scale=scale,
-            scale_targets=scale_targets,
-            name=name,
-            **options,
-        )
-        return spec.build()
+        return FederationSpec.from_arrays(x, y, client, **options).build()
 
     @classmethod
     def from_frame(
-        cls,
-        frame: Any,
-        *,
-        label: str,
-        client: str | None = None,
-        split: str | None = None,
-        time: str | None = None,
-        num_clients: int | None = None,
-        partition: Partitioner | None = None,
-        name: str = "frame",
-        **options: Any,
+        cls, frame: Any, *, label: str, client: str | None = None, **options: Any
     ) -> "Federation":
         """Builds a federation from a data frame, read as the table of a `Csv`.
 
         Args:
-          frame: of pandas, or an object with `to_pandas()`, such as a data set of the
-            library `datasets`.
+          frame: of pandas, or an object with `to_pandas()`.
           label: column to predict.
-          client: column that names each row's client; or None, where `partition`
-            distributes the rows over `num_clients`.
-          split: column that names each row's part, or None for a split that is drawn.
-          time: column by which each client's rows are sorted, or None.
-          num_clients: N, where `partition` distributes the rows.
-          partition: by default the natural clients or, without any, `IID()`.
-          name: of the data set, for result files.
-          **options: other fields of `Csv`, such as `scaling` and `missing`, and of
-            `FederationSpec`, but for `data_dir`.
+          client: column that names each row's client, or None.
+          **options: all others of `FederationSpec.from_frame`: `split`, `time`,
+            `partition`, and fields of `Csv` such as `scaling` and `missing`.
 
         Returns:
           The federation.
@@ -591,110 +638,9 @@ class Federation(core.Federation):
           >>> Federation.from_frame(frame, label="ill", client="site").num_clients
           2
         """
-        spec = FederationSpec.from_frame(
-            frame,
-            label=label,
-            client=client,
-            split=split,
-            time=time,
-            num_clients=num_clients,
-            partition=partition,
-            name=name,
-            **options,
-        )
-        return spec.build()
-
-
-_Parts = tuple[Dataset, Partitioner, int | None, dict[str, Any]]
-"""A data set, its partition, the number of clients, and other fields of a recipe."""
-
-
-def _of_arrays(
-    x: Any,
-    y: Any,
-    client: Any,
-    *,
-    num_classes: int | None = None,
-    num_clients: int | None = None,
-    partition: Partitioner | None = None,
-    test: Any = None,
-    order: Any = None,
-    ordered: bool = False,
-    scaling: str = "none",
-    scale: str = "all",
-    scale_targets: bool = False,
-    name: str = "arrays",
-    **options: Any,
-) -> _Parts:
-    """Makes the data set of arrays; arguments are those of `Federation.from_arrays`."""
-    owned = (partitions.ByClient, partitions.FeatureSkew)
-    if partition is None:
-        partition = partitions.IID() if client is None else partitions.ByClient()
-    elif client is not None and not isinstance(partition, owned):
-        raise checks.InputError(
-            "Expected owners of the examples (client) or a partition that"
-            f" distributes them, got both: {type(partition).__name__} would ignore"
-            " the owners."
-        )
-    part = None
-    if isinstance(test, tuple):
-        wanted = 2 if client is None else 3
-        if len(test) != wanted:
-            raise checks.InputError(
-                "Expected test to be (x, y) or, with clients, (x, y, client), got"
-                f" {len(test)} arrays."
-            )
-        names = ("inputs", "targets", "clients")
-        pairs = zip((x, y, client), (*test, None)[:3], strict=True)
-        joined, sizes = user_arrays.joined(dict(zip(names, pairs, strict=True)), name)
-        x, y, client = joined.values()
-        part = np.repeat([datasets.TRAIN, datasets.TEST], sizes)
-    elif test is not None:
-        mask = datasets.as_array(test)
-        if mask.dtype != bool:
-            raise checks.InputError(
-                "Expected test to be a tuple of arrays, or true and false for every"
-                f" example, got an array of {mask.dtype}."
-            )
-        part = np.where(mask, datasets.TEST, datasets.TRAIN)
-    y, num_classes = _from_one_hot(y, num_classes)
-    dataset = user.arrays_dataset(
-        x,
-        y,
-        client,
-        name=name,
-        num_classes=num_classes,
-        part=part,
-        order=order,
-        ordered=ordered,
-        scaling=scaling,
-        scale=scale,
-        scale_targets=scale_targets,
-    )
-    return dataset, partition, num_clients, options
-
-
-def _of_frame(
-    frame: Any,
-    *,
-    label: str,
-    client: str | None,
-    split: str | None = None,
-    time: str | None = None,
-    num_clients: int | None = None,
-    partition: Partitioner | None = None,
-    name: str = "frame",
-    **options: Any,
-) -> _Parts:
-    """Makes the data set of a frame; arguments are those of `Federation.from_frame`."""
-    checks.is_text("name", name)
-    columns = {"label": label, "client": client, "split": split, "time": time}
-    names = {f.name for f in dataclasses.fields(user.Csv)} - {"path", *columns}
-    columns |= {name: options.pop(name) for name in names & options.keys()}
-    dataset = user.frame_dataset(frame, name, user.Csv(**columns))
-    if partition is None:
-        partition = partitions.IID() if client is None else partitions.ByClient()
-    return dataset, partition, num_clients, options
+        return FederationSpec.from_frame(
+            frame, label=label, client=client, **options
+        ).build()
 
 
 def _from_one_hot(y: Any, num_classes: int | None) -> tuple[Any, int | None]:

@@ -34,6 +34,8 @@ from fedjax_pfl.core import struct
 
 __all__ = ["ServerAdam", "ServerMomentum"]
 
+_FIXED = "fixed in the paper"
+
 
 def _as(value: Any, params: Any) -> jax.Array:
     """Returns a number in the dtype of the parameters."""
@@ -46,7 +48,8 @@ class ServerMomentum:
 
     Attributes:
       learning_rate: `[]` > 0; 1 goes to the new model where there is no momentum.
-      momentum: `[]` share of the memory that stays, in [0, 1).
+      momentum: `[]` share of the memory that stays, in [0, 1), or None for a learning
+        rate of the server alone, without a memory.
 
     Example:
       >>> optimizer, w = ServerMomentum(momentum=0.5), {"w": jnp.array(4.0)}
@@ -56,12 +59,20 @@ class ServerMomentum:
       1.0
     """
 
-    learning_rate: float = struct.traced_field(default=1.0, above=0)
-    momentum: float = struct.traced_field(default=0.9, at_least=0, below=1)
+    learning_rate: float = struct.traced_field(default=1.0, above=0, search=(0.1, 10.0))
+    momentum: float | None = struct.traced_field(
+        default=0.9, at_least=0, below=1, search=(0.0, 0.95, False)
+    )
+
+    def _rule(self, params: Any) -> optax.GradientTransformation:
+        """Returns what adds the memory to a pseudo-gradient."""
+        if self.momentum is None:
+            return optax.identity()
+        return optax.trace(_as(self.momentum, params))
 
     def init(self, params: Any) -> optax.OptState:
-        """Zeros."""
-        return optax.trace(_as(self.momentum, params)).init(params)
+        """Zeros, or nothing without momentum."""
+        return self._rule(params).init(params)
 
     def __call__(
         self, memory: optax.OptState, params: Any, target: Any
@@ -77,8 +88,7 @@ class ServerMomentum:
           `[*P]` the next model, and the memory.
         """
         gradient = optax.tree.sub(params, target)
-        rule = optax.trace(_as(self.momentum, params))
-        step, memory = rule.update(gradient, memory)
+        step, memory = self._rule(params).update(gradient, memory)
         rate = _as(self.learning_rate, params)
         return optax.tree.add_scale(params, -rate, step), memory
 
@@ -109,10 +119,14 @@ class ServerAdam:
       3.99
     """
 
-    learning_rate: float = struct.traced_field(default=0.01, above=0)
-    b1: float = struct.traced_field(default=0.9, at_least=0, below=1)
-    b2: float = struct.traced_field(default=0.99, at_least=0, below=1)
-    eps: float = struct.traced_field(default=1e-3, above=0)
+    learning_rate: float = struct.traced_field(
+        default=0.01, above=0, search=(0.0003, 0.3)
+    )
+    b1: float = struct.traced_field(default=0.9, at_least=0, below=1, unsearched=_FIXED)
+    b2: float = struct.traced_field(
+        default=0.99, at_least=0, below=1, unsearched=_FIXED
+    )
+    eps: float = struct.traced_field(default=1e-3, above=0, search=(1e-5, 0.1))
 
     def init(self, params: Any) -> AdamMemory:
         """Zeros, and `eps^2`."""

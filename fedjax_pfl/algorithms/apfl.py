@@ -72,8 +72,12 @@ class APFL(base.SingleExchange):
         default=0.5, at_least=0, at_most=1, search=(0.0, 1.0, False)
     )
     adaptive: bool = struct.static_field(default=True)
-    alpha_learning_rate: Any = struct.traced_field(default=None, above=0)
-    alpha_decay: Any = struct.traced_field(default=0.0, at_least=0)
+    alpha_learning_rate: Any = struct.traced_field(
+        default=None, above=0, unsearched="follows the local learning rate"
+    )
+    alpha_decay: Any = struct.traced_field(
+        default=0.0, at_least=0, unsearched="zero in the paper"
+    )
     mix: Literal["parameters", "outputs"] = "parameters"
     local: core.Solver = local.SGD()
 

@@ -77,7 +77,7 @@ class Ditto(base.SingleExchange):
         messages.
     """
 
-    lam: Any = struct.traced_field(default=1.0, at_least=0, search=(0.01, 10.0))
+    lam: Any = struct.traced_field(default=1.0, at_least=0, search=(0.001, 10.0))
     local: core.Solver = local.SGD()
     personal: core.Solver = None
     unsynced: bool = struct.static_field(default=False)

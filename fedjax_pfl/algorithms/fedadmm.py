@@ -103,11 +103,19 @@ class FedADMM(base.SingleExchange):
       weighting: alpha_i `uniform` (1/N) or by `examples`.
     """
 
-    mu: Any = struct.traced_field(default=None, above=0)
-    rho: Any = struct.traced_field(default=None, above=0)
-    server_learning_rate: Any = struct.traced_field(default=None, above=0)
+    mu: Any = struct.traced_field(
+        default=None, above=0, search=(0.001, 10.0), unless=("rho",)
+    )
+    rho: Any = struct.traced_field(
+        default=None, above=0, unsearched="given in place of `mu`"
+    )
+    server_learning_rate: Any = struct.traced_field(
+        default=None, above=0, unsearched="of `delta_selected` only"
+    )
     local: core.Solver = local.SGD()
-    eps_decay: Any = struct.traced_field(default=0.95, at_least=0, below=1)
+    eps_decay: Any = struct.traced_field(
+        default=0.95, at_least=0, below=1, unsearched="of `ToTolerance` only"
+    )
     server_mode: Literal["mean_all", "delta_selected"] = "mean_all"
     weighting: Literal["uniform", "examples"] = "uniform"
 

@@ -28,7 +28,7 @@ Reference: Huang, Chu, Zhou, Wang, Liu, Pei, Zhang, "Personalized Cross-Silo Fed
 Learning on Non-IID Data". Deviations: the proximal term is squared and carries a
 gradient, as in the paper's text. sigma must be comparable with the squared distances,
 or all weights are equal or zero: by default (`scale_free`) sigma is the median squared
-distance of the cohort's pairs and alpha = sigma / (2 (m - 1)). Equal models have
+distance of the cohort's pairs and alpha = pull sigma / (m - 1). Equal models have
 sigma = 0, and lam / alpha would freeze them for ever: the proximal weight is then lam.
 """
 
@@ -44,6 +44,8 @@ from fedjax_pfl.core import ClientView, Downlink, Model, checks, struct
 
 __all__ = ["FedAMP", "HeurFedAMP"]
 
+_SCALED = "follows the models' distances (`scale_free`)"
+
 
 @struct.pytree_dataclass
 class _Attentive(similarity.Mixing):
@@ -55,7 +57,7 @@ class _Attentive(similarity.Mixing):
       start: local work starts at the `received` mixture or at the client's `own` model.
     """
 
-    lam: Any = struct.traced_field(default=1.0, at_least=0, search=(0.01, 10.0))
+    lam: Any = struct.traced_field(default=1.0, at_least=0, search=(0.001, 10.0))
     local: core.Solver = local.SGD()
     start: Literal["received", "own"] = "received"
 
@@ -89,13 +91,18 @@ class FedAMP(_Attentive):
         `scale_free`. `alpha (K - 1) <= sigma` keeps mixtures convex; where a traced
         value breaks that, rows are scaled down to sum 1 and `convex` reports 0.
       scale_free: sigma and alpha follow the distances of the cohort's models.
+      pull: `[]` `alpha (K - 1) / sigma` in (0, 1], if `scale_free`: the share of the
+        others in the mixture of K equal models.
     """
 
-    alpha: Any = struct.traced_field(default=1e4, above=0)
-    alpha_decay: Any = struct.traced_field(default=0.1, above=0, at_most=1)
-    decay_every: Any = struct.traced_field(default=30, at_least=1)
-    sigma: Any = struct.traced_field(default=1e6, above=0)
+    alpha: Any = struct.traced_field(default=1e4, above=0, unsearched=_SCALED)
+    alpha_decay: Any = struct.traced_field(
+        default=0.1, above=0, at_most=1, unsearched=_SCALED
+    )
+    decay_every: Any = struct.traced_field(default=30, at_least=1, unsearched=_SCALED)
+    sigma: Any = struct.traced_field(default=1e6, above=0, unsearched=_SCALED)
     scale_free: bool = struct.static_field(default=True)
+    pull: Any = struct.traced_field(default=0.5, above=0, at_most=1, search=(0.05, 1.0))
 
     def check_cohort(self, size: int) -> None:
         """Refuses a step with which mixtures need not be convex; before tracing.
@@ -135,7 +142,7 @@ class FedAMP(_Attentive):
         count, dtype = distances.shape[0], distances.dtype
         if self.scale_free:
             sigma = similarity.median_distance(distances)
-            share = jnp.asarray(0.5 / max(count - 1, 1), dtype)
+            share = jnp.asarray(self.pull / max(count - 1, 1), dtype)
         else:
             sigma = jnp.asarray(self.sigma, dtype)
             share = self.step(round) / sigma
@@ -169,9 +176,13 @@ class HeurFedAMP(_Attentive):
       self_weight: `[]` xi_ii in [0, 1], or None for 1/K in a cohort of K clients.
     """
 
-    alpha: Any = struct.traced_field(default=1.0, above=0)
-    sharpness: Any = struct.traced_field(default=25.0, at_least=0, search=(1.0, 100.0))
-    self_weight: Any = struct.traced_field(default=None, at_least=0, at_most=1)
+    alpha: Any = struct.traced_field(
+        default=1.0, above=0, unsearched="only `lam / alpha` counts"
+    )
+    sharpness: Any = struct.traced_field(default=25.0, at_least=0, search=(0.3, 300.0))
+    self_weight: Any = struct.traced_field(
+        default=None, at_least=0, at_most=1, search=(0.0, 1.0, False), unless=()
+    )
 
     def proximal_weight(self, round: jax.Array) -> Any:
         """Returns `lam / alpha`."""

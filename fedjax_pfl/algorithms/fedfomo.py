@@ -143,8 +143,12 @@ class FedFomo(base.SingleExchange):
     """
 
     num_models: int = struct.static_field(default=5, at_least=0)
-    epsilon: Any = struct.traced_field(default=0.3, at_least=0, at_most=1)
-    epsilon_decay: Any = struct.traced_field(default=0.05, at_least=0)
+    epsilon: Any = struct.traced_field(
+        default=0.3, at_least=0, at_most=1, search=(0.0, 1.0, False)
+    )
+    epsilon_decay: Any = struct.traced_field(
+        default=0.05, at_least=0, search=(0.003, 0.3)
+    )
     validation_fraction: float = struct.static_field(default=0.2, above=0, below=1)
     local: core.Solver = local.SGD()
 
@@ -204,7 +208,9 @@ class FedFomo(base.SingleExchange):
         )
         upload = view.upload(theta)
         report = info.report(
-            improving_models=(gains > 0).sum(dtype=jnp.int32), own_share=own_share
+            loss_evaluations=(len(chosen) + 2) * held.num_examples,
+            improving_models=(gains > 0).sum(dtype=jnp.int32),
+            own_share=own_share,
         )
         return client, upload, report
 

@@ -55,7 +55,7 @@ class FedMGDA(global_model.GlobalModel):
         default=0.1, at_least=0, at_most=1, search=(0.0, 1.0, False)
     )
     server_learning_rate: float = struct.traced_field(
-        default=1.0, above=0, search=(0.1, 2.0)
+        default=1.0, above=0, search=(0.1, 10.0)
     )
     normalize: bool = struct.static_field(default=True)
 

@@ -129,7 +129,9 @@ class FedPG(base.SingleExchange):
     gamma: Any = struct.traced_field(
         default=0.0, at_least=0, at_most=1, search=(0.0, 1.0, False)
     )
-    guard: Any = struct.traced_field(default=0.01, at_least=0, below=1)
+    guard: Any = struct.traced_field(
+        default=0.01, at_least=0, below=1, unsearched="a guard at stationary points"
+    )
     local: core.Solver = local.SGD(decay=0.999)
     gradient: Literal["exact", "epochs"] = "exact"
     search: Annotated[Any, common_descent.Armijo] = None
@@ -372,6 +374,9 @@ class FedPG(base.SingleExchange):
             "client_steps": received.aux["steps"],
             "loss": losses,
         }
+        if self.search is not None:
+            examples = link.take(link.federation.train.num_examples)
+            values["loss_evaluations"] = info["trials"] * examples
         return state, link.info(
             core.Report(values=values | report, carry=own, statistics=running),
             {},

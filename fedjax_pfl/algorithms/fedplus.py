@@ -95,11 +95,19 @@ class FedPlus(base.SingleExchange):
     """
 
     phi: _Phi = phi.L2()
-    alpha: Any = struct.traced_field(default=None, at_least=0)
-    theta: Any = struct.traced_field(default=None, above=0, at_most=1)
-    rho: Any = struct.traced_field(default=10.0, above=0)
-    rho_quantile: Any = struct.traced_field(default=None, above=0, below=1)
-    lam: Any = struct.traced_field(default=0.0, at_least=0, at_most=1)
+    alpha: Any = struct.traced_field(
+        default=None, at_least=0, search=(0.001, 10.0), unless=("theta",)
+    )
+    theta: Any = struct.traced_field(
+        default=None, above=0, at_most=1, unsearched="given in place of `alpha`"
+    )
+    rho: Any = struct.traced_field(default=10.0, above=0, search=(0.1, 1000.0))
+    rho_quantile: Any = struct.traced_field(
+        default=None, above=0, below=1, unsearched="given in place of `rho`"
+    )
+    lam: Any = struct.traced_field(
+        default=0.0, at_least=0, at_most=1, search=(0.0, 1.0, False)
+    )
     local: core.Solver = local.SGD()
     pull_every: Literal["step", "epoch"] = "step"
     weighting: Literal["uniform", "examples"] = "uniform"

@@ -84,12 +84,20 @@ class Flame(base.SingleExchange):
       weighting: alpha_i `uniform` (1/N) or by `examples`.
     """
 
-    lam: Any = struct.traced_field(default=1.0, at_least=0, search=(0.01, 10.0))
-    kappa: Any = struct.traced_field(default=None, above=0)
-    rho: Any = struct.traced_field(default=None, above=0)
+    lam: Any = struct.traced_field(default=1.0, at_least=0, search=(0.001, 10.0))
+    kappa: Any = struct.traced_field(
+        default=None, above=0, search=(0.003, 30.0), unless=("rho",)
+    )
+    rho: Any = struct.traced_field(
+        default=None, above=0, unsearched="given in place of `kappa`"
+    )
     local: core.Solver = local.SGD()
-    eps_decay: Any = struct.traced_field(default=0.95, at_least=0, below=1)
-    prox_centre: Literal["local", "received", "joint"] = "local"
+    eps_decay: Any = struct.traced_field(
+        default=0.95, at_least=0, below=1, unsearched="of `ToTolerance` only"
+    )
+    prox_centre: Literal["local", "received", "joint"] = struct.static_field(
+        default="local", search=["local", "received"]
+    )
     dual_update: Literal["round", "epoch"] = "round"
     weighting: Literal["uniform", "examples"] = "uniform"
 

@@ -172,14 +172,22 @@ class LpProj(base.SingleExchange):
     """
 
     lam: Any = struct.traced_field(default=15.0, above=0, search=(0.1, 50.0))
-    kappa: Any = struct.traced_field(default=1.0, above=0)
-    learning_rate: Any = struct.traced_field(default=0.1, above=0, search=(0.003, 1.0))
-    inner_learning_rate: Any = struct.traced_field(
-        default=0.1, above=0, search=(0.01, 1.0)
+    kappa: Any = struct.traced_field(
+        default=1.0, above=0, unsearched="of the form `admm` only"
     )
-    server_learning_rate: Any = struct.traced_field(default=1.0, above=0)
-    weight_decay: Any = struct.traced_field(default=0.001, at_least=0)
-    clip_norm: float | None = struct.traced_field(default=60.0, above=0)
+    learning_rate: Any = struct.traced_field(default=0.1, above=0, search=(0.003, 3.0))
+    inner_learning_rate: Any = struct.traced_field(
+        default=0.1, above=0, search=(0.003, 3.0)
+    )
+    server_learning_rate: Any = struct.traced_field(
+        default=1.0, above=0, search=(0.3, 10.0)
+    )
+    weight_decay: Any = struct.traced_field(
+        default=0.001, at_least=0, unsearched="a property of the problem"
+    )
+    clip_norm: float | None = struct.traced_field(
+        default=60.0, above=0, unsearched="a guard against divergence"
+    )
     local: core.Solver | None = None
     form: Literal["original", "admm"] = "original"
     dim: int = struct.static_field(default=10, at_least=1)

@@ -52,7 +52,9 @@ class MultiKrum(global_model.GlobalModel):
       guarantee: static, whether 2 f + 3 <= K is demanded.
     """
 
-    num_malicious: float | None = struct.traced_field(default=None, at_least=0)
+    num_malicious: float | None = struct.traced_field(
+        default=None, at_least=0, unsearched="an assumption about attackers"
+    )
     malicious_fraction: float | None = struct.static_field(
         default=None, at_least=0, at_most=1
     )

@@ -107,12 +107,14 @@ class PerFedAvg(base.SingleExchange):
     """
 
     inner_learning_rate: Any = struct.traced_field(
-        default=0.01, at_least=0, search=(0.001, 0.3)
+        default=0.01, at_least=0, search=(0.001, 3.0)
     )
     learning_rate: Any = struct.traced_field(
-        default=0.001, above=0, search=(0.001, 0.3)
+        default=0.001, above=0, search=(0.001, 3.0)
     )
-    difference: Any = struct.traced_field(default=1e-3, above=0)
+    difference: Any = struct.traced_field(
+        default=1e-3, above=0, unsearched="of a difference quotient"
+    )
     num_steps: int = struct.static_field(default=10, at_least=1)
     batch_size: int = struct.static_field(default=20, at_least=1)
     hessian: Literal["first_order", "finite_difference", "exact"] = "first_order"

@@ -83,13 +83,17 @@ class PFedMe(base.SingleExchange):
 
     lam: Any = struct.traced_field(default=15.0, above=0, search=(0.1, 50.0))
     learning_rate: Any = struct.traced_field(
-        default=0.005, above=0, search=(0.003, 1.0)
+        default=0.005, above=0, search=(0.003, 3.0)
     )
     inner_learning_rate: Any = struct.traced_field(
-        default=0.1, above=0, search=(0.01, 1.0)
+        default=0.1, above=0, search=(0.003, 3.0)
     )
-    server_learning_rate: Any = struct.traced_field(default=1.0, above=0)
-    weight_decay: Any = struct.traced_field(default=0.0, at_least=0)
+    server_learning_rate: Any = struct.traced_field(
+        default=1.0, above=0, search=(0.3, 10.0)
+    )
+    weight_decay: Any = struct.traced_field(
+        default=0.0, at_least=0, unsearched="a property of the problem"
+    )
     num_steps: int = struct.static_field(default=20, at_least=1)
     inner_steps: int = struct.static_field(default=5, at_least=1)
     batch_size: int = struct.static_field(default=20, at_least=1)

@@ -111,6 +111,7 @@ MODELS = Registry(
     cnn2="CNN2",
     eiie="portfolio.EIIE",
     fedacs_cnn="FedAcsCNN",
+    small_cnn="SmallCNN",
     lenet5="LeNet5",
     linear_regression="LinearRegression",
     logistic_regression="LogisticRegression",

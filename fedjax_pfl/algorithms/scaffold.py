@@ -64,7 +64,7 @@ class Scaffold(base.SingleExchange):
     """
 
     server_learning_rate: Any = struct.traced_field(
-        default=1.0, above=0, search=(0.1, 2.0)
+        default=1.0, above=0, search=(0.1, 10.0)
     )
     option: Literal["refresh", "difference"] = "difference"
     local: core.Solver = local.SGD()

@@ -1,4 +1,4 @@
-"""How the settings of a method are chosen: by a search, or along derivatives."""
+"""How the settings of a method are chosen: by a search, along derivatives, or not."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,15 @@ from fedjax_pfl.results import selection
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Base", "Choice", "check_learned", "learn", "search", "trainings_of"]
+__all__ = [
+    "Base",
+    "Choice",
+    "check_learned",
+    "learn",
+    "middle",
+    "search",
+    "trainings_of",
+]
 
 _MOVES = 50  # of the fields in a training that learns them
 
@@ -40,7 +48,7 @@ class Choice:
       process: the process with them.
       settings: values by dotted name.
       tried: settings that were compared.
-      spent: client-steps that it took.
+      spent: gradients of single examples that it took.
       trainings: results by the names of their folders: `search`, in which settings were
         compared, and `learning`; none where the method has nothing to choose.
     """
@@ -56,7 +64,7 @@ def search(
     base: Base,
     num_rounds: int,
     *,
-    budget: budgets.ClientSteps,
+    budget: budgets.Gradients,
     seeds: Sequence[int],
     by_model: str | None,
     **options: Any,
@@ -79,12 +87,12 @@ def search(
     tuned = tuning.tune(
         *(*base, num_rounds), budget=budget, seeds=seeds, by_model=by_model, **options
     )
-    assert tuned.client_steps is not None  # the budget counts them
+    assert tuned.gradients is not None  # the budget counts them
     return Choice(
         process=tuned.process,
         settings=tuned.best,
         tried=len(tuned.trials()),
-        spent=tuned.client_steps,
+        spent=tuned.gradients,
         trainings={"search": tuned.result},
     )
 
@@ -95,13 +103,12 @@ def check_learned(name: str, process: FederatedProcess) -> None:
     Raises:
       InputError: in one sentence.
     """
-    space = tuning.search_space(process)
-    if not space:
+    if not _ranges(process):
         raise checks.InputError(
             f"Expected a method that declares ranges of its fields, to learn them, got"
             f" {name}."
         )
-    fields.check(process, tuple(space))
+    fields.check(_with(process, _middle(process)), tuple(_ranges(process)))
 
 
 def trainings_of(process: FederatedProcess) -> int:
@@ -109,14 +116,38 @@ def trainings_of(process: FederatedProcess) -> int:
 
     About so long do the derivatives in p fields take.
     """
-    return 1 + len(tuning.search_space(process))
+    return 1 + len(_ranges(process))
+
+
+def middle(process: FederatedProcess) -> Choice:
+    """Takes the middle of all ranges, from which learning starts, as it is."""
+    settings = _middle(process)
+    return Choice(_with(process, settings), settings)
+
+
+def _ranges(process: FederatedProcess) -> dict[str, tuning.Range]:
+    """Returns the declared ranges of numbers by dotted name."""
+    space = tuning.search_space(process)
+    return {n: r for n, r in space.items() if isinstance(r, tuning.Range)}
+
+
+def _middle(process: FederatedProcess) -> dict[str, float]:
+    """Returns the middle of all ranges, with few digits."""
+    return {n: float(f"{r.at(0.5):.4g}") for n, r in _ranges(process).items()}
+
+
+def _with(process: FederatedProcess, settings: Mapping[str, Any]) -> FederatedProcess:
+    """Returns a process with other values of some fields."""
+    for name, value in settings.items():
+        process = struct.replace_field(process, name, value)
+    return process
 
 
 def learn(
     base: Base,
     num_rounds: int,
     *,
-    budget: budgets.ClientSteps,
+    budget: budgets.Gradients,
     seeds: Sequence[int],
     by_model: str | None,
     **options: Any,
@@ -127,7 +158,8 @@ def learn(
     middle of their ranges so that the validation loss falls; a derivative in p fields
     counts as p more trainings. It has as many rounds as that pays for, up to R. Values
     that suit the end of a training need not suit its beginning, so the rest is for a
-    search, by halving, among points of the path.
+    search, by halving, among points of the path, whose values outside of the ranges are
+    moved to their ends: searches stay inside, too.
 
     Args:
       base: key, process, model and federation.
@@ -149,8 +181,10 @@ def learn(
     rule = dataclasses.replace(rule, min_rounds=rung)
     competing = {"stop_when": rule, "eval_every": rung}
     parsed = Options(num_rounds=num_rounds, **competing)
+    ranges = _ranges(base[1])
+    base = (base[0], _with(base[1], _middle(base[1])), *base[2:])
     (group,) = grids.groups_of(*base, [{"seed": seeds[0]}])
-    steps = len(seeds) * tuning.local_steps(group, parsed)
+    steps = len(seeds) * tuning.round_gradients(group, parsed)
     each = trainings_of(base[1])
     least = steps * tuning.rounds_of(rule.eta, parsed)
     rounds = int(min(budget.count / 2, budget.count - least) // (each * steps))
@@ -162,20 +196,17 @@ def learn(
     )
     left = time_left(options.pop("max_minutes", None))
     learned = _path(base, rounds, seeds, by_model, _part(options, "path", left()))
-    points = _points(learned.path(), learned.fields, count)
+    points = _points(learned.path(), ranges, count)
     settings = [{**point, "seed": seed} for point in points for seed in seeds]
     result = simulation.grid(
         *(*base, settings, num_rounds), **_part(options, "points", left()), **competing
     )
     table = selection.trials(result, learned.fields, **rule.described)
     best = {name: float(table[name].iloc[0]) for name in learned.fields}
-    process = base[1]
-    for name, value in best.items():
-        process = struct.replace_field(process, name, value)
     (moved,), (compared,) = learned.result.groups, result.groups
     done = each * moved.ends.sum() + compared.ends.sum()
     return Choice(
-        process=process,
+        process=_with(base[1], best),
         settings=best,
         tried=len(points),
         spent=float(done * steps / len(seeds)),
@@ -203,22 +234,22 @@ def _path(
     options: dict[str, Any],
 ) -> derivatives.Learned:
     """Moves the fields during one training, from the middle of their ranges."""
-    space = tuning.search_space(base[1])
-    middle = {name: float(f"{values.at(0.5):.4g}") for name, values in space.items()}
     return derivatives.learn(
-        *(*base, tuple(space), num_rounds),
+        *(*base, tuple(_ranges(base[1])), num_rounds),
         objective=":".join(filter(None, ("validation", "loss", by_model))),
         seeds=seeds,
-        starts=[middle],
+        starts=[_middle(base[1])],
         **(options | {"eval_every": max(1, num_rounds // _MOVES)}),
     )
 
 
 def _points(
-    path: "pd.DataFrame", names: Sequence[str], count: int
+    path: "pd.DataFrame", ranges: Mapping[str, tuning.Range], count: int
 ) -> list[dict[str, float]]:
-    """Returns at most so many points of a path, evenly and with both ends."""
-    rows = dict.fromkeys(map(tuple, path[list(names)].to_numpy(float).tolist()))
-    known = [row for row in rows if np.isfinite(row).all()]
-    kept = np.unique(np.linspace(0, len(known) - 1, count).round().astype(int))
-    return [dict(zip(names, known[k], strict=True)) for k in kept]
+    """Returns at most so many points of a path, evenly, with both ends, in the box."""
+    table = path[list(ranges)].to_numpy(float)
+    table = table[np.isfinite(table).all(axis=1)]
+    lows, highs = zip(*((r.low, r.high) for r in ranges.values()), strict=True)
+    rows = list(dict.fromkeys(map(tuple, np.clip(table, lows, highs).tolist())))
+    places = np.unique(np.linspace(0, len(rows) - 1, count).round().astype(int))
+    return [dict(zip(ranges, rows[place], strict=True)) for place in places]

@@ -8,18 +8,21 @@ from typing import Any
 
 import jax
 
-from fedjax_pfl import core, engine
+from fedjax_pfl import algorithms, core, engine
 from fedjax_pfl.benchmark import choice
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.engine import budgets, grids, tuning
 from fedjax_pfl.engine.options import Options
 from fedjax_pfl.results import metrics, plain_files
 
-__all__ = ["LEARNED", "Task", "budget_of", "key", "name_of"]
+__all__ = ["LEARNED", "START", "Task", "budget_of", "key", "name_of"]
 
 LEARNED = " learned"
 """End of the names of rows whose fields were learned in place of searched."""
+START = " start"
+"""End of the names of rows in which those fields stay where learning starts."""
 NUM_SEARCH_SEEDS = 3
+_CENTERS = {"L1": "coordinate median", "L2": "geometric median", "Squared": "mean"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +42,8 @@ class Task:
       command: line that repeats the task; empty for a program's.
       learned: processes of methods by name that have a row, called `NAME learned`, in
         which the fields that a search would vary are learned (`fp.learn`) with the same
-        budget; see `benchmark.choice.learn`.
+        budget, see `benchmark.choice.learn`; and a row `NAME start` as its control,
+        whose fields stay where learning starts.
     """
 
     name: str
@@ -49,7 +53,7 @@ class Task:
     num_rounds: int = struct.static_field(at_least=1)
     seeds: tuple[int, ...] = (10, 11, 12, 13, 14)
     metric: str = "accuracy"
-    budget: budgets.ClientSteps | None = None
+    budget: budgets.Gradients | None = None
     command: str = ""
     learned: Mapping[str, engine.FederatedProcess] = dataclasses.field(
         default_factory=dict
@@ -63,13 +67,13 @@ class Task:
                 "Expected a name of letters, digits and hyphens, which is a folder's,"
                 f" got {self.name!r}."
             )
-        names = [*self.methods, *(name + LEARNED for name in self.learned)]
+        names = [*self.rows]
         if not names:
             raise checks.InputError("Expected at least one method, got none.")
-        if any(name.endswith(LEARNED) for name in self.methods):
+        if any(name.endswith((LEARNED, START)) for name in self.methods):
             raise checks.InputError(
-                f"Expected names that do not end in '{LEARNED}', as those of rows with"
-                f" learned fields do, got {', '.join(self.methods)}."
+                f"Expected names that do not end in '{LEARNED}' or '{START}', as those"
+                f" of rows with learned fields do, got {', '.join(self.methods)}."
             )
         if len(set(map(plain_files.plain_name, names))) < len(names):
             raise checks.InputError(
@@ -87,7 +91,11 @@ class Task:
     @property
     def rows(self) -> dict[str, engine.FederatedProcess]:
         """Processes by the names of rows: methods, then those whose fields learn."""
-        learned = {name + LEARNED: process for name, process in self.learned.items()}
+        learned = {
+            name + ending: process
+            for ending in (LEARNED, START)
+            for name, process in self.learned.items()
+        }
         return {**self.methods, **learned}
 
     @property
@@ -111,17 +119,20 @@ def name_of(process: engine.FederatedProcess) -> str:
         name = f"S-{name}"
     if getattr(algorithm, "fine_tune", None) is not None:
         name = f"{name} fine-tuned"
+    if isinstance(algorithm, algorithms.FedPlus):  # by what its center is
+        phi = type(algorithm.phi).__name__
+        name = f"{name} {_CENTERS.get(phi, phi)}"
     if process.aggregator is not None:
         name = f"{name} {type(process.aggregator).__name__}"
     return name
 
 
-def budget_of(task: Task) -> budgets.ClientSteps:
-    """Returns the client-steps that every method of a task may search with.
+def budget_of(task: Task) -> budgets.Gradients:
+    """Returns the gradients that every method of a task may search with.
 
     If they are not given, those of a search over 27 settings for the method whose
-    rounds take the median number of steps, or, if that is more, those of the smallest
-    search for the method whose rounds take the most.
+    search takes the median number, or, if that is more, those of the smallest search
+    for the method whose search takes the most.
     """
     if task.budget is not None:
         return task.budget
@@ -129,21 +140,20 @@ def budget_of(task: Task) -> budgets.ClientSteps:
     rule = engine.Halving()
     every = rule.first_rung(task.num_rounds)
     options = Options(num_rounds=task.num_rounds, stop_when=rule, eval_every=every)
-    steps, least = [], [1]
+    trials = [{"seed": seed} for seed in task.search_seeds]
+    usual, least = [], [1]
     for name, process in {**task.learned, **task.methods}.items():
         if not tuning.search_space(process):
             continue
-        point = [{"seed": task.search_seeds[0]}]
         base = (key(), process, task.model, task.spec)
-        (group,) = grids.groups_of(*base, point, federations)
-        steps.append(tuning.local_steps(group, options))
-        rounds = tuning.rounds_of(rule.eta, options)
+        cost = tuning.search_cost(base, budgets.Gradients, options, trials, federations)
+        usual.append(cost(tuning.NUM_SETTINGS))
+        least.append(cost(rule.eta))
         if name in task.learned:  # for a round of learning at least
-            rounds += choice.trainings_of(process)
-        least.append(steps[-1] * rounds)
-    usual = statistics.median_low(steps or [1])
-    usual *= tuning.rounds_of(tuning.NUM_SETTINGS, options)
-    return budgets.ClientSteps(NUM_SEARCH_SEEDS * max(usual, *least))
+            (group,) = grids.groups_of(*base, trials[:1], federations)
+            each = len(trials) * tuning.round_gradients(group, options)
+            least[-1] += each * choice.trainings_of(process)
+    return budgets.Gradients(max(statistics.median_low(usual or [1]), *least))
 
 
 def key() -> core.Key:

@@ -45,8 +45,8 @@ class Method(documents.Document):
       model: which of its models is judged.
       settings: the best values by dotted name.
       tried: settings of the search; 0 where there was none.
-      budget: client-steps that the search was allowed to take.
-      spent: client-steps that it took.
+      budget: gradients of single examples that the search was allowed to take.
+      spent: gradients that it took.
       command: line that repeats the method's row; empty for a program's.
     """
 
@@ -101,7 +101,7 @@ def run(
         say(f"{task.name} is finished: {folder}")
         return
     budget = tasks.budget_of(task)
-    say(f"{task.name}: every search has {budget.count:,.0f} client-steps.")
+    say(f"{task.name}: every search has {budget.count:,.0f} gradients.")
     for number, name in enumerate(places, start=1):
         head = f"{task.name} {number}/{len(places)} {name}"
         if name not in left:
@@ -132,7 +132,7 @@ def _train(
     folder: Path,
     task: tasks.Task,
     name: str,
-    budget: budgets.ClientSteps,
+    budget: budgets.Gradients,
     minutes_left: Callable[[], float | None],
     resume_anyway: bool,
     options: dict[str, Any],
@@ -149,15 +149,18 @@ def _train(
     process = task.rows[name]
     fine_tune = getattr(process.algorithm, "fine_tune", None)
     model = None if fine_tune is None else "fine-tuned"
-    choose = choice.learn if name.endswith(tasks.LEARNED) else choice.search
-    chosen = choose(
-        (tasks.key(), process, task.model, task.spec),
-        task.num_rounds,
-        budget=budget,
-        seeds=task.search_seeds,
-        by_model=model,
-        **options_of("search", "validation"),
-    )
+    if name.endswith(tasks.START):
+        chosen = choice.middle(process)
+    else:
+        choose = choice.learn if name.endswith(tasks.LEARNED) else choice.search
+        chosen = choose(
+            (tasks.key(), process, task.model, task.spec),
+            task.num_rounds,
+            budget=budget,
+            seeds=task.search_seeds,
+            by_model=model,
+            **options_of("search", "validation"),
+        )
     final = engine.grid(
         tasks.key(),
         _on_devices(chosen.process, task.spec.build().num_clients),
@@ -169,7 +172,8 @@ def _train(
         **options_of("final", "validation", "test"),
     )
     judged = model or metrics.judge(final.groups[0].models)
-    command = task.command and f"{task.command} --only {folder.name}"
+    own = plain_files.plain_name(name.replace(tasks.START, tasks.LEARNED))
+    command = task.command and f"{task.command} --only {own}"
     told = {
         "format": _FORMAT,
         "name": name,

@@ -291,9 +291,9 @@ class Options(DataOptions):
     )
     tune_budget: str | None = option(
         "In place of the number of --tune: as many settings of every method as so many"
-        " rounds or client-steps pay for. Or minutes of each compiled program, after"
+        " rounds or gradients pay for. Or minutes of each compiled program, after"
         " which the search ends with what it has.",
-        metavar="Nrounds|Nsteps|Nmin",
+        metavar="Nrounds|Ngradients|Nmin",
     )
     learn: str | None = option(
         "Move these fields during the training, along the derivatives of a loss on"

@@ -137,10 +137,10 @@ def task_of(options: arguments.Options) -> tasks.Task:
     budget = None
     if options.tune_budget is not None:
         budget = budgets.parse(options.tune_budget)
-        if not isinstance(budget, budgets.ClientSteps):
+        if not isinstance(budget, budgets.Gradients):
             raise checks.InputError(
-                "Expected a --tune-budget in steps, which are the same for all methods,"
-                f" such as 2e6steps, got {options.tune_budget!r}."
+                "Expected a --tune-budget in gradients, which all methods count, such"
+                f" as 2e6gradients, got {options.tune_budget!r}."
             )
     return tasks.Task(
         name=plain_files.plain_name(experiment.name.removeprefix("benchmark_")),

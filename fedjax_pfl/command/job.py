@@ -480,11 +480,14 @@ def _groups(
         form = functools.partial(grids.groups_of, key, *base, federations=federations)
         if num_settings is not None or budget is not None:
             count = num_settings or tuning.NUM_SETTINGS
-            one = tuning.points(grid.process, axes, 1)
-            is_counted = isinstance(budget, budgets.Rounds | budgets.ClientSteps)
+            is_counted = isinstance(budget, budgets.Rounds | budgets.Gradients)
             if is_counted and tuning.search_space(grid.process):
-                group = functools.partial(form, one[:1])
-                count = tuning.affordable(budget, training, len(one), group)
+                one = tuning.points(grid.process, axes, 1)
+                cost = tuning.search_cost(
+                    (key, *base), type(budget), training, one, federations
+                )
+                least = tuning.least_settings(training)
+                count = budgets.most_settings(budget, cost, least)
             axes = tuning.points(grid.process, axes, count)
         groups = form(axes)
         if options.points_per_unit is not None:
@@ -552,7 +555,7 @@ def _print_plan(
             for n, v in varied.items()
             if n not in space
         ]
-        shown += [f"{name} in {values}" for name, values in space.items()]
+        shown += [f"{name} in {tuning.text(values)}" for name, values in space.items()]
         if isinstance(grid.process.algorithm, fp.Flame) and not is_search:
             kappas = (f"{kappa:g}" for kappa in _kappas(groups))
             shown.append(f"kappa = {', '.join(kappas)}")

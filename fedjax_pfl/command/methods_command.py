@@ -53,6 +53,8 @@ def _fields(
 
     A part, such as a local solver, is followed by its own fields.
     """
+    from fedjax_pfl.engine import tuning
+
     meanings = _meanings(kind)
     for field in dataclasses.fields(kind):
         value = field.default
@@ -62,8 +64,9 @@ def _fields(
             default, cost = type(value).__name__, "by its fields"
         meaning = meanings.get(field.name, "")
         if "search" in field.metadata:
-            low, high, *_ = field.metadata["search"]
-            meaning += f" --tune searches {low:g} to {high:g}."
+            meaning += f" --tune searches {tuning.text(tuning.declared(field))}."
+        if "unsearched" in field.metadata:
+            meaning += f" --tune leaves it: {field.metadata['unsearched']}."
         name = f"{prefix}.{field.name}"
         yield name, default, cost, meaning
         if dataclasses.is_dataclass(value):

@@ -80,8 +80,9 @@ def static_field(**kwargs: Any) -> Any:
 
     Args:
       **kwargs: `above`, `at_least`, `at_most`, `below`: limits of a number, which is
-        whole where the field is annotated `int`; others are passed to
-        `dataclasses.field`, for example `default=20`.
+        whole where the field is annotated `int`; `search=[...]`, the values that
+        `fp.tune` tries; others are passed to `dataclasses.field`, for example
+        `default=20`.
 
     Returns:
       The field description.
@@ -103,7 +104,9 @@ def traced_field(**kwargs: Any) -> Any:
 
     Args:
       **kwargs: limits and others, as those of `static_field`; `search=(low, high)`, the
-        range in which `fp.tune` draws logarithms, `(low, high, False)` the numbers.
+        range in which `fp.tune` draws logarithms, `(low, high, False)` the numbers;
+        `unless=NAMES`, fields that must be None for a field that is None to be searched
+        (others are not); `unsearched`, the reason why a number has no range.
 
     Returns:
       The field description.
@@ -155,8 +158,9 @@ def _limited(metadata: dict[str, Any], kwargs: dict[str, Any]) -> Any:
     limits = {name: kwargs.pop(name) for name in _LIMITS if name in kwargs}
     if limits:
         metadata["limits"] = limits
-    if "search" in kwargs:
-        metadata["search"] = kwargs.pop("search")
+    for name in ("search", "unless", "unsearched"):
+        if name in kwargs:
+            metadata[name] = kwargs.pop(name)
     return dataclasses.field(metadata=metadata, **kwargs)
 
 

@@ -6,7 +6,7 @@ from fedjax_pfl.core import lazy
 
 if TYPE_CHECKING:
     from fedjax_pfl.engine.ask_tell import Optuna
-    from fedjax_pfl.engine.budgets import ClientSteps, Minutes, Rounds
+    from fedjax_pfl.engine.budgets import Gradients, Minutes, Rounds
     from fedjax_pfl.engine.callbacks import (
         Callback,
         MLflow,
@@ -37,11 +37,11 @@ else:
 
 __all__ = [
     "Callback",
-    "ClientSteps",
     "MLflow",
     "WeightsAndBiases",
     "TensorBoard",
     "FederatedProcess",
+    "Gradients",
     "Halving",
     "Hypergradients",
     "Interrupted",

@@ -1,4 +1,4 @@
-"""Budgets: the effort that a search may take, in rounds, client-steps or minutes."""
+"""Budgets: the effort that a search may take, in rounds, gradients or minutes."""
 
 import dataclasses
 import re
@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from fedjax_pfl.core import checks, struct
 
-__all__ = ["Budget", "ClientSteps", "Minutes", "Rounds", "most_settings", "parse"]
+__all__ = ["Budget", "Gradients", "Minutes", "Rounds", "most_settings", "parse"]
 
 MAX_SETTINGS = 10_000
 """Settings that a search has at most."""
@@ -31,22 +31,24 @@ class Rounds:
 
 
 @dataclasses.dataclass(frozen=True)
-class ClientSteps:
-    """Local steps of all clients in all trainings of a search.
+class Gradients:
+    """Gradients of single examples in all trainings of a search.
 
-    The steps of a round are counted in the first round of the first seed, so that the
-    number of settings is known before the search. Where cohorts are drawn from clients
-    of different sizes, other rounds take a few steps more or less.
+    A loss alone, as line searches evaluate it, counts as a third of a gradient, whose
+    backward pass takes about as long as two forward ones. Gradients are counted in the
+    first round of the first seed, so that the number of settings is known before the
+    search. If cohorts are drawn from clients of different sizes, other rounds have a
+    few more or less. What evaluations take, such as fine-tuning, is not counted.
 
     Attributes:
-      count: steps, > 0.
+      count: gradients, > 0.
 
     Raises:
       InputError: if `count` is not a finite number above 0.
     """
 
     count: float = struct.static_field(above=0)
-    unit: ClassVar[str] = "client-steps"
+    unit: ClassVar[str] = "gradients"
 
     __post_init__ = struct.check_fields
 
@@ -70,9 +72,9 @@ class Minutes:
     __post_init__ = struct.check_fields
 
 
-Budget = Rounds | ClientSteps | Minutes
+Budget = Rounds | Gradients | Minutes
 
-_UNITS = {"rounds": Rounds, "steps": ClientSteps, "min": Minutes}
+_UNITS = {"rounds": Rounds, "gradients": Gradients, "min": Minutes}
 _TEXT = re.compile(r"(\d{1,15}(?:\.\d{1,9})?(?:e\d{1,2})?)\s*([a-z]+)")
 
 
@@ -80,7 +82,7 @@ def parse(text: str) -> Budget:
     """Reads a budget.
 
     Args:
-      text: a number and `rounds`, `steps` or `min`.
+      text: a number and `rounds`, `gradients` or `min`.
 
     Returns:
       The budget.
@@ -89,24 +91,25 @@ def parse(text: str) -> Budget:
       InputError: for anything else.
 
     Example:
-      >>> parse("2e6steps")
-      ClientSteps(count=2000000.0)
+      >>> parse("2e6gradients")
+      Gradients(count=2000000.0)
     """
     match = _TEXT.fullmatch(text.strip())
     if match is None or match[2] not in _UNITS or float(match[1]) == 0:
         raise checks.InputError(
-            f"Expected a budget such as 3000rounds, 2e6steps or 10min, got {text!r}."
+            "Expected a budget such as 3000rounds, 2e6gradients or 10min, got"
+            f" {text!r}."
         )
     return _UNITS[match[2]](float(match[1]))
 
 
 def most_settings(
-    budget: Rounds | ClientSteps, cost: Callable[[int], float], least: int
+    budget: Rounds | Gradients, cost: Callable[[int], float], least: int
 ) -> int:
     """Returns the largest number of settings that a budget pays for.
 
     Args:
-      budget: in rounds or client-steps.
+      budget: in rounds or gradients.
       cost: of a search of so many settings, in the budget's unit; increasing.
       least: number of settings of the smallest search.
 

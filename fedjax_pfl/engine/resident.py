@@ -37,8 +37,8 @@ from fedjax_pfl.results import checkpoint
 __all__ = [
     "Resident",
     "evaluate",
+    "gradients",
     "init",
-    "local_steps",
     "loop_segment",
     "members",
     "rounds",
@@ -310,24 +310,28 @@ def _map_points(
 
 
 @functools.partial(jax.jit, static_argnames="plan")
-def local_steps(
+def gradients(
     plan: Plan,
     process: FederatedProcess,
     key: core.Key,
     federation: core.Federation,
 ) -> jax.Array:
-    """Counts the local steps `int32[]` of all clients in the first round.
+    """Counts the gradients `float32[]` of single examples in the first round.
 
-    Only the count is computed: what the steps lead to is left out by the compiler.
+    A loss alone counts as a third. Only the count is computed: what the gradients lead
+    to is left out by the compiler.
 
     Raises:
       InputError: if the method reports none.
     """
     state = process.init(key, plan.model, federation)
     _, info = process.round(state, plan.model, federation, plan.execution)
-    if "client_steps" not in info.client:
-        raise checks.InputError("Expected a method that counts its local steps.")
-    return jnp.asarray(info.client["client_steps"]).sum()
+    if "gradient_evaluations" not in info.client:
+        raise checks.InputError("Expected a method that counts its gradients.")
+    counts = [info.client["gradient_evaluations"]]
+    if "loss_evaluations" in info.client:
+        counts.append(info.client["loss_evaluations"] / 3)
+    return jnp.stack([jnp.asarray(c, jnp.float32).sum() for c in counts]).sum()
 
 
 @functools.partial(jax.jit, static_argnames="plan")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import math
 import time
 import zlib
@@ -33,13 +34,16 @@ __all__ = [
     "Range",
     "Space",
     "Tuned",
-    "affordable",
+    "declared",
     "draw",
     "lattice",
-    "local_steps",
+    "least_settings",
     "points",
+    "round_gradients",
     "rounds_of",
+    "search_cost",
     "search_space",
+    "text",
     "tune",
 ]
 
@@ -89,17 +93,29 @@ Space = Mapping[str, Range | Sequence[Any]]
 """What is searched, by dotted name: ranges of numbers, and lists of any values."""
 
 
-@struct.checked_call
-def search_space(process: FederatedProcess) -> dict[str, Range]:
-    """Returns the ranges that a process's algorithm declares for its own fields.
+def declared(field: dataclasses.Field) -> Range | list[Any] | None:
+    """Returns what a field's declaration has for searches, or None."""
+    search = field.metadata.get("search")
+    return Range(*search) if isinstance(search, tuple) else search
 
-    Fields that are None, and so not in use, are left out.
+
+def text(space: Range | list[Any] | None) -> str:
+    """Formats a range, or a list of values."""
+    return ", ".join(map(str, space)) if isinstance(space, list) else str(space)
+
+
+@struct.checked_call
+def search_space(process: FederatedProcess) -> dict[str, Range | list[Any]]:
+    """Returns what a process's algorithm and server optimizer declare for searches.
+
+    Fields that are None, and so not in use, are left out, but for those whose default
+    is meant by None.
 
     Args:
       process: the process.
 
     Returns:
-      Ranges by dotted name, such as `algorithm.lam`.
+      Ranges, and lists of values, by dotted name, such as `algorithm.lam`.
 
     Example:
       >>> import fedjax_pfl as fp
@@ -107,18 +123,25 @@ def search_space(process: FederatedProcess) -> dict[str, Range]:
       ['algorithm.lam', 'algorithm.local.learning_rate']
     """
 
-    def ranges(node: Any, prefix: str) -> Iterable[tuple[str, Range]]:
+    def spaces(node: Any, prefix: str) -> Iterable[tuple[str, Range | list[Any]]]:
         if not dataclasses.is_dataclass(node):
             return
         for field in dataclasses.fields(node):
             value, name = getattr(node, field.name), f"{prefix}.{field.name}"
-            declared = field.metadata.get("search")
-            if declared is not None and isinstance(value, int | float):
-                yield name, Range(*declared)
+            space, unless = declared(field), field.metadata.get("unless")
+            if value is None and unless is not None:
+                is_used = all(getattr(node, other) is None for other in unless)
             else:
-                yield from ranges(value, name)
+                is_used = isinstance(value, int | float | str)
+            if space is not None and is_used:
+                yield name, space
+            else:
+                yield from spaces(value, name)
 
-    return dict(ranges(process.algorithm, "algorithm"))
+    parts = ("algorithm", "server_optimizer")
+    return dict(
+        itertools.chain.from_iterable(spaces(getattr(process, p), p) for p in parts)
+    )
 
 
 def draw(space: Space, count: int, seed: int = 0) -> list[dict[str, Any]]:
@@ -254,8 +277,8 @@ class Tuned:
       num_rounds: rounds of a training that was not dropped.
       fields: dotted names of what was searched.
       budget: what the search was allowed to take, or None for a number of settings.
-      client_steps: local steps of all clients that it took, where the budget is one of
-        client-steps, else None.
+      gradients: of single examples that it took, if the budget is one of gradients,
+        else None.
       is_whole: whether all settings of its lists were tried.
     """
 
@@ -265,7 +288,7 @@ class Tuned:
     num_rounds: int
     fields: tuple[str, ...]
     budget: budgets.Budget | None = None
-    client_steps: float | None = None
+    gradients: float | None = None
     is_whole: bool = False
 
     __post_init__ = struct.check_fields
@@ -320,8 +343,8 @@ class Tuned:
         )
         if self.is_whole:
             text += " The lists have no other settings."
-        if self.client_steps is not None:
-            text += f" They have about {self.client_steps:,.0f} client-steps."
+        if self.gradients is not None:
+            text += f" They have about {self.gradients:,.0f} gradients."
         if self.budget is not None:
             text += f" The budget was {self.budget.count:,g} {self.budget.unit}."
         if self.unfinished:
@@ -367,56 +390,27 @@ def _rounds(settings: Sequence[Mapping[str, Any]], options: Options) -> int:
     return int(ends.sum())
 
 
-def local_steps(group: groups.Group, options: Options) -> int:
-    """Counts the local steps of all clients in the first round of a group.
+def round_gradients(group: groups.Group, options: Options) -> int:
+    """Counts the gradients of single examples in the first round of a group.
+
+    A loss alone counts as a third.
 
     Args:
       group: whose first point is taken.
       options: of the trainings.
 
     Raises:
-      InputError: if the method does not train through a local solver.
+      InputError: if the method does not report its gradients.
     """
     planned = groups.plan(group, options)
     first = (planned.processes[0], planned.keys[0], planned.group.federations[0])
     try:
-        return int(resident.local_steps(planned.plan, *first))
+        return math.ceil(resident.gradients(planned.plan, *first))
     except checks.InputError as error:
         raise checks.InputError(
             f"Expected a budget in rounds or minutes for {planned.algorithm}, whose"
-            " clients do not count local steps, got one in client-steps."
+            " clients do not count gradients, got one in gradients."
         ) from error
-
-
-def affordable(
-    budget: budgets.Rounds | budgets.ClientSteps,
-    options: Options,
-    copies: int,
-    groups_of: Callable[[], Sequence[groups.Group]],
-) -> int:
-    """Returns the number of random settings of one program that a budget pays for.
-
-    Args:
-      budget: in rounds or client-steps.
-      options: of the trainings, with the rule that drops some.
-      copies: trainings of every setting, such as its seeds.
-      groups_of: makes the group whose first point's local steps are counted.
-
-    Raises:
-      InputError: if the budget is below the cost of the smallest search, or counts
-        steps of a method that has no local solver.
-    """
-    if isinstance(budget, budgets.ClientSteps):
-        copies *= local_steps(groups_of()[0], options)
-    return budgets.most_settings(
-        budget, lambda count: copies * rounds_of(count, options), _least(options)
-    )
-
-
-def _least(options: Options) -> int:
-    """Counts the settings of the smallest search: those of one rung, or one."""
-    rule = options.stop_when
-    return rule.eta if isinstance(rule, stopping.Halving) else 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -430,6 +424,7 @@ class _Search:
       seeds: of every setting.
       draw_seed: of random draws.
       options: of the trainings.
+      others: values of fields that are not searched.
     """
 
     base: tuple[core.Key, FederatedProcess, Any, core.Specification | core.Federation]
@@ -438,10 +433,11 @@ class _Search:
     seeds: list[int]
     draw_seed: int
     options: Options
+    others: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     _federations: grids.Federations = dataclasses.field(
         default_factory=grids.Federations
     )
-    _steps: dict[Any, int] = dataclasses.field(default_factory=dict)
+    _gradients: dict[Any, int] = dataclasses.field(default_factory=dict)
 
     def settings(self, count: int) -> list[dict[str, Any]]:
         """Returns settings of a search that learns nothing from their scores."""
@@ -453,18 +449,22 @@ class _Search:
         self, settings: Sequence[dict[str, Any]], seeds: Sequence[int]
     ) -> list[groups.Group]:
         """Returns the static groups of settings, under some seeds."""
-        trials = [{**setting, "seed": seed} for setting in settings for seed in seeds]
+        trials = [
+            {**self.others, **setting, "seed": seed}
+            for setting in settings
+            for seed in seeds
+        ]
         return grids.groups_of(*self.base, trials, self._federations)
 
-    def steps_of(self, group: groups.Group) -> int:
-        """Returns the local steps of a group's first round."""
+    def gradients_of(self, group: groups.Group) -> int:
+        """Returns the gradients of a group's first round."""
         program = jax.tree.structure(group.processes[0])
-        if program not in self._steps:
-            self._steps[program] = local_steps(group, self.options)
-        return self._steps[program]
+        if program not in self._gradients:
+            self._gradients[program] = round_gradients(group, self.options)
+        return self._gradients[program]
 
-    def cost(self, count: int, budget: budgets.Budget) -> int:
-        """Returns the most rounds, or client-steps, of a search of so many settings."""
+    def cost(self, count: int, budget: type[budgets.Budget]) -> int:
+        """Returns the most rounds, or gradients, of a search of so many settings."""
         if not isinstance(self.strategy, ask_tell.Optuna):
             programs = self._programs(self.settings(count))
             return sum(self._price(settings, budget) for settings in programs)
@@ -488,14 +488,57 @@ class _Search:
             competing.setdefault(jax.tree.structure(process), []).append(setting)
         return competing.values()
 
-    def _price(self, settings: Sequence[dict[str, Any]], budget: budgets.Budget) -> int:
-        """Returns the rounds, or the client-steps, of settings of one program."""
+    def _price(
+        self, settings: Sequence[dict[str, Any]], budget: type[budgets.Budget]
+    ) -> int:
+        """Returns the rounds, or the gradients, of settings of one program."""
         shown = [{n: struct.plain(v) for n, v in s.items()} for s in settings]
         price = _rounds(shown, self.options) * len(self.seeds)
-        if isinstance(budget, budgets.ClientSteps):
+        if budget is budgets.Gradients:
             (group,) = self.groups_of(settings[:1], self.seeds[:1])
-            price *= self.steps_of(group)
+            price *= self.gradients_of(group)
         return price
+
+
+def search_cost(
+    base: tuple[core.Key, FederatedProcess, Any, core.Specification],
+    budget: type[budgets.Rounds] | type[budgets.Gradients],
+    options: Options,
+    trials: Sequence[Mapping[str, Any]],
+    federations: grids.Federations,
+) -> Callable[[int], int]:
+    """Returns what searches of a process's declared space cost.
+
+    Args:
+      base: key, process, model and specification.
+      budget: rounds or gradients, in which the cost is.
+      options: of the trainings, with the rule that drops some.
+      trials: other values, a seed among them, under which every setting is trained.
+      federations: that are built already.
+
+    Returns:
+      The cost by the number of random settings.
+
+    Raises:
+      InputError: for gradients of a method that does not report them.
+    """
+    search = _Search(
+        base=base,
+        space=search_space(base[1]),
+        strategy="halving",
+        seeds=[int(trial["seed"]) for trial in trials],
+        draw_seed=0,
+        options=options,
+        others=trials[0],
+        _federations=federations,
+    )
+    return functools.partial(search.cost, budget=budget)
+
+
+def least_settings(options: Options) -> int:
+    """Counts the settings of the smallest search: those of one rung, or one."""
+    rule = options.stop_when
+    return rule.eta if isinstance(rule, stopping.Halving) else 1
 
 
 @as_keywords("stop_when")
@@ -535,7 +578,7 @@ def tune(
         the budget is in minutes. `grid` takes at most as many, but at least two values
         of each range. All settings differ: lists with fewer are searched whole, and an
         `Optuna` ends when its study suggests nothing new.
-      budget: `Rounds` or `ClientSteps` in place of `num_settings`: as many settings as
+      budget: `Rounds` or `Gradients` in place of `num_settings`: as many settings as
         they pay for, at most 10,000, the same on every machine. Or `Minutes`: further
         settings until the time is up, when those in training end at their next
         evaluation.
@@ -571,13 +614,13 @@ def tune(
         raise checks.InputError("Expected at least one seed, got none.")
     if budget is not None and not isinstance(budget, budgets.Budget):
         raise checks.InputError(
-            "Expected a budget such as fp.engine.Rounds(3000), ClientSteps(2e6) or"
+            "Expected a budget such as fp.engine.Rounds(3000), Gradients(2e6) or"
             f" Minutes(10), got {checks.shown(budget)}."
         )
-    is_counted = isinstance(budget, budgets.Rounds | budgets.ClientSteps)
+    is_counted = isinstance(budget, budgets.Rounds | budgets.Gradients)
     if is_counted and num_settings is not None:
         raise checks.InputError(
-            "Expected num_settings, or a budget in rounds or client-steps, got both:"
+            "Expected num_settings, or a budget in rounds or gradients, got both:"
             f" {num_settings} and {budget!r}."
         )
     size = NUM_SETTINGS if num_settings is None else num_settings
@@ -602,12 +645,16 @@ def tune(
     search = _Search(base, _checked(space), strategy, seeds, draw_seed, parsed)
     if is_counted:
         size = budgets.most_settings(
-            budget, functools.partial(search.cost, budget=budget), _least(parsed)
+            budget,
+            functools.partial(search.cost, budget=type(budget)),
+            least_settings(parsed),
         )
-    result, settings, steps = _train(search, watched, size, budget, time_is_up)
+    result, settings, gradients = _train(search, watched, size, budget, time_is_up)
     fields = tuple(space)
     is_whole = len(settings) == _number(search.space)
-    tuned = Tuned(result, process, watched, num_rounds, fields, budget, steps, is_whole)
+    tuned = Tuned(
+        result, process, watched, num_rounds, fields, budget, gradients, is_whole
+    )
     best = tuned.trials().to_dict("records")[0]
     for name, value in next(s for s in settings if _is_shown_as(s, best)).items():
         process = struct.replace_field(process, name, value)
@@ -655,7 +702,7 @@ def _train(
       time_is_up: ends the search with an error.
 
     Returns:
-      All trainings, the settings, and the client-steps, where the budget counts them.
+      All trainings, the settings, and the gradients, if the budget counts them.
     """
     options, strategy = search.options, search.strategy
     minutes = budget.count if isinstance(budget, budgets.Minutes) else None
@@ -671,7 +718,7 @@ def _train(
     _check_series(options, is_series=is_series, is_timed=minutes is not None)
     parts: list[results.Result] = []
     tried: list[dict[str, Any]] = []
-    steps, spent, is_over = 0, 0.0, False
+    gradients, spent, is_over = 0, 0.0, False
     started, compiling = time.perf_counter(), 0.0
     while not is_over:
         count = batch if minutes else min(batch, size - len(tried))
@@ -694,9 +741,9 @@ def _train(
         part = simulation.run_groups(planned, own, interrupt=time_is_up)
         if study is not None:
             study.tell(*_scores(part, settings, rule))
-        if isinstance(budget, budgets.ClientSteps):
+        if isinstance(budget, budgets.Gradients):
             for group, record in zip(unplanned, part.groups, strict=True):
-                steps += int(record.ends.sum()) * search.steps_of(group)
+                gradients += int(record.ends.sum()) * search.gradients_of(group)
         parts.append(part)
         tried += settings
         compiling += sum(record.compile_seconds for record in part.groups)
@@ -704,7 +751,7 @@ def _train(
         is_over = len(tried) >= size if minutes is None else spent >= minutes
         is_over |= strategy == "grid"
     result = parts[0] if len(parts) == 1 else results.Result.merge(parts)
-    return result, tried, steps if isinstance(budget, budgets.ClientSteps) else None
+    return result, tried, gradients if isinstance(budget, budgets.Gradients) else None
 
 
 def _in_folder(options: Options, name: str) -> Options:
@@ -720,7 +767,7 @@ def _check_series(options: Options, *, is_series: bool, is_timed: bool) -> None:
     """Refuses options that a search of several batches cannot have."""
     if is_timed and options.checkpoints is not None:
         raise checks.InputError(
-            "Expected a budget in rounds or client-steps with checkpoints, since what"
+            "Expected a budget in rounds or gradients with checkpoints, since what"
             " is trained in minutes is not the same again."
         )
     if is_series and options.models_to is not None:

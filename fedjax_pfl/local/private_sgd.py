@@ -42,10 +42,14 @@ class PrivateSGD(solvers.MinibatchSolver):
     with Differential Privacy".
     """
 
-    learning_rate: Any = struct.traced_field(default=0.1, above=0, search=(0.003, 1.0))
-    norm: Any = struct.traced_field(default=1.0, above=0)
-    multiplier: Any = struct.traced_field(default=1.0, at_least=0)
-    delta: Any = struct.traced_field(default=1e-5, above=0, below=1)
+    learning_rate: Any = struct.traced_field(default=0.1, above=0, search=(0.003, 3.0))
+    norm: Any = struct.traced_field(default=1.0, above=0, search=(0.01, 100.0))
+    multiplier: Any = struct.traced_field(
+        default=1.0, at_least=0, unsearched="sets the privacy"
+    )
+    delta: Any = struct.traced_field(
+        default=1e-5, above=0, below=1, unsearched="sets the privacy"
+    )
     epochs: int = struct.static_field(default=1, at_least=1)
     num_steps: int | None = struct.static_field(default=None, at_least=1)
     batch_size: int = struct.static_field(default=20, at_least=1)

@@ -23,6 +23,8 @@ from fedjax_pfl.local import minibatch_scan, objectives, schedules
 
 __all__ = ["SGD", "MinibatchSolver", "Optax", "ToTolerance", "whole"]
 
+_SAME = "the same for all methods of a comparison"
+
 StepEnd = Callable[[Any, Any], Any]
 EpochEnd = Callable[[jax.Array, Any, Any], tuple[Any, Any]]
 
@@ -270,15 +272,17 @@ class SGD(MinibatchSolver):
     """
 
     learning_rate: schedules.Rate = struct.traced_field(
-        default=0.1, above=0, search=(0.003, 1.0)
+        default=0.1, above=0, search=(0.003, 3.0)
     )
     epochs: int = struct.static_field(default=1, at_least=1)
     num_steps: int | None = struct.static_field(default=None, at_least=1)
     batch_size: int = struct.static_field(default=20, at_least=1)
-    momentum: Any = struct.traced_field(default=None, at_least=0, below=1)
-    weight_decay: Any = struct.traced_field(default=0.0, at_least=0)
-    decay: Any = struct.traced_field(default=None, above=0, at_most=1)
-    clip_norm: Any = struct.traced_field(default=None, above=0)
+    momentum: Any = struct.traced_field(
+        default=None, at_least=0, below=1, unsearched=_SAME
+    )
+    weight_decay: Any = struct.traced_field(default=0.0, at_least=0, unsearched=_SAME)
+    decay: Any = struct.traced_field(default=None, above=0, at_most=1, unsearched=_SAME)
+    clip_norm: Any = struct.traced_field(default=None, above=0, unsearched=_SAME)
     per_round: bool = struct.static_field(default=False)
     order: minibatch_scan.Order | None = struct.static_field(default=None)
     remainder: minibatch_scan.Remainder = "even"
@@ -441,8 +445,10 @@ class ToTolerance:
       batch_size: examples per pass of the gradient; bounds memory, not the result.
     """
 
-    learning_rate: Any = struct.traced_field(default=0.1, above=0, search=(0.003, 1.0))
-    tolerance: Any = struct.traced_field(default=1e-8, at_least=0)
+    learning_rate: Any = struct.traced_field(default=0.1, above=0, search=(0.003, 3.0))
+    tolerance: Any = struct.traced_field(
+        default=1e-8, at_least=0, unsearched="an accuracy"
+    )
     max_steps: int = struct.static_field(default=1000, at_least=1)
     batch_size: int = struct.static_field(default=256, at_least=1)
     chooses: ClassVar[str] = "the number of steps"

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from fedjax_pfl.models.convolutional import CifarCNN as CifarCNN
     from fedjax_pfl.models.convolutional import FedAcsCNN as FedAcsCNN
     from fedjax_pfl.models.convolutional import LeNet5 as LeNet5
+    from fedjax_pfl.models.convolutional import SmallCNN as SmallCNN
     from fedjax_pfl.models.counting import auc as auc
     from fedjax_pfl.models.counting import macro_auc as macro_auc
     from fedjax_pfl.models.exits import EarlyExit as EarlyExit

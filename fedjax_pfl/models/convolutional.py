@@ -43,6 +43,19 @@ class CNN(_ConvNetwork):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class SmallCNN(_ConvNetwork):
+    """A network for many trainings: 67,642 parameters on 32x32x3 with 10 classes.
+
+    3x3 convolutions with 8 and 16 filters, padded by 1; dense 64. A gradient takes a
+    third of the operations of `CNN`.
+    """
+
+    smallest: ClassVar[int] = 4
+    convolutions: ClassVar = ((8, 3, 1), (16, 3, 1))
+    widths: ClassVar = (64,)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class CNN1(_ConvNetwork):
     """FLAME's network for medical images: 206,678 parameters on 64x64x3 with 6 classes.
 

@@ -92,6 +92,7 @@ _DESCRIPTIONS = {
     ),
     "clip_norm": ("norm to which messages of the round were clipped", "1"),
     "gradient_evaluations": ("gradients of single examples in the round", "gradients"),
+    "loss_evaluations": ("losses of single examples without gradients", "losses"),
     "virtual_seconds": ("time of the clients' devices at the end of the round", "s"),
     "arrived": ("clients of the round whose work arrived in time", "clients"),
     "staleness": ("mean age of the models that clients trained from", "rounds"),

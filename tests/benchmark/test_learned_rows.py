@@ -3,6 +3,7 @@
 import dataclasses
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import fedjax_pfl as fp
@@ -14,8 +15,8 @@ from tests.benchmark.test_training import METHODS, SPEC, OtherTests, silent, tas
 
 FEDAVG = {"FedAvg": METHODS["FedAvg"]}
 RATE = "algorithm.local.learning_rate"
-STEPS = 5 * 2 * 3  # five clients of 16 examples in batches of 10, three seeds
-BUDGET = fp.engine.ClientSteps(70 * STEPS)  # 70 rounds
+EACH = 5 * 16 * 3  # five clients of 16 examples, three seeds
+BUDGET = fp.engine.Gradients(70 * EACH)  # 70 rounds
 OPTIONS = {"say": silent, "progress": False, "execution": "vmap"}
 
 
@@ -44,8 +45,8 @@ def test_half_of_the_same_budget_is_for_learning(made):
     assert (
         tuning.rounds_of(points, options) <= 36 < tuning.rounds_of(points + 1, options)
     )
-    steps = STEPS // 3 * (2 * moved.ends.sum() + compared.ends.sum())
-    assert learned["spent"] == steps <= BUDGET.count
+    cost = EACH // 3 * (2 * moved.ends.sum() + compared.ends.sum())
+    assert learned["spent"] == cost <= BUDGET.count
     assert learned["command"] == "repeat --only fedavg-learned"
 
 
@@ -60,7 +61,7 @@ def test_points_of_the_path_compete_and_the_best_is_trained_anew(made):
     for part in (moved, group):
         assert {point["seed"] for point in part.points} == {1, 2, 3}
     path = moved.diagnostics[f"value:{RATE}"][0]
-    assert np.isclose(path[0], np.sqrt(0.003 * 1.0), rtol=1e-3)
+    assert np.isclose(path[0], np.sqrt(0.003 * 3.0), rtol=1e-3)
     loss = moved.diagnostics["objective:validation:loss:global"].mean(axis=0)
     assert loss[-1] < loss[0]
     tried = [point[RATE] for point in group.points]
@@ -77,6 +78,26 @@ def test_points_of_the_path_compete_and_the_best_is_trained_anew(made):
     (final,) = fp.Result.load(made / "small/fedavg-learned/final").groups
     assert np.float32(final.config[RATE]) == np.float32(said.settings[RATE])
     assert {point["seed"] for point in final.points} == {0, 7}
+
+
+def test_the_start_of_learning_has_a_row_as_control(made):
+    """It has the fields of the first point of the path, and has searched nothing."""
+    said = training.read(made / "small/fedavg-start")
+    (moved,) = fp.Result.load(made / "small/fedavg-learned/learning").groups
+    assert said.name == "FedAvg start" and said.tried == said.spent == 0
+    first = moved.diagnostics[f"value:{RATE}"][0, 0]
+    assert np.float32(said.settings[RATE]) == np.float32(first)
+    assert said.command == "repeat --only fedavg-learned"
+    (final,) = fp.Result.load(made / "small/fedavg-start/final").groups
+    assert np.float32(final.config[RATE]) == np.float32(first)
+    assert {point["seed"] for point in final.points} == {0, 7}
+
+
+def test_points_of_a_path_are_moved_into_the_ranges():
+    path = pd.DataFrame({"algorithm.lam": [1.0, 0.0005, 30.0, np.nan], RATE: 0.1})
+    ranges = {"algorithm.lam": fp.Range(0.001, 10.0), RATE: fp.Range(0.003, 3.0)}
+    points = choice._points(path, ranges, 9)
+    assert [point["algorithm.lam"] for point in points] == [1.0, 0.001, 10.0]
 
 
 def test_learning_never_sees_test_data(made):
@@ -116,7 +137,8 @@ def test_interrupted_learning_goes_on_to_the_same_numbers(
             training.run(tmp_path, one, **OPTIONS)
     assert [p.name for p in (tmp_path / "small").iterdir()] == ["fedavg-learned.work"]
     training.run(tmp_path, one, **OPTIONS)
-    assert [p.name for p in (tmp_path / "small").iterdir()] == ["fedavg-learned"]
+    names = {path.name for path in (tmp_path / "small").iterdir()}
+    assert names == {"fedavg-learned", "fedavg-start"}
     first, second = (
         training.read(folder / "small/fedavg-learned") for folder in (made, tmp_path)
     )
@@ -144,7 +166,8 @@ def test_the_page_says_what_the_budget_paid_for(made, tmp_path):
     ("methods", "learned", "message"),
     [
         ({}, {"Majority": METHODS["Majority"]}, "declares ranges .* got Majority"),
-        ({"a learned": METHODS["Local"]}, {}, "do not end in ' learned'"),
+        ({"a learned": METHODS["Local"]}, {}, "do not end in ' learned' or ' start'"),
+        ({"a start": METHODS["Local"]}, {}, "do not end in ' learned' or ' start'"),
         (
             {},
             {
@@ -168,7 +191,7 @@ def test_rows_that_cannot_be_learned_are_refused(methods, learned, message):
 
 def test_a_budget_below_three_points_is_refused(tmp_path):
     """Of which two end at round 2, after a round of learning."""
-    least = STEPS * (2 + 2 * 2 + 18)
-    poor = task(methods={}, learned=FEDAVG, budget=fp.engine.ClientSteps(least - 1))
+    least = EACH * (2 + 2 * 2 + 18)
+    poor = task(methods={}, learned=FEDAVG, budget=fp.engine.Gradients(least - 1))
     with pytest.raises(checks.InputError, match=f"budget of at least {least:,}"):
         training.run(tmp_path, poor, **OPTIONS)

@@ -290,7 +290,7 @@ def test_wrong_inputs_of_a_run_are_refused(made, tmp_path):
     without = task(spec=dataclasses.replace(SPEC, validation_fraction=0.0))
     with pytest.raises(checks.InputError, match="validation"):
         training.run(tmp_path, without, say=silent, progress=False)
-    poor = task(budget=fp.engine.ClientSteps(3), methods={"Local": METHODS["Local"]})
+    poor = task(budget=fp.engine.Gradients(3), methods={"Local": METHODS["Local"]})
     with pytest.raises(checks.InputError, match="budget of at least"):
         training.run(tmp_path, poor, say=silent, progress=False)
     with pytest.raises(checks.InputError, match="finished method"):

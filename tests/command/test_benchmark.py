@@ -69,7 +69,7 @@ def test_every_data_set_has_its_methods(name):
         benchmarks.arguments.Options(command="benchmark", preset=name)
     )
     assert {"Local", "FedAvg", "FedAvg fine-tuned", "Centralized"} <= set(task.methods)
-    assert len(task.methods) == 10 or len(task.methods) >= 29
+    assert len(task.methods) >= 29
     assert task.seeds == (10, 11, 12, 13, 14) and task.search_seeds == (0, 1, 2)
     assert task.command == f"python -m experiments.benchmark --preset {name}"
     assert list(task.learned) == ["FedAvg", "Flame", "Ditto"]
@@ -96,7 +96,7 @@ def test_rows_with_learned_fields_are_chosen_by_their_folders():
         (["--seeds", "1"], "two or more different seeds"),
         (["--set", "algorithm.lam=0.1,1"], "one value of each field"),
         (["--algorithm", "+nonsense"], "nonsense"),
-        (["--tune-budget", "1steps", "--only", "local"], "budget of at least"),
+        (["--tune-budget", "1gradients", "--only", "local"], "budget of at least"),
         (["--preset", "benchmark_nothing"], "benchmark_nothing"),
         (
             ["--set", "federation.validation_fraction=0", "--only", "local"],

@@ -24,7 +24,7 @@ def test_every_method_is_searched_and_reported(tmp_path):
     tried = ["--algorithm", "ditto,majority", "--tune", "4", "--out", "found"]
     done = RUNNER.invoke(sweep.app, [*SMALL, *tried])
     assert done.exit_code == 0, done.output
-    assert "algorithm.lam in 0.01 to 10" in done.stdout
+    assert "algorithm.lam in 0.001 to 10" in done.stdout
     assert "Ditto: 6 of 8 trainings were dropped" in done.stdout
     result = fp.Result.load(tmp_path / "found")
     ended = {"dropped at round 1", "dropped at round 3", "ok"}
@@ -65,21 +65,27 @@ def test_a_budget_says_how_much_is_tried(budget, tried, tmp_path):
         assert ditto.ends.sum() == 40
 
 
-def test_a_budget_of_client_steps_counts_those_of_the_method():
+def test_a_budget_of_gradients_counts_those_of_the_method():
     tried = {}
     for algorithm in ("ditto", "fedavg"):
-        arguments = ["--algorithm", algorithm, "--tune-budget", "1e5steps", "--dry-run"]
+        arguments = [
+            "--algorithm",
+            algorithm,
+            "--tune-budget",
+            "1e6gradients",
+            "--dry-run",
+        ]
         done = RUNNER.invoke(sweep.app, [*SMALL, *arguments])
         assert done.exit_code == 0, done.output
         tried[algorithm] = int(done.stdout.split()[0])
-    # Ditto also trains a personal model: every client takes its steps twice.
+    # Ditto also trains a personal model: every client's examples count twice.
     assert 1.8 < tried["fedavg"] / tried["ditto"] < 2.5
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--tune-budget", "3"], "such as 3000rounds, 2e6steps or 10min, got '3'"),
+        (["--tune-budget", "3"], "such as 3000rounds, 2e6gradients or 10min, got '3'"),
         (["--tune-budget", "40rounds", "--tune", "4"], "got both: 4 and 40rounds"),
         (["--tune-budget", "21rounds"], "of at least 22 rounds, .* got 21"),
         (["--tune-budget", "5min", "--patience", "2"], "give --tune, or --patience"),

@@ -2,6 +2,7 @@
 
 import collections
 import itertools
+import math
 import re
 import types
 
@@ -38,10 +39,9 @@ def search(budget, **changes):
     return tuning.tune(KEY, process, fp.LogisticRegression(), SPEC, 9, **options)
 
 
-def local_steps():
-    """Local steps of all clients in a round: two solvers, two epochs each."""
-    counts = np.asarray(SPEC.build().train.num_examples)
-    return int((2 * 2 * np.ceil(counts / 8)).sum())
+def gradients():
+    """Gradients of examples in a round: two solvers, two epochs each."""
+    return 2 * 2 * int(np.asarray(SPEC.build().train.num_examples).sum())
 
 
 @settings(max_examples=100, deadline=None, database=None)
@@ -80,13 +80,13 @@ def test_rounds_pay_for_as_many_settings_as_fit(strategy):
     assert f"{tuned.rounds:,} rounds" in str(tuned)
 
 
-def test_client_steps_are_those_of_the_federation():
-    steps = local_steps()
+def test_gradients_are_those_of_the_federation():
+    cost = gradients()
     in_rounds = search(fp.engine.Rounds(100))
-    tuned = search(fp.engine.ClientSteps(100 * steps))
-    assert tuned.client_steps == tuned.rounds * steps
+    tuned = search(fp.engine.Gradients(100 * cost))
+    assert tuned.gradients == tuned.rounds * cost
     assert tuned.trials().equals(in_rounds.trials())
-    assert f"{tuned.client_steps:,.0f} client-steps" in str(tuned)
+    assert f"{tuned.gradients:,.0f} gradients" in str(tuned)
 
 
 LISTS = {"algorithm.lam": [0.1, 1.0], "algorithm.local.learning_rate": [0.1, 0.3, 1.0]}
@@ -106,13 +106,13 @@ def strategy_of(name):
 )
 @pytest.mark.parametrize(
     ("space", "budget"),
-    [(LISTS, fp.engine.Rounds(60)), (PROGRAMS, fp.engine.ClientSteps(1500))],
+    [(LISTS, fp.engine.Rounds(60)), (PROGRAMS, fp.engine.Gradients(15_000))],
     ids=["lists", "programs"],
 )
 def test_no_search_exceeds_its_budget_or_tries_a_setting_twice(strategy, space, budget):
     strategy = strategy_of(strategy)
     tuned = search(budget, strategy=strategy, space=space, seeds=[0], eval_every=9)
-    assert 0 < (tuned.client_steps or tuned.rounds) <= budget.count
+    assert 0 < (tuned.gradients or tuned.rounds) <= budget.count
     points = [tuple(p.values()) for g in tuned.result.groups for p in g.points]
     assert len(set(points)) == len(points) == len(tuned.trials())
 
@@ -151,46 +151,58 @@ SOLVER = fp.SGD(learning_rate=0.1, batch_size=8)
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "each"),
+    ("algorithm", "times"),
     [
-        (fp.PFedMe(num_steps=3, inner_steps=5), lambda counts: 3 * 5 * len(counts)),
-        (fp.algorithms.PerFedAvg(num_steps=4), lambda counts: 4 * len(counts)),
-        wide(
-            fp.algorithms.APFL(local=SOLVER),
-            lambda counts: int(np.ceil(counts / 8).sum()),
-        ),
-        wide(fp.FedPG(), lambda counts: len(counts)),
-        (
-            fp.algorithms.Centralized(local=SOLVER),
-            lambda counts: int(np.ceil(counts.sum() / 8)),
-        ),
+        # No client has a whole batch, so that each step takes all of its examples.
+        (fp.PFedMe(num_steps=3, inner_steps=5), 3 * 5),
+        (fp.algorithms.PerFedAvg(num_steps=4), 4 * 2),
+        wide(fp.algorithms.APFL(local=SOLVER), 2),
+        wide(fp.FedPG(), 1),
+        (fp.algorithms.Centralized(local=SOLVER), 1),
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_methods_with_minibatches_of_their_own_count_steps(algorithm, each):
-    steps = each(np.asarray(SPEC.build().train.num_examples))
+def test_methods_with_minibatches_of_their_own_count_gradients(algorithm, times):
+    cost = times * int(np.asarray(SPEC.build().train.num_examples).sum())
     tuned = search(
-        fp.engine.ClientSteps(100 * steps),
+        fp.engine.Gradients(100 * cost),
         process=fp.FederatedProcess(algorithm=algorithm),
         space=None,
         by_model=None,
     )
-    assert tuned.client_steps == tuned.rounds * steps <= 100 * steps
+    assert tuned.gradients == tuned.rounds * cost <= 100 * cost
     (group,) = tuned.result.groups
-    assert group.per_round["client_steps"][0, 0] == steps
+    assert group.per_round["gradient_evaluations"][0, 0] == cost
 
 
-def test_programs_have_their_own_client_steps():
+def test_a_loss_of_a_line_search_counts_as_a_third_of_a_gradient():
+    process = fp.FederatedProcess(algorithm=fp.FedPG(search=fp.algorithms.Armijo()))
+    tuned = search(
+        fp.engine.Gradients(10**5),
+        process=process,
+        space=None,
+        by_model=None,
+        seeds=[0],
+    )
+    (group,) = tuned.result.groups
+    first = {name: values[0, 0] for name, values in group.per_round.items()}
+    counts = np.asarray(SPEC.build().train.num_examples)
+    assert first["loss_evaluations"] == first["trials"] * counts.sum() > 0
+    cost = math.ceil(first["gradient_evaluations"] + first["loss_evaluations"] / 3)
+    assert tuned.gradients == tuned.rounds * cost
+
+
+def test_programs_have_their_own_gradients():
     space = RANGE | {"algorithm.local.epochs": [1, 2]}
-    steps = local_steps()
-    budget = fp.engine.ClientSteps(80 * steps)
+    cost = gradients()
+    budget = fp.engine.Gradients(80 * cost)
     tuned = search(budget, space=space, strategy="random")
     expected = 0
     for group in tuned.result.groups:
         for point, end in zip(group.points, group.ends, strict=True):
-            expected += end * steps * point["algorithm.local.epochs"] // 2
-    assert tuned.client_steps == expected
-    assert 80 * steps - 18 * steps < tuned.client_steps <= 80 * steps
+            expected += end * cost * point["algorithm.local.epochs"] // 2
+    assert tuned.gradients == expected
+    assert 80 * cost - 18 * cost < tuned.gradients <= 80 * cost
 
 
 def test_a_search_whose_time_is_up_returns_what_it_has():
@@ -251,7 +263,7 @@ def test_a_search_with_a_budget_resumes(tmp_path):
     ("text", "budget"),
     [
         ("3000rounds", budgets.Rounds(3000)),
-        ("2e6steps", budgets.ClientSteps(2e6)),
+        ("2e6gradients", budgets.Gradients(2e6)),
         ("2.5 min", budgets.Minutes(2.5)),
     ],
 )
@@ -261,14 +273,14 @@ def test_budgets_are_read(text, budget):
 
 @pytest.mark.parametrize("text", ["", "3000", "rounds", "-3rounds", "0min", "3hours"])
 def test_what_is_no_budget_is_refused(text):
-    sentence = f"such as 3000rounds, 2e6steps or 10min, got {re.escape(repr(text))}"
+    sentence = f"such as 3000rounds, 2e6gradients or 10min, got {re.escape(repr(text))}"
     with pytest.raises(checks.InputError, match=sentence):
         budgets.parse(text)
 
 
 @fp.pytree_dataclass
 class Silent(fp.FedAvg):
-    """A method that does not say how many steps its clients take."""
+    """A method that does not say how many gradients its clients take."""
 
     def client_update(self, view, down, client, model):
         client, upload, _ = super().client_update(view, down, client, model)
@@ -281,18 +293,18 @@ class Silent(fp.FedAvg):
         # Three settings: one round of each, and eight more of the one that is left.
         (budgets.Rounds(21), {}, "at least 22 rounds, .* got 21"),
         (budgets.Rounds(17), {"strategy": "random"}, "at least 18 rounds, .* got 17"),
-        (budgets.ClientSteps(1), {}, f"{22 * local_steps():,} client-steps, .* got 1"),
+        (budgets.Gradients(1), {}, f"{22 * gradients():,} gradients, .* got 1"),
         (budgets.Rounds(99), {"num_settings": 3}, "got both: 3 and Rounds"),
         (3000, {}, "fp.engine.Rounds.3000., .* got 3000"),
         (
-            budgets.ClientSteps(10**9),
+            budgets.Gradients(10**9),
             {"process": fp.FederatedProcess(algorithm=Silent())},
             "rounds or minutes for Silent",
         ),
         (
             budgets.Minutes(1),
             {"checkpoints": fp.Checkpoints("nowhere")},
-            "rounds or client-steps with checkpoints",
+            "rounds or gradients with checkpoints",
         ),
         (budgets.Minutes(1), {"models_to": "nowhere"}, "Expected models_to=None"),
     ],
@@ -304,7 +316,7 @@ def test_wrong_budgets_get_one_sentence(budget, changes, message):
         search(budget, **changes)
 
 
-@pytest.mark.parametrize("kind", [budgets.Rounds, budgets.ClientSteps, budgets.Minutes])
+@pytest.mark.parametrize("kind", [budgets.Rounds, budgets.Gradients, budgets.Minutes])
 @pytest.mark.parametrize("count", [0, -1, float("nan"), "many"])
 def test_a_budget_is_a_number_above_zero(kind, count):
     with pytest.raises(checks.InputError, match="Expected count"):

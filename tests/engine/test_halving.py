@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedjax_pfl as fp
-from fedjax_pfl import data
+from fedjax_pfl import data, local
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.engine import stopping, tuning
 
@@ -217,6 +217,13 @@ def test_grids_have_ends_of_ranges_and_all_of_lists():
     np.testing.assert_allclose(lams, [0.01, 10**-0.5, 10], rtol=1e-12)
 
 
+PARTS = {
+    **fp.algorithms.ALGORITHMS,
+    **{kind.__name__: kind for kind in (fp.SGD, local.ToTolerance, local.PrivateSGD)},
+    **fp.algorithms.SERVER_OPTIMIZERS,
+}
+
+
 @pytest.mark.parametrize("name", sorted(fp.algorithms.ALGORITHMS))
 def test_all_of_a_declared_range_can_be_set(name):
     process = fp.FederatedProcess(algorithm=fp.algorithms.ALGORITHMS[name]())
@@ -225,16 +232,37 @@ def test_all_of_a_declared_range_can_be_set(name):
         assert space
     for field, values in space.items():
         default = struct.get_field(process, field)
-        assert values.low <= default <= values.high
-        for value in (values.low, values.high):
+        tried = values
+        if isinstance(values, tuning.Range):
+            assert default is None or values.low <= default <= values.high
+            tried = (values.low, values.high)
+        for value in tried:
             struct.replace_field(process, field, value)
+
+
+@pytest.mark.parametrize("name", sorted(PARTS))
+def test_every_number_has_a_range_or_a_reason_for_none(name):
+    """A method whose numbers stay as they are is not tuned like the others."""
+    for field in dataclasses.fields(PARTS[name]):
+        is_number = "limits" in field.metadata and not field.metadata.get("static")
+        has = [key for key in ("search", "unsearched") if field.metadata.get(key)]
+        assert len(has) == 1 if is_number else "unsearched" not in has, field.name
 
 
 def test_a_method_says_what_is_searched():
     space = tuning.search_space(PROCESS)
     assert set(space) == set(SPACE)
+    for flame in (fp.Flame(), fp.Flame(kappa=2.0)):  # neither given means kappa
+        of_flame = tuning.search_space(dataclasses.replace(PROCESS, algorithm=flame))
+        assert {"algorithm.kappa", "algorithm.prox_centre"} < set(of_flame)
     flame = dataclasses.replace(PROCESS, algorithm=fp.Flame(rho=0.1))
     assert "algorithm.kappa" not in tuning.search_space(flame)
+    rate = fp.aggregators.ServerMomentum(momentum=None)
+    fedavg = fp.FederatedProcess(algorithm=fp.FedAvg(), server_optimizer=rate)
+    assert set(tuning.search_space(fedavg)) == {
+        "algorithm.local.learning_rate",
+        "server_optimizer.learning_rate",
+    }
 
 
 @pytest.mark.parametrize(

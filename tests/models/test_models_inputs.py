@@ -17,6 +17,7 @@ IMAGE_MODELS = [
     models.CNN(),
     models.CNN1(),
     models.CNN2(),
+    models.SmallCNN(),
     models.FedAcsCNN(),
     models.CifarCNN(),
     models.LeNet5(),

@@ -80,10 +80,13 @@ def test_rows_with_learned_fields_are_chosen_by_their_folders():
     """Those of methods without such a row in the preset, too."""
     options = {"command": "benchmark", "only": "local,apfl-learned,flame-learned"}
     task = benchmarks.task_of(benchmarks.arguments.Options(**options))
-    assert list(task.rows) == ["Local", "APFL learned", "Flame learned"]
+    assert list(task.rows) == [
+        *("Local", "APFL learned", "Flame learned"),
+        *("APFL start", "Flame start"),
+    ]
     named = {"command": "benchmark", "set_": ["algorithm=local,flame"]}
     task = benchmarks.task_of(benchmarks.arguments.Options(**named))
-    assert list(task.rows) == ["Local", "Flame", "Flame learned"]
+    assert list(task.rows) == ["Local", "Flame", "Flame learned", "Flame start"]
 
 
 @pytest.mark.parametrize(
@@ -91,7 +94,7 @@ def test_rows_with_learned_fields_are_chosen_by_their_folders():
     [
         (["--only", "flames"], "method of --only"),
         (["--only", "majority-learned"], "declares ranges"),
-        (["--tune-budget", "10min"], "--tune-budget in steps"),
+        (["--tune-budget", "10min"], "--tune-budget in gradients"),
         (["--tune-budget", "many"], "such as 3000rounds"),
         (["--seeds", "1"], "two or more different seeds"),
         (["--set", "algorithm.lam=0.1,1"], "one value of each field"),

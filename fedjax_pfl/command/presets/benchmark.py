@@ -22,7 +22,7 @@ _LEARNED = ("FedAvg", "Flame", "Ditto")
 
 
 def methods(batch_size: int, steps: int) -> list[fp.FederatedProcess]:
-    """Returns all methods.
+    """Returns all methods, references first.
 
     Args:
       batch_size: examples of a batch.
@@ -61,8 +61,8 @@ def methods(batch_size: int, steps: int) -> list[fp.FederatedProcess]:
         kinds.FedPlus.coordinate_median(local=sgd),
     )
     return [
-        *(fp.FederatedProcess(algorithm=a, server_optimizer=rate) for a in averaged),
         *(fp.FederatedProcess(algorithm=a) for a in others),
+        *(fp.FederatedProcess(algorithm=a, server_optimizer=rate) for a in averaged),
     ]
 
 

@@ -199,7 +199,7 @@ def _largest_ratio(run: training.Training, num_seeds: int) -> jax.Array:
         state = dataclasses.replace(state, server={"theta": w}, clients=start)
         new, _ = run.round(state)
         theta = new.clients.theta["theta"]
-        sent = run.process.messages_of(new.clients, new.messages)
+        sent = run.process.messages_of(new)
         gap = jnp.linalg.norm(sent["theta"] - theta, axis=1)
         scale = jnp.linalg.norm(w[None] - start.p["theta"] - theta, axis=1)
         return (gap / scale).max()

@@ -79,7 +79,8 @@ class ProductMean:
         Raises:
           InputError: in one sentence.
         """
-        kept = (state.clients, state.messages, state.optimizer, state.transforms)
+        rows = [state.rows.get(name) for name in ("messages", "transforms")]
+        kept = (state.clients, rows, state.memory.get("optimizer"))
         names = tree_paths.by_name(kept)
         if any(_ADAPTERS in name.split("/") for name in names):
             raise checks.InputError(

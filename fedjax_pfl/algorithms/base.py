@@ -303,9 +303,9 @@ class SingleExchange:
     ) -> tuple[core.State, core.RoundInfo]:
         """Runs one exchange, with the link that multi-exchange rounds use."""
         ctx = link.ctx
-        rows = (state.clients, state.messages)
+        rows = (state.clients, state.rows.get("messages"))
         if self.reads != "all":
-            rows = (link.take(state.clients), link.take(state.messages))
+            rows = (link.take(rows[0]), link.take(rows[1]))
         down = self.down(ctx, state.server, *rows)
         state, rows, received, info, bytes_up = self.local_work(state, link, down)
         aggregate, aggregator_info = None, {}

@@ -221,7 +221,7 @@ class FedFomo(base.SingleExchange):
     def round(self, state: core.State, link: core.Link):
         """Runs one exchange, in which members get some of all received models."""
         ctx, reference = link.ctx, self.reference(state.server)
-        shared = (state.messages, link.federation.train.client_id)
+        shared = (state.rows["messages"], link.federation.train.client_id)
         down = core.Downlink(shared=shared, own=ctx.cohort)
         state, rows, received, info, sent = self.local_work(state, link, down)
         server, aggregator_info = link.aggregate(state, received, reference)

@@ -224,9 +224,11 @@ class FedFV(global_model.GlobalModel):
         def project(number: jax.Array, g: Any):
             past = ctx.round - (self.tau - number)
             conflicting = (heard == past) & (past >= 0)
-            conflicting &= client_rows.products(state.messages, g) < 0
+            conflicting &= client_rows.products(state.rows["messages"], g) < 0
             dtype = jnp.result_type(*jax.tree.leaves(g))
-            h = client_rows.weighted_sum(state.messages, conflicting.astype(dtype))
+            h = client_rows.weighted_sum(
+                state.rows["messages"], conflicting.astype(dtype)
+            )
             along = jnp.asarray(optax.tree.vdot(g, h))
             square = optax.tree.norm(h, squared=True)
             share = jnp.where(along < 0, along / jnp.where(square > 0, square, 1), 0)

@@ -246,7 +246,7 @@ class FedPG(base.SingleExchange):
             history=self.history,
             cap=self.max_history,
         )
-        return client_rows.take(state.messages, rows), used
+        return client_rows.take(state.rows["messages"], rows), used
 
     def _personal(
         self, rows: common_descent.Rows, w: Any, rate: Any, mean_norm: jax.Array

@@ -78,7 +78,7 @@ class PFedMe(base.SingleExchange):
       start: theta_i starts a round at the client's `own` last one or at the `received`
         w.
       aggregate_over: static, mean over the `cohort` or over `all` clients' last w_i,
-        which are then in `state.messages`.
+        which are then in `state.rows["messages"]`.
     """
 
     lam: Any = struct.traced_field(default=15.0, above=0, search=(0.1, 50.0))

@@ -79,7 +79,7 @@ class Mixing(base.SingleExchange, abc.ABC):
 
     def collaboration(self, state: core.State, federation: core.Federation):
         """Returns the mixing weights if all N clients took part."""
-        return self.cohort_weights(state.round, state.server, state.messages)[0]
+        return self.cohort_weights(state.round, state.server, state.rows["messages"])[0]
 
 
 def cosines(tree: Any) -> jax.Array:

@@ -105,7 +105,7 @@ class Link(Protocol):
         ...
 
     def store(self, state: core.State, received: core.Upload) -> core.State:
-        """Keeps what was received in `state.messages`."""
+        """Keeps what was received in `state.rows["messages"]`."""
         ...
 
     def aggregate(

@@ -26,60 +26,69 @@ __all__ = [
 class State:
     """State of a training; owned by the process.
 
+    It knows two axes and no feature: each part of a process keeps what it needs at the
+    server in `memory`, and for every client in `rows`. A part that keeps nothing has no
+    entry.
+
+    Entries of `memory`:
+
+    * `nonfinite`: `int32[]` non-finite messages and client states met so far.
+    * `mean` and `peak`: mean of all clients' messages, kept incrementally (`[*P]`), and
+      the largest magnitude `[]` that rounded into it since it was computed from them.
+    * `attack`, `optimizer`: of the attack and of the server optimizer.
+    * `steps`: `int32[N]` local steps that each client has taken, for schedules.
+    * `past`: for late clients, server states before the latest rounds, round r at row r
+      modulo their number.
+    * `statistics`: running statistics of a `StatisticsModel` that all clients share.
+    * `clip`: `[]` norm to which messages of this round are clipped, if it adapts.
+    * `draws`: earlier rounds' part in the noise of later ones.
+
+    Entries of `rows`, which are never sent:
+
+    * `messages`: those that the server received last.
+    * `carry`: what local solvers keep from round to round; of a `RoleModel` the
+      personal parameters.
+    * `transforms`: memory of every transform of messages.
+    * `statistics`: running statistics that stay with the clients.
+
     Attributes:
-      server: no leaf has a client axis.
-      clients: every leaf has leading axis N.
-      messages: last received messages, leading axis N, or None.
-      aggregate: mean of `messages`, kept incrementally (`[*P]`), or None.
-      aggregate_peak: `[]` largest magnitude that rounded into `aggregate` since it was
-        last computed from `messages`, or None where there is no `aggregate`.
-      attack: state of the attack, or None.
-      nonfinite: `int32[]` non-finite messages and state rows met so far.
       round: `int32[]` number of finished rounds.
       key: `[]` key of the run.
-      optimizer: memory of the server optimizer, without a client axis, or None.
-      carry: what the clients' local solvers keep from round to round, leading axis N,
-        or None; never sent. Of a `RoleModel` the personal parameters.
-      steps: `int32[N]` local steps that each client has taken, where a schedule asks
-        for them, or None; of all clients in a streamed training, too.
-      past: server states before the latest rounds, round r at row r modulo their
-        number, where clients may train from older ones, or None.
-      transforms: memory of every transform of messages, each with leading axis N or
-        None, or None without any.
-      statistics: running statistics of a `StatisticsModel` that all clients have,
-        without a client axis, or None.
-      client_statistics: those that stay with the clients, leading axis N, or None;
-        never sent.
-      clip: `[]` norm to which messages of this round are clipped, where it adapts, or
-        None.
-      draws: what the server's noise keeps of earlier rounds for later ones, without a
-        client axis, or None.
+      server: the method's; no leaf has a client axis.
+      clients: the method's; every leaf has leading axis N.
+      memory: of parts at the server, by name.
+      rows: of parts for every client, by name; every leaf has leading axis N.
     """
 
-    server: Any
-    clients: Any
-    messages: Any
-    aggregate: Any
-    attack: Any
-    nonfinite: jax.Array
     round: jax.Array
     key: Key
-    aggregate_peak: Any = None
-    optimizer: Any = None
-    carry: Any = None
-    steps: jax.Array | None = None
-    past: Any = None
-    transforms: Any = None
-    statistics: Any = None
-    client_statistics: Any = None
-    clip: Any = None
-    draws: Any = None
+    server: Any
+    clients: Any
+    memory: dict[str, Any] = dataclasses.field(default_factory=dict)
+    rows: dict[str, Any] = dataclasses.field(default_factory=dict)
 
-    @property
-    def rows(self) -> dict[str, Any]:
-        """Leaves of every client, with leading axis N, by name."""
-        names = ("clients", "messages", "carry", "transforms", "client_statistics")
-        return {name: getattr(self, name) for name in names}
+    def with_memory(self, **entries: Any) -> "State":
+        """Returns the state with other entries of `memory`; None removes one."""
+        return dataclasses.replace(self, memory=_merged(self.memory, entries))
+
+    def with_rows(self, **entries: Any) -> "State":
+        """Returns the state with other entries of `rows`; None removes one."""
+        return dataclasses.replace(self, rows=_merged(self.rows, entries))
+
+    def of_clients(self) -> dict[str, Any]:
+        """Returns all that is kept for every client, by name; `clients` is one."""
+        return {"clients": self.clients, **self.rows}
+
+    def at(self, rows: dict[str, Any] | None) -> "State":
+        """Returns the state with other rows, as `of_clients` returns them, or none."""
+        clients = None if rows is None else rows["clients"]
+        others = {n: v for n, v in (rows or {}).items() if n != "clients"}
+        return dataclasses.replace(self, clients=clients, rows=others)
+
+
+def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """Returns entries with others in their place; those that are None are left out."""
+    return {name: v for name, v in (old | new).items() if v is not None}
 
 
 @struct.pytree_dataclass

@@ -214,7 +214,7 @@ class CohortLink:
         server has them. A message that the client's state tells is not kept; what
         everybody sends is then added up at once.
         """
-        old = self.take(state.messages)
+        old = self.take(state.rows.get("messages"))
         is_told = self.message_of is not None
         at_once = (old is not None or is_told) and self.attack is None
         if not self.transforms:
@@ -223,7 +223,8 @@ class CohortLink:
         if self.present is not None:
             fn = self._timed(fn, shifts=self.aggregate_over != "all")
             staleness = None if self.timing is None else self.timing.staleness
-            own, shared = (own, (staleness, self.present)), (shared, state.past)
+            past = state.memory.get("past")
+            own, shared = (own, (staleness, self.present)), (shared, past)
 
         def one(view: ClientView, before: tuple[Any, ...], own: Any, shared: Any):
             client, message, memory = before
@@ -252,15 +253,13 @@ class CohortLink:
         before = (
             self.take(state.clients),
             old if at_once else None,
-            self.take(state.transforms),
+            self.take(state.rows.get("transforms")),
         )
         after, (outputs, mean) = self._move(
             one, before, (own, known.own, keys), (shared, known.shared), summed=True
         )
         (rows, _, memories), (uploads, report, is_whole, is_lost) = after, outputs
-        state = dataclasses.replace(
-            state, transforms=self.put(state.transforms, memories)
-        )
+        state = self._remembering(state, memories)
         if self.on_nonfinite == "stop":
             self.seen.append((rows, is_whole))
         else:
@@ -365,11 +364,19 @@ class CohortLink:
         keys, known = self._transform_keys(), core.Downlink(shared=reference)
         if self.transforms:
             send = jax.vmap(self._send, in_axes=(0, 0, 0, None))
-            memories = self.take(state.transforms)
+            memories = self.take(state.rows.get("transforms"))
             uploads, memories = send(keys, memories, uploads, reference)
-            memories = self.put(state.transforms, memories)
-            state = dataclasses.replace(state, transforms=memories)
+            state = self._remembering(state, memories)
         return self._receive(state, uploads, reference, known, keys)
+
+    def _remembering(self, state: core.State, memories: Any) -> core.State:
+        """Writes the cohort's memories of transforms back, if there are any."""
+        old = state.rows.get("transforms")
+        return (
+            state
+            if old is None
+            else state.with_rows(transforms=self.put(old, memories))
+        )
 
     def _transform_keys(self) -> Any:
         """Returns one key per cohort member for the transforms, if there are any."""
@@ -454,12 +461,12 @@ class CohortLink:
             malicious = self.take(self.federation.malicious)
             messages, attack_state = self.attack(
                 self._keys(core.Stream.ATTACK, 0),
-                state.attack,
+                state.memory.get("attack"),
                 uploads.message,
                 malicious,
                 reference,
             )
-            state = dataclasses.replace(state, attack=attack_state)
+            state = state.with_memory(attack=attack_state)
             uploads = dataclasses.replace(uploads, message=messages)
             if self.transforms:
                 is_shared = known.own is None
@@ -544,22 +551,20 @@ class CohortLink:
             return state
         key = self._threefry(core.Stream.NOISE_OF_COUNTS, self.ctx.round)
         count = self.ctx.expected or received.within.shape[0]
-        return dataclasses.replace(
-            state, clip=clip.next_norm(key, received.within, count)
-        )
+        return state.with_memory(clip=clip.next_norm(key, received.within, count))
 
     def store(self, state: core.State, received: core.Upload) -> core.State:
         """Keeps what was received, and the mean over all of it."""
-        if state.messages is None:
+        if "messages" not in state.rows:
             return state
-        old = self.take(state.messages)
+        old = self.take(state.rows["messages"])
         new = client_rows.select_rows(received.weight > 0, received.message, old)
         return self._stored(state, old, new)
 
     def _stored(self, state: core.State, old: Any, new: Any) -> core.State:
         """Keeps messages `[K, ...]` in place of older ones, and the mean over all."""
-        state = dataclasses.replace(state, messages=self.put(state.messages, new))
-        if state.aggregate is None:
+        state = state.with_rows(messages=self.put(state.rows["messages"], new))
+        if "mean" not in state.memory:
             return state
         if self.everyone:
             kept = self._mean_of_all(state, new)
@@ -580,9 +585,9 @@ class CohortLink:
         parts = shares(self.aggregator, counts, self.population)
         difference = jax.tree.map(lambda a, b: a - b, new, old)
         change = client_rows.weighted_sum(difference, parts)
-        mean = jax.tree.map(lambda a, b: a + b, state.aggregate, change)
+        mean = jax.tree.map(lambda a, b: a + b, state.memory["mean"], change)
         size, largest = client_rows.magnitude(mean), client_rows.magnitude(difference)
-        peak = jnp.maximum(state.aggregate_peak, size)
+        peak = jnp.maximum(state.memory["peak"], size)
         peak = jnp.maximum(peak, parts.max().astype(largest.dtype) * largest)
         every = RECOMPUTE_EVERY if self.members is None else RARELY
         due = (self.ctx.round + 1) % every == 0
@@ -611,7 +616,8 @@ class CohortLink:
         """
         counts, message_of = self.federation.train.num_examples, self.message_of
         if message_of is None:
-            return cached_mean(state.messages, counts, self.aggregator, self.population)
+            messages = state.rows["messages"]
+            return cached_mean(messages, counts, self.aggregator, self.population)
         is_other = jnp.ones(counts.shape, bool).at[self.ctx.cohort].set(False)
 
         def one(still: None, row: tuple[Any, ...], shared: None):
@@ -632,14 +638,13 @@ class CohortLink:
         self, state: core.State, received: core.Upload, reference: Any
     ) -> tuple[Any, Any]:
         """Aggregates over the cohort or over all, and the aggregator's info."""
-        if state.aggregate is not None:
-            count = self.population.num_clients
-            return self._noisy(state, state.aggregate, count), {}
+        if (mean := state.memory.get("mean")) is not None:
+            return self._noisy(state, mean, self.population.num_clients), {}
         key = core.stream_key(self.key, core.Stream.AGGREGATION, self.ctx.round)
         messages, weights = received.message, received.weight
         if self.aggregate_over == "all":
             weights = self.federation.train.num_examples.astype(weights.dtype)
-            messages = state.messages
+            messages = state.rows["messages"]
         by_columns = getattr(self.aggregator, "by_columns", False)
         if not (by_columns or self.aggregator.incremental):  # which sums where rows are
             messages = sharding.split_parameters(messages, self.execution)
@@ -675,7 +680,8 @@ class CohortLink:
         noise = self.noise
         if noise is None:
             return mean
-        round = NoisyRound(self.ctx.round, self._noise_key, self.period, state.draws)
+        draws = state.memory.get("draws")
+        round = NoisyRound(self.ctx.round, self._noise_key, self.period, draws)
         return noise.in_round(round, mean, self._clip / count)
 
     @property
@@ -700,8 +706,9 @@ class CohortLink:
         """Takes the server optimizer's step, if there is one, for the new model."""
         if self.server_optimizer is None:
             return state, server
-        server, memory = self.server_optimizer(state.optimizer, state.server, server)
-        return dataclasses.replace(state, optimizer=memory), server
+        memory = state.memory.get("optimizer")
+        server, memory = self.server_optimizer(memory, state.server, server)
+        return state.with_memory(optimizer=memory), server
 
     def bytes_up(self, messages: Any) -> int:
         """Counts the bytes of the cohort's messages `[K, *P]` on their way up."""
@@ -790,14 +797,13 @@ def _words(count: int | jax.Array) -> jax.Array:
 
 def _with_mean(state: core.State, kept: tuple[Any, jax.Array]) -> core.State:
     """Returns the state with another mean over all messages, and its peak."""
-    return dataclasses.replace(state, aggregate=kept[0], aggregate_peak=kept[1])
+    return state.with_memory(mean=kept[0], peak=kept[1])
 
 
 def count(state: core.State, more: jax.Array) -> core.State:
     """Adds to the number of non-finite messages and rows met."""
-    return dataclasses.replace(
-        state, nonfinite=state.nonfinite + more.astype(jnp.int32)
-    )
+    met = state.memory["nonfinite"] + more.astype(jnp.int32)
+    return state.with_memory(nonfinite=met)
 
 
 def shares(

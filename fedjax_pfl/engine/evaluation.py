@@ -341,7 +341,7 @@ def evaluate(
         everybody = _pooled(test_rows)
 
     pools = {n: getattr(federation, n).pool() for n in ("train", *_own(data))}
-    server = dataclasses.replace(state, **dict.fromkeys(state.rows), steps=None)
+    server = state.at(None).with_memory(steps=None)
     is_shared = members is None and set(data) == set(_own(data))
     is_shared &= sharding.divides(federation.num_clients, execution)
 
@@ -575,11 +575,11 @@ def _of_newcomer(
 ) -> tuple[Predictors, core.ClientView]:
     """Returns predictors of ONE client in its first state, and its view."""
     single = data.with_rows(jax.tree.map(lambda leaf: leaf[None], data.rows()))
+    clients = process.first_rows(state.key, model, population, single)[1]["clients"]
     single = process.with_first_kept(state.key, model, single)
-    clients = process.first_rows(state.key, model, population, single)[1]
-    if state.statistics is not None:
-        single = single.with_statistics(shared=state.statistics)
-        data = data.with_statistics(shared=state.statistics)
+    if (shared := state.memory.get("statistics")) is not None:
+        single = single.with_statistics(shared=shared)
+        data = data.with_statistics(shared=shared)
     client, row = jax.tree.map(lambda leaf: leaf[0], (clients, single.rows()))
     data = data.with_rows(row)
     made, key = predictors_of(process, state, client, model, data)

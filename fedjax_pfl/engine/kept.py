@@ -86,9 +86,9 @@ def with_kept(
       Data with personal parameters and running statistics, where there are some.
     """
     train = federation.train
-    if state.carry is not None and isinstance(model, core.RoleModel):
-        train = train.with_personal(state.carry)
-    shared, own = state.statistics, state.client_statistics
+    if "carry" in state.rows and isinstance(model, core.RoleModel):
+        train = train.with_personal(state.rows["carry"])
+    shared, own = state.memory.get("statistics"), state.rows.get("statistics")
     if shared is not None or own is not None:
         train = train.with_statistics(own, shared=shared)
     return dataclasses.replace(federation, train=train)
@@ -130,13 +130,13 @@ def after_round(
     counted = {} if report.steps is None else {"client_steps": report.steps}
     info = dataclasses.replace(info, client=report.values | counted)
     state = _with_steps(link, state, report.steps)
-    if state.carry is not None:
+    if (old := state.rows.get("carry")) is not None:
         what = "a model of series such as a portfolio policy"
         if isinstance(link.model, core.RoleModel):
             what = "personal parameters of the model"
         _check_kept(report.carry, what, method)
-        carry = _finite(link, report.carry, link.take(state.carry))
-        state = dataclasses.replace(state, carry=link.put(state.carry, carry))
+        carry = _finite(link, report.carry, link.take(old))
+        state = state.with_rows(carry=link.put(old, carry))
     return _with_statistics(link, state, info, report.statistics, method)
 
 
@@ -158,7 +158,7 @@ def _with_steps(
     link: cohort_link.CohortLink, state: core.State, steps: jax.Array | None
 ) -> core.State:
     """Counts the cohort's steps, where a schedule asks for them."""
-    if state.steps is None:
+    if "steps" not in state.memory:
         return state
     if steps is None:
         raise checks.InputError(
@@ -166,8 +166,8 @@ def _with_steps(
             " schedule of steps, got one with minibatches of its own; add"
             " per_round=True."
         )
-    steps = state.steps.at[link.ctx.cohort].add(steps)
-    return dataclasses.replace(state, steps=steps)
+    steps = state.memory["steps"].at[link.ctx.cohort].add(steps)
+    return state.with_memory(steps=steps)
 
 
 def _with_statistics(
@@ -182,14 +182,13 @@ def _with_statistics(
     The mean is over those whose messages have arrived, weighted as these are. Attacks
     and transforms do not see it; its bytes count.
     """
-    own, shared = state.client_statistics, state.statistics
+    own, shared = state.rows.get("statistics"), state.memory.get("statistics")
     if own is None and shared is None:
         return state, info
     _check_kept(new, "running statistics of the model", method)
     if own is not None:
         rows = _finite(link, new, link.take(own))
-        own = link.put(own, rows)
-        return dataclasses.replace(state, client_statistics=own), info
+        return state.with_rows(statistics=link.put(own, rows)), info
     if link.noise is not None:
         raise checks.InputError(
             "Expected running statistics that stay with the clients under"
@@ -203,4 +202,4 @@ def _with_statistics(
     mean = optax.tree.where(weights.sum() > 0, mean, shared)
     if link.arrived:
         info = link.with_bytes(info, client_rows.num_bytes(shared))
-    return dataclasses.replace(state, statistics=mean), info
+    return state.with_memory(statistics=mean), info

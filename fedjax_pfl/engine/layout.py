@@ -77,13 +77,11 @@ def placed_states(
       num_clients: N.
       execution: an execution of mode `shard`.
     """
-    names = (*states.rows, "attack", "steps")
-    own = {name: getattr(states, name) for name in names}
-    others = dataclasses.replace(states, **dict.fromkeys(names))
-    return dataclasses.replace(
-        sharding.replicate(others, execution),
-        **sharding.shard_rows(own, num_clients, execution, axis=1),
-    )
+    divided = {name: states.memory.get(name) for name in ("attack", "steps")}
+    own = (states.of_clients(), divided)
+    rows, divided = sharding.shard_rows(own, num_clients, execution, axis=1)
+    others = states.at(None).with_memory(**dict.fromkeys(divided))
+    return sharding.replicate(others, execution).at(rows).with_memory(**divided)
 
 
 def start(

@@ -182,11 +182,11 @@ class FederatedProcess:
         tells = self.algorithm.message_of is not None
         return tells and is_kept and is_plain and not is_late
 
-    def messages_of(self, clients: Any, messages: Any) -> Any:
-        """Returns the last messages `[K, *P]` of clients, kept or told by states."""
+    def messages_of(self, state: core.State) -> Any:
+        """Returns the last messages `[K, *P]`, kept or told by client states."""
         if not self.tells_messages:
-            return messages
-        return jax.vmap(self.algorithm.message_of)(clients)
+            return state.rows.get("messages")
+        return jax.vmap(self.algorithm.message_of)(state.clients)
 
     def first_rows(
         self,
@@ -194,25 +194,34 @@ class FederatedProcess:
         model: core.Model,
         population: core.Population,
         train: core.ClientData,
-    ) -> tuple[Any, Any, Any]:
+    ) -> tuple[Any, dict[str, Any]]:
         """Draws the first states of the server and of some clients.
 
         Args:
           key: `[]` key of the run.
           model: the model.
           population: what is known of all clients.
-          train: training examples of K clients, as `with_first_kept` returns them.
+          train: training examples of K clients.
 
         Returns:
-          Server state, client states `[K, ...]` and messages `[K, ...]`, None where
-          states tell them; see `SingleExchange.init`.
+          Server state, see `SingleExchange.init`, and rows `[K, ...]` by name, as
+          `State.of_clients` has them; messages are left out if client states tell them.
         """
+        train = self.with_first_kept(key, model, train)
         init_key = core.stream_key(key, core.Stream.INIT, 0)
         first = functools.partial(
             self._first, init_key, kept.started(model, train), population, train.pool()
         )
-        server, rows, messages = jax.vmap(first, out_axes=(None, 0, 0))(train.rows())
-        return server, rows, None if self.tells_messages else messages
+        server, clients, messages = jax.vmap(first, out_axes=(None, 0, 0))(train.rows())
+        (count,) = train.num_examples.shape
+        others = {
+            "messages": None if self.tells_messages else messages,
+            "carry": kept.first_carry(model, train),
+            "transforms": self._first_transforms(server, count),
+            "statistics": core.Constants.of(train.constants).statistics,
+        }
+        given = {name: rows for name, rows in others.items() if rows is not None}
+        return server, {"clients": clients, **given}
 
     def _first(
         self,
@@ -287,37 +296,53 @@ class FederatedProcess:
           The state; all its randomness follows from `key`.
         """
         population = federation.population
-        train = self.with_first_kept(key, model, federation.train)
-        constants = core.Constants.of(train.constants)
-        server, rows, messages = self.first_rows(key, model, population, train)
-        aggregate = peak = None
-        if self.keeps_mean:
-            aggregate, peak = cohort_link.cached_mean(
-                self.messages_of(rows, messages),
-                train.num_examples,
-                self.used_aggregator(),
-                population,
-            )
-        return core.State(
-            server=server,
-            clients=rows,
-            messages=messages,
-            aggregate=aggregate,
-            aggregate_peak=peak,
-            attack=None if self.attack is None else self.attack.init(messages),
-            nonfinite=jnp.zeros((), jnp.int32),
-            round=jnp.zeros((), jnp.int32),
-            key=key,
-            optimizer=self.first_optimizer(server),
-            carry=kept.first_carry(model, train),
-            steps=self.first_steps(population.num_clients),
-            past=self._first_past(server),
-            transforms=self.first_transforms(server, population.num_clients),
-            statistics=constants.shared_statistics,
-            client_statistics=constants.statistics,
-            clip=privacy.first_clip(self),
-            draws=self.first_draws(server),
+        server, rows = self.first_rows(key, model, population, federation.train)
+        state = core.State(
+            round=jnp.zeros((), jnp.int32), key=key, server=server, clients=None
+        ).at(rows)
+        memory = self.first_memory(
+            model, state, federation.train, population.num_clients
         )
+        state = state.with_memory(**memory)
+        if not self.keeps_mean:
+            return state
+        mean, peak = cohort_link.cached_mean(
+            self.messages_of(state),
+            federation.train.num_examples,
+            self.used_aggregator(),
+            population,
+        )
+        return state.with_memory(mean=mean, peak=peak)
+
+    def first_memory(
+        self,
+        model: core.Model,
+        state: core.State,
+        train: core.ClientData,
+        num_clients: int,
+    ) -> dict[str, Any]:
+        """Returns what parts keep at the server before the first round, by name.
+
+        Args:
+          model: the model.
+          state: server, and rows of any clients.
+          train: examples of any clients.
+          num_clients: N.
+
+        Returns:
+          Entries of `State.memory`, but for the mean of messages; None for none.
+        """
+        server, attack = state.server, self.attack
+        return {
+            "nonfinite": jnp.zeros((), jnp.int32),
+            "attack": attack and attack.init(state.rows.get("messages")),
+            "optimizer": self.first_optimizer(server),
+            "steps": self.first_steps(num_clients),
+            "past": self._first_past(server),
+            "statistics": self.first_statistics(model, train),
+            "clip": privacy.first_clip(self),
+            "draws": self.first_draws(server),
+        }
 
     def with_first_kept(
         self, key: core.Key, model: core.Model, train: core.ClientData
@@ -359,16 +384,8 @@ class FederatedProcess:
         count = getattr(self.participation, "max_staleness", 0) + 1
         return None if count == 1 else client_rows.broadcast(server, count)
 
-    def first_transforms(self, server: Any, num_clients: int) -> Any:
-        """Returns the transforms' memory of every client before the first round.
-
-        Args:
-          server: first state of the server.
-          num_clients: N.
-
-        Returns:
-          Pytree of `[N, ...]`, or None where nothing is remembered.
-        """
+    def _first_transforms(self, server: Any, num_clients: int) -> Any:
+        """Returns the transforms' memory `[K, ...]` of K clients at first, or None."""
         message = self.algorithm.reference(server)
         rows = tuple(transform.init(message) for transform in self.transforms)
         if not jax.tree.leaves(rows):
@@ -391,7 +408,9 @@ class FederatedProcess:
         """Returns what noise over rounds keeps, with the round's own."""
         noise: Any = privacy.noise_of(self)
         key = core.stream_key(state.key, core.Stream.NOISE, state.round)
-        return noise.next_draws(randomness.noise_key(key), state.round, state.draws)
+        return noise.next_draws(
+            randomness.noise_key(key), state.round, state.memory["draws"]
+        )
 
     def first_steps(self, num_clients: int) -> jax.Array | None:
         """Returns the clients' local steps so far, none, where a schedule asks."""
@@ -457,14 +476,15 @@ class FederatedProcess:
         elif present is not None:
             steps = jnp.where(present, work.steps, 0)
             work = dataclasses.replace(work, steps=steps)
-        if state.past is not None:
-            state = dataclasses.replace(state, past=_remembered(state))
-        if state.draws is not None:
-            state = dataclasses.replace(state, draws=self._next_draws(state))
+        if "past" in state.memory:
+            state = state.with_memory(past=_remembered(state))
+        if "draws" in state.memory:
+            state = state.with_memory(draws=self._next_draws(state))
         federation = kept.with_kept(state, model, federation)
         train = federation.train
         if members is None and cohort.shape[0] < population.num_clients:
             train = divided_examples.of_cohort(train, cohort, execution)
+        is_series = isinstance(model, core.SequenceModel)
         link = cohort_link.CohortLink(
             ctx=core.RoundContext(
                 key=server_key,
@@ -477,8 +497,8 @@ class FederatedProcess:
             model=model,
             federation=federation,
             data=train,
-            carry=state.carry if isinstance(model, core.SequenceModel) else None,
-            steps=state.steps,
+            carry=state.rows.get("carry") if is_series else None,
+            steps=state.memory.get("steps"),
             execution=execution,
             aggregator=self.used_aggregator(),
             attack=self.attack,
@@ -505,12 +525,12 @@ class FederatedProcess:
         client_diverged = link.diverged
         info = dataclasses.replace(
             info,
-            num_nonfinite=new.nonfinite - state.nonfinite,
+            num_nonfinite=new.memory["nonfinite"] - state.memory["nonfinite"],
             client_diverged=client_diverged,
             server_diverged=server_diverged,
         )
         if self.on_nonfinite == "freeze":
-            frozen = dataclasses.replace(state, nonfinite=new.nonfinite)
+            frozen = state.with_memory(nonfinite=new.memory["nonfinite"])
             diverged = server_diverged | client_diverged.any()
             new = optax.tree.where(diverged, frozen, new)
         return dataclasses.replace(new, round=state.round + 1), info
@@ -545,7 +565,7 @@ class FederatedProcess:
         clip = privacy.adaptive_clip(self)
         if clip is None:
             return self.transforms
-        return (clip.at(state.clip), *self.transforms[1:])
+        return (clip.at(state.memory["clip"]), *self.transforms[1:])
 
     def _treat_server(
         self, old: core.State, new: core.State
@@ -555,14 +575,14 @@ class FederatedProcess:
         The server optimizer's state is a part of it. Also returns `bool[]`, whether it
         was not finite.
         """
-        finite = client_rows.is_finite((new.server, new.optimizer))
+        finite = client_rows.is_finite((new.server, new.memory.get("optimizer")))
         new = cohort_link.count(new, ~finite)
         if self.on_nonfinite == "stop":
             return new, ~finite
-        server, optimizer = optax.tree.where(
-            finite, (new.server, new.optimizer), (old.server, old.optimizer)
-        )
-        return dataclasses.replace(new, server=server, optimizer=optimizer), ~finite
+        pairs = ((s.server, s.memory.get("optimizer")) for s in (new, old))
+        server, optimizer = optax.tree.where(finite, *pairs)
+        new = dataclasses.replace(new, server=server)
+        return new.with_memory(optimizer=optimizer), ~finite
 
     def before_evaluation(
         self, state: core.State, model: core.Model, federation: core.Federation
@@ -597,8 +617,9 @@ class FederatedProcess:
 
 def _remembered(state: core.State) -> Any:
     """Puts the server's state among those of before, in place of the oldest."""
-    count = jax.tree.leaves(state.past)[0].shape[0]
-    return client_rows.put(state.past, state.round % count, state.server)
+    past = state.memory["past"]
+    count = jax.tree.leaves(past)[0].shape[0]
+    return client_rows.put(past, state.round % count, state.server)
 
 
 def _with_times(timing: core.Timetable | None, info: core.RoundInfo) -> core.RoundInfo:
@@ -612,6 +633,7 @@ def _with_times(timing: core.Timetable | None, info: core.RoundInfo) -> core.Rou
 
 def _with_clip(state: core.State, info: core.RoundInfo) -> core.RoundInfo:
     """Adds the clip of the round to a report, where it adapts."""
-    if state.clip is None:
+    clip = state.memory.get("clip")
+    if clip is None:
         return info
-    return dataclasses.replace(info, server=info.server | {"clip_norm": state.clip})
+    return dataclasses.replace(info, server=info.server | {"clip_norm": clip})

@@ -185,7 +185,7 @@ def exchanges(
     made: list[Exchange] = []
     places = _filled(cohort, count)
     if cohort < num_clients:
-        written = _row_bytes(state.rows, num_clients)
+        written = _row_bytes(state.of_clients(), num_clients)
         rows = federation.train.rows()
         if are_divided:
             index = rows.pop("index")
@@ -212,9 +212,10 @@ def exchanges(
 
 def _message_bytes(state: core.State) -> int:
     """Bytes of a message, which is like what the server keeps of them or sends."""
-    if state.messages is None:
+    messages = state.rows.get("messages")
+    if messages is None:
         return client_rows.num_bytes(state.server)
-    return _row_bytes(state.messages, jax.tree.leaves(state.messages)[0].shape[0])
+    return _row_bytes(messages, jax.tree.leaves(messages)[0].shape[0])
 
 
 def estimate(planned: PlannedGroup, cluster: Cluster) -> Estimate:
@@ -247,8 +248,8 @@ def estimate(planned: PlannedGroup, cluster: Cluster) -> Estimate:
     sent = sum(each.sent(cluster) for each in made)
     left = sum(each.left(cluster) for each in made)
     data = {id(leaf): leaf for leaf in jax.tree.leaves(_rows_of_data(federation))}
-    rows = client_rows.num_bytes((state.rows, data)) // count
-    server = (state.server, state.aggregate, state.optimizer, state.past, state.draws)
+    rows = client_rows.num_bytes((state.of_clients(), data)) // count
+    server = (state.server, state.with_memory(attack=None, steps=None).memory)
     shared = {
         id(leaf): leaf for leaf in jax.tree.leaves((server, _constants(federation)))
     }

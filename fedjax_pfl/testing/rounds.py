@@ -52,10 +52,10 @@ def states_stay_finite(subject: subjects.Subject) -> None:
     what = "After three rounds on finite data, whose padding alone holds NaN and 1e38"
     state, _ = subject.setting.round()
     compare.finite(state, what)
-    if state.nonfinite:
+    if state.memory["nonfinite"]:
         raise AssertionError(
-            f"{what}, {state.nonfinite} messages or rows of clients were not finite and"
-            " did not enter the state."
+            f"{what}, {state.memory['nonfinite']} messages or rows of clients were not"
+            " finite and did not enter the state."
         )
 
 

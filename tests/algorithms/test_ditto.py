@@ -237,7 +237,7 @@ def test_the_global_branch_takes_given_batches(unsynced):
     x = np.asarray(problem.federation.train.x[:-1]).reshape(2, 4)
     for number in range(6):
         expected = [x[i, (number + i) % 4] for i in range(2)]
-        sent = states.messages["theta"][number + 1, :, 0]
+        sent = states.rows["messages"]["theta"][number + 1, :, 0]
         np.testing.assert_allclose(sent, expected, atol=1e-12)
 
 

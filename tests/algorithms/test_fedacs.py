@@ -277,7 +277,7 @@ def test_first_round_is_one_gradient_step():
     first, after = states.clients["theta"]
     expected = first - 0.3 * problem.gradients(first)
     np.testing.assert_allclose(after, expected, rtol=1e-12, atol=1e-12)
-    np.testing.assert_array_equal(states.messages["theta"][1], after)
+    np.testing.assert_array_equal(states.rows["messages"]["theta"][1], after)
 
 
 def test_rounds_follow_the_equations_and_spare_absent_clients():
@@ -299,7 +299,9 @@ def test_rounds_follow_the_equations_and_spare_absent_clients():
             np.testing.assert_allclose(after[i], expected, rtol=1e-9, atol=1e-9)
         absent = np.setdiff1d(np.arange(6), cohort)
         np.testing.assert_array_equal(after[absent], before[absent])
-        np.testing.assert_array_equal(states.messages["theta"][number + 1], after)
+        np.testing.assert_array_equal(
+            states.rows["messages"]["theta"][number + 1], after
+        )
 
 
 def test_attacks_change_what_others_receive():
@@ -319,7 +321,7 @@ def test_attacks_change_what_others_receive():
         found.append(states)
     clean, attacked = (states.clients["theta"] for states in found)
     np.testing.assert_array_equal(clean[1], attacked[1])  # nobody has received yet
-    sent = found[1].messages["theta"][1]
+    sent = found[1].rows["messages"]["theta"][1]
     np.testing.assert_allclose(sent[1], -3 * attacked[1, 1])
     changed = (np.abs(clean[2] - attacked[2]) > 1e-6).all(axis=1)
     assert changed[[0, 2, 3, 4, 5]].all()

@@ -94,7 +94,7 @@ def test_rounds_are_the_unscaled_equations_in_numpy(mode, eta):
             np.testing.assert_allclose(values[name][number], value, **CLOSE)
     present = np.zeros((15, 6), bool)
     np.put_along_axis(present, infos.cohort, True, axis=1)
-    for leaf in jax.tree.leaves((states.clients, states.messages)):
+    for leaf in jax.tree.leaves((states.clients, states.rows["messages"])):
         same = (leaf[1:] == leaf[:-1]).reshape(15, 6, -1).all(axis=2)
         assert same[~present].all()
 
@@ -173,7 +173,7 @@ def test_a_step_of_the_share_is_the_mean_of_all(given):
         3, server_mode="delta_selected", server_learning_rate=given, **fields
     )
     ours, _, _ = problems.run(whole, problem, 20)
-    assert ours.messages is None
+    assert "messages" not in ours.rows
     # Sums of changes against means: a rounding of order one in each of 20 rounds.
     np.testing.assert_allclose(ours.server["theta"], theirs.server["theta"], **CLOSE)
     np.testing.assert_allclose(

@@ -89,7 +89,9 @@ def test_a_training_equals_a_loop_in_numpy_and_attacks_reach_it():
     np.testing.assert_allclose(found.theta["theta"][1:], theta, rtol=1e-10)
     np.testing.assert_allclose(found.start["theta"][1:], start, rtol=1e-10)
     np.testing.assert_allclose(found.affinity[1:], affinity, rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(states.messages["theta"][1:], messages, rtol=1e-10)
+    np.testing.assert_allclose(
+        states.rows["messages"]["theta"][1:], messages, rtol=1e-10
+    )
     # The global model is the mean of what was received.
     np.testing.assert_allclose(
         states.server["theta"][1:], messages.mean(axis=1), rtol=1e-10

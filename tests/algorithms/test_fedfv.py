@@ -71,7 +71,7 @@ def test_a_round_steps_along_the_published_direction_as_far_as_the_mean():
     unit = states.server["theta"][1] / length
     np.testing.assert_allclose(unit, [0.601480, 0.211185, -0.770469], atol=5e-7)
     np.testing.assert_allclose(infos.client["loss"][0], LOSSES)
-    np.testing.assert_allclose(states.messages["theta"][1], 0.5 * ROWS)
+    np.testing.assert_allclose(states.rows["messages"]["theta"][1], 0.5 * ROWS)
     # The first client's loss rises: no common descent.
     cosines = (ROWS @ unit) / np.linalg.norm(ROWS, axis=1)
     np.testing.assert_allclose(infos.server["violation"][0], cosines.max(), rtol=1e-6)
@@ -145,7 +145,7 @@ def test_a_training_equals_a_loop_over_vectors(tau):
     expected = simulate(problem, infos.cohort, 0.3, tau, sent)
     np.testing.assert_allclose(states.server["theta"][1:], expected, rtol=1e-9)
     assert infos.server["conflicts"].sum() > 0
-    assert (states.messages is None) == (tau == 0)
+    assert ("messages" not in states.rows) == (tau == 0)
     without = simulate(problem, infos.cohort, 0.3, 0, sent)
     assert tau == 0 or np.abs(without - expected).max() > 1e-3
 

@@ -120,7 +120,7 @@ def test_rounds_are_the_equations_in_numpy_with_absent_clients():
         np.testing.assert_allclose(models_of(states)[number + 1], w, **CLOSE)
         for i, gradient in zip(cohort, own, strict=True):
             last[i] = number, gradient
-        kept = states.messages["theta"][number + 1]
+        kept = states.rows["messages"]["theta"][number + 1]
         for i, (_, gradient) in last.items():
             np.testing.assert_allclose(kept[i], gradient, **CLOSE)
         assert infos.server["history_rows"][number] == len(old)

@@ -63,7 +63,7 @@ def independent(
 
 def told(states):
     """Messages `[..., N, d]`, which are not kept beside the clients' states."""
-    assert states.messages is None
+    assert "messages" not in states.rows
     return states.clients.w_local["theta"] + states.clients.p["theta"]
 
 
@@ -102,7 +102,8 @@ def random_state(process, problem, seed=0):
         ratio=1 / (count * alpha),
     )
     w = jax.tree.map(lambda a, b: (a + b).mean(axis=0), w_local, p)
-    return dataclasses.replace(state, clients=rows, aggregate=w, server=w)
+    state = dataclasses.replace(state, clients=rows, server=w)
+    return state.with_memory(mean=w)
 
 
 @pytest.mark.parametrize(
@@ -304,9 +305,9 @@ def test_the_incremental_mean_is_recomputed_from_the_cache():
     )
     every = cohort_link.RECOMPUTE_EVERY
     state = problems.first_state(process, problem)
-    wrong = jax.tree.map(lambda leaf: leaf + 1, state.aggregate)
+    wrong = jax.tree.map(lambda leaf: leaf + 1, state.memory["mean"])
     state = dataclasses.replace(
-        state, aggregate=wrong, round=jnp.asarray(every - 3, jnp.int32)
+        state.with_memory(mean=wrong), round=jnp.asarray(every - 3, jnp.int32)
     )
     states, _, _ = problems.run(process, problem, 5, state=state)
     error = states.server["theta"] - told(states).mean(axis=1)

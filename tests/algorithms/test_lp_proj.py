@@ -125,7 +125,9 @@ def test_admm_rounds_are_unscaled_flames_with_projections():
     mean = (w_local + p).mean(axis=0)
     server = dataclasses.replace(state.server, w=mean)
     state = dataclasses.replace(
-        state, clients=clients, server=server, messages=w_local + p, aggregate=mean
+        state.with_rows(messages=w_local + p).with_memory(mean=mean),
+        clients=clients,
+        server=server,
     )
     states, infos, _ = problems.run(whole, problem, 10, state=state)
     rows = projection_of(states)
@@ -142,7 +144,12 @@ def test_admm_rounds_are_unscaled_flames_with_projections():
             pi[i] += rho * (w_local[i] - w)
             u[i] = w_local[i] + pi[i] / rho
         found = states.clients
-        ours = (found.theta["theta"], found.w_local, rho * found.p, states.messages)
+        ours = (
+            found.theta["theta"],
+            found.w_local,
+            rho * found.p,
+            states.rows["messages"],
+        )
         for one, other in zip(ours, (theta, w_local, pi, u), strict=True):
             np.testing.assert_allclose(one[number], other, **CLOSE)
         np.testing.assert_allclose(states.server.w[number], u.mean(axis=0), **CLOSE)
@@ -156,7 +163,7 @@ def test_admm_rounds_are_unscaled_flames_with_projections():
         for form in forms:
             np.testing.assert_allclose(ours[3][number][cohort], form[cohort], **CLOSE)
     absent = np.setdiff1d(np.arange(6), infos.cohort[0])
-    for leaf in jax.tree.leaves((states.clients, states.messages)):
+    for leaf in jax.tree.leaves((states.clients, states.rows["messages"])):
         np.testing.assert_array_equal(leaf[1][absent], leaf[0][absent])
 
 
@@ -173,14 +180,14 @@ def test_a_rotation_is_flame():
         3, form="admm", lam=lam, kappa=kappa, dim=3, orthogonal=True, local=local
     )
     ours, _, _ = problems.run(whole, problem, 15)
-    sent = flame.messages_of(theirs.clients, theirs.messages)
+    sent = flame.messages_of(theirs)
     rotation = projection_of(ours)
     assert np.abs(rotation - np.diag(np.diag(rotation))).max() > 0.1
     pairs = [
         (ours.clients.theta["theta"], theirs.clients.theta["theta"]),
         (ours.clients.w_local @ rotation, theirs.clients.w_local["theta"]),
         (ours.clients.p @ rotation, theirs.clients.p["theta"]),
-        (ours.messages @ rotation, sent["theta"]),
+        (ours.rows["messages"] @ rotation, sent["theta"]),
         (ours.server.w @ rotation, theirs.server["theta"]),
     ]
     for one, other in pairs:

@@ -194,7 +194,7 @@ def test_w_takes_a_step_after_every_epoch_of_the_inner_solver(official):
         np.testing.assert_allclose(states.clients["theta"][number + 1], theta, **CLOSE)
         if official:  # w_i can be read
             copies = [sent[i] for i in range(6)]
-            kept = states.messages["theta"][number + 1]
+            kept = states.rows["messages"]["theta"][number + 1]
             np.testing.assert_allclose(kept, copies, **CLOSE)
     work = infos.client["gradient_evaluations"]
     np.testing.assert_array_equal(work, 3 * counts(problem)[infos.cohort])

@@ -163,14 +163,12 @@ def test_a_model_of_as_many_outputs_as_clients_is_on_every_device():
     """Only rows of clients are divided, and derivatives lie where their states do."""
     execution = sharding.Execution.parse("shard=4")
     rows, model = jnp.zeros((1, 8, 3)), jnp.zeros((1, 8, 3))
-    nothing = dict.fromkeys(("messages", "aggregate", "attack"))
     state = core.State(
         server=model,
         clients=rows,
-        nonfinite=jnp.zeros(1, jnp.int32),
+        memory={"nonfinite": jnp.zeros(1, jnp.int32)},
         round=jnp.zeros(1, jnp.int32),
         key=jax.random.key(0),
-        **nothing,
     )
     placed = layout.placed_states(state, 8, execution)
     tangents = sharding.shard_stacked(

@@ -59,10 +59,7 @@ MODEL = fp.LogisticRegression().for_federation(make_federation())
 STATE = core.State(
     server=jnp.array([[1.0, -1.0, 0.0], [0.5, 0.0, -0.5]]),
     clients=jax.random.normal(jax.random.key(1), (N, DIM, C)),
-    messages=None,
-    aggregate=None,
-    attack=None,
-    nonfinite=jnp.zeros((), jnp.int32),
+    memory={"nonfinite": jnp.zeros((), jnp.int32)},
     round=jnp.zeros((), jnp.int32),
     key=jax.random.key(2, impl="threefry2x32"),
 )

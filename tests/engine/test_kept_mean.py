@@ -77,7 +77,7 @@ def _keeps_mean(value, *, single=True, **fields):
 
 
 def _exact_mean(states, weighting="uniform"):
-    rows = states.messages["theta"].astype(np.longdouble)
+    rows = states.rows["messages"]["theta"].astype(np.longdouble)
     share = faults.problem().alpha(weighting).astype(np.longdouble)
     return np.einsum("n,rnd->rd", share, rows), rows
 
@@ -91,11 +91,11 @@ def _check_kept_mean(process, size, weighting="uniform"):
     # Four sums a round of at most 16 times the mean; and as long as huge rows are
     # there, what sums over the cache round as well.
     sums = 16 * np.abs(exact).max(axis=1) + np.where(largest < 3, 0, largest)
-    error = np.abs(states.aggregate["theta"] - exact).max(axis=1)
-    eps = np.finfo(states.aggregate["theta"].dtype).eps
+    error = np.abs(states.memory["mean"]["theta"] - exact).max(axis=1)
+    eps = np.finfo(states.memory["mean"]["theta"].dtype).eps
     assert (error <= 4 * ROUNDS * eps * sums).all(), size
     np.testing.assert_array_equal(
-        states.server["theta"][1:], states.aggregate["theta"][1:]
+        states.server["theta"][1:], states.memory["mean"]["theta"][1:]
     )
 
 
@@ -127,11 +127,11 @@ def test_without_huge_messages_the_mean_is_not_recomputed():
     """An error put into it stays as it is, though values of both signs come and go."""
     process = _keeps_mean(2.0, single=False)
     state = problems.first_state(process, faults.problem())
-    wrong = jax.tree.map(lambda leaf: leaf + 1, state.aggregate)
-    state = dataclasses.replace(state, aggregate=wrong)
+    wrong = jax.tree.map(lambda leaf: leaf + 1, state.memory["mean"])
+    state = state.with_memory(mean=wrong)
     states, _, _ = problems.run(process, faults.problem(), ROUNDS, state=state)
     exact, _ = _exact_mean(states)
-    error = (states.aggregate["theta"] - exact).astype(float)
+    error = (states.memory["mean"]["theta"] - exact).astype(float)
     np.testing.assert_allclose(error, 1, atol=4 * ROUNDS * np.finfo(float).eps)
     assert ROUNDS < cohort_link.RECOMPUTE_EVERY
 
@@ -175,15 +175,17 @@ def test_a_lane_is_recomputed_alone():
     for value in (3e38, 1.5):
         process, states = _stacked([1.5, value, -0.5])
         shift = jnp.array([1, 0, 2], jnp.float32)[:, None]
-        wrong = jax.tree.map(lambda leaf, s=shift: leaf + s, states.aggregate)
-        states = dataclasses.replace(states, aggregate=wrong)
+        wrong = jax.tree.map(lambda leaf, s=shift: leaf + s, states.memory["mean"])
+        states = states.with_memory(mean=wrong)
         ends.append(_lanes(process, states, ROUNDS)[0])
     for lane in (0, 2):
-        a, b = (jax.tree.leaves(client_rows.take(end.aggregate, lane)) for end in ends)
+        a, b = (
+            jax.tree.leaves(client_rows.take(end.memory["mean"], lane)) for end in ends
+        )
         for x, y in zip(a, b, strict=True):
             np.testing.assert_array_equal(x, y)
-    mean = np.asarray(ends[0].messages["theta"]).mean(axis=1)
-    error = np.abs(ends[0].aggregate["theta"] - mean).max(axis=1)
+    mean = np.asarray(ends[0].rows["messages"]["theta"]).mean(axis=1)
+    error = np.abs(ends[0].memory["mean"]["theta"] - mean).max(axis=1)
     eps = np.finfo(np.float32).eps
     assert error[1] <= 4 * ROUNDS * 16 * eps * np.abs(mean[1]).max()
     np.testing.assert_allclose(error[[0, 2]], [1, 2], atol=4 * ROUNDS * eps * 4)
@@ -207,7 +209,7 @@ def _sums(jaxpr, everybody, *, branches):
 def test_lanes_recompute_under_a_conditional():
     """Under vmap the sum over all clients stays inside a branch, not beside it."""
     process, states = _stacked([1.0, 2.0])
-    everybody = states.messages["theta"].shape[1]
+    everybody = states.rows["messages"]["theta"].shape[1]
     lanes = functools.partial(_lanes, num_rounds=1)
     jaxpr = jax.make_jaxpr(lanes)(process, states).jaxpr
     assert _sums(jaxpr, everybody, branches=True)

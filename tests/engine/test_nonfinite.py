@@ -82,7 +82,7 @@ def _around(mode, num_rounds=5, **fields):
     clean, _, _ = problems.run(_faulty(mode), problem, num_rounds)
     for r in range(3):
         _same(client_rows.take(states, r), client_rows.take(clean, r))
-    assert states.nonfinite.tolist() == [0, *np.cumsum(infos.num_nonfinite)]
+    assert states.memory["nonfinite"].tolist() == [0, *np.cumsum(infos.num_nonfinite)]
     before, after, fine = (
         client_rows.take(s, r) for s, r in ((states, 2), (states, 3), (clean, 3))
     )
@@ -101,8 +101,8 @@ FAULTS = {
 @pytest.mark.parametrize("fault", ["row", "server", "side information"])
 def test_freeze_leaves_the_state_as_it_was(fault):
     before, after, _, states, counts = _around("freeze", **FAULTS[fault])
-    again = {"round": after.round, "nonfinite": after.nonfinite}
-    _same(dataclasses.replace(before, **again), after)
+    same = dataclasses.replace(before, round=after.round)
+    _same(same.with_memory(nonfinite=after.memory["nonfinite"]), after)
     assert after.round == 3 and counts[:2] == [0, 0]
     # A server that is not finite reaches the six clients' rows as well.
     assert counts[2] == (7 if fault == "server" else 1)
@@ -122,9 +122,11 @@ def test_a_lost_upload_takes_no_part(fault, mode):
     assert _finite(states) and counts[:3] == [0, 0, 1]
     lost = 1 if fault == "side information" else 0
     others = np.arange(6) != lost
-    received, kept = after.messages["theta"], before.messages["theta"]
+    received, kept = after.rows["messages"]["theta"], before.rows["messages"]["theta"]
     np.testing.assert_array_equal(received[lost], kept[lost])
-    np.testing.assert_array_equal(received[others], fine.messages["theta"][others])
+    np.testing.assert_array_equal(
+        received[others], fine.rows["messages"]["theta"][others]
+    )
     weights = np.asarray(faults.problem(1, 6).federation.train.num_examples)[others]
     mean = np.average(received[others], axis=0, weights=weights)
     loss = weights @ (np.arange(6) + 1.0)[others]
@@ -135,7 +137,7 @@ def test_drop_keeps_the_old_row_of_a_client():
     before, after, fine, states, counts = _around("drop", **FAULTS["row"])
     assert _finite(states) and counts == [0, 0, 1, 0, 0]
     _same(after.server, fine.server)
-    _same(after.messages, fine.messages)
+    _same(after.rows["messages"], fine.rows["messages"])
     rows, others = after.clients["theta"], np.arange(6) != 1
     np.testing.assert_array_equal(rows[others], fine.clients["theta"][others])
     server = after.server["theta"]
@@ -147,7 +149,7 @@ def test_drop_keeps_the_old_server_and_the_rows_it_would_reach():
     assert _finite(states) and counts == [0, 0, 7, 0, 0]
     _same(after.server, before.server)
     _same(after.clients, before.clients)
-    _same(after.messages, fine.messages)
+    _same(after.rows["messages"], fine.rows["messages"])
 
 
 def test_stop_leaves_what_happened_in_the_state():
@@ -159,11 +161,13 @@ def test_stop_leaves_what_happened_in_the_state():
         rows[[0, 2, 3, 4, 5]], fine.clients["theta"][[0, 2, 3, 4, 5]]
     )
     # From then on its message is lost as well, and nobody else's.
-    assert counts == [0, 0, 1, 2, 2] and _finite((states.server, states.messages))
+    assert counts == [0, 0, 1, 2, 2] and _finite(
+        (states.server, states.rows["messages"])
+    )
     before, after, fine, states, counts = _around("stop", **FAULTS["server"])
     assert np.isnan(after.server["theta"]).all() and counts[:3] == [0, 0, 7]
-    _same(after.messages, fine.messages)
-    assert _finite(states.messages)
+    _same(after.rows["messages"], fine.rows["messages"])
+    assert _finite(states.rows["messages"])
 
 
 def _grid(mode, sources, firsts):

@@ -83,6 +83,28 @@ def test_clients_drawn_each_by_itself_and_adaptive_clips_are_those_in_memory():
     assert_same(one, train(fp.simulate_streamed, process, federation))
 
 
+@pytest.mark.parametrize(
+    "process",
+    [
+        make_process("fedavg", transforms=(fp.messages.TopK(fraction=0.2),)),
+        pytest.param(
+            make_process("flame", transforms=(fp.messages.SignScale(),)),
+            marks=pytest.mark.wide,
+        ),
+        make_process("fedavg", participation=fp.Buffered(size=2, concurrency=4)),
+        pytest.param(
+            make_process("flame", participation=fp.Buffered(size=2, concurrency=4)),
+            marks=pytest.mark.wide,
+        ),
+    ],
+    ids=["error feedback", "of FLAME", "late clients", "of FLAME's cache"],
+)
+def test_what_parts_keep_for_clients_is_that_of_the_training_in_memory(process):
+    federation = toy.make_federation()
+    one = train(fp.simulate, process, federation)
+    assert_same(one, train(fp.simulate_streamed, process, federation))
+
+
 @pytest.mark.wide
 def test_everybody_may_take_part():
     federation = toy.make_federation()
@@ -139,7 +161,7 @@ def check_kept_mean(value, folder, **more):
         now.run(number, 1)
         rows = now.rows(every)[1]["theta"][:count].astype(np.float64)
         exact, size = np.mean(rows, axis=0), np.abs(rows).max()
-        error = np.abs(now.state.aggregate["theta"] - exact).max()
+        error = np.abs(now.state.memory["mean"]["theta"] - exact).max()
         # Sums of 8 rows, and of what 16 times as large a mean leaves behind.
         eps = float(np.finfo(np.float32).eps)
         assert error <= 16 * eps * max(16 * np.abs(exact).max(), size)

@@ -35,15 +35,17 @@ def test_a_training_is_that_with_kept_messages(size, execution):
     for mode in ("stop", "drop"):
         process = _process(size, mode)
         state = problems.first_state(process, problem)
-        assert (state.messages is None) == process.tells_messages == (mode == "stop")
+        assert (
+            ("messages" not in state.rows) == process.tells_messages == (mode == "stop")
+        )
         # Round 100 computes the mean anew, from everybody's state.
         state = dataclasses.replace(state, round=jnp.asarray(95, jnp.int32))
         run = jax.jit(process.round, static_argnums=(1, 3))
         for _ in range(ROUNDS):
             state, _ = run(state, problem.model, problem.federation, how)
         rows = state.clients
-        messages = process.messages_of(rows, state.messages)
-        found.append((state.server, rows, state.aggregate, messages))
+        messages = process.messages_of(state)
+        found.append((state.server, rows, state.memory["mean"], messages))
     ours, theirs = found
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **CLOSE), ours, theirs)
     mean = np.mean(ours[3]["theta"], axis=0)
@@ -65,7 +67,7 @@ def test_a_training_is_that_with_kept_messages(size, execution):
 def test_messages_are_kept_where_what_arrives_may_differ(fields, tells):
     process = _process(**fields)
     state = problems.first_state(process, problems.waves())
-    assert (state.messages is None) == tells
+    assert ("messages" not in state.rows) == tells
     late = dataclasses.replace(process, participation=fp.Buffered(size=2))
     assert not late.tells_messages
 
@@ -77,14 +79,14 @@ def test_what_is_not_finite_has_no_part_in_the_mean(size):
     process = _process(size)
     state = problems.first_state(process, problem)
     state, _ = process.round(state, problem.model, problem.federation)
-    before = process.messages_of(state.clients, None)["theta"]
+    before = process.messages_of(state)["theta"]
     theta = state.clients.theta["theta"].at[2].set(jnp.nan)
     broken = dataclasses.replace(state.clients, theta={"theta": theta})
     state = dataclasses.replace(state, clients=broken)
     after, info = process.round(state, problem.model, problem.federation)
     cohort = list(np.asarray(info.cohort))
     assert (2 in cohort) == (int(info.num_nonfinite) > 0)
-    sent = np.array(process.messages_of(after.clients, None)["theta"])
+    sent = np.array(process.messages_of(after)["theta"])
     assert np.isnan(sent[2]).all() == (2 in cohort)
     sent[2] = before[2]
     np.testing.assert_allclose(after.server["theta"], sent.mean(axis=0), **CLOSE)

@@ -336,7 +336,10 @@ def test_who_is_late_stays_as_it_was(traces):
     present = process.participation.timetable.present[0]
     assert present.any() and not present.all()
     before, after = run(process, 1)
-    rows = (before.clients, before.messages), (after.clients, after.messages)
+    rows = (
+        (before.clients, before.rows["messages"]),
+        (after.clients, after.rows["messages"]),
+    )
     for a, b in zip(*map(jax.tree.leaves, rows), strict=True):
         same = (np.asarray(a) == np.asarray(b)).reshape(NUM, -1).all(axis=1)
         assert same[~present].all()

@@ -143,7 +143,8 @@ def test_the_matrix_times_the_noise_of_rounds_are_independent_draws():
         new.server["theta"], states.server["theta"][6], rtol=1e-12
     )
     np.testing.assert_array_equal(
-        new.draws["theta"], jax.tree.map(lambda leaf: leaf[6], states).draws["theta"]
+        new.memory["draws"]["theta"],
+        jax.tree.map(lambda leaf: leaf[6], states).memory["draws"]["theta"],
     )
 
 

@@ -154,7 +154,7 @@ def test_in_front_of_a_robust_rule_one_message_moves_by_two_clips_at_most(
         states, infos, _ = problems.run(whole, problem, 1)
         if infos.num_nonfinite[0]:  # it stays what it was
             return
-        kept.append(np.asarray(states.messages["theta"][1]))
+        kept.append(np.asarray(states.rows["messages"]["theta"][1]))
     moved = np.linalg.norm(kept[0] - kept[1], axis=1)
     assert moved[2] <= 2 * 0.7 * (1 + 1e-12) and not moved[np.arange(6) != 2].any()
 

@@ -161,7 +161,7 @@ def test_one_client_moves_sum_and_number_as_accounted(first, second):
             attack=Sends(vector=jnp.asarray(vector)),
         )
         states, _, _ = problems.run(whole, problem, 1)
-        ends.append((6 * states.server["theta"][1], float(states.clip[1])))
+        ends.append((6 * states.server["theta"][1], float(states.memory["clip"][1])))
     moved = np.linalg.norm(ends[0][0] - ends[1][0])
     assert moved <= 2 * norm * (1 + 1e-12)
     # The clip moves by eta times the share: in numbers of clients, by one at most.

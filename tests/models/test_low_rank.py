@@ -220,7 +220,7 @@ def test_adapters_may_be_all_that_is_personal():
     process = fp.FederatedProcess(algorithm=fp.FedAvg())
     state = jax.eval_shape(lambda: process.init(KEY, model, data))
     assert set(tree_paths.by_name(state.server)) == {"head/bias", "head/kernel"}
-    assert state.carry["adapters"]["hidden_0"]["kernel"]["a"].shape == (8, 4, 2)
+    assert state.rows["carry"]["adapters"]["hidden_0"]["kernel"]["a"].shape == (8, 4, 2)
 
 
 RANKS = (1, 2, 3, 3, 2, 1, 1, 2)

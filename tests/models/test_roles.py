@@ -121,13 +121,15 @@ def test_personal_parameters_under_fedavg_are_fedper():
     one, _, first = trained(fp.FedPer(head="^head", local=local), plain, **cohort)
     other, _, second = trained(fp.FedAvg(local=local), roles, **cohort)
     np.testing.assert_allclose(other.server["base"], one.server["base"], rtol=1e-12)
-    np.testing.assert_allclose(other.carry["head"], one.clients["head"], rtol=1e-12)
-    assert np.ptp(other.carry["head"], axis=0).max() > 0.01
+    np.testing.assert_allclose(
+        other.rows["carry"]["head"], one.clients["head"], rtol=1e-12
+    )
+    assert np.ptp(other.rows["carry"]["head"], axis=0).max() > 0.01
     data = ("test", "validation")
     metrics = [t.evaluate(data, is_last=True)[1]["loss"] for t in (first, second)]
     np.testing.assert_allclose(*metrics, rtol=1e-12)
     saved = second.trained(0, np.arange(8), ("global",))["global"]
-    np.testing.assert_array_equal(saved["head"], other.carry["head"])
+    np.testing.assert_array_equal(saved["head"], other.rows["carry"]["head"])
     for trainer in (first, second):
         trainer.close()
 
@@ -162,7 +164,7 @@ def test_personal_parameters_descend_the_loss_of_the_personal_model(name):
         slope = jax.grad(lambda p, b: whole.loss(whole.apply(p, b.x), b))(first, batch)
         wanted = first["base"] - 0.3 * slope["base"]
         np.testing.assert_allclose(
-            state.carry["base"][client], wanted, rtol=0, atol=1e-12
+            state.rows["carry"]["base"][client], wanted, rtol=0, atol=1e-12
         )
 
 
@@ -214,7 +216,7 @@ def test_methods_train_personal_parameters_or_refuse_them_by_name(algorithm, ref
         return
     first, after = jax.eval_shape(rounds)
     assert jax.tree.map(jnp.shape, first) == jax.tree.map(jnp.shape, after)
-    assert first.carry["head"]["bias"].shape == (8, toy.NUM_CLASSES)
+    assert first.rows["carry"]["head"]["bias"].shape == (8, toy.NUM_CLASSES)
 
 
 @pytest.mark.parametrize("execution", [wide("loop"), "chunk=3", "shard"])
@@ -313,18 +315,16 @@ def test_roles_that_do_not_fit_are_one_sentence(make, words):
     assert "\n" not in str(error.value)
 
 
-def test_streamed_trainings_freeze_and_keep_nothing_personal():
+@pytest.mark.parametrize("roles", [{"frozen": "^base"}, {"personal": "^base"}])
+def test_streamed_trainings_freeze_and_keep_what_is_personal(roles):
     federation = toy.make_federation()
     process = fp.FederatedProcess(
         algorithm=fp.Flame(), participation=fp.UniformCohort(size=3)
     )
     options = {"num_rounds": 2, "progress": False}
-    frozen = fp.ParameterRoles(network(), frozen="^base")
+    model = fp.ParameterRoles(network(), **roles)
     losses = [
-        call(KEY, process, frozen, federation, **options).groups[0].metrics["loss"]
+        call(KEY, process, model, federation, **options).groups[0].metrics["loss"]
         for call in (fp.simulate, fp.simulate_streamed)
     ]
     np.testing.assert_allclose(*losses, rtol=0, atol=1e-12)
-    personal = fp.ParameterRoles(network(), personal="^base")
-    with pytest.raises(fp.InputError, match="personal ones of ParameterRoles"):
-        fp.simulate_streamed(KEY, process, personal, federation, **options)

@@ -43,11 +43,11 @@ def same(a, b, **tolerances):
 def test_memory_stays_in_the_state_and_out_of_reports(federation):
     states = rounds(fp.FedAvg(local=SGD), federation)
     slots = federation.train.constants.slots
-    assert states[0].carry.shape == (4, slots, 3)
-    assert (states[0].carry == 1 / 3).all()
-    moved = (np.asarray(states[1].carry) != 1 / 3).any(axis=2).sum(axis=1)
+    assert states[0].rows["carry"].shape == (4, slots, 3)
+    assert (states[0].rows["carry"] == 1 / 3).all()
+    moved = (np.asarray(states[1].rows["carry"]) != 1 / 3).any(axis=2).sum(axis=1)
     assert ((moved >= 8) & (moved <= 16)).all()  # two pieces of eight days
-    again = (np.asarray(states[2].carry) != 1 / 3).any(axis=2).sum(axis=1)
+    again = (np.asarray(states[2].rows["carry"]) != 1 / 3).any(axis=2).sum(axis=1)
     assert (again >= moved).all() and again.sum() > moved.sum()
 
 
@@ -72,22 +72,24 @@ def test_clients_can_be_permuted(federation):
     moved = dataclasses.replace(federation, **parts)
     plain = rounds(fp.Local(local=SGD), federation, 1)[-1]
     found = rounds(fp.Local(local=SGD), moved, 1)[-1]
-    np.testing.assert_allclose(found.carry, plain.carry[order], rtol=1e-12)
+    np.testing.assert_allclose(
+        found.rows["carry"], plain.rows["carry"][order], rtol=1e-12
+    )
 
 
 def test_others_memories_are_not_touched(federation):
     states = rounds(
         fp.FedAvg(local=SGD), federation, 1, participation=fp.UniformCohort(size=2)
     )
-    untouched = (np.asarray(states[1].carry) == 1 / 3).all(axis=(1, 2))
+    untouched = (np.asarray(states[1].rows["carry"]) == 1 / 3).all(axis=(1, 2))
     assert untouched.sum() == 2
 
 
 def test_what_is_not_finite_is_not_remembered(federation):
     wild = local.SGD(weight_decay=1e300, learning_rate=1e10, num_steps=3, batch_size=8)
     states = rounds(fp.Local(local=wild), federation, 1, on_nonfinite="drop")
-    assert states[1].nonfinite > 0
-    assert np.isfinite(states[1].carry).all()
+    assert states[1].memory["nonfinite"] > 0
+    assert np.isfinite(states[1].rows["carry"]).all()
 
 
 def test_generated_years_take_turns(federation):
@@ -97,7 +99,7 @@ def test_generated_years_take_turns(federation):
     states = rounds(fp.Local(local=many), federation, 3)
     years = []
     for before, after in zip(states, states[1:], strict=False):
-        changed = np.asarray(before.carry) != np.asarray(after.carry)
+        changed = np.asarray(before.rows["carry"]) != np.asarray(after.rows["carry"])
         generated = changed.any(axis=(0, 2))[tables.n_real :]
         years.append(generated.reshape(tables.years, -1).any(axis=1).tolist())
     assert years == [[True, False], [False, True], [False, True]]
@@ -112,6 +114,19 @@ def test_methods_that_cannot_remember_are_refused(federation, algorithm):
 
 
 @pytest.mark.wide
+def test_streamed_trainings_remember(federation):
+    process = fp.FederatedProcess(
+        algorithm=fp.FedAvg(local=SGD), participation=fp.UniformCohort(size=2)
+    )
+    options = {"num_rounds": 4, "progress": False}
+    one, other = (
+        call(KEY, process, MODEL, federation, **options).groups[0].metrics
+        for call in (fp.simulate, fp.simulate_streamed)
+    )
+    for name in other:
+        np.testing.assert_allclose(other[name], one[name], rtol=0, atol=1e-12)
+
+
 def test_trainings_resume_to_the_bit(federation, tmp_path):
     process = fp.FederatedProcess(algorithm=fp.FedAvg(local=SGD))
     given = {"num_rounds": 4, "eval_every": 2}

@@ -43,7 +43,7 @@ def check_attack(process: FederatedProcess, messages: Any) -> None:
 
 
 def check(process: FederatedProcess) -> None:
-    """Refuses what needs the rows of all clients at once, or more than two per client.
+    """Refuses what needs the rows of all clients at once.
 
     Args:
       process: what is to be trained.
@@ -51,19 +51,8 @@ def check(process: FederatedProcess) -> None:
     Raises:
       InputError: in one sentence.
     """
-    for transform in process.transforms:
-        if jax.tree.leaves(jax.eval_shape(transform.init, jnp.zeros(1))):
-            raise checks.InputError(
-                "A streamed training keeps nothing of transforms for every client, but"
-                f" {type(transform).__name__} with error_feedback does; use simulate."
-            )
     algorithm = process.algorithm
     name = type(algorithm).__name__
-    if getattr(process.participation, "max_staleness", 0):
-        raise checks.InputError(
-            "Expected a participation without old models of the server in a streamed"
-            f" training, got {type(process.participation).__name__}."
-        )
     if algorithm.reads == "all":
         raise checks.InputError(
             f"A streamed training holds the rows of the cohort only, but {name} reads"

@@ -67,10 +67,8 @@ def cohort(
 def first(
     process: Any, model: Any, key: core.Key, population: Any, train: core.ClientData
 ) -> tuple[Any, Any]:
-    """Draws the server's first state and rows `(client, message)` of some clients."""
-    train = process.with_first_kept(key, model, train)
-    server, rows, messages = process.first_rows(key, model, population, train)
-    return server, (rows, messages)
+    """Draws the server's first state and the rows of some clients."""
+    return process.first_rows(key, model, population, train)
 
 
 @functools.partial(jax.jit, static_argnames="execution")
@@ -129,8 +127,7 @@ def _with_first(
     """Returns rows `[K, ...]`, the first ones of clients that never took part."""
 
     def start() -> Any:
-        data = process.with_first_kept(key, model, train)
-        first = process.first_rows(key, model, population, data)[1:]
+        first = process.first_rows(key, model, population, train)[1]
         return client_rows.select_rows(is_known, rows, first)
 
     return lax.cond(is_known.all(), lambda: rows, start)
@@ -149,7 +146,7 @@ def filled(
     rows: Any,
     is_known: jax.Array,
 ) -> Any:
-    """Returns rows `(client, message)` `[K, ...]` of clients whom n devices divide."""
+    """Returns rows `[K, ...]` of clients whom n devices divide."""
     given = (train, rows, is_known)
     rows = _with_first(process, model, key, population, *given)
     return _at_places(rows, len(is_known), execution)
@@ -193,7 +190,7 @@ def round(
       model: the model.
       execution: how the map over clients is run.
       state: state without rows of clients.
-      rows: `(client, message)`, from `arrived`.
+      rows: as `State.of_clients` returns them, from `arrived`.
       inputs: what else the host has prepared.
       pool: the federation without rows of clients.
 
@@ -212,11 +209,9 @@ def round(
         jax.tree.map(lambda leaf: leaf[:count], rows),
         inputs.is_known,
     )
-    whole = dataclasses.replace(state, clients=rows[0], messages=rows[1])
-    after, info = process.round(whole, model, federation, execution, members)
-    rows = _at_places((after.clients, after.messages), count, execution)
-    after = dataclasses.replace(after, clients=None, messages=None)
-    after, info = _everywhere((after, info), execution)
+    after, info = process.round(state.at(rows), model, federation, execution, members)
+    rows = _at_places(after.of_clients(), count, execution)
+    after, info = _everywhere((after.at(None), info), execution)
     return after, rows, info
 
 
@@ -224,6 +219,7 @@ def round(
 def message_sum(
     process: Any,
     execution: sharding.Execution,
+    state: core.State,
     mean: Any,
     rows: Any,
     counts: jax.Array,
@@ -232,7 +228,7 @@ def message_sum(
 ) -> Any:
     """Adds messages of real clients, weighted as in the mean over all, from rows."""
     shares = cohort_link.shares(process.used_aggregator(), counts, population)
-    messages = process.messages_of(*rows)
+    messages = process.messages_of(state.at(rows))
     with sharding.over(execution):
         more = client_rows.weighted_sum(messages, jnp.where(is_real, shares, 0))
     return _everywhere(jax.tree.map(jnp.add, mean, more), execution)
@@ -248,10 +244,9 @@ def evaluated(
     rows: Any,
     federation: core.Federation,
 ) -> Any:
-    """Metrics `[predictors, data, K]` of K clients with rows `(client, message)`."""
-    whole = dataclasses.replace(state, clients=rows[0], messages=rows[1])
+    """Metrics `[predictors, data, K]` of K clients with these rows."""
     metrics = evaluation.evaluate(
-        process, whole, model, federation, data=data, execution=execution
+        process, state.at(rows), model, federation, data=data, execution=execution
     )[0]
     return _everywhere(metrics, execution)
 
@@ -267,9 +262,8 @@ def trained(
     federation: core.Federation,
 ) -> dict[str, Any]:
     """Returns parameters `[K, *P]` of predictors of K clients with these rows."""
-    whole = dataclasses.replace(state, clients=rows[0], messages=rows[1])
     every = jnp.arange(federation.num_clients, dtype=jnp.int32)
     networks = trained_parameters.networks(
-        process, whole, model, federation, every, names
+        process, state.at(rows), model, federation, every, names
     )
     return _everywhere(networks, execution)

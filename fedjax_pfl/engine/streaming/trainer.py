@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from fedjax_pfl import core, data
-from fedjax_pfl.core import checks, processes, sharding, statistics
+from fedjax_pfl.core import checks, processes, sharding
 from fedjax_pfl.engine import trainer
 from fedjax_pfl.engine.groups import PlannedGroup
 from fedjax_pfl.engine.recorder import Recorder
@@ -85,25 +85,8 @@ class Streamed:
                 "A streamed training evaluates no clients that never trained; expected"
                 " unseen_fraction=0, or `simulate`."
             )
-        if isinstance(group.model, core.SequenceModel):
-            raise checks.InputError(
-                "A streamed training keeps no memory of series, which"
-                f" {type(group.model).__name__} trains with; expected another model, or"
-                " `simulate`."
-            )
         model = planned.plan.model
-        has_roles = isinstance(model, core.RoleModel)
-        if has_roles and jax.eval_shape(model.first_personal, core.seed_key(0)):
-            raise checks.InputError(
-                "A streamed training keeps no parameters with its clients, such as the"
-                f" personal ones of {type(model).__name__}; use simulate."
-            )
-        if statistics.are_local(model):
-            raise checks.InputError(
-                "A streamed training keeps no running statistics with its clients;"
-                " expected local_statistics=False of ParameterRoles, or simulate."
-            )
-        if has_roles and model.fixed_rows() is not None:
+        if isinstance(model, core.RoleModel) and model.fixed_rows() is not None:
             raise checks.InputError(
                 "A streamed training has one network for all clients; expected adapters"
                 " of one rank, without ranks, or `simulate`."

@@ -20,7 +20,6 @@ import numpy as np
 
 from fedjax_pfl import core
 from fedjax_pfl.core import client_rows, sharding
-from fedjax_pfl.engine import privacy
 from fedjax_pfl.engine.process import FederatedProcess
 from fedjax_pfl.engine.streaming import divided_rows, programs, routes
 from fedjax_pfl.engine.streaming import population as populations
@@ -37,7 +36,7 @@ def row_of(
     population: populations.Population,
     key: core.Key,
 ) -> Any:
-    """Shapes of one row `(client, message)`."""
+    """Shapes of one client's rows by name, as `State.of_clients` has them."""
     start = functools.partial(programs.first, process, model, key)
     shapes = jax.eval_shape(start, population.total, population.first())[1]
     return jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape[1:], s.dtype), shapes)
@@ -83,7 +82,7 @@ class Training:
           population: the federation.
           key: `[]` key of the run.
           execution: how the map over a cohort is run.
-          files: where rows `(client, message)` are kept.
+          files: where rows of clients are kept.
         """
         self._model, self._population = model, population
         self._execution, self.files = execution, files
@@ -92,48 +91,33 @@ class Training:
         self._total = population.everywhere(population.total)
         self._pending: tuple[routes.Route, Any] | None = None  # rows to be written
         train = population.first()
-        server, row = programs.first(process, model, key, population.total, train)
-        message = process.messages_of(*row)
+        server, rows = programs.first(process, model, key, population.total, train)
+        state = core.State(
+            round=jnp.zeros((), jnp.int32), key=key, server=server, clients=None
+        ).at(rows)
+        populations.check_attack(process, state.rows.get("messages"))
+        memory = process.first_memory(model, state, train, population.total.num_clients)
+        message = process.messages_of(state)
         size = jax.tree.map(lambda leaf: jnp.zeros_like(leaf[0]), message)
         self._mean_size = population.everywhere(size)
-        populations.check_attack(process, message)
         self._first_message = None
         if process.starts_with_one_message(model, population.total, train):
             self._first_message = jax.tree.map(lambda leaf: leaf[0], message)
-        state = core.State(
-            server=server,
-            clients=None,
-            messages=None,
-            aggregate=None,
-            aggregate_peak=None,
-            attack=None if process.attack is None else process.attack.init(message),
-            nonfinite=jnp.zeros((), jnp.int32),
-            round=jnp.zeros((), jnp.int32),
-            key=key,
-            optimizer=process.first_optimizer(server),
-            steps=process.first_steps(population.total.num_clients),
-            statistics=process.first_statistics(model, population.pool.train),
-            clip=privacy.first_clip(process),
-            draws=process.first_draws(server),
-        )
-        self.state = population.everywhere(state)
+        self.state = population.everywhere(state.at(None).with_memory(**memory))
         if process.keeps_mean:
             mean = self._mean_of_all()
             peak = client_rows.magnitude(
                 jax.tree.map(jnp.asarray, sharding.fetch(mean))
             )
-            self.state = dataclasses.replace(
-                self.state,
-                aggregate=mean,
-                aggregate_peak=population.everywhere(peak),
-            )
+            peak = population.everywhere(peak)
+            self.state = self.state.with_memory(mean=mean, peak=peak)
 
     def take(self, state: core.State) -> None:
         """Goes on from a state that is on this process's first device."""
         self.state = self._population.everywhere(state)
 
     def rows(self, clients: np.ndarray) -> Any:
-        """Rows `(client, message)` of clients `int[K]` now, `[K, ...]`.
+        """Rows of clients `int[K]` now, `[K, ...]`.
 
         Devices that share clients divide K.
         """
@@ -196,6 +180,7 @@ class Training:
             mean = programs.message_sum(
                 self._process,
                 self._execution,
+                self.state,
                 mean,
                 self.rows(filled),
                 population.counts[filled],
@@ -289,7 +274,7 @@ class Training:
             return state, rows, info
 
         after, rows, info = run(inputs)
-        peak = after.aggregate_peak
+        peak = after.memory.get("peak")
         if peak is None or np.isfinite(sharding.fetch(peak)):
             return after, rows, info
         self.write_back()

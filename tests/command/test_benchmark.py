@@ -70,6 +70,8 @@ def test_every_data_set_has_its_methods(name):
     )
     assert {"Local", "FedAvg", "FedAvg fine-tuned", "Centralized"} <= set(task.methods)
     assert len(task.methods) >= 29
+    for process in task.methods.values():
+        process.check_cohort(10, 10)
     assert task.seeds == (10, 11, 12, 13, 14) and task.search_seeds == (0, 1, 2)
     assert task.command == f"python -m experiments.benchmark --preset {name}"
     assert list(task.learned) == ["FedAvg", "Flame", "Ditto"]

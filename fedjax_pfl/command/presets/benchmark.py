@@ -35,7 +35,6 @@ def methods(batch_size: int, steps: int) -> list[fp.FederatedProcess]:
         kinds.FedAvg(local=sgd),
         kinds.FedAvg(local=sgd, fine_tune=sgd),
         kinds.FedProx(local=sgd),
-        kinds.MultiKrum(local=sgd, num_malicious=1),  # the least insurance
         kinds.FedFV(local=sgd),
     )
     rate = fp.aggregators.ServerMomentum(momentum=None)
@@ -50,6 +49,7 @@ def methods(batch_size: int, steps: int) -> list[fp.FederatedProcess]:
     others = (
         kinds.Majority(),
         *(kind(local=sgd) for kind in solved),
+        kinds.MultiKrum(local=sgd, num_malicious=1),  # the least insurance
         kinds.FedRep(local=sgd, head_local=sgd),
         kinds.PerFedAvg(num_steps=steps, **own),
         kinds.PFedMe(num_steps=max(1, steps // 2), inner_steps=5, **own),

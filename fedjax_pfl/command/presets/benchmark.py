@@ -35,12 +35,18 @@ def methods(batch_size: int, steps: int) -> list[fp.FederatedProcess]:
         kinds.FedAvg(local=sgd),
         kinds.FedAvg(local=sgd, fine_tune=sgd),
         kinds.FedProx(local=sgd),
-        kinds.FedFV(local=sgd),
     )
     rate = fp.aggregators.ServerMomentum(momentum=None)
     solved = (
         *(kinds.Centralized, kinds.Local, kinds.Scaffold, kinds.FedADMM),
-        *(kinds.FedMGDA, kinds.Flame, kinds.Ditto, kinds.APFL, kinds.FedACS),
+        *(
+            kinds.FedFV,
+            kinds.FedMGDA,
+            kinds.Flame,
+            kinds.Ditto,
+            kinds.APFL,
+            kinds.FedACS,
+        ),
         *(kinds.FedAMP, kinds.HeurFedAMP, kinds.FedFomo, kinds.FedPer, kinds.FedROD),
         kinds.SplitGP,
     )

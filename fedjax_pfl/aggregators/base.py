@@ -1,6 +1,6 @@
 """Base of rules that work on a matrix whose rows are the messages."""
 
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ FIXED_RADIUS = "its radius, so that they are not exact"
 """What derivatives hold fixed of a rule whose radius is a quantile."""
 
 
-class MatrixRule:
+class MatrixRule(core.Aggregator):
     """A rule for the rows of a matrix, one per message; subclasses define `combine`.
 
     Rows of weight 0 and rows with a non-finite value take no part; if none is left, the
@@ -27,15 +27,9 @@ class MatrixRule:
     A rule that chooses among rows or values has an attribute `chooses`, a text, which
     derivatives of trainings hold fixed and say.
 
-    Attributes:
-      by_columns: class attribute, whether several devices may each call `combine` with
-        a part of the columns, which it sums over by `core.columns` alone.
-      of_pairs: class attribute, whether that is for inner products of all pairs.
+    With `by_columns` several devices each call `combine` with a part of the columns,
+    which it sums over by `core.columns` alone.
     """
-
-    by_columns: ClassVar[bool] = False
-    of_pairs: ClassVar[bool] = False
-    incremental = None  # such a rule needs all messages together
 
     def combine(
         self, matrix: jax.Array, valid: jax.Array, weights: jax.Array, center: jax.Array

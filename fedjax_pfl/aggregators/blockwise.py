@@ -6,14 +6,13 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import core
-from fedjax_pfl.aggregators import byzantine_count
 from fedjax_pfl.core import checks, client_rows, struct, tree_paths
 
 __all__ = ["Blockwise"]
 
 
 @struct.pytree_dataclass
-class Blockwise:
+class Blockwise(core.Aggregator):
     """Combines every block of leaves by a rule of its own.
 
     A leaf belongs to the first pattern that is found in its path; the leaves of one
@@ -57,12 +56,12 @@ class Blockwise:
     @property
     def by_columns(self) -> bool:
         """Whether all parts let several devices divide the columns of their blocks."""
-        return all(getattr(part, "by_columns", False) for part in self.parts)
+        return all(part.by_columns for part in self.parts)
 
     @property
     def of_pairs(self) -> bool:
         """Whether a part needs inner products of all pairs of messages."""
-        return any(getattr(part, "of_pairs", False) for part in self.parts)
+        return any(part.of_pairs for part in self.parts)
 
     def check_cohort(self, size: int) -> None:
         """Checks the number of rows with every part, before tracing.
@@ -71,7 +70,7 @@ class Blockwise:
           size: K, rows per round.
         """
         for part in self.parts:
-            byzantine_count.check_rule(part, size)
+            part.check_cohort(size)
 
     def __call__(
         self, key: core.Key, messages: Any, weights: jax.Array, reference: Any

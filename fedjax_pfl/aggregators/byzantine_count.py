@@ -6,7 +6,7 @@ largest number for which the rule's guarantee holds.
 """
 
 import numbers
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -16,19 +16,7 @@ from jax import core
 from fedjax_pfl.aggregators import base
 from fedjax_pfl.core import checks, struct
 
-__all__ = ["Counting", "check_rule"]
-
-
-def check_rule(rule: Any, size: int) -> None:
-    """Checks the number of rows with a rule that refuses some, before tracing.
-
-    Args:
-      rule: an aggregator.
-      size: K, rows per round.
-    """
-    check = getattr(rule, "check_cohort", None)
-    if check is not None:
-        check(size)
+__all__ = ["Counting"]
 
 
 @struct.pytree_dataclass

@@ -25,7 +25,7 @@ import numpy as np
 from jax import core as jax_core
 
 from fedjax_pfl import core
-from fedjax_pfl.aggregators import byzantine_count, clipping, mixing, trimmed
+from fedjax_pfl.aggregators import clipping, mixing, trimmed
 from fedjax_pfl.aggregators.bulyan import Bulyan
 from fedjax_pfl.aggregators.coordinate_median import CoordinateMedian
 from fedjax_pfl.aggregators.geometric_median import GeometricMedian
@@ -65,7 +65,7 @@ def _checked(rule: Any, rows: Any, weights: Any) -> tuple[Any, jax.Array]:
             "."
         )
     (count,) = counts
-    byzantine_count.check_rule(rule, count)
+    rule.check_cohort(count)
     if weights is None:
         return rows, jnp.ones(count, leaves[0].dtype)
     checks.numbers("weights", weights, at_least=0)

@@ -11,10 +11,8 @@ from fedjax_pfl.core import client_rows, struct
 __all__ = ["Mean", "WeightedMean"]
 
 
-class _Averaging:
+class _Averaging(core.Aggregator):
     """A mean of messages; `incremental` is the weighting of the mean that is kept."""
-
-    incremental: str
 
     def __call__(
         self, key: core.Key, messages: Any, weights: jax.Array, reference: Any

@@ -79,7 +79,7 @@ class NearestNeighborMixing(byzantine_count.Counting):
     @property
     def by_columns(self) -> bool:
         """Whether several devices may divide the columns; see `MatrixRule`."""
-        return getattr(self.rule, "by_columns", False)
+        return self.rule.by_columns
 
     def check_cohort(self, size: int) -> None:
         """Refuses an f with 2 f + 1 > K, or what the rule behind refuses.
@@ -88,7 +88,7 @@ class NearestNeighborMixing(byzantine_count.Counting):
           size: K, rows per round.
         """
         self._check_number(size, needed=True)
-        byzantine_count.check_rule(self.rule, size)
+        self.rule.check_cohort(size)
 
     def mix(self, messages: Any, weights: jax.Array) -> Any:
         """Replaces every row by the mean of its nearest rows.
@@ -137,7 +137,7 @@ class NearestNeighborMixing(byzantine_count.Counting):
 
 
 @struct.pytree_dataclass
-class Bucketing:
+class Bucketing(core.Aggregator):
     """A rule for the means of random buckets of rows.
 
     Rows of weight 0 and rows with a non-finite value take no part and fill no bucket;
@@ -162,17 +162,15 @@ class Bucketing:
     rule: core.Aggregator = coordinate_median.CoordinateMedian()
     size: int = struct.static_field(default=2, at_least=1)
 
-    incremental = None  # buckets are drawn anew in every round
-
     @property
     def by_columns(self) -> bool:
         """Whether several devices may divide the columns; see `MatrixRule`."""
-        return getattr(self.rule, "by_columns", False)
+        return self.rule.by_columns
 
     @property
     def of_pairs(self) -> bool:
         """Whether the rule behind needs inner products of all pairs of buckets."""
-        return getattr(self.rule, "of_pairs", False)
+        return self.rule.of_pairs
 
     def check_cohort(self, size: int) -> None:
         """Checks the number of buckets with the inner rule, before tracing.
@@ -180,7 +178,7 @@ class Bucketing:
         Args:
           size: K, rows per round.
         """
-        byzantine_count.check_rule(self.rule, -(-size // self.size))
+        self.rule.check_cohort(-(-size // self.size))
 
     def mix(
         self,

@@ -68,7 +68,7 @@ def modular_sum(rows: jax.Array, bits: int) -> tuple[jax.Array, jax.Array]:
 
 
 @struct.pytree_dataclass
-class ModularMean:
+class ModularMean(core.Aggregator):
     """Uniform mean through sums of b-bit integers, as secure aggregation has them.
 
     Rows of weight 0, and rows with a non-finite value, have dropped out; if none is
@@ -88,7 +88,7 @@ class ModularMean:
 
     bits: int = struct.static_field(default=24, at_least=2, at_most=31)
     step: float = struct.traced_field(default=2.0**-16, above=0)
-    incremental: ClassVar[None] = None
+    sees_messages: ClassVar[bool] = False
     no_derivative: ClassVar[str] = "rounds messages"
 
     def check_cohort(self, size: int) -> None:

@@ -46,7 +46,7 @@ class ProductMeanInfo:
 
 
 @struct.pytree_dataclass
-class ProductMean:
+class ProductMean(core.Aggregator):
     """Mean of products of factors, as factors of their rank; weighted by examples.
 
     Parameters without adapters are averaged as by `WeightedMean`. Rows of weight 0 and
@@ -67,8 +67,6 @@ class ProductMean:
       >>> (factors["a"] @ factors["b"]).round(4).tolist()
       [[2.0], [0.0]]
     """
-
-    incremental = None  # the products of all messages are needed together
 
     def check_state(self, state: core.State) -> None:
         """Refuses methods that keep factors from one round to the next.

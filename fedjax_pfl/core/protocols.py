@@ -1,13 +1,15 @@
 """The protocols of every pluggable part of a process."""
 
-from typing import Annotated, Any, Protocol, runtime_checkable
+import abc
+from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
 
 import jax
+import jax.numpy as jnp
 
 from fedjax_pfl.core.batch import Batch
 from fedjax_pfl.core.federation import ClientData, Federation
 from fedjax_pfl.core.randomness import Key
-from fedjax_pfl.core.state import Budget
+from fedjax_pfl.core.state import Budget, State
 
 __all__ = [
     "Aggregator",
@@ -214,24 +216,43 @@ class LocalSolver(Protocol):
 Solver = Annotated[Any, LocalSolver]
 
 
-class Aggregator(Protocol):
+class Aggregator(abc.ABC):
     """Combines messages into one; the reference where all weights are zero.
 
-    A rule that does not fit every number of messages also has `check_cohort(size)`,
-    which refuses a K before anything is traced; one that says how messages are written
-    down has `encoding`, as transforms do.
+    A rule is a subclass that defines `__call__`; the rest has defaults.
+
+    Attributes:
+      incremental: weighting of a mean that can be kept up to date as cohorts come and
+        go, `"uniform"` or `"weighted"`; None for rules that need all messages together.
+      by_columns: whether devices may each combine some of the coordinates.
+      of_pairs: whether that takes inner products of all pairs of messages.
+      sees_messages: whether it works on messages as they are, not on an encoding.
+      weighting: `"examples"` where clients count by their examples, else `"uniform"`.
     """
 
-    @property
-    def incremental(self) -> str | None:
-        """Weighting of a mean that can be kept: `"uniform"`, `"weighted"`, or None."""
-        ...
+    incremental: ClassVar[str | None] = None
+    by_columns: ClassVar[bool] = False
+    of_pairs: ClassVar[bool] = False
+    sees_messages: ClassVar[bool] = True
+    weighting: str = "uniform"
 
+    @abc.abstractmethod
     def __call__(
         self, key: Key, messages: Any, weights: jax.Array, reference: Any
     ) -> tuple[Any, Any]:
         """Maps `[K, *P]`, weights `[K]`, reference `[*P]` to `([*P], info)`."""
-        ...
+
+    def check_cohort(self, size: int) -> None:
+        """Refuses a number K of messages that does not fit; before tracing."""
+        return None
+
+    def check_state(self, state: State) -> None:
+        """Refuses a training by the shapes of its state; before tracing."""
+        return None
+
+    def encoding(self, before: Any) -> Any:
+        """Maps a message's `Encoding` to the one in which the rule receives it."""
+        return before
 
 
 class Attack(Protocol):
@@ -292,20 +313,64 @@ class ServerOptimizer(Protocol):
         ...
 
 
-class Participation(Protocol):
+class Participation(abc.ABC):
     """Chooses the cohort of a round.
 
-    One that has a method `in_round(key, num_clients, round)` is asked that instead of
-    being called, with the number `int32[]` of the round, from 0.
+    A subclass defines `cohort_size`, and `__call__` or, if the cohort depends on the
+    number of the round, `in_round`; the rest has defaults.
+
+    Attributes:
+      max_staleness: rounds that the server model from which a member begins may be old.
+      is_timed: whether rounds follow a `timetable` in virtual time, which `schedule`
+        computes before a training.
+      is_buffered: whether members may begin at earlier models of the server.
     """
 
+    max_staleness: int = 0
+    is_timed: ClassVar[bool] = False
+    is_buffered: ClassVar[bool] = False
+    timetable: Any = None
+
+    @abc.abstractmethod
     def cohort_size(self, num_clients: int) -> int:
         """Returns the static number K of cohort members."""
-        ...
 
     def __call__(self, key: Key, num_clients: int) -> jax.Array:
-        """Draws distinct rows `int32[K]`."""
-        ...
+        """Draws distinct rows `int32[K]`, the same way in every round."""
+        raise NotImplementedError
+
+    def in_round(self, key: Key, num_clients: int, round: jax.Array) -> jax.Array:
+        """Returns distinct rows `int32[K]` of round `int32[]`, from 0."""
+        return self(key, num_clients)
+
+    def present(self, key: Key, num_clients: int) -> jax.Array | None:
+        """Says `bool[K]` which of the rows that the key draws take part; None: all."""
+        return None
+
+    def expected(self, num_clients: int) -> float | None:
+        """Returns how many take part on average, if their number varies."""
+        return None
+
+    def separation(self, num_clients: int) -> int | None:
+        """Returns the rounds in a row of which no client has two, if that is known."""
+        return None
+
+    def eligible(self, num_clients: int) -> int:
+        """Returns how many clients may ever take part."""
+        return num_clients
+
+    def weight(self, staleness: jax.Array) -> jax.Array:
+        """Returns what a change counts, `[]`, that began so many rounds ago."""
+        return jnp.ones_like(staleness)
+
+    def schedule(self, rng: Any, charges: Any, num_rounds: int) -> Any:
+        """Returns the `Timetable` of R rounds from clients' charges, if `is_timed`."""
+        raise NotImplementedError
+
+    @property
+    def may_lose(self) -> bool:
+        """Whether work may come too late to be used."""
+        return False
 
 
 class Work(Protocol):

@@ -645,8 +645,8 @@ class CohortLink:
         if self.aggregate_over == "all":
             weights = self.federation.train.num_examples.astype(weights.dtype)
             messages = state.rows["messages"]
-        by_columns = getattr(self.aggregator, "by_columns", False)
-        if not (by_columns or self.aggregator.incremental):  # which sums where rows are
+        rule = self.aggregator
+        if not (rule.by_columns or rule.incremental):  # which sums where rows are
             messages = sharding.split_parameters(messages, self.execution)
         if self.noise is None:
             return self.aggregator(key, messages, weights, reference)
@@ -715,8 +715,7 @@ class CohortLink:
         row = jax.eval_shape(lambda: jax.tree.map(lambda leaf: leaf[0], messages))
         encoding = Encoding.plain(row)
         for part in (*self.transforms, self.aggregator):
-            encode = getattr(part, "encoding", None)  # which few aggregators have
-            encoding = encoding if encode is None else encode(encoding)
+            encoding = part.encoding(encoding)
         return encoding.num_bytes * self.ctx.cohort.shape[0]
 
     def info(

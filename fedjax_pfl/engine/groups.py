@@ -320,9 +320,8 @@ def plan(group: Group, options: Options) -> PlannedGroup:
         keys=jnp.stack(keys),
         order=order,
     )
-    check_state = getattr(process.aggregator, "check_state", None)
-    if check_state is not None:
-        check_state(planned.state_shapes)
+    if process.aggregator is not None:
+        process.aggregator.check_state(planned.state_shapes)
     if options.stop_when is not None:
         options.stop_when.model_of(planned.names)
         metrics.headline(planned.metrics, options.stop_when.chosen)

@@ -105,13 +105,13 @@ def _check_rule(process: Any, noise: ServerNoise) -> None:
     rule, under = process.used_aggregator(), type(noise).__name__
     name = type(rule).__name__
     weighs = rule.incremental == "weighted"
-    if weighs or getattr(rule, "weighting", None) == "examples":
+    if weighs or rule.weighting == "examples":
         raise checks.InputError(
             f"Expected clients of equal weights under {under}, as with"
             f" aggregator=Mean(), got {name}, where one with many examples can move the"
             " result by more than the clip."
         )
-    if hasattr(rule, "encoding"):
+    if not rule.sees_messages:
         raise checks.InputError(
             f"Expected an aggregator that sees messages, to clip them, got {name}."
         )
@@ -201,7 +201,7 @@ def epsilons(process: Any, num_clients: int, num_rounds: int) -> np.ndarray:
     noise: Any = noise_of(process)
     who: Any = process.participation
     cohort = who.cohort_size(num_clients)
-    drawn_from = getattr(who, "among", None) or num_clients
+    drawn_from = who.eligible(num_clients)
     multiplier, delta = _multiplier(process), float(noise.delta)
     if process.algorithm.aggregate_over == "all":
         cohort, who = drawn_from, AllClients()

@@ -26,11 +26,11 @@ from fedjax_pfl.local import schedules
 __all__ = ["PARTS", "FederatedProcess"]
 
 VMAP = sharding.Execution()
-PARTS = {  # field of a process -> what such a part has, and an example
+PARTS = {  # field of a process -> its class or what it has, and an example
     "algorithm": ("predictors", "FedAvg()"),
-    "aggregator": ("incremental", "CoordinateMedian()"),
+    "aggregator": (core.Aggregator, "CoordinateMedian()"),
     "server_optimizer": ("init", "ServerMomentum()"),
-    "participation": ("cohort_size", "UniformCohort(size=10)"),
+    "participation": (core.Participation, "UniformCohort(size=10)"),
     "work": ("__call__", "FullWork()"),
     "attack": ("init", "SignFlip()"),
 }
@@ -177,10 +177,9 @@ class FederatedProcess:
         So it is where everything that a client sends arrives as it is.
         """
         is_plain = self.attack is None and not self.transforms
-        is_late = hasattr(self.participation, "timetable")
         is_kept = self.keeps_mean and self.on_nonfinite == "stop"
         tells = self.algorithm.message_of is not None
-        return tells and is_kept and is_plain and not is_late
+        return tells and is_kept and is_plain and not self.participation.is_timed
 
     def messages_of(self, state: core.State) -> Any:
         """Returns the last messages `[K, *P]`, kept or told by client states."""
@@ -278,9 +277,7 @@ class FederatedProcess:
         if not self.algorithm.aggregates:
             return
         everyone = self.algorithm.aggregate_over == "all"
-        check = getattr(self.used_aggregator(), "check_cohort", None)
-        if check is not None:
-            check(num_clients if everyone else size)
+        self.used_aggregator().check_cohort(num_clients if everyone else size)
 
     def init(
         self, key: core.Key, model: core.Model, federation: core.Federation
@@ -381,7 +378,7 @@ class FederatedProcess:
 
     def _first_past(self, server: Any) -> Any:
         """Returns rows for the server states that late clients need, or None."""
-        count = getattr(self.participation, "max_staleness", 0) + 1
+        count = self.participation.max_staleness + 1
         return None if count == 1 else client_rows.broadcast(server, count)
 
     def _first_transforms(self, server: Any, num_clients: int) -> Any:
@@ -430,10 +427,7 @@ class FederatedProcess:
           `int32[K]` rows of the cohort's members, distinct and ascending.
         """
         key = core.stream_key(key, core.Stream.PARTICIPATION, round)
-        in_round = getattr(self.participation, "in_round", None)
-        if in_round is not None:
-            return in_round(key, num_clients, round)
-        return self.participation(key, num_clients)
+        return self.participation.in_round(key, num_clients, round)
 
     def round(
         self,
@@ -513,8 +507,8 @@ class FederatedProcess:
             message_of=self.algorithm.message_of if self.tells_messages else None,
             timing=timing,
             present=present,
-            period=self._period(population.num_clients),
-            weight=getattr(self.participation, "weight", jnp.ones_like),
+            period=self.participation.separation(population.num_clients),
+            weight=self.participation.weight,
         )
         with sharding.over(execution):
             new, info = self.algorithm.round(state, link)
@@ -536,29 +530,20 @@ class FederatedProcess:
         return dataclasses.replace(new, round=state.round + 1), info
 
     def _timing(self, round: jax.Array) -> core.Timetable | None:
-        """Returns the round's part of the timetable, where there is one."""
-        timetable = getattr(self.participation, "timetable", None)
+        """Returns the round's part of the timetable, if there is one."""
+        timetable = self.participation.timetable
         return None if timetable is None else timetable.at(round)
 
     def _present(self, state: core.State, num_clients: int) -> jax.Array | None:
         """Says `bool[K]` which rows of the cohort take part; None for all."""
-        present = getattr(self.participation, "present", None)
-        if present is None:
-            return None
         key = core.stream_key(state.key, core.Stream.PARTICIPATION, state.round)
-        return present(key, num_clients)
+        return self.participation.present(key, num_clients)
 
     def _expected(self, num_clients: int) -> float | None:
-        """Returns how many take part on average, where only that may be told."""
-        expected = getattr(self.participation, "expected", None)
-        if expected is None or privacy.noise_of(self) is None:
+        """Returns how many take part on average, if only that may be told."""
+        if privacy.noise_of(self) is None:
             return None
-        return expected(num_clients)
-
-    def _period(self, num_clients: int) -> int | None:
-        """Returns the rounds in a row of which no client has two, if that is known."""
-        separation = getattr(self.participation, "separation", None)
-        return None if separation is None else separation(num_clients)
+        return self.participation.expected(num_clients)
 
     def _transforms(self, state: core.State) -> tuple[Any, ...]:
         """Returns the transforms of a round, with the clip of the round."""

@@ -45,8 +45,7 @@ def with_timetables(
     """
     timed = []
     for process, federation, key in zip(processes, federations, keys, strict=True):
-        schedule = getattr(process.participation, "schedule", None)
-        if schedule is not None:
+        if process.participation.is_timed:
             _check(process)
             if isinstance(federation.malicious, jax.ShapeDtypeStruct):
                 charged = _free(federation.num_clients)
@@ -54,7 +53,7 @@ def with_timetables(
                 charged = charges(process, model, federation, key)
             words = np.asarray(jax.random.key_data(key)).tolist()
             rng = np.random.default_rng([*words, core.Stream.PARTICIPATION])
-            timetable = schedule(rng, charged, num_rounds)
+            timetable = process.participation.schedule(rng, charged, num_rounds)
             participation = dataclasses.replace(
                 process.participation, timetable=timetable
             )
@@ -78,13 +77,12 @@ def _check(process: FederatedProcess) -> None:
             f"Expected work of a known length with {name}, whose devices say who is"
             f" slow, got {type(process.work).__name__}; leave work out."
         )
-    may_lose = getattr(participation, "deadline", None) is not None
-    if may_lose and not algorithm.is_usual:
+    if participation.may_lose and not algorithm.is_usual:
         raise checks.InputError(
             f"Expected a method of one exchange per round where work may be late, got"
             f" {method}; leave out deadline."
         )
-    if hasattr(participation, "concurrency") and not algorithm.allows_late:
+    if participation.is_buffered and not algorithm.allows_late:
         raise checks.InputError(
             f"Expected a method whose server averages models of clients into its own,"
             f" or keeps their latest messages, with {name}, got {method}, in which a"

@@ -204,7 +204,7 @@ def exchanges(
     columns = places * message // count
     made.append(Exchange("all-to-all", "columns of messages", columns))
     made.append(Exchange("all-gather", "the rule's result", message))
-    if getattr(rule, "of_pairs", False):
+    if rule.of_pairs:
         size = cohort**2 * jax.tree.leaves(state.server)[0].dtype.itemsize
         made.append(Exchange("all-reduce", "Gram matrix", size))
     return tuple(made)

@@ -43,9 +43,9 @@ def check(
     if not isinstance(process, FederatedProcess):
         wanted = "a process such as FederatedProcess(algorithm=FedAvg())"
         raise _error("process", process, wanted)
-    for name, (method, example) in PARTS.items():
+    for name, (kind, example) in PARTS.items():
         part = getattr(process, name)
-        _check_part(name, part, method, example, optional=name in _OPTIONAL)
+        _check_part(name, part, kind, example, optional=name in _OPTIONAL)
     for number, part in enumerate(process.transforms):
         _check_part(f"transforms.{number}", part, "receive", "TopK()")
     for path, leaf in jax.tree_util.tree_leaves_with_path(process):
@@ -135,13 +135,19 @@ def check_key(key: Any) -> None:
 
 
 def _check_part(
-    name: str, part: Any, method: str, example: str, *, optional: bool = False
+    name: str, part: Any, kind: type | str, example: str, *, optional: bool = False
 ) -> None:
-    """Checks that a part is an object and has what parts of its kind have."""
+    """Checks that a part is an object of a class, or has a method of a name."""
     if part is None and optional:
         return
-    if isinstance(part, type) or not hasattr(part, method):
-        raise _error(name, part, f"an object such as {example}")
+    wanted = f"an object such as {example}"
+    if isinstance(kind, type):
+        is_part = isinstance(part, kind)
+        wanted += f", of a subclass of fp.core.{kind.__name__}"
+    else:
+        is_part = hasattr(part, kind) and not isinstance(part, type)
+    if not is_part:
+        raise _error(name, part, wanted)
 
 
 def _error(name: str, value: Any, wanted: str) -> checks.InputError:

@@ -25,7 +25,7 @@ _LARGE = 65536
 
 
 @struct.pytree_dataclass
-class AllClients:
+class AllClients(core.Participation):
     """Every client takes part in every round.
 
     Example:
@@ -45,7 +45,7 @@ class AllClients:
 
 
 @struct.pytree_dataclass
-class UniformCohort:
+class UniformCohort(core.Participation):
     """A cohort drawn uniformly without replacement, afresh in every round.
 
     The time to draw follows the cohort, not the population, where a population of more
@@ -90,6 +90,10 @@ class UniformCohort:
             )
         return self.size
 
+    def eligible(self, num_clients: int) -> int:
+        """Returns how many clients may ever take part."""
+        return num_clients if self.among is None else self.among
+
     def __call__(self, key: core.Key, num_clients: int) -> jax.Array:
         """Draws a cohort.
 
@@ -101,7 +105,7 @@ class UniformCohort:
           `int32[K]`, distinct and ascending.
         """
         size = self.cohort_size(num_clients)
-        num_clients = num_clients if self.among is None else self.among
+        num_clients = self.eligible(num_clients)
         sparse = num_clients > _LARGE and num_clients > 8 * size
         draw = _draw_distinct if sparse else _draw_by_sorting
         return jnp.sort(draw(key, num_clients, size))

@@ -18,7 +18,7 @@ _RARE = 1e-9  # chance of a round in which a capacity of our own choice is too s
 
 
 @struct.pytree_dataclass
-class PoissonCohort:
+class PoissonCohort(core.Participation):
     """Every client takes part by itself, with the same probability, in every round.
 
     The number of participants varies, but shapes cannot: a cohort has `capacity` rows.
@@ -110,7 +110,7 @@ def _rarely_exceeded(num_clients: int, rate: float) -> int:
 
 
 @struct.pytree_dataclass
-class CyclicCohorts:
+class CyclicCohorts(core.Participation):
     """Cohorts in turn: who has taken part waits until all others have, too.
 
     Round r takes the places `r K, ..., r K + K - 1` modulo N of an order of all clients
@@ -149,10 +149,6 @@ class CyclicCohorts:
     def separation(self, num_clients: int) -> int:
         """Returns the rounds b in a row of which no client has two, `floor(N / K)`."""
         return num_clients // self.cohort_size(num_clients)
-
-    def __call__(self, key: core.Key, num_clients: int) -> jax.Array:
-        """Returns the cohort of the first round."""
-        return self.in_round(key, num_clients, 0)
 
     def in_round(self, key: Any, num_clients: int, round: Any) -> jax.Array:
         """Returns the cohort of a round.

@@ -28,7 +28,7 @@ _Row = tuple[float, int, int, list[_Member]]
 
 
 @struct.pytree_dataclass
-class _Timed:
+class _Timed(core.Participation):
     """Participation by a timetable; abstract.
 
     Attributes:
@@ -40,7 +40,7 @@ class _Timed:
     size: int = struct.static_field(at_least=1)
     devices: Devices = Devices()
     timetable: Timetable | None = None
-    max_staleness: ClassVar[int] = 0
+    is_timed: ClassVar[bool] = True
     chooses: ClassVar[str] = "who is in which round"
 
     def _needed(self) -> int:
@@ -142,6 +142,11 @@ class Synchronous(_Timed):
         if self.select is not None:
             checks.whole("select", self.select, at_least=self.size)
 
+    @property
+    def may_lose(self) -> bool:
+        """Whether work may come too late to be used: there is a deadline."""
+        return self.deadline is not None
+
     def _needed(self) -> int:
         return self.select or self.size
 
@@ -219,6 +224,7 @@ class Buffered(_Timed):
     concurrency: int = struct.static_field(default=10, at_least=1)
     max_staleness: int = struct.static_field(default=20, at_least=0)
     discount: Any = struct.traced_field(default=0.5, at_least=0)
+    is_buffered: ClassVar[bool] = True
 
     def _needed(self) -> int:
         return max(self.size, self.concurrency)

@@ -10,6 +10,7 @@ import pytest
 from jax import lax
 
 import fedjax_pfl as fp
+from fedjax_pfl import core
 from fedjax_pfl.algorithms import base
 from fedjax_pfl.core import client_rows, struct
 from fedjax_pfl.engine import cohort_link
@@ -48,7 +49,7 @@ class Reports(base.SingleExchange):
 
 
 @struct.pytree_dataclass
-class WithTheFirstTwo:
+class WithTheFirstTwo(core.Participation):
     """The first two clients, who are malicious, and another one."""
 
     def cohort_size(self, num_clients):

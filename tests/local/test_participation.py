@@ -7,6 +7,7 @@ import pytest
 import scipy.stats
 
 import fedjax_pfl as fp
+from fedjax_pfl import core
 from fedjax_pfl.algorithms import registry
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.local import participation
@@ -40,10 +41,8 @@ def test_cohort_is_distinct_ascending_and_in_range(num_clients, size):
 
 def test_a_participation_object_may_see_the_round():
     @struct.pytree_dataclass
-    class Turns:
+    class Turns(core.Participation):
         """Two clients after the other."""
-
-        everyone = False
 
         def cohort_size(self, num_clients):
             return 2

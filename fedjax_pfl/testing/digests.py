@@ -22,6 +22,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -254,6 +255,10 @@ def _run_group(
                 _start(request | {"process": number}, given, errors, stack)
                 for number in range(processes)
             ]
+            for worker in workers:
+                watch = threading.Thread(target=_end_all, args=(worker, workers))
+                watch.start()
+                stack.callback(watch.join)
             for line in workers[0].stdout or ():
                 if line.startswith(_MARK):
                     row = Row(**json.loads(line.removeprefix(_MARK)))
@@ -283,6 +288,15 @@ def _start(
     stack.enter_context(worker)
     stack.callback(worker.kill)
     return worker
+
+
+def _end_all(
+    worker: "subprocess.Popen[str]", workers: "list[subprocess.Popen[str]]"
+) -> None:
+    """Waits for a worker, and ends the others if it failed: they would wait for it."""
+    if worker.wait():
+        for other in workers:
+            other.kill()
 
 
 def _free_port() -> int:

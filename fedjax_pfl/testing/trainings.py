@@ -356,17 +356,6 @@ _METHODS = {
             local=dataclasses.replace(SGD, decay=0.9), gradient="epochs", gamma=0.3
         )
     ),
-    "fedpg, searched": diagnosed(
-        algorithms.FedPG(
-            local=local.SGD(learning_rate=0.1),
-            search=common_descent.Armijo(),
-            history="last_round",
-            layerwise=True,
-            protection="orthogonal",
-            personal_length="mean",
-            personal="refresh",
-        )
-    ),
     "fedplus": diagnosed(algorithms.FedPlus(alpha=0.5, rho=0.2, lam=0.1, local=SGD)),
     "fedprox": diagnosed(algorithms.FedProx(mu=0.5, local=SGD)),
     "fedrep": diagnosed(
@@ -571,6 +560,17 @@ _PARTICIPATION = {
     ),
 }
 _LOCAL_WORK = {
+    "fedpg, searched": of(
+        algorithms.FedPG(
+            local=local.SGD(learning_rate=0.1),
+            search=common_descent.Armijo(),
+            history="last_round",
+            layerwise=True,
+            protection="orthogonal",
+            personal_length="mean",
+            personal="refresh",
+        )
+    ),
     "optax": of(
         algorithms.FedAvg(
             local=local.Optax(hyperparameters={"learning_rate": 0.05}, batch_size=4),
@@ -638,17 +638,26 @@ _ENDS = {
     "stop without progress": of(
         FEDAVG,
         num_rounds=8,
-        options={"stop_when": stopping.StopWhen(patience=1, min_delta=0.5)},
+        options={
+            "stop_when": stopping.StopWhen(patience=1, min_delta=0.5),
+            "evaluate_on": "validation",
+        },
     ),
     "halving": of(
         FLAME,
         num_rounds=6,
         run=gridded(
-            {"algorithm.lam": [0.1, 0.5, 1.0]}, stop_when=stopping.Halving(min_rounds=2)
+            {"algorithm.lam": [0.1, 0.5, 1.0]},
+            stop_when=stopping.Halving(min_rounds=2),
+            evaluate_on="validation",
         ),
     ),
     "best models of each client": of(
-        FLAME, options={"models_of": "best-of-each", "eval_clients": 4}
+        FLAME, options={"models_of": "best-of-each", "evaluate_on": "validation"}
+    ),
+    "sampled clients, evaluated at times": of(
+        FEDAVG,
+        options={"eval_clients": 4, "evaluate_on": {"test": 1, "validation": 2}},
     ),
     "evaluated on others": of(
         algorithms.Ditto(local=SGD),
@@ -689,11 +698,18 @@ _FORMS = {
         FEDAVG,
         server_optimizer=server_optimizers.ServerMomentum(),
         run=Resumed(simulated),
+        dtypes=("float32",),
     ),
     "median, streamed": of(FEDAVG, **MEDIAN, run=streamed),
-    "batch normalization, streamed": of(FLAME, model=NORMALIZED, run=streamed),
+    "batch normalization, streamed": of(
+        FLAME, model=NORMALIZED, run=streamed, dtypes=("float32",)
+    ),
     "local statistics on two devices": of(
-        FLAME, model=FEDBN, devices=2, options={"execution": "shard=2"}
+        FLAME,
+        model=FEDBN,
+        devices=2,
+        options={"execution": "shard=2"},
+        dtypes=("float32",),
     ),
     "schedule of steps, streamed": of(
         algorithms.FedAvg(local=dataclasses.replace(SGD, learning_rate=COSINE)),
@@ -706,6 +722,7 @@ _FORMS = {
         transforms=(messages.AdaptiveClip(norm=0.1), messages.GaussianNoise()),
         server_optimizer=server_optimizers.ServerMomentum(),
         run=streamed,
+        dtypes=("float32",),
     ),
     "grid of points and seeds": of(
         FLAME, cohort=3, federation=_classes, run=gridded(GRID, points_per_chunk=2)
@@ -750,6 +767,7 @@ _DERIVATIVES = {
         algorithms.Ditto(local=SGD),
         cohort=3,
         federation=_classes,
+        num_rounds=2,
         run=learned(derivatives.learn_per_layer, "algorithm.lam", num_trainings=2),
     ),
 }

@@ -8,6 +8,8 @@ import ast
 import collections
 import dataclasses
 import os
+import re
+import statistics
 import subprocess
 import sys
 import threading
@@ -38,7 +40,10 @@ FILES = (  # that run a round, and what a room for it would have
     *("engine/streaming/training.py", "engine/streaming/programs.py"),
     *("engine/streaming/trainer.py", "round/**/*.py"),
 )
-FEATURES = {"draws": {"draws"}, "running statistics": {"statistics"}}
+FEATURES = {  # what names one: a field, an attribute, a keyword, a function, a text
+    "draws": re.compile("draws"),
+    "running statistics": re.compile("(.*_)?(?<!order_)statistics"),
+}
 _PROTOCOLS = ("getattr", "hasattr")
 _STREAMING = "engine/streaming/"
 
@@ -82,9 +87,9 @@ def measures() -> Iterator[Measure]:
         "1,429, 242, 41",
         "at most 500 in 18 files",
     )
-    fields = dataclasses.fields(type(_traced_round()[0]))
+    fields = dataclasses.fields(_traced_round()[0])
     yield Measure("fields of State", str(len(fields)), "18", "4")
-    named = [str(len(files_naming(words))) for words in FEATURES.values()]
+    named = [str(len(files_naming(feature))) for feature in FEATURES]
     names = " or ".join(FEATURES)
     yield Measure(f"files that name {names}", ", ".join(named), "7, 32", "2, at most 6")
     yield Measure("getattr with a default, and hasattr", str(len(probes())), "111", "0")
@@ -157,7 +162,6 @@ def _traced_round() -> tuple[Any, Callable[[], Any]]:
     process = FederatedProcess(
         algorithm=algorithms.FedAvg(),
         aggregator=aggregators.CoordinateMedian(),
-        participation=local.UniformCohort(size=5),
         attack=attacks.SignFlip(),
         transforms=(messages.ClipNorm(), messages.TopK(fraction=0.5)),
     )
@@ -202,14 +206,19 @@ def _trees(rooms: Iterable[str] = ROOMS) -> Iterator[tuple[str, ast.AST]]:
             yield name, ast.parse(path.read_text("utf-8"))
 
 
-def files_naming(words: set[str]) -> list[str]:
-    """Returns files with a field, an attribute, an argument or a text of this name."""
+def files_naming(feature: str) -> list[str]:
+    """Returns the files that name a feature of `FEATURES` outside of texts for people.
+
+    Names of local variables are not counted: they mean other things.
+    """
 
     def names(node: ast.AST) -> Iterator[str]:
         if isinstance(node, ast.Attribute):
             yield node.attr
-        elif isinstance(node, ast.keyword | ast.arg):
+        elif isinstance(node, ast.keyword):
             yield node.arg or ""
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             yield node.target.id
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -217,8 +226,12 @@ def files_naming(words: set[str]) -> list[str]:
 
     return [
         file
-        for file, tree in _trees()
-        if any(words & set(names(node)) for node in ast.walk(tree))
+        for file, tree in _trees((*ROOMS, "models"))
+        if any(
+            FEATURES[feature].fullmatch(name)
+            for node in ast.walk(tree)
+            for name in names(node)
+        )
     ]
 
 
@@ -268,7 +281,7 @@ def seconds_of_new_method() -> float:
     """Measures the CPU seconds of a training of a method in a warm process.
 
     Returns:
-      The least of some methods, each trained once, for few rounds.
+      The median of some methods, each trained once, for few rounds.
     """
     command = [sys.executable, "-m", "fedjax_pfl.testing.walk"]
     variables = digests.variables(dtype="float64")
@@ -279,7 +292,7 @@ def seconds_of_new_method() -> float:
 
 
 def _time_methods() -> None:
-    """Prints the CPU seconds of the quickest of some new methods."""
+    """Prints the median of the CPU seconds of some new methods."""
     seconds = []
     solver = local.SGD(learning_rate=0.1, epochs=2, batch_size=4)
     for method in (
@@ -294,7 +307,7 @@ def _time_methods() -> None:
         before = sum(os.times()[:2])
         simulation.simulate(*given, federation, 4, eval_every=2, progress=False)
         seconds.append(sum(os.times()[:2]) - before)
-    print(min(seconds[1:]))
+    print(statistics.median(seconds[1:]))
 
 
 def show() -> None:
@@ -302,7 +315,9 @@ def show() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False, markup=False, soft_wrap=True)
+    is_known = sys.stdout.isatty() or "COLUMNS" in os.environ
+    width = None if is_known else 120  # of files and pipes, where rich would assume 80
+    console = Console(highlight=False, markup=False, soft_wrap=True, width=width)
     table = Table("measure", "here", "before", "target")
     for measure in measures():
         table.add_row(measure.name, measure.value, measure.before, measure.target)

@@ -133,7 +133,7 @@ def test_digests_are_written_by_a_process_of_the_data_type(tmp_path, capsys):
 def test_the_walk_counts_in_the_sources():
     places = walk.probes() + walk.refusals()
     assert all((walk.PACKAGE / place.split(":")[0]).is_file() for place in places)
-    assert walk.files_naming({"server_optimizer"}) and walk.lines() > 100
+    assert all(map(walk.files_naming, walk.FEATURES)) and walk.lines() > 100
 
 
 @pytest.mark.wide

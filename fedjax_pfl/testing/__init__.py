@@ -11,7 +11,10 @@ framework is needed. In a test file of your own:
         testing.check(name, MyMethod())
 
 and from a shell `python -m fedjax_pfl.testing my_module:MyMethod`. With `--platform`
-the same command runs `battery`: whether the installed JAX computes right here.
+the same command runs `battery`: whether the installed JAX computes right here. With
+`--digests` it compares the numbers of short `trainings` with earlier ones, and with
+`--walk` it measures the way from a call to the loss; both are for changes of the
+package itself.
 
 All run on `toy.make_federation`: eight clients with 1 to 9 examples, whose padded
 slots point at NaN and at 1e38, so that any use of padding shows. Tolerances follow

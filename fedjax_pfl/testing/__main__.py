@@ -1,4 +1,4 @@
-"""`python -m fedjax_pfl.testing my_module:MyMethod`, `--platform` or `--layers`."""
+"""`python -m fedjax_pfl.testing my_module:MyMethod`, or with an option of its own."""
 
 import argparse
 import collections
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from fedjax_pfl import testing
 from fedjax_pfl.algorithms import own_methods
 from fedjax_pfl.core import checks
-from fedjax_pfl.testing import battery, layers
+from fedjax_pfl.testing import battery, digests, layers, walk
 
 __all__ = ["main"]
 
@@ -40,6 +40,33 @@ def main(arguments: list[str] | None = None) -> int:
         "--layers", action="store_true", help="draw the imports between rooms"
     )
     parser.add_argument(
+        "--digests",
+        action="store_true",
+        help="digest the numbers of short trainings of all parts",
+    )
+    parser.add_argument(
+        "--walk", action="store_true", help="measure the way from a call to the loss"
+    )
+    more = parser.add_argument_group("with --digests")
+    more.add_argument(
+        "--only",
+        default="",
+        metavar="PATTERN",
+        help="trainings with this in their name",
+    )
+    more.add_argument(
+        "--against",
+        type=pathlib.Path,
+        metavar="FILE",
+        help="compare with earlier digests",
+    )
+    more.add_argument(
+        "--out", type=pathlib.Path, metavar="FILE", help="write the digests here (JSON)"
+    )
+    more.add_argument(
+        "--optimized", action="store_true", help="compile as for users; twice as long"
+    )
+    parser.add_argument(
         "algorithm",
         nargs="?",
         help="module:Class of your own, or a name such as flame",
@@ -48,14 +75,21 @@ def main(arguments: list[str] | None = None) -> int:
         "properties", nargs="*", metavar="property", help="only these; all if none"
     )
     request = parser.parse_args(arguments)
-    asked = (request.platform, request.layers, request.algorithm is not None)
-    if sum(asked) != 1:
-        parser.error("expected one of a method, --platform and --layers")
-    if request.platform:
-        return _check_platform()
-    if request.layers:
-        return _check_layers()
+    tasks = {
+        "platform": _check_platform,
+        "layers": _check_layers,
+        "walk": _show_walk,
+        "digests": lambda: _check_digests(request),
+    }
+    asked = [name for name in tasks if getattr(request, name)]
+    if len(asked) + (request.algorithm is not None) != 1:
+        options = ", ".join(f"--{name}" for name in tasks)
+        parser.error(f"expected a method or one of {options}")
+    if (request.only or request.against or request.out) and not request.digests:
+        parser.error("--only, --against and --out need --digests")
     try:
+        if asked:
+            return tasks[asked[0]]()
         algorithm = own_methods.find(request.algorithm)()
         outcomes = testing.outcomes(algorithm, request.properties or None)
     except checks.InputError as error:
@@ -73,6 +107,38 @@ def main(arguments: list[str] | None = None) -> int:
         counts[outcome.status] += 1
     print(", ".join(f"{counts[name]} {name}" for name in ("ok", "failed", "skipped")))
     return int(counts["failed"] > 0)
+
+
+def _check_digests(request: argparse.Namespace) -> int:
+    """Prints digests; status 1 where one is not that of the file, or is missing."""
+    before, there = None, {}
+    if request.against is not None:  # refused before minutes of training
+        before, there = digests.load(request.against)
+    here = digests.environment(optimized=request.optimized)
+    total, rows = digests.count(request.only), []
+    for row in digests.run(request.only, optimized=request.optimized):
+        rows.append(row)
+        print(f"{len(rows):3}/{total} {row}", flush=True)
+    if request.out is not None:
+        digests.save(request.out, rows, here)
+    seconds = sum(row.seconds for row in rows)
+    failed = [row for row in rows if row.error]
+    print(f"{total} trainings, {len(failed)} failed, {seconds:.0f} CPU seconds")
+    if before is None:
+        return int(bool(failed))
+    differences = digests.compare(rows, before, is_whole=not request.only)
+    if differences and (sentence := digests.incomparable(here, there)):
+        print(sentence)
+    print(*differences, sep="\n", end="\n" if differences else "")
+    words = f"of commit {str(there.get('commit'))[:12]} in '{request.against}'"
+    print(f"{len(differences)} of {total} trainings differ from those {words}")
+    return int(bool(differences))
+
+
+def _show_walk() -> int:
+    """Prints the measures of the way from a call to the loss."""
+    walk.show()
+    return 0
 
 
 def _check_layers() -> int:

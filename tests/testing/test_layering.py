@@ -26,6 +26,7 @@ ONLY_IN = {  # what is imported or used -> the files that may
         "models/normalization.py",
         "models/own_flax.py",
         "models/transformer_modules.py",
+        "testing/trainings.py",
     },
     "tokenizers": {"data/readers/tokens.py"},
     "tensorflow_datasets": {"data/sources/prepared.py"},

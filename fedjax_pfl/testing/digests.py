@@ -1,0 +1,455 @@
+"""Digests of all numbers of short trainings, to compare two states of the code.
+
+`python -m fedjax_pfl.testing --digests` trains the rows of `trainings`, in float32 and
+float64, and prints a digest of everything that each returned: all values of its
+histories, and the models of all clients. Numbers are the same if digests are.
+
+Programs are compiled without XLA's expensive passes, unless `--optimized` asks for
+them: that takes half of the time, and an order of additions is that of the program.
+Every data type and number of devices has processes of its own.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import gc
+import hashlib
+import json
+import os
+import platform
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import jax
+import numpy as np
+
+from fedjax_pfl.core import checks
+from fedjax_pfl.results import provenance
+
+__all__ = [
+    "Row",
+    "compare",
+    "digest",
+    "environment",
+    "incomparable",
+    "load",
+    "run",
+    "save",
+    "trained",
+    "variables",
+]
+
+_MARK = "digest: "
+_HIDDEN = (  # variables that would change the programs
+    *("JAX_ENABLE_X64", "JAX_NUM_CPU_DEVICES", "JAX_COMPILATION_CACHE_DIR"),
+    *("JAX_DEFAULT_MATMUL_PRECISION", "XLA_FLAGS"),
+)
+_FASTER = (
+    "--xla_cpu_use_fusion_emitters=false",
+    "--xla_cpu_parallel_codegen_split_count=1",
+)
+_SHOWN = 4  # arrays of a row that differ
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """Digest of one training.
+
+    Attributes:
+      name: of the training.
+      dtype: its data type.
+      digest: of all its numbers; empty if it failed.
+      arrays: by name, digest, shape, and sum and norm of the finite values in hex.
+      seconds: of the processor.
+      error: sentence if the training failed.
+    """
+
+    name: str
+    dtype: str
+    digest: str
+    arrays: dict[str, list[str]]
+    seconds: float
+    error: str = ""
+
+    @property
+    def key(self) -> str:
+        """Name and data type."""
+        return f"{self.name} ({self.dtype})"
+
+    def __str__(self) -> str:
+        return f"{self.name:45} {self.dtype} {self.digest or self.error}"
+
+
+def digest(arrays: Iterable[tuple[str, np.ndarray]]) -> tuple[str, dict[str, Any]]:
+    """Computes the digest of named arrays, which their order does not change.
+
+    Args:
+      arrays: names and values; NaN are compared by their bits.
+
+    Returns:
+      The digest of all, and by name that of one with its shape, and sum and norm of its
+      finite values in hex.
+    """
+    described = {name: _described(array) for name, array in arrays}
+    whole = json.dumps(sorted((name, *facts[:2]) for name, facts in described.items()))
+    return _short(whole.encode()), described
+
+
+def _short(data: bytes) -> str:
+    """Returns 16 digits of SHA-256."""
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def _described(array: np.ndarray) -> list[str]:
+    """Returns digest, type and shape, sum and norm of an array."""
+    shape = f"{array.dtype}{list(array.shape)}"
+    if array.dtype.kind not in "biuf":
+        return [_short(json.dumps(array.tolist()).encode()), shape, "", ""]
+    values = np.asarray(array, np.float64).ravel()
+    values = values[np.isfinite(values)]
+    with np.errstate(over="ignore"):
+        size = float(np.sqrt(np.sum(np.square(values))))
+    data = np.ascontiguousarray(array).tobytes()
+    return [_short(data), shape, float(values.sum()).hex(), size.hex()]
+
+
+def environment(*, optimized: bool = False) -> dict[str, Any]:
+    """Describes what digests depend on besides the code, and the code."""
+    code = provenance.code()
+    return {
+        "python": platform.python_version(),
+        "jax": code["jax"],
+        "jaxlib": code["jaxlib"],
+        "numpy": code["numpy"],
+        "cpu": _cpu(),
+        "optimized": optimized,
+        "commit": code["commit"],
+        "clean": code["clean"],
+    }
+
+
+def _cpu() -> str:
+    """Returns the model of the processor."""
+    try:
+        text = Path("/proc/cpuinfo").read_text("utf-8")
+    except OSError:
+        return platform.processor()
+    found = re.search(r"^model name\s*:\s*(.*)$", text, re.MULTILINE)
+    return found[1] if found else platform.processor()
+
+
+def run(pattern: str = "", *, optimized: bool = False) -> Iterator[Row]:
+    """Trains rows in processes of their own, one after the other.
+
+    Args:
+      pattern: regular expression that the names must contain.
+      optimized: whether XLA optimizes as it does for users.
+
+    Yields:
+      A row per training and data type, as soon as it is known.
+
+    Raises:
+      InputError: if no name has the pattern.
+    """
+    for place, names in _chosen(pattern).items():
+        yield from _run_group(names, *place, optimized)
+
+
+def count(pattern: str = "") -> int:
+    """Counts the rows of a run."""
+    return sum(map(len, _chosen(pattern).values()))
+
+
+def _chosen(pattern: str) -> dict[tuple[str, int, int], list[str]]:
+    """Returns names by their data types and numbers of devices and processes."""
+    from fedjax_pfl.testing import trainings
+
+    try:
+        wanted = re.compile(pattern)
+    except re.error as error:
+        raise checks.InputError(
+            f"Expected a regular expression, got {pattern!r}: {error}."
+        ) from error
+    names: dict[tuple[str, int, int], list[str]] = {}
+    for dtype in trainings.DTYPES:
+        for name, row in trainings.ROWS.items():
+            if wanted.search(name) and dtype in row.dtypes:
+                place = dtype, row.devices, row.processes
+                names.setdefault(place, []).append(name)
+    if not names:
+        raise checks.InputError(
+            f"Expected a part of a training's name, such as flame, got {pattern!r}."
+        )
+    return names
+
+
+@functools.cache
+def _faster() -> str:
+    """Returns options with which XLA compiles quickly, if this jaxlib has them."""
+    flags = " ".join(_FASTER)
+    command = [sys.executable, "-c", "import jax; jax.devices()"]
+    tried = subprocess.run(
+        command, env=_plain() | {"XLA_FLAGS": flags}, capture_output=True
+    )
+    return "" if tried.returncode else flags
+
+
+def _plain() -> dict[str, str]:
+    """Returns the environment of a process that computes on CPUs."""
+    kept = {name: value for name, value in os.environ.items() if name not in _HIDDEN}
+    # A working copy need not be installed.
+    root = str(Path(__file__).parents[2])
+    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+    return kept | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": path}
+
+
+def variables(
+    *, dtype: str, devices: int = 1, processes: int = 1, optimized: bool = False
+) -> dict[str, str]:
+    """Returns the environment of a process that trains.
+
+    Args:
+      dtype: data type.
+      devices: simulated ones of the process.
+      processes: that share the clients.
+      optimized: whether XLA optimizes as it does for users.
+    """
+    flags = "" if optimized else _faster()
+    flags = f"{flags} --xla_force_host_platform_device_count={devices}"
+    more = {
+        "XLA_FLAGS": flags.strip(),
+        "JAX_ENABLE_X64": str(int(dtype == "float64")),
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": str(int(not optimized)),
+    }
+    if processes > 1:
+        more["JAX_CPU_COLLECTIVES_IMPLEMENTATION"] = "gloo"
+    return _plain() | more
+
+
+def _run_group(
+    names: list[str], dtype: str, devices: int, processes: int, optimized: bool
+) -> Iterator[Row]:
+    """Trains rows that have the same devices."""
+    given = variables(
+        dtype=dtype, devices=devices, processes=processes, optimized=optimized
+    )
+    left = dict.fromkeys(names)
+    with tempfile.TemporaryDirectory() as folder:
+        request = {
+            "names": names,
+            "dtype": dtype,
+            "folder": folder,
+            "processes": processes,
+            "port": _free_port() if processes > 1 else None,
+        }
+        words = Path(folder) / "words.txt"
+        with words.open("w") as errors, contextlib.ExitStack() as stack:
+            workers = [
+                _start(request | {"process": number}, given, errors, stack)
+                for number in range(processes)
+            ]
+            for worker in workers:
+                watch = threading.Thread(target=_end_all, args=(worker, workers))
+                watch.start()
+                stack.callback(watch.join)
+            for line in workers[0].stdout or ():
+                if line.startswith(_MARK):
+                    row = Row(**json.loads(line.removeprefix(_MARK)))
+                    left.pop(row.name)
+                    yield row
+            for worker in workers:
+                worker.wait()
+        last = " ".join(words.read_text("utf-8", "replace").split()[-40:])
+    for name in left:  # the process ended before
+        yield Row(name, dtype, "", {}, 0.0, f"the process ended: {last}")
+
+
+def _start(
+    request: dict[str, Any],
+    given: dict[str, str],
+    errors: IO[str],
+    stack: contextlib.ExitStack,
+) -> "subprocess.Popen[str]":
+    """Starts a worker, which ends with the stack; the first one prints rows."""
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "fedjax_pfl.testing.digests", json.dumps(request)],
+        env=given,
+        stdout=errors if request["process"] else subprocess.PIPE,
+        stderr=errors,
+        text=True,
+    )
+    stack.enter_context(worker)
+    stack.callback(worker.kill)
+    return worker
+
+
+def _end_all(
+    worker: "subprocess.Popen[str]", workers: "list[subprocess.Popen[str]]"
+) -> None:
+    """Waits for a worker, and ends the others if it failed: they would wait for it."""
+    if worker.wait():
+        for other in workers:
+            other.kill()
+
+
+def _free_port() -> int:
+    """Returns a port of this machine that is free."""
+    with socket.socket() as place:
+        place.bind(("127.0.0.1", 0))
+        return place.getsockname()[1]
+
+
+def trained(name: str, folder: Path) -> Row:
+    """Trains one row in this process, with its data type and devices.
+
+    Args:
+      name: of the training.
+      folder: for its files, empty.
+
+    Returns:
+      The row, also if the training failed.
+    """
+    from fedjax_pfl.testing import trainings
+
+    training = trainings.ROWS[name]
+    whole, described, error = "", {}, ""
+    started = _processor_seconds()
+    try:
+        whole, described = digest(training.run(training, folder))
+    except Exception as problem:  # a training that fails is a difference, too
+        error = " ".join(f"{type(problem).__name__}: {problem}".split())[:300]
+    seconds = round(_processor_seconds() - started, 2)
+    dtype = str(jax.numpy.zeros(()).dtype)
+    return Row(name, dtype, whole, described, seconds, error)
+
+
+def _processor_seconds() -> float:
+    """Returns seconds of the processor, those of finished children included."""
+    return sum(os.times()[:4])
+
+
+def _work(request: Mapping[str, Any]) -> None:
+    """Trains the rows of a request, and prints them."""
+    gc.set_threshold(200_000, 20, 50)  # traces make few cycles, and many objects
+    if request["processes"] > 1:
+        jax.distributed.initialize(
+            f"127.0.0.1:{request['port']}",
+            request["processes"],
+            request["process"],
+            initialization_timeout=300,
+        )
+    for number, name in enumerate(request["names"]):
+        # All processes of a training see one folder.
+        folder = Path(request["folder"]) / str(number)
+        folder.mkdir(exist_ok=True)
+        row = trained(name, folder)
+        print(f"{_MARK}{json.dumps(dataclasses.asdict(row))}", flush=True)
+
+
+def save(path: Path, rows: Iterable[Row], where: Mapping[str, Any]) -> None:
+    """Writes rows to a JSON file.
+
+    Args:
+      path: of the file.
+      rows: the rows.
+      where: from `environment`.
+    """
+    entries = [dataclasses.asdict(row) for row in rows]
+    text = json.dumps({"environment": dict(where), "rows": entries}, indent=1)
+    path.write_text(text, "utf-8")
+
+
+def load(path: Path) -> tuple[list[Row], dict[str, Any]]:
+    """Reads the rows of a file, and the environment in which they were trained.
+
+    Raises:
+      InputError: if it is not a file of `save`.
+    """
+    try:
+        stored = json.loads(path.read_text("utf-8"))
+        return [Row(**row) for row in stored["rows"]], dict(stored["environment"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise checks.InputError(f"Cannot read digests '{path}': {error}.") from error
+
+
+def compare(
+    rows: Iterable[Row], before: Iterable[Row], *, is_whole: bool = True
+) -> list[str]:
+    """Compares rows with earlier ones.
+
+    Args:
+      rows: the rows.
+      before: the earlier ones.
+      is_whole: whether a row that is in `before` only is a difference.
+
+    Returns:
+      A sentence per row that differs, with the largest relative change of sums and
+      norms of its arrays; nothing if all are equal.
+    """
+    old, new = ({row.key: row for row in each} for each in (before, rows))
+    sentences = [f"{key}: not in the file" for key in new if key not in old]
+    if is_whole:
+        sentences += [f"{key}: only in the file" for key in old if key not in new]
+    for key in new:
+        if key in old and (new[key].digest != old[key].digest or new[key].error):
+            sentences.append(f"{key}: {_difference(new[key], old[key])}")
+    return sentences
+
+
+def _difference(new: Row, old: Row) -> str:
+    """Describes how two rows differ."""
+    if new.error or old.error:
+        return f"{new.error or new.digest} in place of {old.error or old.digest}"
+    words, largest, number = [], 0.0, 0
+    for name in sorted(old.arrays.keys() | new.arrays.keys()):
+        one, other = old.arrays.get(name), new.arrays.get(name)
+        if one is None or other is None:
+            words.append(f"{name} {'is new' if one is None else 'is missing'}")
+        elif one[:2] != other[:2]:
+            number += 1
+            if one[1] != other[1]:
+                words.append(f"{name} is {other[1]} in place of {one[1]}")
+                continue
+            change = _change(one, other)
+            largest = max(largest, change)
+            words.append(f"{name} by {change:.1e}")
+    more = f" and {len(words) - _SHOWN} more" if len(words) > _SHOWN else ""
+    return (
+        f"{number} of {len(new.arrays)} arrays differ, by at most {largest:.1e} of"
+        f" their sum or norm: {', '.join(words[:_SHOWN])}{more}"
+    )
+
+
+def _change(one: list[str], other: list[str]) -> float:
+    """Returns the relative change of sum and norm of an array."""
+    changes = [0.0]
+    for before, after in zip(one[2:], other[2:], strict=True):
+        if before and after:
+            a, b = float.fromhex(before), float.fromhex(after)
+            size = max(abs(a), abs(b))
+            changes.append(abs(a - b) / size if size and np.isfinite(size) else 0.0)
+    return max(changes)
+
+
+def incomparable(here: Mapping[str, Any], there: Mapping[str, Any]) -> str:
+    """Describes why digests of two environments may differ for the same code."""
+    names = ("python", "jax", "jaxlib", "numpy", "cpu", "optimized")
+    differing = [name for name in names if here.get(name) != there.get(name)]
+    if not differing:
+        return ""
+    words = [f"{n} {here.get(n)} in place of {there.get(n)}" for n in differing]
+    return (
+        "Digests are only comparable on one machine with the same libraries and"
+        f" options, but here is {', '.join(words)}."
+    )
+
+
+if __name__ == "__main__":
+    _work(json.loads(sys.argv[1]))

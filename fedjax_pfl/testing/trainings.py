@@ -1,0 +1,792 @@
+"""Short trainings of all parts and forms of execution, whose numbers are compared.
+
+`ROWS` has one entry per training; `digests` runs them. To add one, add a line: its
+name, its method, and what differs from the defaults of `Training`.
+"""
+
+import dataclasses
+import functools
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optax
+
+from fedjax_pfl import (
+    aggregators,
+    algorithms,
+    attacks,
+    core,
+    data,
+    local,
+    messages,
+    models,
+    portfolio,
+    results,
+)
+from fedjax_pfl.aggregators import server_optimizers
+from fedjax_pfl.algorithms import common_descent
+from fedjax_pfl.engine import callbacks, derivatives, simulation, stopping, streaming
+from fedjax_pfl.engine.process import FederatedProcess
+from fedjax_pfl.results import checkpoint, trained_models
+from fedjax_pfl.testing import toy
+
+__all__ = ["DTYPES", "ROWS", "Arrays", "Training"]
+
+Arrays = Iterator[tuple[str, np.ndarray]]
+"""Names and values of all numbers of a training."""
+
+_WALL_CLOCK = ("compile_seconds", "run_seconds")
+DTYPES = ("float32", "float64")
+_NOT_NUMBERS = ("config", *_WALL_CLOCK)
+
+
+def simulated(training: "Training", folder: Path, **options: Any) -> Arrays:
+    """Trains in the device's memory."""
+    options = {"execution": "vmap", **training.options, **options}
+    yield from _trained(training, simulation.simulate, folder, **options)
+
+
+def streamed(training: "Training", folder: Path, **options: Any) -> Arrays:
+    """Trains with the rows of clients in files."""
+    options = {"execution": "vmap", **training.options, **options}
+    yield from _trained(training, streaming.simulate_streamed, folder, **options)
+
+
+def gridded(axes: Any, **options: Any) -> Callable[["Training", Path], Arrays]:
+    """Returns a function that trains a grid."""
+
+    def run(training: "Training", folder: Path) -> Arrays:
+        kinds = {"execution": "vmap", **options}
+        yield from _trained(training, simulation.grid, folder, axes, **kinds)
+
+    return run
+
+
+def _trained(
+    training: "Training",
+    function: Callable[..., Any],
+    folder: Path,
+    *values: Any,
+    **options: Any,
+) -> Arrays:
+    """Trains, and yields the numbers of the result and the saved models."""
+    place = folder / "models"
+    result = training.call(function, *values, models_to=place, **options)
+    yield from result_arrays(result)
+    if place.exists():  # which the first of several processes writes
+        yield from model_arrays(place)
+
+
+@dataclasses.dataclass(frozen=True)
+class Resumed:
+    """Trains in a process that is killed after round 2, and goes on in this one.
+
+    Attributes:
+      run: trains.
+    """
+
+    run: Callable[..., Arrays]
+
+    def __call__(self, training: "Training", folder: Path) -> Arrays:
+        (name,) = (name for name, row in ROWS.items() if row is training)
+        context = multiprocessing.get_context("spawn")
+        process = context.Process(target=_train_until_killed, args=(name, folder))
+        process.start()
+        process.join()
+        if process.exitcode != -signal.SIGKILL:
+            raise RuntimeError(f"a training to be killed ended with {process.exitcode}")
+        yield from self.run(training, folder, checkpoints=_checkpoints(folder))
+
+
+def _checkpoints(folder: Path) -> checkpoint.Checkpoints:
+    """Returns checkpoints at every evaluation."""
+    return checkpoint.Checkpoints(folder / "checkpoints", min_seconds=0)
+
+
+class _Kill(callbacks.Callback):
+    """Kills the process after the checkpoint of round 2."""
+
+    def evaluated(self, evaluation: callbacks.Evaluation) -> None:
+        if evaluation.round == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _train_until_killed(name: str, folder: Path) -> None:
+    """Trains a row in a process of its own."""
+    training: Any = ROWS[name]
+    run = training.run.run
+    list(run(training, folder, checkpoints=_checkpoints(folder), callbacks=[_Kill()]))
+
+
+def differentiated(fields: Any, **options: Any) -> Callable[["Training", Path], Arrays]:
+    """Returns a function that trains and differentiates in fields."""
+
+    def run(training: "Training", folder: Path) -> Arrays:
+        del folder
+        usual = {"evaluate_on": "validation", **options}
+        answer = training.call(derivatives.hypergradients, fields, **usual)
+        yield "value", np.asarray(answer.value)
+        for kind in ("values", "derivatives"):
+            for name, values in getattr(answer, kind).items():
+                yield f"{kind}/{name}", np.asarray(values)
+        if answer.result is not None:
+            yield from result_arrays(answer.result)
+
+    return run
+
+
+def learned(
+    function: Callable[..., Any], fields: Any, **options: Any
+) -> Callable[["Training", Path], Arrays]:
+    """Returns a function that learns fields."""
+
+    def run(training: "Training", folder: Path) -> Arrays:
+        del folder
+        answer = training.call(function, fields, seeds=(0,), **options)
+        for name in ("values", "steps"):  # of the functions that learn many values
+            if name in vars(answer):
+                yield name, np.asarray(getattr(answer, name))
+        yield from result_arrays(answer.result)
+
+    return run
+
+
+def result_arrays(result: results.Result) -> Arrays:
+    """Yields all numbers of a result, but for seconds of a clock."""
+    for number, group in enumerate(result.groups):
+        for field in dataclasses.fields(group):
+            value = getattr(group, field.name)
+            if field.name in _NOT_NUMBERS or value is None:
+                continue
+            values = value if isinstance(value, dict) else {"": value}
+            for name, array in values.items():
+                path = "/".join(filter(None, (f"group{number}", field.name, name)))
+                if isinstance(array, tuple):  # names, and points of grids
+                    array = np.array([str(entry) for entry in array])
+                yield path, np.asarray(array)
+
+
+def model_arrays(folder: Path) -> Arrays:
+    """Yields the saved models of all clients."""
+    saved = trained_models.load_models(folder)
+    for file in sorted(saved.table["file"]):
+        model = saved.find(file=file)
+        for name, leaf in _leaves(model.params):
+            yield f"models/{file}{name}", leaf
+        if model.clients is not None:
+            yield f"models/{file}/clients", model.clients
+
+
+def _leaves(params: Any, path: str = "") -> Arrays:
+    """Yields the arrays of nested dictionaries."""
+    if isinstance(params, dict):
+        for name in sorted(params):
+            yield from _leaves(params[name], f"{path}/{name}")
+    else:
+        yield path, np.asarray(params)
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """A short training with everything that decides its numbers.
+
+    Attributes:
+      process: of which everything is trained.
+      model: the model.
+      federation: makes a federation, or a specification of one.
+      num_rounds: rounds, evaluated after every second one.
+      run: trains, in a folder of its own, and yields the numbers.
+      devices: of each process, simulated ones.
+      processes: that share the clients.
+      dtypes: of the trainings; both where a row is of a method or of an execution.
+      options: of the call.
+    """
+
+    process: FederatedProcess
+    model: Any = models.LogisticRegression()
+    federation: Callable[[], Any] = toy.make_federation
+    num_rounds: int = 4
+    run: Callable[["Training", Path], Arrays] = simulated
+    devices: int = 1
+    processes: int = 1
+    dtypes: tuple[str, ...] = DTYPES
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def call(self, function: Callable[..., Any], *values: Any, **options: Any) -> Any:
+        """Calls `simulate` or another function with the parts of the training."""
+        federation = self.federation()
+        given = (core.seed_key(0), self.process, self.model, federation, *values)
+        usual = {"eval_every": 2, "evaluate_on": "test", "progress": False}
+        options = {**usual, **self.options, **options}
+        return function(*given, self.num_rounds, **options)
+
+
+def of(method: Any, *, cohort: int | None = 5, **given: Any) -> Training:
+    """Returns the training of a method by a cohort, from fields of both classes.
+
+    Args:
+      method: the method.
+      cohort: clients of a round; None for all of them.
+      **given: fields of `FederatedProcess` and of `Training`.
+    """
+    own = {field.name for field in dataclasses.fields(Training)}
+    parts = {name: value for name, value in given.items() if name not in own}
+    rest = {name: value for name, value in given.items() if name in own}
+    if "participation" not in parts and cohort is not None:
+        parts["participation"] = local.UniformCohort(size=cohort)
+    return Training(FederatedProcess(algorithm=method, **parts), **rest)
+
+
+def diagnosed(method: Any, **given: Any) -> Training:
+    """Returns the training of a method with its diagnostics."""
+    return of(method, **given, options={"diagnostics": True})
+
+
+def _attacked() -> core.Federation:
+    """Returns the toy federation with two malicious clients."""
+    return toy.make_federation(malicious=(1, 5))
+
+
+def _malicious() -> core.Federation:
+    """Returns the toy federation without classes; its client 2 is malicious."""
+    return toy.make_federation(classes=False)
+
+
+def _quadratics(**fields: Any) -> Any:
+    """Returns a specification of quadratics, whose clients have validation data."""
+    source = data.Quadratic(dim=3, noise=1.0)
+    return data.FederationSpec(source, data.ByClient(), num_clients=5, **fields)
+
+
+def _classes(**fields: Any) -> Any:
+    """Returns a specification of a small federation of three classes."""
+    source = data.GaussianClasses(dim=3, num_classes=3, examples_per_client=12)
+    return data.FederationSpec(source, data.ByClient(), num_clients=6, **fields)
+
+
+def _market() -> core.Federation:
+    """Returns a federation of portfolios."""
+    spec = portfolio.PortfolioSpec(
+        portfolio.SyntheticMarket(num_days=80, num_assets=6),
+        num_clients=4,
+        assets_per_client=2,
+        window=4,
+        test_days=20,
+        years=2,
+        rounds_per_year=1,
+    )
+    return spec.build()
+
+
+def _own_network() -> Any:
+    """Returns a network of flax with batch normalization."""
+    from flax import linen
+
+    class Network(linen.Module):
+        @linen.compact
+        def __call__(self, x, train: bool = False):
+            x = linen.Dense(4)(x)
+            x = linen.BatchNorm(use_running_average=not train)(x)
+            return linen.Dense(toy.NUM_CLASSES)(linen.relu(x))
+
+    return models.from_flax(Network())
+
+
+SGD = local.SGD(learning_rate=0.1, epochs=2, batch_size=4)
+FULL = local.SGD(learning_rate=0.3, batch_size=64)
+MLP = models.MLP(widths=(4,))
+NORMALIZED = models.MLP(widths=(4,), normalization="batch")
+FEDBN = models.ParameterRoles(NORMALIZED, personal="_norm/", local_statistics=True)
+PERSONAL = models.ParameterRoles(MLP, personal="^head", frozen="^hidden_0/bias")
+POLICY = portfolio.EIIE(units=3)
+HALVES = local.Stragglers(fraction=0.5, max_epochs=2)
+COSINE = optax.cosine_decay_schedule(0.2, 30)
+CLIP = messages.ClipNorm(norm=0.5)
+SECURE = aggregators.Mean()
+DEVICES = local.Devices(examples_per_second=20.0, spread=0.8, upload=500.0, online=0.6)
+FLAME = algorithms.Flame(lam=1.0, kappa=2.0, local=SGD)
+OWN_LAM = algorithms.Flame(lam=1.0, kappa=None, rho=2.0, local=SGD)
+FEDAVG = algorithms.FedAvg(local=SGD)
+RATES = np.array([0.1, 0.2, 1e30, 0.1, 0.05, 0.1, 0.3, 0.1])
+BLOWN_UP: dict[str, Any] = {
+    "model": models.Quadratic(),
+    "federation": functools.partial(toy.make_federation, classes=False, malicious=()),
+    "per_client": {"algorithm.local.learning_rate": RATES},
+}
+EVERYTHING: dict[str, Any] = {  # of the rows that compare forms of execution
+    "federation": _attacked,
+    "attack": attacks.SignFlip(scale=2.0),
+    "transforms": (CLIP, messages.TopK(fraction=0.5)),
+    "work": HALVES,
+}
+MEDIAN = dict(EVERYTHING, aggregator=aggregators.CoordinateMedian(), model=MLP)
+QUADRATIC: dict[str, Any] = {
+    "model": models.Quadratic(),
+    "federation": _quadratics,
+    "cohort": None,
+}
+GRID = {"algorithm.lam": [0.5, 1.0], "seed": [0, 1]}
+
+
+_METHODS = {
+    "apfl": diagnosed(algorithms.APFL(local=SGD, alpha_decay=0.02)),
+    "centralized": diagnosed(algorithms.Centralized(local=SGD), cohort=None),
+    "ditto": diagnosed(algorithms.Ditto(local=SGD, personal=local.SGD(batch_size=8))),
+    "fedacs": diagnosed(algorithms.FedACS(pick_quantile=0.55, mixing=0.9, local=SGD)),
+    "fedadmm": diagnosed(algorithms.FedADMM(mu=0.5, local=SGD)),
+    "fedamp": diagnosed(algorithms.FedAMP(local=SGD)),
+    "fedavg, fine-tuned": diagnosed(algorithms.FedAvg(local=SGD, fine_tune=SGD)),
+    "fedfomo": diagnosed(
+        algorithms.FedFomo(num_models=3, epsilon_decay=0.0, local=SGD)
+    ),
+    "fedfv": diagnosed(algorithms.FedFV(alpha=0.3, tau=2, local=SGD, keeps_local=True)),
+    "fedmgda": diagnosed(
+        algorithms.FedMGDA(
+            eps=0.2, server_learning_rate=0.1, keeps_local=True, local=SGD
+        )
+    ),
+    "fedper": diagnosed(algorithms.FedPer(head="bias$", local=SGD)),
+    "fedpg": diagnosed(
+        algorithms.FedPG(
+            local=dataclasses.replace(SGD, decay=0.9), gradient="epochs", gamma=0.3
+        )
+    ),
+    "fedplus": diagnosed(algorithms.FedPlus(alpha=0.5, rho=0.2, lam=0.1, local=SGD)),
+    "fedprox": diagnosed(algorithms.FedProx(mu=0.5, local=SGD)),
+    "fedrep": diagnosed(
+        algorithms.FedRep(
+            head="bias$", head_local=SGD, local=SGD, send_heads=True, fine_tune=SGD
+        )
+    ),
+    "fedrod": diagnosed(algorithms.FedROD(head="kernel$", hyper_width=4, local=SGD)),
+    "flame": diagnosed(FLAME),
+    "heur_fedamp": diagnosed(algorithms.HeurFedAMP(local=SGD, self_weight=0.2)),
+    "local": diagnosed(algorithms.Local(local=SGD)),
+    "lp_proj": diagnosed(
+        algorithms.LpProj(
+            lam=2.0,
+            learning_rate=0.3,
+            clip_norm=0.5,
+            dim=6,
+            num_steps=2,
+            inner_steps=3,
+            batch_size=4,
+        )
+    ),
+    "lp_proj, admm": diagnosed(
+        algorithms.LpProj(
+            form="admm", lam=2.0, kappa=2.0, dim=3, orthogonal=True, local=SGD
+        )
+    ),
+    "majority": diagnosed(algorithms.Majority()),
+    "multi_krum": diagnosed(algorithms.MultiKrum(num_malicious=1, local=SGD)),
+    "per_fedavg": diagnosed(
+        algorithms.PerFedAvg(
+            inner_learning_rate=0.1,
+            learning_rate=0.2,
+            num_steps=3,
+            batch_size=4,
+            hessian="finite_difference",
+        )
+    ),
+    "pfedme": diagnosed(
+        algorithms.PFedMe(
+            lam=2.0, learning_rate=0.3, num_steps=3, inner_steps=2, batch_size=4
+        )
+    ),
+    "scaffold": diagnosed(algorithms.Scaffold(local=SGD)),
+    "splitgp": diagnosed(algorithms.SplitGP(local=SGD), model=MLP),
+}
+_ATTACKS = {
+    "sign_flip, coordinate_median": of(FEDAVG, **MEDIAN),
+    "gaussian, geometric_median": of(
+        FLAME,
+        attack=attacks.Gaussian(),
+        aggregator=aggregators.GeometricMedian(),
+        federation=_attacked,
+    ),
+    "same_value, fedplus by layers": of(
+        algorithms.FedPlus.layer_wise(
+            ("bias$", ""), ("l1", "l2"), rho_quantile=0.5, alpha=0.5, local=SGD
+        ),
+        attack=attacks.SameValue(),
+        federation=_attacked,
+    ),
+    "scaling, norm_clipping": of(
+        FEDAVG,
+        attack=attacks.Scaling(),
+        aggregator=aggregators.NormClipping(num_malicious=1),
+        federation=_attacked,
+    ),
+    "ipm, krum": of(
+        algorithms.Ditto(local=SGD, unsynced=True),
+        attack=attacks.IPM(),
+        aggregator=aggregators.Krum(num_malicious=1),
+        federation=_attacked,
+    ),
+    "alie, fedamp": of(
+        algorithms.FedAMP(local=SGD), attack=attacks.ALIE(), federation=_attacked
+    ),
+    "min_max, trimmed_mean": of(
+        algorithms.PFedMe(num_steps=2, inner_steps=2, batch_size=4),
+        attack=attacks.MinMax(),
+        aggregator=aggregators.TrimmedMean(num_malicious=1),
+        federation=_attacked,
+    ),
+    "min_sum, centered_clipping": of(
+        algorithms.Flame(lam=1.0, kappa=2.0, local=SGD, prox_centre="joint"),
+        attack=attacks.MinSum(),
+        aggregator=aggregators.CenteredClipping(),
+        federation=_attacked,
+    ),
+    "mimic, bucketing": of(
+        FEDAVG,
+        attack=attacks.Mimic(),
+        aggregator=aggregators.Bucketing(),
+        federation=_attacked,
+    ),
+    "gaussian, bulyan": of(
+        FEDAVG,
+        cohort=None,
+        attack=attacks.Gaussian(),
+        aggregator=aggregators.Bulyan(num_malicious=1),
+        federation=_attacked,
+    ),
+    "gaussian, meamed": of(
+        algorithms.FedProx(mu=0.5, local=SGD),
+        attack=attacks.Gaussian(),
+        aggregator=aggregators.MeaMed(num_malicious=1),
+        federation=_attacked,
+    ),
+    "gaussian, nearest_neighbor_mixing": of(
+        FEDAVG,
+        attack=attacks.Gaussian(),
+        aggregator=aggregators.NearestNeighborMixing(num_malicious=1),
+        federation=_attacked,
+    ),
+    "modular_mean": of(FEDAVG, aggregator=aggregators.ModularMean()),
+    "product_mean": of(
+        FEDAVG,
+        aggregator=aggregators.ProductMean(),
+        model=models.lora(MLP, targets="kernel", rank=1),
+    ),
+    "weighted_mean over all": of(
+        algorithms.Flame(lam=1.0, weighting="examples", local=SGD),
+        aggregator=aggregators.WeightedMean(),
+    ),
+}
+_TRANSFORMS = {
+    "clip_norm per layer, apfl": of(
+        algorithms.APFL(local=SGD),
+        transforms=(messages.ClipNorm(norm=0.3, per_layer=True),),
+    ),
+    "top_k with feedback, flame": of(
+        FLAME,
+        attack=attacks.SignFlip(),
+        transforms=(messages.TopK(fraction=0.4, error_feedback=True),),
+        federation=_attacked,
+    ),
+    "random_k and qsgd, scaffold": of(
+        algorithms.Scaffold(local=SGD),
+        transforms=(messages.RandomK(fraction=0.5), messages.QSGD()),
+    ),
+    "sign_scale and server momentum": of(
+        FEDAVG,
+        transforms=(messages.SignScale(),),
+        server_optimizer=server_optimizers.ServerMomentum(),
+    ),
+    "low_rank, fedprox": of(
+        algorithms.FedProx(mu=0.1, local=SGD),
+        transforms=(messages.LowRank(rank=1, error_feedback=True),),
+        model=MLP,
+    ),
+    "adaptive_clip and gaussian_noise, poisson": of(
+        FEDAVG,
+        participation=local.PoissonCohort(rate=0.4, capacity=5),
+        aggregator=SECURE,
+        transforms=(messages.AdaptiveClip(norm=0.1), messages.GaussianNoise()),
+    ),
+    "clip_norm and gaussian_noise, flame": of(
+        FLAME, aggregator=SECURE, transforms=(CLIP, messages.GaussianNoise())
+    ),
+    "tree_noise, cyclic": of(
+        FEDAVG,
+        participation=local.CyclicCohorts(size=3),
+        aggregator=SECURE,
+        transforms=(CLIP, messages.TreeNoise()),
+    ),
+    "banded_noise, cyclic": of(
+        FEDAVG,
+        participation=local.CyclicCohorts(size=2),
+        aggregator=SECURE,
+        transforms=(CLIP, messages.BandedNoise(bands=3, rounds=6)),
+    ),
+}
+_PARTICIPATION = {
+    "buffered, fedavg": of(
+        FEDAVG,
+        participation=local.Buffered(size=2, concurrency=4, devices=DEVICES),
+        num_rounds=6,
+    ),
+    "buffered, flame": of(
+        FLAME,
+        participation=local.Buffered(
+            size=2, concurrency=5, max_staleness=2, devices=DEVICES
+        ),
+        num_rounds=6,
+    ),
+    "buffered with messages changed on their way": of(
+        FEDAVG,
+        participation=local.Buffered(size=3, concurrency=5, devices=DEVICES),
+        attack=attacks.SignFlip(),
+        transforms=(messages.TopK(fraction=0.5, error_feedback=True),),
+        server_optimizer=server_optimizers.ServerAdam(),
+        federation=_attacked,
+    ),
+    "synchronous, partial work": of(
+        FEDAVG,
+        participation=local.Synchronous(
+            size=3, select=5, deadline=0.7, late="partial", devices=DEVICES
+        ),
+        server_optimizer=server_optimizers.ServerAdam(),
+    ),
+    "budgets per client": of(
+        FEDAVG, cohort=None, work=local.ClientBudgets(epochs=(0, 1, 2))
+    ),
+}
+_LOCAL_WORK = {
+    "fedpg, searched": of(
+        algorithms.FedPG(
+            local=local.SGD(learning_rate=0.1),
+            search=common_descent.Armijo(),
+            history="last_round",
+            layerwise=True,
+            protection="orthogonal",
+            personal_length="mean",
+            personal="refresh",
+        )
+    ),
+    "optax": of(
+        algorithms.FedAvg(
+            local=local.Optax(hyperparameters={"learning_rate": 0.05}, batch_size=4),
+            weighting="uniform",
+        )
+    ),
+    "to_tolerance": of(
+        algorithms.Flame(
+            lam=1.0,
+            kappa=2.0,
+            local=local.ToTolerance(learning_rate=0.3, max_steps=9),
+        )
+    ),
+    "private_sgd": of(
+        algorithms.FedAvg(local=local.PrivateSGD(batch_size=2)), cohort=None
+    ),
+    "sgd with momentum, clip and weight decay": of(
+        algorithms.FedAvg(
+            local=dataclasses.replace(
+                SGD, momentum=0.5, clip_norm=0.3, weight_decay=0.01, decay=0.9
+            )
+        )
+    ),
+    "schedule of steps": of(
+        algorithms.FedAvg(local=dataclasses.replace(SGD, learning_rate=COSINE))
+    ),
+    "schedule of rounds, flame": of(
+        algorithms.Flame(
+            local=dataclasses.replace(SGD, learning_rate=COSINE, per_round=True)
+        )
+    ),
+}
+_MODELS = {
+    "batch normalization of flax": of(FEDAVG, model=_own_network()),
+    "batch normalization, server momentum": of(
+        algorithms.FedProx(mu=0.1, local=SGD),
+        model=NORMALIZED,
+        server_optimizer=server_optimizers.ServerMomentum(),
+    ),
+    "local statistics, flame": of(FLAME, model=FEDBN),
+    "personal and frozen parameters": of(
+        FEDAVG, model=PERSONAL, transforms=(messages.TopK(fraction=0.5),)
+    ),
+    "personal parameters, ditto": of(algorithms.Ditto(local=SGD), model=PERSONAL),
+    "portfolios": of(FEDAVG, cohort=3, model=POLICY, federation=_market),
+    "portfolios, flame": of(FLAME, cohort=3, model=POLICY, federation=_market),
+}
+_ENDS = {
+    "non-finite: stop": of(FEDAVG, **BLOWN_UP),
+    "non-finite: drop": of(
+        FEDAVG,
+        **BLOWN_UP,
+        on_nonfinite="drop",
+        aggregator=aggregators.CoordinateMedian(),
+    ),
+    "non-finite: messages of malicious clients": of(
+        FEDAVG, **dict(BLOWN_UP, federation=_malicious)
+    ),
+    "non-finite: drop, flame": of(FLAME, **BLOWN_UP, on_nonfinite="drop"),
+    "non-finite: freeze": of(FEDAVG, **BLOWN_UP, on_nonfinite="freeze"),
+    "values per client": of(
+        algorithms.Ditto(local=SGD),
+        per_client={"algorithm.lam": np.linspace(0.1, 0.8, 8)},
+    ),
+    "stop without progress": of(
+        FEDAVG,
+        num_rounds=8,
+        options={
+            "stop_when": stopping.StopWhen(patience=1, min_delta=0.5),
+            "evaluate_on": "validation",
+        },
+    ),
+    "halving": of(
+        FLAME,
+        num_rounds=6,
+        run=gridded(
+            {"algorithm.lam": [0.1, 0.5, 1.0]},
+            stop_when=stopping.Halving(min_rounds=2),
+            evaluate_on="validation",
+        ),
+    ),
+    "best models of each client": of(
+        FLAME, options={"models_of": "best-of-each", "evaluate_on": "validation"}
+    ),
+    "sampled clients, evaluated at times": of(
+        FEDAVG,
+        options={"eval_clients": 4, "evaluate_on": {"test": 1, "validation": 2}},
+    ),
+    "evaluated on others": of(
+        algorithms.Ditto(local=SGD),
+        cohort=3,
+        federation=lambda: _classes(unseen_fraction=0.34, num_others=2).build(),
+        options={"evaluate_on": ("train", "validation", "others", "everybody")},
+    ),
+}
+_FORMS = {
+    "flame with everything": of(FLAME, **EVERYTHING),
+    "... in chunks": of(FLAME, **EVERYTHING, options={"execution": "chunk=2"}),
+    "... on two devices": of(
+        FLAME, **EVERYTHING, devices=2, options={"execution": "shard=2"}
+    ),
+    "... of two processes": of(
+        FLAME, **EVERYTHING, processes=2, options={"execution": "shard"}
+    ),
+    "... killed and resumed": of(FLAME, **EVERYTHING, run=Resumed(simulated)),
+    "... streamed": of(FLAME, **EVERYTHING, run=streamed),
+    "... streamed in chunks": of(
+        FLAME, **EVERYTHING, run=streamed, options={"execution": "chunk=2"}
+    ),
+    "... streamed on two devices": of(
+        FLAME, **EVERYTHING, run=streamed, devices=2, options={"execution": "shard=2"}
+    ),
+    "... streamed by two processes": of(
+        FLAME, **EVERYTHING, run=streamed, processes=2, options={"execution": "shard"}
+    ),
+    "... streamed, killed and resumed": of(FLAME, **EVERYTHING, run=Resumed(streamed)),
+    "... in a grid": of(
+        FLAME, **EVERYTHING, run=gridded({"algorithm.lam": [1.0, 0.5]})
+    ),
+    "median in chunks": of(FEDAVG, **MEDIAN, options={"execution": "chunk=2"}),
+    "median on two devices": of(
+        FEDAVG, **MEDIAN, devices=2, options={"execution": "shard=2"}
+    ),
+    "server momentum, killed and resumed": of(
+        FEDAVG,
+        server_optimizer=server_optimizers.ServerMomentum(),
+        run=Resumed(simulated),
+        dtypes=("float32",),
+    ),
+    "median, streamed": of(FEDAVG, **MEDIAN, run=streamed),
+    "batch normalization, streamed": of(
+        FLAME, model=NORMALIZED, run=streamed, dtypes=("float32",)
+    ),
+    "local statistics on two devices": of(
+        FLAME,
+        model=FEDBN,
+        devices=2,
+        options={"execution": "shard=2"},
+        dtypes=("float32",),
+    ),
+    "schedule of steps, streamed": of(
+        algorithms.FedAvg(local=dataclasses.replace(SGD, learning_rate=COSINE)),
+        run=streamed,
+    ),
+    "adaptive_clip, streamed": of(
+        FEDAVG,
+        participation=local.PoissonCohort(rate=0.4, capacity=5),
+        aggregator=SECURE,
+        transforms=(messages.AdaptiveClip(norm=0.1), messages.GaussianNoise()),
+        server_optimizer=server_optimizers.ServerMomentum(),
+        run=streamed,
+        dtypes=("float32",),
+    ),
+    "grid of points and seeds": of(
+        FLAME, cohort=3, federation=_classes, run=gridded(GRID, points_per_chunk=2)
+    ),
+    "grid of methods and static fields": of(
+        FEDAVG,
+        run=gridded(
+            [
+                {"algorithm": FEDAVG, "algorithm.local.batch_size": 3},
+                {"algorithm": algorithms.Ditto(local=SGD)},
+            ]
+        ),
+    ),
+}
+_DERIVATIVES = {
+    "hypergradient": of(
+        FLAME,
+        **QUADRATIC,
+        run=differentiated(["algorithm.lam", "algorithm.local.learning_rate"]),
+    ),
+    "hypergradient per client": of(
+        OWN_LAM,
+        **QUADRATIC,
+        per_client={"algorithm.lam": np.linspace(0.5, 1.0, 5)},
+        run=differentiated("per_client.algorithm.lam"),
+    ),
+    "hypergradient of a fixed point": of(
+        algorithms.Ditto(lam=0.5, local=FULL, personal=FULL),
+        **QUADRATIC,
+        num_rounds=30,
+        run=differentiated("algorithm.lam", implicit=True, eval_every=30),
+    ),
+    "learned field": of(
+        FLAME, **QUADRATIC, run=learned(derivatives.learn, "algorithm.lam")
+    ),
+    "learned per client": of(
+        OWN_LAM,
+        **QUADRATIC,
+        run=learned(derivatives.learn_per_client, "algorithm.lam", num_trainings=2),
+    ),
+    "learned per layer": of(
+        algorithms.Ditto(local=SGD),
+        cohort=3,
+        federation=_classes,
+        num_rounds=2,
+        run=learned(derivatives.learn_per_layer, "algorithm.lam", num_trainings=2),
+    ),
+}
+
+
+def _only(dtype: str, rows: dict[str, Training]) -> dict[str, Training]:
+    """Returns rows in one data type, which leaves time for others."""
+    return {n: dataclasses.replace(row, dtypes=(dtype,)) for n, row in rows.items()}
+
+
+ROWS: dict[str, Training] = {
+    **_METHODS,
+    **_PARTICIPATION,
+    **_FORMS,
+    **_only("float32", _ATTACKS),
+    **_only("float32", _TRANSFORMS),
+    **_only("float32", _LOCAL_WORK),
+    **_only("float32", _MODELS),
+    **_only("float32", _ENDS),
+    **_only("float64", _DERIVATIVES),
+}
+"""Trainings by name."""

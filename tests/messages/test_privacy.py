@@ -100,10 +100,8 @@ def with_malicious(problem, client):
 def first_member(who):
     """A client that takes part in the first round of seed 0."""
     key = fp.core.stream_key(jax.random.key(0), fp.core.Stream.PARTICIPATION, 0)
-    rows = who.in_round(key, 6, 0) if hasattr(who, "in_round") else who(key, 6)
-    if hasattr(who, "present"):
-        rows = rows[who.present(key, 6)]
-    return int(rows[0])
+    rows, present = who.in_round(key, 6, 0), who.present(key, 6)
+    return int(rows[0 if present is None else jnp.argmax(present)])
 
 
 def released_sum(who, count, transforms, method, vector):

@@ -1,7 +1,7 @@
 """The command `benchmark`: one or several data sets, method by method.
 
 Its directory has `experiment.json`, a folder per data set (see `benchmark.training`),
-the tables `scores.csv` and `searches.csv`, and the page, which is written anew after
+the tables `scores.csv` and `searches.csv`, and the pages, which are written anew after
 every data set.
 """
 
@@ -13,7 +13,7 @@ from rich.console import Console
 
 import fedjax_pfl as fp
 from fedjax_pfl import data
-from fedjax_pfl.benchmark import page, ranking, tables, tasks, training
+from fedjax_pfl.benchmark import data_set, page, ranking, tables, tasks, training
 from fedjax_pfl.command import (
     ahead,
     arguments,
@@ -181,6 +181,6 @@ def _only(
 
 def _show(console: Console, found: tables.Tables) -> None:
     """Prints the ranking of one data set."""
-    shown = page.ranking_table(found, ranking.places(found))
+    shown = data_set.results(found, ranking.places(found))
     (part,) = shown.parts
     printing.table(console, shown.columns, part.rows, title=found.tasks[0])

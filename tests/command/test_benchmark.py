@@ -39,8 +39,9 @@ def test_a_template_is_ranked_with_one_option(tmp_path):
     assert set(found.scores["method"]) == {"Majority", "MyMethod"}
     assert set(found.scores["seed"]) == {0, 1}
     assert set(found.scores["metric"]) == {"macro_f1"}
-    page = (tmp_path / "found/benchmark.html").read_text("utf-8")
-    assert "Macro f1 on clients" in page and "accuracy" not in page
+    for name in ("benchmark.html", "benchmark/digits.html"):
+        page = (tmp_path / "found" / name).read_text("utf-8")
+        assert "acro f1" in page and "accuracy" not in page
     row = found.searches.set_index("method").loc["MyMethod"]
     assert "local.learning_rate = " in row["settings"]
     assert "--algorithm +my_method:MyMethod" in row["command"]

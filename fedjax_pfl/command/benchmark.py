@@ -132,8 +132,8 @@ def task_of(options: arguments.Options) -> tasks.Task:
             raise checks.InputError(f"Expected different methods, got {name} twice.")
         methods[name] = grid.process
     learned = {n: methods[n] for n in experiment.learned if n in methods}
-    if options.only is not None:
-        methods, learned = _only(methods, options.only)
+    for names in options.only or ():
+        methods, learned = _only(methods, names)
     budget = None
     if options.tune_budget is not None:
         budget = budgets.parse(options.tune_budget)

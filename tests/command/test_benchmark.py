@@ -79,7 +79,7 @@ def test_every_data_set_has_its_methods(name):
 
 def test_rows_with_learned_fields_are_chosen_by_their_folders():
     """Those of methods without such a row in the preset, too."""
-    options = {"command": "benchmark", "only": "local,apfl-learned,flame-learned"}
+    options = {"command": "benchmark", "only": ["local,apfl-learned,flame-learned"]}
     task = benchmarks.task_of(benchmarks.arguments.Options(**options))
     assert list(task.rows) == ["Local", "APFL learned", "Flame learned"]
     named = {"command": "benchmark", "set_": ["algorithm=local,flame"]}
@@ -91,6 +91,7 @@ def test_rows_with_learned_fields_are_chosen_by_their_folders():
     ("arguments", "message"),
     [
         (["--only", "flames"], "method of --only"),
+        (["--only", "flame", "--only", "ditto"], "give --only once"),
         (["--only", "majority-learned"], "declares ranges"),
         (["--tune-budget", "10min"], "--tune-budget in steps"),
         (["--tune-budget", "many"], "such as 3000rounds"),

@@ -3,8 +3,9 @@
 A run is a file `results/<method>/<run>.nc`, see `kept`. A card is a function of these
 files, presets and the method's texts alone, byte for byte: a page with appendices. One
 more page, `docs/reproduction.md`, says what of all papers reproduces, and another,
-`docs/benchmark.md`, is made of the tables that `benchmark` wrote, `docs/learned.md` of
-those of `experiments.learned`, and likewise `docs/atlas.md` and `docs/finetune.md`.
+`docs/benchmark.md` with its pages of data sets, is made of the tables that `benchmark`
+wrote, `docs/learned.md` of those of `experiments.learned`, and likewise `docs/atlas.md`
+and `docs/finetune.md`.
 """
 
 from pathlib import Path

@@ -2,8 +2,9 @@
 
 `tasks` says what is compared; `training` does the work of one data set, method by
 method, with the `choice` of their settings; `tables` reads what it left as rows;
-`ranking` says which of them can be told apart; `findings`, `pictures` and `page` show
-it.
+`ranking` says which of them can be told apart, `differences` how far they are from a
+fine-tuned FedAvg, and `kinds` what they are; `findings`, `pictures`, the tables of
+`data_set` and `costs`, `reading` and `page` show it.
 """
 
 from typing import TYPE_CHECKING

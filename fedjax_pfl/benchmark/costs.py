@@ -4,7 +4,7 @@ import math
 
 import pandas as pd
 
-from fedjax_pfl.benchmark import finished, ranking, tables, training
+from fedjax_pfl.benchmark import finished, ranking, tables
 from fedjax_pfl.report import tables as texts
 
 __all__ = ["number", "table"]
@@ -12,24 +12,19 @@ __all__ = ["number", "table"]
 _TITLES = {
     "rounds": "rounds",
     "bytes": "MB",
-    "client_steps": "client-steps",
-    "seconds": "seconds",
+    "gradients": "gradients",
     "virtual_seconds": "virtual seconds",
 }
-_VIRTUAL = "virtual_seconds"
-_TARGET = (
-    " Reached: seeds in which the validation {metric} was once what that of"
-    f" {finished.TARGET} with the same seed was in the last round. What follows is"
-    " spent until the first evaluation that found it so, in the mean over these seeds."
-)
+_ROUNDS = f"rounds{finished.TO_TARGET}"
 _MEGA = 1e6
 
 
-def table(task: tables.Tables, places: list[ranking.Place]) -> texts.Table:
+def table(task: tables.Tables, places: list[ranking.Place]) -> texts.Table | None:
     """Returns the table of costs of one data set, in the order of places.
 
     Means over seeds until the target are of those seeds whose training came there.
-    Costs that no method has are left out.
+    A training that was there at its first evaluation came at an unknown time before.
+    Costs that no method has are left out; None if there are none.
     """
     by_method = task.scores.groupby("method", sort=False)
     means, counts = by_method.mean(numeric_only=True), by_method.count()
@@ -37,6 +32,10 @@ def table(task: tables.Tables, places: list[ranking.Place]) -> texts.Table:
         [f"{n}{end}" for n in names if counts[f"{n}{end}"].any()]
         for names, end in ((finished.COSTS, ""), (tuple(_TITLES), finished.TO_TARGET))
     )
+    if not whole:
+        return None
+    is_early = task.scores[_ROUNDS] <= task.scores["first_evaluation"]
+    early = is_early.groupby(task.scores["method"]).sum()
     columns = ["method", *(_TITLES[name] for name in whole)]
     columns += ["reached"] * bool(until)
     columns += [f"{_TITLES[n.removesuffix(finished.TO_TARGET)]} to it" for n in until]
@@ -45,30 +44,18 @@ def table(task: tables.Tables, places: list[ranking.Place]) -> texts.Table:
         name = place.method
         cells = _cells(means.loc[name, whole])
         if until:
-            came, seeds = counts.loc[name, until[0]], counts.loc[name, "seed"]
-            cells += [f"{came} of {seeds}", *_cells(means.loc[name, until])]
+            came, seeds = counts.loc[name, _ROUNDS], counts.loc[name, "seed"]
+            cells.append(f"{came} of {seeds}")
+            spent = _cells(means.loc[name, until])
+            if came and early[name] == came:
+                spent = ["at once"] * len(spent)
+            elif early[name]:
+                spent = [f"≤ {cell}" if cell != "–" else cell for cell in spent]
+            cells += spent
         rows.append((name, *cells))
-    caption = (
-        "Of one training: megabytes sent, local steps of all clients and seconds here."
-        f"{_devices() if _VIRTUAL in whole else ''}"
-        f"{_TARGET.format(metric=task.metric) if until else ''}"
-    )
     parts = (texts.Part("", tuple(rows)),)
     name = f"{task.tasks[0]}-costs"
-    return texts.Table(name, "Costs", caption, tuple(columns), parts)
-
-
-def _devices() -> str:
-    """Says what virtual time is."""
-    devices = training.DEVICES
-    return (
-        " In virtual time every round waits for its slowest client. Devices compute"
-        f" {devices.examples_per_second:g} gradients of examples, send"
-        f" {devices.upload / 1e3:g} and receive {devices.download / 1e3:g} kB per"
-        " second in the median; logarithms of speeds spread by"
-        f" {devices.spread:g} in what they compute and"
-        f" by {devices.bandwidth_spread:g} in what they send."
-    )
+    return texts.Table(name, "Costs", "", tuple(columns), parts)
 
 
 def _cells(row: pd.Series) -> list[str]:

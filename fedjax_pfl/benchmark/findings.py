@@ -1,174 +1,203 @@
 """Sentences on a benchmark: findings, each with its interval."""
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pandas as pd
 
-from fedjax_pfl.benchmark import finished, ranking, tables
+from fedjax_pfl.benchmark import differences, finished, kinds, ranking, tables
 from fedjax_pfl.results import paired
 
-__all__ = ["sentences"]
+__all__ = ["rule", "sentences"]
 
-_FINE_TUNED = "FedAvg fine-tuned"
-_POINTS = "+.2f"
-_NAMED = 3  # most methods that a finding names
-_TO_TARGET = f"virtual_seconds{finished.TO_TARGET}"
+_NAMED = 5  # most methods that a finding names
+_ROUNDS, _TIME = (f"{n}{finished.TO_TARGET}" for n in ("rounds", "virtual_seconds"))
+_OF_LOCAL = ("worse_than_local", "better_than_local")
+_TRAINED = (kinds.PERSONAL, kinds.GLOBAL)
 
 
 def sentences(all_tasks: tables.Tables) -> list[str]:
-    """Returns what is found, of the methods that are ranked on all data sets.
+    """Returns findings over the data sets that count.
 
-    Data sets that rank few of the methods have no part in it.
-
-    Means over data sets are taken seed by seed; intervals are over seeds, or over
-    methods where the sentence says so, and hold for these data sets.
+    Means over data sets are taken seed by seed. Each difference has an interval over
+    seeds and one over data sets.
     """
-    shared = ranking.compared(all_tasks)
+    shared = ranking.counted(all_tasks)
     if not shared.tasks:
         return []
     over = _over(shared.tasks, len(all_tasks.tasks))
-    makers = (_against_fine_tuning, _harm, _settings, _sooner, _learning)
+    makers = (_against_fine_tuning, _harm, _sooner, _learning)
     return [text for make in makers for text in make(shared, over)]
 
 
+def rule(all_tasks: tables.Tables) -> str:
+    """Returns which data sets and methods count in findings, and which do not."""
+    shared, parts = ranking.counted(all_tasks), []
+    if len(all_tasks.tasks) > 1:
+        parts.append(
+            "Findings, mean ranks and the column mean are over the data sets on which"
+            " at least two thirds of all methods were trained, whatever these reached."
+        )
+    absent = [name for name in all_tasks.tasks if name not in shared.tasks]
+    if absent:
+        parts.append(f"Without: {', '.join(absent)}.")
+    if shared.outdated:
+        parts.append(
+            "Fewer than two data sets have searches with today's ranges and budgets, so"
+            " these are of older searches."
+        )
+    elif all_tasks.outdated:
+        parts.append("Data sets that are to be trained again have no part in them.")
+    parts.append(
+        "A method counts if it was trained everywhere and diverged in no seed; one that"
+        " had not converged counts with the value that it had reached, marked †, since"
+        " leaving it out would let a result decide who is compared."
+    )
+    complete = ranking.complete(shared)
+    missing = [m for m in dict.fromkeys(shared.scores["method"]) if m not in complete]
+    if missing:
+        parts.append(f"Missing: {', '.join(missing)}.")
+    return " ".join(parts)
+
+
 def _over(names: list[str], count: int) -> str:
-    """Says over what means are: all data sets, or those that are compared."""
+    """Names the data sets that means are over: all, or those that count."""
     if len(names) == 1:
         return "on this data set" if count == 1 else f"on {names[0]}"
     of_all = "" if len(names) == count else f" of {count}"
     return f"in the mean over {len(names)}{of_all} data sets"
 
 
-def _means(all_tasks: tables.Tables, column: str) -> dict[str, pd.Series]:
-    """Returns a column by seed, mean over data sets, of methods ranked on all."""
-    by_task = [
-        ranking.ranked(all_tasks.of_tasks(name), column) for name in all_tasks.tasks
-    ]
-    common = [m for m in by_task[0] if all(m in values for values in by_task)]
-    return {m: sum(values[m] for values in by_task) / len(by_task) for m in common}
+def _methods(shared: tables.Tables, column: str = "value") -> dict[str, pd.DataFrame]:
+    """Returns a column of the methods that count, without rows with learned fields."""
+    values = ranking.complete(shared, column)
+    return {m: v for m, v in values.items() if m not in shared.learned}
 
 
-def _of_methods(all_tasks: tables.Tables, column: str) -> dict[str, pd.Series]:
-    """Returns `_means` without the rows that are methods once more."""
-    means = _means(all_tasks, column)
-    return {m: v for m, v in means.items() if m not in all_tasks.learned}
-
-
-def _against_fine_tuning(all_tasks: tables.Tables, over: str) -> Iterator[str]:
-    """Says how many methods beat the cheapest way to a personal model."""
-    means = _of_methods(all_tasks, "value")
-    if _FINE_TUNED not in means or len(means) < 2:
+def _against_fine_tuning(shared: tables.Tables, over: str) -> Iterator[str]:
+    """Yields how methods of each kind compare with the simplest personal model."""
+    values, reference = _methods(shared), differences.reference(shared)
+    if reference is None or len(values) < 2:
         return
-    reference = 100 * means.pop(_FINE_TUNED)
-    gaps = {m: paired.interval(100 * v, reference) for m, v in means.items()}
-    chances = paired.holm([gap.p_value for gap in gaps.values()])
-    clear = {
-        name: gap.mean
-        for (name, gap), chance in zip(gaps.items(), chances, strict=True)
-        if chance < ranking.LEVEL
-    }
-    better = [name for name, mean in clear.items() if mean > 0]
-    worse = len(clear) - len(better)
-    named = f" ({', '.join(better)})" if 0 < len(better) <= _NAMED else ""
-    best = max(gaps, key=lambda name: gaps[name].mean)
-    yield (
-        f"Of {len(gaps)} methods {len(better) or 'none'}{named}"
-        f" {'is' if len(better) == 1 else 'are'} clearly better than a fine-tuned"
-        f" FedAvg {over}, and {worse or 'none'} clearly worse, corrected for so many"
-        f" comparisons; the largest difference is {best}'s, by itself"
-        f" {gaps[best].text(_POINTS)} points."
-    )
-
-
-def _harm(all_tasks: tables.Tables, over: str) -> Iterator[str]:
-    """Says how many clients would do better alone."""
-    shares = _of_methods(all_tasks, "worse_than_local")
-    shares = {m: 100 * v for m, v in shares.items() if v.notna().all()}
-    if "FedAvg" not in shares or len(shares) < 2:
-        return
-    fewest = min(shares.keys() - {"FedAvg"}, key=lambda name: shares[name].mean())
-    yield (
-        "FedAvg's global model serves"
-        f" {_share(shares['FedAvg'])} of the clients worse than training alone does,"
-        f" {over}; with {fewest}, which harms fewest, it is {_share(shares[fewest])}."
-    )
-
-
-def _share(values: pd.Series) -> str:
-    """Formats a mean share with its interval, within 0 and 100."""
-    found = paired.of_mean(values)
-    low, high = found.mean - found.margin, found.mean + found.margin
-    return f"{found.mean:.1f} % [{max(low, 0):.1f}, {min(high, 100):.1f}]"
-
-
-def _settings(all_tasks: tables.Tables, over: str) -> Iterator[str]:
-    """Says whether the choice of settings or of a method matters more."""
-    rows = all_tasks.searches.dropna(subset=["best", "median"])
-    rows = rows[~rows["method"].isin(all_tasks.learned)]
-    if rows.empty:
-        return
-    loss = 100 * (rows["best"] - rows["median"])
-    spread = paired.of_mean(loss.groupby(rows["method"]).mean())
-    scores = all_tasks.scores[all_tasks.scores["method"].isin(rows["method"])]
-    means = 100 * scores.groupby(["task", "method"])["value"].mean()
-    quartiles = _quartiles(means)
-    word = "more than" if spread.mean > quartiles else "less than"
-    if abs(spread.mean - quartiles) <= spread.margin:
-        word = "as much as"
-    yield (
-        f"Settings matter {word} methods: at the first rung the median setting of"
-        f" a method is {spread.text('.1f')} points below its best one (interval over"
-        " methods), while between the upper and the lower quartile of tuned methods lie"
-        f" {quartiles:.1f} points, {over}."
-    )
-
-
-def _sooner(all_tasks: tables.Tables, over: str) -> Iterator[str]:
-    """Says who is as good as FedAvg in the least virtual time, of those who always are.
-
-    Ratios are geometric means: their logarithms are paired by seed.
-    """
-    times = {
-        method: np.log(seconds)
-        for method, seconds in _of_methods(all_tasks, _TO_TARGET).items()
-        if seconds.gt(0).all()
-    }
-    if finished.TARGET not in times or len(times) < 2:
-        return
-    reference = times.pop(finished.TARGET)
-    gaps = {m: paired.interval(values, reference) for m, values in times.items()}
-    first = min(gaps, key=lambda name: gaps[name].mean)
-    gap = gaps[first]
-    ratio, low, high = np.exp([gap.mean, gap.mean - gap.margin, gap.mean + gap.margin])
-    yield (
-        f"FedAvg's last {all_tasks.metric} on validation data is reached soonest, in"
-        f" virtual time, by {first}: in {ratio:.2f} [{low:.2f}, {high:.2f}] of the time"
-        f" that FedAvg takes until it is first there, {over}."
-    )
-
-
-def _learning(all_tasks: tables.Tables, over: str) -> Iterator[str]:
-    """Says what learning the fields reaches beside searching them."""
-    means = _means(all_tasks, "value")
-    gaps = {
-        method: paired.interval(100 * means[row], 100 * means[method])
-        for row, method in all_tasks.learned.items()
-        if row in means and method in means
-    }
-    if gaps:
-        found = ", ".join(f"{m} {gap.text(_POINTS)}" for m, gap in gaps.items())
+    gaps = differences.gaps_to(values, reference)
+    kind_of, rising = kinds.of_methods(shared), ranking.rising(shared)
+    named = "FedAvg" if reference == "FedAvg" else "a fine-tuned FedAvg"
+    trained = [name for name in gaps if kind_of[name] in _TRAINED]
+    if trained:
+        best = max(trained, key=lambda name: gaps[name].mean)
         yield (
-            "Fields that are learned along derivatives beside those that are searched"
-            " with the same number of client-steps, in points of"
-            f" {all_tasks.metric} {over}: {found}."
+            f"{ranking.marked(best, rising)} minus {named} is the largest such"
+            f" difference, {over}: {gaps[best]} points."
+        )
+    is_single = len(shared.tasks) == 1
+    judged = "corrected" if is_single else "by the wider of two intervals, corrected"
+    yield (
+        f"Compared with {named}, {over}, {judged} for {len(gaps)} comparisons:"
+        f" {_by_kind(shared, gaps)}."
+    )
+    if not is_single:
+        alone = {m: dataclasses.replace(gap, tasks=None) for m, gap in gaps.items()}
+        yield (
+            "By intervals over seeds alone, which hold for these data sets only:"
+            f" {_by_kind(shared, alone)}."
         )
 
 
-def _quartiles(means: pd.Series) -> float:
-    """Returns the distance of the quartiles over methods, mean over data sets."""
-    distances: Mapping[str, float] = {
-        str(task): float(np.subtract(*np.nanpercentile(values, [75, 25])))
-        for task, values in means.groupby(level="task")
+def _by_kind(shared: tables.Tables, gaps: Mapping[str, differences.Gap]) -> str:
+    """Lists how many methods of each kind are clearly better and worse."""
+    is_better, kind_of = differences.verdicts(gaps), kinds.of_methods(shared)
+    rising, parts = ranking.rising(shared), []
+    for kind in kinds.KINDS:
+        names = [name for name in gaps if kind_of[name] == kind]
+        counts = []
+        for side, sign in (("better", True), ("worse", False)):
+            some = [name for name in names if is_better.get(name) is sign]
+            text = ", ".join(ranking.marked(name, rising) for name in some)
+            text = f" ({text})" if 0 < len(some) <= _NAMED else ""
+            counts.append(f"{len(some) or 'none'}{text} clearly {side}")
+        if names:
+            noun = kinds.plural(kind, len(names))
+            parts.append(f"of {len(names)} {noun} {' and '.join(counts)}")
+    return "; ".join(parts)
+
+
+def _harm(shared: tables.Tables, over: str) -> Iterator[str]:
+    """Yields the shares of clients that lose and gain, compared with training alone.
+
+    References and methods that are Local somewhere are no candidates for harming few.
+    """
+    worse, better = (
+        {
+            m: 100 * v
+            for m, v in _methods(shared, name).items()
+            if v.notna().all(axis=None)
+        }
+        for name in _OF_LOCAL
+    )
+    kind_of, copies = kinds.of_methods(shared), kinds.copies(shared)
+    names = [m for m in worse if kind_of[m] in _TRAINED and m not in copies]
+    others = [name for name in names if name != "FedAvg"]
+    if "FedAvg" not in names or not others:
+        return
+    fewest = min(others, key=lambda name: worse[name].mean(axis=None))
+
+    def served(name: str) -> str:
+        text = f"{_share(worse[name])} of the clients worse"
+        return f"{text} and {_share(better[name])} better" if name in better else text
+
+    yield (
+        f"FedAvg's global model serves {served('FedAvg')} than training alone does,"
+        f" {over}; {fewest}, which harms fewest, serves {served(fewest)}."
+    )
+
+
+def _share(table: pd.DataFrame) -> str:
+    """Formats a mean share with its interval over seeds, within 0 and 100."""
+    share = paired.of_mean(table.mean(axis=1))
+    low, high = share.mean - share.margin, share.mean + share.margin
+    return f"{share.mean:.1f} % [{max(low, 0):.1f}, {min(high, 100):.1f}]"
+
+
+def _sooner(shared: tables.Tables, over: str) -> Iterator[str]:
+    """Yields which method is as good as FedAvg in the least virtual time.
+
+    Only methods that are so in every seed compete. If one of them is so at its first
+    evaluation, the time is unknown and there is no finding. Ratios are geometric means:
+    their logarithms are paired by seed.
+    """
+    first = shared.scores.groupby("task")["first_evaluation"].max()
+    rounds, times = _methods(shared, _ROUNDS), _methods(shared, _TIME)
+    times = {m: v for m, v in times.items() if v.notna().all(axis=None)}
+    is_early = [(rounds[m] <= first[shared.tasks]).any(axis=None) for m in times]
+    if any(is_early) or finished.TARGET not in times or len(times) < 2:
+        return
+    logs = {method: np.log(table).mean(axis=1) for method, table in times.items()}
+    reference = logs.pop(finished.TARGET)
+    gaps = {m: paired.interval(values, reference) for m, values in logs.items()}
+    soonest = min(gaps, key=lambda name: gaps[name].mean)
+    gap = gaps[soonest]
+    ratio, low, high = np.exp([gap.mean, gap.mean - gap.margin, gap.mean + gap.margin])
+    yield (
+        f"FedAvg's last {shared.metric} on validation data is reached soonest, in"
+        f" virtual time, by {soonest}: in {ratio:.2f} [{low:.2f}, {high:.2f}] of the"
+        f" time that FedAvg takes until it is first there, {over}."
+    )
+
+
+def _learning(shared: tables.Tables, over: str) -> Iterator[str]:
+    """Yields the differences of learned to searched fields."""
+    values = ranking.complete(shared)
+    gaps = {
+        method: differences.gaps_to({row: values[row], method: values[method]}, method)[
+            row
+        ]
+        for row, method in shared.learned.items()
+        if row in values and method in values
     }
-    return float(np.mean(list(distances.values())))
+    if gaps:
+        numbers = ", ".join(f"{method} {gap}" for method, gap in gaps.items())
+        yield (
+            "Fields learned along derivatives minus fields searched at the same budget,"
+            f" in points of {shared.metric} {over}: {numbers}."
+        )

@@ -10,16 +10,29 @@ import pandas as pd
 
 from fedjax_pfl import results
 from fedjax_pfl.benchmark import training
-from fedjax_pfl.results import history, metrics, shares, spending
+from fedjax_pfl.results import history, metrics, provenance, shares, spending
 
-__all__ = ["COSTS", "REFERENCES", "TARGET", "TO_TARGET", "Finished"]
+__all__ = [
+    "COSTS",
+    "ORIGIN",
+    "REFERENCES",
+    "TARGET",
+    "TO_TARGET",
+    "Finished",
+    "federation",
+]
 
 REFERENCES = tuple(name for name, _ in shares.REFERENCES)
 TARGET = "FedAvg"
 """Method whose last validation value is the target of all."""
-COSTS = ("bytes", "client_steps", "seconds", "virtual_seconds")
+COSTS = ("bytes", "gradients", "virtual_seconds")
 TO_TARGET = f"_to_{TARGET.lower()}"
 """Ending of columns of what was spent until the target."""
+ORIGIN = ("commit", "versions", "machine", "date")
+"""Columns that say where a row comes from."""
+_PACKAGES = ("python", "jax", "fedjax_pfl")
+_MACHINE = ("platform", "num_devices", "device")
+_COMMIT = 12  # digits
 _LAST = 0.7
 """Of the rounds: the line through what follows says whether a training still gains."""
 
@@ -86,10 +99,10 @@ class Finished:
             cost = _costs(spent)
             cost |= self._costs_to(targets.get(seed, np.nan), group, point)
             rise = {"rise": self._rise(group, point)}
-            shares = {
-                f"worse_than_{name.lower()}": self._worse(seed, own, served.get(name))
-                for name in REFERENCES
-            }
+            rise["first_evaluation"] = int(group.rounds[group.rounds > 0].min())
+            shares: dict[str, float] = {}
+            for name in REFERENCES:
+                shares |= self._shares(seed, own, name, served.get(name))
             yield head | self._means(rows) | self._unseen(rows) | rise | shares | cost
 
     def _costs_to(
@@ -132,12 +145,16 @@ class Finished:
         values = rows.set_index("model")["value"]
         return {"unseen": float(values[models[-1]]), "unseen_model": models[-1]}
 
-    def _worse(self, seed: int, own: pd.Series, other: pd.Series | None) -> float:
-        """Returns the share of clients that a reference serves better, else NaN."""
-        if other is None or other.equals(own):
-            return np.nan
+    def _shares(
+        self, seed: int, own: pd.Series, name: str, other: pd.Series | None
+    ) -> dict[str, float]:
+        """Returns the shares of clients that a reference serves better, and worse."""
+        columns = [f"{side}_than_{name.lower()}" for side in ("worse", "better")]
+        if other is None or name == self.said.name:
+            return dict.fromkeys(columns, np.nan)
         gap = (own - other).xs(seed, level="seed").dropna()
-        return float((metrics.sign(self._metric) * gap < 0).mean())
+        gap *= metrics.sign(self._metric)
+        return dict(zip(columns, ((gap < 0).mean(), (gap > 0).mean()), strict=True))
 
     def _validated(self, group: history.History, point: int) -> np.ndarray:
         """Returns the validation curve `[E]` of one training, mean over clients."""
@@ -177,6 +194,7 @@ class Finished:
                 f"{name.removeprefix('algorithm.')} = {_short(value)}"
                 for name, value in said.settings.items()
             ),
+            "fields": len(said.settings),
             "tried": said.tried,
             "budget": said.budget,
             "spent": said.spent,
@@ -184,6 +202,21 @@ class Finished:
             "median": median,
             "failed": failed,
             "command": said.command,
+            "data": federation(self.final.groups[0].config),
+            **self._origin(),
+        }
+
+    def _origin(self) -> dict[str, str]:
+        """Returns commits, versions, machine and date of the trainings."""
+        said = dict.fromkeys(_MACHINE, "?") | self.final.provenance
+        parts = [part for part in (self.searched, self.final) if part is not None]
+        commits = dict.fromkeys(_commit(part.provenance) for part in parts)
+        versions = (f"{name} {said.get(name, '?')}" for name in _PACKAGES)
+        return {
+            "commit": " and ".join(commits),
+            "versions": ", ".join(versions),
+            "machine": f"{said['platform']}, {said['num_devices']} × {said['device']}",
+            "date": str(said.get("started", "")).partition("T")[0],
         }
 
     def _first_scores(self, group: history.History, fields: list[str]) -> np.ndarray:
@@ -209,3 +242,45 @@ def _costs(spent: dict[str, Any]) -> dict[str, float]:
 def _short(value: Any) -> str:
     """Formats a value of a setting."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _commit(origin: Mapping[str, Any]) -> str:
+    """Returns the start of a commit, and whether the code was another one."""
+    is_mixed = origin.get("clean") is False or provenance.continued(origin)
+    return (
+        f"{str(origin.get('commit', ''))[:_COMMIT]}{' with changes' * bool(is_mixed)}"
+    )
+
+
+def federation(config: Mapping[str, Any]) -> str:
+    """Describes data, model and length of a training by its flat configuration.
+
+    Example:
+      >>> spec = {"federation.dataset": "digits", "federation.partition": "LabelShards"}
+      >>> spec |= {"federation.partition.labels_per_client": 4, "model": "CNN"}
+      >>> federation(spec | {"federation.num_clients": 25, "num_rounds": 100})
+      'digits, LabelShards (labels_per_client = 4), num_clients = 25, CNN, 100 rounds'
+    """
+
+    def fields(start: str) -> str:
+        names = [n for n in config if n.startswith(f"{start}.")]
+        numbers = {n.removeprefix(f"{start}."): config[n] for n in names}
+        return ", ".join(
+            f"{name} = {value}"
+            for name, value in numbers.items()
+            if "." not in name and _is_number(value)
+        )
+
+    def named(start: str) -> str:
+        own = fields(start)
+        return f"{config.get(start, '')}{f' ({own})' * bool(own)}"
+
+    parts = [named("federation.dataset"), named("federation.partition")]
+    parts += [fields("federation"), named("model"), f"{config['num_rounds']} rounds"]
+    return ", ".join(filter(None, parts))
+
+
+def _is_number(value: Any) -> bool:
+    """Returns whether a value is a number, or a list of some, other than zero."""
+    parts = value if isinstance(value, list | tuple) else [value]
+    return all(isinstance(v, int | float) and v is not True and v for v in parts)

@@ -1,49 +1,64 @@
-"""Figures of a benchmark: means with intervals on a data set, ranks over all."""
+"""Figures of a benchmark: differences with intervals on a data set, ranks over all."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import MultipleLocator
 
-from fedjax_pfl.benchmark import ranking
+from fedjax_pfl.benchmark import differences, ranking
 from fedjax_pfl.figures import drawing
-from fedjax_pfl.results import paired
 
-__all__ = ["of_places", "of_ranks"]
+__all__ = ["of_gaps", "of_ranks"]
 
 _ROW = 0.19  # inches
-_SPAN = 25  # points below the best mean that are drawn
+_SPAN = 16  # points beside the reference that are drawn
 _STEP = 0.3  # between lines of the diagram of ranks
 
 
-def of_places(places: Sequence[ranking.Place], metric: str) -> Figure:
-    """Draws every method's mean over seeds with its 95 % interval, the best on top.
+def of_gaps(
+    places: Sequence[ranking.Place],
+    gaps: Mapping[str, differences.Gap],
+    reference: str,
+    metric: str,
+) -> Figure:
+    """Draws every method's difference to a reference with its 95 % interval.
 
-    The group that cannot be told from the best is blue; methods that are not ranked
-    have open circles; means far below the best are written at the left edge.
+    Args:
+      places: rows, the best mean on top; at the right are their means.
+      gaps: differences in points, by method. Blue are clearly better methods, orange
+        clearly worse ones; open circles are not ranked. What is far from the reference
+        is written at the edge.
+      reference: whose row has a diamond at zero.
+      metric: in words.
     """
     figure = Figure(layout="constrained")
     figure.set_size_inches(drawing.WIDTH, 0.9 + _ROW * len(places))
     axes = figure.subplots()
-    lowest = max((100 * place.mean for place in places), default=0) - _SPAN
+    is_better = differences.verdicts(gaps)
+    axes.axvline(0, color="black", linewidth=0.8)
     for row, place in enumerate(places):
-        found = paired.of_mean(100 * place.values)
-        if found.mean < lowest:
-            axes.text(
-                0.01,
-                row,
-                f"\u25c2 {found.mean:.0f}",
-                va="center",
-                color=drawing.GRAY,
-                fontsize=8,
-                transform=axes.get_yaxis_transform(),
-            )
+        mean = "–" if math.isnan(place.mean) else f"{100 * place.mean:.1f}"
+        beside = {"transform": axes.get_yaxis_transform(), "va": "center"}
+        axes.text(1.02, row, mean, fontsize=8, **beside)
+        if place.method == reference:
+            axes.plot(0, row, "D", markersize=4, color="black")
             continue
-        color = drawing.color(0) if place.group == 1 else drawing.GRAY
+        gap, better = gaps[place.method].seeds, is_better.get(place.method)
+        color = drawing.GRAY if better is None else drawing.color(0 if better else 1)
+        if not abs(gap.mean) <= _SPAN:
+            is_left = gap.mean < 0
+            text = f"\u25c2 {gap.mean:.0f}" if is_left else f"{gap.mean:.0f} \u25b8"
+            place_of = (
+                {"x": 0.01, "ha": "left"} if is_left else {"x": 0.99, "ha": "right"}
+            )
+            if not math.isnan(gap.mean):
+                axes.text(y=row, s=text, color=color, fontsize=8, **place_of, **beside)
+            continue
         axes.errorbar(
-            found.mean,
+            gap.mean,
             row,
-            xerr=found.margin if found.pairs > 1 else None,
+            xerr=gap.margin if gap.pairs > 1 else None,
             fmt="o",
             markersize=4,
             color=color,
@@ -54,19 +69,23 @@ def of_places(places: Sequence[ranking.Place], metric: str) -> Figure:
     names = [f"{p.method}{f' ({p.why_not})' if p.why_not else ''}" for p in places]
     axes.set_yticks(range(len(places)), [*map(drawing.text, names)], **drawing.TEXT)
     axes.set_ylim(len(places) - 0.5, -0.5)
+    low, high = axes.get_xlim()
+    axes.set_xlim(max(low, -_SPAN - 2), min(high, _SPAN + 2))
     axes.tick_params(axis="x", labelsize=8)
     axes.grid(alpha=0.3)
-    axes.set_xlabel(
-        f"own test {metric} in %, mean over seeds with 95 % interval", fontsize=9
-    )
+    title = {"transform": axes.transAxes, "ha": "left", "va": "bottom"}
+    axes.text(1.02, 1.0, "mean", fontsize=8, **title)
+    label = f"own test {metric} minus that of {reference}, in points,\n"
+    label = f"{drawing.text(label)}mean over seeds with 95 % interval"
+    axes.set_xlabel(label, fontsize=9)
     return figure
 
 
-def of_ranks(ranks: ranking.Ranks) -> Figure:
+def of_ranks(ranks: ranking.Ranks, rising: Collection[str] = ()) -> Figure:
     """Draws mean ranks as a critical-difference diagram, the best on the left.
 
     Bars join methods whose mean ranks are nearer than the critical difference; only
-    bars that lie in no other one are drawn.
+    bars that lie in no other one are drawn. Daggers mark `rising` methods.
     """
     count, means = len(ranks.means), ranks.means
     half = -(-count // 2)
@@ -93,6 +112,7 @@ def of_ranks(ranks: ranking.Ranks) -> Figure:
         end = 0.7 if is_left else count + 0.3
         axes.plot([rank, rank, end], [0, y, y], color=drawing.GRAY, linewidth=0.7)
         side = "right" if is_left else "left"
+        name = ranking.marked(str(name), rising)
         label = f"{name} {rank:.1f} " if is_left else f" {rank:.1f} {name}"
         axes.text(end, y, drawing.text(label), ha=side, va="center", fontsize=8)
     for number, (low, high) in enumerate(bars):

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import pandas as pd
@@ -13,18 +13,22 @@ from fedjax_pfl.results import paired
 __all__ = [
     "Place",
     "Ranks",
-    "compared",
+    "complete",
+    "counted",
     "leaders",
+    "marked",
     "over_tasks",
     "places",
     "ranked",
+    "rising",
 ]
 
 LEVEL = 0.05
 SHARE = 2 / 3
-"""Of all methods, which a data set has to rank to be compared with others."""
+"""Of all methods, which must be trained on a data set for it to count."""
 RISE = 0.005
 """Gain of a validation curve in a tenth, above which it has not converged."""
+RISING = "not converged"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,14 +68,52 @@ def _why_not(task: tables.Tables) -> dict[str, str]:
         if lost:
             why[method] = f"diverged for {lost} of {len(numbers)} seeds"
         elif rises[method].mean() > RISE:
-            why[method] = "not converged"
+            why[method] = RISING
     return why
 
 
-def ranked(task: tables.Tables, column: str = "value") -> dict[str, pd.Series]:
-    """Returns a column by seed, of the methods that `places` ranks on one data set."""
+def ranked(task: tables.Tables) -> dict[str, pd.Series]:
+    """Returns values by seed, of the methods that `places` ranks on one data set."""
     why = _why_not(task)
-    return {m: v for m, v in _values_of(task, column).items() if m not in why}
+    return {m: v for m, v in _values_of(task).items() if m not in why}
+
+
+def complete(
+    all_tasks: tables.Tables, column: str = "value"
+) -> dict[str, pd.DataFrame]:
+    """Returns a column, seeds by data sets, of the methods that count.
+
+    Args:
+      all_tasks: tables of data sets.
+      column: name of the column.
+
+    Returns:
+      By method, of those that were trained on all data sets and diverged in no seed,
+      whether they had converged or not.
+    """
+    by_method = {}
+    for method, rows in all_tasks.scores.groupby("method", sort=False):
+        if rows["value"].notna().all() and rows["task"].nunique() == len(
+            all_tasks.tasks
+        ):
+            table = rows.pivot(index="seed", columns="task", values=column)
+            by_method[str(method)] = table[all_tasks.tasks]
+    return by_method
+
+
+def rising(all_tasks: tables.Tables) -> dict[str, list[str]]:
+    """Returns the methods that had not converged, with the data sets."""
+    where: dict[str, list[str]] = {}
+    for name in all_tasks.tasks:
+        for method, why in _why_not(all_tasks.of_tasks(name)).items():
+            if why == RISING:
+                where.setdefault(method, []).append(name)
+    return where
+
+
+def marked(method: str, rising: Collection[str]) -> str:
+    """Returns the name of a method, with a dagger if it had not converged somewhere."""
+    return f"{method} †" if method in rising else method
 
 
 def places(task: tables.Tables) -> list[Place]:
@@ -131,8 +173,7 @@ class Ranks:
     """Mean ranks over data sets.
 
     Attributes:
-      means: mean rank, 1 is best, of every method that is ranked on all of them.
-      elsewhere: of every other method, the data sets on which it is not ranked.
+      means: mean rank, 1 is best, of every `complete` method.
       tasks: names of the data sets.
       distance: Nemenyi's critical difference at five percent: mean ranks that are
         nearer cannot be told apart.
@@ -140,63 +181,50 @@ class Ranks:
     """
 
     means: pd.Series
-    elsewhere: dict[str, list[str]]
     tasks: list[str]
     distance: float
     p_value: float
 
-    @property
-    def num_tasks(self) -> int:
-        """Number of data sets."""
-        return len(self.tasks)
 
+def counted(all_tasks: tables.Tables) -> tables.Tables:
+    """Returns the rows of the data sets that findings are over.
 
-def compared(all_tasks: tables.Tables) -> tables.Tables:
-    """Returns the rows of the data sets on which two thirds of all methods are ranked.
-
-    What is said of all data sets is of these: where few were trained, or have
-    converged, nothing could be said of the rest. A single data set is all there is.
+    Two thirds of all methods must have been trained there, whatever they reached: the
+    rule depends on no score. Outdated data sets count if fewer than two others are
+    there. A single data set counts always.
     """
-    if len(all_tasks.tasks) == 1:
-        return all_tasks
-    least = SHARE * all_tasks.scores["method"].nunique()
-    names = (
-        name
-        for name in all_tasks.tasks
-        if len(ranked(all_tasks.of_tasks(name))) >= least
-    )
-    return all_tasks.of_tasks(*names)
+    old = set(all_tasks.outdated)
+    names = [name for name in all_tasks.tasks if name not in old]
+    if old and len(names) < 2:
+        names = all_tasks.outdated
+    kept = all_tasks.of_tasks(*names)
+    if len(names) == 1:
+        return kept
+    least = SHARE * kept.scores["method"].nunique()
+    methods = kept.scores.groupby("task")["method"].nunique()
+    return kept.of_tasks(*(name for name in names if methods[name] >= least))
 
 
-def over_tasks(all_tasks: tables.Tables) -> Ranks | None:
+def over_tasks(shared: tables.Tables) -> Ranks | None:
     """Compares methods by their ranks over data sets (Demsar, 2006).
 
     Args:
-      all_tasks: tables of all data sets, of which those that are `compared` count.
+      shared: tables of the data sets that count.
 
     Returns:
-      The ranks, by mean; None with fewer than two data sets or three methods that are
-      ranked on all of them.
+      The ranks, by mean; None with fewer than two data sets or three `complete`
+      methods.
     """
-    shared = compared(all_tasks)
-    names = shared.tasks
-    means = {
-        task: {m: float(v.mean()) for m, v in ranked(shared.of_tasks(task)).items()}
-        for task in names
-    }
-    methods = dict.fromkeys(shared.scores["method"])
-    lacks = {m: [task for task in names if m not in means[task]] for m in methods}
-    common = [method for method in methods if not lacks[method]]
-    if len(names) < 2 or len(common) < 3:
+    values = complete(shared)
+    if len(shared.tasks) < 2 or len(values) < 3:
         return None
     from scipy import stats
 
-    table = pd.DataFrame({task: pd.Series(means[task])[common] for task in names})
+    table = pd.DataFrame({method: rows.mean() for method, rows in values.items()}).T
     ranks = table.rank(ascending=False).mean(axis=1).sort_values(kind="stable")
-    count = len(common)
+    count, num_tasks = table.shape
     # The range of infinitely precise means, by the number of methods.
     quantile = stats.studentized_range.ppf(1 - LEVEL, count, np.inf) / math.sqrt(2)
-    distance = float(quantile * math.sqrt(count * (count + 1) / (6 * len(names))))
-    test = stats.friedmanchisquare(*(table.loc[m].to_numpy() for m in common))
-    elsewhere = {method: lacking for method, lacking in lacks.items() if lacking}
-    return Ranks(ranks, elsewhere, names, distance, float(test.pvalue))
+    distance = float(quantile * math.sqrt(count * (count + 1) / (6 * num_tasks)))
+    test = stats.friedmanchisquare(*table.to_numpy())
+    return Ranks(ranks, shared.tasks, distance, float(test.pvalue))

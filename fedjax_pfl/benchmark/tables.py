@@ -12,28 +12,28 @@ from typing import Any
 import pandas as pd
 
 from fedjax_pfl.benchmark import tasks, training
-from fedjax_pfl.benchmark.finished import COSTS, REFERENCES, TARGET, TO_TARGET, Finished
+from fedjax_pfl.benchmark.finished import (
+    COSTS,
+    ORIGIN,
+    REFERENCES,
+    TARGET,
+    TO_TARGET,
+    Finished,
+)
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.results import csv_files, plain_files
 
 __all__ = ["Tables", "collect"]
 
 _DIGITS = 6  # significant ones, in files
-_WHOLE, _TEXTS = ("seed", "tried"), ("settings", "command", "unseen_model")
-SCORES = (
-    *("task", "metric", "method", "model", "seed", "status"),
-    *("value", "worst", "validation"),
-    *(
-        "rise",
-        "unseen",
-        "unseen_model",
-        *(f"worse_than_{name.lower()}" for name in REFERENCES),
-    ),
-    *COSTS,
-    *(name + TO_TARGET for name in ("rounds", *COSTS)),
-)
-SEARCHES = ("task", "method", "settings", "tried", "budget", "spent", "best", "median")
-SEARCHES += ("failed", "command")
+_WHOLE, _TEXTS = ("seed", "tried", "fields"), ("settings", "command", "data", *ORIGIN)
+_TEXTS += ("unseen_model",)
+SCORES = ("task", "metric", "method", "model", "seed", "status")
+SCORES += ("value", "worst", "validation", "rise", "unseen", "unseen_model")
+SCORES += (*(f"worse_than_{name.lower()}" for name in REFERENCES), "better_than_local")
+SCORES += (*COSTS, "first_evaluation", *(n + TO_TARGET for n in ("rounds", *COSTS)))
+SEARCHES = ("task", "method", "settings", "fields", "tried", "budget", "spent")
+SEARCHES += ("best", "median", "failed", "command", "data", *ORIGIN)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -41,24 +41,27 @@ class Tables:
     """Tables of a benchmark.
 
     Attributes:
-      scores: per data set (`task`), `method` and `seed`: the `metric`, the accuracy in
-        files of earlier versions; the judged `model`; how the
-        training ended (`status`); mean over clients of the metric on their own test
-        data (`value`) and that of the worst tenth of them (`worst`), in the last round;
-        that on `validation` data, and its `rise` in a tenth of the rounds, by a line
-        through the last three tenths; that of clients that never trained (`unseen`,
-        NaN where there are none) with the model that they were given (`unseen_model`,
-        adapted where that is possible);
-        shares of clients who are worse off than with FedAvg's global model and than
-        alone; `bytes` sent, `client_steps`, `seconds` and `virtual_seconds` of the
-        training; and these, with `rounds`, until the validation value was first what
-        FedAvg's of that seed was in the end, NaN where it never was.
-      searches: per data set and method: the best `settings`; settings that were
-        `tried`; client-steps of the `budget` and those `spent`; at the first rung,
-        where all settings were trained alike, the `best` and `median` score, and the
-        share of settings that `failed`, with a value that is not finite; and the
-        `command` that repeats the row. Where fields were learned, settings are points
-        of the path, and `spent` has the learning in it.
+      scores: per data set (`task`), `method` and `seed`: the `metric`; the judged
+        `model`; how the training ended (`status`); mean over clients of the metric on
+        their own test data (`value`) and that of the worst tenth of them (`worst`), in
+        the last round; that on `validation` data, and its `rise` in a tenth of the
+        rounds, by a line through the last three tenths; that of clients that never
+        trained (`unseen`, NaN where there are none) with the model that they were given
+        (`unseen_model`, adapted where that is possible); shares of clients who are
+        worse off than with FedAvg's global model and than alone, and better off than
+        alone; `bytes` sent, `gradients` of single examples and `virtual_seconds` of the
+        training; round of the `first_evaluation` of what has been trained; and these
+        costs, with `rounds`, until the validation value was first what FedAvg's of that
+        seed was in the end, NaN where it never was.
+      searches: per data set and method: the best `settings`, and the number of `fields`
+        that have one; settings that were `tried`; gradients of the `budget` and those
+        `spent`, NaN where a file counts local steps; at the first rung, where all
+        settings were trained alike, the `best` and `median` score, and the share of
+        settings that `failed`, with a value that is not finite; the `command` that
+        repeats the row; a description of the `data`; and `commit`, `versions`,
+        `machine` and `date` of its trainings, empty where they were not recorded. Where
+        fields were learned, settings are points of the path, and `spent` has the
+        learning in it.
     """
 
     scores: pd.DataFrame
@@ -75,6 +78,12 @@ class Tables:
     def metric(self) -> str:
         """Metric that ranks, in words."""
         return " and ".join(dict.fromkeys(self.scores["metric"])).replace("_", " ")
+
+    @property
+    def outdated(self) -> list[str]:
+        """Names of the data sets with searches that counted local steps."""
+        lacks = self.searches.loc[self.searches["budget"].isna(), "task"]
+        return [name for name in self.tasks if name in set(lacks)]
 
     @property
     def learned(self) -> dict[str, str]:
@@ -114,8 +123,6 @@ class Tables:
                 table = csv_files.read(content, dtype=dict.fromkeys(_TEXTS, str))
             except (OSError, ValueError) as error:
                 raise checks.InputError(f"Cannot read '{file}': {error}.") from error
-            if name == "scores" and "metric" not in table:
-                table.insert(SCORES.index("metric"), "metric", "accuracy")
             if tuple(table.columns) != columns:
                 raise checks.InputError(
                     f"Expected the columns {', '.join(columns)} in '{file}', got"

@@ -236,7 +236,7 @@ class Options(DataOptions):
         " of --save-models.",
         metavar="FILE",
     )
-    only: str | None = option(
+    only: list[str] | None = option(
         "Only these of the methods, by the names of their folders.",
         metavar="NAME[,NAME...]",
     )
@@ -464,6 +464,8 @@ class Options(DataOptions):
         self._check_hosts()
         if self.resume_anyway and self.resume is None:
             raise typer.BadParameter("--resume-anyway needs --resume")
+        if len(self.only or ()) > 1:
+            raise typer.BadParameter("give --only once, as in --only flame,ditto")
         for read in ("preset_name", "all_seeds", "evaluate_on"):
             getattr(self, read)
         if self.learn is None and (self.learn_on or self.learn_trainings):

@@ -1,7 +1,7 @@
 """The command `benchmark`: one or several data sets, method by method.
 
 Its directory has `experiment.json`, a folder per data set (see `benchmark.training`),
-the tables `scores.csv` and `searches.csv`, and the page, which is written anew after
+the tables `scores.csv` and `searches.csv`, and the pages, which are written anew after
 every data set.
 """
 
@@ -13,7 +13,7 @@ from rich.console import Console
 
 import fedjax_pfl as fp
 from fedjax_pfl import data
-from fedjax_pfl.benchmark import page, ranking, tables, tasks, training
+from fedjax_pfl.benchmark import data_set, page, ranking, tables, tasks, training
 from fedjax_pfl.command import (
     ahead,
     arguments,
@@ -132,8 +132,8 @@ def task_of(options: arguments.Options) -> tasks.Task:
             raise checks.InputError(f"Expected different methods, got {name} twice.")
         methods[name] = grid.process
     learned = {n: methods[n] for n in experiment.learned if n in methods}
-    if options.only is not None:
-        methods, learned = _only(methods, options.only)
+    for names in options.only or ():
+        methods, learned = _only(methods, names)
     budget = None
     if options.tune_budget is not None:
         budget = budgets.parse(options.tune_budget)
@@ -181,6 +181,6 @@ def _only(
 
 def _show(console: Console, found: tables.Tables) -> None:
     """Prints the ranking of one data set."""
-    shown = page.ranking_table(found, ranking.places(found))
+    shown = data_set.results(found, ranking.places(found))
     (part,) = shown.parts
     printing.table(console, shown.columns, part.rows, title=found.tasks[0])

@@ -467,10 +467,10 @@ class Result:
           One row per training and model, but for hybrids, which validation data made:
           the columns that name a point, `model`, `metric`, `target`; `rounds`;
           `bytes_up` and `bytes_down`, sent by and to all clients; `client_steps`;
-          `seconds`, the training's share of the time its group ran, in proportion to
-          rounds; `virtual_seconds`, the time of the clients' devices; and the means
-          `validation` and `test` in that round. NaN where the target was not reached,
-          or where a file does not tell.
+          `gradients` of single examples; `seconds`, the training's share of the time
+          its group ran, in proportion to rounds; `virtual_seconds`, the time of the
+          clients' devices; and the means `validation` and `test` in that round. NaN
+          where the target was not reached, or where a file does not tell.
 
         Raises:
           InputError: for a target that is no such number, or without validation data.

@@ -11,7 +11,8 @@ from fedjax_pfl.results import history, metrics
 __all__ = ["COLUMNS", "NUMBERS", "after", "privacy", "rounds", "to_target"]
 
 _BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
-NUMBERS = ("bytes_up", "bytes_down", "client_steps", "seconds", "virtual_seconds")
+NUMBERS = ("bytes_up", "bytes_down", "client_steps", "gradients", "seconds")
+NUMBERS += ("virtual_seconds",)
 COLUMNS = ("model", "metric", "target", "rounds", *NUMBERS, "validation", "test")
 """Columns of the rows of `to_target`."""
 
@@ -57,9 +58,10 @@ def after(group: history.History, point: int, rounds: int) -> dict[str, float]:
 
     Returns:
       `bytes_up` and `bytes_down`, sent by and to all clients; `client_steps`, local
-      steps of all clients; `seconds`, the share of the group's running time, as if all
-      rounds of all its points took equally long; `virtual_seconds`, the time of the
-      clients' devices. NaN where the history does not tell.
+      steps of all clients; `gradients` of single examples that these took; `seconds`,
+      the share of the group's running time, as if all rounds of all its points took
+      equally long; `virtual_seconds`, the time of the clients' devices. NaN where the
+      history does not tell.
     """
 
     def total(name: str) -> float:
@@ -79,6 +81,7 @@ def after(group: history.History, point: int, rounds: int) -> dict[str, float]:
         "bytes_up": sent("up"),
         "bytes_down": sent("down"),
         "client_steps": total("client_steps"),
+        "gradients": total("gradient_evaluations"),
         "seconds": group.run_seconds * rounds / max(all_rounds, 1),
         "virtual_seconds": _virtual_seconds(group, point, rounds),
     }

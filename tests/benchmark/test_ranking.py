@@ -1,6 +1,5 @@
-"""Groups and ranks against SciPy's tests and published numbers."""
+"""Groups, ranks and kinds against SciPy's tests and tables with known answers."""
 
-import dataclasses
 import itertools
 
 import numpy as np
@@ -8,29 +7,46 @@ import pandas as pd
 import pytest
 import scipy.stats
 
-from fedjax_pfl.benchmark import findings, pictures, ranking, tables
+from fedjax_pfl.benchmark import differences, kinds, pictures, ranking, tables
 
 SEEDS = [10, 11, 12, 13, 14]
+OLD = np.nan  # budget of a search that counted local steps
+GLOBAL = {"FedAvg": "global", "Scaffold": "global", "Centralized": "global"}
 
 
 def rows(task, values, **more):
-    """Rows of `Tables.scores`: `values` by method are numbers by seed."""
+    """Rows of `Tables.scores`: `values` by method are numbers by seed.
+
+    Args:
+      task: name of the data set.
+      values: numbers by seed.
+      more: other columns: one number, or several, by method.
+    """
     made = []
     for method, numbers in values.items():
-        for seed, value in zip(SEEDS, numbers, strict=True):
+        for place, (seed, value) in enumerate(zip(SEEDS, numbers, strict=True)):
             row = dict.fromkeys(tables.SCORES, 0.0) | {"task": task, "method": method}
-            row |= {"seed": seed, "value": value, "status": "ok", "model": "personal"}
-            row["metric"] = "accuracy"
-            made.append(row | {name: cells[method] for name, cells in more.items()})
+            row |= {"seed": seed, "value": value, "status": "ok", "metric": "accuracy"}
+            row |= {"model": GLOBAL.get(method, "personal"), "unseen": np.nan}
+            row["unseen_model"] = ""
+            for name, cells in more.items():
+                if method in cells:
+                    cell = cells[method]
+                    row[name] = cell[place] if isinstance(cell, list) else cell
+            made.append(row)
     return made
 
 
-def table(*parts):
+def table(*parts, old=()):
     scores = pd.DataFrame(list(itertools.chain(*parts)), columns=list(tables.SCORES))
-    methods = scores[["task", "method"]].drop_duplicates()
-    searches = methods.assign(best=0.8, median=0.75).reindex(
-        columns=list(tables.SEARCHES)
-    )
+    searches = scores[["task", "method"]].drop_duplicates()
+    searches = searches.reindex(columns=list(tables.SEARCHES))
+    numbers = {"best": 0.8, "median": 0.75, "budget": 2e6, "spent": 1e6, "tried": 9}
+    searches = searches.assign(**numbers, failed=0.0, fields=1, settings="lam = 1")
+    searches["command"] = "bench --only " + searches["method"].str.lower()
+    for name in ("data", "commit", "versions", "machine", "date"):
+        searches[name] = ""
+    searches.loc[searches["task"].isin(old), ["budget", "spent"]] = OLD
     return tables.Tables(scores, searches)
 
 
@@ -83,7 +99,7 @@ def test_the_critical_difference_is_demsars():
     parts = [rows(f"t{k}", drawn(4, seed=k)) for k in range(14)]
     ranks = ranking.over_tasks(table(*parts))
     assert round(ranks.distance, 2) == 1.25
-    assert ranks.num_tasks == 14 and len(ranks.means) == 4
+    assert len(ranks.tasks) == 14 and len(ranks.means) == 4
     assert np.isclose(ranks.means.sum(), 1 + 2 + 3 + 4)
     means = [[np.mean(v) for v in drawn(4, seed=k).values()] for k in range(14)]
     by_rank = scipy.stats.rankdata(-np.array(means), axis=1).mean(axis=0)
@@ -92,34 +108,42 @@ def test_the_critical_difference_is_demsars():
     assert np.isclose(ranks.p_value, expected)
 
 
-def test_ranks_want_methods_that_are_ranked_everywhere():
-    first, second = rows("t0", drawn(4)), rows("t1", drawn(4, seed=1))
+def test_ranks_are_of_all_that_diverge_nowhere_converged_or_not():
+    first, second = rows("t0", drawn(5)), rows("t1", drawn(4, seed=1))
     assert ranking.over_tasks(table(first)) is None
-    rises = {"m0": 0.0, "m1": 0.2, "m2": 0.0, "m3": 0.0}
-    third = rows("t2", drawn(4, seed=2), rise=rises)
-    ranks = ranking.over_tasks(table(first, second, third))
-    assert sorted(ranks.means.index) == ["m0", "m2", "m3"]
-    assert ranks.elsewhere == {"m1": ["t2"]}
+    values = drawn(4, seed=2)
+    values["m2"] = [*values["m2"][:4], np.nan]
+    found = table(first, second, rows("t2", values, rise={"m1": 0.2}))
+    ranks = ranking.over_tasks(found)
+    assert sorted(ranks.means.index) == ["m0", "m1", "m3"]
+    assert ranking.rising(found) == {"m1": ["t2"]}
 
 
-def test_data_sets_of_few_methods_have_no_part_in_what_is_said_of_all():
+def test_data_sets_count_by_what_was_trained_and_not_by_what_was_reached():
     parts = [rows(f"t{k}", drawn(6, seed=k)) for k in range(2)]
     few = rows("few", drawn(3, seed=2))  # half of them
-    found, alone = table(*parts, few), table(*parts)
-    assert found.tasks == ["t0", "t1", "few"]
-    assert ranking.compared(found).tasks == ["t0", "t1"]
-    pd.testing.assert_series_equal(
-        ranking.over_tasks(found).means, ranking.over_tasks(alone).means
-    )
-    said = [text.replace("2 of 3", "2") for text in findings.sentences(found)]
-    assert said == findings.sentences(alone) != findings.sentences(found)
-    assert all("on t0" in text for text in findings.sentences(table(parts[0], few)))
-    rises = {f"m{k}": 0.01 * (k < 3) for k in range(6)}
-    rising = rows("rising", drawn(6, seed=3), rise=rises)  # half of them are ranked
-    assert findings.sentences(table(*parts, rising)) == findings.sentences(found)
-    more = rows("more", drawn(6, seed=3), rise=rises)
-    assert findings.sentences(table(rising, more)) == []
-    assert ranking.over_tasks(table(rising, more)) is None
+    four = rows("four", drawn(4, seed=2))  # two thirds
+    assert ranking.counted(table(*parts, few, four)).tasks == ["t0", "t1", "four"]
+    values = {m: [np.nan] * 5 if m < "m3" else v for m, v in drawn(6).items()}
+    poor = rows("poor", values, rise={f"m{k}": 1.0 for k in range(6)})
+    assert ranking.counted(table(*parts, poor)).tasks == ["t0", "t1", "poor"]
+    assert ranking.counted(table(few)).tasks == ["few"]
+    assert ranking.counted(table(few, rows("x", {"y": [0.0] * 5}))).tasks == ["few"]
+
+
+@pytest.mark.parametrize(
+    ("old", "counted"),
+    [
+        (["t2"], ["t0", "t1"]),
+        (["t1", "t2"], ["t1", "t2"]),  # one new data set is no replicate
+        (["t0", "t1", "t2"], ["t0", "t1", "t2"]),
+        ([], ["t0", "t1", "t2"]),
+    ],
+)
+def test_older_searches_count_until_two_data_sets_have_new_ones(old, counted):
+    found = table(*(rows(f"t{k}", drawn(3, seed=k)) for k in range(3)), old=old)
+    assert found.outdated == old
+    assert ranking.counted(found).tasks == counted
 
 
 def test_bars_join_what_lies_within_the_critical_difference():
@@ -130,37 +154,74 @@ def test_bars_join_what_lies_within_the_critical_difference():
     assert pictures._bars([1.0, 3.0], 1.0) == []
 
 
-def test_findings_have_the_numbers_of_the_tables():
-    values = drawn(3) | {"FedAvg": [0.5] * 5, "FedAvg fine-tuned": [0.6] * 5}
-    values["m0"] = [0.7, 0.71, 0.69, 0.7, 0.7]
-    values["m1"] = [0.6, 0.61, 0.59, 0.6, 0.6]
-    values["m2"] = [0.3, 0.31, 0.29, 0.3, 0.3]
-    hurt = {"FedAvg": 0.5, "FedAvg fine-tuned": 0.25, "m0": 0.125, "m1": 0.3}
-    found = table(rows("t", values, worse_than_local=hurt | {"m2": 1.0}))
-    first, second, third = findings.sentences(found)
-    assert "Of 4 methods 1 (m0) is clearly better" in first
-    assert "and 2 clearly worse" in first
-    assert "m0's, by itself +10.00 [+9.12, +10.88] points" in first
-    assert "serves 50.0 % [50.0, 50.0]" in second
-    assert "with m0, which harms fewest, it is 12.5 % [12.5, 12.5]" in second
-    assert "5.0 [5.0, 5.0] points below" in third and "matter less" in third
-    assert "tuned methods lie 10.0 points" in third
-    losses = np.resize([0.0, 0.05, 0.1, 0.15, 0.2], len(found.searches))
-    wide = found.searches.assign(median=found.searches["best"] - losses)
-    *_, third = findings.sentences(dataclasses.replace(found, searches=wide))
-    assert "matter as much as methods" in third
+def test_kinds_are_read_from_the_tables():
+    local = [0.5, 0.6, 0.7, 0.8, 0.9]
+    first = {"Local": local, "Flame": local, "LpProj": [v + 9e-7 for v in local]}
+    first |= {"Ditto": [v + 2e-6 for v in local], "FedAvg": local}
+    first |= {"Centralized": local, "Majority": [0.1] * 5, "APFL": local}
+    second = first | {"FedAvg": [0.4] * 5, "Flame": [*local[:4], 0.8]}
+    found = table(rows("t0", first), rows("t1", second))
+    assert kinds.copies(found) == {
+        "APFL": ["t0", "t1"],
+        "Centralized": ["t0", "t1"],
+        "FedAvg": ["t0"],
+        "Flame": ["t0"],
+        "LpProj": ["t0", "t1"],
+    }
+    assert kinds.of_methods(found) == {
+        **dict.fromkeys(("Local", "Centralized", "Majority"), "reference"),
+        **dict.fromkeys(("LpProj", "APFL"), "copy of Local"),
+        **{"FedAvg": "global", "Ditto": "personal", "Flame": "personal"},
+    }
+    assert kinds.copies(table(rows("t", {"Ditto": local}))) == {}
 
 
-def test_learned_rows_stand_beside_their_methods_and_count_once():
-    values = {"FedAvg fine-tuned": [0.6] * 5, "m": [0.7, 0.71, 0.69, 0.7, 0.7]}
-    others = {"FedAvg": [0.5] * 5}
-    before = findings.sentences(table(rows("t", others | values)))
-    values["m learned"] = [0.72, 0.73, 0.71, 0.72, 0.73]
-    found = table(rows("t", others | values))
-    is_learned = found.searches["method"] == "m learned"
-    found.searches.loc[is_learned, ["best", "median"]] = np.nan
-    *same, last = findings.sentences(found)
-    assert same == before
-    gap = scipy.stats.ttest_1samp([2.0, 2.0, 2.0, 2.0, 3.0], 0).confidence_interval()
-    assert f": m +2.20 [{gap.low:+.2f}, {gap.high:+.2f}]." in last
-    assert len(ranking.places(found)) == 4
+def test_the_wider_interval_of_seeds_and_data_sets_judges():
+    """Methods that are always 2 points above on one data set and below on another."""
+    noise = np.array([0.0, 0.1, -0.1, 0.05, -0.05]) / 100
+    gaps = {"t0": 2.0, "t1": 1.0, "t2": -0.6}
+    parts = [
+        rows(
+            task,
+            {
+                "FedAvg fine-tuned": [0.5] * 5,
+                "mixed": (0.5 + gap / 100 + noise).tolist(),
+                "same": (0.51 + noise * (1 + k) + k / 1000).tolist(),
+            },
+        )
+        for k, (task, gap) in enumerate(gaps.items())
+    ]
+    found = table(*parts)
+    gap = differences.gaps_to(ranking.complete(found), "FedAvg fine-tuned")
+    expected = scipy.stats.ttest_1samp(list(gaps.values()), 0)
+    ends = expected.confidence_interval()
+    mixed = gap["mixed"]
+    assert mixed.wider is mixed.tasks and mixed.mean == pytest.approx(0.8)
+    assert mixed.tasks.margin == pytest.approx((ends.high - ends.low) / 2)
+    assert mixed.wider.p_value == pytest.approx(expected.pvalue)
+    seeds = scipy.stats.ttest_1samp(0.8 + 100 * noise, 0).confidence_interval()
+    assert mixed.seeds.margin == pytest.approx((seeds.high - seeds.low) / 2)
+    assert differences.verdicts({"mixed": mixed}) == {}  # by seeds it would be better
+    assert mixed.seeds.verdict == "holds"
+    assert str(mixed) == (
+        f"+0.80 (over seeds [{seeds.low:+.2f}, {seeds.high:+.2f}], over data sets"
+        f" [{ends.low:+.2f}, {ends.high:+.2f}])"
+    )
+    # 1, 1.1 and 1.2 points: both intervals are narrow.
+    assert differences.verdicts({"same": gap["same"]}) == {"same": True}
+    chances = [mixed.wider.p_value, gap["same"].wider.p_value]
+    corrected = differences.p_values(gap)
+    assert corrected["same"] == pytest.approx(2 * min(chances))
+    assert corrected["mixed"] == pytest.approx(max(chances))
+
+
+def test_references_are_the_first_that_diverge_nowhere():
+    values = {"FedAvg": [0.5] * 5, "FedAvg fine-tuned": [0.6] * 4 + [np.nan]}
+    first = table(rows("t", values))
+    assert differences.reference(first) == "FedAvg"
+    values["FedAvg fine-tuned"] = [0.6] * 5
+    assert differences.reference(table(rows("t", values))) == "FedAvg fine-tuned"
+    alone = table(rows("t", {"a": [0.1] * 5, "b": [0.2] * 5}))
+    assert differences.reference(alone) is None
+    name, gaps = differences.of_task(alone, ranking.places(alone))
+    assert name == "b" and gaps["a"].mean == pytest.approx(-10)

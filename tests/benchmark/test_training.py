@@ -30,7 +30,6 @@ METHODS = {
     "FedAvg": fp.FederatedProcess(algorithm=fp.FedAvg(local=SGD)),
     "Ditto": fp.FederatedProcess(algorithm=fp.Ditto(local=SGD)),
 }
-TIMES = ["seconds", "seconds_to_fedavg"]
 
 
 def task(**changes):
@@ -99,6 +98,7 @@ def test_scores_are_those_of_the_results(made):
         other = others[others["seed"] == seed].set_index("client")["value"]
         assert np.isclose(row["value"], own.mean(), rtol=1e-5)
         assert np.isclose(row["worse_than_local"], (own < other).mean(), rtol=1e-5)
+        assert np.isclose(row["better_than_local"], (own > other).mean(), rtol=1e-5)
         line = curve[curve["seed"] == seed].set_index("round")["value"]
         last = line.loc[12:]
         slope, _ = np.polyfit(last.index, last, 1)
@@ -109,7 +109,12 @@ def test_scores_are_those_of_the_results(made):
     assert fedavg["worse_than_fedavg"].isna().all()
     assert fedavg["worse_than_local"].notna().all()
     majority = scores[scores["method"] == "Majority"].iloc[0]
-    assert majority["bytes"] == 0 and majority["client_steps"] == 0
+    assert majority["bytes"] == 0 and majority["gradients"] == 0
+    spent = ditto.groups[0].per_round["gradient_evaluations"].sum(axis=1)
+    row = scores[scores["method"] == "Ditto"].set_index("seed")
+    seeds = [point["seed"] for point in ditto.groups[0].points]
+    assert row["gradients"][seeds].tolist() == spent.tolist()
+    assert (scores["first_evaluation"] == 1).all()
 
 
 def test_costs_are_those_until_a_training_is_as_good_as_fedavg(made):
@@ -125,7 +130,7 @@ def test_costs_are_those_until_a_training_is_as_good_as_fedavg(made):
             continue
         assert row["rounds_to_fedavg"] == good[0]
         then = spent[(spent["seed"] == seed) & (spent["round"] == good[0])].iloc[0]
-        for name in ("client_steps", "virtual_seconds"):
+        for name in ("gradients", "virtual_seconds"):
             assert np.isclose(row[f"{name}_to_fedavg"], then[name], rtol=1e-5)
         sent = then["bytes_up"] + then["bytes_down"]
         assert np.isclose(row["bytes_to_fedavg"], sent, rtol=1e-5)
@@ -201,7 +206,7 @@ def test_it_goes_on_where_it_was_and_repeats_to_the_bit(made, tmp_path):
     for name in small:
         before = first.scores[first.scores["method"] == name]
         after = second.scores[second.scores["method"] == name]
-        hidden = [*TIMES, "worse_than_local", "worse_than_fedavg"]
+        hidden = [name for name in before if "_than_" in name]
         left, right = (
             t.drop(columns=hidden).reset_index(drop=True) for t in (before, after)
         )
@@ -252,15 +257,37 @@ def test_searches_never_see_test_data(made):
 def test_the_page_has_every_method_and_interval(made, tmp_path):
     found = tables.collect(made)
     path = page.write(found, tmp_path)
-    text = (tmp_path / "benchmark.md").read_text("utf-8")
-    html = path.read_text("utf-8")
+    assert path == tmp_path / "benchmark.html"
+    front = path.read_text("utf-8")
+    text, html = (
+        (tmp_path / f"benchmark/small.{kind}").read_text("utf-8")
+        for kind in ("md", "html")
+    )
     for name in METHODS:
-        assert f"| {name} |" in text and f">{name}</th>" in html
-        assert f"--only {name.lower()}" in text
+        assert text.count(f"| {name} |") == html.count(f">{name}</th>") == 4
+        assert f">{name}</th>" in front and f"--only {name.lower()}" in text
     assert text.count("[") >= 3 and (tmp_path / "benchmark_files/small.svg").is_file()
-    assert "http://" not in html.replace("http://www.w3.org/", "")
-    again = page.write(found, tmp_path)
-    assert again.read_text("utf-8") == html
+    for content in (front, html):
+        assert "http://" not in content.replace("http://www.w3.org/", "")
+    page.write(found, tmp_path)
+    assert path.read_text("utf-8") == front
+    assert (tmp_path / "benchmark/small.html").read_text("utf-8") == html
+
+
+def test_rows_say_where_they_come_from(made):
+    found = tables.collect(made).searches.set_index("method")
+    said = finals(made, "ditto").provenance
+    row = found.loc["Ditto"]
+    assert row["commit"].startswith(said["commit"][:12])
+    assert ("with changes" in row["commit"]) == (said["clean"] is False)
+    versions = (f"{name} {said[name]}" for name in ("python", "jax", "fedjax_pfl"))
+    assert row["versions"] == ", ".join(versions)
+    assert said["platform"] in row["machine"] and said["device"] in row["machine"]
+    assert row["date"] == said["started"][:10]
+    assert found["fields"].to_dict() == {
+        **{"Majority": 0, "Local": 1, "FedAvg": 1, "Ditto": 2}
+    }
+    assert "num_clients = 6" in row["data"] and "18 rounds" in row["data"]
 
 
 @pytest.mark.parametrize(

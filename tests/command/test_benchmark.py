@@ -39,8 +39,9 @@ def test_a_template_is_ranked_with_one_option(tmp_path):
     assert set(found.scores["method"]) == {"Majority", "MyMethod"}
     assert set(found.scores["seed"]) == {0, 1}
     assert set(found.scores["metric"]) == {"macro_f1"}
-    page = (tmp_path / "found/benchmark.html").read_text("utf-8")
-    assert "Macro f1 on clients" in page and "accuracy" not in page
+    for name in ("benchmark.html", "benchmark/digits.html"):
+        page = (tmp_path / "found" / name).read_text("utf-8")
+        assert "acro f1" in page and "accuracy" not in page
     row = found.searches.set_index("method").loc["MyMethod"]
     assert "local.learning_rate = " in row["settings"]
     assert "--algorithm +my_method:MyMethod" in row["command"]
@@ -80,7 +81,7 @@ def test_every_data_set_has_its_methods(name):
 
 def test_rows_with_learned_fields_are_chosen_by_their_folders():
     """Those of methods without such a row in the preset, too."""
-    options = {"command": "benchmark", "only": "local,apfl-learned,flame-learned"}
+    options = {"command": "benchmark", "only": ["local,apfl-learned,flame-learned"]}
     task = benchmarks.task_of(benchmarks.arguments.Options(**options))
     assert list(task.rows) == [
         *("Local", "APFL learned", "Flame learned"),
@@ -95,6 +96,7 @@ def test_rows_with_learned_fields_are_chosen_by_their_folders():
     ("arguments", "message"),
     [
         (["--only", "flames"], "method of --only"),
+        (["--only", "flame", "--only", "ditto"], "give --only once"),
         (["--only", "majority-learned"], "declares ranges"),
         (["--tune-budget", "10min"], "--tune-budget in gradients"),
         (["--tune-budget", "many"], "such as 3000rounds"),

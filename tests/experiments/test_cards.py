@@ -408,8 +408,12 @@ def test_the_committed_page_is_that_of_the_kept_runs(kept_runs):
 def test_the_committed_benchmark_is_that_of_its_tables(tmp_path):
     found = benchmark.Tables.load(ROOT / "results/benchmark")
     docs = ROOT.parent / "docs"
-    page = benchmark.write(found, tmp_path, html=False)
-    assert page.read_bytes() == (docs / "benchmark.md").read_bytes()
+    benchmark.write(found, tmp_path, html=False)
+    written = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.md")}
+    own = {str(path.relative_to(docs)) for path in (docs / "benchmark").iterdir()}
+    assert written == {"benchmark.md", *own} and len(own) == len(found.tasks)
+    for page in written:
+        assert (tmp_path / page).read_bytes() == (docs / page).read_bytes()
     drawn = {path.name for path in tmp_path.rglob("*.svg")}
     assert drawn == {path.name for path in (docs / "benchmark_files").iterdir()}
 

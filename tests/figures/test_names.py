@@ -8,10 +8,11 @@ import pytest
 from matplotlib.text import Text
 
 from fedjax_pfl import figures
-from fedjax_pfl.benchmark import pictures, ranking
+from fedjax_pfl.benchmark import differences, pictures, ranking
 from fedjax_pfl.core import texts
 from fedjax_pfl.figures import drawing, learned, partitions
 from fedjax_pfl.report import svg
+from fedjax_pfl.results import paired
 from tests import histories
 from tests.figures import test_figures, test_figures_attacks
 from tests.report import reports
@@ -65,8 +66,9 @@ def others():
     held = partitions.Holdings(NAME, counts, counts.sum(1), (NAME[:12], "a"))
     yield "partition", partitions.draw([held])
     place = ranking.Place(NAME, pd.Series([0.1, 0.2]), 1, NAME)
-    yield "places", pictures.of_places([place], "accuracy")
-    ranks = ranking.Ranks(pd.Series({NAME: 1.0, "a": 2.0}), {}, [NAME], 0.5, 0.5)
+    gaps = {NAME: differences.Gap(paired.of_mean(100 * place.values), None)}
+    yield "gaps", pictures.of_gaps([place], gaps, NAME[1:], "accuracy")
+    ranks = ranking.Ranks(pd.Series({NAME: 1.0, "a": 2.0}), [NAME], 0.5, 0.5)
     yield "ranks", pictures.of_ranks(ranks)
 
 

@@ -26,6 +26,7 @@ def of_curve(curve, malicious=(), dtype="float32", **fields):
     rng = np.random.default_rng(1)
     per_round = {name: rng.integers(1, 9, (1, 6)).astype(float) for name in SENT}
     per_round["client_steps"] = rng.integers(1, 9, (1, 6)).astype(float)
+    per_round["gradient_evaluations"] = rng.integers(10, 99, (1, 6)).astype(float)
     return dataclasses.replace(
         record,
         metrics=record.metrics | {"accuracy": accuracy},
@@ -81,6 +82,8 @@ def test_targets_are_reached_in_the_first_round_that_validates_so():
     for name in SENT:
         assert found[name] == record.per_round[name][0, :2].sum()
     assert found["client_steps"] == record.per_round["client_steps"][0, :2].sum()
+    gradients = record.per_round["gradient_evaluations"]
+    assert found["gradients"] == gradients[0, :2].sum()
     assert found["seconds"] == pytest.approx(record.run_seconds * 2 / 6)
     never = table.iloc[1, list(table.columns).index("rounds") :]
     assert never.isna().all()

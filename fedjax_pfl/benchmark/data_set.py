@@ -1,0 +1,134 @@
+"""Tables of one data set: results, differences and searches."""
+
+import math
+
+import pandas as pd
+
+from fedjax_pfl.benchmark import costs, differences, kinds, ranking, tables
+from fedjax_pfl.report import tables as texts
+from fedjax_pfl.results import paired
+
+__all__ = ["command", "results", "searches", "versus"]
+
+_SHARES = {
+    "worse_than_fedavg": "worse than FedAvg",
+    "worse_than_local": "worse than Local",
+    "better_than_local": "better than Local",
+}
+
+
+def command(task: tables.Tables) -> str:
+    """Returns the line that repeats a data set, or with --only a method of it.
+
+    It has the budget, which would follow from the methods if it were left out.
+    """
+    line = str(task.searches["command"].iloc[0]).rpartition(" --only ")[0]
+    if not line or "--tune-budget" in line or task.outdated:
+        return line
+    return f"{line} --tune-budget {task.searches['budget'].max():.0f}gradients"
+
+
+def results(task: tables.Tables, places: list[ranking.Place]) -> texts.Table:
+    """Returns the table of results, in the order of places."""
+    scores = task.scores
+    shares = {n: t for n, t in _SHARES.items() if scores[n].notna().any()}
+    has_unseen = bool(scores["unseen"].notna().any())
+    columns = ["method", "kind", "group", task.metric, "worst 10 %", *shares.values()]
+    columns += ["unseen clients"] * has_unseen
+    adapted = scores.groupby("method", sort=False)["unseen_model"].first()
+    means = scores.groupby("method", sort=False).mean(numeric_only=True)
+    kind_of, rows = kinds.of_methods(task), []
+    for place in places:
+        row = means.loc[place.method]
+        cells = [
+            place.method,
+            kind_of[place.method],
+            str(place.group) if place.group else place.why_not,
+            _percent_with_spread(100 * place.values),
+            _percent(row["worst"]),
+            *(_percent(row[name]) for name in shares),
+            *([_unseen(row["unseen"], adapted[place.method])] * has_unseen),
+        ]
+        rows.append(tuple(cells))
+    return _table(task, "Result", columns, rows, 2)
+
+
+def versus(
+    task: tables.Tables, places: list[ranking.Place], reference: str
+) -> texts.Table:
+    """Returns the table of differences to a reference and to the best method."""
+    _, gaps = differences.of_task(task, places)
+    chances, best = differences.p_values(gaps), places[0]
+    columns = ["method", f"minus {reference}", "p", "below the best"]
+    rows = []
+    for place in places:
+        gap = paired.interval(100 * place.values, 100 * best.values)
+        is_last = place is best or math.isnan(gap.mean)
+        cells = ["–", "–"]
+        if place.method in gaps:
+            p = chances[place.method]
+            text = "< 0.001" if p < 0.001 else f"{p:.3f}"
+            cells = [str(gaps[place.method]), text]
+        rows.append((place.method, *cells, "–" if is_last else gap.text("+.2f")))
+    return _table(task, "Differences", columns, rows)
+
+
+def searches(task: tables.Tables, places: list[ranking.Place]) -> texts.Table:
+    """Returns the table of searches, in the order of places."""
+    columns = ["method", "best setting", "fields searched", "tried", "gradients"]
+    columns += ["median setting", "failed", "repeat with"]
+    by_method = task.searches.set_index("method")
+    rows = []
+    for place in places:
+        row = by_method.loc[place.method]
+        below = 100 * (row["median"] - row["best"])
+        cells = [
+            row["settings"] or "–",
+            str(int(row["fields"])),
+            str(int(row["tried"])),
+            costs.number(row["spent"]),
+            "–" if math.isnan(below) else f"{below:+.1f}",
+            f"{100 * row['failed']:.0f} %",
+            f"--only {str(row['command']).rpartition(' --only ')[2]}",
+        ]
+        rows.append((place.method, *cells))
+    caption = ""
+    if task.learned:
+        caption = (
+            "Settings of learned rows are points of a path, whose gradients are"
+            " counted, too."
+        )
+    return _table(task, "Searches", columns, rows, 2, caption)
+
+
+def _table(
+    task: tables.Tables,
+    title: str,
+    columns: list[str],
+    rows: list[tuple[str, ...]],
+    num_texts: int = 1,
+    caption: str = "",
+) -> texts.Table:
+    """Returns a table of one part."""
+    parts = (texts.Part("", tuple(rows)),)
+    name = f"{task.tasks[0]}-{title.lower()}"
+    return texts.Table(name, title, caption, tuple(columns), parts, num_texts)
+
+
+def _unseen(value: float, model: str) -> str:
+    """Formats the value of clients that never trained, and how they adapted."""
+    rule = " (own rule)" if "own rule" in model else ""
+    return f"{_percent(value)}{rule}"
+
+
+def _percent(value: float) -> str:
+    """Formats a share."""
+    return "–" if math.isnan(value) else f"{100 * value:.1f}"
+
+
+def _percent_with_spread(values: pd.Series) -> str:
+    """Formats a mean with its standard deviation."""
+    if values.isna().all():
+        return "–"
+    spread = f" ± {values.std():.2f}" if values.count() > 1 else ""
+    return f"{values.mean():.2f}{spread}"

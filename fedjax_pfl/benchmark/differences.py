@@ -1,0 +1,111 @@
+"""Differences of methods to a fine-tuned FedAvg, paired by seed and by data set."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from fedjax_pfl.benchmark import ranking, tables
+from fedjax_pfl.results import paired
+
+__all__ = [
+    "REFERENCES",
+    "Gap",
+    "gaps_to",
+    "of_task",
+    "p_values",
+    "reference",
+    "verdicts",
+]
+
+REFERENCES = ("FedAvg fine-tuned", "FedAvg")
+"""Methods that all others are compared with, in order of preference."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Gap:
+    """A mean difference with its uncertainty over seeds and over data sets.
+
+    Attributes:
+      seeds: interval over seeds, of means over data sets.
+      tasks: interval over data sets, of means over seeds; None of a single one.
+    """
+
+    seeds: paired.Interval
+    tasks: paired.Interval | None
+
+    @property
+    def mean(self) -> float:
+        """Mean difference."""
+        return self.seeds.mean
+
+    @property
+    def wider(self) -> paired.Interval:
+        """Interval that judges: the wider of both."""
+        both = [each for each in (self.seeds, self.tasks) if each is not None]
+        return max(both, key=lambda interval: interval.margin)
+
+    def __str__(self) -> str:
+        if self.tasks is None:
+            return self.seeds.text("+.2f")
+        ends = (
+            f"over {name} [{i.mean - i.margin:+.2f}, {i.mean + i.margin:+.2f}]"
+            for name, i in (("seeds", self.seeds), ("data sets", self.tasks))
+        )
+        return f"{self.mean:+.2f} ({', '.join(ends)})"
+
+
+def reference(all_tasks: tables.Tables) -> str | None:
+    """Returns the method that others are compared with, or None."""
+    complete = ranking.complete(all_tasks)
+    return next((name for name in REFERENCES if name in complete), None)
+
+
+def gaps_to(values: Mapping[str, pd.DataFrame], name: str) -> dict[str, Gap]:
+    """Returns the differences of all other methods to one, in points.
+
+    Args:
+      values: shares by method, seeds by data sets; a seed with NaN is lost.
+      name: of the method that they are compared with.
+    """
+    gaps = {}
+    for method, table in values.items():
+        if method == name:
+            continue
+        gap = 100 * (table - values[name])
+        gaps[method] = Gap(
+            seeds=paired.of_mean(gap.mean(axis=1, skipna=False)),
+            tasks=paired.of_mean(gap.mean()) if len(gap.columns) > 1 else None,
+        )
+    return gaps
+
+
+def p_values(gaps: Mapping[str, Gap]) -> dict[str, float]:
+    """Returns p-values by the wider interval, corrected for their number."""
+    corrected = paired.holm([gap.wider.p_value for gap in gaps.values()])
+    return dict(zip(gaps, corrected, strict=True))
+
+
+def verdicts(gaps: Mapping[str, Gap]) -> dict[str, bool]:
+    """Returns whether a method is clearly better, of those that clearly differ."""
+    chances = p_values(gaps)
+    return {m: bool(g.mean > 0) for m, g in gaps.items() if chances[m] < ranking.LEVEL}
+
+
+def of_task(
+    task: tables.Tables, places: Sequence[ranking.Place]
+) -> tuple[str, dict[str, Gap]]:
+    """Returns the differences of all methods of one data set, diverged ones included.
+
+    Args:
+      task: tables of the data set.
+      places: of its methods.
+
+    Returns:
+      The reference, which is the best method if no other is there; and differences by
+      method, in points.
+    """
+    name = reference(task) or places[0].method
+    return name, gaps_to(
+        {place.method: place.values.to_frame() for place in places}, name
+    )

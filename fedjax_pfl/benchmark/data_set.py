@@ -32,13 +32,21 @@ def results(task: tables.Tables, places: list[ranking.Place]) -> texts.Table:
     """Returns the table of results, in the order of places."""
     scores = task.scores
     shares = {n: t for n, t in _SHARES.items() if scores[n].notna().any()}
-    has_unseen = bool(scores["unseen"].notna().any())
-    columns = ["method", "kind", "group", task.metric, "worst 10 %", *shares.values()]
+    has_unseen, has_hybrid = (
+        bool(scores[name].notna().any()) for name in ("unseen", "hybrid")
+    )
+    columns = ["method", "kind", "group", task.metric, "worst 10 %"]
+    columns += ["hybrid"] * has_hybrid + [*shares.values()]
     columns += ["unseen clients"] * has_unseen
     adapted = scores.groupby("method", sort=False)["unseen_model"].first()
     means = scores.groupby("method", sort=False).mean(numeric_only=True)
     kind_of, rows = kinds.of_methods(task), []
-    for place in places:
+    controls = scores[scores["method"].isin(task.starts)]
+    controls = [
+        ranking.Place(str(name), rows.set_index("seed")["value"], 0, "control")
+        for name, rows in controls.groupby("method", sort=False)
+    ]
+    for place in [*places, *controls]:
         row = means.loc[place.method]
         cells = [
             place.method,
@@ -46,6 +54,7 @@ def results(task: tables.Tables, places: list[ranking.Place]) -> texts.Table:
             str(place.group) if place.group else place.why_not,
             _percent_with_spread(100 * place.values),
             _percent(row["worst"]),
+            *([_percent(row["hybrid"])] * has_hybrid),
             *(_percent(row[name]) for name in shares),
             *([_unseen(row["unseen"], adapted[place.method])] * has_unseen),
         ]

@@ -55,7 +55,8 @@ def rule(all_tasks: tables.Tables) -> str:
         " leaving it out would let a result decide who is compared."
     )
     complete = ranking.complete(shared)
-    missing = [m for m in dict.fromkeys(shared.scores["method"]) if m not in complete]
+    methods = dict.fromkeys(shared.scores["method"])
+    missing = [m for m in methods if m not in complete and m not in shared.starts]
     if missing:
         parts.append(f"Missing: {', '.join(missing)}.")
     return " ".join(parts)
@@ -186,18 +187,23 @@ def _sooner(shared: tables.Tables, over: str) -> Iterator[str]:
 
 
 def _learning(shared: tables.Tables, over: str) -> Iterator[str]:
-    """Yields the differences of learned to searched fields."""
-    values = ranking.complete(shared)
-    gaps = {
-        method: differences.gaps_to({row: values[row], method: values[method]}, method)[
-            row
-        ]
-        for row, method in shared.learned.items()
-        if row in values and method in values
+    """Yields the differences of learned to searched fields, and to their start."""
+    values = ranking.complete(shared, starts=True)
+    starts = {method: row for row, method in shared.starts.items()}
+    others = {
+        "fields searched at the same budget": lambda method: method,
+        "the middle of the ranges, where learning starts": starts.get,
     }
-    if gaps:
-        numbers = ", ".join(f"{method} {gap}" for method, gap in gaps.items())
-        yield (
-            "Fields learned along derivatives minus fields searched at the same budget,"
-            f" in points of {shared.metric} {over}: {numbers}."
-        )
+    for words, other in others.items():
+        pairs = {m: (row, other(m)) for row, m in shared.learned.items()}
+        gaps = {
+            m: differences.gaps_to({a: values[a], b: values[b]}, b)[a]
+            for m, (a, b) in pairs.items()
+            if a in values and b in values
+        }
+        if gaps:
+            numbers = ", ".join(f"{method} {gap}" for method, gap in gaps.items())
+            yield (
+                f"Fields learned along derivatives minus {words}, in points of"
+                f" {shared.metric} {over}: {numbers}."
+            )

@@ -124,15 +124,22 @@ class Finished:
         """The metric that methods are ranked by."""
         return self.final.headline
 
-    def _means(self, rows: pd.DataFrame) -> dict[str, float]:
+    def _hybrid(self, rows: pd.DataFrame) -> float:
+        """Returns the mean with each client's better model on validation data."""
+        is_it = (rows["model"] == "hybrid (validation)") & (rows["stat"] == "mean")
+        values = rows.loc[is_it & (rows["data"] == "own test"), "value"]
+        return float(values.iloc[0]) if len(values) else np.nan
+
+    def _means(self, table: pd.DataFrame) -> dict[str, float]:
         """Returns test and validation numbers from the table of one training."""
-        rows = rows[(rows["model"] == self.said.model)]
+        rows = table[(table["model"] == self.said.model)]
         rows = rows[rows["population"] != "unseen"]
         rows = rows[rows["population"] == rows["population"].iloc[0]]
         values = rows.set_index(["data", "stat"])["value"]
         return {
             "value": float(values["own test", "mean"]),
             "worst": float(values["own test", "worst 10 %"]),
+            "hybrid": self._hybrid(table),
             "validation": float(values["own validation", "mean"]),
         }
 
@@ -181,8 +188,9 @@ class Finished:
         best = median = np.nan
         failed = 0.0
         if self.searched is not None:
-            (group,) = self.searched.groups
-            scores = self._first_scores(group, list(said.settings))
+            fields = list(said.settings)
+            parts = [self._first_scores(g, fields) for g in self.searched.groups]
+            scores = np.concatenate(parts)
             finite = scores[np.isfinite(scores)]
             failed = float(1 - len(finite) / len(scores))
             if finite.size:
@@ -191,7 +199,7 @@ class Finished:
             "task": self.task,
             "method": said.name,
             "settings": ", ".join(
-                f"{name.removeprefix('algorithm.')} = {_short(value)}"
+                f"{name.removeprefix('algorithm.')} = {_short(value)}{self._end(name)}"
                 for name, value in said.settings.items()
             ),
             "fields": len(said.settings),
@@ -205,6 +213,20 @@ class Finished:
             "data": federation(self.final.groups[0].config),
             **self._origin(),
         }
+
+    def _end(self, name: str) -> str:
+        """Returns a mark if the best value of a field is an extreme one of those tried.
+
+        The range may then be too narrow.
+        """
+        best, tried = self.said.settings[name], set()
+        for group in self.searched.groups if self.searched is not None else ():
+            tried |= {point[name] for point in group.points}
+        numbers = [value for value in tried if isinstance(value, int | float)]
+        if len(numbers) < 3 or not min(numbers) < max(numbers):
+            return ""
+        ends = {min(numbers): " (least tried)", max(numbers): " (largest tried)"}
+        return ends.get(best, "")
 
     def _origin(self) -> dict[str, str]:
         """Returns commits, versions, machine and date of the trainings."""

@@ -189,12 +189,15 @@ def _of_data_set(task: tables.Tables) -> _Page:
 def _intro(found: tables.Tables) -> str:
     """Returns the paragraph on the comparison."""
     seeds = sorted(found.scores["seed"].unique().tolist())
-    methods = {found.learned.get(m, m) for m in found.scores["method"]}
+    rows = found.learned | found.starts
+    methods = {rows.get(method, method) for method in found.scores["method"]}
     text = (
         f"{_plural(len(methods), 'method')} on {_plural(len(found.tasks), 'data set')}."
         f"{_effort(found)} Settings are chosen on validation data with three seeds;"
         f" what is shown are test data and {len(seeds)} other seeds"
-        f" ({', '.join(map(str, seeds))}), of which each draws its own partition."
+        f" ({', '.join(map(str, seeds))}), of which each draws its own partition of the"
+        " same examples: what is a test example of one seed may have chosen settings in"
+        " another."
     )
     if found.outdated:
         is_all = len(found.outdated) == len(found.tasks)
@@ -227,6 +230,7 @@ def _effort(found: tables.Tables) -> str:
             " derivatives of the validation loss, where a derivative in p fields counts"
             " as p more trainings; the rest pays for a search among"
             f" {_range(points)} points of the path."
+            + (" Rows called start have the middle of the ranges." * bool(found.starts))
         )
     return text
 
@@ -248,7 +252,9 @@ def overview(found: tables.Tables) -> texts.Table:
     complete = {m: v.mean(axis=None) for m, v in ranking.complete(shared).items()}
     kind_of = kinds.of_methods(found) | kinds.of_methods(shared)
     cells = {name: _cells(found.of_tasks(name)) for name in found.tasks}
-    methods = dict.fromkeys(found.scores["method"])
+    methods = [
+        m for m in dict.fromkeys(found.scores["method"]) if m not in found.starts
+    ]
     order = sorted(methods, key=lambda name: -complete.get(name, -np.inf))
     rows = []
     for method in order:

@@ -57,7 +57,7 @@ def _values_of(task: tables.Tables, column: str = "value") -> dict[str, pd.Serie
     """Returns a column's numbers by seed, for every method of one data set."""
     by_seed = task.scores.set_index("seed")
     groups = by_seed.groupby("method", sort=False)[column]
-    return {str(method): values for method, values in groups}
+    return {str(m): values for m, values in groups if m not in task.starts}
 
 
 def _why_not(task: tables.Tables) -> dict[str, str]:
@@ -79,13 +79,14 @@ def ranked(task: tables.Tables) -> dict[str, pd.Series]:
 
 
 def complete(
-    all_tasks: tables.Tables, column: str = "value"
+    all_tasks: tables.Tables, column: str = "value", *, starts: bool = False
 ) -> dict[str, pd.DataFrame]:
     """Returns a column, seeds by data sets, of the methods that count.
 
     Args:
       all_tasks: tables of data sets.
       column: name of the column.
+      starts: whether rows in which learning would start are among them.
 
     Returns:
       By method, of those that were trained on all data sets and diverged in no seed,
@@ -93,6 +94,8 @@ def complete(
     """
     by_method = {}
     for method, rows in all_tasks.scores.groupby("method", sort=False):
+        if method in all_tasks.starts and not starts:
+            continue
         if rows["value"].notna().all() and rows["task"].nunique() == len(
             all_tasks.tasks
         ):

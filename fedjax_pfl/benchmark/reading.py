@@ -44,6 +44,16 @@ def terms(metric: str) -> tuple[tuple[str, str], ...]:
             " not tell from the first of them",
         ),
         ("worst 10 %", "of the clients: their mean"),
+        (
+            "hybrid",
+            "with the global or the personal model of each client, whichever is better"
+            " on its validation examples",
+        ),
+        (
+            "control",
+            "rows called start: numbers in the middle of their ranges, where learning"
+            " starts",
+        ),
         ("worse than, better than", "share of clients for whom it is so, in percent"),
         (
             "unseen clients",
@@ -77,7 +87,11 @@ def terms(metric: str) -> tuple[tuple[str, str], ...]:
             " at once: already at the first evaluation of a trained model in all of"
             " them; ≤: in some",
         ),
-        ("best setting", f"that of the best validation {metric}"),
+        (
+            "best setting",
+            f"that of the best validation {metric}; least or largest tried: no other"
+            " setting was beyond it, so that the range may be too narrow",
+        ),
         ("fields searched", "number of its fields"),
         ("tried", "settings that were compared"),
         (

@@ -29,7 +29,7 @@ _DIGITS = 6  # significant ones, in files
 _WHOLE, _TEXTS = ("seed", "tried", "fields"), ("settings", "command", "data", *ORIGIN)
 _TEXTS += ("unseen_model",)
 SCORES = ("task", "metric", "method", "model", "seed", "status")
-SCORES += ("value", "worst", "validation", "rise", "unseen", "unseen_model")
+SCORES += ("value", "worst", "hybrid", "validation", "rise", "unseen", "unseen_model")
 SCORES += (*(f"worse_than_{name.lower()}" for name in REFERENCES), "better_than_local")
 SCORES += (*COSTS, "first_evaluation", *(n + TO_TARGET for n in ("rounds", *COSTS)))
 SEARCHES = ("task", "method", "settings", "fields", "tried", "budget", "spent")
@@ -43,8 +43,10 @@ class Tables:
     Attributes:
       scores: per data set (`task`), `method` and `seed`: the `metric`; the judged
         `model`; how the training ended (`status`); mean over clients of the metric on
-        their own test data (`value`) and that of the worst tenth of them (`worst`), in
-        the last round; that on `validation` data, and its `rise` in a tenth of the
+        their own test data (`value`), that of the worst tenth of them (`worst`), and
+        that with each client's better model on validation data (`hybrid`, NaN for a
+        method without global and personal models), in the last round; that on
+        `validation` data, and its `rise` in a tenth of the
         rounds, by a line through the last three tenths; that of clients that never
         trained (`unseen`, NaN where there are none) with the model that they were given
         (`unseen_model`, adapted where that is possible); shares of clients who are
@@ -88,7 +90,15 @@ class Tables:
     @property
     def learned(self) -> dict[str, str]:
         """Methods by the names of their rows with learned fields."""
-        ending = tasks.LEARNED
+        return self._rows(tasks.LEARNED)
+
+    @property
+    def starts(self) -> dict[str, str]:
+        """Methods by the names of their rows in which learning would start."""
+        return self._rows(tasks.START)
+
+    def _rows(self, ending: str) -> dict[str, str]:
+        """Returns methods by the names of their rows with an ending."""
         names = [n for n in dict.fromkeys(self.scores["method"]) if n.endswith(ending)]
         return {name: name.removesuffix(ending) for name in names}
 

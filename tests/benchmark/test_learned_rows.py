@@ -157,6 +157,8 @@ def test_the_page_says_what_the_budget_paid_for(made, tmp_path):
     text = (tmp_path / "benchmark.md").read_text("utf-8")
     own = (tmp_path / "benchmark/small.md").read_text("utf-8")
     assert own.count("| FedAvg learned |") == 4
+    assert "| FedAvg start | global | control |" in own
+    assert "FedAvg start" not in text and "minus the middle of the ranges" in text
     tried = found.searches.set_index("method")["tried"]
     assert "1 method on 1 data set." in text
     assert f"a search among {tried['FedAvg learned']} points of the path" in text

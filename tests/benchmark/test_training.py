@@ -326,3 +326,46 @@ def test_wrong_inputs_of_a_run_are_refused(made, tmp_path):
     (tmp_path / "small/majority/method.json").write_text("{}")
     with pytest.raises(checks.InputError, match="Cannot read"):
         tables.collect(tmp_path)
+
+
+def test_hybrids_take_the_model_that_is_better_on_validation_data(made):
+    (group,) = finals(made, "ditto").groups
+    scores = tables.collect(made).scores.set_index(["method", "seed"])["hybrid"]
+    place = {name: group.models.index(name) for name in ("personal", "global")}
+    own, shared = (group.metrics["accuracy"][:, -1, place[m]] for m in place)
+    v, t = group.data.index("validation"), group.data.index("test")
+    for point, settings in enumerate(group.points):
+        is_shared = shared[point, v] > own[point, v]
+        wanted = np.where(is_shared, shared[point, t], own[point, t]).mean()
+        assert np.isclose(scores["Ditto", settings["seed"]], wanted, rtol=1e-5)
+    assert scores["FedAvg"].isna().all()
+
+
+def test_lists_are_searched_in_programs_of_their_own(tmp_path):
+    """FLAME's prox center is one of two; extreme values among those tried are told."""
+    flame = {"Flame": fp.FederatedProcess(algorithm=fp.Flame(local=SGD))}
+    budget = fp.engine.Gradients(60_000)
+    training.run(
+        tmp_path,
+        task(methods=flame, budget=budget),
+        say=silent,
+        progress=False,
+        execution="vmap",
+    )
+    searched = fp.Result.load(tmp_path / "small/flame/search")
+    centers = {p["algorithm.prox_centre"] for g in searched.groups for p in g.points}
+    assert centers == {"local", "received"} and len(searched.groups) == 2
+    (row,) = tables.collect(tmp_path).searches.to_dict("records")
+    assert row["fields"] == 4 and row["spent"] <= row["budget"] == budget.count
+    said = training.read(tmp_path / "small/flame")
+    assert row["tried"] == len(searched.points().drop(columns="seed").drop_duplicates())
+    for name, best in said.settings.items():
+        tried = searched.points()[name]
+        text = row["settings"].split(f"{name.removeprefix('algorithm.')} = ")[1]
+        mark = text.split(",")[0].partition(" ")[2]
+        if isinstance(best, str):
+            assert mark == ""
+        elif best == tried.min():
+            assert mark == "(least tried)"
+        else:
+            assert mark == "(largest tried)" * bool(best == tried.max())

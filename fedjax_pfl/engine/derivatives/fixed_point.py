@@ -105,8 +105,9 @@ def shift(
 
         def after(number: jax.Array) -> list[Any]:
             # Of all that a schedule may count.
-            steps = None if state.steps is None else state.steps + number
-            there = dataclasses.replace(state, round=number, steps=steps)
+            there = dataclasses.replace(state, round=number)
+            if "steps" in state.memory:
+                there = there.with_memory(steps=state.memory["steps"] + number)
             floats = programs.moving(there)
             return _turn(plan, process, there, federation, floats)
 

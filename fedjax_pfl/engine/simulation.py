@@ -17,6 +17,7 @@ from fedjax_pfl.engine import (
     callbacks,
     grids,
     groups,
+    hooks,
     profiling,
     programs,
     save_models,
@@ -163,13 +164,19 @@ def run_groups(
         models = stack.enter_context(save_models.writer(options.models_to))
         watch = stack.enter_context(callbacks.watching(unplanned, options))
 
+        def explained(number: int) -> contextlib.AbstractContextManager[None]:
+            group, federation = planned[number], planned[number].group.federations[0]
+            return hooks.explained(group.processes[0], group.plan.model, federation)
+
         def prepare(number: int) -> tuple[Trainer, Any]:
             store = None
             if checkpoints is not None:
                 store = checkpoints.store(number, planned[number].algorithm)
-            made = trainer(planned[number], store)
-            if store is None or not store.has_ended():
-                made.compile()
+            group = planned[number]
+            with explained(number):
+                made = trainer(group, store)
+                if store is None or not store.has_ended():
+                    made.compile()
             return made, store
 
         waiting = collections.deque([prepare(0)])
@@ -178,7 +185,7 @@ def run_groups(
             current, store = waiting.popleft()
             if number + 1 < len(planned):  # compiles while this group trains
                 waiting.append(prepare(number + 1))
-            with contextlib.closing(current):
+            with contextlib.closing(current), explained(number):
                 run = Run(current, store)
                 record = run.train(
                     interrupt=interrupt,
@@ -225,8 +232,15 @@ def check_groups(
     Raises:
       InputError: if something does not fit, in one sentence.
     """
-    planned = [groups.plan(group, options) for group in unplanned]
-    return [trainer.check(group) for group in planned]  # pyright: ignore
+    planned = []
+    for group in unplanned:
+        federation = group.federations[0]
+        model = group.model.for_federation(federation)
+        with hooks.explained(group.processes[0], model, federation):
+            made = groups.plan(group, options)
+            hooks.check_cohort(made.processes[0], federation.num_clients)
+            planned.append(trainer.check(made))  # pyright: ignore
+    return planned
 
 
 class Run:

@@ -1,0 +1,394 @@
+"""Sentences in place of JAX's tracebacks for hooks whose results do not fit.
+
+Hooks of users are part of compiled programs, where a wrong result is found far from its
+hook. When a program cannot be traced, each hook is traced by itself, in the order of a
+round, and the first whose result does not fit is named. Nothing is done before.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_pfl import core
+from fedjax_pfl.algorithms import base
+from fedjax_pfl.core import checks
+from fedjax_pfl.engine import kept
+from fedjax_pfl.engine.process import FederatedProcess
+
+__all__ = ["check", "check_cohort", "explained"]
+
+_NAMES = 4  # most entries of a tree that a sentence names
+
+
+@contextlib.contextmanager
+def explained(
+    process: FederatedProcess, model: Any, federation: core.Federation
+) -> Iterator[None]:
+    """Raises a sentence instead of an error that the result of a hook has caused.
+
+    Args:
+      process: whose hooks are traced after an error.
+      model: given the federation's shapes.
+      federation: data of N clients.
+
+    Raises:
+      InputError: if a hook's result does not fit; other errors pass as they are.
+    """
+    try:
+        yield
+    except checks.InputError:
+        raise
+    except Exception as error:
+        with contextlib.suppress(_UserError):
+            try:
+                check(process, model, federation)
+            except checks.InputError as sentence:
+                raise sentence from error
+        raise
+
+
+class _UserError(Exception):
+    """An error inside of a hook, whose traceback says more than a sentence."""
+
+
+def check(process: FederatedProcess, model: Any, federation: core.Federation) -> None:
+    """Traces every hook by itself, in the order of a round.
+
+    Args:
+      process: a process.
+      model: given the federation's shapes.
+      federation: data of N clients.
+
+    Raises:
+      InputError: that names the first hook whose result does not fit, what it returned
+        and what is wanted.
+    """
+    key = jax.random.key(0)
+    train = jax.eval_shape(
+        lambda train: process.with_first_kept(key, model, train), federation.train
+    )
+    _check_model(model, train)
+    check_cohort(process, federation.num_clients)
+    _Round(process, model, federation, train).check()
+
+
+def _traced(hook: Callable[..., Any], *given: Any) -> Any:
+    """Returns a hook's result with shapes in place of arrays, whatever it is.
+
+    Raises:
+      _UserError: for an error in the hook.
+    """
+    results = []
+
+    def run(*arguments: Any) -> int:
+        results.append(hook(*arguments))
+        return 0
+
+    try:
+        jax.eval_shape(run, *given)
+    except checks.InputError:
+        raise
+    except Exception as error:
+        raise _UserError from error
+    return results[0]
+
+
+def _shapes(tree: Any) -> Any:
+    """Returns a tree with shapes in place of arrays and numbers."""
+    leaf = lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x))  # noqa: E731
+    return jax.tree.map(leaf, tree)
+
+
+def _first_client(train: core.ClientData) -> core.ClientData:
+    """Returns the examples of the first client."""
+    return train.pool().with_rows(jax.tree.map(lambda leaf: leaf[0], train.rows()))
+
+
+def _text(value: Any) -> str:
+    """Describes a hook's result."""
+    if value is None:
+        return "None"
+    if isinstance(value, tuple) and not hasattr(value, "_fields"):
+        return f"{len(value)} values"
+    if isinstance(value, dict):
+        names = [repr(name) for name in value][:_NAMES]
+        more = ", ..." * (len(value) > _NAMES)
+        return f"a dictionary of {', '.join(names)}{more}" if names else "an empty one"
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"{jnp.dtype(value.dtype)}[{', '.join(map(str, value.shape))}]"
+    return f"an object of the class {type(value).__name__}"
+
+
+def _difference(got: Any, wanted: Any) -> str | None:
+    """Describes the first place where two trees differ, or None."""
+    if jax.tree.structure(got) != jax.tree.structure(wanted):
+        return f"{_text(got)} in place of {_text(wanted)}"
+    leaves = jax.tree_util.tree_leaves_with_path(_shapes(got))
+    for (path, leaf), other in zip(leaves, jax.tree.leaves(wanted), strict=True):
+        if leaf.shape != other.shape:
+            name = jax.tree_util.keystr(path, simple=True, separator="/")
+            at = f" at {name!r}" if name else ""
+            return f"{_text(leaf)} in place of {_text(other)}{at}"
+    return None
+
+
+def _check_model(model: Any, train: core.ClientData) -> None:
+    """Refuses a model whose loss is no number, or whose metrics are no dictionary."""
+    if isinstance(model, core.SequenceModel):  # whose inputs need a carry
+        return
+    name = type(model).__name__
+    params = _shapes(_traced(model.init, jax.random.key(0)))
+
+    def measured(params: Any, train: core.ClientData) -> Any:
+        data = _first_client(train)
+        positions = jnp.arange(2, dtype=jnp.int32) % data.index.shape[0]
+        batch = data.gather(positions, jnp.ones(2))
+        outputs = model.apply(params, batch.x, constants=data.constants)
+        return model.loss(outputs, batch), model.metrics(outputs, batch)
+
+    loss, metrics = _traced(measured, params, train)
+    if jnp.shape(loss) != ():
+        raise checks.InputError(
+            f"Expected loss of {name} to return the mean over a batch, one number, got"
+            f" {_text(loss)} for a batch of 2."
+        )
+    if not isinstance(metrics, dict) or "loss" not in metrics:
+        raise checks.InputError(
+            f"Expected metrics of {name} to return a dictionary of arrays [B] with"
+            f" 'loss' among them, got {_text(metrics)}."
+        )
+
+
+def check_cohort(process: FederatedProcess, num_clients: int) -> None:
+    """Refuses a cohort of another size than the participation says.
+
+    Args:
+      process: with a timetable, if it is in virtual time.
+      num_clients: N.
+
+    Raises:
+      InputError: in one sentence.
+    """
+    who = process.participation
+    size = who.cohort_size(num_clients)
+    round = jax.ShapeDtypeStruct((), jnp.int32)
+    rows = _traced(
+        lambda key, round: who.in_round(key, num_clients, round),
+        jax.random.key(0),
+        round,
+    )
+    if jnp.shape(rows) != (size,):
+        raise checks.InputError(
+            f"Expected {type(who).__name__} to draw as many clients as its cohort_size"
+            f" says, int32[{size}], got {_text(rows)}."
+        )
+
+
+class _Round:
+    """The hooks of a round, each traced with what those before it have returned."""
+
+    def __init__(
+        self,
+        process: FederatedProcess,
+        model: Any,
+        federation: core.Federation,
+        train: core.ClientData,
+    ):
+        """Takes a process, and shapes of examples with what a model keeps."""
+        self._process, self._model = process, model
+        self._method = process.algorithm
+        self._name = type(process.algorithm).__name__
+        self._train, self._population = train, federation.population
+        self._num_clients = federation.num_clients
+        self._size = process.participation.cohort_size(federation.num_clients)
+
+    def check(self) -> None:
+        """Traces the hooks in their order.
+
+        Raises:
+          InputError: for the first whose result does not fit.
+        """
+        server, client, message = self._first()
+        if self._method.is_usual:
+            server, message = self._exchange(server, client, message)
+        self._predict(server, client)
+        if message is not None:
+            self._attack(message)
+
+    def _expected(self, hook: str, wanted: str, got: str) -> checks.InputError:
+        """Returns the sentence on a hook."""
+        return checks.InputError(
+            f"Expected {hook} of {self._name} to return {wanted}, got {got}."
+        )
+
+    def _rows(self, tree: Any, count: int) -> Any:
+        """Returns shapes of rows of so many clients, `[count, ...]`."""
+        return jax.tree.map(
+            lambda s: jax.ShapeDtypeStruct((count, *s.shape), s.dtype), tree
+        )
+
+    def _view(self, key: core.Key, train: core.ClientData) -> core.ClientView:
+        """Returns the view of the first client."""
+        data = _first_client(train)
+        return core.ClientView(key=key, round=jnp.zeros((), jnp.int32), data=data)
+
+    def _first(self) -> tuple[Any, Any, Any]:
+        """Checks `first` or `init`; returns what they start from."""
+        is_inherited = type(self._method).init is base.SingleExchange.init
+        hook = "first" if is_inherited else "init"
+
+        def start(key: core.Key, train: core.ClientData) -> Any:
+            model = kept.started(self._model, train)
+            data = self._view(key, train).data
+            return self._method.init(key, model, self._population, data)
+
+        values = _traced(start, jax.random.key(0), self._train)
+        if not isinstance(values, tuple) or len(values) != 3:
+            wanted = "three values, (server, client, message), of which those that are"
+            raise self._expected(hook, f"{wanted} not needed are None", _text(values))
+        server, client, message = map(_shapes, values)
+        return server, client, message
+
+    def _exchange(self, server: Any, client: Any, message: Any) -> tuple[Any, Any]:
+        """Checks the hooks of the exchange; returns the server and a message."""
+        method, count = self._method, self._size
+        read = self._num_clients if method.reads == "all" else count
+
+        def ctx(key: core.Key) -> core.RoundContext:
+            return core.RoundContext(
+                key=key,
+                round=jnp.zeros((), jnp.int32),
+                cohort=jnp.arange(count, dtype=jnp.int32),
+                num_clients=self._num_clients,
+            )
+
+        key = jax.random.key(0)
+        rows = (self._rows(client, read), self._rows(message, read))
+        down = _traced(
+            lambda key, *given: method.down(ctx(key), *given), key, server, *rows
+        )
+        if not isinstance(down, core.Downlink):
+            wanted = "a Downlink, such as core.Downlink(shared=server)"
+            raise self._expected("down", wanted, _text(down))
+        down = dataclasses.replace(
+            _shapes(down),
+            own=jax.tree.map(
+                lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype),
+                _shapes(down.own),
+            ),
+        )
+        upload = self._work(down, client, server)
+        uploads = self._rows(_shapes(upload), count)
+        aggregate = self._aggregate(uploads, server)
+        new = _traced(
+            lambda key, *given: method.server_update(ctx(key), *given),
+            *(key, server, aggregate, uploads),
+        )
+        if text := _difference(new, server):
+            wanted = "a server state like the one before"
+            raise self._expected("server_update", wanted, text)
+        return server, _shapes(upload.message)
+
+    def _work(self, down: Any, client: Any, server: Any) -> core.Upload:
+        """Checks `client_update`; returns the upload."""
+        method, hook = self._method, "client_update"
+        values = _traced(
+            lambda key, train, down, client: method.client_update(
+                self._view(key, train), down, client, self._model
+            ),
+            *(jax.random.key(0), self._train, down, client),
+        )
+        if not isinstance(values, tuple) or len(values) != 3:
+            wanted = "three values, (client, upload, report)"
+            raise self._expected(hook, wanted, _text(values))
+        new, upload, report = values
+        if not isinstance(upload, core.Upload):
+            wanted = "as its second value what view.upload(message) makes"
+            raise self._expected(hook, wanted, _text(upload))
+        if text := _difference(new, client):
+            wanted = "a client state like the one that it was given"
+            raise self._expected(hook, wanted, text)
+        reference = _shapes(_traced(method.reference, server))
+        if text := _difference(upload.message, reference):
+            raise checks.InputError(
+                f"Expected {hook} of {self._name} to upload a message like its"
+                f" `reference`, by default the server's state, got {text}. A solver"
+                " returns three values: params, context, info."
+            )
+        values = report.values if isinstance(report, core.Report) else report
+        if not isinstance(values, dict):
+            wanted = "as its third value a report, a dictionary of numbers []"
+            raise self._expected(hook, wanted, _text(report))
+        for name, value in values.items():
+            if jnp.shape(value) != ():
+                wanted = f"one number [] as {name!r} of its report"
+                raise self._expected(hook, wanted, _text(value))
+        return upload
+
+    def _aggregate(self, uploads: core.Upload, server: Any) -> Any:
+        """Checks the aggregator, if the method has one; returns the aggregate."""
+        if not self._method.aggregates:
+            return None
+        rule = self._process.used_aggregator()
+        reference = _shapes(_traced(self._method.reference, server))
+        values = _traced(
+            rule, jax.random.key(0), uploads.message, uploads.weight, reference
+        )
+        name = type(rule).__name__
+        if not isinstance(values, tuple) or len(values) != 2:
+            raise checks.InputError(
+                f"Expected {name} to return two values, (aggregate, info), got"
+                f" {_text(values)}."
+            )
+        if text := _difference(values[0], reference):
+            raise checks.InputError(
+                f"Expected {name} to return an aggregate like one message, got {text}."
+            )
+        return _shapes(values[0])
+
+    def _predict(self, server: Any, client: Any) -> None:
+        """Checks `parameters`, or `predictors` of a method that has its own."""
+        method = self._method
+        if type(method).predictors is base.SingleExchange.predictors:
+            hook, wanted = "parameters", "a dictionary of parameters by name"
+            values = _traced(method.parameters, server, client)
+        else:
+            hook, wanted = "predictors", "a dictionary of functions by name"
+            values = _traced(
+                lambda key, train, server, client: method.predictors(
+                    self._view(key, train), server, client, self._model
+                ),
+                *(jax.random.key(0), self._train, server, client),
+            )
+        if not isinstance(values, dict) or not values:
+            wanted += ', such as {"global": server}' * (hook == "parameters")
+            raise self._expected(hook, wanted, _text(values))
+
+    def _attack(self, message: Any) -> None:
+        """Checks the attack, if there is one."""
+        attack = self._process.attack
+        if attack is None:
+            return
+        messages = self._rows(message, self._size)
+        state = _traced(attack.init, self._rows(message, self._num_clients))
+        keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), self._size))
+        values = _traced(
+            attack,
+            *(keys, _shapes(state), messages),
+            *(jax.ShapeDtypeStruct((self._size,), bool), message),
+        )
+        name = type(attack).__name__
+        if not isinstance(values, tuple) or len(values) != 2:
+            raise checks.InputError(
+                f"Expected {name} to return two values, (messages, state), got"
+                f" {_text(values)}."
+            )
+        if text := _difference(values[0], messages):
+            raise checks.InputError(
+                f"Expected {name} to return messages like those it was given, got"
+                f" {text}."
+            )

@@ -112,14 +112,14 @@ def _text(value: Any) -> str:
     """Describes a hook's result."""
     if value is None:
         return "None"
-    if isinstance(value, tuple) and not hasattr(value, "_fields"):
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"{jnp.dtype(value.dtype)}[{', '.join(map(str, value.shape))}]"
+    if isinstance(value, tuple):
         return f"{len(value)} values"
     if isinstance(value, dict):
         names = [repr(name) for name in value][:_NAMES]
         more = ", ..." * (len(value) > _NAMES)
         return f"a dictionary of {', '.join(names)}{more}" if names else "an empty one"
-    if hasattr(value, "shape") and hasattr(value, "dtype"):
-        return f"{jnp.dtype(value.dtype)}[{', '.join(map(str, value.shape))}]"
     return f"an object of the class {type(value).__name__}"
 
 

@@ -35,7 +35,7 @@ def states_keep_their_layout(subject: subjects.Subject) -> None:
     """Checks that client rows lead with N and that a round keeps the layout."""
     at = subject.setting
     first = jax.eval_shape(at.first)
-    rows = first.rows
+    rows = first.of_clients()
     for path, leaf in jax.tree_util.tree_leaves_with_path(rows):
         if leaf.shape[:1] != (toy.NUM_CLIENTS,):
             raise AssertionError(
@@ -125,19 +125,29 @@ def permuting_clients_permutes_results(subject: subjects.Subject) -> None:
     """
     order = np.array([3, 0, 7, 5, 1, 2, 6, 4])
     at = subject.everyone
-    rows = client_rows.take(at.warm.rows, jnp.asarray(order))
-    permuted = dataclasses.replace(at.warm, **rows)
+    rows = client_rows.take(at.warm.of_clients(), jnp.asarray(order))
+    permuted = at.warm.at(rows)
     new, _ = at.round()
     other, _ = at.round(permuted, federation=toy.make_federation(order=order))
-    common = ("server", "statistics")
-    kept = ("clients", "carry", "client_statistics")
-    expected = client_rows.take({n: getattr(new, n) for n in kept}, jnp.asarray(order))
     compare.close(
-        {n: getattr(new, n) for n in common} | expected,
-        {n: getattr(other, n) for n in (*common, *kept)},
+        [client_rows.take(_made(new), jnp.asarray(order)), _shared(new)],
+        [_made(other), _shared(other)],
         f"With the clients in the order {order.tolist()}",
         compare.tight(),
     )
+
+
+_MADE = ("clients", "carry", "statistics")  # of examples, not of what was sent
+
+
+def _made(state: core.State) -> dict[str, Any]:
+    """Returns what clients have made of their own examples, by name."""
+    return {n: v for n, v in state.of_clients().items() if n in _MADE}
+
+
+def _shared(state: core.State) -> tuple[Any, Any]:
+    """Returns the server's state and running statistics of all clients."""
+    return state.server, state.memory.get("statistics")
 
 
 def padding_changes_nothing(subject: subjects.Subject) -> None:
@@ -160,7 +170,7 @@ def absent_clients_are_bit_identical(subject: subjects.Subject) -> None:
             f"The round reports the cohort {members}; expected {subjects.COHORT}"
             " distinct clients."
         )
-    now, then = (client_rows.take(s.rows, absent) for s in (after, before))
+    now, then = (client_rows.take(s.of_clients(), absent) for s in (after, before))
     compare.same(now, then, f"In the rows of the absent clients {absent.tolist()}")
 
 
@@ -171,9 +181,9 @@ def _with_row_garbage(state: core.State) -> core.State:
         numbers = jnp.arange(leaf.shape[0], dtype=leaf.dtype)
         return leaf + numbers.reshape((-1,) + (1,) * (leaf.ndim - 1))
 
-    names = ("clients", "carry", "transforms", "client_statistics")
-    rows = jax.tree.map(marked, {name: getattr(state, name) for name in names})
-    return dataclasses.replace(state, **rows)
+    rows = state.of_clients()
+    messages = {n: v for n, v in rows.items() if n == "messages"}
+    return state.at(jax.tree.map(marked, rows) | messages)
 
 
 def round_exports_for_tpu_and_cuda(subject: subjects.Subject) -> None:
@@ -257,8 +267,8 @@ def nonfinite_messages_never_enter(
     what = f"With on_nonfinite={mode!r} and NaN from one client"
     if info.num_nonfinite != 1:
         raise AssertionError(f"{what}, {info.num_nonfinite} messages were counted.")
-    finite = ("server", "messages", "statistics", "client_statistics")
-    compare.finite({name: getattr(state, name) for name in finite}, what)
+    rows = [state.rows.get(name) for name in ("messages", "statistics")]
+    compare.finite((_shared(state), rows), what)
     usually = _differ(start.server, subject.everyone.warm.server)
     moved = _differ(start.server, state.server)
     if moved != usually:

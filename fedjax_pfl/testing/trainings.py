@@ -724,6 +724,21 @@ _FORMS = {
         run=streamed,
         dtypes=("float32",),
     ),
+    **{
+        f"{name}, streamed": dataclasses.replace(
+            training, run=streamed, dtypes=("float32",)
+        )
+        for name, training in (
+            ("error feedback", of(FLAME, transforms=(messages.SignScale(),))),
+            ("personal parameters", of(FLAME, model=PERSONAL)),
+            ("statistics of clients", of(FLAME, model=FEDBN)),
+            ("series", of(FLAME, cohort=3, model=POLICY, federation=_market)),
+            (
+                "late clients",
+                of(FLAME, participation=local.Buffered(size=3, concurrency=5)),
+            ),
+        )
+    },
     "grid of points and seeds": of(
         FLAME, cohort=3, federation=_classes, run=gridded(GRID, points_per_chunk=2)
     ),

@@ -44,8 +44,8 @@ def rule(all_tasks: tables.Tables) -> str:
         parts.append(f"Without: {', '.join(absent)}.")
     if shared.outdated:
         parts.append(
-            "Fewer than two data sets have searches with today's ranges and budgets, so"
-            " these are of older searches."
+            "Most data sets have searches with narrower ranges and budgets in local"
+            " steps, so findings are of these until the others are more."
         )
     elif all_tasks.outdated:
         parts.append("Data sets that are to be trained again have no part in them.")

@@ -193,12 +193,12 @@ def counted(all_tasks: tables.Tables) -> tables.Tables:
     """Returns the rows of the data sets that findings are over.
 
     Two thirds of all methods must have been trained there, whatever they reached: the
-    rule depends on no score. Outdated data sets count if fewer than two others are
-    there. A single data set counts always.
+    rule depends on no score. Outdated data sets and others are never mixed: those that
+    are more count. A single data set counts always.
     """
     old = set(all_tasks.outdated)
     names = [name for name in all_tasks.tasks if name not in old]
-    if old and len(names) < 2:
+    if len(names) <= len(old):
         names = all_tasks.outdated
     kept = all_tasks.of_tasks(*names)
     if len(names) == 1:

@@ -135,12 +135,12 @@ def test_data_sets_count_by_what_was_trained_and_not_by_what_was_reached():
     ("old", "counted"),
     [
         (["t2"], ["t0", "t1"]),
-        (["t1", "t2"], ["t1", "t2"]),  # one new data set is no replicate
+        (["t1", "t2"], ["t1", "t2"]),  # the older ones are more
         (["t0", "t1", "t2"], ["t0", "t1", "t2"]),
         ([], ["t0", "t1", "t2"]),
     ],
 )
-def test_older_searches_count_until_two_data_sets_have_new_ones(old, counted):
+def test_older_searches_count_until_the_new_ones_are_more(old, counted):
     found = table(*(rows(f"t{k}", drawn(3, seed=k)) for k in range(3)), old=old)
     assert found.outdated == old
     assert ranking.counted(found).tasks == counted

@@ -12,11 +12,8 @@ from fedjax_pfl.core import client_rows, struct
 __all__ = ["Alone", "Colluding", "Outermost"]
 
 
-class _Attack:
-    """The protocol's two methods around `_sent`, which subclasses define."""
-
-    def init(self, messages: Any) -> None:
-        """Returns None: the attack remembers nothing."""
+class _Attack(core.Attack):
+    """Keeps no state, and changes rows by `_sent`, which subclasses define."""
 
     def __call__(
         self,

@@ -255,13 +255,14 @@ class Aggregator(abc.ABC):
         return before
 
 
-class Attack(Protocol):
+class Attack(abc.ABC):
     """Replaces the messages of malicious clients, and only those."""
 
     def init(self, messages: Any) -> Any:
-        """Returns the state of the attack before the first round, or None."""
-        ...
+        """Returns the attack's state before the first round; by default none."""
+        return None
 
+    @abc.abstractmethod
     def __call__(
         self, key: Key, state: Any, messages: Any, malicious: jax.Array, reference: Any
     ) -> tuple[Any, Any]:
@@ -269,36 +270,36 @@ class Attack(Protocol):
 
         `key` is `[K]`, one key per client: randomness belongs to the client.
         """
-        ...
 
 
-class Transform(Protocol):
+class Transform:
     """A step of every message's way to the server, for ONE client.
 
     Messages are relative to what client and server both know. A client applies `send`
     of all transforms in order; the server applies `receive` in reverse order. What a
-    malicious client sends in place of its message goes through `fit`, in order.
+    malicious client sends in place of its message goes through `fit`, in order. By
+    default nothing changes, and a client remembers nothing.
     """
 
     def init(self, message: Any) -> Any:
         """Returns the client's memory before the first round, or None."""
-        ...
+        return None
 
     def send(self, key: Key, memory: Any, message: Any) -> tuple[Any, Any]:
-        """Maps memory and message `[*P]` of an honest client to what it sends."""
-        ...
+        """Maps memory and message `[*P]` of an honest client to (sent, memory)."""
+        return message, memory
 
     def fit(self, key: Key, message: Any) -> Any:
         """Returns what of any message can be sent at all, `[*P]`."""
-        ...
+        return message
 
     def receive(self, key: Key, message: Any) -> Any:
         """Returns what the server makes of a message `[*P]` that has arrived."""
-        ...
+        return message
 
     def encoding(self, before: Any) -> Any:
         """Maps the message's `Encoding` before it to the one behind it."""
-        ...
+        return before
 
 
 class ServerOptimizer(Protocol):

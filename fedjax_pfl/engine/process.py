@@ -32,7 +32,7 @@ PARTS = {  # field of a process -> its class or what it has, and an example
     "server_optimizer": ("init", "ServerMomentum()"),
     "participation": (core.Participation, "UniformCohort(size=10)"),
     "work": ("__call__", "FullWork()"),
-    "attack": ("init", "SignFlip()"),
+    "attack": (core.Attack, "SignFlip()"),
 }
 
 

@@ -47,7 +47,7 @@ def check(
         part = getattr(process, name)
         _check_part(name, part, kind, example, optional=name in _OPTIONAL)
     for number, part in enumerate(process.transforms):
-        _check_part(f"transforms.{number}", part, "receive", "TopK()")
+        _check_part(f"transforms.{number}", part, core.Transform, "TopK()")
     for path, leaf in jax.tree_util.tree_leaves_with_path(process):
         if not (isinstance(leaf, numbers.Number) or hasattr(leaf, "shape")):
             name = jax.tree_util.keystr(path, simple=True, separator=".")

@@ -9,13 +9,12 @@ import jax.numpy as jnp
 from fedjax_pfl import core
 from fedjax_pfl.core import client_rows, struct
 from fedjax_pfl.messages.clip_norm import ClipNorm
-from fedjax_pfl.messages.encoding import Encoding
 
 __all__ = ["AdaptiveClip"]
 
 
 @struct.pytree_dataclass
-class AdaptiveClip:
+class AdaptiveClip(core.Transform):
     """Bounds the norm of messages by what about a share of them stay below.
 
     The server clips what arrives to c, and counts who was within c. With a share gamma
@@ -43,24 +42,9 @@ class AdaptiveClip:
     learning_rate: Any = struct.traced_field(default=0.2, above=0)
     count_noise: Any = struct.traced_field(default=5.0, at_least=0)
 
-    def init(self, message: Any) -> None:
-        """Returns None: nothing is remembered of a client."""
-
-    def send(self, key: core.Key, memory: None, message: Any) -> tuple[Any, None]:
-        """Returns the message: the server has to see who is within the clip."""
-        return message, None
-
-    def fit(self, key: core.Key, message: Any) -> Any:
-        """Returns the message."""
-        return message
-
     def receive(self, key: core.Key | None, message: Any) -> Any:
         """Clips whatever has arrived."""
         return ClipNorm(norm=self.norm).receive(key, message)
-
-    def encoding(self, before: Encoding) -> Encoding:
-        """Returns the encoding: a message takes no other room."""
-        return before
 
     def at(self, norm: jax.Array) -> "AdaptiveClip":
         """Returns the transform of a round whose clip is `norm`."""

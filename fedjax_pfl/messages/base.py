@@ -16,7 +16,7 @@ __all__ = ["Compression", "count", "whole"]
 
 
 @struct.pytree_dataclass
-class Compression:
+class Compression(core.Transform):
     """A lossy encoding C of ONE client's message x; abstract.
 
     With error feedback the client remembers what was left out, and sends `C(x + e)`
@@ -59,10 +59,6 @@ class Compression:
         whole = optax.tree.add(message, memory)
         sent = self.fit(key, whole)
         return sent, optax.tree.sub(whole, sent)
-
-    def receive(self, key: core.Key, message: Any) -> Any:
-        """Returns the message as it came: whatever arrives fits the encoding."""
-        return message
 
 
 def count(name: str, fraction: float, size: int) -> int:

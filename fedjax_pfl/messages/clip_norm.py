@@ -6,13 +6,12 @@ import jax
 
 from fedjax_pfl import core
 from fedjax_pfl.core import client_rows, struct
-from fedjax_pfl.messages.encoding import Encoding
 
 __all__ = ["ClipNorm"]
 
 
 @struct.pytree_dataclass
-class ClipNorm:
+class ClipNorm(core.Transform):
     """Bounds the norm of every message, at the client and again at the server.
 
     A message x becomes `x min(1, c / |x|)`. The server repeats that behind the attack
@@ -35,16 +34,9 @@ class ClipNorm:
     norm: Any = struct.traced_field(default=1.0, above=0)
     per_layer: bool = struct.static_field(default=False)
 
-    def init(self, message: Any) -> None:
-        """Returns None: nothing is remembered."""
-
     def send(self, key: core.Key, memory: None, message: Any) -> tuple[Any, None]:
         """Clips an honest client's message."""
         return self.receive(key, message), None
-
-    def fit(self, key: core.Key, message: Any) -> Any:
-        """Returns the message: nobody has to clip."""
-        return message
 
     def receive(self, key: core.Key | None, message: Any) -> Any:
         """Clips whatever has arrived."""
@@ -52,7 +44,3 @@ class ClipNorm:
             return client_rows.clip(message, self.norm)
         bound = self.norm / max(len(jax.tree.leaves(message)), 1) ** 0.5
         return jax.tree.map(lambda x: client_rows.clip(x, bound), message)
-
-    def encoding(self, before: Encoding) -> Encoding:
-        """Returns the encoding: a clipped message takes no other room."""
-        return before

@@ -8,7 +8,6 @@ import jax
 
 from fedjax_pfl import core
 from fedjax_pfl.core import struct
-from fedjax_pfl.messages.encoding import Encoding
 
 __all__ = ["NoisyRound", "ServerNoise"]
 
@@ -33,7 +32,7 @@ class NoisyRound:
 
 
 @struct.pytree_dataclass
-class ServerNoise:
+class ServerNoise(core.Transform):
     """Noise on what the server makes of messages; abstract.
 
     Attributes:
@@ -47,25 +46,6 @@ class ServerNoise:
     multiplier: Any = struct.traced_field(default=1.0, at_least=0)
     delta: Any = struct.traced_field(default=1e-5, above=0, below=1)
     over_rounds: ClassVar[bool] = False
-
-    def init(self, message: Any) -> None:
-        """Returns None: nothing is remembered."""
-
-    def send(self, key: core.Key, memory: None, message: Any) -> tuple[Any, None]:
-        """Returns the message: noise is the server's."""
-        return message, None
-
-    def fit(self, key: core.Key, message: Any) -> Any:
-        """Returns the message."""
-        return message
-
-    def receive(self, key: core.Key, message: Any) -> Any:
-        """Returns the message: noise waits for the aggregate."""
-        return message
-
-    def encoding(self, before: Encoding) -> Encoding:
-        """Returns the encoding."""
-        return before
 
     def first_draws(self, message: Any) -> Any:
         """Returns draws `[b, *P]` that rounds keep for later ones, or None.

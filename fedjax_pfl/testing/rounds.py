@@ -231,11 +231,8 @@ def _single(leaf: jax.Array) -> jax.Array:
 
 
 @struct.pytree_dataclass
-class _Poison:
+class _Poison(core.Attack):
     """Attack whose malicious clients send NaN."""
-
-    def init(self, messages: Any) -> None:
-        """Returns no state."""
 
     def __call__(
         self,

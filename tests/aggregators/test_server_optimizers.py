@@ -1,6 +1,5 @@
 """Server optimizers: formulas in NumPy, memory in the state, who may have one."""
 
-import dataclasses
 import itertools
 
 import jax

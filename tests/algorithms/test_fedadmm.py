@@ -94,7 +94,7 @@ def test_rounds_are_the_unscaled_equations_in_numpy(mode, eta):
             np.testing.assert_allclose(values[name][number], value, **CLOSE)
     present = np.zeros((15, 6), bool)
     np.put_along_axis(present, infos.cohort, True, axis=1)
-    for leaf in jax.tree.leaves((states.clients, states.rows["messages"])):
+    for leaf in jax.tree.leaves(states.of_clients()):
         same = (leaf[1:] == leaf[:-1]).reshape(15, 6, -1).all(axis=2)
         assert same[~present].all()
 

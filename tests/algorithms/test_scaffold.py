@@ -179,11 +179,8 @@ def test_without_controls_it_is_fedavg():
 
 
 @fp.pytree_dataclass
-class Lost:
+class Lost(fp.core.Attack):
     """Replaces both parts of malicious messages by NaN, so that they are dropped."""
-
-    def init(self, messages):
-        return None
 
     def __call__(self, key, state, messages, malicious, reference):
         bad = {"model": {"theta": jnp.nan}, "control": {"theta": jnp.nan}}

@@ -6,6 +6,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
+from fedjax_pfl import core
 from fedjax_pfl.core import client_rows, struct
 from tests import problems
 
@@ -14,7 +15,7 @@ NUM_CLIENTS, NUM_MALICIOUS = 8, 3
 
 
 @struct.pytree_dataclass
-class Sends:
+class Sends(core.Attack):
     """Malicious clients send a value in some rounds.
 
     With `turn = -1` neighbors differ in sign, and all signs change every round. The

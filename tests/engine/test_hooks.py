@@ -135,11 +135,8 @@ class AllAxes(fp.core.Aggregator):
 
 
 @fp.pytree_dataclass
-class NoState:
+class NoState(fp.core.Attack):
     """An attack that forgets its state."""
-
-    def init(self, messages):
-        return None
 
     def __call__(self, key, state, messages, malicious, reference):
         return messages

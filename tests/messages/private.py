@@ -30,13 +30,10 @@ def process(*transforms, who, algorithm=None, **fields):
 
 
 @fp.pytree_dataclass
-class Sends:
+class Sends(fp.core.Attack):
     """Malicious clients send one vector, whatever it is."""
 
     vector: jax.Array
-
-    def init(self, messages):
-        return None
 
     def __call__(self, key, state, messages, malicious, reference):
         def replaced(rows):

@@ -59,14 +59,11 @@ def test_rounds_with_error_feedback_are_a_loop_in_numpy():
 
 
 @fp.pytree_dataclass
-class Marked:
+class Marked(fp.core.Transform):
     """A transform whose steps do not commute with another's."""
 
     factor: Any = 1.0
     shift: Any = 0.0
-
-    def init(self, message):
-        return None
 
     def send(self, key, memory, message):
         return jax.tree.map(lambda x: self.factor * x + self.shift, message), None
@@ -77,16 +74,10 @@ class Marked:
     def receive(self, key, message):
         return jax.tree.map(lambda x: (x - self.shift) / self.factor, message)
 
-    def encoding(self, before):
-        return before
-
 
 @fp.pytree_dataclass
-class Double:
+class Double(fp.core.Attack):
     """Malicious clients send twice their message, from the reference on."""
-
-    def init(self, messages):
-        return None
 
     def __call__(self, key, state, messages, malicious, reference):
         def doubled(rows, point):

@@ -16,7 +16,9 @@ __all__ = ["main"]
 def main(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="METHOD", help="As in --algorithm, for example flame."),
+        typer.Argument(
+            metavar="METHOD", help="As in --algorithm, for example flame; list for all."
+        ),
     ] = None,
 ) -> None:
     """Prints a table."""
@@ -30,7 +32,7 @@ def _print(name: str | None) -> None:
     from fedjax_pfl.core import checks
 
     methods, console = registry.ALGORITHMS, printing.console()
-    if name is None:
+    if name in (None, "list"):
         rows = [(method, _sentence(methods[method])) for method in sorted(methods)]
         printing.table(console, ("method", "what it is"), rows)
         print("The fields of one: fedjax-pfl methods NAME")

@@ -1,5 +1,6 @@
 """The list of methods, and the fields of one."""
 
+import pytest
 import typer.testing
 
 from fedjax_pfl import algorithms
@@ -8,8 +9,9 @@ from fedjax_pfl.command.application import app
 RUNNER = typer.testing.CliRunner()
 
 
-def test_every_method_is_listed_with_a_sentence():
-    done = RUNNER.invoke(app, ["methods"])
+@pytest.mark.parametrize("name", [(), ("list",)])
+def test_every_method_is_listed_with_a_sentence(name):
+    done = RUNNER.invoke(app, ["methods", *name])
     assert done.exit_code == 0, done.output
     lines = done.stdout.splitlines()
     for name in algorithms.ALGORITHMS:
@@ -26,6 +28,9 @@ def test_fields_of_a_method_have_defaults_and_ranges():
     assert "algorithm.local SGD by its fields" in text
     assert "algorithm.local.momentum none an axis" in text
     assert "algorithm.local.epochs 1 one program per" in text
+    assert "--tune searches local, received." in text
+    assert "--tune searches 0.003 to 30." in text  # kappa, which None stands for
+    assert "--tune leaves it: given in place of `kappa`." in text
 
 
 def test_unknown_methods_are_one_sentence():

@@ -177,7 +177,7 @@ class Workload(contenders.Timed):
         state = jax.eval_shape(
             lambda key: process.init(key, model, federation), group.keys[0]
         )
-        kept = client_rows.num_bytes((state.clients, state.rows["messages"]))
+        kept = client_rows.num_bytes(state.of_clients())
         share = self.cohort_size / len(self.spec.dataset.sizes)
         return inputs + 2 * self.num_points * share * kept
 

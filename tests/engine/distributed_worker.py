@@ -67,7 +67,7 @@ group = groups.single(jax.random.key(0), everybody, model, federation)
 (planned,) = simulation.check_groups([group], Options(num_rounds=1, execution="shard"))
 trainer = Resident(planned)
 trainer.begin()
-rows = (trainer.states.clients, trainer.states.rows["messages"], trainer.fixed[1])
+rows = (trainer.states.clients, trainer.states.rows.get("messages"), trainer.fixed[1])
 examples = (trainer.fixed[2].train.x, trainer.fixed[2].train.y)
 for kind, tree in (("rows", rows), ("examples", examples)):
     everywhere = client_rows.num_bytes(tree)

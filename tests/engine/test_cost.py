@@ -120,7 +120,7 @@ def test_arrays_are_those_of_a_training(algorithm, points, execution):
     trainer.begin()
     parts = {
         "state": trainer.states,
-        "server": (trainer.states.server, trainer.states.memory["mean"]),
+        "server": (trainer.states.server, trainer.states.memory.get("mean")),
         "data": trainer.fixed,
     }
     for name, tree in parts.items():

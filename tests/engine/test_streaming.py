@@ -159,7 +159,7 @@ def check_kept_mean(value, folder, **more):
     largest = []
     for number in range(20):
         now.run(number, 1)
-        rows = now.rows(every)[1]["theta"][:count].astype(np.float64)
+        rows = now.rows(every)["messages"]["theta"][:count].astype(np.float64)
         exact, size = np.mean(rows, axis=0), np.abs(rows).max()
         error = np.abs(now.state.memory["mean"]["theta"] - exact).max()
         # Sums of 8 rows, and of what 16 times as large a mean leaves behind.

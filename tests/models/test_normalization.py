@@ -274,8 +274,8 @@ def test_every_method_trains_with_statistics_or_refuses_them(name, is_local):
     assert metrics["loss"].shape[1:] == (2, 8)
     assert jax.tree.map(jnp.shape, first) == jax.tree.map(jnp.shape, after)
     stays = is_local or not algorithm.shares_statistics
-    assert (first.statistics is None) == stays
-    rows = jax.tree.leaves(first.rows["statistics"])
+    assert ("statistics" not in first.memory) == stays
+    rows = jax.tree.leaves(first.rows.get("statistics"))
     assert [leaf.shape for leaf in rows] == [(8, 5)] * (2 * stays)
 
 
@@ -365,10 +365,9 @@ def test_saved_models_predict_and_start_others(tmp_path):
     roles = fp.ParameterRoles(started, frozen="^hidden_0/", local_statistics=True)
     for other in (started, roles):
         first = process.init(KEY, other.for_federation(federation), federation)
-        rows = first.rows["statistics"]
-        running = (
-            first.statistics if rows is None else jax.tree.map(lambda r: r[2], rows)
-        )
+        running = first.memory.get("statistics")
+        if running is None:
+            running = jax.tree.map(lambda r: r[2], first.rows["statistics"])
         close(running, saved.params["batch_stats"], rtol=0)
     fp.simulate(KEY, process, roles, federation, models_to=tmp_path / "own", **options)
     own = fp.load_models(tmp_path / "own").find(model="global").of(3)

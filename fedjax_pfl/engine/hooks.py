@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import core
-from fedjax_pfl.algorithms import base
 from fedjax_pfl.core import checks
 from fedjax_pfl.engine import kept
 from fedjax_pfl.engine.process import FederatedProcess
@@ -238,8 +237,6 @@ class _Round:
 
     def _first(self) -> tuple[Any, Any, Any]:
         """Checks `first` or `init`; returns what they start from."""
-        is_inherited = type(self._method).init is base.SingleExchange.init
-        hook = "first" if is_inherited else "init"
 
         def start(key: core.Key, train: core.ClientData) -> Any:
             model = kept.started(self._model, train)
@@ -249,7 +246,8 @@ class _Round:
         values = _traced(start, jax.random.key(0), self._train)
         if not isinstance(values, tuple) or len(values) != 3:
             wanted = "three values, (server, client, message), of which those that are"
-            raise self._expected(hook, f"{wanted} not needed are None", _text(values))
+            wanted += " not needed are None"
+            raise self._expected("init (or first)", wanted, _text(values))
         server, client, message = map(_shapes, values)
         return server, client, message
 
@@ -353,10 +351,12 @@ class _Round:
     def _predict(self, server: Any, client: Any) -> None:
         """Checks `parameters`, or `predictors` of a method that has its own."""
         method = self._method
-        if type(method).predictors is base.SingleExchange.predictors:
-            hook, wanted = "parameters", "a dictionary of parameters by name"
+        hook, wanted = "parameters", "a dictionary of parameters by name"
+        try:
             values = _traced(method.parameters, server, client)
-        else:
+        except _UserError as error:
+            if not isinstance(error.__cause__, NotImplementedError):
+                raise
             hook, wanted = "predictors", "a dictionary of functions by name"
             values = _traced(
                 lambda key, train, server, client: method.predictors(

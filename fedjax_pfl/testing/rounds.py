@@ -130,24 +130,24 @@ def permuting_clients_permutes_results(subject: subjects.Subject) -> None:
     new, _ = at.round()
     other, _ = at.round(permuted, federation=toy.make_federation(order=order))
     compare.close(
-        [client_rows.take(_made(new), jnp.asarray(order)), _shared(new)],
-        [_made(other), _shared(other)],
+        client_rows.take(_made(new), jnp.asarray(order)) | _shared(new),
+        _made(other) | _shared(other),
         f"With the clients in the order {order.tolist()}",
         compare.tight(),
     )
 
 
-_MADE = ("clients", "carry", "statistics")  # of examples, not of what was sent
-
-
 def _made(state: core.State) -> dict[str, Any]:
-    """Returns what clients have made of their own examples, by name."""
-    return {n: v for n, v in state.of_clients().items() if n in _MADE}
+    """Returns what clients have made of examples, not of what was sent, by name."""
+    rows = state.rows
+    names = ("carry", "statistics")
+    return {"clients": state.clients} | {n: rows[n] for n in names if n in rows}
 
 
-def _shared(state: core.State) -> tuple[Any, Any]:
-    """Returns the server's state and running statistics of all clients."""
-    return state.server, state.memory.get("statistics")
+def _shared(state: core.State) -> dict[str, Any]:
+    """Returns the server's state and running statistics of all clients, by name."""
+    statistics = state.memory.get("statistics")
+    return {"server": state.server, "shared statistics": statistics}
 
 
 def padding_changes_nothing(subject: subjects.Subject) -> None:

@@ -60,7 +60,7 @@ def refusal(process, model=None, federation=None):
     [
         (
             with_hooks(first=lambda self, params: (params, None)),
-            "first of Mine to return three values, (server, client, message), of which"
+            "init (or first) of Mine to return three values, (server, client, message), of which"
             " those that are not needed are None, got 2 values.",
         ),
         (

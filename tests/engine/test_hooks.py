@@ -60,8 +60,8 @@ def refusal(process, model=None, federation=None):
     [
         (
             with_hooks(first=lambda self, params: (params, None)),
-            "init (or first) of Mine to return three values, (server, client, message), of which"
-            " those that are not needed are None, got 2 values.",
+            "init (or first) of Mine to return three values, (server, client, message),"
+            " of which those that are not needed are None, got 2 values.",
         ),
         (
             updating(lambda view, client, s: (client, s[0], {})),

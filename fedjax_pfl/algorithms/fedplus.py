@@ -101,7 +101,7 @@ class FedPlus(base.SingleExchange):
     theta: Any = struct.traced_field(
         default=None, above=0, at_most=1, unsearched="given in place of `alpha`"
     )
-    rho: Any = struct.traced_field(default=10.0, above=0, search=(0.1, 1000.0))
+    rho: Any = struct.traced_field(default=10.0, above=0, search=(0.001, 1000.0))
     rho_quantile: Any = struct.traced_field(
         default=None, above=0, below=1, unsearched="given in place of `rho`"
     )

@@ -86,7 +86,7 @@ class Flame(base.SingleExchange):
 
     lam: Any = struct.traced_field(default=1.0, at_least=0, search=(0.001, 10.0))
     kappa: Any = struct.traced_field(
-        default=None, above=0, search=(0.003, 30.0), unless=("rho",)
+        default=None, above=0, search=(0.0003, 30.0), unless=("rho",)
     )
     rho: Any = struct.traced_field(
         default=None, above=0, unsearched="given in place of `kappa`"

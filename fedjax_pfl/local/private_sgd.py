@@ -42,7 +42,7 @@ class PrivateSGD(solvers.MinibatchSolver):
     with Differential Privacy".
     """
 
-    learning_rate: Any = struct.traced_field(default=0.1, above=0, search=(0.003, 3.0))
+    learning_rate: Any = struct.traced_field(default=0.1, above=0, search=(0.003, 10.0))
     norm: Any = struct.traced_field(default=1.0, above=0, search=(0.01, 100.0))
     multiplier: Any = struct.traced_field(
         default=1.0, at_least=0, unsearched="sets the privacy"

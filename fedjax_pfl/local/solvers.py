@@ -272,7 +272,7 @@ class SGD(MinibatchSolver):
     """
 
     learning_rate: schedules.Rate = struct.traced_field(
-        default=0.1, above=0, search=(0.003, 3.0)
+        default=0.1, above=0, search=(0.003, 10.0)
     )
     epochs: int = struct.static_field(default=1, at_least=1)
     num_steps: int | None = struct.static_field(default=None, at_least=1)
@@ -445,7 +445,7 @@ class ToTolerance:
       batch_size: examples per pass of the gradient; bounds memory, not the result.
     """
 
-    learning_rate: Any = struct.traced_field(default=0.1, above=0, search=(0.003, 3.0))
+    learning_rate: Any = struct.traced_field(default=0.1, above=0, search=(0.003, 10.0))
     tolerance: Any = struct.traced_field(
         default=1e-8, at_least=0, unsearched="an accuracy"
     )

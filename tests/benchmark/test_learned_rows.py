@@ -61,7 +61,7 @@ def test_points_of_the_path_compete_and_the_best_is_trained_anew(made):
     for part in (moved, group):
         assert {point["seed"] for point in part.points} == {1, 2, 3}
     path = moved.diagnostics[f"value:{RATE}"][0]
-    assert np.isclose(path[0], np.sqrt(0.003 * 3.0), rtol=1e-3)
+    assert np.isclose(path[0], np.sqrt(0.003 * 10.0), rtol=1e-3)
     loss = moved.diagnostics["objective:validation:loss:global"].mean(axis=0)
     assert loss[-1] < loss[0]
     tried = [point[RATE] for point in group.points]

@@ -29,7 +29,7 @@ def test_fields_of_a_method_have_defaults_and_ranges():
     assert "algorithm.local.momentum none an axis" in text
     assert "algorithm.local.epochs 1 one program per" in text
     assert "--tune searches local, received." in text
-    assert "--tune searches 0.003 to 30." in text  # kappa, which None stands for
+    assert "--tune searches 0.0003 to 30." in text  # kappa, which None stands for
     assert "--tune leaves it: given in place of `kappa`." in text
 
 

@@ -168,6 +168,7 @@ def _of_data_set(task: tables.Tables) -> _Page:
     )
     figure = pictures.of_gaps(places, gaps, reference, task.metric)
     section = _Section(
+        title="Comparison",
         command=data_set.command(task),
         name=name,
         figure=figure,

@@ -92,7 +92,7 @@ class FedAMP(_Attentive):
         value breaks that, rows are scaled down to sum 1 and `convex` reports 0.
       scale_free: sigma and alpha follow the distances of the cohort's models.
       pull: `[]` `alpha (K - 1) / sigma` in (0, 1], if `scale_free`: the share of the
-        others in the mixture of K equal models.
+        others in the mixture of K equal models; None for a half.
     """
 
     alpha: Any = struct.traced_field(default=1e4, above=0, unsearched=_SCALED)
@@ -102,7 +102,9 @@ class FedAMP(_Attentive):
     decay_every: Any = struct.traced_field(default=30, at_least=1, unsearched=_SCALED)
     sigma: Any = struct.traced_field(default=1e6, above=0, unsearched=_SCALED)
     scale_free: bool = struct.static_field(default=True)
-    pull: Any = struct.traced_field(default=0.5, above=0, at_most=1, search=(0.05, 1.0))
+    pull: Any = struct.traced_field(
+        default=None, above=0, at_most=1, search=(0.05, 1.0), unless=()
+    )
 
     def check_cohort(self, size: int) -> None:
         """Refuses a step with which mixtures need not be convex; before tracing.
@@ -142,7 +144,8 @@ class FedAMP(_Attentive):
         count, dtype = distances.shape[0], distances.dtype
         if self.scale_free:
             sigma = similarity.median_distance(distances)
-            share = jnp.asarray(self.pull / max(count - 1, 1), dtype)
+            pull = 0.5 if self.pull is None else self.pull
+            share = jnp.asarray(pull / max(count - 1, 1), dtype)
         else:
             sigma = jnp.asarray(self.sigma, dtype)
             share = self.step(round) / sigma

@@ -125,7 +125,7 @@ def test_the_command_wants_a_method_or_the_platform(arguments, capsys):
     with pytest.raises(SystemExit) as stopped:
         command.main(arguments)
     assert stopped.value.code == 2
-    assert "one of a method, --platform" in capsys.readouterr().err
+    assert "a method or one of --platform" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("version", ["0.10.2", "0.11.0"])

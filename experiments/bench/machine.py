@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedjax_pfl.command import allocator
+from fedjax_pfl.results import provenance
 
 __all__ = [
     "UnavailableError",
@@ -175,16 +176,6 @@ def lines(
         raise UnavailableError(said[-1].strip())
 
 
-def _processor() -> str:
-    """Returns the name of the CPU."""
-    try:
-        text = Path("/proc/cpuinfo").read_text("utf-8")
-    except OSError:
-        return platform.processor()
-    line = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    return line[1] if line else platform.processor()
-
-
 def _versions() -> dict[str, str]:
     """Returns the versions of the installed packages that may take part."""
     versions = {"python": platform.python_version()}
@@ -197,7 +188,7 @@ def _versions() -> dict[str, str]:
 def describe(threads: int, devices: int, huge_pages: bool) -> dict[str, Any]:
     """Describes the machine and versions for readers of the numbers."""
     return {
-        "processor": _processor(),
+        "processor": provenance.processor(),
         "cpus": os.cpu_count(),
         "threads": threads,
         "devices": devices,

@@ -257,11 +257,11 @@ def overview(found: tables.Tables) -> texts.Table:
         m for m in dict.fromkeys(found.scores["method"]) if m not in found.starts
     ]
     order = sorted(methods, key=lambda name: -complete.get(name, -np.inf))
-    rows = []
+    rising, rows = ranking.rising(shared), []
     for method in order:
         mean = f"{100 * complete[method]:.1f}" if method in complete else "–"
         values = (cells[name].get(method, "– not trained") for name in found.tasks)
-        marked = ranking.marked(method, ranking.rising(shared))
+        marked = ranking.marked(method, rising)
         rows.append((marked, kind_of[method], *values, mean))
     metric = f"{found.metric[0].upper()}{found.metric[1:]}"
     caption = f"{metric} in percent, the best mean first."

@@ -15,24 +15,21 @@ import jax.numpy as jnp
 
 from fedjax_pfl import core
 from fedjax_pfl.core import checks
-from fedjax_pfl.engine import kept
+from fedjax_pfl.engine import groups, kept
 from fedjax_pfl.engine.process import FederatedProcess
 
 __all__ = ["check", "check_cohort", "explained"]
 
+_CAUSED = (TypeError, ValueError, AttributeError, LookupError)  # by such results
 _NAMES = 4  # most entries of a tree that a sentence names
 
 
 @contextlib.contextmanager
-def explained(
-    process: FederatedProcess, model: Any, federation: core.Federation
-) -> Iterator[None]:
+def explained(group: groups.Group) -> Iterator[None]:
     """Raises a sentence instead of an error that the result of a hook has caused.
 
     Args:
-      process: whose hooks are traced after an error.
-      model: given the federation's shapes.
-      federation: data of N clients.
+      group: whose first point's hooks are traced after an error.
 
     Raises:
       InputError: if a hook's result does not fit; other errors pass as they are.
@@ -41,17 +38,23 @@ def explained(
         yield
     except checks.InputError:
         raise
-    except Exception as error:
-        with contextlib.suppress(_UserError):
-            try:
-                check(process, model, federation)
-            except checks.InputError as sentence:
-                raise sentence from error
-        raise
+    except _CAUSED as error:
+        sentence = _refusal(group)
+        if sentence is None:
+            raise
+        raise sentence from error
 
 
-class _UserError(Exception):
-    """An error inside of a hook, whose traceback says more than a sentence."""
+def _refusal(group: groups.Group) -> checks.InputError | None:
+    """Returns the sentence on the first hook that does not fit, or None."""
+    process, federation = group.processes[0], group.federations[0]
+    try:
+        check(process, group.model.for_federation(federation), federation)
+    except checks.InputError as sentence:
+        return sentence
+    except Exception:  # in a hook: its own traceback says more than a sentence
+        return None
+    return None
 
 
 def check(process: FederatedProcess, model: Any, federation: core.Federation) -> None:
@@ -71,35 +74,26 @@ def check(process: FederatedProcess, model: Any, federation: core.Federation) ->
         lambda train: process.with_first_kept(key, model, train), federation.train
     )
     _check_model(model, train)
-    check_cohort(process, federation.num_clients)
     _Round(process, model, federation, train).check()
 
 
 def _traced(hook: Callable[..., Any], *given: Any) -> Any:
-    """Returns a hook's result with shapes in place of arrays, whatever it is.
-
-    Raises:
-      _UserError: for an error in the hook.
-    """
+    """Returns a hook's result with shapes in place of arrays, whatever it is."""
     results = []
 
     def run(*arguments: Any) -> int:
         results.append(hook(*arguments))
         return 0
 
-    try:
-        jax.eval_shape(run, *given)
-    except checks.InputError:
-        raise
-    except Exception as error:
-        raise _UserError from error
+    jax.eval_shape(run, *given)
     return results[0]
 
 
 def _shapes(tree: Any) -> Any:
     """Returns a tree with shapes in place of arrays and numbers."""
-    leaf = lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x))  # noqa: E731
-    return jax.tree.map(leaf, tree)
+    return jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), tree
+    )
 
 
 def _first_client(train: core.ClientData) -> core.ClientData:
@@ -118,7 +112,11 @@ def _text(value: Any) -> str:
     if isinstance(value, dict):
         names = [repr(name) for name in value][:_NAMES]
         more = ", ..." * (len(value) > _NAMES)
-        return f"a dictionary of {', '.join(names)}{more}" if names else "an empty one"
+        return (
+            f"a dictionary of {', '.join(names)}{more}"
+            if names
+            else "an empty dictionary"
+        )
     return f"an object of the class {type(value).__name__}"
 
 
@@ -279,9 +277,10 @@ class _Round:
                 _shapes(down.own),
             ),
         )
-        upload = self._work(down, client, server)
+        reference = _shapes(_traced(method.reference, server))
+        upload = self._work(down, client, reference)
         uploads = self._rows(_shapes(upload), count)
-        aggregate = self._aggregate(uploads, server)
+        aggregate = self._aggregate(uploads, reference)
         new = _traced(
             lambda key, *given: method.server_update(ctx(key), *given),
             *(key, server, aggregate, uploads),
@@ -291,7 +290,7 @@ class _Round:
             raise self._expected("server_update", wanted, text)
         return server, _shapes(upload.message)
 
-    def _work(self, down: Any, client: Any, server: Any) -> core.Upload:
+    def _work(self, down: Any, client: Any, reference: Any) -> core.Upload:
         """Checks `client_update`; returns the upload."""
         method, hook = self._method, "client_update"
         values = _traced(
@@ -310,7 +309,6 @@ class _Round:
         if text := _difference(new, client):
             wanted = "a client state like the one that it was given"
             raise self._expected(hook, wanted, text)
-        reference = _shapes(_traced(method.reference, server))
         if text := _difference(upload.message, reference):
             raise checks.InputError(
                 f"Expected {hook} of {self._name} to upload a message like its"
@@ -327,26 +325,18 @@ class _Round:
                 raise self._expected(hook, wanted, _text(value))
         return upload
 
-    def _aggregate(self, uploads: core.Upload, server: Any) -> Any:
+    def _aggregate(self, uploads: core.Upload, reference: Any) -> Any:
         """Checks the aggregator, if the method has one; returns the aggregate."""
         if not self._method.aggregates:
             return None
         rule = self._process.used_aggregator()
-        reference = _shapes(_traced(self._method.reference, server))
         values = _traced(
             rule, jax.random.key(0), uploads.message, uploads.weight, reference
         )
-        name = type(rule).__name__
-        if not isinstance(values, tuple) or len(values) != 2:
-            raise checks.InputError(
-                f"Expected {name} to return two values, (aggregate, info), got"
-                f" {_text(values)}."
-            )
-        if text := _difference(values[0], reference):
-            raise checks.InputError(
-                f"Expected {name} to return an aggregate like one message, got {text}."
-            )
-        return _shapes(values[0])
+        return _first_of_pair(
+            *(rule, values, "aggregate, info"),
+            *(reference, "an aggregate like one message"),
+        )
 
     def _predict(self, server: Any, client: Any) -> None:
         """Checks `parameters`, or `predictors` of a method that has its own."""
@@ -354,9 +344,7 @@ class _Round:
         hook, wanted = "parameters", "a dictionary of parameters by name"
         try:
             values = _traced(method.parameters, server, client)
-        except _UserError as error:
-            if not isinstance(error.__cause__, NotImplementedError):
-                raise
+        except NotImplementedError:
             hook, wanted = "predictors", "a dictionary of functions by name"
             values = _traced(
                 lambda key, train, server, client: method.predictors(
@@ -381,14 +369,19 @@ class _Round:
             *(keys, _shapes(state), messages),
             *(jax.ShapeDtypeStruct((self._size,), bool), message),
         )
-        name = type(attack).__name__
-        if not isinstance(values, tuple) or len(values) != 2:
-            raise checks.InputError(
-                f"Expected {name} to return two values, (messages, state), got"
-                f" {_text(values)}."
-            )
-        if text := _difference(values[0], messages):
-            raise checks.InputError(
-                f"Expected {name} to return messages like those it was given, got"
-                f" {text}."
-            )
+        _first_of_pair(
+            *(attack, values, "messages, state"),
+            *(messages, "messages like those it was given"),
+        )
+
+
+def _first_of_pair(part: Any, values: Any, names: str, like: Any, wanted: str) -> Any:
+    """Returns shapes of the first of two values that a part has returned."""
+    part = type(part).__name__
+    if not isinstance(values, tuple) or len(values) != 2:
+        raise checks.InputError(
+            f"Expected {part} to return two values, ({names}), got {_text(values)}."
+        )
+    if text := _difference(values[0], like):
+        raise checks.InputError(f"Expected {part} to return {wanted}, got {text}.")
+    return _shapes(values[0])

@@ -164,16 +164,12 @@ def run_groups(
         models = stack.enter_context(save_models.writer(options.models_to))
         watch = stack.enter_context(callbacks.watching(unplanned, options))
 
-        def explained(number: int) -> contextlib.AbstractContextManager[None]:
-            group, federation = planned[number], planned[number].group.federations[0]
-            return hooks.explained(group.processes[0], group.plan.model, federation)
-
         def prepare(number: int) -> tuple[Trainer, Any]:
             store = None
             if checkpoints is not None:
                 store = checkpoints.store(number, planned[number].algorithm)
             group = planned[number]
-            with explained(number):
+            with hooks.explained(group.group):
                 made = trainer(group, store)
                 if store is None or not store.has_ended():
                     made.compile()
@@ -185,7 +181,7 @@ def run_groups(
             current, store = waiting.popleft()
             if number + 1 < len(planned):  # compiles while this group trains
                 waiting.append(prepare(number + 1))
-            with contextlib.closing(current), explained(number):
+            with contextlib.closing(current), hooks.explained(unplanned[number]):
                 run = Run(current, store)
                 record = run.train(
                     interrupt=interrupt,
@@ -234,11 +230,9 @@ def check_groups(
     """
     planned = []
     for group in unplanned:
-        federation = group.federations[0]
-        model = group.model.for_federation(federation)
-        with hooks.explained(group.processes[0], model, federation):
+        with hooks.explained(group):
             made = groups.plan(group, options)
-            hooks.check_cohort(made.processes[0], federation.num_clients)
+            hooks.check_cohort(made.processes[0], made.num_clients)
             planned.append(trainer.check(made))  # pyright: ignore
     return planned
 

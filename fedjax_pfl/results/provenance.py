@@ -13,6 +13,7 @@ import hashlib
 import inspect
 import json
 import platform
+import re
 import subprocess
 import sys
 import types
@@ -26,7 +27,15 @@ import jax
 
 from fedjax_pfl.core import checks
 
-__all__ = ["CONTINUED", "code", "collect", "compare", "continued", "package"]
+__all__ = [
+    "CONTINUED",
+    "code",
+    "collect",
+    "compare",
+    "continued",
+    "package",
+    "processor",
+]
 
 CONTINUED = "continued_with_other_code"
 """Name of the sentences that say which code trained before that of the provenance."""
@@ -281,3 +290,13 @@ def _with_helpers(module: types.ModuleType) -> dict[str, Path]:
             elif isinstance(home := getattr(value, "__module__", None), str):
                 waiting += [sys.modules[home]] if home in sys.modules else []
     return files
+
+
+def processor() -> str:
+    """Returns the name of the CPU."""
+    try:
+        text = Path("/proc/cpuinfo").read_text("utf-8")
+    except OSError:
+        return platform.processor()
+    line = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return line[1] if line else platform.processor()

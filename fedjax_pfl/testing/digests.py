@@ -128,21 +128,11 @@ def environment(*, optimized: bool = False) -> dict[str, Any]:
         "jax": code["jax"],
         "jaxlib": code["jaxlib"],
         "numpy": code["numpy"],
-        "cpu": _cpu(),
+        "cpu": provenance.processor(),
         "optimized": optimized,
         "commit": code["commit"],
         "clean": code["clean"],
     }
-
-
-def _cpu() -> str:
-    """Returns the model of the processor."""
-    try:
-        text = Path("/proc/cpuinfo").read_text("utf-8")
-    except OSError:
-        return platform.processor()
-    found = re.search(r"^model name\s*:\s*(.*)$", text, re.MULTILINE)
-    return found[1] if found else platform.processor()
 
 
 def run(pattern: str = "", *, optimized: bool = False) -> Iterator[Row]:

@@ -1,5 +1,7 @@
 """Results of users' hooks that do not fit: one sentence instead of a traceback."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -183,6 +185,23 @@ def test_other_parts_are_named(fields, sentence):
     process = fp.FederatedProcess(algorithm=Mine(), **fields)
     federation = toy.make_federation(malicious=(1,))
     assert sentence in refusal(process, federation=federation)
+
+
+def test_hooks_are_named_in_virtual_time():
+    """Whose cohorts are not known before a training."""
+    process = dataclasses.replace(
+        with_hooks(parameters=lambda self, server, client: None),
+        participation=fp.local.Synchronous(size=3),
+    )
+    assert "parameters of Mine" in refusal(process)
+
+
+def test_a_training_that_is_asked_to_end_traces_no_hooks(monkeypatch):
+    monkeypatch.setattr(hooks, "check", lambda *given: pytest.fail("was asked"))
+    process = fp.FederatedProcess(algorithm=Mine())
+    given = (KEY, process, fp.LogisticRegression(), toy.make_federation(), 9)
+    with pytest.raises(fp.engine.Interrupted):
+        fp.simulate(*given, eval_every=1, progress=False, max_minutes=1e-9)
 
 
 class NoMetrics(fp.MLP):

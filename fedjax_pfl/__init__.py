@@ -60,7 +60,6 @@ if TYPE_CHECKING:
     from fedjax_pfl.engine.derivatives import learn as learn
     from fedjax_pfl.engine.derivatives import learn_per_client as learn_per_client
     from fedjax_pfl.engine.derivatives import learn_per_layer as learn_per_layer
-    from fedjax_pfl.engine.process import FederatedProcess as FederatedProcess
     from fedjax_pfl.engine.simulation import grid as grid
     from fedjax_pfl.engine.simulation import simulate as simulate
     from fedjax_pfl.engine.stopping import StopWhen as StopWhen
@@ -92,6 +91,7 @@ if TYPE_CHECKING:
     from fedjax_pfl.results.checkpoint import Checkpoints as Checkpoints
     from fedjax_pfl.results.trained_models import load_models as load_models
     from fedjax_pfl.results.trained_models import load_params as load_params
+    from fedjax_pfl.round.process import FederatedProcess as FederatedProcess
 else:
     __getattr__, __dir__ = lazy.attach(__name__)
 

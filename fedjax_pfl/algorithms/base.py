@@ -1,13 +1,14 @@
 """The abstract base of algorithms whose round has one exchange."""
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any, Self
 
 import jax
 
 from fedjax_pfl import aggregators, core, local
-from fedjax_pfl.core import checks, client_rows, struct, tree_paths
+from fedjax_pfl.core import checks, struct, tree_paths
+from fedjax_pfl.round import run
+from fedjax_pfl.round.exchange import Exchange
 
 __all__ = [
     "PersonalHead",
@@ -271,61 +272,11 @@ class SingleExchange:
         """Returns values `[]` that test the theory, by name; by default none."""
         return {}
 
-    def local_work(
-        self, state: core.State, link: core.Link, down: core.Downlink
-    ) -> tuple[core.State, Any, core.Upload, dict[str, Any], int]:
-        """Runs the cohort's local work and uploads its messages.
-
-        Args:
-          state: state before the round.
-          link: connection to the cohort.
-          down: what the cohort receives.
-
-        Returns:
-          State with the received messages stored, new client rows `[K]`, received
-          uploads, the clients' report, and the bytes of the messages.
-        """
-
-        def update(view: core.ClientView, own: Any, client: Any, shared: Any):
-            received = core.Downlink(shared=shared, own=own)
-            method = link.method(view.data.client_id)
-            return method.client_update(view, received, client, link.model)
-
-        reference = self.reference(state.server)
-        known = self.known(state.server, down)
-        state, rows, received, info = link.train(
-            state, update, down.own, down.shared, reference, known
-        )
-        return state, rows, received, info, link.bytes_up(received.message)
-
     def round(
-        self, state: core.State, link: core.Link
+        self, state: core.State, exchange: Exchange
     ) -> tuple[core.State, core.RoundInfo]:
-        """Runs one exchange, with the link that multi-exchange rounds use."""
-        ctx = link.ctx
-        rows = (state.clients, state.rows.get("messages"))
-        if self.reads != "all":
-            rows = (link.take(rows[0]), link.take(rows[1]))
-        down = self.down(ctx, state.server, *rows)
-        state, rows, received, info, bytes_up = self.local_work(state, link, down)
-        aggregate, aggregator_info = None, {}
-        if self.aggregates:
-            reference = self.reference(state.server)
-            aggregate, aggregator_info = link.aggregate(state, received, reference)
-        server = self.server_update(ctx, state.server, aggregate, received)
-        state, server = link.step(state, server)
-        rows = self.finish(ctx, server, rows)
-        state = dataclasses.replace(
-            state, server=server, clients=link.put(state.clients, rows)
-        )
-        bytes_down = client_rows.num_bytes(down.shared) * ctx.cohort.shape[0]
-        return state, link.info(
-            info,
-            aggregator_info,
-            down.info,
-            bytes_up=bytes_up,
-            bytes_down=bytes_down + client_rows.num_bytes(down.own),
-        )
+        """Runs a round; by default the usual one, of one message down and one up."""
+        return run.usual(self, state, exchange)
 
 
 @struct.pytree_dataclass

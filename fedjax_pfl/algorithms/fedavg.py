@@ -30,6 +30,7 @@ from fedjax_pfl.core import (
     statistics,
     struct,
 )
+from fedjax_pfl.round.exchange import Exchange
 
 __all__ = ["Centralized", "FedAvg", "Local"]
 
@@ -146,10 +147,12 @@ class Centralized(base.SingleExchange):
 
     reads = "all"  # trains on all clients' examples, whoever takes part
 
-    def round(self, state: core.State, link: core.Link):
+    def round(self, state: core.State, exchange: Exchange):
         """Trains on the union of all clients' examples."""
-        data, loss = _union(link.federation.train), local.DataLoss(link.model)
-        view = core.ClientView(key=link.ctx.key, round=link.ctx.round, data=data)
+        data, loss = _union(exchange.federation.train), local.DataLoss(exchange.model)
+        view = core.ClientView(
+            key=exchange.ctx.key, round=exchange.ctx.round, data=data
+        )
         server, _, info = self.local.solve(view, loss, state.server)
         state = dataclasses.replace(state, server=server)
         counts = {
@@ -158,7 +161,7 @@ class Centralized(base.SingleExchange):
         }
         one = core.Report(values=counts, statistics=info.statistics)
         report = jax.tree.map(lambda leaf: leaf[None], one)
-        return state, link.info(report, {}, bytes_up=0, bytes_down=0)
+        return state, exchange.info(report, {}, bytes_up=0, bytes_down=0)
 
     def parameters(self, server: Any, client: Any):
         """Returns the trained model."""

@@ -48,6 +48,7 @@ from jax import lax
 from fedjax_pfl import aggregators, core, local
 from fedjax_pfl.algorithms import base
 from fedjax_pfl.core import ClientView, Downlink, Model, checks, client_rows, struct
+from fedjax_pfl.round.exchange import Exchange
 
 __all__ = ["FedFomo", "choose", "hold_out"]
 
@@ -218,20 +219,20 @@ class FedFomo(base.SingleExchange):
         """Returns zeros: the server knows no model that its client has."""
         return core.Downlink(shared=jax.tree.map(jnp.zeros_like, server))
 
-    def round(self, state: core.State, link: core.Link):
+    def round(self, state: core.State, exchange: Exchange):
         """Runs one exchange, in which members get some of all received models."""
-        ctx, reference = link.ctx, self.reference(state.server)
-        shared = (state.rows["messages"], link.federation.train.client_id)
+        ctx, reference = exchange.ctx, self.reference(state.server)
+        shared = (state.rows["messages"], exchange.federation.train.client_id)
         down = core.Downlink(shared=shared, own=ctx.cohort)
-        state, rows, received, info, sent = self.local_work(state, link, down)
-        server, aggregator_info = link.aggregate(state, received, reference)
+        state, rows, received, info = exchange.train(state, down)
+        server, aggregator_info = exchange.aggregate(state, received, reference)
         state = dataclasses.replace(
-            state, server=server, clients=link.put(state.clients, rows)
+            state, server=server, clients=exchange.put(state.clients, rows)
         )
-        return state, link.info(
+        return state, exchange.info(
             info,
             aggregator_info,
-            bytes_up=sent,
+            bytes_up=exchange.bytes_up(received.message),
             bytes_down=client_rows.num_bytes(received.message)
             * min(self.num_models, ctx.num_clients - 1),
         )

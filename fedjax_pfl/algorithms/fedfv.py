@@ -50,6 +50,7 @@ from jax import lax
 from fedjax_pfl import aggregators, core, local
 from fedjax_pfl.algorithms import global_model
 from fedjax_pfl.core import ClientView, Downlink, Model, client_rows, struct
+from fedjax_pfl.round.exchange import Exchange
 
 __all__ = ["FedFV", "common_descent_violation", "mixtures_without_conflict"]
 
@@ -174,12 +175,10 @@ class FedFV(global_model.GlobalModel):
         client = dataclasses.replace(client, local=self.kept(theta))
         return client, upload, info.report(loss=loss)
 
-    def round(self, state: core.State, link: core.Link):
+    def round(self, state: core.State, exchange: Exchange):
         """Runs one exchange, with all projections between upload and step."""
-        ctx, w = link.ctx, state.server
-        state, rows, received, info, bytes_up = self.local_work(
-            state, link, core.Downlink(shared=w)
-        )
+        ctx, w = exchange.ctx, state.server
+        state, rows, received, info = exchange.train(state, core.Downlink(shared=w))
         arrived, gradients = received.weight > 0, received.message
         products = client_rows.gram(gradients)
         mixed, conflicts = mixtures_without_conflict(
@@ -188,7 +187,7 @@ class FedFV(global_model.GlobalModel):
         resolved = dataclasses.replace(
             received, message=client_rows.mix(gradients, mixed)
         )
-        g, aggregator_info = link.aggregate(state, resolved, self.reference(w))
+        g, aggregator_info = exchange.aggregate(state, resolved, self.reference(w))
         if self.tau and ctx.cohort.shape[0] < ctx.num_clients:
             g = self._without_external_conflict(g, state, ctx)
         length = optax.tree.norm(g)
@@ -205,13 +204,14 @@ class FedFV(global_model.GlobalModel):
         state = dataclasses.replace(
             state,
             server=optax.tree.add(w, step),
-            clients=link.put(state.clients, rows),
+            clients=exchange.put(state.clients, rows),
         )
-        return state, link.info(
+        return state, exchange.info(
             info,
             aggregator_info,
             report,
-            bytes_up=bytes_up + client_rows.num_bytes(received.aux),
+            bytes_up=exchange.bytes_up(received.message)
+            + client_rows.num_bytes(received.aux),
             bytes_down=client_rows.num_bytes(w) * ctx.cohort.shape[0],
         )
 

@@ -65,6 +65,7 @@ from fedjax_pfl.core import (
     client_rows,
     struct,
 )
+from fedjax_pfl.round.exchange import Exchange
 
 __all__ = ["FedPG"]
 
@@ -263,7 +264,7 @@ class FedPG(base.SingleExchange):
 
     def _searched(
         self,
-        link: core.Link,
+        exchange: Exchange,
         server: FedPgServer,
         old: FedPgClient,
         direction: common_descent.Direction,
@@ -272,7 +273,7 @@ class FedPG(base.SingleExchange):
         received: core.Upload,
     ):
         """Searches S-FedPG's step; returns it and its report."""
-        plain = local.DataLoss(link.model)
+        plain = local.DataLoss(exchange.model)
 
         def losses_after(view: core.ClientView, _: Any, shared: Any):
             point, ds, sizes = shared
@@ -285,17 +286,17 @@ class FedPG(base.SingleExchange):
 
         def evaluate(steps: jax.Array):  # the cohort's losses `[K, B]`
             shared = (server.model, direction.vector, steps)
-            return link.map(losses_after, None, shared, exchange=1)
+            return exchange.map(losses_after, None, shared, exchange=1)
 
         present = received.weight > 0
         # A path of many local steps is about as many gradients long.
         scales = jnp.where(rows.scales > 0, rows.scales, 1)
         walked = jnp.maximum(received.aux["steps"], 1)
         slopes = (direction.products / scales)[: rows.num_members] / walked
-        heard_again = (old.last_round == link.ctx.round - 1).sum()
+        heard_again = (old.last_round == exchange.ctx.round - 1).sum()
         result = self.search(
             evaluate,
-            rate=self.local.rate(link.ctx.round),
+            rate=self.local.rate(exchange.ctx.round),
             direction=direction,
             slopes=slopes,
             fair_slope=(fair.slopes * slopes).sum(),
@@ -330,18 +331,19 @@ class FedPG(base.SingleExchange):
         }
         return report | ({"fair_row": rows.mask[-1]} if self.fair_row else {})
 
-    def round(self, state: core.State, link: core.Link):
+    def round(self, state: core.State, exchange: Exchange):
         """Runs both exchanges: direction, step and personal models at the same w."""
-        ctx, w = link.ctx, state.server.model
-        old = link.take(state.clients)
+        ctx, w = exchange.ctx, state.server.model
+        old = exchange.take(state.clients)
 
         def measure(view: core.ClientView, _: Any, shared: Any):
-            return self._measured(view, shared, link.model)
+            return self._measured(view, shared, exchange.model)
 
-        uploads, evaluations, (own, running) = link.map(measure, None, w)
-        state, received = link.upload(state, uploads, self.reference(state.server))
+        uploads, evaluations, (own, running) = exchange.map(measure, None, w)
+        before = state  # its messages of who is absent are those of earlier rounds
+        state, received = exchange.upload(state, uploads)
         present, losses = received.weight > 0, received.aux["loss"]
-        history, used = self._absent(state, ctx)
+        history, used = self._absent(before, ctx)
         rows, fair = self._rows(received.message, present, losses, history, used)
         direction = common_descent.common_descent(rows, guard=self.guard)
         rate = self.local.rate(ctx.round)
@@ -354,20 +356,19 @@ class FedPG(base.SingleExchange):
         step = rate
         if self.search is not None:
             step, search_info = self._searched(
-                link, state.server, old, direction, rows, fair, received
+                exchange, state.server, old, direction, rows, fair, received
             )
             info |= search_info
-        state, new = link.keep_finite(state, old, new)
-        state = link.store(state, received)
+        state, new = exchange.keep_finite(state, old, new)
         server = FedPgServer(
             model=jax.tree.map(lambda x, m: x + step * m, w, direction.vector),
             num_heard=present.sum().astype(jnp.int32),
         )
         state = dataclasses.replace(
-            state, server=server, clients=link.put(state.clients, new)
+            state, server=server, clients=exchange.put(state.clients, new)
         )
         count, size = present.shape[0], client_rows.num_bytes(w)
-        bytes_up = link.bytes_up(received.message) + client_rows.num_bytes(losses)
+        bytes_up = exchange.bytes_up(received.message) + client_rows.num_bytes(losses)
         tried = info.get("trials", jnp.zeros((), jnp.int32)) * losses.dtype.itemsize
         values = {
             "gradient_evaluations": evaluations,
@@ -375,9 +376,9 @@ class FedPG(base.SingleExchange):
             "loss": losses,
         }
         if self.search is not None:
-            examples = link.take(link.federation.train.num_examples)
+            examples = exchange.take(exchange.federation.train.num_examples)
             values["loss_evaluations"] = info["trials"] * examples
-        return state, link.info(
+        return state, exchange.info(
             core.Report(values=values | report, carry=own, statistics=running),
             {},
             info,

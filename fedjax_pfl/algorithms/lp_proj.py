@@ -76,6 +76,7 @@ from fedjax_pfl.core import (
     struct,
 )
 from fedjax_pfl.local import minibatch_scan
+from fedjax_pfl.round.exchange import Exchange
 
 __all__ = ["LpProj", "draw_projection", "project"]
 
@@ -340,10 +341,10 @@ class LpProj(base.SingleExchange):
             aggregate = common.relaxed(server.w, aggregate, self.server_learning_rate)
         return LpProjServer(w=aggregate, projection=server.projection)
 
-    def round(self, state: core.State, link: core.Link):
+    def round(self, state: core.State, exchange: Exchange):
         """Runs the usual exchange; P, which all draw from one seed, is not sent."""
-        state, info = super().round(state, link)
-        down = client_rows.num_bytes(state.server.w) * link.ctx.cohort.shape[0]
+        state, info = super().round(state, exchange)
+        down = client_rows.num_bytes(state.server.w) * exchange.ctx.cohort.shape[0]
         return state, dataclasses.replace(info, bytes_down=byte_counts.words(down))
 
     def parameters(self, server: Any, client: Any):

@@ -18,8 +18,8 @@ from fedjax_pfl.engine import (
 )
 from fedjax_pfl.engine.derivatives import fields
 from fedjax_pfl.engine.options import Options, time_left
-from fedjax_pfl.engine.process import FederatedProcess
 from fedjax_pfl.results import selection
+from fedjax_pfl.round.process import FederatedProcess
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,8 +15,8 @@ from fedjax_pfl.engine.derivatives import fields, own_values, per_layer, reverse
 from fedjax_pfl.engine.groups import Group, Plan, PlannedGroup
 from fedjax_pfl.engine.groups import plan as plan_group
 from fedjax_pfl.engine.options import Options
-from fedjax_pfl.engine.process import FederatedProcess
 from fedjax_pfl.engine.resident import Resident
+from fedjax_pfl.round.process import FederatedProcess
 
 __all__ = ["enlarged", "largest_of_chunk", "seconds", "show"]
 

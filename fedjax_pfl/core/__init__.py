@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from fedjax_pfl.core.batch import Batch as Batch
     from fedjax_pfl.core.batch import Constants as Constants
     from fedjax_pfl.core.checks import InputError as InputError
-    from fedjax_pfl.core.exchange import ClientView as ClientView
-    from fedjax_pfl.core.exchange import Link as Link
+    from fedjax_pfl.core.client_view import ClientView as ClientView
     from fedjax_pfl.core.federation import ClientData as ClientData
     from fedjax_pfl.core.federation import Federation as Federation
     from fedjax_pfl.core.predictor import Predictor as Predictor

@@ -36,7 +36,6 @@ class State:
     * `mean` and `peak`: mean of all clients' messages, kept incrementally (`[*P]`), and
       the largest magnitude `[]` that rounded into it since it was computed from them.
     * `attack`, `optimizer`: of the attack and of the server optimizer.
-    * `steps`: `int32[N]` local steps that each client has taken, for schedules.
     * `past`: for late clients, server states before the latest rounds, round r at row r
       modulo their number.
     * `statistics`: running statistics of a `StatisticsModel` that all clients share.
@@ -46,6 +45,7 @@ class State:
     Entries of `rows`, which are never sent:
 
     * `messages`: those that the server received last.
+    * `steps`: `int32[N]` local steps that each client has taken, for schedules.
     * `carry`: what local solvers keep from round to round; of a `RoleModel` the
       personal parameters.
     * `transforms`: memory of every transform of messages.
@@ -165,6 +165,16 @@ class Report:
     carry: Any = None
     steps: jax.Array | None = None
     statistics: Any = None
+
+    @classmethod
+    def of(cls, report: Any) -> "Report":
+        """Returns a report, whose values alone a method may give."""
+        return report if isinstance(report, cls) else cls(values=report)
+
+    def named(self) -> dict[str, Any]:
+        """Returns all values by name, the steps among them."""
+        steps = {} if self.steps is None else {"client_steps": self.steps}
+        return self.values | steps
 
 
 @struct.pytree_dataclass

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
         learn_per_client,
         learn_per_layer,
     )
-    from fedjax_pfl.engine.local_privacy import local_epsilons
     from fedjax_pfl.engine.options import Options
-    from fedjax_pfl.engine.process import FederatedProcess
     from fedjax_pfl.engine.simulation import grid, simulate
     from fedjax_pfl.engine.stopping import Halving, StopWhen
     from fedjax_pfl.engine.streaming import simulate_streamed
     from fedjax_pfl.engine.trainer import Interrupted
     from fedjax_pfl.engine.tuning import Range, Tuned, search_space, tune
+    from fedjax_pfl.round.local_privacy import local_epsilons
+    from fedjax_pfl.round.process import FederatedProcess
 else:
     __getattr__, __dir__ = lazy.attach(__name__)
 

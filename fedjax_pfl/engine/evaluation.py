@@ -18,8 +18,9 @@ from fedjax_pfl.core import (
     loops,
     sharding,
 )
-from fedjax_pfl.engine import auto_execution, kept
+from fedjax_pfl.engine import auto_execution
 from fedjax_pfl.results.metrics import IN_UNITS
+from fedjax_pfl.round.parts import model_state
 
 __all__ = [
     "Unseen",
@@ -275,7 +276,7 @@ def predictor_names(
     names: list[str] = []
 
     def trace(state: core.State, federation: core.Federation):
-        federation = kept.with_kept(state, model, federation)
+        federation = model_state.with_kept(state, model, federation)
         first = jax.tree.map(
             lambda leaf: leaf[0], (state.clients, federation.train.rows())
         )
@@ -333,7 +334,7 @@ def evaluate(
     dtype = jnp.zeros(()).dtype
     judge = model if isinstance(model, core.SequenceModel) else None
     _check_data(judge, data)
-    federation = kept.with_kept(state, model, federation)
+    federation = model_state.with_kept(state, model, federation)
     state = process.before_evaluation(state, model, federation)
     test_pool, test_rows = federation.test.pool(), federation.test.rows()
     everybody = None

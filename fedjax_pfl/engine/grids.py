@@ -10,7 +10,7 @@ import jax
 from fedjax_pfl import core, data
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.engine import groups, validate
-from fedjax_pfl.engine.process import FederatedProcess
+from fedjax_pfl.round.process import FederatedProcess
 
 __all__ = ["Axes", "Federations", "combinations", "groups_of"]
 

@@ -23,8 +23,8 @@ from fedjax_pfl.engine import (
 )
 from fedjax_pfl.engine import schedule as schedules
 from fedjax_pfl.engine.options import Options
-from fedjax_pfl.engine.process import FederatedProcess
 from fedjax_pfl.results import metrics
+from fedjax_pfl.round.process import FederatedProcess
 
 __all__ = [
     "Group",

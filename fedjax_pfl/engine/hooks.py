@@ -15,8 +15,9 @@ import jax.numpy as jnp
 
 from fedjax_pfl import core
 from fedjax_pfl.core import checks
-from fedjax_pfl.engine import groups, kept
-from fedjax_pfl.engine.process import FederatedProcess
+from fedjax_pfl.engine import groups
+from fedjax_pfl.round.parts import model_state
+from fedjax_pfl.round.process import FederatedProcess
 
 __all__ = ["check", "check_cohort", "explained"]
 
@@ -237,7 +238,7 @@ class _Round:
         """Checks `first` or `init`; returns what they start from."""
 
         def start(key: core.Key, train: core.ClientData) -> Any:
-            model = kept.started(self._model, train)
+            model = model_state.started(self._model, train)
             data = self._view(key, train).data
             return self._method.init(key, model, self._population, data)
 

@@ -8,6 +8,7 @@ from fedjax_pfl.core import divided_examples, sharding
 from fedjax_pfl.engine import stacking
 from fedjax_pfl.engine.groups import PlannedGroup
 from fedjax_pfl.results import checkpoint
+from fedjax_pfl.round.process import FederatedProcess
 
 __all__ = [
     "digest",
@@ -66,18 +67,23 @@ def federations(
 
 
 def placed_states(
-    states: core.State, num_clients: int, execution: sharding.Execution
+    process: FederatedProcess,
+    states: core.State,
+    num_clients: int,
+    execution: sharding.Execution,
 ) -> core.State:
     """Places states of points: rows of clients on their devices, the rest on all.
 
     A model of N outputs has leaves of as many rows, which are no clients'.
 
     Args:
+      process: of all points.
       states: leaves `[G, ...]`, those of clients `[G, N, ...]`; or shapes.
       num_clients: N.
       execution: an execution of mode `shard`.
     """
-    divided = {name: states.memory.get(name) for name in ("attack", "steps")}
+    names = [name for part in process.all_parts() for name in part.divided]
+    divided = {name: states.memory.get(name) for name in names}
     own = (states.of_clients(), divided)
     rows, divided = sharding.shard_rows(own, num_clients, execution, axis=1)
     others = states.at(None).with_memory(**dict.fromkeys(divided))

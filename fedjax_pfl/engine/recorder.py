@@ -10,10 +10,12 @@ import numpy as np
 
 from fedjax_pfl.core import byte_counts
 from fedjax_pfl.data import statistics
-from fedjax_pfl.engine import local_privacy, privacy, stopping
+from fedjax_pfl.engine import stopping
 from fedjax_pfl.engine.groups import PlannedGroup
 from fedjax_pfl.results import history
 from fedjax_pfl.results.metrics import headline, mean, sign
+from fedjax_pfl.round import local_privacy, privacy
+from fedjax_pfl.round.parts import noise
 
 __all__ = ["Recorder"]
 
@@ -38,7 +40,7 @@ def _named(info: Any) -> dict[str, Any]:
 def _epsilons(planned: PlannedGroup) -> np.ndarray | None:
     """Computes epsilon `[G, R]` of every point after every round, or None."""
     processes = planned.group.processes
-    if privacy.noise_of(processes[0]) is None:  # all have one structure
+    if noise.noise_of(processes[0]) is None:  # all have one structure
         return None
     size = planned.num_clients, planned.options.num_rounds
     return np.stack([privacy.epsilons(process, *size) for process in processes])

@@ -30,9 +30,9 @@ from fedjax_pfl.engine import (
     trained_parameters,
 )
 from fedjax_pfl.engine.groups import Plan, PlannedGroup
-from fedjax_pfl.engine.process import FederatedProcess
 from fedjax_pfl.engine.recorder import Recorder
 from fedjax_pfl.results import checkpoint
+from fedjax_pfl.round.process import FederatedProcess
 
 __all__ = [
     "Resident",
@@ -135,7 +135,9 @@ class Resident:
         execution = self.planned.plan.execution
         if execution.mode != "shard":
             return self._placed(states)
-        return layout.placed_states(states, self.planned.num_clients, execution)
+        return layout.placed_states(
+            self.planned.processes[0], states, self.planned.num_clients, execution
+        )
 
     def _placed_processes(self, processes: Any) -> Any:
         """Places numbers `[G]`, with points on the devices that map them."""
@@ -349,7 +351,7 @@ def init(plan: Plan, processes: Any, keys: Any, rows: Any, pool: Any) -> core.St
     if plan.execution.mode != "shard":
         return states
     count = rows["malicious"].shape[1]
-    return layout.placed_states(states, count, plan.execution)
+    return layout.placed_states(processes, states, count, plan.execution)
 
 
 @functools.partial(jax.jit, static_argnames="plan", donate_argnames="states")

@@ -24,11 +24,11 @@ from fedjax_pfl.engine import (
     validate,
 )
 from fedjax_pfl.engine.options import Options, as_keywords, time_limit
-from fedjax_pfl.engine.process import FederatedProcess
 from fedjax_pfl.engine.recorder import Recorder
 from fedjax_pfl.engine.resident import Resident
 from fedjax_pfl.engine.trainer import Interrupted, Trainer
 from fedjax_pfl.results import checkpoint, directories, history, provenance
+from fedjax_pfl.round.process import FederatedProcess
 
 __all__ = [
     "Run",

@@ -12,9 +12,9 @@ import numpy as np
 from fedjax_pfl import core
 from fedjax_pfl.core import byte_counts, checks, struct
 from fedjax_pfl.core.timetable import Charges
-from fedjax_pfl.engine.process import FederatedProcess
 from fedjax_pfl.local import participation as participations
 from fedjax_pfl.local.solvers import ToTolerance
+from fedjax_pfl.round.process import FederatedProcess
 
 __all__ = ["charges", "with_timetables"]
 

@@ -41,7 +41,7 @@ from fedjax_pfl import core
 from fedjax_pfl.core import checks, client_rows, divided_examples, struct
 from fedjax_pfl.engine import auto_execution, layout
 from fedjax_pfl.engine.groups import PlannedGroup
-from fedjax_pfl.engine.process import FederatedProcess
+from fedjax_pfl.round.process import FederatedProcess
 
 __all__ = ["Cluster", "Estimate", "Exchange", "estimate", "exchanges"]
 

@@ -7,7 +7,8 @@ import jax
 
 from fedjax_pfl import core
 from fedjax_pfl.core import checks, client_map, client_rows, statistics, tree_paths
-from fedjax_pfl.engine import evaluation, kept
+from fedjax_pfl.engine import evaluation
+from fedjax_pfl.round.parts import model_state
 
 __all__ = ["Kind", "kinds", "networks"]
 
@@ -44,14 +45,14 @@ def kinds(
     """
 
     def one(state: core.State, federation: core.Federation):
-        federation = kept.with_kept(state, model, federation)
+        federation = model_state.with_kept(state, model, federation)
         row = jax.tree.map(
             lambda leaf: leaf[0], (state.clients, federation.train.rows())
         )
         return _trained(process, state, model, federation.train.pool(), row)
 
     def shared(state: core.State, federation: core.Federation, name: str):
-        federation = kept.with_kept(state, model, federation)
+        federation = model_state.with_kept(state, model, federation)
         pool = federation.train.pool()
         rows = (state.clients, federation.train.rows())
         return jax.vmap(
@@ -90,7 +91,7 @@ def networks(
     Returns:
       By predictor, `[K, *P]`.
     """
-    federation = kept.with_kept(state, model, federation)
+    federation = model_state.with_kept(state, model, federation)
     state = process.before_evaluation(state, model, federation)
     pool = federation.train.pool()
 

@@ -25,7 +25,7 @@ from fedjax_pfl.engine import (
     validate,
 )
 from fedjax_pfl.engine.options import Options, as_keywords, time_limit
-from fedjax_pfl.engine.process import FederatedProcess
+from fedjax_pfl.round.process import FederatedProcess
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,7 +14,7 @@ from jax.core import Tracer
 
 from fedjax_pfl import core
 from fedjax_pfl.core import checks, platforms, struct
-from fedjax_pfl.engine.process import PARTS, FederatedProcess
+from fedjax_pfl.round.process import PARTS, FederatedProcess
 
 __all__ = ["check", "check_key", "check_model", "refuse_tracers"]
 

@@ -7,7 +7,7 @@ import jax
 
 from fedjax_pfl import core, data
 from fedjax_pfl.engine import groups
-from fedjax_pfl.engine.process import FederatedProcess
+from fedjax_pfl.round.process import FederatedProcess
 
 __all__ = ["group", "init", "run_round", "text"]
 

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 
 from fedjax_pfl import attacks, core, models
 from fedjax_pfl.core import checks, sharding, struct
-from fedjax_pfl.engine.process import FederatedProcess
 from fedjax_pfl.local import participation as participations
+from fedjax_pfl.round.process import FederatedProcess
 from fedjax_pfl.testing import programs, toy
 
 __all__ = ["COHORT", "KEY_SEED", "Setting", "Subject"]

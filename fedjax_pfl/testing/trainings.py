@@ -31,8 +31,8 @@ from fedjax_pfl import (
 from fedjax_pfl.aggregators import server_optimizers
 from fedjax_pfl.algorithms import common_descent
 from fedjax_pfl.engine import callbacks, derivatives, simulation, stopping, streaming
-from fedjax_pfl.engine.process import FederatedProcess
 from fedjax_pfl.results import checkpoint, trained_models
+from fedjax_pfl.round.process import FederatedProcess
 from fedjax_pfl.testing import toy
 
 __all__ = ["DTYPES", "ROWS", "Arrays", "Training"]

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from fedjax_pfl import aggregators, algorithms, attacks, core, local, messages, models
 from fedjax_pfl.core import struct
 from fedjax_pfl.engine import simulation
-from fedjax_pfl.engine.process import FederatedProcess
+from fedjax_pfl.round.process import FederatedProcess
 from fedjax_pfl.testing import digests, toy
 
 __all__ = ["Measure", "calls", "measures", "path_to_loss", "probes", "refusals", "show"]
@@ -32,13 +32,14 @@ __all__ = ["Measure", "calls", "measures", "path_to_loss", "probes", "refusals",
 PACKAGE = Path(__file__).parents[1]
 ROOMS = (
     *("core", "engine", "local", "algorithms", "aggregators", "messages", "attacks"),
-    "round",  # which may not be there
+    "round",
 )
-FILES = (  # that run a round, and what a room for it would have
-    *("engine/process.py", "engine/cohort_link.py", "engine/kept.py"),
-    *("engine/layout.py", "core/exchange.py", "core/state.py"),
+FILES = (  # that run a round
+    *("round/__init__.py", "round/exchange.py", "round/part.py", "round/parts/*.py"),
+    *("round/process.py", "round/run.py"),
+    *("engine/layout.py", "core/client_view.py", "core/state.py"),
     *("engine/streaming/training.py", "engine/streaming/programs.py"),
-    *("engine/streaming/trainer.py", "round/**/*.py"),
+    "engine/streaming/trainer.py",
 )
 FEATURES = {  # what names one: a field, an attribute, a keyword, a function, a text
     "draws": re.compile("draws"),

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl.engine import cohort_link
+from fedjax_pfl.round.parts import mailbox
 from tests import problems
 from tests.lanes import wide
 
@@ -303,7 +303,7 @@ def test_the_incremental_mean_is_recomputed_from_the_cache():
         algorithm=fp.Flame(kappa=2.0, local=problems.full_gradient_steps(steps=1)),
         participation=fp.UniformCohort(size=2),
     )
-    every = cohort_link.RECOMPUTE_EVERY
+    every = mailbox.RECOMPUTE_EVERY
     state = problems.first_state(process, problem)
     wrong = jax.tree.map(lambda leaf: leaf + 1, state.memory["mean"])
     state = dataclasses.replace(

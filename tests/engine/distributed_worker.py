@@ -28,10 +28,11 @@ import numpy as np  # noqa: E402
 
 import fedjax_pfl as fp  # noqa: E402
 from fedjax_pfl.core import client_rows  # noqa: E402
-from fedjax_pfl.engine import cohort_link, groups, simulation  # noqa: E402
+from fedjax_pfl.engine import groups, simulation  # noqa: E402
 from fedjax_pfl.engine.options import Options  # noqa: E402
 from fedjax_pfl.engine.resident import Resident  # noqa: E402
 from fedjax_pfl.engine.streaming import row_store, training  # noqa: E402
+from fedjax_pfl.round.parts import mailbox  # noqa: E402
 from fedjax_pfl.testing import toy  # noqa: E402
 
 local = fp.SGD(learning_rate=0.1, epochs=2, batch_size=4)
@@ -76,7 +77,7 @@ for kind, tree in (("rows", rows), ("examples", examples)):
 
 # A streamed training, whole, and ended after a checkpoint and gone on with. The mean of
 # all messages is computed anew, from all files, after the fourth round.
-cohort_link.RARELY = 4
+mailbox.RARELY = 4
 written, write, run = set(), row_store.RowStore.write, training.Training.run
 
 

@@ -13,7 +13,7 @@ import fedjax_pfl as fp
 from fedjax_pfl import core
 from fedjax_pfl.algorithms import base
 from fedjax_pfl.core import client_rows, struct
-from fedjax_pfl.engine import cohort_link
+from fedjax_pfl.round.parts import mailbox
 from tests import problems
 from tests.engine import faults
 
@@ -134,7 +134,7 @@ def test_without_huge_messages_the_mean_is_not_recomputed():
     exact, _ = _exact_mean(states)
     error = (states.memory["mean"]["theta"] - exact).astype(float)
     np.testing.assert_allclose(error, 1, atol=4 * ROUNDS * np.finfo(float).eps)
-    assert ROUNDS < cohort_link.RECOMPUTE_EVERY
+    assert ROUNDS < mailbox.RECOMPUTE_EVERY
 
 
 def test_the_kept_mean_does_not_depend_on_where_a_run_is_cut():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from experiments.bench import machine, report, timing, transforms, workloads
-from fedjax_pfl.engine import privacy
+from fedjax_pfl.round import privacy
 
 SHAPE = (4, 4)
 

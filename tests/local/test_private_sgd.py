@@ -10,9 +10,9 @@ import pytest
 import fedjax_pfl as fp
 from fedjax_pfl import engine
 from fedjax_pfl.core import checks
-from fedjax_pfl.engine import local_privacy
 from fedjax_pfl.local import PrivateSGD
 from fedjax_pfl.messages import accounting
+from fedjax_pfl.round import local_privacy
 from tests import problems
 
 KEY = jax.random.key(0, impl="threefry2x32")

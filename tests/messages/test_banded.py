@@ -15,7 +15,6 @@ from scipy import linalg, optimize
 
 import fedjax_pfl as fp
 from fedjax_pfl.core import Stream, checks, sharding, stream_key
-from fedjax_pfl.engine import privacy
 from fedjax_pfl.local import CyclicCohorts
 from fedjax_pfl.messages import (
     AdaptiveClip,
@@ -26,6 +25,7 @@ from fedjax_pfl.messages import (
     accounting,
     strategies,
 )
+from fedjax_pfl.round import privacy
 from tests import problems
 from tests.messages import private
 from tests.messages.private import exact_epsilon

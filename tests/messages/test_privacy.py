@@ -12,7 +12,6 @@ import pytest
 import fedjax_pfl as fp
 from fedjax_pfl import testing
 from fedjax_pfl.core import checks, sharding, struct
-from fedjax_pfl.engine import privacy
 from fedjax_pfl.local import CyclicCohorts, PoissonCohort
 from fedjax_pfl.messages import (
     QSGD,
@@ -25,6 +24,7 @@ from fedjax_pfl.messages import (
     accounting,
 )
 from fedjax_pfl.report import facts, sources
+from fedjax_pfl.round import privacy
 from tests import problems
 from tests.lanes import wide
 from tests.messages import private

@@ -12,7 +12,6 @@ import pytest
 
 import fedjax_pfl as fp
 from fedjax_pfl.core import Stream, byte_counts, checks, sharding, stream_key
-from fedjax_pfl.engine import privacy
 from fedjax_pfl.local import CyclicCohorts, PoissonCohort
 from fedjax_pfl.messages import (
     AdaptiveClip,
@@ -23,6 +22,7 @@ from fedjax_pfl.messages import (
     TreeNoise,
     accounting,
 )
+from fedjax_pfl.round import privacy
 from tests import problems
 from tests.messages import private
 from tests.messages.private import SGD, Sends

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from fedjax_pfl.core import checks, struct
-from fedjax_pfl.engine.process import PARTS, FederatedProcess
+from fedjax_pfl.round.process import PARTS, FederatedProcess
 
 PER_CLIENT = "per_client."
 """How the names of values per client begin."""

@@ -106,8 +106,8 @@ def shift(
         def after(number: jax.Array) -> list[Any]:
             # Of all that a schedule may count.
             there = dataclasses.replace(state, round=number)
-            if "steps" in state.memory:
-                there = there.with_memory(steps=state.memory["steps"] + number)
+            if "steps" in state.rows:
+                there = there.with_rows(steps=state.rows["steps"] + number)
             floats = programs.moving(there)
             return _turn(plan, process, there, federation, floats)
 

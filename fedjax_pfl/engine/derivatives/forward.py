@@ -15,9 +15,9 @@ from fedjax_pfl.engine.derivatives import implicit as implicit_
 from fedjax_pfl.engine.derivatives import reverse, trainer
 from fedjax_pfl.engine.derivatives.objective import Objective
 from fedjax_pfl.engine.options import Options, as_keywords, time_limit
-from fedjax_pfl.engine.process import FederatedProcess
 from fedjax_pfl.numerics import gmres
 from fedjax_pfl.results import learned
+from fedjax_pfl.round.process import FederatedProcess
 
 if TYPE_CHECKING:
     import pandas as pd

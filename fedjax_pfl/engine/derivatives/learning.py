@@ -16,8 +16,8 @@ from fedjax_pfl.engine.derivatives import fields as fields_
 from fedjax_pfl.engine.derivatives import forward, trainer
 from fedjax_pfl.engine.derivatives.objective import Objective
 from fedjax_pfl.engine.options import Options, as_keywords, time_limit
-from fedjax_pfl.engine.process import FederatedProcess
 from fedjax_pfl.results import checkpoint, learned
+from fedjax_pfl.round.process import FederatedProcess
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -17,8 +17,8 @@ from fedjax_pfl.engine.derivatives import forward, learning, reverse, sharing, t
 from fedjax_pfl.engine.derivatives.descent import Descent
 from fedjax_pfl.engine.derivatives.objective import Objective
 from fedjax_pfl.engine.options import Options, time_limit
-from fedjax_pfl.engine.process import FederatedProcess
 from fedjax_pfl.results import checkpoint, directories
+from fedjax_pfl.round.process import FederatedProcess
 
 __all__ = ["OwnValues", "learn", "with_values"]
 

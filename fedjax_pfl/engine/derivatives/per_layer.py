@@ -14,7 +14,7 @@ from fedjax_pfl.engine import groups
 from fedjax_pfl.engine.derivatives import learning, own_values
 from fedjax_pfl.engine.derivatives.objective import Objective
 from fedjax_pfl.engine.options import as_keywords
-from fedjax_pfl.engine.process import FederatedProcess
+from fedjax_pfl.round.process import FederatedProcess
 
 if TYPE_CHECKING:
     import pandas as pd

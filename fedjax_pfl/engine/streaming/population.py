@@ -10,8 +10,8 @@ import numpy as np
 from fedjax_pfl import core
 from fedjax_pfl.core import checks, sharding
 from fedjax_pfl.engine import stacking
-from fedjax_pfl.engine.process import FederatedProcess
 from fedjax_pfl.engine.streaming import programs
+from fedjax_pfl.round.process import FederatedProcess
 
 __all__ = ["Population", "check", "check_attack"]
 

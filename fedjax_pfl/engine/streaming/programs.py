@@ -11,8 +11,9 @@ from jax.sharding import PartitionSpec
 
 from fedjax_pfl import core
 from fedjax_pfl.core import client_rows, sharding, struct
-from fedjax_pfl.engine import cohort_link, evaluation, trained_parameters
+from fedjax_pfl.engine import evaluation, trained_parameters
 from fedjax_pfl.engine.streaming import routes
+from fedjax_pfl.round.parts import mailbox
 
 __all__ = [
     "Inputs",
@@ -227,7 +228,7 @@ def message_sum(
     population: core.Population,
 ) -> Any:
     """Adds messages of real clients, weighted as in the mean over all, from rows."""
-    shares = cohort_link.shares(process.used_aggregator(), counts, population)
+    shares = mailbox.shares(process.used_aggregator(), counts, population)
     messages = process.messages_of(state.at(rows))
     with sharding.over(execution):
         more = client_rows.weighted_sum(messages, jnp.where(is_real, shares, 0))

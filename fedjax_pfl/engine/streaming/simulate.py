@@ -6,8 +6,8 @@ from fedjax_pfl import core, results
 from fedjax_pfl.core import checks
 from fedjax_pfl.engine import groups, simulation, validate
 from fedjax_pfl.engine.options import Options, as_keywords, time_limit
-from fedjax_pfl.engine.process import FederatedProcess
 from fedjax_pfl.engine.streaming.trainer import Streamed
+from fedjax_pfl.round.process import FederatedProcess
 
 __all__ = ["EVAL_CLIENTS", "simulate_streamed"]
 

@@ -20,9 +20,9 @@ import numpy as np
 
 from fedjax_pfl import core
 from fedjax_pfl.core import client_rows, sharding
-from fedjax_pfl.engine.process import FederatedProcess
 from fedjax_pfl.engine.streaming import divided_rows, programs, routes
 from fedjax_pfl.engine.streaming import population as populations
+from fedjax_pfl.round.process import FederatedProcess
 
 __all__ = ["Training", "row_of"]
 

@@ -1,27 +1,29 @@
-"""The one communication round, whatever the algorithm."""
+"""A method with everything around it."""
 
-import dataclasses
 import functools
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from fedjax_pfl import core
-from fedjax_pfl.core import (
-    checks,
-    client_rows,
-    divided_examples,
-    randomness,
-    sharding,
-    statistics,
-    struct,
-)
-from fedjax_pfl.engine import cohort_link, kept, local_privacy, privacy
+from fedjax_pfl.core import checks, sharding, struct
 from fedjax_pfl.local import participation as participations
 from fedjax_pfl.local import schedules
+from fedjax_pfl.round import local_privacy, privacy, run
+from fedjax_pfl.round.part import First, Part
+from fedjax_pfl.round.parts import (
+    attack,
+    lateness,
+    mailbox,
+    model_state,
+    noise,
+    nonfinite,
+    server_optimizer,
+    steps,
+    transforms,
+)
 
 __all__ = ["PARTS", "FederatedProcess"]
 
@@ -50,6 +52,7 @@ class FederatedProcess:
       attack: what malicious clients send, or None.
       transforms: what happens to every message between its client and the server, in
         this order; the server undoes and checks it in reverse order, after the attack.
+      parts: further parts of every round, `Part`s of a user's own.
       on_nonfinite: static. An upload with a non-finite value has weight 0 in every
         mode, and is counted. A client diverges if it is honest and its state is not
         finite, or its message to a server that takes a mean. Malicious clients never
@@ -74,6 +77,7 @@ class FederatedProcess:
     work: Any = participations.FullWork()
     attack: Any = None
     transforms: tuple[Any, ...] = ()
+    parts: tuple[Any, ...] = ()
     on_nonfinite: str = struct.static_field(default="stop")
     per_client: Any = None
 
@@ -147,45 +151,58 @@ class FederatedProcess:
             return self.algorithm.default_aggregator()
         return self.aggregator
 
-    def first_optimizer(self, server: Any) -> Any:
-        """Returns the server optimizer's state before the first round, or None."""
-        self._check_server_optimizer()
-        if self.server_optimizer is None:
-            return None
-        return self.server_optimizer.init(server)
+    @property
+    def _mailbox(self) -> mailbox.Mailbox:
+        """The part that keeps messages, and their mean.
 
-    def _check_server_optimizer(self) -> None:
-        """Refuses an optimizer where the server has no model to be optimized."""
-        if self.server_optimizer is None or self.algorithm.server_is_model:
-            return
-        raise checks.InputError(
-            f"Expected no server_optimizer with {type(self.algorithm).__name__}, whose"
-            " server state is not one model into which the clients' are averaged, got"
-            f" {type(self.server_optimizer).__name__}."
+        Clients' states tell their last messages where a method can say so, and where
+        everything that a client sends arrives as it is.
+        """
+        over_all = self.algorithm.aggregate_over == "all"
+        rule = self.used_aggregator()
+        keeps_mean = over_all and bool(rule.incremental)
+        is_plain = self.attack is None and not self.transforms
+        is_plain = is_plain and keeps_mean and self.on_nonfinite == "stop"
+        tells = is_plain and not self.participation.is_timed
+        return mailbox.Mailbox(
+            rule, keeps_mean, self.algorithm.message_of if tells else None
         )
+
+    def all_parts(self) -> tuple[Part, ...]:
+        """Returns the parts of a round, in the order in which each hook is called.
+
+        A part of which there is nothing is left out.
+        """
+        who, rule = self.participation, self.used_aggregator()
+        added = noise.noise_of(self)
+        optional = (
+            (lateness.Lateness(who, self.algorithm.aggregate_over != "all"),),
+            schedules.counts_steps(self.algorithm) and (steps.Steps(),),
+            (self._model_state,),
+            self.transforms and (transforms.Transforms(self),),
+            self.attack is not None and (attack.Attack(self.attack),),
+            self.server_optimizer is not None
+            and (server_optimizer.ServerOptimizer(self.server_optimizer),),
+            self.parts,
+            (nonfinite.Nonfinite(self.on_nonfinite, bool(rule.incremental)),),
+            added is not None and (noise.Noise(self, added),),
+            (self._mailbox,),
+        )
+        return tuple(part for some in optional if some for part in some)
+
+    @property
+    def _model_state(self) -> model_state.ModelState:
+        """The part that keeps what methods do not move of a model."""
+        return model_state.ModelState(self.algorithm)
 
     @property
     def keeps_mean(self) -> bool:
         """Whether the mean over all clients' messages is kept incrementally."""
-        over_all = self.algorithm.aggregate_over == "all"
-        return over_all and bool(self.used_aggregator().incremental)
-
-    @property
-    def tells_messages(self) -> bool:
-        """Whether clients' states tell their last messages, which are not kept then.
-
-        So it is where everything that a client sends arrives as it is.
-        """
-        is_plain = self.attack is None and not self.transforms
-        is_kept = self.keeps_mean and self.on_nonfinite == "stop"
-        tells = self.algorithm.message_of is not None
-        return tells and is_kept and is_plain and not self.participation.is_timed
+        return self._mailbox.keeps_mean
 
     def messages_of(self, state: core.State) -> Any:
         """Returns the last messages `[K, *P]`, kept or told by client states."""
-        if not self.tells_messages:
-            return state.rows.get("messages")
-        return jax.vmap(self.algorithm.message_of)(state.clients)
+        return self._mailbox.messages(state)
 
     def first_rows(
         self,
@@ -204,23 +221,21 @@ class FederatedProcess:
 
         Returns:
           Server state, see `SingleExchange.init`, and rows `[K, ...]` by name, as
-          `State.of_clients` has them; messages are left out if client states tell them.
+          `State.of_clients` has them.
         """
         train = self.with_first_kept(key, model, train)
         init_key = core.stream_key(key, core.Stream.INIT, 0)
+        started = model_state.started(model, train)
         first = functools.partial(
-            self._first, init_key, kept.started(model, train), population, train.pool()
+            self._first, init_key, started, population, train.pool()
         )
         server, clients, messages = jax.vmap(first, out_axes=(None, 0, 0))(train.rows())
-        (count,) = train.num_examples.shape
-        others = {
-            "messages": None if self.tells_messages else messages,
-            "carry": kept.first_carry(model, train),
-            "transforms": self._first_transforms(server, count),
-            "statistics": core.Constants.of(train.constants).statistics,
-        }
-        given = {name: rows for name, rows in others.items() if rows is not None}
-        return server, {"clients": clients, **given}
+        at = First(model, train, population.num_clients, server, messages)
+        rows = {"clients": clients}
+        for part in self.all_parts():
+            more = part.first_rows(at)
+            rows |= {name: v for name, v in more.items() if v is not None}
+        return server, rows
 
     def _first(
         self,
@@ -237,7 +252,7 @@ class FederatedProcess:
     def starts_with_one_message(
         self, model: core.Model, population: core.Population, train: core.ClientData
     ) -> bool:
-        """Tells whether all clients' first messages are the same; computes nothing.
+        """Returns whether all clients' first messages are the same; computes nothing.
 
         Args:
           model: the model.
@@ -247,9 +262,8 @@ class FederatedProcess:
         Returns:
           False where a client's data have a say in its first message.
         """
-        is_local = self._keeps_statistics(model)
-        pool = kept.with_first_statistics(model, train, is_local=is_local).pool()
-        model = kept.started(model, train)
+        pool = self._model_state.with_first_statistics(model, train).pool()
+        model = model_state.started(model, train)
 
         def message(key: core.Key, fields: dict[str, Any]) -> Any:
             return self._first(key, model, population, pool, fields)[2]
@@ -268,7 +282,8 @@ class FederatedProcess:
           size: K, clients per round.
           num_clients: N.
         """
-        self._check_server_optimizer()
+        for part in self.all_parts():
+            part.check(self, num_clients)
         self._check_values(num_clients)
         privacy.check(self)
         privacy.check_bands(self, num_clients)
@@ -300,16 +315,10 @@ class FederatedProcess:
         memory = self.first_memory(
             model, state, federation.train, population.num_clients
         )
-        state = state.with_memory(**memory)
-        if not self.keeps_mean:
-            return state
-        mean, peak = cohort_link.cached_mean(
-            self.messages_of(state),
-            federation.train.num_examples,
-            self.used_aggregator(),
-            population,
+        counts = federation.train.num_examples
+        return self._mailbox.with_first_mean(
+            state.with_memory(**memory), counts, population
         )
-        return state.with_memory(mean=mean, peak=peak)
 
     def first_memory(
         self,
@@ -329,17 +338,10 @@ class FederatedProcess:
         Returns:
           Entries of `State.memory`, but for the mean of messages; None for none.
         """
-        server, attack = state.server, self.attack
-        return {
-            "nonfinite": jnp.zeros((), jnp.int32),
-            "attack": attack and attack.init(state.rows.get("messages")),
-            "optimizer": self.first_optimizer(server),
-            "steps": self.first_steps(num_clients),
-            "past": self._first_past(server),
-            "statistics": self.first_statistics(model, train),
-            "clip": privacy.first_clip(self),
-            "draws": self.first_draws(server),
-        }
+        at, memory = First(model, train, num_clients, state.server), {}
+        for part in self.all_parts():
+            memory |= part.first_memory(at, state.of_clients())
+        return memory
 
     def with_first_kept(
         self, key: core.Key, model: core.Model, train: core.ClientData
@@ -354,66 +356,7 @@ class FederatedProcess:
         Returns:
           The data of the same clients; as they are where the model keeps nothing.
         """
-        train = kept.with_first_personal(key, model, train)
-        is_local = self._keeps_statistics(model)
-        return kept.with_first_statistics(model, train, is_local=is_local)
-
-    def _keeps_statistics(self, model: core.Model) -> bool:
-        """Tells whether running statistics stay with the clients."""
-        return statistics.are_local(model) or not self.algorithm.shares_statistics
-
-    def first_statistics(self, model: core.Model, train: core.ClientData) -> Any:
-        """Returns running statistics that all clients have at first, or None.
-
-        Args:
-          model: the model.
-          train: examples of any clients.
-
-        Returns:
-          `[*S]`.
-        """
-        if self._keeps_statistics(model):
-            return None
-        return statistics.first(kept.started(model, train))
-
-    def _first_past(self, server: Any) -> Any:
-        """Returns rows for the server states that late clients need, or None."""
-        count = self.participation.max_staleness + 1
-        return None if count == 1 else client_rows.broadcast(server, count)
-
-    def _first_transforms(self, server: Any, num_clients: int) -> Any:
-        """Returns the transforms' memory `[K, ...]` of K clients at first, or None."""
-        message = self.algorithm.reference(server)
-        rows = tuple(transform.init(message) for transform in self.transforms)
-        if not jax.tree.leaves(rows):
-            return None
-        return client_rows.broadcast(rows, num_clients)
-
-    def first_draws(self, server: Any) -> Any:
-        """Returns what noise over rounds keeps before the first round, or None.
-
-        Args:
-          server: first state of the server.
-
-        Returns:
-          Pytree of `[b, *P]`.
-        """
-        noise = privacy.noise_of(self)
-        return noise and noise.first_draws(self.algorithm.reference(server))
-
-    def _next_draws(self, state: core.State) -> Any:
-        """Returns what noise over rounds keeps, with the round's own."""
-        noise: Any = privacy.noise_of(self)
-        key = core.stream_key(state.key, core.Stream.NOISE, state.round)
-        return noise.next_draws(
-            randomness.noise_key(key), state.round, state.memory["draws"]
-        )
-
-    def first_steps(self, num_clients: int) -> jax.Array | None:
-        """Returns the clients' local steps so far, none, where a schedule asks."""
-        if not schedules.counts_steps(self.algorithm):
-            return None
-        return jnp.zeros(num_clients, jnp.int32)
+        return self._model_state.with_first(key, model, train)
 
     def cohort(self, key: core.Key, round: jax.Array, num_clients: int) -> jax.Array:
         """Draws the cohort of a round.
@@ -450,124 +393,7 @@ class FederatedProcess:
         Returns:
           State after the round and a report.
         """
-        work_key, server_key = (
-            core.stream_key(state.key, stream, state.round)
-            for stream in (core.Stream.WORK, core.Stream.SERVER)
-        )
-        population = federation.population if members is None else members.population
-        if members is None:
-            cohort = self.cohort(state.key, state.round, population.num_clients)
-        else:
-            cohort = members.cohort
-        identities = federation.train.client_id
-        if identities.shape != cohort.shape:
-            identities = identities[cohort]
-        work, timing = self.work(work_key, identities), self._timing(state.round)
-        present = self._present(state, population.num_clients)
-        if timing is not None:
-            steps, present = jnp.minimum(work.steps, timing.steps), timing.present
-            work = dataclasses.replace(work, steps=steps)
-        elif present is not None:
-            steps = jnp.where(present, work.steps, 0)
-            work = dataclasses.replace(work, steps=steps)
-        if "past" in state.memory:
-            state = state.with_memory(past=_remembered(state))
-        if "draws" in state.memory:
-            state = state.with_memory(draws=self._next_draws(state))
-        federation = kept.with_kept(state, model, federation)
-        train = federation.train
-        if members is None and cohort.shape[0] < population.num_clients:
-            train = divided_examples.of_cohort(train, cohort, execution)
-        is_series = isinstance(model, core.SequenceModel)
-        link = cohort_link.CohortLink(
-            ctx=core.RoundContext(
-                key=server_key,
-                round=state.round,
-                cohort=cohort,
-                num_clients=population.num_clients,
-                expected=self._expected(population.num_clients),
-            ),
-            work=work,
-            model=model,
-            federation=federation,
-            data=train,
-            carry=state.rows.get("carry") if is_series else None,
-            steps=state.memory.get("steps"),
-            execution=execution,
-            aggregator=self.used_aggregator(),
-            attack=self.attack,
-            server_optimizer=self.server_optimizer,
-            transforms=self._transforms(state),
-            aggregate_over=self.algorithm.aggregate_over,
-            on_nonfinite=self.on_nonfinite,
-            population=population,
-            members=members,
-            key=state.key,
-            method=self.method,
-            message_of=self.algorithm.message_of if self.tells_messages else None,
-            timing=timing,
-            present=present,
-            period=self.participation.separation(population.num_clients),
-            weight=self.participation.weight,
-        )
-        with sharding.over(execution):
-            new, info = self.algorithm.round(state, link)
-        new, info = kept.after_round(link, new, info, type(self.algorithm).__name__)
-        info = _with_times(timing, _with_clip(state, info))
-        new, server_diverged = self._treat_server(state, new)
-        new = link.treat_rows(state, new)
-        client_diverged = link.diverged
-        info = dataclasses.replace(
-            info,
-            num_nonfinite=new.memory["nonfinite"] - state.memory["nonfinite"],
-            client_diverged=client_diverged,
-            server_diverged=server_diverged,
-        )
-        if self.on_nonfinite == "freeze":
-            frozen = state.with_memory(nonfinite=new.memory["nonfinite"])
-            diverged = server_diverged | client_diverged.any()
-            new = optax.tree.where(diverged, frozen, new)
-        return dataclasses.replace(new, round=state.round + 1), info
-
-    def _timing(self, round: jax.Array) -> core.Timetable | None:
-        """Returns the round's part of the timetable, if there is one."""
-        timetable = self.participation.timetable
-        return None if timetable is None else timetable.at(round)
-
-    def _present(self, state: core.State, num_clients: int) -> jax.Array | None:
-        """Says `bool[K]` which rows of the cohort take part; None for all."""
-        key = core.stream_key(state.key, core.Stream.PARTICIPATION, state.round)
-        return self.participation.present(key, num_clients)
-
-    def _expected(self, num_clients: int) -> float | None:
-        """Returns how many take part on average, if only that may be told."""
-        if privacy.noise_of(self) is None:
-            return None
-        return self.participation.expected(num_clients)
-
-    def _transforms(self, state: core.State) -> tuple[Any, ...]:
-        """Returns the transforms of a round, with the clip of the round."""
-        clip = privacy.adaptive_clip(self)
-        if clip is None:
-            return self.transforms
-        return (clip.at(state.memory["clip"]), *self.transforms[1:])
-
-    def _treat_server(
-        self, old: core.State, new: core.State
-    ) -> tuple[core.State, jax.Array]:
-        """Counts a non-finite server state; outside `stop`, keeps the old one.
-
-        The server optimizer's state is a part of it. Also returns `bool[]`, whether it
-        was not finite.
-        """
-        finite = client_rows.is_finite((new.server, new.memory.get("optimizer")))
-        new = cohort_link.count(new, ~finite)
-        if self.on_nonfinite == "stop":
-            return new, ~finite
-        pairs = ((s.server, s.memory.get("optimizer")) for s in (new, old))
-        server, optimizer = optax.tree.where(finite, *pairs)
-        new = dataclasses.replace(new, server=server)
-        return new.with_memory(optimizer=optimizer), ~finite
+        return run.run(self, state, model, federation, execution, members)
 
     def before_evaluation(
         self, state: core.State, model: core.Model, federation: core.Federation
@@ -598,27 +424,3 @@ class FederatedProcess:
         view = core.ClientView(key=key, round=state.round, data=data)
         method = self.method(data.client_id)
         return method.predictors(view, state.server, client, model)
-
-
-def _remembered(state: core.State) -> Any:
-    """Puts the server's state among those of before, in place of the oldest."""
-    past = state.memory["past"]
-    count = jax.tree.leaves(past)[0].shape[0]
-    return client_rows.put(past, state.round % count, state.server)
-
-
-def _with_times(timing: core.Timetable | None, info: core.RoundInfo) -> core.RoundInfo:
-    """Adds virtual time and staleness to a report."""
-    if timing is None:
-        return info
-    times = {"virtual_seconds": timing.seconds, "arrived": timing.present.sum()}
-    times["staleness"] = timing.staleness.mean(dtype=jnp.zeros(()).dtype)
-    return dataclasses.replace(info, server=info.server | times)
-
-
-def _with_clip(state: core.State, info: core.RoundInfo) -> core.RoundInfo:
-    """Adds the clip of the round to a report, where it adapts."""
-    clip = state.memory.get("clip")
-    if clip is None:
-        return info
-    return dataclasses.replace(info, server=info.server | {"clip_norm": clip})

@@ -3,8 +3,6 @@
 import math
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fedjax_pfl.core import checks
@@ -18,36 +16,23 @@ from fedjax_pfl.messages import (
     TreeNoise,
     accounting,
 )
+from fedjax_pfl.round.parts.noise import noise_of
 
 __all__ = [
     "adaptive_clip",
     "check",
     "check_bands",
     "epsilons",
-    "first_clip",
-    "noise_of",
 ]
 
 _CLIPS = (ClipNorm, AdaptiveClip)
 _KNOWN = (AllClients, UniformCohort, PoissonCohort, CyclicCohorts)
 
 
-def noise_of(process: Any) -> ServerNoise | None:
-    """Returns the noise of what has `transforms`, or None."""
-    found = (t for t in process.transforms if isinstance(t, ServerNoise))
-    return next(found, None)
-
-
 def adaptive_clip(process: Any) -> AdaptiveClip | None:
     """Returns the clip that adapts of what has `transforms`, or None."""
     first = process.transforms[0] if process.transforms else None
     return first if isinstance(first, AdaptiveClip) else None
-
-
-def first_clip(process: Any) -> jax.Array | None:
-    """Returns the clip `[]` of the first round where it adapts, or None."""
-    clip = adaptive_clip(process)
-    return None if clip is None else jnp.asarray(clip.norm)
 
 
 def check(process: Any) -> None:

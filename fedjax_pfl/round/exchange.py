@@ -1,0 +1,484 @@
+"""The exchange of a server with the cohort of a round: who gets what, what arrives."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from fedjax_pfl import core
+from fedjax_pfl.core import (
+    byte_counts,
+    client_map,
+    divided_examples,
+    randomness,
+    sharding,
+    split_rows,
+)
+from fedjax_pfl.core.client_view import ClientView
+from fedjax_pfl.messages import Encoding
+from fedjax_pfl.round.part import Part, Turn
+from fedjax_pfl.round.parts import model_state, noise, nonfinite
+
+__all__ = ["Exchange"]
+
+_MANY_EPOCHS = 100
+
+
+@dataclasses.dataclass(frozen=True)
+class Exchange:
+    """One round's connection to its cohort, which methods and parts use.
+
+    Attributes:
+      process: the process.
+      parts: its parts, in order.
+      ctx: key, round, cohort and number of clients, for hooks of the method.
+      start: the state with which the round began.
+      work: budgets of the cohort, leading axis K.
+      model: the model.
+      federation: data of all clients, or of the cohort where there are `members`.
+      data: training data of the cohort, leading axis K.
+      population: what is known of all clients.
+      execution: how the map over clients is run.
+      members: whose rows there are, where not those of all clients.
+      timing: the round in virtual time, or None.
+      present: `bool[K]` who takes part, or None for all.
+      turns: of all exchanges of the round so far.
+      broken: `bool[K]` of every check of the members' states, which is not finite.
+      written: rows of all clients with the cohort's new ones, and these.
+    """
+
+    process: Any
+    parts: tuple[Part, ...]
+    ctx: core.RoundContext
+    start: core.State
+    work: core.Budget
+    model: Any
+    federation: core.Federation
+    data: core.ClientData
+    population: core.Population
+    execution: sharding.Execution
+    members: core.Members | None = None
+    timing: core.Timetable | None = None
+    present: jax.Array | None = None
+    turns: list[Turn] = dataclasses.field(default_factory=list)
+    broken: list[jax.Array] = dataclasses.field(default_factory=list)
+    written: list[tuple[Any, Any]] = dataclasses.field(default_factory=list)
+
+    @classmethod
+    def of(
+        cls,
+        process: Any,
+        parts: tuple[Part, ...],
+        state: core.State,
+        model: core.Model,
+        federation: core.Federation,
+        execution: sharding.Execution,
+        members: core.Members | None,
+    ) -> Exchange:
+        """Draws a round's cohort and its budgets; see `FederatedProcess.round`."""
+        known = federation if members is None else members
+        population, key = known.population, state.key
+        count = population.num_clients
+        work_key, server_key, who_key = (
+            core.stream_key(key, stream, state.round)
+            for stream in (
+                core.Stream.WORK,
+                core.Stream.SERVER,
+                core.Stream.PARTICIPATION,
+            )
+        )
+        who = process.participation
+        if members is None:
+            cohort = process.cohort(key, state.round, count)
+        else:
+            cohort = members.cohort
+        identities = federation.train.client_id
+        if identities.shape != cohort.shape:
+            identities = identities[cohort]
+        work, present = process.work(work_key, identities), who.present(who_key, count)
+        timing = None if who.timetable is None else who.timetable.at(state.round)
+        steps = work.steps
+        if timing is not None:
+            steps, present = jnp.minimum(steps, timing.steps), timing.present
+        elif present is not None:
+            steps = jnp.where(present, steps, 0)
+        noisy = noise.noise_of(process)
+        federation = model_state.with_kept(state, model, federation)
+        train = federation.train
+        if members is None and cohort.shape[0] < count:
+            train = divided_examples.of_cohort(train, cohort, execution)
+        return cls(
+            process=process,
+            parts=parts,
+            ctx=core.RoundContext(
+                key=server_key,
+                round=state.round,
+                cohort=cohort,
+                num_clients=count,
+                expected=None if noisy is None else who.expected(count),
+            ),
+            start=state,
+            work=dataclasses.replace(work, steps=steps),
+            model=model,
+            federation=federation,
+            data=train,
+            population=population,
+            execution=execution,
+            members=members,
+            timing=timing,
+            present=present,
+        )
+
+    @property
+    def everyone(self) -> bool:
+        """Whether the cohort is all clients, in order."""
+        return self.ctx.cohort.shape[0] == self.population.num_clients
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether the rows of state and federation are those of the cohort."""
+        return self.everyone or self.members is not None
+
+    def take(self, tree: Any) -> Any:
+        """Returns rows of the cohort, `[N, ...]` to `[K, ...]`."""
+        if self.has_rows:
+            return tree
+        for written, rows in self.written:
+            if self.is_same(tree, written):
+                return rows
+        return split_rows.take(tree, self.ctx.cohort, self.execution)
+
+    def put(self, tree: Any, rows: Any) -> Any:
+        """Returns all clients' rows `[N, ...]` with others of the cohort."""
+        if self.has_rows:
+            return rows
+        new = split_rows.put(tree, self.ctx.cohort, rows, self.execution)
+        if self.execution.mode == "shard":  # taking them again would be an exchange
+            self.written.append((new, rows))
+        return new
+
+    def keys(self, stream: core.Stream, exchange: int = 0) -> jax.Array:
+        """Returns a key per member: of a purpose, the round, who it is, an exchange."""
+        key = core.stream_key(self.start.key, stream, self.ctx.round)
+        key = jax.random.fold_in(key, exchange)
+        identities = self.take(self.federation.train.client_id)
+        return jax.vmap(lambda i: jax.random.fold_in(key, i))(identities)
+
+    def noise_key(self, stream: core.Stream, round: Any = None) -> core.Key:
+        """Returns a round's key of JAX's Threefry of 20 rounds; None for this round."""
+        number = self.ctx.round if round is None else round
+        return randomness.noise_key(core.stream_key(self.start.key, stream, number))
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether the server adds noise."""
+        return noise.noise_of(self.process) is not None
+
+    @staticmethod
+    def is_same(tree: Any, other: Any) -> bool:
+        """Returns whether two trees have the very same leaves."""
+        leaves, others = jax.tree.leaves(tree), jax.tree.leaves(other)
+        return len(leaves) == len(others) and all(map(operator.is_, leaves, others))
+
+    def map(
+        self, fn: Callable[..., Any], rows: Any, shared: Any, *, exchange: int = 0
+    ) -> Any:
+        """Applies `fn(view, row, shared)` to every member; for a further exchange.
+
+        Args:
+          fn: of ONE client; returns a pytree.
+          rows: pytree of `[K, ...]`.
+          shared: handed to every call as it is.
+          exchange: number within the round, of which every one has keys of its own.
+
+        Returns:
+          Pytree of `[K, ...]`.
+        """
+
+        def ask(turn: Turn) -> Turn:
+            answer = fn(turn.view, turn.given["method"], turn.shared["method"])
+            return dataclasses.replace(turn, report=answer)
+
+        down = core.Downlink(shared=shared, own=rows)
+        return self._map(ask, {}, self._handed_out(down, None), exchange).report
+
+    def train(
+        self, state: core.State, down: core.Downlink
+    ) -> tuple[core.State, Any, core.Upload, Any]:
+        """Runs the usual exchange: the members' work, and what it sends.
+
+        All that can happen to a client's state and its message happens in one map while
+        both are in the cache. An attack needs all messages before the server has them.
+
+        Args:
+          state: state of the training.
+          down: what the cohort receives.
+
+        Returns:
+          State with what was received, client rows `[K]`, received uploads, where the
+          message of a weight of 0 may be the last one received, and reports.
+        """
+        method, process = self.process.algorithm, self.process
+
+        def work(turn: Turn) -> Turn:
+            view, client = turn.view, turn.before["clients"]
+            received = core.Downlink(
+                shared=turn.shared["method"], own=turn.given["method"]
+            )
+            own = process.method(view.data.client_id)
+            new, upload, report = own.client_update(view, received, client, self.model)
+            turn = dataclasses.replace(turn, upload=upload, report=report)
+            turn = turn.with_rows(clients=new)
+            for part in self.parts:
+                turn = part.after(turn)
+            for part in self.parts:
+                turn = part.send(turn)
+            return turn if process.attack is not None else self._arrived(turn)
+
+        handed_out = self._handed_out(down, method.known(state.server, down))
+        rows = {"clients": self.take(state.clients), **self._rows(state)}
+        turns = self._map(work, rows, handed_out)
+        state, turns = self._received(state, turns, handed_out)
+        return state, turns.rows["clients"], turns.upload, turns.report
+
+    def upload(
+        self, state: core.State, uploads: core.Upload
+    ) -> tuple[core.State, core.Upload]:
+        """Sends messages `[K, *P]` that members have made in a `map`.
+
+        Returns:
+          State with what was received, and received uploads.
+        """
+        known = core.Downlink(shared=self.process.algorithm.reference(state.server))
+        given, shared = self._handed_out(core.Downlink(shared=None), known)
+
+        def send(rows: Any, given: Any, upload: core.Upload) -> Turn:
+            turn = Turn(None, rows, rows, given, shared, upload)
+            for part in self.parts:
+                turn = part.send(turn)
+            return turn if self.process.attack is not None else self._arrived(turn)
+
+        turns = jax.vmap(send)(self._rows(state), given, uploads)
+        state, turns = self._received(state, turns, (given, shared))
+        return state, turns.upload
+
+    def _handed_out(
+        self, down: core.Downlink, known: core.Downlink | None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Returns what turns need, for every member and for all alike, by part."""
+        pairs = {part.name: part.hand_out(self, known) for part in self.parts}
+        pairs["method"] = (down.own, down.shared)
+        return {n: p[0] for n, p in pairs.items()}, {n: p[1] for n, p in pairs.items()}
+
+    def _map(
+        self,
+        work: Callable[[Turn], Turn],
+        rows: dict[str, Any],
+        handed_out: tuple[dict[str, Any], dict[str, Any]],
+        exchange: int = 0,
+    ) -> Turn:
+        """Maps turns over the cohort, which have lost view, and what they were handed.
+
+        Rows take part as states of the map: in one buffer, before and after.
+        """
+        pool, fields = self.data.pool(), self.data.rows()
+        is_part = self.execution.mode == "shard" and pool.num_parts > 1
+
+        def one(rows: dict[str, Any], row: tuple[Any, ...], everything: Any):
+            (key, budget, fields, given), (pool, round, shared) = row, everything
+            data = divided_examples.client(pool, fields, is_part=is_part)
+            view = ClientView(key=key, round=round, data=data, work=budget)
+            turn = Turn(view, rows, rows, given, shared)
+            for part in self.parts:
+                turn = part.before(turn)
+            turn = work(turn)
+            return turn.rows, ((turn.upload, turn.report, turn.notes), turn.sums)
+
+        given, shared = handed_out
+        members = (self.keys(core.Stream.CLIENT, exchange), self.work, fields, given)
+        specs = (divided_examples.specs(pool), PartitionSpec(), PartitionSpec())
+        epochs = jnp.minimum(self.work.epochs, _MANY_EPOCHS).astype(jnp.float32)
+        # A client's work is on one device, which has all columns of its own.
+        with sharding.over(sharding.Execution()):
+            after, ((upload, report, notes), sums) = client_map.move_clients(
+                one,
+                rows,
+                members,
+                (pool, self.ctx.round, shared),
+                self.execution,
+                epochs * fields["num_examples"],
+                summed=True,
+                shared_specs=specs,
+            )
+        return Turn(None, rows, after, {}, {}, upload, report, notes, sums)
+
+    def _rows(self, state: core.State) -> dict[str, Any]:
+        """Returns the cohort's rows that turns change, but for the method's states."""
+        names = [n for part in self.parts for n in part.moved if n in state.rows]
+        return self.take({name: state.rows[name] for name in names})
+
+    def _arrived(self, turn: Turn) -> Turn:
+        """Returns ONE client's turn when its message is at the server."""
+        for part in self.parts:
+            turn = part.arrive(turn)
+        return turn
+
+    def _received(
+        self, state: core.State, turns: Turn, handed_out: tuple[Any, Any]
+    ) -> tuple[core.State, Turn]:
+        """Returns state and turns `[K]` when all messages are there."""
+        if self.process.attack is not None:
+            state, turns = self._attacked(state, turns, handed_out)
+        new = {n: turns.rows[n] for n in turns.rows if n != "clients"}
+        put = {n: self.put(state.rows[n], rows) for n, rows in new.items()}
+        state = state.with_rows(**put)
+        for part in self.parts:
+            state, turns = part.received(self, state, turns)
+        self.turns.append(turns)
+        return state, turns
+
+    def _attacked(
+        self, state: core.State, turns: Turn, handed_out: tuple[Any, Any]
+    ) -> tuple[core.State, Turn]:
+        """Replaces what malicious members send, and lets all messages arrive."""
+        process, (given, shared) = self.process, handed_out
+        messages, memory = process.attack(
+            self.keys(core.Stream.ATTACK),
+            state.memory.get("attack"),
+            turns.upload.message,
+            self.take(self.federation.malicious),
+            process.algorithm.reference(state.server),
+        )
+
+        def arrive(turn: Turn, given: Any) -> Turn:
+            here = dataclasses.replace(turn, given=given, shared=shared)
+            here = self._arrived(here)
+            return dataclasses.replace(here, given={}, shared={})
+
+        turns = jax.vmap(arrive)(turns.with_upload(message=messages), given)
+        return state.with_memory(attack=memory), turns
+
+    def aggregate(
+        self, state: core.State, received: core.Upload, reference: Any
+    ) -> tuple[Any, Any]:
+        """Combines messages of the cohort or of all clients.
+
+        Args:
+          state: state with what was received.
+          received: uploads of the cohort.
+          reference: pytree `[*P]` about which they are compared.
+
+        Returns:
+          The aggregate `[*P]`, and the aggregator's info.
+        """
+        noisy = noise.NoisyAggregate(self, state, noise.noise_of(self.process))
+        if (mean := state.memory.get("mean")) is not None:
+            return noisy.mean(mean, self.population.num_clients), {}
+        rule, is_of_all = self.process.used_aggregator(), self.is_of_all
+        key = core.stream_key(self.start.key, core.Stream.AGGREGATION, self.ctx.round)
+        messages, weights = received.message, received.weight
+        if is_of_all:
+            weights = self.federation.train.num_examples.astype(weights.dtype)
+            messages = state.rows["messages"]
+        if not (rule.by_columns or rule.incremental):  # which sums where rows are
+            messages = sharding.split_parameters(messages, self.execution)
+        if noisy.noise is None:
+            return rule(key, messages, weights, reference)
+        if not rule.incremental:
+            messages = noisy.rows(messages, everybody=is_of_all)
+            return rule(key, messages, jnp.ones_like(weights), reference)
+        mean, info = rule(key, messages, weights, reference)
+        size = weights.shape[0]
+        if (expected := self.ctx.expected) is not None:
+            mean = jax.tree.map(
+                lambda x, r: r + size / expected * (x - r), mean, reference
+            )
+            size = expected
+        return noisy.mean(mean, size), info
+
+    @property
+    def is_of_all(self) -> bool:
+        """Whether all clients' last messages are combined."""
+        return self.process.algorithm.aggregate_over == "all"
+
+    def step(self, state: core.State, server: Any) -> tuple[core.State, Any]:
+        """Takes the server optimizer's step, if there is one, for a new model."""
+        optimizer = self.process.server_optimizer
+        if optimizer is None:
+            return state, server
+        memory = state.memory.get("optimizer")
+        server, memory = optimizer(memory, state.server, server)
+        return state.with_memory(optimizer=memory), server
+
+    def keep_finite(self, state: core.State, old: Any, new: Any) -> tuple[Any, Any]:
+        """Counts rows that are not finite; outside `stop`, keeps the old ones."""
+        (part,) = (p for p in self.parts if isinstance(p, nonfinite.Nonfinite))
+        return part.keep(self, state, old, new)
+
+    def bytes_up(self, messages: Any) -> int:
+        """Counts the bytes of the cohort's messages `[K, *P]` on their way up."""
+        row = jax.eval_shape(lambda: jax.tree.map(lambda leaf: leaf[0], messages))
+        encoding = Encoding.plain(row)
+        for part in (*self.parts, self.process.used_aggregator()):
+            encoding = part.encoding(encoding)
+        return encoding.num_bytes * self.ctx.cohort.shape[0]
+
+    def info(
+        self,
+        client: Any,
+        aggregator: Any,
+        server: Any = None,
+        *,
+        bytes_up: int | jax.Array,
+        bytes_down: int | jax.Array,
+    ) -> core.RoundInfo:
+        """Returns the round's report.
+
+        Args:
+          client: values `[K]` by name, or a `core.Report` of them.
+          aggregator: info of the aggregator.
+          server: values `[]` by name.
+          bytes_up: sent by the cohort; `byte_counts.words` where that is not known
+            before the round.
+          bytes_down: sent to the cohort.
+        """
+        cohort = self.ctx.cohort
+        if self.present is not None and self.timing is None:
+            cohort = jnp.where(self.present, cohort, -1)
+        return core.RoundInfo(
+            cohort=cohort,
+            client=client,
+            aggregator=aggregator,
+            server=server or {},
+            num_nonfinite=jnp.zeros((), jnp.int32),
+            client_diverged=jnp.zeros(cohort.shape, bool),
+            server_diverged=jnp.zeros((), bool),
+            bytes_up=self._words(bytes_up, "sent"),
+            bytes_down=self._words(bytes_down, "received"),
+        )
+
+    def with_bytes(self, info: core.RoundInfo, each: int) -> core.RoundInfo:
+        """Adds as many bytes to what every member sends and receives."""
+        more = each * self.ctx.cohort.shape[0]
+        return dataclasses.replace(
+            info,
+            bytes_up=info.bytes_up + self._words(more, "sent"),
+            bytes_down=info.bytes_down + self._words(more, "received"),
+        )
+
+    def _words(self, count: int | jax.Array, by: Literal["sent", "received"]) -> Any:
+        """Returns the words of the cohort's bytes, of those who take part."""
+        if not isinstance(count, int):
+            return count
+        if self.present is None:
+            return byte_counts.words(count)
+        each, number = count // self.ctx.cohort.shape[0], self.present.sum()
+        if self.timing is not None:
+            number = self.timing.sent if by == "sent" else self.timing.received
+        return byte_counts.times(byte_counts.words(each), number)

@@ -1,0 +1,1 @@
+"""The parts of a round, one feature each."""

@@ -1,0 +1,199 @@
+"""The messages that the server received last from all clients, and their mean."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import lax
+
+from fedjax_pfl import core
+from fedjax_pfl.core import client_map, client_rows
+from fedjax_pfl.round.part import First, Part, Turn
+
+__all__ = ["RECOMPUTE_EVERY", "Mailbox", "shares", "with_mean"]
+
+RECOMPUTE_EVERY = 100
+"""Rounds between two recomputations of an incrementally kept mean from the cache."""
+
+RARELY = 10_000
+"""The same where the messages of all clients are not at hand."""
+
+_CANCELLED = 16.0  # a mean this many times smaller than what was in it is recomputed
+
+
+@dataclasses.dataclass(frozen=True)
+class Mailbox(Part):
+    """Keeps the messages received last, in rows `messages`.
+
+    Where clients' states tell them, as FLAME's do, they are not kept. The mean over all
+    clients is kept incrementally, in memory `mean` (`[*P]`) with `peak`, the largest
+    magnitude `[]` that rounded into it since it was computed from all messages.
+
+    Attributes:
+      aggregator: how messages are combined.
+      keeps_mean: whether the mean over all clients is kept.
+      message_of: makes the last message of ONE client from its state; or None.
+    """
+
+    aggregator: core.Aggregator
+    keeps_mean: bool
+    message_of: Any = None
+    name = "mailbox"
+    moved = ("messages",)
+
+    def first_rows(self, at: First) -> dict[str, Any]:
+        """Returns the first messages, if anybody looks back and nothing tells them."""
+        kept = at.messages is not None and self.message_of is None
+        return {"messages": at.messages} if kept else {}
+
+    def hand_out(self, exchange: Any, known: core.Downlink | None) -> tuple[Any, Any]:
+        """Returns totals over all clients, where what everybody sends is added up."""
+        is_added = self.message_of is not None and exchange.everyone
+        return None, exchange.population if is_added else None
+
+    def arrive(self, turn: Turn) -> Turn:
+        """Finds ONE client's last message, and keeps it or adds it up."""
+        upload = turn.upload
+        if self.message_of is not None:
+            old = self.message_of(turn.before["clients"])
+        elif (old := turn.before.get("messages")) is None:
+            return turn
+        last = optax.tree.where(upload.weight > 0, upload.message, old)
+        if self.message_of is None:
+            return turn.with_rows(messages=last).with_upload(message=None)
+        if (population := turn.shared[self.name]) is None:
+            return turn.with_upload(message=last)
+        part = self._part(last, turn.view.data.num_examples, population)
+        turn = turn.with_upload(message=None)
+        return dataclasses.replace(turn, sums=turn.sums | {self.name: part})
+
+    def received(
+        self, exchange: Any, state: core.State, turns: Turn
+    ) -> tuple[core.State, Turn]:
+        """Moves the mean, and gives uploads their messages back."""
+        if self.message_of is None:
+            if (new := turns.rows.get("messages")) is None:
+                return state, turns
+            old = turns.before["messages"]
+        elif exchange.everyone:
+            state = with_mean(state, turns.sums[self.name])
+            return state, turns.with_upload(message=self.told(turns.rows["clients"]))
+        else:
+            old, new = self.told(turns.before["clients"]), turns.upload.message
+        if self.keeps_mean and exchange.everyone:
+            state = with_mean(state, self._mean_of_all(exchange, state, new))
+        elif self.keeps_mean:
+            state = self._with_moved_mean(exchange, state, old, new)
+        return state, turns.with_upload(message=new)
+
+    def told(self, clients: Any) -> Any:
+        """Returns the last messages `[K, *P]` of clients, from their states."""
+        assert self.message_of is not None
+        return jax.vmap(self.message_of)(clients)
+
+    def messages(self, state: core.State) -> Any:
+        """Returns the last messages `[K, *P]`, kept or told; or None."""
+        if self.message_of is None:
+            return state.rows.get("messages")
+        return self.told(state.clients)
+
+    def with_first_mean(
+        self, state: core.State, counts: jax.Array, population: core.Population
+    ) -> core.State:
+        """Returns the state with the mean over all clients, if that is kept."""
+        if not self.keeps_mean:
+            return state
+        parts = shares(self.aggregator, counts, population)
+        return with_mean(state, client_rows.weighted_sum(self.messages(state), parts))
+
+    def _part(self, message: Any, count: jax.Array, population: core.Population) -> Any:
+        """Returns ONE client's summand `[*P]` in the mean over all messages."""
+        share = shares(self.aggregator, count, population)
+        return jax.tree.map(lambda leaf: share.astype(leaf.dtype) * leaf, message)
+
+    def _with_moved_mean(
+        self, exchange: Any, state: core.State, old: Any, new: Any
+    ) -> core.State:
+        """Moves the kept mean after the cohort's messages `[K, *P]` changed.
+
+        A sum loses what is below the rounding of its largest term. A mean that is much
+        smaller than what has been in it, or not finite as a difference overflowed, is
+        recomputed; so the error is at most that of `RECOMPUTE_EVERY` sums of
+        `_CANCELLED` times its size. Where the others' messages are not at hand, an
+        infinite peak asks for that.
+        """
+        counts = exchange.take(exchange.federation.train.num_examples)
+        parts = shares(self.aggregator, counts, exchange.population)
+        difference = jax.tree.map(lambda a, b: a - b, new, old)
+        change = client_rows.weighted_sum(difference, parts)
+        mean = jax.tree.map(lambda a, b: a + b, state.memory["mean"], change)
+        size, largest = client_rows.magnitude(mean), client_rows.magnitude(difference)
+        peak = jnp.maximum(state.memory["peak"], size)
+        peak = jnp.maximum(peak, parts.max().astype(largest.dtype) * largest)
+        members = exchange.members
+        every = RECOMPUTE_EVERY if members is None else RARELY
+        due = (exchange.ctx.round + 1) % every == 0
+        stale = due | ~(jnp.isfinite(peak) & (size >= peak / _CANCELLED))
+        moved = state.with_memory(mean=mean, peak=peak)
+
+        if members is not None:
+            unsure = moved.with_memory(peak=jnp.where(stale, jnp.inf, peak))
+            given = with_mean(state, members.mean)
+            return optax.tree.where(members.use_mean, given, unsure)
+
+        def recompute() -> Any:
+            fresh = with_mean(state, self._mean_of_all(exchange, state, new)).memory
+            pair = (fresh["mean"], fresh["peak"])
+            return optax.tree.where(stale, pair, (mean, peak))
+
+        # A lane that needs it takes all through the branch, but changes only its own.
+        mean, peak = lax.cond(
+            client_map.lane_max(stale), recompute, lambda: (mean, peak)
+        )
+        return state.with_memory(mean=mean, peak=peak)
+
+    def _mean_of_all(self, exchange: Any, state: core.State, new: Any) -> Any:
+        """Returns the mean `[*P]` over all clients' messages.
+
+        Args:
+          exchange: of the round.
+          state: state with messages that are kept; or with clients' states before the
+            round, which tell the others'.
+          new: messages `[K, *P]` of the cohort.
+        """
+        counts, population = exchange.federation.train.num_examples, exchange.population
+        if self.message_of is None:
+            parts = shares(self.aggregator, counts, population)
+            return client_rows.weighted_sum(state.rows["messages"], parts)
+        is_other = jnp.ones(counts.shape, bool).at[exchange.ctx.cohort].set(False)
+        message_of = self.message_of
+
+        def one(still: None, row: tuple[Any, ...], shared: None):
+            client, num_examples, counts = row
+            part = self._part(message_of(client), num_examples, population)
+            nothing = optax.tree.zeros_like(part)
+            return still, (None, optax.tree.where(counts, part, nothing))
+
+        rows = (state.clients, counts, is_other)
+        others = client_map.move_clients(
+            one, None, rows, None, exchange.execution, summed=True
+        )[1][1]
+        parts = shares(self.aggregator, exchange.take(counts), population)
+        own = client_rows.weighted_sum(new, parts)
+        return jax.tree.map(jnp.add, others, own)
+
+
+def with_mean(state: core.State, mean: Any) -> core.State:
+    """Returns the state with another mean over all messages, and its magnitude."""
+    return state.with_memory(mean=mean, peak=client_rows.magnitude(mean))
+
+
+def shares(
+    aggregator: core.Aggregator, counts: jax.Array, population: core.Population
+) -> jax.Array:
+    """Shares `[K]` in the mean over all clients, from numbers of examples `[K]`."""
+    if aggregator.incremental == "uniform":
+        return jnp.full(counts.shape, 1 / population.num_clients)
+    return counts.astype(jnp.zeros(()).dtype) / population.num_examples

@@ -1,0 +1,180 @@
+"""What clients and server keep of a model beside what a method moves.
+
+Carries of series, personal parameters, and running statistics of normalization layers.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedjax_pfl import core
+from fedjax_pfl.core import checks, client_rows, statistics
+from fedjax_pfl.round.part import First, Part, Turn
+
+__all__ = ["ModelState", "started", "with_kept"]
+
+
+def started(model: Any, train: core.ClientData) -> Any:
+    """Returns the model, with the pretrained parameters that come with the data."""
+    return model if train.start is None else model.starting_at(train.start)
+
+
+def with_kept(
+    state: core.State, model: core.Model, federation: core.Federation
+) -> core.Federation:
+    """Returns a federation with what is kept of the model now.
+
+    Args:
+      state: the state.
+      model: the model.
+      federation: data of the clients whose rows the state has.
+
+    Returns:
+      Data with personal parameters and running statistics, where there are some.
+    """
+    train = federation.train
+    if "carry" in state.rows and isinstance(model, core.RoleModel):
+        train = train.with_personal(state.rows["carry"])
+    shared, own = state.memory.get("statistics"), state.rows.get("statistics")
+    if shared is not None or own is not None:
+        train = train.with_statistics(own, shared=shared)
+    return dataclasses.replace(federation, train=train)
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelState(Part):
+    """Keeps what methods do not move, as local solvers leave it.
+
+    Rows `carry`: what solvers keep from round to round; of a `RoleModel` the personal
+    parameters. Running statistics of a `StatisticsModel` are in rows `statistics` if
+    they stay with the clients, else in memory `statistics`, of which attacks and
+    transforms see nothing.
+
+    Attributes:
+      method: the method.
+    """
+
+    method: Any
+    name = "model_state"
+
+    def are_local(self, model: core.Model) -> bool:
+        """Returns whether running statistics stay with the clients."""
+        return statistics.are_local(model) or not self.method.shares_statistics
+
+    def with_first(
+        self, key: core.Key, model: core.Model, train: core.ClientData
+    ) -> core.ClientData:
+        """Returns data with what clients have of a model before the first round.
+
+        Args:
+          key: `[]` key of the run.
+          model: the model.
+          train: examples of K clients.
+
+        Returns:
+          The data of the same clients; as they are where the model keeps nothing.
+        """
+        (count,) = train.num_examples.shape
+        if isinstance(model, core.RoleModel):
+            init_key = core.stream_key(key, core.Stream.INIT, 0)
+            personal = started(model, train).first_personal(init_key)
+            train = train.with_personal(client_rows.broadcast(personal, count))
+        return self.with_first_statistics(model, train)
+
+    def with_first_statistics(
+        self, model: core.Model, train: core.ClientData
+    ) -> core.ClientData:
+        """Returns data with running statistics before the first round, if any."""
+        first = statistics.first(started(model, train))
+        if first is None:
+            return train
+        if not self.are_local(model):
+            return train.with_statistics(shared=first)
+        (count,) = train.num_examples.shape
+        return train.with_statistics(client_rows.broadcast(first, count))
+
+    def first_rows(self, at: First) -> dict[str, Any]:
+        """Returns what solvers start with, and statistics that stay with clients."""
+        carry, train = at.train.personal, at.train
+        if isinstance(at.model, core.SequenceModel):
+            pool, first = train.pool(), at.model.first_carry
+            carry = jax.vmap(lambda rows: first(pool.with_rows(rows)))(train.rows())
+        own = core.Constants.of(train.constants).statistics
+        return {"carry": carry, "statistics": own}
+
+    def first_memory(self, at: First, rows: dict[str, Any]) -> dict[str, Any]:
+        """Returns running statistics `[*S]` that all clients have at first."""
+        if self.are_local(at.model):
+            return {}
+        return {"statistics": statistics.first(started(at.model, at.train))}
+
+    def hand_out(self, exchange: Any, known: core.Downlink | None) -> tuple[Any, Any]:
+        """Returns what solvers keep of series; the rest comes with the data."""
+        if not isinstance(exchange.model, core.SequenceModel):
+            return None, None
+        return exchange.take(exchange.start.rows.get("carry")), None
+
+    def before(self, turn: Turn) -> Turn:
+        """Gives the carry to the client's solver."""
+        view = dataclasses.replace(turn.view, carry=turn.given[self.name])
+        return dataclasses.replace(turn, view=view)
+
+    def end(self, exchange: Any, state: core.State, info: core.RoundInfo) -> Any:
+        """Keeps what the members' solvers report."""
+        if (old := state.rows.get("carry")) is not None:
+            what = "a model of series such as a portfolio policy"
+            if isinstance(exchange.model, core.RoleModel):
+                what = "personal parameters of the model"
+            carry = self._reported(info.client.carry, what)
+            carry = _finite(exchange, carry, exchange.take(old))
+            state = state.with_rows(carry=exchange.put(old, carry))
+        own, shared = state.rows.get("statistics"), state.memory.get("statistics")
+        if own is None and shared is None:
+            return state, info
+        new = self._reported(info.client.statistics, "running statistics of the model")
+        if own is not None:
+            rows = _finite(exchange, new, exchange.take(own))
+            return state.with_rows(statistics=exchange.put(own, rows)), info
+        if exchange.is_noisy:
+            raise checks.InputError(
+                "Expected running statistics that stay with the clients under"
+                " GaussianNoise, ParameterRoles(model, local_statistics=True): a mean"
+                " of them would be sent without noise."
+            )
+        mean = _mean_statistics(exchange, new, shared)
+        if exchange.turns:
+            info = exchange.with_bytes(info, client_rows.num_bytes(shared))
+        return state.with_memory(statistics=mean), info
+
+    def _reported(self, new: Any, what: str) -> Any:
+        """Refuses a method that does not report what its clients keep."""
+        if new is None:
+            raise checks.InputError(
+                "Expected a method whose clients train through a local solver, SGD or"
+                f" Optax, with {what}, got {type(self.method).__name__} with"
+                " minibatches of its own."
+            )
+        return new
+
+
+def _finite(exchange: Any, new: Any, old: Any) -> Any:
+    """Returns new rows `[K, ...]`; old ones in place of what is not finite."""
+    is_finite = client_rows.finite_rows(new, exchange.ctx.cohort.shape[0])
+    return client_rows.select_rows(is_finite, new, old)
+
+
+def _mean_statistics(exchange: Any, new: Any, old: Any) -> Any:
+    """Returns the mean of running statistics `[K, *S]`, the old ones of nobody.
+
+    It is over those whose messages have arrived, weighted as these are.
+    """
+    count = jax.tree.leaves(new)[0].shape[0]
+    weights = jnp.ones(count)
+    if exchange.turns:
+        weights = exchange.turns[-1].upload.weight
+    weights = jnp.where(client_rows.finite_rows(new, count), weights, 0)
+    mean = client_rows.weighted_mean(new, weights)
+    return optax.tree.where(weights.sum() > 0, mean, old)

@@ -1,0 +1,112 @@
+"""Noise of the server, for differential privacy of clients."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedjax_pfl import core
+from fedjax_pfl.core import randomness, struct
+from fedjax_pfl.messages import NoisyRound, ServerNoise
+from fedjax_pfl.round.part import First, Part, Turn
+
+__all__ = ["Noise", "NoisyAggregate", "noise_of"]
+
+
+def noise_of(process: Any) -> ServerNoise | None:
+    """Returns the noise among a process's transforms, or None."""
+    found = (t for t in process.transforms if isinstance(t, ServerNoise))
+    return next(found, None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Noise(Part):
+    """Keeps earlier rounds' part in the noise of later ones, in memory `draws`.
+
+    Attributes:
+      process: whose noise it is.
+      noise: the noise.
+    """
+
+    process: Any
+    noise: ServerNoise
+    name = "noise"
+
+    def first_memory(self, at: First, rows: dict[str, Any]) -> dict[str, Any]:
+        """Returns draws `[b, *P]` before the first round, if any are kept."""
+        message = self.process.algorithm.reference(at.server)
+        return {"draws": self.noise.first_draws(message)}
+
+    def begin(self, state: core.State) -> core.State:
+        """Draws what is kept of this round."""
+        if (draws := state.memory.get("draws")) is None:
+            return state
+        key = core.stream_key(state.key, core.Stream.NOISE, state.round)
+        key = randomness.noise_key(key)
+        return state.with_memory(draws=self.noise.next_draws(key, state.round, draws))
+
+    def hand_out(self, exchange: Any, known: core.Downlink | None) -> tuple[Any, Any]:
+        """Returns what all clients and the server have in common."""
+        return None, None if known is None else known.shared
+
+    def arrive(self, turn: Turn) -> Turn:
+        """Lets nobody be missed: who sends nothing counts as one who changes nothing.
+
+        All clients count the same.
+        """
+        upload, common = turn.upload, turn.shared[self.name]
+        message = optax.tree.where(upload.weight > 0, upload.message, common)
+        return turn.with_upload(message=message, weight=jnp.ones_like(upload.weight))
+
+
+@dataclasses.dataclass(frozen=True)
+class NoisyAggregate:
+    """Adds the noise of a round to what is combined, where there is some.
+
+    Attributes:
+      exchange: of the round.
+      state: of the training.
+      noise: the noise, or None.
+    """
+
+    exchange: Any
+    state: core.State
+    noise: Any
+
+    def mean(self, mean: Any, count: int | float) -> Any:
+        """Adds noise to a mean `[*P]` over `count` clients."""
+        if self.noise is None:
+            return mean
+        exchange, draws = self.exchange, self.state.memory.get("draws")
+        who = exchange.process.participation
+        period = who.separation(exchange.population.num_clients)
+        now = NoisyRound(exchange.ctx.round, self._key, period, draws)
+        return self.noise.in_round(now, mean, self._clip / count)
+
+    def rows(self, messages: Any, *, everybody: bool) -> Any:
+        """Adds noise to every message `[K, *P]`, or of everybody, by identity."""
+        identities = self.exchange.federation.train.client_id
+        if not everybody:
+            identities = self.exchange.take(identities)
+        key, clip = self._key(self.exchange.ctx.round), self._clip
+
+        def noisy(identity: jax.Array, message: Any) -> Any:
+            return self.noise.add(jax.random.fold_in(key, identity), message, clip)
+
+        return jax.vmap(noisy)(identities, messages)
+
+    def _key(self, round: Any) -> core.Key:
+        """Returns the key of any round's noise."""
+        return self.exchange.noise_key(core.Stream.NOISE, round)
+
+    @property
+    def _clip(self) -> Any:
+        """Returns the norm of the clip, which is the first transform under noise."""
+        clip = self.exchange.start.memory.get("clip")
+        if clip is not None:
+            return clip
+        return struct.get_field(self.exchange.process.transforms[0], "norm")

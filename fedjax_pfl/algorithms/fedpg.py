@@ -359,7 +359,6 @@ class FedPG(base.SingleExchange):
                 exchange, state.server, old, direction, rows, fair, received
             )
             info |= search_info
-        state, new = exchange.keep_finite(state, old, new)
         server = FedPgServer(
             model=jax.tree.map(lambda x, m: x + step * m, w, direction.vector),
             num_heard=present.sum().astype(jnp.int32),

@@ -183,7 +183,7 @@ class FedROD(base.PersonalHead):
 
 
 @dataclasses.dataclass(frozen=True)
-class _Decoupled:
+class _Decoupled(local.StatefulLoss):
     """Sum of the generic loss, of the network as it is, and of the personal one.
 
     Attributes:
@@ -194,20 +194,11 @@ class _Decoupled:
     personal: local.DataLoss
     generic: Callable[[jax.Array, core.Batch], jax.Array]
 
-    def _of_network(self, key: Any, point: Any, batch: core.Batch) -> jax.Array:
-        """Returns the generic loss `[]`."""
-        logits, _ = statistics.forward(self.personal.model, point[0], batch, key)
-        return self.generic(logits, batch)
-
-    def __call__(self, key: Any, point: Any, batch: core.Batch, context: Any):
-        """Returns the value `[]`."""
-        value = self.personal(key, point, batch, context)
-        return self._of_network(key, point, batch) + value
-
-    def with_statistics(self, key: Any, point: Any, batch: core.Batch, context: Any):
-        """Returns the value `[]` and running statistics after this batch."""
-        value, running = self.personal.with_statistics(key, point, batch, context)
-        return self._of_network(key, point, batch) + value, running
+    def step(self, key: Any, params: Any, batch: core.Batch, context: Any, carry: Any):
+        """Returns the value of a batch, and what is kept after it."""
+        value, kept = self.personal.step(key, params, batch, context, carry)
+        logits, _ = statistics.forward(self.personal.model, params[0], batch, key)
+        return self.generic(logits, batch) + value, kept
 
 
 def _counts(model: core.Model, params: Any, data: core.ClientData) -> jax.Array:

@@ -164,6 +164,7 @@ def _limited(metadata: dict[str, Any], kwargs: dict[str, Any]) -> Any:
     return dataclasses.field(metadata=metadata, **kwargs)
 
 
+@functools.cache
 def _kinds(kind: Any) -> tuple[Any, ...]:
     """Returns the alternatives of an annotation.
 
@@ -183,6 +184,7 @@ def _choices(kind: Any) -> tuple[Any, ...]:
     return tuple(value for literal in literals for value in typing.get_args(literal))
 
 
+@functools.cache
 def _methods(kind: Any) -> list[str]:
     """Returns the public names of a protocol; none for other annotations."""
     is_protocol = isinstance(kind, type) and typing.Protocol in kind.__bases__
@@ -190,6 +192,7 @@ def _methods(kind: Any) -> list[str]:
     return [n for n in names if n == "__call__" or not n.startswith("_")]
 
 
+@functools.cache
 def _is_array(kind: Any) -> bool:
     """Returns whether an annotation is `jax.Array`, which needs no import here."""
     return "jax" in sys.modules and kind is sys.modules["jax"].Array
@@ -251,10 +254,13 @@ def _words(kind: Any) -> str:
     return _WORDS.get(origin) or f"an object of the class {name}"
 
 
+@functools.cache
 def _check_of(
     field: dataclasses.Field, cls: str | None
-) -> Callable[[Any], None] | None:
+) -> tuple[Callable[[Any], None], set[type]] | None:
     """Returns what refuses values that a field's declaration does not allow, or None.
+
+    Beside it are the classes whose objects need not be checked again.
 
     All fields are static where no pytree's name is given. Tracers pass for numbers.
     """
@@ -284,6 +290,9 @@ def _check_of(
                 " which is an array."
             )
 
+    by_class = limits is None and not choices
+    passed: set[type] = set()  # whose objects all fit, which a round asks often
+
     def check(value: Any) -> None:
         if value is None and is_optional:
             return
@@ -310,8 +319,11 @@ def _check_of(
             raise checks.InputError(
                 f"Expected {place if is_part else name} to be {wanted}, got {given}."
             )
+        is_container = isinstance(value, tuple | list | Mapping | type)
+        if by_class and not is_container and not _may_stand_in(type(value)):
+            passed.add(type(value))
 
-    return check
+    return check, passed
 
 
 def _is_unhashable(value: Any) -> bool:
@@ -348,7 +360,7 @@ def check_fields(self: Any, *names: str) -> None:
     for field in dataclasses.fields(self):
         check = _check_of(field, None)
         if check is not None and (not names or field.name in names):
-            check(getattr(self, field.name))
+            check[0](getattr(self, field.name))
 
 
 @dataclass_transform(
@@ -443,13 +455,13 @@ def _checked(
         for name in values.keys() - names:
             checks.known(name, names, f"field of {cls}")
         for name, value in values.items():
-            if name in declared:
-                declared[name](value)
+            if name in declared and type(value) not in declared[name][1]:
+                declared[name][0](value)
         init(self, **values)
         for name in data:  # which `__post_init__` may have replaced
-            refuse_stand_in(
-                f"{name} of {cls}", getattr(self, name), "a number or an object"
-            )
+            value = getattr(self, name)
+            if _may_stand_in(type(value)):
+                refuse_stand_in(f"{name} of {cls}", value, "a number or an object")
 
     return checked
 
@@ -530,6 +542,12 @@ def check_arrays(name: str, tree: Any) -> None:
             raise checks.InputError(
                 f"Expected {name} to be a tree of arrays, got {checks.shown(leaf)}."
             )
+
+
+@functools.cache
+def _may_stand_in(kind: type) -> bool:
+    """Returns whether `refuse_stand_in` may refuse values of a class."""
+    return issubclass(kind, (str, *_FUNCTIONS)) or kind.__name__ in _OPTIMIZERS
 
 
 def refuse_stand_in(name: str, value: Any, wanted: str) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fedjax_pfl.local.objectives import DataLoss as DataLoss
     from fedjax_pfl.local.objectives import Joint as Joint
     from fedjax_pfl.local.objectives import Objective as Objective
-    from fedjax_pfl.local.objectives import moving as moving
+    from fedjax_pfl.local.objectives import StatefulLoss as StatefulLoss
     from fedjax_pfl.local.participation import AllClients as AllClients
     from fedjax_pfl.local.participation import ClientBudgets as ClientBudgets
     from fedjax_pfl.local.participation import FullWork as FullWork

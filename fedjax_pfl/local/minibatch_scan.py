@@ -1,6 +1,7 @@
 """The scan over minibatches of one client, and gradients over all its examples."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -11,7 +12,7 @@ from jax import lax
 
 from fedjax_pfl import core
 from fedjax_pfl.core import client_map, loops, struct
-from fedjax_pfl.local.objectives import Objective, moving
+from fedjax_pfl.local.objectives import Objective, stepwise
 
 __all__ = [
     "LocalInfo",
@@ -231,8 +232,8 @@ def local_scan(
         state = loops.bounded(
             jnp.where(epoch < bound, most, 0) if is_whole else most,
             most_steps,
-            lambda i, s: run_step(
-                i, s, positions=positions, epoch_key=epoch_key, epoch=epoch
+            functools.partial(
+                run_step, positions=positions, epoch_key=epoch_key, epoch=epoch
             ),
             state,
         )
@@ -449,14 +450,15 @@ def passed_statistics(
     Returns:
       `[*S]` like `view.data.statistics`, or None where there are none.
     """
-    running, move = view.data.statistics, moving(objective)
-    if running is None:
+    if (running := view.data.statistics) is None:
         return None
+    move = stepwise(objective, None)
 
     def add(running: Any, drawn: tuple[jax.Array, core.Batch]):
         number, batch = drawn
         key = jax.random.fold_in(view.key, number)
-        return move(key, params, batch.with_statistics(running), context)[1]
+        batch = batch.with_statistics(running)
+        return move(key, params, batch, context, None)[1][1]
 
     dtype = params_dtype(params)
     return _over_examples(add, running, view.data, batch_size, dtype)

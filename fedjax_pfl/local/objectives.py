@@ -1,5 +1,6 @@
 """Objectives of local problems, and how they meet models of sequences."""
 
+import abc
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -9,17 +10,57 @@ import jax
 from fedjax_pfl import core
 from fedjax_pfl.core import checks, statistics, struct
 
-__all__ = ["DataLoss", "Joint", "Objective", "moving", "sampler", "stepwise"]
+__all__ = ["DataLoss", "Joint", "Objective", "StatefulLoss", "sampler", "stepwise"]
 
 Objective = Callable[[core.Key | None, Any, core.Batch, Any], jax.Array]
 
 
-@dataclasses.dataclass(frozen=True)
-class DataLoss:
-    """A model's loss on a batch, and perhaps a term that looks at no examples.
+class StatefulLoss(abc.ABC):
+    """An `Objective` that also tells what a model keeps from batch to batch.
 
-    An `Objective`; also the only one that tells the model's outputs, which a
-    `SequenceModel` carries from step to step.
+    A subclass defines `step`. Any other function `(key, params, batch, context) -> []`
+    is an objective, too, of models that keep nothing.
+    """
+
+    @abc.abstractmethod
+    def step(
+        self,
+        key: core.Key | None,
+        params: Any,
+        batch: core.Batch,
+        context: Any,
+        carry: Any,
+    ) -> tuple[jax.Array, tuple[Any, Any]]:
+        """Returns the value of a batch, and what is kept after it.
+
+        Args:
+          key: `[]` key of the model's randomness, or None for none.
+          params: parameters.
+          batch: examples; those of a `StatisticsModel` with the statistics of before.
+          context: what the objective reads besides.
+          carry: that of a `SequenceModel`; None for other models.
+
+        Returns:
+          The value `[]`, and a pair: the carry, and running statistics or None.
+        """
+
+    def __call__(
+        self, key: core.Key | None, params: Any, batch: core.Batch, context: Any
+    ) -> jax.Array:
+        """Returns the value `[]` of a batch."""
+        return self.step(key, params, batch, context, None)[0]
+
+    def with_statistics(
+        self, key: core.Key | None, params: Any, batch: core.Batch, context: Any
+    ) -> tuple[jax.Array, Any]:
+        """Returns the value `[]` of a batch, and running statistics after it."""
+        value, (_, running) = self.step(key, params, batch, context, None)
+        return value, running
+
+
+@dataclasses.dataclass(frozen=True)
+class DataLoss(StatefulLoss):
+    """A model's loss on a batch, and perhaps a term that looks at no examples.
 
     Attributes:
       model: the model.
@@ -34,58 +75,26 @@ class DataLoss:
 
     __post_init__ = struct.check_fields
 
-    def __call__(
-        self, key: core.Key | None, params: Any, batch: core.Batch, context: Any
-    ) -> jax.Array:
-        """Returns the value `[]`."""
-        return self.with_outputs(key, params, batch, context)[0]
-
-    def with_outputs(
-        self, key: core.Key | None, params: Any, batch: core.Batch, context: Any
-    ) -> tuple[jax.Array, Any]:
-        """Returns the value `[]` and the model's outputs.
-
-        Args:
-          key: `[]` key of the model's randomness, or None for none.
-          params: parameters.
-          batch: examples.
-          context: what the term reads besides.
-
-        Returns:
-          Value and outputs.
-        """
-        whole = self._whole(params, context)
-        outputs = self.model.apply(whole, batch.x, key=key, constants=batch.constants)
-        return self._value(outputs, params, batch, context), outputs
-
-    def with_statistics(
-        self, key: core.Key | None, params: Any, batch: core.Batch, context: Any
-    ) -> tuple[jax.Array, Any]:
-        """Returns the value `[]` and running statistics after this batch.
-
-        Args:
-          key: see `with_outputs`.
-          params: see `with_outputs`.
-          batch: examples; those of a `StatisticsModel` with the statistics of before.
-          context: see `with_outputs`.
-
-        Returns:
-          Value, and statistics or None.
-        """
-        whole = self._whole(params, context)
-        outputs, running = statistics.forward(self.model, whole, batch, key)
-        return self._value(outputs, params, batch, context), running
-
-    def _whole(self, params: Any, context: Any) -> Any:
-        """Returns the parameters of the model."""
-        return params if self.network is None else self.network(params, context)
-
-    def _value(
-        self, outputs: jax.Array, params: Any, batch: core.Batch, context: Any
-    ) -> jax.Array:
-        """Returns the loss of outputs, with the term."""
-        value = self.model.loss(outputs, batch)
-        return value if self.term is None else value + self.term(params, context)
+    def step(
+        self,
+        key: core.Key | None,
+        params: Any,
+        batch: core.Batch,
+        context: Any,
+        carry: Any,
+    ) -> tuple[jax.Array, tuple[Any, Any]]:
+        """Returns the value of a batch, and what is kept; see `StatefulLoss.step`."""
+        model, seen = self.model, batch
+        if isinstance(model, core.SequenceModel) and carry is not None:
+            seen = dataclasses.replace(batch, x=model.recall(carry, batch))
+        whole = params if self.network is None else self.network(params, context)
+        outputs, running = statistics.forward(model, whole, seen, key)
+        value = model.loss(outputs, seen)
+        if self.term is not None:
+            value = value + self.term(params, context)
+        if isinstance(model, core.SequenceModel) and carry is not None:
+            carry = model.remember(carry, batch, outputs)
+        return value, (carry, running)
 
     def plus(self, term: Callable[[Any, Any], Any]) -> "DataLoss":
         """Returns the objective with another term `(params, context) -> []`."""
@@ -93,7 +102,7 @@ class DataLoss:
 
 
 @dataclasses.dataclass(frozen=True)
-class Joint:
+class Joint(StatefulLoss):
     """An objective of the shared and the client's own parameters, a pair, together.
 
     Attributes:
@@ -102,87 +111,48 @@ class Joint:
 
     objective: Objective
 
-    def __call__(
-        self, key: core.Key | None, params: Any, batch: core.Batch, context: Any
-    ) -> jax.Array:
-        """Returns the value `[]`."""
+    def step(
+        self,
+        key: core.Key | None,
+        params: Any,
+        batch: core.Batch,
+        context: Any,
+        carry: Any,
+    ) -> tuple[jax.Array, tuple[Any, Any]]:
+        """Returns the value of a batch, and what is kept; see `StatefulLoss.step`."""
         shared, personal = params
-        return self.objective(key, shared, batch.with_personal(personal), context)
-
-    def with_statistics(
-        self, key: core.Key | None, params: Any, batch: core.Batch, context: Any
-    ) -> tuple[jax.Array, Any]:
-        """Returns the value `[]` and running statistics after this batch."""
-        shared, personal = params
-        move = moving(self.objective)
-        return move(key, shared, batch.with_personal(personal), context)
+        step = stepwise(self.objective, carry)
+        return step(key, shared, batch.with_personal(personal), context, carry)
 
 
-def moving(objective: Objective) -> Callable[..., tuple[jax.Array, Any]]:
-    """Returns an objective that also moves running statistics, where there are some.
-
-    Args:
-      objective: of the local problem.
-
-    Returns:
-      `(key, params, batch, context) -> ([], statistics)`, the latter those of a
-      `StatisticsModel` after the batch, or None.
-
-    Raises:
-      InputError: when called with statistics, if the objective does not tell them.
-    """
-
-    def moved(key: core.Key | None, params: Any, batch: core.Batch, context: Any):
-        if core.Constants.of(batch.constants).running is None:
-            return objective(key, params, batch, context), None
-        if not hasattr(objective, "with_statistics"):
-            raise checks.InputError(
-                "Expected a method whose local objective tells the running statistics"
-                " of a model with batch normalization, as DataLoss does, got one with"
-                " an objective of its own."
-            )
-        return objective.with_statistics(  # pyright: ignore
-            key, params, batch, context
-        )
-
-    return moved
-
-
-def stepwise(objective: Objective, carry: Any) -> Callable[..., tuple[jax.Array, Any]]:
-    """Returns an objective that also moves what is carried from step to step.
+def stepwise(objective: Objective, carry: Any) -> Callable[..., Any]:
+    """Returns `StatefulLoss.step` of an objective.
 
     Args:
       objective: of the local problem.
       carry: that of a `SequenceModel`; None for models without.
 
-    Returns:
-      `(key, params, batch, context, carry) -> ([], (carry, statistics))`.
-
     Raises:
-      InputError: if there is a carry and the objective does not tell its outputs.
+      InputError: if there is a carry, or when called with running statistics, and the
+        objective does not tell its outputs.
     """
-    if carry is None:
-        move = moving(objective)
+    if carry is not None:
+        _sequence_model(objective)
+    if isinstance(objective, StatefulLoss):
+        return objective.step
 
-        def stepped(
-            key: core.Key | None, params: Any, batch: core.Batch, context: Any, _: None
-        ):
-            value, running = move(key, params, batch, context)
-            return value, (None, running)
-
-        return stepped
-    model = _sequence_model(objective)
-
-    def moved(
-        key: core.Key | None, params: Any, batch: core.Batch, context: Any, carry: Any
+    def step(
+        key: core.Key | None, params: Any, batch: core.Batch, context: Any, carry: None
     ):
-        recalled = dataclasses.replace(batch, x=model.recall(carry, batch))
-        value, outputs = objective.with_outputs(  # pyright: ignore
-            key, params, recalled, context
-        )
-        return value, (model.remember(carry, batch, outputs), None)
+        if core.Constants.of(batch.constants).running is not None:
+            raise checks.InputError(
+                "Expected a method whose local objective tells the running statistics"
+                " of a model with batch normalization, as DataLoss does, got one with"
+                " an objective of its own."
+            )
+        return objective(key, params, batch, context), (None, None)
 
-    return moved
+    return step
 
 
 def sampler(
@@ -201,11 +171,11 @@ def sampler(
 
 def _sequence_model(objective: Objective) -> core.SequenceModel:
     """Returns the model of an objective that tells its outputs."""
-    model = getattr(objective, "model", None)
     # Parts of a network train in turns, between which nothing would be remembered.
-    is_whole = isinstance(objective, DataLoss) and objective.network is None
-    if is_whole and isinstance(model, core.SequenceModel):
-        return model
+    if isinstance(objective, DataLoss) and objective.network is None:
+        model = objective.model
+        if isinstance(model, core.SequenceModel):
+            return model
     raise checks.InputError(
         "Expected a method whose local objective is a model's loss and terms of the"
         " parameters with a model of series such as a portfolio policy, got a method"

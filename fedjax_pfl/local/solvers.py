@@ -1,7 +1,6 @@
 """Solvers of one client's local problem."""
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -29,49 +28,28 @@ StepEnd = Callable[[Any, Any], Any]
 EpochEnd = Callable[[jax.Array, Any, Any], tuple[Any, Any]]
 
 
-def _with_personal(solve: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a solver minimize over what stays with the client, too.
+def _joint(
+    view: core.ClientView, objective: objectives.Objective, params: Any
+) -> tuple[core.ClientView, objectives.Objective, Any]:
+    """Returns the problem in shared and personal parameters, a pair, together."""
+    personal = view.data.personal
+    alone = dataclasses.replace(view, data=view.data.with_personal(None))
+    return alone, objectives.Joint(objective), (params, personal)
 
-    It ends in the carry of the `LocalInfo`; hooks see the shared parameters only.
-    """
 
-    @functools.wraps(solve)
-    def run(
-        self: Any,
-        view: core.ClientView,
-        objective: objectives.Objective,
-        params: Any,
-        context: Any = None,
-        **options: Any,
-    ):
-        personal = view.data.personal
-        if personal is None:
-            return solve(self, view, objective, params, context, **options)
+def _of_shared(
+    step_end: StepEnd | None, epoch_end: EpochEnd | None
+) -> tuple[StepEnd | None, EpochEnd | None]:
+    """Returns hooks of pairs of parameters, which change the shared ones only."""
 
-        if (given_step := options.get("step_end")) is not None:
-            options["step_end"] = lambda both, context: (
-                given_step(both[0], context),
-                both[1],
-            )
-        if (given_epoch := options.get("epoch_end")) is not None:
+    def end_step(both: Any, context: Any) -> Any:
+        return step_end(both[0], context), both[1]  # pyright: ignore
 
-            def epoch_end(epoch: jax.Array, both: Any, context: Any):
-                params, context = given_epoch(epoch, both[0], context)
-                return (params, both[1]), context
+    def end_epoch(epoch: jax.Array, both: Any, context: Any) -> Any:
+        params, context = epoch_end(epoch, both[0], context)  # pyright: ignore
+        return (params, both[1]), context
 
-            options["epoch_end"] = epoch_end
-        alone = dataclasses.replace(view, data=view.data.with_personal(None))
-        both, context, info = solve(
-            self,
-            alone,
-            objectives.Joint(objective),
-            (params, personal),
-            context,
-            **options,
-        )
-        return both[0], context, dataclasses.replace(info, carry=both[1])
-
-    return run
+    return step_end and end_step, epoch_end and end_epoch
 
 
 def whole(view: core.ClientView, params: Any, info: minibatch_scan.LocalInfo) -> Any:
@@ -110,8 +88,8 @@ class MinibatchSolver:
         self, objective: objectives.Objective, view: core.ClientView
     ) -> Callable[..., tuple[Any, Any]]:
         """Returns `(key, params, batch, context, carry) -> (gradient, carry)`."""
-        stepwise = objectives.stepwise(objective, view.carry)
-        return jax.grad(stepwise, argnums=1, has_aux=True)
+        step = objectives.stepwise(objective, view.carry)
+        return jax.grad(step, argnums=1, has_aux=True)
 
     def _sampler(self, objective: objectives.Objective, view: core.ClientView) -> Any:
         """Returns a sampler in place of shuffled epochs, or None."""
@@ -153,19 +131,15 @@ class MinibatchSolver:
           The carry and a `LocalInfo`; see `local_scan`.
         """
         return minibatch_scan.local_scan(
-            view,
-            step,
-            carry,
-            batch_size=self.batch_size,
-            epochs=self.epochs,
-            num_steps=self.num_steps,
-            order=self.order,
-            remainder=self.remainder,
-            dtype=dtype,
-            **options,
+            view, step, carry, dtype=dtype, **self._walk, **options
         )
 
-    @_with_personal
+    @property
+    def _walk(self) -> dict[str, Any]:
+        """Returns how minibatches follow each other, for `local_scan`."""
+        names = ("batch_size", "epochs", "num_steps", "order", "remainder")
+        return {name: getattr(self, name) for name in names}
+
     def solve(
         self,
         view: core.ClientView,
@@ -191,6 +165,10 @@ class MinibatchSolver:
         Returns:
           Parameters, context and a `LocalInfo`.
         """
+        has_personal = view.data.personal is not None
+        if has_personal:
+            view, objective, params = _joint(view, objective, params)
+            step_end, epoch_end = _of_shared(step_end, epoch_end)
         gradient_of = self._gradient_of(objective, view)
 
         def step(
@@ -223,15 +201,18 @@ class MinibatchSolver:
             count = jnp.zeros((), jnp.int32) if view.steps is None else view.steps
         moments = self._init(params, view.round, count)
         kept = (view.carry, view.data.statistics)
-        (params, _, context, kept, _), info = self.scan(
+        (params, _, context, kept, _), info = minibatch_scan.local_scan(
             view,
             step,
             (params, moments, context, kept, count),
             dtype=minibatch_scan.params_dtype(params),
             sampler=sampler,
             epoch_end=None if epoch_end is None else end,
+            **self._walk,
         )
         carry, running = kept
+        if has_personal:
+            params, carry = params
         info = dataclasses.replace(info, carry=carry, statistics=running)
         return params, context, info
 
@@ -454,7 +435,6 @@ class ToTolerance:
     chooses: ClassVar[str] = "the number of steps"
     forward_only: ClassVar[str] = "ends by a tolerance"
 
-    @_with_personal
     def solve(
         self,
         view: core.ClientView,
@@ -476,6 +456,9 @@ class ToTolerance:
         Returns:
           Parameters, the same context and a `LocalInfo`.
         """
+        has_personal = view.data.personal is not None
+        if has_personal:
+            view, objective, params = _joint(view, objective, params)
         goal = self.tolerance if tolerance is None else tolerance
         bound = jnp.minimum(jnp.int32(self.max_steps), view.work.steps)
 
@@ -500,12 +483,15 @@ class ToTolerance:
         start = (params, *gradient_at(params), jnp.zeros((), jnp.int32))
         params, _, norm, steps = lax.while_loop(unfinished, body, start)
         params = loops.stationary(lambda x: gradient_at(x)[0], params)
+        running = minibatch_scan.passed_statistics(
+            objective, params, context, view, self.batch_size
+        )
+        params, personal = params if has_personal else (params, None)
         info = minibatch_scan.LocalInfo(
             num_steps=steps,
             num_examples=(steps + 1) * view.data.num_examples,
             converged=norm <= goal,
-            statistics=minibatch_scan.passed_statistics(
-                objective, params, context, view, self.batch_size
-            ),
+            carry=personal,
+            statistics=running,
         )
         return params, context, info

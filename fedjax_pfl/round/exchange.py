@@ -23,7 +23,7 @@ from fedjax_pfl.core import (
 from fedjax_pfl.core.client_view import ClientView
 from fedjax_pfl.messages import Encoding
 from fedjax_pfl.round.part import Part, Turn
-from fedjax_pfl.round.parts import model_state, noise, nonfinite
+from fedjax_pfl.round.parts import model_state, noise
 
 __all__ = ["Exchange"]
 
@@ -49,7 +49,6 @@ class Exchange:
       timing: the round in virtual time, or None.
       present: `bool[K]` who takes part, or None for all.
       turns: of all exchanges of the round so far.
-      broken: `bool[K]` of every check of the members' states, which is not finite.
       written: rows of all clients with the cohort's new ones, and these.
     """
 
@@ -67,7 +66,6 @@ class Exchange:
     timing: core.Timetable | None = None
     present: jax.Array | None = None
     turns: list[Turn] = dataclasses.field(default_factory=list)
-    broken: list[jax.Array] = dataclasses.field(default_factory=list)
     written: list[tuple[Any, Any]] = dataclasses.field(default_factory=list)
 
     @classmethod
@@ -377,21 +375,24 @@ class Exchange:
         Returns:
           The aggregate `[*P]`, and the aggregator's info.
         """
-        noisy = noise.NoisyAggregate(self, state, noise.noise_of(self.process))
+        noisy = next((p for p in self.parts if isinstance(p, noise.Noise)), None)
         if (mean := state.memory.get("mean")) is not None:
-            return noisy.mean(mean, self.population.num_clients), {}
-        rule, is_of_all = self.process.used_aggregator(), self.is_of_all
+            if noisy is not None:
+                mean = noisy.to_mean(self, state, mean, self.population.num_clients)
+            return mean, {}
+        rule, identities = self.process.used_aggregator(), self.data.client_id
         key = core.stream_key(self.start.key, core.Stream.AGGREGATION, self.ctx.round)
         messages, weights = received.message, received.weight
-        if is_of_all:
+        if self.process.algorithm.aggregate_over == "all":
+            identities = self.federation.train.client_id
             weights = self.federation.train.num_examples.astype(weights.dtype)
             messages = state.rows["messages"]
         if not (rule.by_columns or rule.incremental):  # which sums where rows are
             messages = sharding.split_parameters(messages, self.execution)
-        if noisy.noise is None:
+        if noisy is None:
             return rule(key, messages, weights, reference)
         if not rule.incremental:
-            messages = noisy.rows(messages, everybody=is_of_all)
+            messages = noisy.to_rows(self, identities, messages)
             return rule(key, messages, jnp.ones_like(weights), reference)
         mean, info = rule(key, messages, weights, reference)
         size = weights.shape[0]
@@ -400,12 +401,7 @@ class Exchange:
                 lambda x, r: r + size / expected * (x - r), mean, reference
             )
             size = expected
-        return noisy.mean(mean, size), info
-
-    @property
-    def is_of_all(self) -> bool:
-        """Whether all clients' last messages are combined."""
-        return self.process.algorithm.aggregate_over == "all"
+        return noisy.to_mean(self, state, mean, size), info
 
     def step(self, state: core.State, server: Any) -> tuple[core.State, Any]:
         """Takes the server optimizer's step, if there is one, for a new model."""
@@ -415,11 +411,6 @@ class Exchange:
         memory = state.memory.get("optimizer")
         server, memory = optimizer(memory, state.server, server)
         return state.with_memory(optimizer=memory), server
-
-    def keep_finite(self, state: core.State, old: Any, new: Any) -> tuple[Any, Any]:
-        """Counts rows that are not finite; outside `stop`, keeps the old ones."""
-        (part,) = (p for p in self.parts if isinstance(p, nonfinite.Nonfinite))
-        return part.keep(self, state, old, new)
 
     def bytes_up(self, messages: Any) -> int:
         """Counts the bytes of the cohort's messages `[K, *P]` on their way up."""

@@ -1,8 +1,7 @@
 """Noise of the server, for differential privacy of clients."""
 
-from __future__ import annotations
-
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -14,7 +13,7 @@ from fedjax_pfl.core import randomness, struct
 from fedjax_pfl.messages import NoisyRound, ServerNoise
 from fedjax_pfl.round.part import First, Part, Turn
 
-__all__ = ["Noise", "NoisyAggregate", "noise_of"]
+__all__ = ["Noise", "noise_of"]
 
 
 def noise_of(process: Any) -> ServerNoise | None:
@@ -62,51 +61,33 @@ class Noise(Part):
         message = optax.tree.where(upload.weight > 0, upload.message, common)
         return turn.with_upload(message=message, weight=jnp.ones_like(upload.weight))
 
-
-@dataclasses.dataclass(frozen=True)
-class NoisyAggregate:
-    """Adds the noise of a round to what is combined, where there is some.
-
-    Attributes:
-      exchange: of the round.
-      state: of the training.
-      noise: the noise, or None.
-    """
-
-    exchange: Any
-    state: core.State
-    noise: Any
-
-    def mean(self, mean: Any, count: int | float) -> Any:
-        """Adds noise to a mean `[*P]` over `count` clients."""
-        if self.noise is None:
-            return mean
-        exchange, draws = self.exchange, self.state.memory.get("draws")
-        who = exchange.process.participation
+    def to_mean(
+        self, exchange: Any, state: core.State, mean: Any, count: int | float
+    ) -> Any:
+        """Returns a mean `[*P]` over `count` clients with the round's noise."""
+        who, draws = self.process.participation, state.memory.get("draws")
         period = who.separation(exchange.population.num_clients)
-        now = NoisyRound(exchange.ctx.round, self._key, period, draws)
-        return self.noise.in_round(now, mean, self._clip / count)
+        key = functools.partial(exchange.noise_key, core.Stream.NOISE)
+        now = NoisyRound(exchange.ctx.round, key, period, draws)
+        return self.noise.in_round(now, mean, self._clip(exchange) / count)
 
-    def rows(self, messages: Any, *, everybody: bool) -> Any:
-        """Adds noise to every message `[K, *P]`, or of everybody, by identity."""
-        identities = self.exchange.federation.train.client_id
-        if not everybody:
-            identities = self.exchange.take(identities)
-        key, clip = self._key(self.exchange.ctx.round), self._clip
+    def to_rows(self, exchange: Any, identities: jax.Array, messages: Any) -> Any:
+        """Returns messages `[K, *P]` of clients `int[K]`, each with noise of its own.
+
+        Robust rules then see nothing else.
+        """
+        key = exchange.noise_key(core.Stream.NOISE, exchange.ctx.round)
+        clip, noise = self._clip(exchange), self.noise
 
         def noisy(identity: jax.Array, message: Any) -> Any:
-            return self.noise.add(jax.random.fold_in(key, identity), message, clip)
+            own = jax.random.fold_in(key, identity)
+            return noise.add(own, message, clip)  # pyright: ignore
 
         return jax.vmap(noisy)(identities, messages)
 
-    def _key(self, round: Any) -> core.Key:
-        """Returns the key of any round's noise."""
-        return self.exchange.noise_key(core.Stream.NOISE, round)
-
-    @property
-    def _clip(self) -> Any:
+    def _clip(self, exchange: Any) -> Any:
         """Returns the norm of the clip, which is the first transform under noise."""
-        clip = self.exchange.start.memory.get("clip")
+        clip = exchange.start.memory.get("clip")
         if clip is not None:
             return clip
-        return struct.get_field(self.exchange.process.transforms[0], "norm")
+        return struct.get_field(self.process.transforms[0], "norm")

@@ -82,6 +82,8 @@ def config_of(process: FederatedProcess, model: Any, federation: Any) -> dict[st
       Values as JSON knows them, by dotted name.
     """
     parts = {f.name: getattr(process, f.name) for f in dataclasses.fields(process)}
+    if not parts["parts"]:
+        del parts["parts"]
     on_nonfinite = parts.pop("on_nonfinite")
     config: dict[str, Any] = {"on_nonfinite": on_nonfinite}
     for name, part in parts.items():

@@ -14,6 +14,7 @@ from jax.core import Tracer
 
 from fedjax_pfl import core
 from fedjax_pfl.core import checks, platforms, struct
+from fedjax_pfl.round.part import Part
 from fedjax_pfl.round.process import PARTS, FederatedProcess
 
 __all__ = ["check", "check_key", "check_model", "refuse_tracers"]
@@ -48,6 +49,8 @@ def check(
         _check_part(name, part, kind, example, optional=name in _OPTIONAL)
     for number, part in enumerate(process.transforms):
         _check_part(f"transforms.{number}", part, core.Transform, "TopK()")
+    for number, part in enumerate(process.parts):
+        _check_part(f"parts.{number}", part, Part, "a subclass of fp.round.Part")
     for path, leaf in jax.tree_util.tree_leaves_with_path(process):
         if not (isinstance(leaf, numbers.Number) or hasattr(leaf, "shape")):
             name = jax.tree_util.keystr(path, simple=True, separator=".")

@@ -22,7 +22,7 @@ from fedjax_pfl.core import (
 )
 from fedjax_pfl.core.client_view import ClientView
 from fedjax_pfl.messages import Encoding
-from fedjax_pfl.round.part import Part, Turn
+from fedjax_pfl.round.part import Part, Turn, check_turn
 from fedjax_pfl.round.parts import model_state, noise
 
 __all__ = ["Exchange"]
@@ -233,11 +233,8 @@ class Exchange:
             new, upload, report = own.client_update(view, received, client, self.model)
             turn = dataclasses.replace(turn, upload=upload, report=report)
             turn = turn.with_rows(clients=new)
-            for part in self.parts:
-                turn = part.after(turn)
-            for part in self.parts:
-                turn = part.send(turn)
-            return turn if process.attack is not None else self._arrived(turn)
+            turn = self._fold("send", self._fold("after", turn))
+            return turn if process.attack is not None else self._fold("arrive", turn)
 
         handed_out = self._handed_out(down, method.known(state.server, down))
         rows = {"clients": self.take(state.clients), **self._rows(state)}
@@ -257,10 +254,9 @@ class Exchange:
         given, shared = self._handed_out(core.Downlink(shared=None), known)
 
         def send(rows: Any, given: Any, upload: core.Upload) -> Turn:
-            turn = Turn(None, rows, rows, given, shared, upload)
-            for part in self.parts:
-                turn = part.send(turn)
-            return turn if self.process.attack is not None else self._arrived(turn)
+            turn = self._fold("send", Turn(None, rows, rows, given, shared, upload))
+            is_attacked = self.process.attack is not None
+            return turn if is_attacked else self._fold("arrive", turn)
 
         turns = jax.vmap(send)(self._rows(state), given, uploads)
         state, turns = self._received(state, turns, (given, shared))
@@ -292,9 +288,7 @@ class Exchange:
             (key, budget, fields, given), (pool, round, shared) = row, everything
             data = divided_examples.client(pool, fields, is_part=is_part)
             view = ClientView(key=key, round=round, data=data, work=budget)
-            turn = Turn(view, rows, rows, given, shared)
-            for part in self.parts:
-                turn = part.before(turn)
+            turn = self._fold("before", Turn(view, rows, rows, given, shared))
             turn = work(turn)
             return turn.rows, ((turn.upload, turn.report, turn.notes), turn.sums)
 
@@ -321,10 +315,15 @@ class Exchange:
         names = [n for part in self.parts for n in part.moved if n in state.rows]
         return self.take({name: state.rows[name] for name in names})
 
-    def _arrived(self, turn: Turn) -> Turn:
-        """Returns ONE client's turn when its message is at the server."""
+    def _fold(
+        self, hook: Literal["before", "after", "send", "arrive"], turn: Turn
+    ) -> Turn:
+        """Returns ONE client's turn after a hook of every part."""
         for part in self.parts:
-            turn = part.arrive(turn)
+            new = operator.methodcaller(hook, turn)(part)
+            if part in self.process.parts:  # of the user's
+                check_turn(part, new, turn)
+            turn = new
         return turn
 
     def _received(
@@ -356,7 +355,7 @@ class Exchange:
 
         def arrive(turn: Turn, given: Any) -> Turn:
             here = dataclasses.replace(turn, given=given, shared=shared)
-            here = self._arrived(here)
+            here = self._fold("arrive", here)
             return dataclasses.replace(here, given={}, shared={})
 
         turns = jax.vmap(arrive)(turns.with_upload(message=messages), given)

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from fedjax_pfl import core
+from fedjax_pfl.core import checks
 
 if TYPE_CHECKING:
     from fedjax_pfl.round.exchange import Exchange
 
-__all__ = ["First", "Part", "Turn"]
+__all__ = ["First", "Part", "Turn", "check_entries", "check_turn"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,3 +158,43 @@ class Part:
     def encoding(self, encoding: Any) -> Any:
         """Returns the encoding of a message behind the part."""
         return encoding
+
+
+def check_entries(
+    part: Part, new: dict[str, Any], taken: dict[str, Any], count: int | None = None
+) -> None:
+    """Refuses entries of a state whose names are taken, or without a row per client.
+
+    Args:
+      part: whose entries they are.
+      new: entries by name.
+      taken: those of other parts.
+      count: K rows that every leaf has, or None for entries at the server.
+    """
+    name = type(part).__name__
+    for entry in new:
+        if entry in taken:
+            raise checks.InputError(
+                f"Expected {name} to keep what it needs by a name of its own, got"
+                f" {entry!r}, which another part has."
+            )
+    shapes = [jax.numpy.shape(leaf) for leaf in jax.tree.leaves(new)]
+    if wrong := [s for s in shapes if count is not None and s[:1] != (count,)]:
+        raise checks.InputError(
+            f"Expected first_rows of {name} to return arrays with a row for each of"
+            f" {count} clients, got one of shape {wrong[0]}."
+        )
+
+
+def check_turn(part: Part, new: Turn, old: Turn) -> None:
+    """Refuses a turn after which rows of a part are not like those before it."""
+    for name in old.rows:
+        shapes = [
+            jax.tree.map(lambda x: (jax.numpy.shape(x), jax.numpy.result_type(x)), rows)
+            for rows in (new.rows[name], old.rows[name])
+        ]
+        if shapes[0] != shapes[1]:
+            raise checks.InputError(
+                f"Expected {type(part).__name__} to leave {name!r} of ONE client as it"
+                f" was, {shapes[1]}, got {shapes[0]}."
+            )

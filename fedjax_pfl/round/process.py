@@ -12,7 +12,7 @@ from fedjax_pfl.core import checks, sharding, struct
 from fedjax_pfl.local import participation as participations
 from fedjax_pfl.local import schedules
 from fedjax_pfl.round import local_privacy, privacy, run
-from fedjax_pfl.round.part import First, Part
+from fedjax_pfl.round.part import First, Part, check_entries
 from fedjax_pfl.round.parts import (
     attack,
     lateness,
@@ -233,8 +233,9 @@ class FederatedProcess:
         at = First(model, train, population.num_clients, server, messages)
         rows = {"clients": clients}
         for part in self.all_parts():
-            more = part.first_rows(at)
-            rows |= {name: v for name, v in more.items() if v is not None}
+            more = {n: v for n, v in part.first_rows(at).items() if v is not None}
+            check_entries(part, more, rows, len(train.num_examples))
+            rows |= more
         return server, rows
 
     def _first(
@@ -284,6 +285,13 @@ class FederatedProcess:
         """
         for part in self.all_parts():
             part.check(self, num_clients)
+        names = [part.name for part in self.all_parts()]
+        for part in self.parts:
+            if not part.name or names.count(part.name) > 1:
+                raise checks.InputError(
+                    f"Expected {type(part).__name__} to have a name of its own among"
+                    f" {', '.join(sorted(set(names)))}, got {part.name!r}."
+                )
         self._check_values(num_clients)
         privacy.check(self)
         privacy.check_bands(self, num_clients)
@@ -340,7 +348,9 @@ class FederatedProcess:
         """
         at, memory = First(model, train, num_clients, state.server), {}
         for part in self.all_parts():
-            memory |= part.first_memory(at, state.of_clients())
+            more = part.first_memory(at, state.of_clients())
+            check_entries(part, more, memory)
+            memory |= more
         return memory
 
     def with_first_kept(

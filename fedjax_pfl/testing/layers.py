@@ -13,8 +13,9 @@ _ENTRY = "__main__"  # of `python -m fedjax_pfl`: above all rooms, and none itse
 LEVELS = (
     ("core",),
     ("numerics", "data", "models", "local", "attacks", "messages", "results"),
-    ("aggregators", "engine", "portfolio"),
-    ("algorithms", "figures"),
+    ("aggregators", "portfolio", "round"),
+    ("algorithms", "engine"),
+    ("figures",),
     (ROOT, "testing"),
     ("report",),
     ("benchmark",),

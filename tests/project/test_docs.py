@@ -33,8 +33,8 @@ COMMANDED = {
 }
 ROOMS = (
     *("core", "numerics", "data", "models", "local", "attacks", "messages"),
-    *("aggregators", "engine", "portfolio", "algorithms", "results", "figures"),
-    "testing",
+    *("aggregators", "round", "engine", "portfolio", "algorithms", "results"),
+    *("figures", "testing"),
 )
 INNER_ROOMS = (
     *("algorithms.common_descent", "algorithms.phi", "aggregators.functions"),

@@ -42,8 +42,8 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_pfl import aggregators, core, local
-from fedjax_pfl.algorithms import base, common
-from fedjax_pfl.core import ClientView, Downlink, Model, checks, client_rows, struct
+from fedjax_pfl.algorithms import base, common, flame_diagnostics
+from fedjax_pfl.core import ClientView, Downlink, Model, checks, struct
 
 __all__ = ["Flame"]
 
@@ -58,6 +58,21 @@ class FlameClient:
     alpha: jax.Array
     ratio: jax.Array
     eps: jax.Array | None
+
+
+@struct.pytree_dataclass
+class Copies:
+    """What ONE client's solver reads of the consensus, and moves where epochs end.
+
+    Attributes:
+      center: c_i, to which theta_i is pulled.
+      w_local: w_i.
+      p: p_i.
+    """
+
+    center: Any
+    w_local: Any
+    p: Any
 
 
 @struct.pytree_dataclass
@@ -177,23 +192,6 @@ class Flame(base.SingleExchange):
         )
         return params, state, params
 
-    def _subproblem(self, model: Model, client: FlameClient, w: Any, share: jax.Array):
-        """Builds the personal solve's objective and its first context."""
-        plain = local.DataLoss(model)
-        lam = self.lam
-        joint = optax.tree.sub(w, client.p)
-        if self.prox_centre == "joint":  # lam kappa/(1+kappa): w_i eliminated
-            lam = self.lam * (1 - share)
-        centre = {"local": client.w_local, "received": w, "joint": joint}[
-            self.prox_centre
-        ]
-
-        def pull(theta: Any, context: Any):
-            return common.pull(lam, theta, context["centre"])
-
-        start = {"centre": centre, "w_local": client.w_local, "p": client.p}
-        return plain.plus(pull), start
-
     def message_of(self, client: FlameClient) -> Any:
         """Returns the upload `u_i = w_i + p_i`."""
         return optax.tree.add(client.w_local, client.p)
@@ -202,19 +200,49 @@ class Flame(base.SingleExchange):
         self, view: ClientView, down: Downlink, client: FlameClient, model: Model
     ):
         """Solves for the personal model; updates local copy and dual."""
-        w = down.shared
+        w, share = down.shared, self.share(client.alpha, client.ratio)
+        center = self.prox_center(client.w_local, client.p, w, received=w)
+        copies = Copies(center=center, w_local=client.w_local, p=client.p)
+        theta, copies, eps, info = self.personal_step(view, model, client, copies, w)
+        if self.dual_update == "round":
+            copies = self.consensus_step(theta, copies, w, share)
+        new = dataclasses.replace(
+            client, theta=theta, w_local=copies.w_local, p=copies.p, eps=eps
+        )
+        report = info.report(unconverged=~info.converged)
+        return new, view.upload(self.message_of(new)), report
+
+    def prox_center(self, w_local: Any, p: Any, w: Any, *, received: Any) -> Any:
+        """Returns the center c_i `[*P]` of the personal step.
+
+        `received` is what stands for it where it is the server's: w in a round's first
+        epoch, then w_i.
+        """
+        if self.prox_centre == "joint":
+            return optax.tree.sub(w, p)
+        return received if self.prox_centre == "received" else w_local
+
+    def personal_step(
+        self,
+        view: ClientView,
+        model: Model,
+        client: FlameClient,
+        copies: Copies,
+        w: Any,
+    ):
+        """Returns theta_i of equation (11), about minimal; copies, eps_i, solver's info.
+
+        `theta_i ~= argmin f_i(theta) + lam/2 ||theta - c_i||^2`. Where w_i is minimized
+        together with it, that has eliminated it: `lam kappa_i / (1 + kappa_i)`.
+        """
         share = self.share(client.alpha, client.ratio)
-        objective, start = self._subproblem(model, client, w, share)
+        lam = self.lam * (1 - share) if self.prox_centre == "joint" else self.lam
 
-        def consensus(theta: Any, p: Any):
-            w_local = common.local_consensus_update(theta, w, p, share=share)
-            return w_local, common.dual_update(p, w_local, w)
+        def pull(theta: Any, copies: Copies):
+            return common.pull(lam, theta, copies.center)
 
-        def epoch_end(epoch: jax.Array, theta: Any, context: Any):
-            w_local, p = consensus(theta, context["p"])
-            joint = optax.tree.sub(w, p)
-            centre = joint if self.prox_centre == "joint" else w_local
-            return theta, {"centre": centre, "w_local": w_local, "p": p}
+        def epoch_end(epoch: jax.Array, theta: Any, copies: Copies):
+            return theta, self.consensus_step(theta, copies, w, share)
 
         options, eps = {}, client.eps
         if self._to_tolerance:
@@ -223,80 +251,26 @@ class Flame(base.SingleExchange):
             options = {"tolerance": tolerance}
         elif self.dual_update == "epoch":
             options = {"epoch_end": epoch_end}
-        theta, context, info = self.local.solve(
-            view, objective, client.theta, start, **options
+        objective = local.DataLoss(model).plus(pull)
+        theta, copies, info = self.local.solve(
+            view, objective, client.theta, copies, **options
         )
-        w_local, p = context["w_local"], context["p"]
-        if self.dual_update == "round":
-            w_local, p = consensus(theta, p)
-        new = dataclasses.replace(client, theta=theta, w_local=w_local, p=p, eps=eps)
-        report = info.report(unconverged=~info.converged)
-        return new, view.upload(self.message_of(new)), report
+        return theta, copies, eps, info
+
+    def consensus_step(self, theta: Any, copies: Copies, w: Any, share: Any) -> Copies:
+        """Returns w_i of equation (12), p_i of (13), and the next center.
+
+        `share` is `1 / (1 + kappa_i)`, which exists at lam = 0, too.
+        """
+        w_local = common.local_consensus_update(theta, w, copies.p, share=share)
+        p = common.dual_update(copies.p, w_local, w)
+        center = self.prox_center(w_local, p, w, received=w_local)
+        return Copies(center=center, w_local=w_local, p=p)
 
     def parameters(self, server: Any, client: Any):
         """Returns the personal model theta_i and the global model w."""
         return {"personal": client.theta, "global": server}
 
     def diagnostics(self, state: core.State, model: Model, federation: core.Federation):
-        """Returns Lagrangian, Lyapunov value, objective, residuals and distances.
-
-        Args:
-          state: state after a round.
-          model: the model.
-          federation: data of N clients.
-
-        Returns:
-          `lagrangian` L; `objective` f(Theta, w); `lyapunov` Ltil = L + sum iota_i
-          eps_i with iota_i = ups / (4 s_i (1 - ups)) and s_i = alpha_i lam / 4 (L
-          itself where there is no eps schedule or lam = 0); `residual_theta`, the
-          largest `||grad f_i(theta_i) + lam (theta_i - w)||`; `residual_w`,
-          `||w - sum alpha_i theta_i||`; `dual_sum`, `||sum pi_i||`;
-          `consensus_distance`, the root mean square of `||w_i - w||`.
-        """
-        w, rows = state.server, state.clients
-        plain = local.DataLoss(model)
-
-        half_squared = common.half_squared_distance
-
-        def one(client: FlameClient, data: core.ClientData):
-            loss, gradient = local.full_value_and_gradient(
-                plain, client.theta, None, data
-            )
-            gap = optax.tree.sub(client.theta, w)
-            residual = optax.tree.add_scale(gradient, self.lam, gap)
-            return {
-                "loss": loss,
-                "residual": optax.tree.norm(residual, squared=True),
-                "to_w": half_squared(client.theta, w),
-                "to_w_local": half_squared(client.theta, client.w_local),
-                "copy": half_squared(client.w_local, w),
-                "dual": optax.tree.vdot(client.p, optax.tree.sub(client.w_local, w)),
-            }
-
-        parts = common.map_everyone(one, rows, federation)
-        alpha = rows.alpha
-        share = self.share(alpha, rows.ratio)
-        rho = self.lam * alpha * (1 - share) / jnp.where(share > 0, share, 1)
-        rho = jnp.where(share > 0, rho, 0 if self.rho is None else self.rho)
-        lagrangian = (
-            alpha * (parts["loss"] + self.lam * parts["to_w_local"])
-            + rho * parts["dual"]
-            + rho * parts["copy"]
-        ).sum()
-        objective = (alpha * (parts["loss"] + self.lam * parts["to_w"])).sum()
-        lyapunov = lagrangian
-        if rows.eps is not None:
-            s = alpha * self.lam / 4
-            iota = self.eps_decay / (4 * jnp.where(s > 0, s, 1) * (1 - self.eps_decay))
-            lyapunov = lagrangian + jnp.where(s > 0, iota * rows.eps, 0).sum()
-        mean = client_rows.weighted_sum(rows.theta, alpha)
-        duals = client_rows.weighted_sum(rows.p, rho)
-        return {
-            "lagrangian": lagrangian,
-            "lyapunov": lyapunov,
-            "objective": objective,
-            "residual_theta": jnp.sqrt(parts["residual"].max()),
-            "residual_w": optax.tree.norm(optax.tree.sub(mean, w)),
-            "dual_sum": optax.tree.norm(duals),
-            "consensus_distance": jnp.sqrt(2 * parts["copy"].mean()),
-        }
+        """Returns the values of `flame_diagnostics.values`."""
+        return flame_diagnostics.values(self, state, model, federation)

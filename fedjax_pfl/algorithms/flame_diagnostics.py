@@ -1,0 +1,79 @@
+"""Values of FLAME's theory: Lagrangian, Lyapunov function, residuals, distances."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedjax_pfl import core, local
+from fedjax_pfl.algorithms import common
+from fedjax_pfl.core import client_rows
+
+__all__ = ["values"]
+
+
+def values(
+    method: Any, state: core.State, model: core.Model, federation: core.Federation
+) -> dict[str, jax.Array]:
+    """Returns Lagrangian, Lyapunov value, objective, residuals and distances.
+
+    Args:
+      method: a `Flame`.
+      state: state after a round.
+      model: the model.
+      federation: data of N clients.
+
+    Returns:
+      `lagrangian` L; `objective` f(Theta, w); `lyapunov` Ltil = L + sum iota_i
+      eps_i with iota_i = ups / (4 s_i (1 - ups)) and s_i = alpha_i lam / 4 (L
+      itself where there is no eps schedule or lam = 0); `residual_theta`, the
+      largest `||grad f_i(theta_i) + lam (theta_i - w)||`; `residual_w`,
+      `||w - sum alpha_i theta_i||`; `dual_sum`, `||sum pi_i||`;
+      `consensus_distance`, the root mean square of `||w_i - w||`.
+    """
+    w, rows = state.server, state.clients
+    plain = local.DataLoss(model)
+
+    half_squared = common.half_squared_distance
+
+    def one(client: Any, data: core.ClientData):
+        loss, gradient = local.full_value_and_gradient(plain, client.theta, None, data)
+        gap = optax.tree.sub(client.theta, w)
+        residual = optax.tree.add_scale(gradient, method.lam, gap)
+        return {
+            "loss": loss,
+            "residual": optax.tree.norm(residual, squared=True),
+            "to_w": half_squared(client.theta, w),
+            "to_w_local": half_squared(client.theta, client.w_local),
+            "copy": half_squared(client.w_local, w),
+            "dual": optax.tree.vdot(client.p, optax.tree.sub(client.w_local, w)),
+        }
+
+    parts = common.map_everyone(one, rows, federation)
+    alpha = rows.alpha
+    share = method.share(alpha, rows.ratio)
+    rho = method.lam * alpha * (1 - share) / jnp.where(share > 0, share, 1)
+    rho = jnp.where(share > 0, rho, 0 if method.rho is None else method.rho)
+    lagrangian = (
+        alpha * (parts["loss"] + method.lam * parts["to_w_local"])
+        + rho * parts["dual"]
+        + rho * parts["copy"]
+    ).sum()
+    objective = (alpha * (parts["loss"] + method.lam * parts["to_w"])).sum()
+    lyapunov = lagrangian
+    if rows.eps is not None:
+        s = alpha * method.lam / 4
+        iota = method.eps_decay / (4 * jnp.where(s > 0, s, 1) * (1 - method.eps_decay))
+        lyapunov = lagrangian + jnp.where(s > 0, iota * rows.eps, 0).sum()
+    mean = client_rows.weighted_sum(rows.theta, alpha)
+    duals = client_rows.weighted_sum(rows.p, rho)
+    return {
+        "lagrangian": lagrangian,
+        "lyapunov": lyapunov,
+        "objective": objective,
+        "residual_theta": jnp.sqrt(parts["residual"].max()),
+        "residual_w": optax.tree.norm(optax.tree.sub(mean, w)),
+        "dual_sum": optax.tree.norm(duals),
+        "consensus_distance": jnp.sqrt(2 * parts["copy"].mean()),
+    }

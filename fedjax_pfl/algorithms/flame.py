@@ -230,7 +230,7 @@ class Flame(base.SingleExchange):
         copies: Copies,
         w: Any,
     ):
-        """Returns theta_i of equation (11), about minimal; copies, eps_i, solver's info.
+        """Returns theta_i of equation (11), about minimal; copies, eps_i and a report.
 
         `theta_i ~= argmin f_i(theta) + lam/2 ||theta - c_i||^2`. Where w_i is minimized
         together with it, that has eliminated it: `lam kappa_i / (1 + kappa_i)`.

@@ -48,6 +48,7 @@ _WORDS = {
 
 __all__ = [
     "array_repr",
+    "changed_repr",
     "as_arrays",
     "check_arrays",
     "checked_call",
@@ -438,6 +439,7 @@ def _checked(
     """
     names = [field.name for field in fields]
     data = [field.name for field in fields if not field.metadata.get("static")]
+    required = [field.name for field in fields if is_required(field) and field.init]
     declared = {
         field.name: check for field in fields if (check := _check_of(field, cls))
     }
@@ -457,6 +459,11 @@ def _checked(
         for name, value in values.items():
             if name in declared and type(value) not in declared[name][1]:
                 declared[name][0](value)
+        if missing := [n for n in required if n not in values]:
+            raise checks.InputError(
+                f"Expected {cls}({', '.join(f'{n}=...' for n in missing)}), got it"
+                f" without {' and '.join(missing)}."
+            )
         init(self, **values)
         for name in data:  # which `__post_init__` may have replaced
             value = getattr(self, name)
@@ -547,7 +554,7 @@ def check_arrays(name: str, tree: Any) -> None:
 @functools.cache
 def _may_stand_in(kind: type) -> bool:
     """Returns whether `refuse_stand_in` may refuse values of a class."""
-    return issubclass(kind, (str, *_FUNCTIONS)) or kind.__name__ in _OPTIMIZERS
+    return issubclass(kind, (str, type, *_FUNCTIONS)) or kind.__name__ in _OPTIMIZERS
 
 
 def refuse_stand_in(name: str, value: Any, wanted: str) -> None:
@@ -563,6 +570,11 @@ def refuse_stand_in(name: str, value: Any, wanted: str) -> None:
     """
     if isinstance(value, str):
         raise checks.InputError(f"Expected {name} to be {wanted}, got {value!r}.")
+    if isinstance(value, type):
+        raise checks.InputError(
+            f"Expected {name} to be {wanted}, got the class {value.__name__} instead of"
+            f" {value.__name__}(...)."
+        )
     is_function = isinstance(value, _FUNCTIONS)
     makes_optimizer = is_function and str(value.__module__).startswith("optax.")
     if type(value).__name__ in _OPTIMIZERS or (makes_optimizer and not _cells(value)):
@@ -576,6 +588,48 @@ def refuse_stand_in(name: str, value: Any, wanted: str) -> None:
             f"Expected {name} to be {wanted}, got the function {plain(value)};"
             " only the learning rates of fp.SGD and fp.Optax follow a schedule."
         )
+
+
+def changed_repr(self: Any) -> str:
+    """Returns the representation of a dataclass by what differs from its defaults.
+
+    Args:
+      self: dataclass; the function is assigned as `__repr__` in its body.
+
+    Returns:
+      Its fields, and those of dataclasses in them, in one line.
+
+    Example:
+      >>> @pytree_dataclass
+      ... class Step:
+      ...     size: float = 0.1
+      ...     __repr__ = changed_repr
+      >>> Step(), Step(size=0.5)
+      (Step(), Step(size=0.5))
+    """
+    shown = []
+    for field in dataclasses.fields(self):
+        value = getattr(self, field.name)
+        if is_required(field) or not same(value, _default(field)):
+            shown.append(f"{field.name}={_changed(value)}")
+    return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def _changed(value: Any) -> str:
+    """Returns a value in few characters; of dataclasses, what is not default."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return changed_repr(value)
+    if isinstance(value, tuple) and 0 < len(value) <= _MAX_SHOWN:
+        return f"({', '.join(map(_changed, value))}{',' * (len(value) == 1)})"
+    return _short(value)
+
+
+def _default(field: dataclasses.Field) -> Any:
+    """Returns the default of a field that has one."""
+    if field.default is not dataclasses.MISSING:
+        return field.default
+    assert field.default_factory is not dataclasses.MISSING
+    return field.default_factory()
 
 
 def array_repr(self: Any) -> str:

@@ -7,14 +7,21 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from fedjax_pfl.core import checks, sharding, struct
 from fedjax_pfl.engine import schedule as schedules
 from fedjax_pfl.engine import stopping
 from fedjax_pfl.results import checkpoint
 
-__all__ = ["EVALUATE_ON", "Options", "as_keywords", "parse_memory", "time_limit"]
+__all__ = [
+    "EVALUATE_ON",
+    "Options",
+    "TrainingOptions",
+    "as_keywords",
+    "parse_memory",
+    "time_limit",
+]
 
 EVALUATE_ON = ("test", "validation")
 
@@ -119,6 +126,26 @@ class Options:
             return self
         sample = min(self.eval_clients, num_clients)
         return dataclasses.replace(self, eval_clients=sample)
+
+
+class TrainingOptions(TypedDict, total=False):
+    """Options of trainings by name, for editors and type checkers; see `Options`."""
+
+    eval_every: int | None
+    evaluate_on: Sequence[str] | Mapping[str, int | None]
+    eval_clients: str | int
+    execution: str | sharding.Execution
+    diagnostics: bool
+    points_per_chunk: int | None
+    metric: str | None
+    stop_when: stopping.Watched | None
+    memory_limit: str | int
+    max_minutes: float | None
+    checkpoints: checkpoint.Checkpoints | None
+    callbacks: Sequence[Any]
+    models_to: str | os.PathLike[str] | None
+    models_of: Literal["last", "best", "best-of-each"]
+    progress: bool
 
 
 def as_keywords(*left_out: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

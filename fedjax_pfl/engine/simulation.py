@@ -5,7 +5,7 @@ import contextlib
 import itertools
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import jax.numpy as jnp
 import numpy as np
@@ -23,7 +23,7 @@ from fedjax_pfl.engine import (
     save_models,
     validate,
 )
-from fedjax_pfl.engine.options import Options, as_keywords, time_limit
+from fedjax_pfl.engine.options import Options, TrainingOptions, as_keywords, time_limit
 from fedjax_pfl.engine.recorder import Recorder
 from fedjax_pfl.engine.resident import Resident
 from fedjax_pfl.engine.trainer import Interrupted, Trainer
@@ -49,9 +49,9 @@ def simulate(
     key: core.Key,
     process: FederatedProcess,
     model: Any,
-    federation: core.Federation,
+    federation: core.Specification | core.Federation,
     num_rounds: int,
-    **options: Any,
+    **options: Unpack[TrainingOptions],
 ) -> results.Result:
     """Runs one training and evaluates every client on its own data.
 
@@ -60,7 +60,7 @@ def simulate(
         it.
       process: algorithm, aggregator, participation, work, attack.
       model: for example `MLP(widths=(64,))`; shapes come from the federation.
-      federation: data of N clients.
+      federation: data of N clients, or a specification of them.
       num_rounds: rounds R, at least 1.
       **options: `eval_every`, `evaluate_on`, `eval_clients`, `execution`,
         `diagnostics`, `stop_when`, `memory_limit`, `max_minutes`, `checkpoints`,
@@ -73,7 +73,7 @@ def simulate(
       InputError: if an argument does not fit, in one sentence.
       Interrupted: after `max_minutes`.
     """
-    validate.check(key, process, model, federation)
+    federation = validate.built(key, process, model, federation)
     parsed = Options(num_rounds=num_rounds, **options)
     time_is_up = time_limit(parsed.max_minutes)
     group = groups.single(key, process, model, federation)
@@ -88,7 +88,7 @@ def grid(
     spec: core.Specification | core.Federation,
     axes: grids.Axes,
     num_rounds: int,
-    **options: Any,
+    **options: Unpack[TrainingOptions],
 ) -> results.Result:
     """Trains all points of a grid: numeric axes vmapped, static ones in groups.
 

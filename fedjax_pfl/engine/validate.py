@@ -67,6 +67,14 @@ def check(
         raise _error("federation", federation, wanted)
 
 
+def built(key: Any, process: Any, model: Any, federation: Any) -> core.Federation:
+    """Checks the parts of one training as `check` does; returns the federation."""
+    check(key, process, model, federation, spec=True)
+    if isinstance(federation, core.Federation):
+        return federation
+    return federation.build()
+
+
 def check_model(model: Any) -> None:
     """Refuses what is not a model; networks of other libraries are told how to be one.
 

@@ -81,6 +81,8 @@ class FederatedProcess:
     on_nonfinite: str = struct.static_field(default="stop")
     per_client: Any = None
 
+    __repr__ = struct.changed_repr
+
     def __post_init__(self):
         checks.known(self.on_nonfinite, ("stop", "drop", "freeze"), "on_nonfinite")
         for name, (_, example) in PARTS.items():

@@ -20,7 +20,7 @@ def simulate_streamed(
     key: core.Key,
     process: FederatedProcess,
     model: Any,
-    federation: core.Federation,
+    federation: core.Specification | core.Federation,
     num_rounds: int,
     *,
     eval_clients: int = EVAL_CLIENTS,
@@ -40,7 +40,7 @@ def simulate_streamed(
       key: see `simulate`.
       process: see `simulate`.
       model: see `simulate`.
-      federation: data of N clients; rows of clients may be NumPy arrays.
+      federation: data of N clients, whose rows may be NumPy arrays; or a specification.
       num_rounds: rounds R, at least 1.
       eval_clients: size of the sample of clients that is evaluated, drawn once per
         seed; all clients where there are no more. The result is about these clients.
@@ -56,7 +56,7 @@ def simulate_streamed(
       InputError: if an argument does not fit, in one sentence.
       Interrupted: after `max_minutes`.
     """
-    validate.check(key, process, model, federation)
+    federation = validate.built(key, process, model, federation)
     checks.positive_int("eval_clients", eval_clients)
     parsed = Options(num_rounds=num_rounds, eval_clients=eval_clients, **options)
     parsed = parsed.within(federation.num_clients)

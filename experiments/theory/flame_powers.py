@@ -76,7 +76,7 @@ class _SoftThreshold(fp.local.ToTolerance):
 
     def solve(self, view, objective, params, context, *, tolerance=None):  # noqa: D102
         del objective, params, tolerance
-        center = context["centre"]["theta"]
+        center = context.center["theta"]
         slope = view.data.x[view.data.index[0], 0]
         theta = jnp.sign(center) * jnp.maximum(jnp.abs(center) - slope / LAM, 0)
         one = jnp.ones((), jnp.int32)

@@ -27,6 +27,7 @@ class SingleExchange:
     not fit. A method with several exchanges overrides `round`.
 
     Attributes:
+      local: local solver, of methods with one.
       aggregate_over: `"cohort"`, or `"all"` clients' last messages.
       aggregates: whether messages become one aggregate; else no aggregator acts.
       reads: whose rows a round reads: the `"cohort"`'s, or `"all"` clients'.
@@ -51,6 +52,7 @@ class SingleExchange:
         through which its models do; else None.
     """
 
+    local: core.Solver = None
     aggregate_over: str = "cohort"
     aggregates: bool = True
     reads: str = "cohort"

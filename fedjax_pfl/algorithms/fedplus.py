@@ -195,9 +195,9 @@ class FedPlus(base.SingleExchange):
         """Returns eta in a round, or None where the local optimizer has none."""
         if isinstance(self.local, local.SGD):
             return self.local.rate(round)
-        rate = getattr(self.local, "learning_rate", None)
-        named = getattr(self.local, "hyperparameters", {})
-        rate = named.get("learning_rate") if rate is None else rate
+        rate = self.local.learning_rate
+        if isinstance(self.local, local.Optax):
+            rate = self.local.hyperparameters.get("learning_rate")
         return rate.rate(round, None) if isinstance(rate, Schedule) else rate
 
     def _alpha(self) -> Any:

@@ -200,9 +200,24 @@ class StatisticsModel(Protocol):
         ...
 
 
-class LocalSolver(Protocol):
-    """Minimizes one client's local objective."""
+class LocalSolver(abc.ABC):
+    """Minimizes one client's local objective.
 
+    A solver is a subclass that defines `solve`; the rest has defaults.
+
+    Attributes:
+      epochs: local epochs, or None where it does not walk through examples in epochs.
+      num_steps: local steps in place of epochs, or None.
+      batch_size: most examples of a step; None for all of a client.
+      learning_rate: `[]` step size, a schedule, or None.
+    """
+
+    epochs: Any = None
+    num_steps: Any = None
+    batch_size: Any = None
+    learning_rate: Any = None
+
+    @abc.abstractmethod
     def solve(
         self, view: Any, objective: Any, params: Any, context: Any = None
     ) -> tuple[Any, Any, Any]:
@@ -210,7 +225,6 @@ class LocalSolver(Protocol):
 
         The objective is `(key, params, batch, context) -> []`.
         """
-        ...
 
 
 Solver = Annotated[Any, LocalSolver]

@@ -194,7 +194,8 @@ def _params_and_examples(
 
 def _batch_size(process: Any) -> int:
     """Examples of a step, as far as the method's solver has a fixed number."""
-    return getattr(getattr(process.algorithm, "local", None), "batch_size", 32)
+    solver = process.algorithm.local
+    return (None if solver is None else solver.batch_size) or 32
 
 
 def form_chunks(

@@ -637,7 +637,7 @@ def unseen_rule(
         return Unseen(as_is, own)
     start = next((n for n in ("global", "personal") if n in names), names[0])
     _check_start(process, state, model, federation, start)
-    has_epochs = hasattr(_few_epochs(process.algorithm), "epochs")
+    has_epochs = _few_epochs(process.algorithm).epochs is not None
     work = f"{UNSEEN_EPOCHS} local epochs" if has_epochs else "local work"
     return Unseen(as_is, own, start, work)
 
@@ -719,9 +719,7 @@ def unseen(
 
 def _few_epochs(algorithm: Any) -> Any:
     """Returns a solver of a few epochs, with the settings of a method's own one."""
-    solver: Any = getattr(algorithm, "local", None)
-    if not hasattr(solver, "solve"):
-        solver = local.SGD()
-    if not hasattr(solver, "epochs"):  # it goes on to a tolerance
+    solver = local.SGD() if algorithm.local is None else algorithm.local
+    if solver.epochs is None:  # it goes on to a tolerance
         return solver
     return dataclasses.replace(solver, epochs=UNSEEN_EPOCHS, num_steps=None)

@@ -158,7 +158,7 @@ def _ends_by_tolerance(method: Any) -> str | None:
     """
     names = [f.name for f in dataclasses.fields(method) if f.name != "fine_tune"]
     solvers = {n: getattr(method, n) for n in names}
-    solvers = {n: s for n, s in solvers.items() if hasattr(s, "solve")}
+    solvers = {n: s for n, s in solvers.items() if isinstance(s, core.LocalSolver)}
     found = [n for n, s in solvers.items() if isinstance(s, ToTolerance)]
     if found and len(solvers) > 1:
         raise checks.InputError(

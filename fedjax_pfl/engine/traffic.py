@@ -300,9 +300,8 @@ def _bytes_of_examples(
 
 def _examples(process: Any, federation: core.Federation) -> float:
     """Counts E M, the examples that a client's work takes, where a solver says so."""
-    local = getattr(process.algorithm, "local", None)
-    each = federation.train.index.shape[1]
-    steps, size = getattr(local, "num_steps", None), getattr(local, "batch_size", each)
-    if steps is not None:
-        return steps * min(size, each)
-    return getattr(local, "epochs", 1) * each
+    solver, each = process.algorithm.local, federation.train.index.shape[1]
+    if solver is not None and solver.num_steps is not None:
+        return solver.num_steps * min(solver.batch_size or each, each)
+    epochs = None if solver is None else solver.epochs
+    return (epochs or 1) * each

@@ -69,7 +69,7 @@ def whole(view: core.ClientView, params: Any, info: minibatch_scan.LocalInfo) ->
     return statistics.joined(params, info.statistics)
 
 
-class MinibatchSolver:
+class MinibatchSolver(core.LocalSolver):
     """Shared part of the solvers that walk over minibatches."""
 
     epochs: int
@@ -413,7 +413,7 @@ class Optax(MinibatchSolver):
 
 
 @struct.pytree_dataclass
-class ToTolerance:
+class ToTolerance(core.LocalSolver):
     """Full-batch gradient descent until the squared gradient norm is small enough.
 
     Gradients take running statistics of a `StatisticsModel` as they are; these move in

@@ -18,7 +18,7 @@ def solver_of(process: Any) -> PrivateSGD | None:
 
     It hands out its messages, and in `Local`, which has none, its model.
     """
-    name = getattr(process.algorithm, "uploads_through", None)
+    name = process.algorithm.uploads_through
     solver = None if name is None else getattr(process.algorithm, name)
     return solver if isinstance(solver, PrivateSGD) else None
 

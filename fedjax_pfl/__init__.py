@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fedjax_pfl.algorithms import FedFomo as FedFomo
     from fedjax_pfl.algorithms import FedFV as FedFV
     from fedjax_pfl.algorithms import FedMGDA as FedMGDA
+    from fedjax_pfl.algorithms import FedNova as FedNova
     from fedjax_pfl.algorithms import FedPer as FedPer
     from fedjax_pfl.algorithms import FedPG as FedPG
     from fedjax_pfl.algorithms import FedPlus as FedPlus

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fedjax_pfl.algorithms.fedfomo import FedFomo as FedFomo
     from fedjax_pfl.algorithms.fedfv import FedFV as FedFV
     from fedjax_pfl.algorithms.fedmgda import FedMGDA as FedMGDA
+    from fedjax_pfl.algorithms.fednova import FedNova as FedNova
     from fedjax_pfl.algorithms.fedper import FedPer as FedPer
     from fedjax_pfl.algorithms.fedpg import FedPG as FedPG
     from fedjax_pfl.algorithms.fedplus import FedPlus as FedPlus

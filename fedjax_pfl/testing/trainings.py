@@ -350,6 +350,9 @@ _METHODS = {
             eps=0.2, server_learning_rate=0.1, keeps_local=True, local=SGD
         )
     ),
+    "fednova": diagnosed(
+        algorithms.FedNova(local=dataclasses.replace(SGD, momentum=0.5)), work=HALVES
+    ),
     "fedper": diagnosed(algorithms.FedPer(head="bias$", local=SGD)),
     "fedpg": diagnosed(
         algorithms.FedPG(

@@ -325,6 +325,15 @@ CASES = {
         make=lambda: algorithms.FedFV(alpha=0.3, tau=2, local=SGD, keeps_local=True),
         field=("algorithm.alpha", 0.6),
     ),
+    "fednova": Case(
+        depth="light",
+        make=lambda: algorithms.FedNova(
+            local=dataclasses.replace(SGD, momentum=0.5), keeps_local=True
+        ),
+        field=("algorithm.local.momentum", 0.3),
+        full=lambda: algorithms.FedNova(local=FULL),
+        limit=weighted_mean,
+    ),
     "multi_krum": Case(
         depth="variant",
         make=lambda: algorithms.MultiKrum(num_malicious=1, local=SGD),

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from fedjax_pfl.algorithms import FedProx as FedProx
     from fedjax_pfl.algorithms import FedRep as FedRep
     from fedjax_pfl.algorithms import FedROD as FedROD
+    from fedjax_pfl.algorithms import FedSAM as FedSAM
     from fedjax_pfl.algorithms import Flame as Flame
     from fedjax_pfl.algorithms import HeurFedAMP as HeurFedAMP
     from fedjax_pfl.algorithms import Local as Local

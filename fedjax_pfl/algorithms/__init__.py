@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fedjax_pfl.algorithms.fedprox import FedProx as FedProx
     from fedjax_pfl.algorithms.fedrep import FedRep as FedRep
     from fedjax_pfl.algorithms.fedrod import FedROD as FedROD
+    from fedjax_pfl.algorithms.fedsam import FedSAM as FedSAM
     from fedjax_pfl.algorithms.flame import Flame as Flame
     from fedjax_pfl.algorithms.lp_proj import LpProj as LpProj
     from fedjax_pfl.algorithms.majority import Majority as Majority

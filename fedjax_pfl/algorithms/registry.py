@@ -74,6 +74,7 @@ ALGORITHMS = Registry(
     fedprox="FedProx",
     fedrep="FedRep",
     fedrod="FedROD",
+    fedsam="FedSAM",
     flame="Flame",
     heur_fedamp="HeurFedAMP",
     local="Local",

@@ -367,6 +367,7 @@ _METHODS = {
         )
     ),
     "fedrod": diagnosed(algorithms.FedROD(head="kernel$", hyper_width=4, local=SGD)),
+    "fedsam": diagnosed(algorithms.FedSAM(rho=0.2, local=SGD)),
     "flame": diagnosed(FLAME),
     "heur_fedamp": diagnosed(algorithms.HeurFedAMP(local=SGD, self_weight=0.2)),
     "local": diagnosed(algorithms.Local(local=SGD)),

@@ -334,6 +334,11 @@ CASES = {
         full=lambda: algorithms.FedNova(local=FULL),
         limit=weighted_mean,
     ),
+    "fedsam": Case(
+        depth="light",
+        make=lambda: algorithms.FedSAM(rho=0.2, local=SGD),
+        field=("algorithm.rho", 0.5),
+    ),
     "multi_krum": Case(
         depth="variant",
         make=lambda: algorithms.MultiKrum(num_malicious=1, local=SGD),

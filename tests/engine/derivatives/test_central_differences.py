@@ -265,6 +265,10 @@ CASES = {
         ["algorithm.lam", "algorithm.kappa", RATE],
     ),
     "fedfv": Case(algorithms.FedFV(alpha=0.3, tau=2, local=SGD), [RATE]),
+    "fednova": Case(
+        algorithms.FedNova(local=HEAVY, keeps_local=True), [RATE, MOMENTUM]
+    ),
+    "fedsam": Case(algorithms.FedSAM(rho=0.2, local=SGD), ["algorithm.rho", RATE]),
     "splitgp": Case(
         algorithms.SplitGP(local=SGD),
         ["algorithm.exit_weight", "algorithm.self_weight", RATE],

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fedjax_pfl.algorithms import FedADMM as FedADMM
     from fedjax_pfl.algorithms import FedAMP as FedAMP
     from fedjax_pfl.algorithms import FedAvg as FedAvg
+    from fedjax_pfl.algorithms import FedDyn as FedDyn
     from fedjax_pfl.algorithms import FedFomo as FedFomo
     from fedjax_pfl.algorithms import FedFV as FedFV
     from fedjax_pfl.algorithms import FedMGDA as FedMGDA

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fedjax_pfl.algorithms.fedavg import Centralized as Centralized
     from fedjax_pfl.algorithms.fedavg import FedAvg as FedAvg
     from fedjax_pfl.algorithms.fedavg import Local as Local
+    from fedjax_pfl.algorithms.feddyn import FedDyn as FedDyn
     from fedjax_pfl.algorithms.fedfomo import FedFomo as FedFomo
     from fedjax_pfl.algorithms.fedfv import FedFV as FedFV
     from fedjax_pfl.algorithms.fedmgda import FedMGDA as FedMGDA

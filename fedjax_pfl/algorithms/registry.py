@@ -64,6 +64,7 @@ ALGORITHMS = Registry(
     fedadmm="FedADMM",
     fedamp="FedAMP",
     fedavg="FedAvg",
+    feddyn="FedDyn",
     fedfomo="FedFomo",
     fedfv="FedFV",
     fedmgda="FedMGDA",

@@ -341,6 +341,7 @@ _METHODS = {
     "fedadmm": diagnosed(algorithms.FedADMM(mu=0.5, local=SGD)),
     "fedamp": diagnosed(algorithms.FedAMP(local=SGD)),
     "fedavg, fine-tuned": diagnosed(algorithms.FedAvg(local=SGD, fine_tune=SGD)),
+    "feddyn": diagnosed(algorithms.FedDyn(alpha=0.5, weighting="examples", local=SGD)),
     "fedfomo": diagnosed(
         algorithms.FedFomo(num_models=3, epsilon_decay=0.0, local=SGD)
     ),

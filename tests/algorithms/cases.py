@@ -325,6 +325,11 @@ CASES = {
         make=lambda: algorithms.FedFV(alpha=0.3, tau=2, local=SGD, keeps_local=True),
         field=("algorithm.alpha", 0.6),
     ),
+    "feddyn": Case(
+        depth="light",
+        make=lambda: algorithms.FedDyn(alpha=0.5, weighting="examples", local=SGD),
+        field=("algorithm.alpha", 0.2),
+    ),
     "fednova": Case(
         depth="light",
         make=lambda: algorithms.FedNova(

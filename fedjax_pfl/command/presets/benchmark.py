@@ -48,7 +48,7 @@ def methods(batch_size: int, steps: int) -> list[fp.FederatedProcess]:
             kinds.FedACS,
         ),
         *(kinds.FedAMP, kinds.HeurFedAMP, kinds.FedFomo, kinds.FedPer, kinds.FedROD),
-        *(kinds.SplitGP, kinds.FedNova, kinds.FedSAM),
+        *(kinds.SplitGP, kinds.FedNova, kinds.FedSAM, kinds.FedDyn),
     )
     own = {"batch_size": batch_size}
     epochs = {"local": sgd, "gradient": "epochs"}

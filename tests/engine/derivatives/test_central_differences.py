@@ -265,6 +265,7 @@ CASES = {
         ["algorithm.lam", "algorithm.kappa", RATE],
     ),
     "fedfv": Case(algorithms.FedFV(alpha=0.3, tau=2, local=SGD), [RATE]),
+    "feddyn": Case(algorithms.FedDyn(alpha=0.5, local=SGD), ["algorithm.alpha", RATE]),
     "fednova": Case(
         algorithms.FedNova(local=HEAVY, keeps_local=True), [RATE, MOMENTUM]
     ),

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fedjax_pfl.algorithms.fedavg import Centralized as Centralized
     from fedjax_pfl.algorithms.fedavg import FedAvg as FedAvg
     from fedjax_pfl.algorithms.fedavg import Local as Local
+    from fedjax_pfl.algorithms.fedbabu import FedBABU as FedBABU
     from fedjax_pfl.algorithms.feddyn import FedDyn as FedDyn
     from fedjax_pfl.algorithms.fedfomo import FedFomo as FedFomo
     from fedjax_pfl.algorithms.fedfv import FedFV as FedFV
@@ -29,8 +30,10 @@ if TYPE_CHECKING:
     from fedjax_pfl.algorithms.fedrod import FedROD as FedROD
     from fedjax_pfl.algorithms.fedsam import FedSAM as FedSAM
     from fedjax_pfl.algorithms.flame import Flame as Flame
+    from fedjax_pfl.algorithms.knn_per import KNNPer as KNNPer
     from fedjax_pfl.algorithms.lp_proj import LpProj as LpProj
     from fedjax_pfl.algorithms.majority import Majority as Majority
+    from fedjax_pfl.algorithms.moon import MOON as MOON
     from fedjax_pfl.algorithms.multi_krum import MultiKrum as MultiKrum
     from fedjax_pfl.algorithms.per_fedavg import PerFedAvg as PerFedAvg
     from fedjax_pfl.algorithms.pfedme import PFedMe as PFedMe

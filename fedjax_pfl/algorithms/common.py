@@ -83,6 +83,32 @@ def check_classes(algorithm: str, model: core.Model) -> None:
         )
 
 
+def check_features(algorithm: str, model: core.Model) -> None:
+    """Refuses models without features, the inputs of a head."""
+    inner: Any = model
+    while hasattr(inner, "model"):  # of roles and adapters
+        inner = inner.model
+    if not hasattr(inner, "featured"):
+        raise checks.InputError(
+            f"Expected a network of layers before a head for {algorithm}, such as MLP,"
+            f" CNN or a module of flax, got {type(inner).__name__}."
+        )
+
+
+def featured(
+    model: Any, params: Any, batch: core.Batch, key: core.Key | None
+) -> tuple[jax.Array, jax.Array, Any]:
+    """Returns features `[B, D]`, outputs, and running statistics after the batch.
+
+    Args:
+      model: one that `check_features` accepts.
+      params: `[*P]` its parameters.
+      batch: examples.
+      key: `[]` key of the model's randomness, or None in evaluation mode.
+    """
+    return model.featured(params, batch.x, key=key, constants=batch.constants)
+
+
 def half_squared_distance(a: Any, b: Any) -> jax.Array:
     """Returns half the squared distance `[]` of two trees: the proximal term.
 

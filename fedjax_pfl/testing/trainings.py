@@ -341,6 +341,7 @@ _METHODS = {
     "fedadmm": diagnosed(algorithms.FedADMM(mu=0.5, local=SGD)),
     "fedamp": diagnosed(algorithms.FedAMP(local=SGD)),
     "fedavg, fine-tuned": diagnosed(algorithms.FedAvg(local=SGD, fine_tune=SGD)),
+    "fedbabu": diagnosed(algorithms.FedBABU(head="bias$", local=SGD, fine_tune=SGD)),
     "feddyn": diagnosed(algorithms.FedDyn(alpha=0.5, weighting="examples", local=SGD)),
     "fedfomo": diagnosed(
         algorithms.FedFomo(num_models=3, epsilon_decay=0.0, local=SGD)
@@ -371,6 +372,7 @@ _METHODS = {
     "fedsam": diagnosed(algorithms.FedSAM(rho=0.2, local=SGD)),
     "flame": diagnosed(FLAME),
     "heur_fedamp": diagnosed(algorithms.HeurFedAMP(local=SGD, self_weight=0.2)),
+    "knn_per": diagnosed(algorithms.KNNPer(num_neighbors=3, local=SGD), model=MLP),
     "local": diagnosed(algorithms.Local(local=SGD)),
     "lp_proj": diagnosed(
         algorithms.LpProj(
@@ -389,6 +391,7 @@ _METHODS = {
         )
     ),
     "majority": diagnosed(algorithms.Majority()),
+    "moon": diagnosed(algorithms.MOON(mu=2.0, local=SGD), model=MLP),
     "multi_krum": diagnosed(algorithms.MultiKrum(num_malicious=1, local=SGD)),
     "per_fedavg": diagnosed(
         algorithms.PerFedAvg(

@@ -325,6 +325,13 @@ CASES = {
         make=lambda: algorithms.FedFV(alpha=0.3, tau=2, local=SGD, keeps_local=True),
         field=("algorithm.alpha", 0.6),
     ),
+    "fedbabu": Case(
+        depth="light",
+        make=lambda: algorithms.FedBABU(
+            head="bias$", local=SGD, fine_tune=SGD, tuned_part="head"
+        ),
+        field=("algorithm.local.learning_rate", 0.05),
+    ),
     "feddyn": Case(
         depth="light",
         make=lambda: algorithms.FedDyn(alpha=0.5, weighting="examples", local=SGD),
@@ -343,6 +350,18 @@ CASES = {
         depth="light",
         make=lambda: algorithms.FedSAM(rho=0.2, local=SGD),
         field=("algorithm.rho", 0.5),
+    ),
+    "moon": Case(
+        depth="light",
+        make=lambda: algorithms.MOON(mu=2.0, local=SGD, keeps_local=True),
+        field=("algorithm.temperature", 0.8),
+        model=fp.MLP(widths=(4,)),
+    ),
+    "knn_per": Case(
+        depth="light",
+        make=lambda: algorithms.KNNPer(num_neighbors=3, local=SGD),
+        field=("algorithm.lam", 0.2),
+        model=fp.MLP(widths=(4,)),
     ),
     "multi_krum": Case(
         depth="variant",

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from fedjax_pfl.algorithms import FedPer as FedPer
     from fedjax_pfl.algorithms import FedPG as FedPG
     from fedjax_pfl.algorithms import FedPlus as FedPlus
+    from fedjax_pfl.algorithms import FedProto as FedProto
     from fedjax_pfl.algorithms import FedProx as FedProx
     from fedjax_pfl.algorithms import FedRep as FedRep
     from fedjax_pfl.algorithms import FedROD as FedROD

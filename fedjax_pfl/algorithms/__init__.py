@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fedjax_pfl.algorithms.fedper import FedPer as FedPer
     from fedjax_pfl.algorithms.fedpg import FedPG as FedPG
     from fedjax_pfl.algorithms.fedplus import FedPlus as FedPlus
+    from fedjax_pfl.algorithms.fedproto import FedProto as FedProto
     from fedjax_pfl.algorithms.fedprox import FedProx as FedProx
     from fedjax_pfl.algorithms.fedrep import FedRep as FedRep
     from fedjax_pfl.algorithms.fedrod import FedROD as FedROD

@@ -1,5 +1,6 @@
 """Formulas and checks that several methods use."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -14,10 +15,13 @@ from fedjax_pfl.core import checks, client_map, tree_paths
 __all__ = [
     "CHUNK",
     "OFFICIAL",
+    "after",
     "check_classes",
+    "check_features",
     "check_plain_sgd",
     "class_counts",
     "dual_update",
+    "featured",
     "first_residual",
     "half_squared_distance",
     "local_consensus_update",
@@ -61,6 +65,24 @@ def map_everyone(
         return fn(row[0], pool.with_rows(row[1]))
 
     return lax.map(one, (rows, federation.train.rows()), batch_size=CHUNK)
+
+
+def after(view: core.ClientView, info: local.LocalInfo) -> core.ClientView:
+    """Returns the view after local work, with the client's new personal parameters.
+
+    Args:
+      view: the client before.
+      info: report of the work.
+
+    Returns:
+      The view, with new running statistics of a `StatisticsModel`, too.
+    """
+    data = view.data
+    if data.personal is not None:
+        data = data.with_personal(info.carry)
+    if data.statistics is not None:
+        data = data.with_statistics(info.statistics)
+    return dataclasses.replace(view, data=data)
 
 
 def check_plain_sgd(algorithm: str, solver: Any) -> None:

@@ -73,6 +73,7 @@ ALGORITHMS = Registry(
     fedper="FedPer",
     fedpg="FedPG",
     fedplus="FedPlus",
+    fedproto="FedProto",
     fedprox="FedProx",
     fedrep="FedRep",
     fedrod="FedROD",

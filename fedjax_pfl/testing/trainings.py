@@ -362,6 +362,7 @@ _METHODS = {
         )
     ),
     "fedplus": diagnosed(algorithms.FedPlus(alpha=0.5, rho=0.2, lam=0.1, local=SGD)),
+    "fedproto": diagnosed(algorithms.FedProto(local=SGD), model=MLP),
     "fedprox": diagnosed(algorithms.FedProx(mu=0.5, local=SGD)),
     "fedrep": diagnosed(
         algorithms.FedRep(

@@ -346,6 +346,12 @@ CASES = {
         full=lambda: algorithms.FedNova(local=FULL),
         limit=weighted_mean,
     ),
+    "fedproto": Case(
+        depth="light",
+        make=lambda: algorithms.FedProto(local=SGD),
+        field=("algorithm.lam", 0.3),
+        model=fp.MLP(widths=(4,)),
+    ),
     "fedsam": Case(
         depth="light",
         make=lambda: algorithms.FedSAM(rho=0.2, local=SGD),

@@ -379,6 +379,7 @@ PRIVATE = {"apfl", "ditto", "fedavg", "fedper", "fedprox", "fedrep", "flame"}
 PRIVATE |= {
     "fedbabu",
     "feddyn",
+    "fedproto",
     "fedsam",
     "knn_per",
     "moon",

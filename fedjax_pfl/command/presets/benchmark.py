@@ -55,6 +55,7 @@ def methods(batch_size: int, steps: int) -> list[fp.FederatedProcess]:
             kinds.FedDyn,
             kinds.MOON,
             kinds.KNNPer,
+            kinds.FedProto,
         ),
     )
     own = {"batch_size": batch_size}

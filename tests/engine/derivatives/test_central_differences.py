@@ -274,6 +274,7 @@ CASES = {
     "fednova": Case(
         algorithms.FedNova(local=HEAVY, keeps_local=True), [RATE, MOMENTUM]
     ),
+    "fedproto": Case(algorithms.FedProto(local=SGD), ["algorithm.lam", RATE]),
     "fedsam": Case(algorithms.FedSAM(rho=0.2, local=SGD), ["algorithm.rho", RATE]),
     "knn_per": Case(
         algorithms.KNNPer(num_neighbors=3, local=SGD),

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fedjax_pfl.algorithms import Ditto as Ditto
     from fedjax_pfl.algorithms import FedACS as FedACS
     from fedjax_pfl.algorithms import FedADMM as FedADMM
+    from fedjax_pfl.algorithms import FedALA as FedALA
     from fedjax_pfl.algorithms import FedAMP as FedAMP
     from fedjax_pfl.algorithms import FedAvg as FedAvg
     from fedjax_pfl.algorithms import FedBABU as FedBABU

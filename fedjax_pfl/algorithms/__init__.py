@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from fedjax_pfl.algorithms.ditto import Ditto as Ditto
     from fedjax_pfl.algorithms.fedacs import FedACS as FedACS
     from fedjax_pfl.algorithms.fedadmm import FedADMM as FedADMM
+    from fedjax_pfl.algorithms.fedala import FedALA as FedALA
     from fedjax_pfl.algorithms.fedamp import FedAMP as FedAMP
     from fedjax_pfl.algorithms.fedamp import HeurFedAMP as HeurFedAMP
     from fedjax_pfl.algorithms.fedavg import Centralized as Centralized

@@ -9,7 +9,7 @@ gradients. Round t, a member i with tau_i steps, `y_i - w^t = -eta sum_k a_ik g_
     a_i      = sum_k a_ik = tau_i                            SGD
              = [tau_i - m (1 - m^tau_i) / (1 - m)] / (1 - m) with momentum m
     u_i      = w^t + (y_i - w^t) / a_i                       the upload
-    w^{t+1}  = w^t + tau_eff sum_S p_i (u_i - w^t)           eqs. (6), (7)
+    w^{t+1}  = w^t + tau_eff sum_S p_i (u_i - w^t)
     tau_eff  = sum_S p_i a_i,   p_i = n_i / sum_S n_i
 
 | symbol | field | shape |

@@ -33,7 +33,7 @@ Limits: at lam = 0, and in the first round, networks are those of `Local`. Clien
 never took part have the first network.
 
 Reference: Tan, Long, Liu, Zhou, Lu, Jiang, Zhang, "FedProto: Federated Prototype
-Learning across Heterogeneous Clients", AAAI 2022. Deviations: the paper's mean (6)
+Learning across Heterogeneous Clients", AAAI 2022. Deviations: the paper's mean
 divides by the number of clients with the class once more, the authors' code takes the
 plain mean of members' prototypes; they exchange prototypes of the last epoch's batches,
 in training mode, where these are of the trained network. The squared distance is over D

@@ -62,6 +62,7 @@ ALGORITHMS = Registry(
     ditto="Ditto",
     fedacs="FedACS",
     fedadmm="FedADMM",
+    fedala="FedALA",
     fedamp="FedAMP",
     fedavg="FedAvg",
     fedbabu="FedBABU",

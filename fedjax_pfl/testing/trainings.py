@@ -339,6 +339,9 @@ _METHODS = {
     "ditto": diagnosed(algorithms.Ditto(local=SGD, personal=local.SGD(batch_size=8))),
     "fedacs": diagnosed(algorithms.FedACS(pick_quantile=0.55, mixing=0.9, local=SGD)),
     "fedadmm": diagnosed(algorithms.FedADMM(mu=0.5, local=SGD)),
+    "fedala": diagnosed(
+        algorithms.FedALA(adapted="kernel$", start_epochs=12, threshold=0.01, local=SGD)
+    ),
     "fedamp": diagnosed(algorithms.FedAMP(local=SGD)),
     "fedavg, fine-tuned": diagnosed(algorithms.FedAvg(local=SGD, fine_tune=SGD)),
     "fedbabu": diagnosed(algorithms.FedBABU(head="bias$", local=SGD, fine_tune=SGD)),

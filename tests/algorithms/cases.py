@@ -325,6 +325,13 @@ CASES = {
         make=lambda: algorithms.FedFV(alpha=0.3, tau=2, local=SGD, keeps_local=True),
         field=("algorithm.alpha", 0.6),
     ),
+    "fedala": Case(
+        depth="light",
+        make=lambda: algorithms.FedALA(
+            adapted="kernel$", start_epochs=12, threshold=0.01, local=SGD
+        ),
+        field=("algorithm.weight_learning_rate", 0.5),
+    ),
     "fedbabu": Case(
         depth="light",
         make=lambda: algorithms.FedBABU(

@@ -377,6 +377,7 @@ def test_epsilon_is_in_histories_summaries_and_reports():
 
 PRIVATE = {"apfl", "ditto", "fedavg", "fedper", "fedprox", "fedrep", "flame"}
 PRIVATE |= {
+    "fedala",
     "fedbabu",
     "feddyn",
     "fedproto",

@@ -56,6 +56,7 @@ def methods(batch_size: int, steps: int) -> list[fp.FederatedProcess]:
             kinds.MOON,
             kinds.KNNPer,
             kinds.FedProto,
+            kinds.FedALA,
         ),
     )
     own = {"batch_size": batch_size}

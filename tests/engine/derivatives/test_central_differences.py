@@ -265,6 +265,11 @@ CASES = {
         ["algorithm.lam", "algorithm.kappa", RATE],
     ),
     "fedfv": Case(algorithms.FedFV(alpha=0.3, tau=2, local=SGD), [RATE]),
+    "fedala": Case(
+        algorithms.FedALA(start_epochs=3, local=SGD),
+        ["algorithm.weight_learning_rate", RATE],
+        model="personal",
+    ),
     "fedbabu": Case(
         algorithms.FedBABU(local=SGD, fine_tune=SGD),
         [RATE, "algorithm.fine_tune.learning_rate"],

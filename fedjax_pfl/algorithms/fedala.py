@@ -20,7 +20,7 @@ from its present value in the same way for the latest w, and `personal` is m(W_i
 | w | `server` | `[*P]` |
 | theta_i | `clients.theta` | `[N, *P]` |
 | W_i | `clients.weights` | `[N, *P]` of the adapted leaves, None in other places |
-| whether W_i was learned before | `clients.started` | `bool[N]` |
+| rounds in which W_i was learned | `clients.learned` | `int32[N]` |
 | theta_i | message | `[*P]` per member |
 
 Epochs of W_i take batches of the local solver's size, in an order of their own, in
@@ -32,10 +32,10 @@ Limits: at eta = 0 it is FedAvg that keeps stragglers. With W_i = 0 at eta = 0 i
 FedPer with the adapted layers for a head, with messages that contain the head.
 
 Reference: Zhang, Hua, Wang, Song, Xue, Ma, Guan, "FedALA: Adaptive Local Aggregation
-for Personalized Federated Learning", AAAI 2023. It adds `(w - theta_i) W_i` to theta_i, which
-is the same. Deviations from the authors' code: `start_epochs` bounds the first
-learning; its end is judged by epochs' mean losses, theirs by the last batch's; the
-share of examples is a random subset, theirs a random stretch of them.
+for Personalized Federated Learning", AAAI 2023. It adds `(w - theta_i) W_i` to
+theta_i, which is the same. Deviations from the authors' code: `start_epochs` bounds the
+first learning; its end is judged by epochs' mean losses, theirs by the last batch's;
+the share of examples is a random subset, theirs a random stretch of them.
 """
 
 import dataclasses
@@ -61,7 +61,7 @@ class FedALAClient:
 
     theta: Any
     weights: Any
-    started: jax.Array
+    learned: jax.Array
 
 
 @struct.pytree_dataclass
@@ -136,7 +136,7 @@ class FedALA(base.SingleExchange):
         state = FedALAClient(
             theta=params,
             weights=jax.tree.map(jnp.ones_like, part),
-            started=jnp.zeros((), bool),
+            learned=jnp.zeros((), jnp.int32),
         )
         return params, state, None
 
@@ -154,7 +154,7 @@ class FedALA(base.SingleExchange):
         dtype = minibatch_scan.params_dtype(w)
         pairs = jax.tree.map(lambda a, b: (a != b).any(), w, client.theta)
         differs = jnp.stack(jax.tree.leaves(pairs)).any()
-        epochs = jnp.where(client.started, 1, self.start_epochs)
+        epochs = jnp.where(client.learned > 0, 1, self.start_epochs)
         epochs = jnp.where(differs, epochs, 0).astype(jnp.int32)
         work = dataclasses.replace(
             view.work, epochs=jnp.minimum(view.work.epochs, epochs)
@@ -221,7 +221,7 @@ class FedALA(base.SingleExchange):
         )
         info = dataclasses.replace(info, num_steps=end.steps, num_examples=end.seen)
         state = dataclasses.replace(
-            client, weights=end.weights, started=client.started | (end.steps > 0)
+            client, weights=end.weights, learned=client.learned + (end.steps > 0)
         )
         return self._merged(w, client.theta, end.weights), state, info
 

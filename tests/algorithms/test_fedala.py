@@ -52,7 +52,7 @@ def test_rounds_are_the_equations_in_numpy(threshold, rate):
     states, infos, _ = problems.run(process(algorithm, 3), problem, 12)
     w = (np.zeros(3), 0.0)
     own, weights = [w] * 5, [np.ones(3)] * 5
-    started, counts = [False] * 5, np.array([len(y) for _, y in pairs])
+    started, counts = [0] * 5, np.array([len(y) for _, y in pairs])
     epochs_seen = set()
     for number in range(12):
         cohort, sent = infos.cohort[number], []
@@ -63,7 +63,7 @@ def test_rounds_are_the_equations_in_numpy(threshold, rate):
                     *(pairs[i], w, own[i][0], weights[i]),
                     *(1 if started[i] else 15, rate, threshold),
                 )
-                started[i] = True
+                started[i] += 1
                 epochs_seen.add(taken)
             theta = weights[i] * w[0] + (1 - weights[i]) * own[i][0]
             bias = w[1]
@@ -84,7 +84,7 @@ def test_rounds_are_the_equations_in_numpy(threshold, rate):
         np.testing.assert_allclose(
             clients.theta["theta"][number + 1], [o[0] for o in own], **CLOSE
         )
-        np.testing.assert_array_equal(clients.started[number + 1], started)
+        np.testing.assert_array_equal(clients.learned[number + 1], started)
     # Some first learnings end early; weights reach both ends and values between.
     assert 1 in epochs_seen and (threshold == 0) == (epochs_seen == {1, 15})
     assert np.ptp(weights) > 0.1
@@ -136,7 +136,7 @@ def test_the_personal_model_is_merged_with_the_latest_global_one():
     client = fedala.FedALAClient(
         theta={"theta": jnp.asarray(own), "bias": jnp.asarray(0.1)},
         weights={"theta": jnp.full(3, 0.8), "bias": None},
-        started=jnp.ones((), bool),
+        learned=jnp.ones((), jnp.int32),
     )
     server = {"theta": jnp.asarray(w), "bias": jnp.asarray(0.4)}
     data = problem.federation.train

@@ -13,23 +13,31 @@ if TYPE_CHECKING:
     from fedjax_pfl.aggregators import Krum as Krum
     from fedjax_pfl.aggregators import TrimmedMean as TrimmedMean
     from fedjax_pfl.algorithms import APFL as APFL
+    from fedjax_pfl.algorithms import MOON as MOON
     from fedjax_pfl.algorithms import Centralized as Centralized
     from fedjax_pfl.algorithms import Ditto as Ditto
     from fedjax_pfl.algorithms import FedACS as FedACS
     from fedjax_pfl.algorithms import FedADMM as FedADMM
+    from fedjax_pfl.algorithms import FedALA as FedALA
     from fedjax_pfl.algorithms import FedAMP as FedAMP
     from fedjax_pfl.algorithms import FedAvg as FedAvg
+    from fedjax_pfl.algorithms import FedBABU as FedBABU
+    from fedjax_pfl.algorithms import FedDyn as FedDyn
     from fedjax_pfl.algorithms import FedFomo as FedFomo
     from fedjax_pfl.algorithms import FedFV as FedFV
     from fedjax_pfl.algorithms import FedMGDA as FedMGDA
+    from fedjax_pfl.algorithms import FedNova as FedNova
     from fedjax_pfl.algorithms import FedPer as FedPer
     from fedjax_pfl.algorithms import FedPG as FedPG
     from fedjax_pfl.algorithms import FedPlus as FedPlus
+    from fedjax_pfl.algorithms import FedProto as FedProto
     from fedjax_pfl.algorithms import FedProx as FedProx
     from fedjax_pfl.algorithms import FedRep as FedRep
     from fedjax_pfl.algorithms import FedROD as FedROD
+    from fedjax_pfl.algorithms import FedSAM as FedSAM
     from fedjax_pfl.algorithms import Flame as Flame
     from fedjax_pfl.algorithms import HeurFedAMP as HeurFedAMP
+    from fedjax_pfl.algorithms import KNNPer as KNNPer
     from fedjax_pfl.algorithms import Local as Local
     from fedjax_pfl.algorithms import LpProj as LpProj
     from fedjax_pfl.algorithms import Majority as Majority

@@ -1,5 +1,6 @@
 """Formulas and checks that several methods use."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -14,10 +15,13 @@ from fedjax_pfl.core import checks, client_map, tree_paths
 __all__ = [
     "CHUNK",
     "OFFICIAL",
+    "after",
     "check_classes",
+    "check_features",
     "check_plain_sgd",
     "class_counts",
     "dual_update",
+    "featured",
     "first_residual",
     "half_squared_distance",
     "local_consensus_update",
@@ -63,6 +67,24 @@ def map_everyone(
     return lax.map(one, (rows, federation.train.rows()), batch_size=CHUNK)
 
 
+def after(view: core.ClientView, info: local.LocalInfo) -> core.ClientView:
+    """Returns the view after local work, with the client's new personal parameters.
+
+    Args:
+      view: the client before.
+      info: report of the work.
+
+    Returns:
+      The view, with new running statistics of a `StatisticsModel`, too.
+    """
+    data = view.data
+    if data.personal is not None:
+        data = data.with_personal(info.carry)
+    if data.statistics is not None:
+        data = data.with_statistics(info.statistics)
+    return dataclasses.replace(view, data=data)
+
+
 def check_plain_sgd(algorithm: str, solver: Any) -> None:
     """Refuses local solvers whose steps are not a learning rate times a gradient."""
     is_plain = isinstance(solver, local.SGD) and solver.momentum is None
@@ -81,6 +103,32 @@ def check_classes(algorithm: str, model: core.Model) -> None:
             f"Expected a model of classes for {algorithm}, got {type(model).__name__}"
             " for targets that are numbers."
         )
+
+
+def check_features(algorithm: str, model: core.Model) -> None:
+    """Refuses models without features, the inputs of a head."""
+    inner: Any = model
+    while hasattr(inner, "model"):  # of roles and adapters
+        inner = inner.model
+    if not hasattr(inner, "featured"):
+        raise checks.InputError(
+            f"Expected a network of layers before a head for {algorithm}, such as MLP,"
+            f" CNN or a module of flax, got {type(inner).__name__}."
+        )
+
+
+def featured(
+    model: Any, params: Any, batch: core.Batch, key: core.Key | None
+) -> tuple[jax.Array, jax.Array, Any]:
+    """Returns features `[B, D]`, outputs, and running statistics after the batch.
+
+    Args:
+      model: one that `check_features` accepts.
+      params: `[*P]` its parameters.
+      batch: examples.
+      key: `[]` key of the model's randomness, or None in evaluation mode.
+    """
+    return model.featured(params, batch.x, key=key, constants=batch.constants)
 
 
 def half_squared_distance(a: Any, b: Any) -> jax.Array:

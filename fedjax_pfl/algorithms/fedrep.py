@@ -44,7 +44,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import core, local
-from fedjax_pfl.algorithms import base
+from fedjax_pfl.algorithms import base, common
 from fedjax_pfl.core import ClientView, Downlink, Model, struct, tree_paths
 
 __all__ = ["FedRep"]
@@ -110,7 +110,7 @@ class FedRep(base.PersonalHead):
         )
         solver = self.local if self.head_local is None else self.head_local
         head, first = self._train(solver, for_head, model, client, down.shared)
-        for_body = _after(for_body, first)
+        for_body = common.after(for_body, first)
         body, second = self._train(self.local, for_body, model, down.shared, head)
         message = tree_paths.join(head, body) if self.send_heads else body
         return head, view.upload(message), first.then(second).report()
@@ -127,13 +127,3 @@ class FedRep(base.PersonalHead):
             whole = local.whole(view, tree_paths.join(tuned, body), info)
             networks["fine-tuned"] = whole
         return base.model_predictors(view, model, networks)
-
-
-def _after(view: ClientView, info: local.LocalInfo) -> ClientView:
-    """Returns the view after some work, which moves what else is kept of the model."""
-    data = view.data
-    if data.personal is not None:
-        data = data.with_personal(info.carry)
-    if data.statistics is not None:
-        data = data.with_statistics(info.statistics)
-    return dataclasses.replace(view, data=data)

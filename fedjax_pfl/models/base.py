@@ -118,6 +118,31 @@ class Network(objectives.Supervised, starts.Startable):
         logits, seen = self._run(params, x, key, mutable=("intermediates",))
         return seen["intermediates"]["layers"][self.layers.index(layer)], logits
 
+    def featured(
+        self,
+        params: core.Params,
+        x: jax.Array,
+        *,
+        key: core.Key | None = None,
+        constants: Any = None,
+    ) -> tuple[jax.Array, jax.Array, Any]:
+        """Returns the inputs of the head with the outputs.
+
+        Args:
+          params: parameters.
+          x: `[B, ...]` inputs.
+          key: `[]` key, or None for evaluation mode.
+          constants: see `apply`.
+
+        Returns:
+          Features `[B, D]`, and the outputs and running statistics of `moved`.
+        """
+        from fedjax_pfl.models import heads  # imports flax
+
+        with heads.recorded("^head/") as record:
+            outputs, running = self.moved(params, x, key=key, constants=constants)
+        return record.features(self.name), outputs, running
+
     def _run(
         self, params: Any, x: Any, key: Any, running: Any = None, **options: Any
     ) -> tuple[jax.Array, dict[str, Any]]:

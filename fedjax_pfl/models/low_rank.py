@@ -203,6 +203,20 @@ class LowRank(objectives.Wrapper):
         """Returns the outputs of `apply`, and running statistics after this batch."""
         return self._call(self.model.moved, params, x, key, constants)
 
+    def featured(
+        self,
+        params: core.Params,
+        x: jax.Array,
+        *,
+        key: core.Key | None = None,
+        constants: Any = None,
+    ) -> tuple[jax.Array, jax.Array, Any]:
+        """Returns features `[B, D]` of the changed network, and results of `moved`.
+
+        The model that it wraps must have features.
+        """
+        return self._call(self.model.featured, params, x, key, constants)
+
     def _call(
         self, apply: Callable[..., Any], params: Any, x: Any, key: Any, constants: Any
     ) -> Any:

@@ -191,6 +191,34 @@ class OwnModel(objectives.Supervised, starts.Startable):
         outputs = outputs.astype(dtype)
         return outputs.reshape(-1) if self.num_classes is None else outputs, new
 
+    def featured(
+        self,
+        params: core.Params,
+        x: jax.Array,
+        *,
+        key: core.Key | None = None,
+        constants: Any = None,
+    ) -> tuple[jax.Array, jax.Array, Any]:
+        """Returns the inputs of the head with the outputs; of flax modules only.
+
+        Args:
+          params: parameters.
+          x: `[B, ...]` inputs.
+          key: `[]` key, or None for evaluation mode.
+          constants: see `apply`.
+
+        Returns:
+          Features `[B, D]`, and the outputs and running statistics of `moved`.
+
+        Raises:
+          InputError: if the head is not one layer that is called once.
+        """
+        from fedjax_pfl.models import heads  # imports flax
+
+        with heads.recorded(self.head or f"^{_HEAD}/") as record:
+            outputs, running = self.moved(params, x, key=key, constants=constants)
+        return record.features(self.name), outputs, running
+
 
 def _of_run(leaf: Any) -> jax.Array:
     """Returns an array in the floating type of the run, if it has one."""

@@ -13,7 +13,7 @@ from flax import nnx
 
 from fedjax_pfl import core
 from fedjax_pfl.core import checks, statistics, tree_paths
-from fedjax_pfl.models import normalization, own
+from fedjax_pfl.models import heads, normalization, own
 
 __all__ = ["LinenModel", "NnxModel", "model_of"]
 
@@ -250,6 +250,7 @@ class NnxModel(own.OwnModel):
             _random_state(randomness, key),
         )
         module.eval() if key is None else module.train()
+        heads.watch(module)
         with normalization.masked(constants.weight):
             outputs = module(x)
         return outputs, _nested(nnx.state(module, nnx.BatchStat)) or None

@@ -226,6 +226,21 @@ class ParameterRoles(objectives.Wrapper):
         params, inner = self._inner(params, constants)
         return self.model.moved(params, x, key=key, constants=inner)
 
+    def featured(
+        self,
+        params: core.Params,
+        x: jax.Array,
+        *,
+        key: core.Key | None = None,
+        constants: Any = None,
+    ) -> tuple[jax.Array, jax.Array, Any]:
+        """Returns features `[B, D]` of the whole network, and the results of `moved`.
+
+        The model that it wraps must have features.
+        """
+        params, inner = self._inner(params, constants)
+        return self.model.featured(params, x, key=key, constants=inner)
+
     def _inner(self, params: core.Params, constants: Any) -> tuple[core.Params, Any]:
         """Returns all parameters of the network, and its own constants."""
         params, constants = statistics.taken(params, constants)

@@ -10,7 +10,8 @@ framework is needed. In a test file of your own:
     def test_conformance(name):
         testing.check(name, MyMethod())
 
-and from a shell `python -m fedjax_pfl.testing my_module:MyMethod`. With `--platform`
+and from a shell `python -m fedjax_pfl.testing my_module:MyMethod`, with `--model mlp`
+for another model. With `--platform`
 the same command runs `battery`: whether the installed JAX computes right here. With
 `--digests` it compares the numbers of short `trainings` with earlier ones, and with
 `--walk` it measures the way from a call to the loss; both are for changes of the

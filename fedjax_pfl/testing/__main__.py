@@ -5,12 +5,13 @@ import collections
 import pathlib
 import platform
 import sys
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import testing
-from fedjax_pfl.algorithms import own_methods
+from fedjax_pfl.algorithms import own_methods, registry
 from fedjax_pfl.core import checks
 from fedjax_pfl.testing import battery, digests, layers, walk
 
@@ -67,6 +68,11 @@ def main(arguments: list[str] | None = None) -> int:
         "--optimized", action="store_true", help="compile as for users; twice as long"
     )
     parser.add_argument(
+        "--model",
+        metavar="NAME",
+        help="model with which a method is checked, such as mlp",
+    )
+    parser.add_argument(
         "algorithm",
         nargs="?",
         help="module:Class of your own, or a name such as flame",
@@ -74,7 +80,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "properties", nargs="*", metavar="property", help="only these; all if none"
     )
-    request = parser.parse_args(arguments)
+    request = parser.parse_intermixed_args(arguments)
     tasks = {
         "platform": _check_platform,
         "layers": _check_layers,
@@ -87,10 +93,14 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"expected a method or one of {options}")
     if (request.only or request.against or request.out) and not request.digests:
         parser.error("--only, --against and --out need --digests")
+    if request.model is not None and asked:
+        parser.error("--model needs a method")
     try:
         if asked:
             return tasks[asked[0]]()
-        algorithm = own_methods.find(request.algorithm)()
+        algorithm: Any = own_methods.find(request.algorithm)()
+        if request.model is not None:
+            algorithm = _with_model(algorithm, request.model)
         outcomes = testing.outcomes(algorithm, request.properties or None)
     except checks.InputError as error:
         print(error, file=sys.stderr)
@@ -107,6 +117,14 @@ def main(arguments: list[str] | None = None) -> int:
         counts[outcome.status] += 1
     print(", ".join(f"{counts[name]} {name}" for name in ("ok", "failed", "skipped")))
     return int(counts["failed"] > 0)
+
+
+def _with_model(algorithm: Any, name: str) -> testing.Subject:
+    """Returns the method with a model of the registry, once it fits the toy data."""
+    checks.known(name, registry.MODELS, "model")
+    subject = testing.Subject(algorithm, model=registry.MODELS[name]())
+    jax.eval_shape(subject.setting.first)
+    return subject
 
 
 def _check_digests(request: argparse.Namespace) -> int:

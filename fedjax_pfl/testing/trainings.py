@@ -339,8 +339,13 @@ _METHODS = {
     "ditto": diagnosed(algorithms.Ditto(local=SGD, personal=local.SGD(batch_size=8))),
     "fedacs": diagnosed(algorithms.FedACS(pick_quantile=0.55, mixing=0.9, local=SGD)),
     "fedadmm": diagnosed(algorithms.FedADMM(mu=0.5, local=SGD)),
+    "fedala": diagnosed(
+        algorithms.FedALA(adapted="kernel$", start_epochs=12, threshold=0.01, local=SGD)
+    ),
     "fedamp": diagnosed(algorithms.FedAMP(local=SGD)),
     "fedavg, fine-tuned": diagnosed(algorithms.FedAvg(local=SGD, fine_tune=SGD)),
+    "fedbabu": diagnosed(algorithms.FedBABU(head="bias$", local=SGD, fine_tune=SGD)),
+    "feddyn": diagnosed(algorithms.FedDyn(alpha=0.5, weighting="examples", local=SGD)),
     "fedfomo": diagnosed(
         algorithms.FedFomo(num_models=3, epsilon_decay=0.0, local=SGD)
     ),
@@ -350,6 +355,9 @@ _METHODS = {
             eps=0.2, server_learning_rate=0.1, keeps_local=True, local=SGD
         )
     ),
+    "fednova": diagnosed(
+        algorithms.FedNova(local=dataclasses.replace(SGD, momentum=0.5)), work=HALVES
+    ),
     "fedper": diagnosed(algorithms.FedPer(head="bias$", local=SGD)),
     "fedpg": diagnosed(
         algorithms.FedPG(
@@ -357,6 +365,7 @@ _METHODS = {
         )
     ),
     "fedplus": diagnosed(algorithms.FedPlus(alpha=0.5, rho=0.2, lam=0.1, local=SGD)),
+    "fedproto": diagnosed(algorithms.FedProto(local=SGD), model=MLP),
     "fedprox": diagnosed(algorithms.FedProx(mu=0.5, local=SGD)),
     "fedrep": diagnosed(
         algorithms.FedRep(
@@ -364,8 +373,10 @@ _METHODS = {
         )
     ),
     "fedrod": diagnosed(algorithms.FedROD(head="kernel$", hyper_width=4, local=SGD)),
+    "fedsam": diagnosed(algorithms.FedSAM(rho=0.2, local=SGD)),
     "flame": diagnosed(FLAME),
     "heur_fedamp": diagnosed(algorithms.HeurFedAMP(local=SGD, self_weight=0.2)),
+    "knn_per": diagnosed(algorithms.KNNPer(num_neighbors=3, local=SGD), model=MLP),
     "local": diagnosed(algorithms.Local(local=SGD)),
     "lp_proj": diagnosed(
         algorithms.LpProj(
@@ -384,6 +395,7 @@ _METHODS = {
         )
     ),
     "majority": diagnosed(algorithms.Majority()),
+    "moon": diagnosed(algorithms.MOON(mu=2.0, local=SGD), model=MLP),
     "multi_krum": diagnosed(algorithms.MultiKrum(num_malicious=1, local=SGD)),
     "per_fedavg": diagnosed(
         algorithms.PerFedAvg(

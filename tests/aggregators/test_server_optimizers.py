@@ -23,6 +23,7 @@ HALF = problems.full_gradient_steps(1, 0.5)  # halfway to a client's minimizer
 MOMENTUM = fp.aggregators.ServerMomentum(learning_rate=0.7, momentum=0.6)
 ADAM = fp.aggregators.ServerAdam(learning_rate=0.2, b1=0.8, b2=0.9, eps=0.05)
 MODELS = "fedavg fedprox ditto pfedme per_fedavg apfl fedper fedrep fedrod".split()
+MODELS += "fedala fednova fedsam moon fedbabu knn_per".split()
 
 
 def _process(optimizer, **fields):

@@ -325,6 +325,57 @@ CASES = {
         make=lambda: algorithms.FedFV(alpha=0.3, tau=2, local=SGD, keeps_local=True),
         field=("algorithm.alpha", 0.6),
     ),
+    "fedala": Case(
+        depth="light",
+        make=lambda: algorithms.FedALA(
+            adapted="kernel$", start_epochs=12, threshold=0.01, local=SGD
+        ),
+        field=("algorithm.weight_learning_rate", 0.5),
+    ),
+    "fedbabu": Case(
+        depth="light",
+        make=lambda: algorithms.FedBABU(
+            head="bias$", local=SGD, fine_tune=SGD, tuned_part="head"
+        ),
+        field=("algorithm.local.learning_rate", 0.05),
+    ),
+    "feddyn": Case(
+        depth="light",
+        make=lambda: algorithms.FedDyn(alpha=0.5, weighting="examples", local=SGD),
+        field=("algorithm.alpha", 0.2),
+    ),
+    "fednova": Case(
+        depth="light",
+        make=lambda: algorithms.FedNova(
+            local=dataclasses.replace(SGD, momentum=0.5), keeps_local=True
+        ),
+        field=("algorithm.local.momentum", 0.3),
+        full=lambda: algorithms.FedNova(local=FULL),
+        limit=weighted_mean,
+    ),
+    "fedproto": Case(
+        depth="light",
+        make=lambda: algorithms.FedProto(local=SGD),
+        field=("algorithm.lam", 0.3),
+        model=fp.MLP(widths=(4,)),
+    ),
+    "fedsam": Case(
+        depth="light",
+        make=lambda: algorithms.FedSAM(rho=0.2, local=SGD),
+        field=("algorithm.rho", 0.5),
+    ),
+    "moon": Case(
+        depth="light",
+        make=lambda: algorithms.MOON(mu=2.0, local=SGD, keeps_local=True),
+        field=("algorithm.temperature", 0.8),
+        model=fp.MLP(widths=(4,)),
+    ),
+    "knn_per": Case(
+        depth="light",
+        make=lambda: algorithms.KNNPer(num_neighbors=3, local=SGD),
+        field=("algorithm.lam", 0.2),
+        model=fp.MLP(widths=(4,)),
+    ),
     "multi_krum": Case(
         depth="variant",
         make=lambda: algorithms.MultiKrum(num_malicious=1, local=SGD),

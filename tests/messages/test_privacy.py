@@ -376,7 +376,18 @@ def test_epsilon_is_in_histories_summaries_and_reports():
 
 
 PRIVATE = {"apfl", "ditto", "fedavg", "fedper", "fedprox", "fedrep", "flame"}
-PRIVATE |= {"per_fedavg", "pfedme", "scaffold"}
+PRIVATE |= {
+    "fedala",
+    "fedbabu",
+    "feddyn",
+    "fedproto",
+    "fedsam",
+    "knn_per",
+    "moon",
+    "per_fedavg",
+    "pfedme",
+    "scaffold",
+}
 
 
 def test_methods_say_what_they_release():

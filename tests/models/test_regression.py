@@ -13,7 +13,7 @@ from fedjax_pfl.algorithms import registry
 from fedjax_pfl.core import Batch
 from fedjax_pfl.engine import stacking
 
-CLASSES_ONLY = {"fedrod", "majority", "splitgp"}
+CLASSES_ONLY = {"fedproto", "fedrod", "knn_per", "majority", "splitgp"}
 SERIES = fp.models.LSTM(width=4, num_layers=1, bottleneck=None)
 
 

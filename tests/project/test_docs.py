@@ -243,11 +243,12 @@ def test_commands_have_the_options_that_pages_name(page):
 
 @pytest.fixture
 def my_methods(tmp_path, monkeypatch):
-    """The page's own method and the template's, saved as it says."""
-    (program,) = [c for c in blocks(PAGES["extending.md"], "python") if "Damped" in c]
-    method = program.partition("process = ")[0]
-    imports = "import jax\nimport fedjax_pfl as fp\n\n"
-    (tmp_path / "my_methods.py").write_text(imports + method, "utf-8")
+    """A method of the page about methods, and the template's, saved as it says."""
+    first, *programs = blocks(PAGES["write_a_method.md"], "python")
+    (program,) = [c for c in programs if "class Pulled" in c]
+    method = program.partition("\ntrain(")[0]
+    imports = first.partition("\nfederation = ")[0]
+    (tmp_path / "my_methods.py").write_text(f"{imports}\n{method}", "utf-8")
     shutil.copy(ROOT / "templates/my_method.py", tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])

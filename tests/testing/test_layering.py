@@ -22,6 +22,7 @@ ONLY_IN = {  # what is imported or used -> the files that may
     "jax.lax.linalg": _MAY_FACTORIZE,
     "jax.scipy.linalg": _MAY_FACTORIZE,
     "flax": {
+        "models/heads.py",
         "models/modules.py",
         "models/normalization.py",
         "models/own_flax.py",

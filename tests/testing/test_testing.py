@@ -77,11 +77,23 @@ def test_what_cannot_be_checked_is_skipped_with_a_reason():
     [
         (["nothing_there:Method"], "Cannot import"),
         (["flame", "padding"], "Unknown property 'padding'"),
+        (["flame", "--model", "perceptron"], "Unknown model 'perceptron'"),
+        (["flame", "--model", "cnn"], "CNN"),
+        (["moon", "--model", "logistic_regression"], "got LogisticRegression"),
     ],
 )
 def test_wrong_words_of_the_command(arguments, sentence, capsys):
     assert command.main(arguments) == 2
     assert sentence in capsys.readouterr().err
+
+
+def test_a_method_is_checked_with_a_model_by_name(capsys):
+    words = ["moon", "--model", "mlp", "states_keep_their_layout"]
+    assert command.main(words) == 0
+    assert capsys.readouterr().out.endswith("\n1 ok, 0 failed, 0 skipped\n")
+    with pytest.raises(SystemExit):
+        command.main(["--layers", "--model", "mlp"])
+    assert "--model needs a method" in capsys.readouterr().err
 
 
 def test_a_class_is_refused():

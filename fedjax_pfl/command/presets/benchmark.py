@@ -48,7 +48,16 @@ def methods(batch_size: int, steps: int) -> list[fp.FederatedProcess]:
             kinds.FedACS,
         ),
         *(kinds.FedAMP, kinds.HeurFedAMP, kinds.FedFomo, kinds.FedPer, kinds.FedROD),
-        kinds.SplitGP,
+        *(
+            kinds.SplitGP,
+            kinds.FedNova,
+            kinds.FedSAM,
+            kinds.FedDyn,
+            kinds.MOON,
+            kinds.KNNPer,
+            kinds.FedProto,
+            kinds.FedALA,
+        ),
     )
     own = {"batch_size": batch_size}
     epochs = {"local": sgd, "gradient": "epochs"}
@@ -57,6 +66,7 @@ def methods(batch_size: int, steps: int) -> list[fp.FederatedProcess]:
         *(kind(local=sgd) for kind in solved),
         kinds.MultiKrum(local=sgd, num_malicious=1),  # the least insurance
         kinds.FedRep(local=sgd, head_local=sgd),
+        kinds.FedBABU(local=sgd, fine_tune=sgd),
         kinds.PerFedAvg(num_steps=steps, **own),
         kinds.PFedMe(num_steps=max(1, steps // 2), inner_steps=5, **own),
         kinds.LpProj(num_steps=max(1, steps // 5), inner_steps=5, dim=100, **own),

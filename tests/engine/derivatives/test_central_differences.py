@@ -265,6 +265,31 @@ CASES = {
         ["algorithm.lam", "algorithm.kappa", RATE],
     ),
     "fedfv": Case(algorithms.FedFV(alpha=0.3, tau=2, local=SGD), [RATE]),
+    "fedala": Case(
+        algorithms.FedALA(start_epochs=3, local=SGD),
+        ["algorithm.weight_learning_rate", RATE],
+        model="personal",
+    ),
+    "fedbabu": Case(
+        algorithms.FedBABU(local=SGD, fine_tune=SGD),
+        [RATE, "algorithm.fine_tune.learning_rate"],
+        model="fine-tuned",
+    ),
+    "feddyn": Case(algorithms.FedDyn(alpha=0.5, local=SGD), ["algorithm.alpha", RATE]),
+    "fednova": Case(
+        algorithms.FedNova(local=HEAVY, keeps_local=True), [RATE, MOMENTUM]
+    ),
+    "fedproto": Case(algorithms.FedProto(local=SGD), ["algorithm.lam", RATE]),
+    "fedsam": Case(algorithms.FedSAM(rho=0.2, local=SGD), ["algorithm.rho", RATE]),
+    "knn_per": Case(
+        algorithms.KNNPer(num_neighbors=3, local=SGD),
+        ["algorithm.lam", "algorithm.scale", RATE],
+        model="personal",
+    ),
+    "moon": Case(
+        algorithms.MOON(mu=2.0, local=SGD),
+        ["algorithm.mu", "algorithm.temperature", RATE],
+    ),
     "splitgp": Case(
         algorithms.SplitGP(local=SGD),
         ["algorithm.exit_weight", "algorithm.self_weight", RATE],

@@ -1,0 +1,160 @@
+"""MOON: local steps with a contrast between models' features (Li, He, Song 2021).
+
+Problem: `min_w sum_i (n_i / n) f_i(w)`. A member i keeps its features near those of the
+received network w^t and away from those of the network v_i that it trained last. With
+features `z = phi_w(x)`, `z_g = phi_{w^t}(x)`, `z_p = phi_{v_i}(x)` and cosines sim,
+
+    l_con(w; x) = -log e^{sim(z, z_g)/T} / (e^{sim(z, z_g)/T} + e^{sim(z, z_p)/T})
+    w_i        <- local steps on f_i(w) + mu mean_x l_con(w; x), from w^t
+    v_i        <- w_i
+    w^{t+1}     = sum_S n_i w_i / sum_S n_i
+
+| symbol | field | shape |
+|---|---|---|
+| w | `server` | `[*P]` |
+| v_i | `clients` | `[N, *P]` |
+| w_i | message | `[*P]` per member |
+| T | `temperature` | `[]` |
+
+Features are the inputs of the head, the last layer, flattened; a model must have one
+(every network here and of flax, not a linear model). Networks w^t and v_i are frozen
+and run in evaluation mode, with the running statistics that the client received and its
+present personal parameters. The cosine with a vector of zeros is 0. They cost two more
+passes forward per step, which counts of gradients leave out. Stragglers' partial work
+counts.
+
+Limits: at mu = 0, and as T -> inf, it is FedAvg that keeps stragglers; so is a client's
+first round, if it received the first network: with v_i = w^t, l_con is log 2.
+
+Reference: Li, He, Song, "Model-Contrastive Federated Learning", CVPR 2021. Deviations
+from the authors' code: features are those of the network itself, without the projection
+head of two layers that theirs adds before the last layer; a client keeps one network
+(theirs: a buffer, of one by default), the first one until it takes part.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_pfl import core, local
+from fedjax_pfl.algorithms import common, global_model
+from fedjax_pfl.core import ClientView, Downlink, Model, held, struct
+from fedjax_pfl.models import objectives
+
+__all__ = ["MOON", "contrast"]
+
+
+def _cosine(a: jax.Array, b: jax.Array) -> jax.Array:
+    """Returns the cosines `[B]` of rows `[B, D]`; 0 with a row of zeros."""
+    square = (a * a).sum(axis=1) * (b * b).sum(axis=1)
+    some = square > 0
+    norm = jnp.sqrt(jnp.where(some, square, 1))
+    return jnp.where(some, (a * b).sum(axis=1) / norm, 0)
+
+
+def contrast(
+    features: jax.Array, near: jax.Array, far: jax.Array, temperature: Any
+) -> jax.Array:
+    """Returns the contrastive losses l_con of examples.
+
+    Args:
+      features: `[B, D]` z.
+      near: `[B, D]` z_g, of the received network.
+      far: `[B, D]` z_p, of the client's last one.
+      temperature: `[]` T, > 0.
+
+    Returns:
+      `[B]`; log 2 if near and far agree.
+
+    Example:
+      >>> rows = jnp.ones((1, 3))
+      >>> contrast(rows, rows, rows, 0.5).round(4).tolist()
+      [0.6930999755859375]
+    """
+    gap = _cosine(features, far) - _cosine(features, near)
+    return jax.nn.softplus(gap / temperature)
+
+
+@struct.pytree_dataclass
+class MOON(global_model.GlobalModel):
+    """Model-contrastive federated learning.
+
+    Attributes:
+      mu: `[]` weight of the contrast, at least 0.
+      temperature: `[]` T, > 0.
+      keeps_local: whether the network that a client trained last, which it keeps in any
+        case, is its `personal` predictor.
+    """
+
+    mu: Any = struct.traced_field(default=1.0, at_least=0, search=(0.01, 10.0))
+    temperature: Any = struct.traced_field(default=0.5, above=0, search=(0.1, 10.0))
+
+    layered = ("local.learning_rate", "local.weight_decay")
+    server_is_model = True  # clients start from w, their models are averaged into it
+    released = "the global model"
+
+    def init(
+        self,
+        key: core.Key,
+        model: Model,
+        population: core.Population,
+        data: core.ClientData,
+    ):
+        """Draws one network, which is every client's last one."""
+        common.check_features("MOON, which compares their outputs", model)
+        params = model.init(key)
+        return params, params, None
+
+    def client_update(
+        self, view: ClientView, down: Downlink, client: Any, model: Model
+    ):
+        """Trains from the received network, by both losses."""
+        objective = _Contrastive(
+            model=model,
+            mu=self.mu,
+            temperature=self.temperature,
+            statistics=view.data.statistics,
+        )
+        frozen = (down.shared, client)
+        w, _, info = self.local.solve(view, objective, down.shared, frozen)
+        return w, view.upload(w), info.report()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Contrastive(local.StatefulLoss):
+    """A model's loss with the contrast to the two networks of the context.
+
+    Attributes:
+      model: the model.
+      mu: `[]`.
+      temperature: `[]`.
+      statistics: running statistics of the frozen networks, or None.
+    """
+
+    model: Any
+    mu: Any
+    temperature: Any
+    statistics: Any
+
+    def step(
+        self,
+        key: core.Key | None,
+        params: Any,
+        batch: core.Batch,
+        context: Any,
+        carry: Any,
+    ) -> tuple[jax.Array, tuple[Any, Any]]:
+        """Returns the value of a batch, and what is kept after it."""
+        z, outputs, running = common.featured(self.model, params, batch, key)
+        personal = core.Constants.of(batch.constants).personal
+        still = batch.with_personal(held.held(personal)).with_statistics(
+            self.statistics
+        )
+        near, far = (
+            common.featured(self.model, frozen, still, None)[0] for frozen in context
+        )
+        values = contrast(z, near, far, self.temperature)
+        term = objectives.weighted_mean(values, batch.weight)
+        return self.model.loss(outputs, batch) + self.mu * term, (carry, running)

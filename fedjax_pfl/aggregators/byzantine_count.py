@@ -48,14 +48,7 @@ class Counting(base.MatrixRule):
             )
 
     def check_cohort(self, size: int) -> None:
-        """Refuses an f with `factor f + margin > K`, or not whole; a traced one passes.
-
-        Args:
-          size: K, rows per round.
-
-        Raises:
-          InputError: if it does not fit.
-        """
+        """Refuses an f that is not whole, or with `factor f + margin > K`; not traced."""
         self._check_number(size, needed=True)
 
     def _check_number(self, size: int, *, needed: bool) -> None:

@@ -70,10 +70,6 @@ def map_everyone(
 def after(view: core.ClientView, info: local.LocalInfo) -> core.ClientView:
     """Returns the view after local work, with the client's new personal parameters.
 
-    Args:
-      view: the client before.
-      info: report of the work.
-
     Returns:
       The view, with new running statistics of a `StatisticsModel`, too.
     """
@@ -234,11 +230,6 @@ def local_consensus_update(theta: Any, w: Any, p: Any, *, share: Any) -> Any:
 
 def class_counts(data: core.ClientData, num_classes: int, dtype: Any) -> jax.Array:
     """Counts the examples of ONE client per class.
-
-    Args:
-      data: examples of one client.
-      num_classes: C; a label from C on is not counted.
-      dtype: floating dtype of the counts.
 
     Returns:
       `[C]`, by the labels that the client trains on; zeros without examples.

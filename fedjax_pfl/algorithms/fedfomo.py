@@ -68,15 +68,7 @@ class FedFomoClient:
 def hold_out(
     data: core.ClientData, fraction: float
 ) -> tuple[core.ClientData, core.ClientData]:
-    """Cuts the last examples off one client's training examples.
-
-    Args:
-      data: training examples of ONE client.
-      fraction: share to hold out, rounded down, but at least one example of two.
-
-    Returns:
-      The first examples and the last. A client of one example holds out none.
-    """
+    """Cuts the last examples off one client's training examples."""
     slots = data.index.shape[0]
     sizes = np.arange(slots + 1)
     # A table: 0.29 * 100 must count as 29 in any precision.

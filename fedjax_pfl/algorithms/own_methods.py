@@ -42,14 +42,6 @@ def find(name: str) -> type:
       name: one of `ALGORITHMS`, or `module:Class`, whose module is imported from
         wherever Python finds it, last in the current directory. It runs: the user has
         named it.
-
-    Returns:
-      The class.
-
-    Raises:
-      InputError: if there is no such class, if it is not an algorithm, if its module
-        lies in a folder of results, or if a file of the current directory has the name
-        of another module.
     """
     if ":" not in name:
         checks.known(name, registry.ALGORITHMS, "algorithm")

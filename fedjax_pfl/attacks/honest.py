@@ -69,11 +69,7 @@ class Honest:
         return jax.tree.map(lambda c, o, s: c + (o + s), self.center, self.offset, step)
 
     def deviation(self, *, sample: bool = False) -> Any:
-        """Returns the deviation `[*P]` of every coordinate; of one row it is 0.
-
-        Args:
-          sample: whether sums of squares are divided by one less than the rows.
-        """
+        """Returns the deviation `[*P]` of every coordinate; of one row it is 0."""
         rows, scale = client_rows.rescale(self.rows)
         divisor = jnp.maximum(self.count - 1, 1) if sample else self.count
         return jax.tree.map(
@@ -87,9 +83,6 @@ def look(messages: Any, malicious: jax.Array) -> Honest:
     Args:
       messages: pytree of `[K, *P]` with one dtype, not empty.
       malicious: `bool[K]`.
-
-    Returns:
-      What attackers know.
     """
     known = ~malicious & client_rows.finite_rows(messages, malicious.shape[0])
     weights = known.astype(jnp.result_type(*jax.tree.leaves(messages)))
@@ -134,9 +127,6 @@ def direction(kind: Direction, honest: Honest, start: Any) -> Any:
         standard deviations.
       honest: what attackers know.
       start: `[*P]` the attack's zero.
-
-    Returns:
-      The direction; zeros where it has no length.
     """
     if kind == "std":
         along = honest.deviation()

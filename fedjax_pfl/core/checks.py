@@ -83,10 +83,6 @@ def as_command() -> Iterator[None]:
 def setting(name: str, value: Any) -> str:
     r"""Returns how a user sets a field: in Python, or as an option of a command.
 
-    Args:
-      name: dotted name of the field in a command.
-      value: text, number or tuple of these.
-
     Example:
       >>> setting("federation.dataset.drop", ("when",))
       "drop=('when',)"
@@ -103,9 +99,6 @@ def setting(name: str, value: Any) -> str:
 
 def shown(value: Any) -> str:
     """Returns a value in few characters, as messages show it.
-
-    Args:
-      value: anything, of any size.
 
     Example:
       >>> shown(np.zeros((2, 3)))
@@ -139,9 +132,6 @@ def number(name: str, value: Any, **limits: float | None) -> None:
       name: name shown in the message.
       value: number, array `[]`, or tracer.
       **limits: those of `numbers`.
-
-    Raises:
-      InputError: if a concrete value is not a number, not finite or out of range.
     """
     numbers(name, value, **limits, shape=())
 
@@ -156,20 +146,7 @@ def numbers(
     below: float | None = None,
     shape: tuple[int, ...] | None = None,
 ) -> None:
-    """Checks that a value, where concrete, has finite numbers in a range only.
-
-    Args:
-      name: name shown in the message.
-      value: number, array of numbers, or tracer.
-      above: exclusive lower bound.
-      at_least: inclusive lower bound.
-      at_most: inclusive upper bound.
-      below: exclusive upper bound.
-      shape: the only one that is allowed; None allows all.
-
-    Raises:
-      InputError: if a concrete value has others.
-    """
+    """Checks that a value, where concrete, has finite numbers in a range only."""
     is_array = _is_array(value)
     if is_array and not _is_concrete(value):
         return
@@ -211,17 +188,7 @@ def _is_concrete(value: Any) -> bool:
 
 
 def whole(name: str, value: Any, *, at_least: int, at_most: int = _MAX_WHOLE) -> None:
-    """Checks that a static field is an integer in a range.
-
-    Args:
-      name: name shown in the message.
-      value: the static value.
-      at_least: inclusive lower bound.
-      at_most: inclusive upper bound.
-
-    Raises:
-      InputError: if it is not.
-    """
+    """Checks that a static field is an integer in a range."""
     is_int = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not is_int or not at_least <= value <= at_most:
         limits = f"of at least {at_least}"
@@ -233,69 +200,31 @@ def whole(name: str, value: Any, *, at_least: int, at_most: int = _MAX_WHOLE) ->
 
 
 def positive_int(name: str, value: Any) -> None:
-    """Checks that a static field is an integer from 1 to 2^31 - 1.
-
-    Args:
-      name: name shown in the message.
-      value: the static value.
-
-    Raises:
-      InputError: if it is not.
-    """
+    """Checks that a static field is an integer from 1 to 2^31 - 1."""
     whole(name, value, at_least=1)
 
 
 def alternatives(**values: Any) -> None:
-    """Checks that of two fields at most one is given.
-
-    Args:
-      **values: the two, by name; None where a field is not given.
-
-    Raises:
-      InputError: if both are.
-    """
+    """Checks that of two fields at most one is given."""
     if all(value is not None for value in values.values()):
         both = ", ".join(f"{name}={shown(value)}" for name, value in values.items())
         raise InputError(f"Expected {' or '.join(values)}, got both: {both}.")
 
 
 def boolean(name: str, value: Any) -> None:
-    """Checks that a static field is true or false.
-
-    Args:
-      name: name shown in the message.
-      value: the static value.
-
-    Raises:
-      InputError: if it is not.
-    """
+    """Checks that a static field is true or false."""
     if not isinstance(value, bool):
         raise InputError(f"Expected {name} to be true or false, got {shown(value)}.")
 
 
 def is_text(name: str, value: Any) -> None:
-    """Checks that a static field is text.
-
-    Args:
-      name: name shown in the message.
-      value: the static value.
-
-    Raises:
-      InputError: if it is not.
-    """
+    """Checks that a static field is text."""
     if not isinstance(value, str):
         raise InputError(f"Expected {name} to be text, got {shown(value)}.")
 
 
 def path(name: str, value: Any) -> Path:
     """Returns a path that is given as text or as a path.
-
-    Args:
-      name: name shown in the message.
-      value: the path.
-
-    Raises:
-      InputError: if it is neither, or cannot be a path.
 
     Example:
       >>> path("directory", "runs").name
@@ -313,17 +242,7 @@ def path(name: str, value: Any) -> Path:
 
 
 def text(name: str, value: str) -> None:
-    """Checks that a text can be written into files and be part of a path.
-
-    Args:
-      name: name shown in the message.
-      value: the text.
-
-    Raises:
-      InputError: if it has a character 0, half of a surrogate pair, which is how
-        Python reads bytes that are not UTF-8, or a number that is no character, which
-        NumPy reads from damaged files.
-    """
+    """Checks that a text can be written into files and be part of a path."""
     is_text(name, value)
     try:
         is_readable = "\0" not in value and value.encode().decode() == value
@@ -337,16 +256,7 @@ def text(name: str, value: str) -> None:
 
 
 def memory(what: str, needed: int, advice: str) -> None:
-    """Checks that there is enough memory, before it is taken.
-
-    Args:
-      what: the noun of the message.
-      needed: bytes.
-      advice: what to do otherwise; ends the sentence.
-
-    Raises:
-      InputError: if there is not.
-    """
+    """Checks that there is enough memory, before it is taken."""
     import psutil
 
     free = psutil.virtual_memory().available
@@ -364,9 +274,6 @@ def known(value: Any, allowed: Iterable[str], what: str) -> None:
       value: the given name.
       allowed: allowed names.
       what: noun for the message, for example `"dataset"`.
-
-    Raises:
-      InputError: if the name is unknown.
 
     Example:
       >>> known("mnits", ["mnist", "digits"], "dataset")
@@ -391,9 +298,6 @@ def whole_name(name: str, known: Iterable[str], what: str) -> None:
       name: the given name, which begins with nothing that is known.
       known: dotted names.
       what: noun for the message, for example `"axis"`.
-
-    Raises:
-      InputError: if a name ends so; names the first.
 
     Example:
       >>> whole_name("lam", ["algorithm.kappa", "algorithm.lam"], "axis")

@@ -119,9 +119,6 @@ def _call(
       divided: `(execution, *arguments) -> value`.
       together: `(*arguments) -> value`, the same, which has the derivatives.
       *arguments: pytrees.
-
-    Returns:
-      The value.
     """
     execution = sharding.dividing()
     if execution is None or _columns.get() is not None:

@@ -64,11 +64,6 @@ def shares(federations: Sequence[Federation], count: int, moved: int) -> Shares 
     Examples of clients on several devices, of leaky partitions or of several
     federations of one pool, are on each of them.
 
-    Args:
-      federations: of one number of clients; they may be of shapes.
-      count: devices n.
-      moved: examples that a device has, besides, in a round.
-
     Returns:
       The shares. None where devices do not divide the clients, where a pool is not
       shared by all parts, is divided already or has examples of clients that never
@@ -102,9 +97,6 @@ def divided(
       shares: of the devices of the execution.
       execution: an execution of mode `shard`.
       are_shapes: whether shapes of the pool are enough.
-
-    Returns:
-      Federations of the same clients, whose lists have other positions.
     """
     pool = _pool(federations[0], shares, execution, are_shapes=are_shapes)
     distinct = {id(federation): federation for federation in federations}
@@ -229,13 +221,7 @@ def specs(pool: ClientData) -> ClientData:
 
 
 def client(pool: ClientData, fields: dict[str, Any], *, is_part: bool) -> ClientData:
-    """Returns the data of ONE client, from a pool or from its device's part of one.
-
-    Args:
-      pool: what all clients share.
-      fields: row of the client.
-      is_part: whether the pool is a part, on the device that has the client's row.
-    """
+    """Returns the data of ONE client, from a pool or from its device's part of one."""
     if is_part:
         start = lax.axis_index(sharding.AXIS) * pool.x.shape[0]
         fields = fields | {"index": fields["index"] - start}
@@ -251,9 +237,6 @@ def of_cohort(
       data: of all N clients.
       cohort: `int32[K]`.
       execution: how the map over clients is run.
-
-    Returns:
-      Data of K clients; of divided examples those of the members, each at its place.
     """
     fields = data.rows()
     if data.num_parts == 1 or execution.mode != "shard":

@@ -15,12 +15,6 @@ def held(tree: Any) -> Any:
     Unlike `lax.stop_gradient` it lets derivatives of the gradient itself through, with
     respect to what the tree depends on, such as a hyperparameter of earlier steps.
 
-    Args:
-      tree: pytree of floating-point arrays.
-
-    Returns:
-      The same tree.
-
     Example:
       >>> def descend(rate):
       ...     x = 1.0 - rate

@@ -89,9 +89,6 @@ def stationary(gradient: Callable[[Any], Any], point: Any) -> Any:
     Args:
       gradient: `point -> gradient`, of a function with a strict minimum.
       point: about where it is zero.
-
-    Returns:
-      The point; outside of the block, as it was.
     """
     solve = _linear_solve.get()
     if solve is None:
@@ -116,9 +113,6 @@ def bounded(
       body: takes the number of the turn and the state. A leaf that it returns as it
         was takes no memory on the way back.
       state: pytree of arrays.
-
-    Returns:
-      The last state.
     """
     if not is_reversible():
         return lax.fori_loop(0, bound, body, state)

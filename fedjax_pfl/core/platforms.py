@@ -13,14 +13,7 @@ _FLAG = "--xla_cpu_experimental_ynn_fusion_type="
 
 
 def check_python(python: tuple[int, ...] = sys.version_info[:2]) -> None:
-    """Refuses a Python that is too old.
-
-    Args:
-      python: version of the interpreter.
-
-    Raises:
-      ImportError: in one sentence.
-    """
+    """Refuses a Python that is too old."""
     if tuple(python[:2]) < _PYTHON:
         raise ImportError(
             f"fedjax_pfl needs Python {_shown(_PYTHON)} or newer, this is"
@@ -57,11 +50,7 @@ def _look_for_jax() -> None:
 
 
 def check_process() -> None:
-    """Refuses a process that was forked from one where JAX was in use.
-
-    Raises:
-      InputError: in one sentence that names the remedy.
-    """
+    """Refuses a process that was forked from one where JAX was in use."""
     from fedjax_pfl.core import checks
 
     if _is_forked:
@@ -81,9 +70,6 @@ def check_jax(
       version: of jaxlib, which computes; None asks what is installed.
       backend: for example `cpu`; None asks JAX, which starts it.
       flags: XLA's; None takes those of the environment.
-
-    Raises:
-      InputError: in one sentence that names the remedy.
     """
     from importlib import metadata
 

@@ -39,11 +39,7 @@ def first(text: str | None) -> str | None:
 
 @contextlib.contextmanager
 def together() -> Iterator[None]:
-    """Ends all processes where one refuses something in the block.
-
-    Raises:
-      InputError: in every process, with the sentence of the one that has refused.
-    """
+    """Ends all processes where one refuses something in the block."""
     refusal = None
     try:
         yield

@@ -15,14 +15,7 @@ _paths: dict[Path, None] = {}
 
 @contextlib.contextmanager
 def registered(path: Path) -> Iterator[Path]:
-    """Removes a path at the end of the block, or of the process if a signal ends it.
-
-    Args:
-      path: of a file or a directory, or of nothing yet.
-
-    Yields:
-      The path.
-    """
+    """Removes a path at the end of the block, or of the process if a signal ends it."""
     _paths[path] = None
     try:
         yield path

@@ -27,9 +27,6 @@ __all__ = [
 def names(tree: Any) -> Any:
     """Names every leaf by its path.
 
-    Args:
-      tree: parameter tree.
-
     Returns:
       The same tree with leaves such as `"head/kernel"`.
     """
@@ -47,9 +44,6 @@ def spread(value: Any, tree: Any) -> Any:
 
     Returns:
       The tree with `[]` in place of arrays.
-
-    Raises:
-      InputError: if there are more or fewer values than leaves.
 
     Example:
       >>> spread(0.5, {"bias": 1.0, "kernel": 2.0})
@@ -78,12 +72,6 @@ def by_name(tree: Any) -> dict[str, Any]:
 
 def nested(leaves: Iterable[tuple[Sequence[str], Any]]) -> dict[str, Any]:
     """Builds nested dictionaries from leaves by their paths.
-
-    Args:
-      leaves: pairs of a path, not empty, and a leaf.
-
-    Returns:
-      The tree.
 
     Example:
       >>> nested([(("head", "bias"), 1), (("head", "kernel"), 2)])
@@ -130,15 +118,8 @@ def join(first: Any, second: Any) -> Any:
 def head_and_body(params: Any, pattern: str) -> tuple[Any, Any]:
     """Splits a model's parameters into its head and its body, neither without leaves.
 
-    Args:
-      params: parameter tree.
-      pattern: regular expression searched in the leaf path; what it finds is the head.
-
     Returns:
       `(head, body)` as from `split`.
-
-    Raises:
-      InputError: if the pattern finds nothing or everything.
     """
     head, body = split(params, pattern)
     for part, words in ((head, "some"), (body, "not all")):
@@ -178,16 +159,6 @@ def _check(expected: str, pattern: Any) -> None:
 
 def blocks(tree: Any, patterns: Sequence[str]) -> list[Any]:
     """Splits a tree into blocks: a leaf belongs to the first pattern that matches it.
-
-    Args:
-      tree: parameter tree.
-      patterns: regular expressions searched in the leaf path.
-
-    Returns:
-      One tree per pattern, with None in the places of other blocks' leaves.
-
-    Raises:
-      InputError: if a pattern is left without leaves, or a leaf without a pattern.
 
     Example:
       >>> blocks({"body": 1, "head": 2}, ("^head", ""))

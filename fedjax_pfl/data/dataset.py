@@ -65,16 +65,7 @@ def forget() -> None:
 
 
 def generator(seed: int, purpose: Purpose, *identity: int) -> np.random.Generator:
-    """Returns the generator of a purpose, a child of `SeedSequence(seed)`.
-
-    Args:
-      seed: whole number, at least 0.
-      purpose: number of the child; draws for one purpose leave the others alone.
-      *identity: for example a client, whose draws leave those of others alone.
-
-    Returns:
-      The generator.
-    """
+    """Returns the generator of a purpose, a child of `SeedSequence(seed)`."""
     spawn_key = (purpose, *identity)
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=spawn_key))
 
@@ -324,9 +315,6 @@ def chosen(dataset: Dataset, rows: np.ndarray, **changes: Any) -> Dataset:
 
 def owners(sizes: Iterable[int]) -> np.ndarray:
     """Returns the client `int32[S]` of each example, one client after the other.
-
-    Args:
-      sizes: examples of the clients 0, 1, ....
 
     Example:
       >>> owners([3, 1])

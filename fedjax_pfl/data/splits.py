@@ -73,10 +73,6 @@ def split(
 
     Returns:
       Rows by `train`, `validation` and `test`.
-
-    Raises:
-      InputError: if a client is left without a training example, or there are no
-        classes to stratify, or an order of time.
     """
     slot = np.arange(parts.index.shape[1])
     padding = slot >= parts.num_examples[:, None]
@@ -189,14 +185,7 @@ def _check_series(
 
 
 def in_order_of_values(dataset: datasets.Dataset) -> datasets.Dataset:
-    """Sorts the examples of a data set in any order by their values.
-
-    Args:
-      dataset: any data set; where the order has a meaning it is returned.
-
-    Returns:
-      The data set; of equal ones the same object.
-    """
+    """Sorts the examples of a data set in any order by their values."""
     if not dataset.any_order:
         return dataset
     if dataset not in _sorted:
@@ -224,12 +213,6 @@ def prepared(
       train: training rows of every client.
       seen: `bool[N]` clients that train. The training rows of others count for
         themselves alone, if every client has a scale of its own.
-
-    Returns:
-      The data set; of equal rows the same object.
-
-    Raises:
-      InputError: if clients share rows and every client has a scale of its own.
     """
     preparation = dataset.preparation
     if preparation is None:
@@ -261,16 +244,7 @@ def prepared(
 
 
 def malicious_clients(seed: int, num_clients: int, fraction: float) -> np.ndarray:
-    """Draws a mask `bool[N]` of `round(fraction N)` clients, nested in `fraction`.
-
-    Args:
-      seed: of the draw.
-      num_clients: N.
-      fraction: share of malicious clients.
-
-    Raises:
-      InputError: if no client would be honest; attacks and metrics need one.
-    """
+    """Draws a mask `bool[N]` of `round(fraction N)` clients, nested in `fraction`."""
     count = round(float(fraction) * num_clients)
     if count == num_clients:
         raise checks.InputError(
@@ -296,10 +270,6 @@ def unseen_clients(
       fraction: `round(fraction N)` clients never train; 0 for none.
       names: further clients that never train.
       known: numbers of clients by name; None for clients without names.
-
-    Raises:
-      InputError: if another fraction leaves no client unseen, none is left for
-        training, or a name is not known.
     """
     count = round(float(fraction) * num_clients)
     if fraction and not 0 < count < num_clients:
@@ -333,10 +303,6 @@ def natural_names(
 ) -> dict[str, int] | None:
     """Returns the numbers of clients by the names of natural ones.
 
-    Args:
-      parts: the partition.
-      dataset: the partitioned data set.
-
     Returns:
       The numbers, or None if clients are no natural ones. Clients without names are
       named by their number in the data set.
@@ -350,12 +316,7 @@ def natural_names(
 def client_names(
     parts: partitions.Partition, dataset: datasets.Dataset
 ) -> list[str] | None:
-    """Returns the names of clients, or None if they have numbers only.
-
-    Args:
-      parts: the partition.
-      dataset: the partitioned data set.
-    """
+    """Returns the names of clients, or None if they have numbers only."""
     if parts.natural is None or dataset.client_names is None:
         return None
     return [dataset.client_names[number] for number in parts.natural]
@@ -375,16 +336,9 @@ def held_out_users(
     The draw has no seed: the same users are held out, whatever else is drawn, and those
     of a smaller fraction are among those of a larger one.
 
-    Args:
-      dataset: with natural clients.
-      fraction: share of them that is held out, rounded.
-
     Returns:
       Examples of users that are held out, and those of all others; of equal arguments
       the same objects.
-
-    Raises:
-      InputError: if there are no natural clients, or one of the parts has none.
     """
     if dataset.client is None:
         raise checks.InputError(
@@ -421,9 +375,6 @@ def other_clients(
 
     Returns:
       `int32[N, c]`, or None for c = 0.
-
-    Raises:
-      InputError: if there are fewer other clients.
     """
     if isinstance(num_others, str):
         num_others = min(-(-num_clients // 2), num_clients - 1)

@@ -96,9 +96,6 @@ class Suggestions:
 
         A trial with a setting that has been trained is told its score at once.
 
-        Args:
-          count: number of settings, at least 1.
-
         Returns:
           Values by dotted name; fewer settings where the study goes on suggesting
           those of before.
@@ -125,12 +122,7 @@ class Suggestions:
         ]
 
     def tell(self, scores: Sequence[float], complete: Sequence[bool]) -> None:
-        """Tells the scores of all settings of the last batch.
-
-        Args:
-          scores: a metric's value of each; NaN of one that diverged.
-          complete: whether each was trained to its end.
-        """
+        """Tells the scores of all settings of the last batch."""
         is_maximized = self._study.direction.name == "MAXIMIZE"
         worst = -np.inf if is_maximized else np.inf
         for (drawn, trials), score, is_complete in zip(

@@ -41,15 +41,7 @@ _COPIES = 8  # a client's parameters: states, old and new, gradient and message
 
 
 def devices_of_points(execution: sharding.Execution, num_points: int) -> int:
-    """Picks how many devices share the points of a grid.
-
-    Args:
-      execution: how the map over clients is run; its devices cannot share points, too.
-      num_points: G.
-
-    Returns:
-      The largest number of devices that get equally many points.
-    """
+    """Picks how many devices share the points of a grid."""
     if execution.mode in ("shard", "loop"):
         return 1
     most = min(num_points, jax.device_count())
@@ -79,9 +71,6 @@ def choose(
       federation: data.
       num_points: grid points that are trained together; devices that these keep busy do
         not share clients.
-
-    Returns:
-      The execution.
     """
     devices, is_cpu = jax.device_count(), jax.default_backend() == "cpu"
     if devices_of_points(sharding.Execution(), num_points) >= _FULL * devices:
@@ -146,16 +135,7 @@ def _clients_that_fit(process: Any, model: Any, federation: core.Federation) -> 
 
 
 def bytes_of_a_step(process: Any, model: Any, federation: core.Federation) -> int:
-    """Counts the bytes of one client's copies of the model, and of its gradient's work.
-
-    Args:
-      process: the process.
-      model: the model.
-      federation: arrays or shapes.
-
-    Returns:
-      Bytes.
-    """
+    """Counts the bytes of one client's copies of the model and of its gradient."""
     batch_size = min(_batch_size(process), federation.train.index.shape[-1])
 
     def kept(params: Any, pool: core.ClientData) -> Any:
@@ -201,15 +181,7 @@ def _batch_size(process: Any) -> int:
 def form_chunks(
     execution: sharding.Execution, federations: Sequence[core.Federation]
 ) -> sharding.Execution:
-    """Forms chunks of clients with equal work where sizes differ.
-
-    Args:
-      execution: how the map over clients is run.
-      federations: of all points.
-
-    Returns:
-      The execution.
-    """
+    """Forms chunks of clients with equal work where sizes differ."""
     ragged = any(_largest(federation) > _EVEN for federation in federations)
     is_chunked = execution.mode == "chunk" or execution.chunk_size > 0
     return dataclasses.replace(execution, by_size=ragged and is_chunked)
@@ -237,9 +209,6 @@ def points_at_once(
       federation: data.
       alike: whether the points have the same data and draws, so that they share their
         batches, and clients wait for themselves.
-
-    Returns:
-      The number.
     """
     cohort_size = process.participation.cohort_size(federation.num_clients)
     at_once = min(execution.chunk_size or cohort_size, cohort_size)
@@ -262,15 +231,6 @@ def evaluated_at_once(
     On a CPU as many as stay in the L2 cache, one where a client's examples or model
     fill it: what a network makes of its examples would be written to memory and read
     again between any two of its layers. As many as allowed elsewhere.
-
-    Args:
-      model: the model, already given the federation's shapes.
-      federation: data.
-      num_examples: of one client that are looked at together.
-      most: the largest number that is allowed.
-
-    Returns:
-      The number.
     """
     if jax.default_backend() != "cpu":
         return most

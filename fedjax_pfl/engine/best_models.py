@@ -51,10 +51,6 @@ class Best:
         Args:
           trainer: with its first states, or those of a checkpoint.
           choice: `best` for one round of all clients, `best-of-each` for one of each.
-
-        Raises:
-          InputError: if the clients that are evaluated change from round to round, or
-            are not evaluated on validation data.
         """
         planned = trainer.planned
         schedule = planned.plan.schedule
@@ -81,14 +77,7 @@ class Best:
         )
 
     def see(self, recorder: Recorder) -> None:
-        """Keeps the models of this round that are better than those before.
-
-        Args:
-          recorder: after an evaluation.
-
-        Raises:
-          InputError: if no client has validation examples.
-        """
+        """Keeps the models of this round that are better than those before."""
         for name, kept in self._kept.items():
             scores, each = recorder.scores(name, _VALIDATION)
             if kept.scores.ndim > 1:
@@ -120,10 +109,6 @@ class Best:
     def of(self, point: int, model: str) -> tuple[dict[str, np.ndarray], Any]:
         """Returns the arrays of a file, and the rounds in which they were trained.
 
-        Args:
-          point: number of the point.
-          model: name of the predictor.
-
         Returns:
           What `save_models.fetched` does, and an int, or a list of one per client.
         """
@@ -142,11 +127,7 @@ class Best:
         }
 
     def restore(self, arrays: dict[str, np.ndarray]) -> None:
-        """Takes the arrays of a checkpoint.
-
-        Raises:
-          ValueError: if it has others than `saved` returned.
-        """
+        """Takes the arrays of a checkpoint."""
         for model, kept in self._kept.items():
             for name, value in kept.named().items():
                 found = arrays.get(f"{_PREFIX}{model}/{name}")

@@ -84,12 +84,6 @@ def parse(text: str) -> Budget:
     Args:
       text: a number and `rounds`, `gradients` or `min`.
 
-    Returns:
-      The budget.
-
-    Raises:
-      InputError: for anything else.
-
     Example:
       >>> parse("2e6gradients")
       Gradients(count=2000000.0)
@@ -108,16 +102,8 @@ def most_settings(
 ) -> int:
     """Returns the largest number of settings that a budget pays for.
 
-    Args:
-      budget: in rounds or gradients.
-      cost: of a search of so many settings, in the budget's unit; increasing.
-      least: number of settings of the smallest search.
-
     Returns:
       The number, at most `MAX_SETTINGS`.
-
-    Raises:
-      InputError: if the budget is below the cost of the smallest search.
 
     Example:
       >>> most_settings(Rounds(100), lambda count: 9 * count, least=3)

@@ -180,9 +180,6 @@ class Pace:
 def pace(trainer: "Resident") -> Pace:
     """Times a few real rounds, and an evaluation, of a group of grid points.
 
-    Args:
-      trainer: of the group. At most as many rounds are run as are to be trained.
-
     Returns:
       Seconds. The first round and the first evaluation, which touch memory for the
       first time, do not count, unless they take so long that this does not matter.
@@ -263,9 +260,6 @@ def _cgroup_bytes(
 def available_bytes(*, host: bool = False) -> int | None:
     """Returns the memory that is free now; None if that is not known.
 
-    Args:
-      host: whether to ask for the host's instead of one device's.
-
     Returns:
       Bytes. On a CPU, and for the host, the smaller of what the machine has available
       and what the process's control group leaves.
@@ -287,9 +281,6 @@ def check_arrays(trainer: "Resident") -> None:
     Args:
       trainer: of the group; one of shapes does. What of its federations is in memory
         needs no more.
-
-    Raises:
-      InputError: if they do not fit; the sentence says which option to change.
     """
     needed = memory(trainer, work=False)
     federations = jax.tree.leaves(trainer.planned.group.federations)
@@ -298,18 +289,7 @@ def check_arrays(trainer: "Resident") -> None:
 
 
 def check(trainer: "Resident", *, is_held: bool = True) -> Memory:
-    """Refuses a group of grid points that will not fit into memory.
-
-    Args:
-      trainer: of the group. Waits for the compiler.
-      is_held: whether its data are in the memory already.
-
-    Returns:
-      The memory by part.
-
-    Raises:
-      InputError: if it does not fit; the sentence says which option to change.
-    """
+    """Refuses a group of grid points that will not fit into memory."""
     needed = memory(trainer)
     _refuse(trainer, needed, held=needed.data if is_held else 0)
     return needed

@@ -262,17 +262,7 @@ def _pooled_means(
 def predictor_names(
     process: Any, state: core.State, model: core.Model, federation: core.Federation
 ) -> tuple[str, ...]:
-    """Returns the names of the algorithm's predictors, without computing anything.
-
-    Args:
-      process: the process.
-      state: a state, or its shapes.
-      model: the model.
-      federation: data of N clients.
-
-    Returns:
-      Names in alphabetical order.
-    """
+    """Returns the names of the algorithm's predictors, without computing anything."""
     names: list[str] = []
 
     def trace(state: core.State, federation: core.Federation):
@@ -473,11 +463,6 @@ def collaboration(
 ) -> Metrics:
     """Computes whom a method lets each client learn from.
 
-    Args:
-      process: the process.
-      state: state after a round.
-      federation: data of N clients.
-
     Returns:
       Nothing for methods that do not mix messages, or for too many clients. Else
       `weights [N, N]`, with rows for receivers, and, where clusters of clients are
@@ -503,12 +488,6 @@ def courses(
     process: Any, state: core.State, model: core.Model, federation: core.Federation
 ) -> Metrics:
     """Follows each client through its test examples, moment by moment.
-
-    Args:
-      process: the process.
-      state: state after a round.
-      model: the model.
-      federation: data of N clients.
 
     Returns:
       By name, `[predictors, N, T]` with predictors in alphabetical order; nothing for
@@ -600,12 +579,6 @@ def unseen_rule(
       state: a state, or its shapes.
       model: the model.
       federation: data of N clients, or their shapes; it has `unseen` ones.
-
-    Returns:
-      The rule.
-
-    Raises:
-      InputError: if local epochs are needed, and there is no network to start from.
     """
     assert federation.unseen is not None
 

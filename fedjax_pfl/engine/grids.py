@@ -107,9 +107,6 @@ class Federations:
 def combinations(axes: Mapping[str, Iterable[Any]]) -> list[dict[str, Any]]:
     """Returns every combination of values by name.
 
-    Raises:
-      InputError: for an axis that is no list of values, or is empty.
-
     Example:
       >>> combinations({"algorithm.lam": [0.1, 1.0], "seed": range(1)})
       [{'algorithm.lam': 0.1, 'seed': 0}, {'algorithm.lam': 1.0, 'seed': 0}]
@@ -154,12 +151,6 @@ def groups_of(
         process (`algorithm.lam`), `model.`, `federation.`, and `seed`, which is also
         the federation's seed. Or the points themselves, each with its value by name.
       federations: those that other calls have built already; new ones are added.
-
-    Returns:
-      Groups in order of first appearance.
-
-    Raises:
-      InputError: if a name or value does not fit.
     """
     parsed: Any = axes  # a mapping is iterable, too, which types do not tell apart
     named = combinations(parsed) if isinstance(axes, Mapping) else list(parsed)

@@ -71,16 +71,7 @@ class Group:
 
 
 def config_of(process: FederatedProcess, model: Any, federation: Any) -> dict[str, Any]:
-    """Returns the flat configuration of a training.
-
-    Args:
-      process: the process.
-      model: the model.
-      federation: a federation, or its spec.
-
-    Returns:
-      Values as JSON knows them, by dotted name.
-    """
+    """Returns the flat configuration of a training."""
     parts = {f.name: getattr(process, f.name) for f in dataclasses.fields(process)}
     if not parts["parts"]:
         del parts["parts"]
@@ -248,14 +239,7 @@ class PlannedGroup:
         return process, state, self.plan.model, federation
 
     def configuration(self, execution: str) -> dict[str, Any]:
-        """Returns the flat configuration of the group and of how it is run.
-
-        Args:
-          execution: how the map over clients is run, in words.
-
-        Returns:
-          Values as JSON knows them, by dotted name.
-        """
+        """Returns the flat configuration of the group and of how it is run."""
         schedule, metric = self.plan.schedule, self.options.metric
         chosen = {} if metric is None else {"metric": metric}
         return (
@@ -274,18 +258,7 @@ class PlannedGroup:
 
 
 def plan(group: Group, options: Options) -> PlannedGroup:
-    """Validates a group and decides how it is run.
-
-    Args:
-      group: points of one structure; shapes in place of its federations' arrays do.
-      options: of the call.
-
-    Returns:
-      The planned group.
-
-    Raises:
-      InputError: if a part does not fit, in one sentence.
-    """
+    """Validates a group and decides how it is run."""
     _check(group, options)
     model = group.model.for_federation(group.federations[0])
     if hasattr(model, "check_start"):
@@ -351,9 +324,6 @@ def _chunks_of_points(
 
     Points of one key and federation share their batches where every chunk can be of
     such; not where points may end early, which only frees the time of whole chunks.
-
-    Returns:
-      Points in the order of chunks, points per chunk, and whether those are alike.
     """
     process, first = group.processes[0], group.federations[0]
     families: dict[Any, list[int]] = {}
@@ -476,9 +446,6 @@ def warn_of_idle_parts(unplanned: Sequence[Group]) -> None:
     An attack needs malicious clients; a federation without them is fine beside others
     with them: it is what these are compared with. An aggregator needs a method that
     aggregates; others are named, since beside it they stay what they are.
-
-    Args:
-      unplanned: what is to be trained.
     """
     idle: dict[str, list[str]] = {}
     for group in unplanned:

@@ -27,14 +27,7 @@ _NAMES = 4  # most entries of a tree that a sentence names
 
 @contextlib.contextmanager
 def explained(group: groups.Group) -> Iterator[None]:
-    """Raises a sentence instead of an error that the result of a hook has caused.
-
-    Args:
-      group: whose first point's hooks are traced after an error.
-
-    Raises:
-      InputError: if a hook's result does not fit; other errors pass as they are.
-    """
+    """Raises a sentence instead of an error that the result of a hook has caused."""
     try:
         yield
     except checks.InputError:
@@ -59,17 +52,7 @@ def _refusal(group: groups.Group) -> checks.InputError | None:
 
 
 def check(process: FederatedProcess, model: Any, federation: core.Federation) -> None:
-    """Traces every hook by itself, in the order of a round.
-
-    Args:
-      process: a process.
-      model: given the federation's shapes.
-      federation: data of N clients.
-
-    Raises:
-      InputError: that names the first hook whose result does not fit, what it returned
-        and what is wanted.
-    """
+    """Traces every hook by itself, in the order of a round."""
     key = jax.random.key(0)
     train = jax.eval_shape(
         lambda train: process.with_first_kept(key, model, train), federation.train
@@ -162,15 +145,7 @@ def _check_model(model: Any, train: core.ClientData) -> None:
 
 
 def check_cohort(process: FederatedProcess, num_clients: int) -> None:
-    """Refuses a cohort of another size than the participation says.
-
-    Args:
-      process: with a timetable, if it is in virtual time.
-      num_clients: N.
-
-    Raises:
-      InputError: in one sentence.
-    """
+    """Refuses a cohort of another size than the participation says."""
     who = process.participation
     size = who.cohort_size(num_clients)
     round = jax.ShapeDtypeStruct((), jnp.int32)
@@ -205,11 +180,7 @@ class _Round:
         self._size = process.participation.cohort_size(federation.num_clients)
 
     def check(self) -> None:
-        """Traces the hooks in their order.
-
-        Raises:
-          InputError: for the first whose result does not fit.
-        """
+        """Traces the hooks in their order."""
         server, client, message = self._first()
         if self._method.is_usual:
             server, message = self._exchange(server, client, message)

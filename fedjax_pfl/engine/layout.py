@@ -29,13 +29,6 @@ def shares(planned: PlannedGroup, count: int) -> divided_examples.Shares | None:
     Those of a cohort pass through two buffers, with as many slots for each member as
     the largest client has examples. Clients that are judged on the examples of others
     need all of them.
-
-    Args:
-      planned: the group.
-      count: devices n.
-
-    Returns:
-      The shares, or None where all devices have all examples.
     """
     if _OF_OTHERS & set(planned.plan.schedule.data):
         return None
@@ -51,12 +44,7 @@ def shares(planned: PlannedGroup, count: int) -> divided_examples.Shares | None:
 def federations(
     planned: PlannedGroup, *, are_shapes: bool = False
 ) -> list[core.Federation]:
-    """Returns the federations of all points, with examples where their clients are.
-
-    Args:
-      planned: the group.
-      are_shapes: whether shapes of the examples are enough.
-    """
+    """Returns the federations of all points, with examples where their clients are."""
     execution, own = planned.plan.execution, list(planned.group.federations)
     if execution.mode != "shard":
         return own

@@ -152,9 +152,6 @@ def as_keywords(*left_out: str) -> Callable[[Callable[..., Any]], Callable[..., 
     """Decorates a function whose `**options` are the fields of `Options`.
 
     Its signature names them, with their defaults, and other keywords are refused.
-
-    Args:
-      *left_out: fields that the function does not take.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -218,9 +215,6 @@ def parse_memory(limit: str | int) -> str | int:
 
     Returns:
       `free`, `none` or bytes.
-
-    Raises:
-      InputError: for anything else.
 
     Example:
       >>> parse_memory("1.5 GB")

@@ -25,11 +25,7 @@ class Profile:
     """
 
     def __init__(self, directory: str | os.PathLike[str]):
-        """Checks that the directory can be written.
-
-        Raises:
-          InputError: if it cannot.
-        """
+        """Checks that the directory can be written."""
         self.directory = Path(directory)
         directories.check_writable(self.directory)
         for name in ("plugins", "plugins/profile"):
@@ -38,11 +34,7 @@ class Profile:
 
     @contextlib.contextmanager
     def around(self, segment: int) -> Iterator[None]:
-        """Returns the context in which a segment is run.
-
-        Args:
-          segment: its number in its group, from 0.
-        """
+        """Returns the context in which a segment is run."""
         if segment != _TRACED or self._is_done:
             yield
             return

@@ -41,11 +41,7 @@ class Programs:
     """
 
     def __init__(self, lower: Callable[[Name], jax.stages.Lowered]):
-        """Compiles nothing yet.
-
-        Args:
-          lower: traces and lowers a program from its name.
-        """
+        """Compiles nothing yet."""
         self._lower = lower
         self.seconds, self.compiler_bytes = 0.0, 0
         self._compiling: dict[Name, concurrent.futures.Future] = {}

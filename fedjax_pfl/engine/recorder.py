@@ -274,10 +274,6 @@ class Recorder:
     def scores(self, model: str, data: str) -> tuple[np.ndarray, np.ndarray]:
         """Returns how good a model is now; larger is better, -inf where not known.
 
-        Args:
-          model: name of the predictor.
-          data: name of the data.
-
         Returns:
           `[G]` of the mean over honest clients, and `[G, N]` of every client.
         """
@@ -356,15 +352,7 @@ class Recorder:
         return arrays
 
     def restore(self, arrays: dict[str, np.ndarray], done: int) -> None:
-        """Goes on from what `arrays` returned.
-
-        Args:
-          arrays: by name.
-          done: finished rounds.
-
-        Raises:
-          ValueError: if an array is missing, or has another shape or kind of values.
-        """
+        """Goes on from what `arrays` returned."""
         self._check(arrays, done)
         named: dict[str, dict[str, np.ndarray]] = {}
         for path, value in arrays.items():

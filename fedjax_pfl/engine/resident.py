@@ -322,9 +322,6 @@ def gradients(
 
     A loss alone counts as a third. Only the count is computed: what the gradients lead
     to is left out by the compiler.
-
-    Raises:
-      InputError: if the method reports none.
     """
     state = process.init(key, plan.model, federation)
     _, info = process.round(state, plan.model, federation, plan.execution)

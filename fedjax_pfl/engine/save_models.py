@@ -32,16 +32,7 @@ _BLOCK_BYTES = 2**28
 
 
 def check(groups: Sequence[PlannedGroup], directory: str | os.PathLike[str]) -> None:
-    """Checks before a training that its models can be saved.
-
-    Args:
-      groups: what is to be trained.
-      directory: which must not exist yet.
-
-    Raises:
-      InputError: if a method has something that cannot be saved, or if the directory
-        exists, cannot be written or has too little space, in one sentence.
-    """
+    """Checks before a training that its models can be saved."""
     directory = checks.path("models_to", directory)
     directories.check_new(directory)
     needed = sum(map(size, groups))
@@ -55,11 +46,7 @@ def check(groups: Sequence[PlannedGroup], directory: str | os.PathLike[str]) -> 
 
 
 def size(planned: PlannedGroup) -> int:
-    """Computes the bytes of a group's trained models, and checks their names.
-
-    Raises:
-      InputError: if a method has something that cannot be saved.
-    """
+    """Computes the bytes of a group's trained models, and checks their names."""
     kinds, total = planned.kinds, 0
     if len({model_files.file_name(0, "", 0, name) for name in kinds}) < len(kinds):
         raise checks.InputError(
@@ -82,17 +69,7 @@ def _num_members(planned: PlannedGroup) -> int:
 
 @contextlib.contextmanager
 def writer(directory: str | os.PathLike[str] | None) -> Iterator["Writer"]:
-    """Opens a writer of trained models; the directory appears at the end.
-
-    Args:
-      directory: which does not exist yet; None for a writer that writes nothing.
-
-    Yields:
-      The writer. If the block fails, nothing is left.
-
-    Raises:
-      InputError: if the directory exists or cannot be written.
-    """
+    """Opens a writer of trained models; the directory appears at the end."""
     if directory is None or jax.process_index() > 0:
         yield Writer(None, is_wanted=directory is not None)
         return
@@ -107,13 +84,7 @@ class Writer:
     def __init__(
         self, folder: Path | None, *, is_wanted: bool, named: Path | None = None
     ):
-        """Makes a writer.
-
-        Args:
-          folder: empty; None in processes that help to fetch and write nothing.
-          is_wanted: whether models are saved at all.
-          named: the directory that errors name.
-        """
+        """Makes a writer."""
         self._folder, self._is_wanted, self._named = folder, is_wanted, named or Path()
         self._points: list[list[dict[str, Any]]] = []  # rows of the table
 
@@ -132,9 +103,6 @@ class Writer:
           trainer: at its end.
           best: keeper of the models that are written in place of the last round's; a
             `best_models.Best` or None.
-
-        Raises:
-          InputError: if they cannot be written.
         """
         if not self._is_wanted:
             return
@@ -184,14 +152,7 @@ class Writer:
         model_files.write(file, arrays, header)
 
     def finish(self, result: results.Result) -> None:
-        """Writes the table, with which the directory is complete.
-
-        Args:
-          result: of all groups, in the order in which they came.
-
-        Raises:
-          InputError: if it cannot be written.
-        """
+        """Writes the table, with which the directory is complete."""
         if self._folder is None:
             return
         import pandas as pd

@@ -48,12 +48,6 @@ class Schedule:
           eval_every: rounds between evaluations; None gives about 20 evaluations.
           eval_clients: `all`, `participants` or a number.
           num_rounds: rounds R.
-
-        Returns:
-          The schedule.
-
-        Raises:
-          InputError: if an argument does not fit, in one sentence.
         """
         checks.positive_int("num_rounds", num_rounds)
         if isinstance(evaluate_on, str):
@@ -104,14 +98,7 @@ class Schedule:
         return tuple(n for n, every in self.every if is_last or round % every == 0)
 
     def check(self, federation: core.Federation) -> None:
-        """Checks that a federation has what is to be evaluated.
-
-        Args:
-          federation: data of N clients.
-
-        Raises:
-          InputError: if it has not, in one sentence.
-        """
+        """Checks that a federation has what is to be evaluated."""
         if "others" in self.data and federation.others is None:
             raise checks.InputError(
                 "Evaluation on 'others' needs a federation with num_others of at least"
@@ -127,16 +114,7 @@ class Schedule:
     def members(
         self, process: Any, state: core.State, num_clients: int
     ) -> jax.Array | None:
-        """Returns rows `int32[K]` of the evaluated clients, or None for all.
-
-        Args:
-          process: whose participation chooses the cohorts.
-          state: state after a round.
-          num_clients: N.
-
-        Returns:
-          Distinct rows.
-        """
+        """Returns rows `int32[K]` of the evaluated clients, or None for all."""
         if self.clients == "all":
             return None
         if self.clients == "participants":

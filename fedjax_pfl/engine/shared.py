@@ -55,9 +55,6 @@ class Crew:
           trainer: class of the trainers.
           is_complete: tells whether some process has written the result.
           say: is told who trains what.
-
-        Raises:
-          InputError: if the checkpoints' directory cannot be written.
         """
         if options.checkpoints is None:
             raise checks.InputError("Expected checkpoints, which processes share.")
@@ -73,16 +70,9 @@ class Crew:
     def train(self, interrupt: Callable[[], str | None]) -> Lease | None:
         """Trains what no other process does, and waits until all is finished.
 
-        Args:
-          interrupt: asked between evaluations and while waiting; a reason ends it.
-
         Returns:
           The lease on the result, which only one process gets, to be entered; None
           where the result is complete.
-
-        Raises:
-          Interrupted: if there was a reason to end; checkpoints have all until then.
-          InputError: if the directory is full or gone, or if a group cannot be trained.
         """
         groups.warn_of_idle_parts([group.group for group in self._planned])
         try:

@@ -138,13 +138,6 @@ def run_groups(
       profile: of a few rounds, or None.
       is_shared: whether a lease keeps other processes out of the checkpoints, in place
         of a lock.
-
-    Returns:
-      The result.
-
-    Raises:
-      Interrupted: if there was a reason to end; checkpoints have all until then.
-      InputError: if checkpoints belong to another training or are damaged.
     """
     checkpoints = options.checkpoints
     if options.models_to is not None:
@@ -221,12 +214,6 @@ def check_groups(
       unplanned: from `grids.groups_of`, several calls' together if wanted.
       options: of all of them.
       trainer: class of the trainers.
-
-    Returns:
-      The planned groups.
-
-    Raises:
-      InputError: if something does not fit, in one sentence.
     """
     planned = []
     for group in unplanned:
@@ -241,12 +228,7 @@ class Run:
     """One group being trained, from its first or its last saved round to its end."""
 
     def __init__(self, trainer: Trainer, store: checkpoint.Store | None = None):
-        """Makes the first states, or reads those of the newest checkpoint.
-
-        Raises:
-          InputError: if the checkpoints are of another training or damaged, or if the
-            group does not fit into memory.
-        """
+        """Makes the first states, or reads those of the newest checkpoint."""
         self.trainer, self._store = trainer, store
         self.best: best_models.Best | None = None
         self._options = trainer.planned.options
@@ -310,12 +292,6 @@ class Run:
           evaluated: told of every evaluation by its number, first of those that the
             store has. An error in it is raised after a checkpoint.
           around: gives the context of a segment from its number since the start.
-
-        Returns:
-          The history.
-
-        Raises:
-          Interrupted: after a checkpoint, if there was a reason to end.
         """
         recorder = self.trainer.recorder
         segment = self.trainer.planned.plan.schedule.segment

@@ -84,9 +84,6 @@ def stack(trees: Sequence[Any]) -> Any:
 def federation_rows(federations: Sequence[core.Federation]) -> tuple[Any, Any]:
     """Stacks the rows of all points and finds the pool they share.
 
-    Args:
-      federations: one per point; of shapes in place of arrays, shapes result.
-
     Returns:
       Rows `[G, ...]`, and the pool. Arrays that differ between points (generated data
       of several seeds, units of targets) are stacked among the rows, and None in the

@@ -48,11 +48,7 @@ class Watched:
         return {"metric": self.chosen, "model": self.model, "data": self.data}
 
     def model_of(self, models: Sequence[str]) -> str:
-        """Returns the watched one of these models.
-
-        Raises:
-          InputError: if it is not one of them.
-        """
+        """Returns the watched one of these models."""
         if self.model is not None:
             checks.known(self.model, models, "model to stop on")
             return self.model
@@ -274,13 +270,7 @@ class _Rungs(Watch):
 def watch(
     rule: Watched | None, points: Sequence[Mapping[str, Any]], num_rounds: int
 ) -> Watch:
-    """Returns a new record of a rule for grid points.
-
-    Args:
-      rule: None for trainings that do not end early.
-      points: swept values by name, of each point.
-      num_rounds: rounds R of those that do not.
-    """
+    """Returns a new record of a rule for grid points."""
     if isinstance(rule, StopWhen):
         return _Patience(rule, len(points), num_rounds)
     if isinstance(rule, Halving):

@@ -28,21 +28,7 @@ def with_timetables(
     keys: Sequence[core.Key],
     num_rounds: int,
 ) -> list[FederatedProcess]:
-    """Fills in the timetables of processes in virtual time; others stay as they are.
-
-    Args:
-      processes: one per point.
-      model: the model, given the federation's shapes.
-      federations: one per point.
-      keys: one per point.
-      num_rounds: R.
-
-    Returns:
-      The processes.
-
-    Raises:
-      InputError: if a part does not fit, in one sentence.
-    """
+    """Fills in the timetables of processes in virtual time; others stay as they are."""
     timed = []
     for process, federation, key in zip(processes, federations, keys, strict=True):
         if process.participation.is_timed:
@@ -105,9 +91,6 @@ def charges(
       The charges. A solver that ends by a tolerance is charged its most steps, and a
       search its most trials, each a third of a gradient: no duration depends on
       weights.
-
-    Raises:
-      InputError: if the method does not count its clients' work.
     """
     method, search = process.algorithm, getattr(process.algorithm, "search", None)
     name = _ends_by_tolerance(method)
@@ -151,11 +134,7 @@ def charges(
 
 
 def _ends_by_tolerance(method: Any) -> str | None:
-    """Returns the field of a method's solver that ends by a tolerance, or None.
-
-    Raises:
-      InputError: if it is one of several solvers, whose lengths are not known apart.
-    """
+    """Returns the field of a method's solver that ends by a tolerance, or None."""
     names = [f.name for f in dataclasses.fields(method) if f.name != "fine_tune"]
     solvers = {n: getattr(method, n) for n in names}
     solvers = {n: s for n, s in solvers.items() if isinstance(s, core.LocalSolver)}

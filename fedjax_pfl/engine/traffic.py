@@ -165,19 +165,7 @@ def exchanges(
     *,
     are_divided: bool = False,
 ) -> tuple[Exchange, ...]:
-    """Lists what devices exchange in a round of one exchange with the clients.
-
-    Args:
-      process: of the training.
-      state: arrays or shapes of all N clients.
-      federation: arrays or shapes of all N clients.
-      cohort: K.
-      count: n devices, which divide N.
-      are_divided: whether a device has only the examples of its clients.
-
-    Returns:
-      Those of the table above; none for one device.
-    """
+    """Lists what devices exchange in a round of one exchange with the clients."""
     if count == 1:
         return ()
     num_clients = federation.num_clients
@@ -219,18 +207,7 @@ def _message_bytes(state: core.State) -> int:
 
 
 def estimate(planned: PlannedGroup, cluster: Cluster) -> Estimate:
-    """Computes memory, bytes and time of a round.
-
-    Args:
-      planned: a group; its first point counts. Its federation may be of shapes.
-      cluster: the hosts.
-
-    Returns:
-      The estimate.
-
-    Raises:
-      InputError: if the devices do not divide the clients.
-    """
+    """Computes memory, bytes and time of a round."""
     process, federation = planned.processes[0], planned.group.federations[0]
     count, num_clients = cluster.count, federation.num_clients
     if num_clients % count:

@@ -29,20 +29,7 @@ class Kind:
 def kinds(
     process: Any, state: core.State, model: core.Model, federation: core.Federation
 ) -> dict[str, Kind]:
-    """Returns the shapes of all parameters that can be saved; computes nothing.
-
-    Args:
-      process: the process.
-      state: a state, or its shapes.
-      model: the model.
-      federation: data of N clients, or their shapes.
-
-    Returns:
-      By predictor, in alphabetical order.
-
-    Raises:
-      InputError: if a predictor is a plain function.
-    """
+    """Returns the shapes of all parameters that can be saved; computes nothing."""
 
     def one(state: core.State, federation: core.Federation):
         federation = model_state.with_kept(state, model, federation)

@@ -63,11 +63,7 @@ class Trainer(Protocol):
 
     @classmethod
     def check(cls, planned: PlannedGroup) -> PlannedGroup:
-        """Refuses a group that this trainer cannot train, before anything runs.
-
-        Returns:
-          The group, with its data where the trainer wants them.
-        """
+        """Refuses a group that this trainer cannot train, before anything runs."""
         ...
 
     @property

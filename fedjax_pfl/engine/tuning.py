@@ -199,15 +199,7 @@ def _number(spaces: Mapping[str, Range | Sequence[Any]]) -> float:
 
 
 def lattice(space: Space, count: int) -> list[dict[str, Any]]:
-    """Returns a grid of at most `count` settings, but two values of each range.
-
-    Args:
-      space: what is searched; all values of its lists are in the grid.
-      count: number of settings.
-
-    Returns:
-      Values by dotted name.
-    """
+    """Returns a grid of at most `count` settings, but two values of each range."""
     axes: dict[str, Sequence[Any]] = {}
     spaces = _checked(space)
     listed = math.prod(len(v) for v in spaces.values() if not isinstance(v, Range))
@@ -238,11 +230,7 @@ def points(
 
 
 def _checked(space: Space) -> dict[str, Range | Sequence[Any]]:
-    """Returns a space with tuples `(low, high)` as ranges.
-
-    Raises:
-      InputError: if it is empty, or a list is, or has a value twice.
-    """
+    """Returns a space with tuples `(low, high)` as ranges."""
     if not space:
         raise checks.InputError("Expected at least one field to search, got none.")
     parsed: dict[str, Range | Sequence[Any]] = {}
@@ -364,9 +352,6 @@ def rounds_of(num_settings: int, options: Options) -> int:
       num_settings: number of settings, at least 1.
       options: of the trainings, whose `stop_when` may be a `Halving`.
 
-    Returns:
-      The rounds of all settings together, if none of them diverges.
-
     Example:
       >>> rule = stopping.Halving(eta=3, min_rounds=3)
       >>> rounds_of(9, Options(num_rounds=27, eval_every=3, stop_when=rule))
@@ -394,13 +379,6 @@ def round_gradients(group: groups.Group, options: Options) -> int:
     """Counts the gradients of single examples in the first round of a group.
 
     A loss alone counts as a third.
-
-    Args:
-      group: whose first point is taken.
-      options: of the trainings.
-
-    Raises:
-      InputError: if the method does not report its gradients.
     """
     planned = groups.plan(group, options)
     first = (planned.processes[0], planned.keys[0], planned.group.federations[0])
@@ -507,21 +485,7 @@ def search_cost(
     trials: Sequence[Mapping[str, Any]],
     federations: grids.Federations,
 ) -> Callable[[int], int]:
-    """Returns what searches of a process's declared space cost.
-
-    Args:
-      base: key, process, model and specification.
-      budget: rounds or gradients, in which the cost is.
-      options: of the trainings, with the rule that drops some.
-      trials: other values, a seed among them, under which every setting is trained.
-      federations: that are built already.
-
-    Returns:
-      The cost by the number of random settings.
-
-    Raises:
-      InputError: for gradients of a method that does not report them.
-    """
+    """Returns what searches of a process's declared space cost."""
     search = _Search(
         base=base,
         space=search_space(base[1]),
@@ -692,18 +656,7 @@ def _train(
     budget: budgets.Budget | None,
     time_is_up: Callable[[], str | None],
 ) -> tuple[results.Result, list[dict[str, Any]], float | None]:
-    """Trains batch after batch until a search ends.
-
-    Args:
-      search: what is searched.
-      rule: what settings are compared by, and which are dropped.
-      size: number of settings, of a batch within minutes.
-      budget: in minutes, where there are more of them.
-      time_is_up: ends the search with an error.
-
-    Returns:
-      All trainings, the settings, and the gradients, if the budget counts them.
-    """
+    """Trains batch after batch until a search ends."""
     options, strategy = search.options, search.strategy
     minutes = budget.count if isinstance(budget, budgets.Minutes) else None
     if minutes is None and strategy != "grid":

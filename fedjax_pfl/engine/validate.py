@@ -33,9 +33,6 @@ def check(
       model: an object with the methods of `types.Model`.
       federation: a `Federation` or, if `spec` is true, also a specification of one.
       spec: whether the call takes a specification, too.
-
-    Raises:
-      InputError: if one of them is not.
     """
     platforms.check_process()
     platforms.check_jax()
@@ -76,11 +73,7 @@ def built(key: Any, process: Any, model: Any, federation: Any) -> core.Federatio
 
 
 def check_model(model: Any) -> None:
-    """Refuses what is not a model; networks of other libraries are told how to be one.
-
-    Raises:
-      InputError: if it is not.
-    """
+    """Refuses what is not a model, and says how networks of libraries become one."""
     is_network = callable(model) or (hasattr(model, "init") and hasattr(model, "apply"))
     if is_network and not isinstance(model, type):
         if not hasattr(model, "for_federation"):
@@ -94,15 +87,7 @@ def check_model(model: Any) -> None:
 
 
 def refuse_tracers(**arguments: Any) -> None:
-    """Refuses to be called inside of a transformation of JAX.
-
-    Args:
-      **arguments: of the call, by name.
-
-    Raises:
-      InputError: if one of them depends on an argument of the transformation or, inside
-        `jax.jit`, if none does.
-    """
+    """Refuses to be called inside of a transformation of JAX."""
     # Inside jax.jit everything that is computed is traced, even of constants.
     for name, value in {**arguments, "all arguments": jnp.zeros(())}.items():
         named = [part for _, part in struct.named_fields(value)]
@@ -120,9 +105,6 @@ def check_key(key: Any) -> None:
 
     Args:
       key: `[]` of `jax.random.key`, of any implementation that has pairs of words.
-
-    Raises:
-      InputError: if it is not.
     """
     dtype = getattr(key, "dtype", None)
     if dtype == jnp.uint32 and key.shape[-1:] == (2,):

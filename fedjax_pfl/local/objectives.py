@@ -131,10 +131,6 @@ def stepwise(objective: Objective, carry: Any) -> Callable[..., Any]:
     Args:
       objective: of the local problem.
       carry: that of a `SequenceModel`; None for models without.
-
-    Raises:
-      InputError: if there is a carry, or when called with running statistics, and the
-        objective does not tell its outputs.
     """
     if carry is not None:
         _sequence_model(objective)

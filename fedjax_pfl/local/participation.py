@@ -112,15 +112,7 @@ class UniformCohort(core.Participation):
 
 
 def check_size(size: int, num_clients: int) -> None:
-    """Refuses cohorts of more members than there are clients.
-
-    Args:
-      size: K.
-      num_clients: N.
-
-    Raises:
-      InputError: in one sentence.
-    """
+    """Refuses cohorts of more members than there are clients."""
     if size > num_clients:
         raise checks.InputError(
             "Expected the cohort size to be at most the number of clients"

@@ -63,12 +63,6 @@ class Schedule:
           round: `int32[]` number of the round; None counts as 0.
           step: `int32[]` steps that the client took before; None where no step is
             taken.
-
-        Returns:
-          The rate.
-
-        Raises:
-          InputError: if the rate of a whole round is wanted of a schedule of steps.
         """
         number = step
         if self.per_round:
@@ -91,12 +85,6 @@ def scheduled(rate: Any, per_round: bool) -> Any:
       rate: number, function, schedule, or the name of one of `NAMES` and its numbers,
         such as `("cosine", 0.1, 1000)`.
       per_round: see `Schedule`.
-
-    Returns:
-      The number, or the schedule.
-
-    Raises:
-      InputError: if a function is not one from numbers of steps to rates.
     """
     checks.boolean("per_round", per_round)
     if isinstance(rate, Schedule):

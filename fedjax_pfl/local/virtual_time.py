@@ -48,17 +48,7 @@ class _Timed(core.Participation):
         return self.size
 
     def cohort_size(self, num_clients: int) -> int:
-        """Counts cohort members.
-
-        Args:
-          num_clients: N.
-
-        Returns:
-          K.
-
-        Raises:
-          InputError: if there are fewer clients than are chosen at once.
-        """
+        """Counts cohort members."""
         if self._needed() > num_clients:
             raise checks.InputError(
                 f"Expected at most {num_clients} clients at once in"
@@ -82,16 +72,7 @@ class _Timed(core.Participation):
     def schedule(
         self, rng: np.random.Generator, charges: Charges, num_rounds: int
     ) -> Timetable:
-        """Computes who is in which round, and when it ends.
-
-        Args:
-          rng: random numbers of the host.
-          charges: work of the clients.
-          num_rounds: R.
-
-        Returns:
-          The timetable, whose first rounds do not depend on R.
-        """
+        """Computes who is in which round, and when it ends."""
         fleet = self.devices.fleet(rng, len(charges.examples))
         rounds = itertools.islice(self._rounds(rng, fleet, charges), num_rounds)
         ends, received, sent, members = zip(*rounds, strict=True)
@@ -178,11 +159,7 @@ class Synchronous(_Timed):
             yield time, count, sum(member[2] for member in members), members
 
     def _when_enough(self, fleet: Fleet, everyone: np.ndarray, time: float) -> float:
-        """Returns the first time from now on when enough clients are online at once.
-
-        Raises:
-          InputError: if there are never enough.
-        """
+        """Returns the first time from now on when enough clients are online at once."""
         count, begun = self._needed(), time
         while (is_online := fleet.online(everyone, time)).sum() < count:
             time = min(fleet.next_online(i, time) for i in everyone[~is_online])

@@ -62,11 +62,7 @@ class Compression(core.Transform):
 
 
 def count(name: str, fraction: float, size: int) -> int:
-    """Returns how many of `size` numbers a fraction is.
-
-    Raises:
-      InputError: if it is none.
-    """
+    """Returns how many of `size` numbers a fraction is."""
     kept = math.floor(fraction * size + 1e-9)  # 0.29 of 100 numbers are 29
     if size and not kept:
         raise checks.InputError(

@@ -26,10 +26,6 @@ _HUGE = 700.0  # logarithm of an error that is no number of 64 bits
 def banded_toeplitz(bands: int, rounds: int) -> tuple[float, ...]:
     """Computes the banded Toeplitz strategy with the smallest error of sums.
 
-    Args:
-      bands: b, at least 1.
-      rounds: n, over whose sums errors are averaged, at least 1.
-
     Returns:
       `c_0, ..., c_{b-1}`, of norm 1 and `c_0 > 0`; with one band independent noise.
 

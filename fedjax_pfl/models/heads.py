@@ -40,14 +40,8 @@ class Record:
     def features(self, name: str) -> jax.Array:
         """Returns the recorded input, one vector per example.
 
-        Args:
-          name: of the model, for messages.
-
         Returns:
           `[B, D]`.
-
-        Raises:
-          InputError: if not exactly one call was recorded.
         """
         if len(self.inputs) != 1:
             raise checks.InputError(

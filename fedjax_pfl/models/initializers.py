@@ -23,9 +23,6 @@ def fan_in_uniform(key: jax.Array, shape: tuple[int, ...], inputs: int) -> jax.A
       key: `[]` key.
       shape: shape of the leaf.
       inputs: fan-in.
-
-    Returns:
-      The leaf.
     """
     bound = inputs**-0.5
     return jax.random.uniform(key, shape, minval=-bound, maxval=bound)
@@ -48,9 +45,6 @@ def weights(
       outputs: fan-out, the number of sums that one input enters.
       scheme: `"pytorch"`: uniform in +-1/sqrt(inputs); `"glorot"`: uniform in
         +-sqrt(6/(inputs + outputs)); `"he"`: normal with variance 2/inputs.
-
-    Returns:
-      The leaf.
     """
     if scheme == "he":
         return 2**0.5 * fan_in_normal(key, shape, inputs)

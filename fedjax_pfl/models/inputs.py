@@ -23,18 +23,7 @@ _CHANNELS = (1, 2, 3, 4)
 
 
 def classes_of(model: Any, federation: core.Federation) -> int:
-    """Counts classes of a federation.
-
-    Args:
-      model: the model that wants them, for the message.
-      federation: data.
-
-    Returns:
-      C.
-
-    Raises:
-      InputError: if the federation's targets are not classes, one per example.
-    """
+    """Counts classes of a federation."""
     if federation.num_classes is not None and federation.train.y.ndim != 1:
         raise checks.InputError(
             f"{type(model).__name__} needs one class per example, but the targets of"
@@ -56,15 +45,7 @@ def classes_of(model: Any, federation: core.Federation) -> int:
 
 
 def targets_of(model: Any, federation: core.Federation) -> int | None:
-    """Counts classes of a federation, None where targets are numbers.
-
-    Args:
-      model: the model that takes both, for the message.
-      federation: data.
-
-    Raises:
-      InputError: if there are several targets per example.
-    """
+    """Counts classes of a federation, None where targets are numbers."""
     if federation.num_classes is not None:
         return classes_of(model, federation)
     require_targets(model, federation)
@@ -72,15 +53,7 @@ def targets_of(model: Any, federation: core.Federation) -> int | None:
 
 
 def require_targets(model: Any, federation: core.Federation) -> None:
-    """Checks that there is one target per example.
-
-    Args:
-      model: the model that wants them, for the message.
-      federation: data.
-
-    Raises:
-      InputError: if there are several.
-    """
+    """Checks that there is one target per example."""
     if federation.train.y.ndim != 1:
         raise checks.InputError(
             f"{type(model).__name__} needs one number per example as the target, but"
@@ -96,15 +69,7 @@ def are_tokens(federation: core.Federation) -> bool:
 
 
 def require_numbers(model: Any, federation: core.Federation) -> None:
-    """Checks that the inputs are not token ids.
-
-    Args:
-      model: the model that wants numbers, for the message.
-      federation: data.
-
-    Raises:
-      InputError: if they are.
-    """
+    """Checks that the inputs are not token ids."""
     if are_tokens(federation):
         raise checks.InputError(
             f"{type(model).__name__} needs floating-point or uint8 inputs, but those "
@@ -114,16 +79,7 @@ def require_numbers(model: Any, federation: core.Federation) -> None:
 
 
 def require_images(model: Any, federation: core.Federation, smallest: int) -> None:
-    """Checks that the inputs are images, and large enough.
-
-    Args:
-      model: the model that wants images, for the message.
-      federation: data.
-      smallest: rows and columns that the model needs at least.
-
-    Raises:
-      InputError: if they are not.
-    """
+    """Checks that the inputs are images, and large enough."""
     require_numbers(model, federation)
     shape, name = federation.input_shape, type(model).__name__
     if len(shape) not in (2, 3):
@@ -147,15 +103,7 @@ def require_images(model: Any, federation: core.Federation, smallest: int) -> No
 
 
 def require_tokens(model: Any, federation: core.Federation) -> None:
-    """Checks that the inputs are sequences of token ids.
-
-    Args:
-      model: the model that wants them, for the message.
-      federation: data.
-
-    Raises:
-      InputError: if they are not.
-    """
+    """Checks that the inputs are sequences of token ids."""
     if not are_tokens(federation) or len(federation.input_shape) != 1:
         raise checks.InputError(
             f"{type(model).__name__} needs sequences of token ids, int32 [tokens], but"
@@ -165,14 +113,7 @@ def require_tokens(model: Any, federation: core.Federation) -> None:
 
 
 def vocabulary_of(federation: core.Federation) -> int:
-    """Counts token ids: rows of the data set's embeddings, or up to the largest id.
-
-    Args:
-      federation: sequences of token ids.
-
-    Returns:
-      V.
-    """
+    """Counts token ids: rows of the data set's embeddings, or up to the largest id."""
     if (table := _embeddings(federation)) is not None:
         return table.shape[0]
     parts = (federation.train, federation.validation, federation.test)
@@ -192,13 +133,6 @@ def embedding_size(model: Any, federation: core.Federation) -> int:
     Args:
       model: the model that wants them, for the message.
       federation: data with `constants["embeddings"] [V, E]`.
-
-    Returns:
-      E.
-
-    Raises:
-      InputError: if the inputs are not sequences of token ids, or the embeddings are
-        missing.
     """
     require_tokens(model, federation)
     table, name = _embeddings(federation), type(model).__name__

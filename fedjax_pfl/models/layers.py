@@ -214,9 +214,6 @@ def standardize(kernel: jax.Array, gain: jax.Array) -> jax.Array:
     Args:
       kernel: `[size, size, channels, filters]`.
       gain: `[filters]`.
-
-    Returns:
-      The weights to convolve with; zeros for a filter of equal weights.
     """
     axes = tuple(range(kernel.ndim - 1))
     fan_in = kernel.size // kernel.shape[-1]

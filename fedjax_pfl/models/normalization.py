@@ -68,9 +68,6 @@ def run(
       weight: `[B]`, 0 for padding, or None for a batch without any.
       mutable: further collections that are wanted.
       options: of the module's call.
-
-    Returns:
-      What the module returns, and the collections that it has changed.
     """
     # Streams other than dropout fall back on that of the parameters.
     rngs = {} if key is None else {"dropout": key, "params": key}
@@ -132,9 +129,6 @@ def mask(x: jax.Array, own: jax.Array | None) -> jax.Array | None:
 
     Returns:
       `bool` that broadcasts to `x`, or None for all.
-
-    Raises:
-      InputError: if the first axis is not the batch's.
     """
     weight = _WEIGHT.get()
     if weight is None:

@@ -88,11 +88,7 @@ class OwnModel(objectives.Supervised, starts.Startable):
         return jnp.zeros((count, *self.input_shape), self.input_dtype)
 
     def _check(self, federation: core.Federation) -> None:
-        """Refuses a network that does not fit the data, or parameters not the network.
-
-        Raises:
-          InputError: in one sentence.
-        """
+        """Refuses a network that does not fit the data, or parameters of another."""
         key, x = core.seed_key(0), self._zeros(2)
         constants = core.Constants(
             given=federation.train.constants, weight=jnp.ones(len(x))
@@ -209,9 +205,6 @@ class OwnModel(objectives.Supervised, starts.Startable):
 
         Returns:
           Features `[B, D]`, and the outputs and running statistics of `moved`.
-
-        Raises:
-          InputError: if the head is not one layer that is called once.
         """
         from fedjax_pfl.models import heads  # imports flax
 

@@ -70,11 +70,6 @@ def _check_statistics(name: str, running: Any, owners: list[tuple[str, ...]]) ->
     """Refuses running statistics of other layers than batch normalization.
 
     Only there padding is known to be left out.
-
-    Args:
-      name: of the module.
-      running: the statistics, in nested dictionaries.
-      owners: paths of its layers of batch normalization.
     """
     known = {"/".join(path) for path in owners}
     others = [

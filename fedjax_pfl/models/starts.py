@@ -65,11 +65,7 @@ def _digest(params: Any) -> str:
 
 
 def _pretrained(params: Any) -> Pretrained | None:
-    """Takes a user's initial parameters to the host.
-
-    Raises:
-      InputError: if a leaf is not an array of finite numbers.
-    """
+    """Takes a user's initial parameters to the host."""
     if params is None or isinstance(params, Pretrained):
         return params
     if isinstance(params, Iterator):
@@ -138,11 +134,7 @@ class Startable(abc.ABC):
         return dataclasses.replace(self, initial_params=start)
 
     def check_start(self) -> None:
-        """Refuses initial parameters that are not like those of the network.
-
-        Raises:
-          InputError: in one sentence, which names the leaf.
-        """
+        """Refuses initial parameters that are not like those of the network."""
         if self.initial_params is None:
             return
         drawn = jax.eval_shape(self._draw, core.seed_key(0))

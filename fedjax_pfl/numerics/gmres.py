@@ -95,11 +95,7 @@ def _norm(x: jax.Array) -> jax.Array:
 def _orthogonal(
     rows: jax.Array, x: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Splits x by orthonormal rows, of which some may be zero.
-
-    Returns:
-      Coefficients, the rest at unit length, and its length; 0 where it is rounding.
-    """
+    """Splits x by orthonormal rows, of which some may be zero."""
     whole = _norm(x)
     first = dot(rows, x)
     x = x - dot(first, rows)

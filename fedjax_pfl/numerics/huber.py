@@ -136,9 +136,6 @@ def centers(
       p: `[K]` probabilities, 0 for those rows.
       median: `[D]` midpoints of the lower and the upper median under p.
       rho: `[]` radius, positive and at most a quarter of the largest number.
-
-    Returns:
-      The centers.
     """
     solve = functools.partial(_of_block, p, rho)
     return column_blocks.in_blocks(solve, _COLUMNS, matrix, median)

@@ -212,9 +212,6 @@ def measure(
       valid: `bool[K]` rows that take part, which are finite.
       p: `[K]` their probabilities, 0 for the others.
       rho: `[]` a length that is no outlier's.
-
-    Returns:
-      The scaled rows.
     """
     rho = jnp.asarray(rho, matrix.dtype)
     limits = jnp.finfo(matrix.dtype)

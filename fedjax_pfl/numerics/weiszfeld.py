@@ -247,9 +247,6 @@ class Search:
           size: rows `[K, D]` of about unit size.
           p: `[K]` probabilities.
           reference: `[D]` where to start, or None: at the mean.
-
-        Returns:
-          The last frame.
         """
         count, zero = jnp.zeros((), jnp.int32), jnp.zeros((), p.dtype)
         start, pi = self._start(size, p, reference)

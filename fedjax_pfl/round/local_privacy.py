@@ -24,14 +24,7 @@ def solver_of(process: Any) -> PrivateSGD | None:
 
 
 def check(process: Any) -> None:
-    """Refuses a private solver where messages see examples in other ways, too.
-
-    Args:
-      process: the process.
-
-    Raises:
-      InputError: in one sentence.
-    """
+    """Refuses a private solver where messages see examples in other ways, too."""
     method = process.algorithm
     fields = dataclasses.fields(method)
     found = [f.name for f in fields if isinstance(getattr(method, f.name), PrivateSGD)]

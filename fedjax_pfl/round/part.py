@@ -163,14 +163,7 @@ class Part:
 def check_entries(
     part: Part, new: dict[str, Any], taken: dict[str, Any], count: int | None = None
 ) -> None:
-    """Refuses entries of a state whose names are taken, or without a row per client.
-
-    Args:
-      part: whose entries they are.
-      new: entries by name.
-      taken: those of other parts.
-      count: K rows that every leaf has, or None for entries at the server.
-    """
+    """Refuses entries of a state whose names are taken, or without a row per client."""
     name = type(part).__name__
     for entry in new:
         if entry in taken:

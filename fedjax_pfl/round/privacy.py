@@ -36,14 +36,7 @@ def adaptive_clip(process: Any) -> AdaptiveClip | None:
 
 
 def check(process: Any) -> None:
-    """Refuses noise that would guarantee nothing, or of which epsilon is not known.
-
-    Args:
-      process: the process.
-
-    Raises:
-      InputError: in one sentence.
-    """
+    """Refuses noise that would guarantee nothing, or of which epsilon is not known."""
     participation, method = process.participation, type(process.algorithm).__name__
     if isinstance(participation, PoissonCohort) and not process.algorithm.is_usual:
         raise checks.InputError(
@@ -150,15 +143,7 @@ def _check_participation(process: Any, noise: ServerNoise) -> None:
 
 
 def check_bands(process: Any, num_clients: int) -> None:
-    """Refuses noise over more rounds than lie between two of a client.
-
-    Args:
-      process: a checked one.
-      num_clients: N.
-
-    Raises:
-      InputError: in one sentence.
-    """
+    """Refuses noise over more rounds than lie between two of a client."""
     noise = noise_of(process)
     if not isinstance(noise, BandedNoise):
         return
@@ -173,11 +158,6 @@ def check_bands(process: Any, num_clients: int) -> None:
 
 def epsilons(process: Any, num_clients: int, num_rounds: int) -> np.ndarray:
     """Computes epsilon after every round of a process with noise.
-
-    Args:
-      process: a checked one, with concrete numbers.
-      num_clients: N.
-      num_rounds: R.
 
     Returns:
       `[R]`. Where messages of all clients are aggregated, everybody takes part in

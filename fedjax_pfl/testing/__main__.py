@@ -21,14 +21,7 @@ _NOT_NEEDED = " (nothing here relies on it)"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Checks a method, or JAX on this machine, and prints a line per property.
-
-    Args:
-      arguments: words of the command line; None takes the process's own.
-
-    Returns:
-      Status 0 if nothing failed, 1 if something did, 2 for bad input.
-    """
+    """Checks a method, or JAX on this machine, and prints a line per property."""
     parser = argparse.ArgumentParser(
         prog="python -m fedjax_pfl.testing",
         description="Checks a method's properties, with its fields' defaults, or"

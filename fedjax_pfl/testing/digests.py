@@ -90,9 +90,6 @@ class Row:
 def digest(arrays: Iterable[tuple[str, np.ndarray]]) -> tuple[str, dict[str, Any]]:
     """Computes the digest of named arrays, which their order does not change.
 
-    Args:
-      arrays: names and values; NaN are compared by their bits.
-
     Returns:
       The digest of all, and by name that of one with its shape, and sum and norm of its
       finite values in hex.
@@ -136,18 +133,7 @@ def environment(*, optimized: bool = False) -> dict[str, Any]:
 
 
 def run(pattern: str = "", *, optimized: bool = False) -> Iterator[Row]:
-    """Trains rows in processes of their own, one after the other.
-
-    Args:
-      pattern: regular expression that the names must contain.
-      optimized: whether XLA optimizes as it does for users.
-
-    Yields:
-      A row per training and data type, as soon as it is known.
-
-    Raises:
-      InputError: if no name has the pattern.
-    """
+    """Trains rows in processes of their own, one after the other."""
     for place, names in _chosen(pattern).items():
         yield from _run_group(names, *place, optimized)
 
@@ -203,14 +189,7 @@ def _plain() -> dict[str, str]:
 def variables(
     *, dtype: str, devices: int = 1, processes: int = 1, optimized: bool = False
 ) -> dict[str, str]:
-    """Returns the environment of a process that trains.
-
-    Args:
-      dtype: data type.
-      devices: simulated ones of the process.
-      processes: that share the clients.
-      optimized: whether XLA optimizes as it does for users.
-    """
+    """Returns the environment of a process that trains."""
     flags = "" if optimized else _faster()
     flags = f"{flags} --xla_force_host_platform_device_count={devices}"
     more = {
@@ -297,15 +276,7 @@ def _free_port() -> int:
 
 
 def trained(name: str, folder: Path) -> Row:
-    """Trains one row in this process, with its data type and devices.
-
-    Args:
-      name: of the training.
-      folder: for its files, empty.
-
-    Returns:
-      The row, also if the training failed.
-    """
+    """Trains one row in this process, with its data type and devices."""
     from fedjax_pfl.testing import trainings
 
     training = trainings.ROWS[name]
@@ -357,11 +328,7 @@ def save(path: Path, rows: Iterable[Row], where: Mapping[str, Any]) -> None:
 
 
 def load(path: Path) -> tuple[list[Row], dict[str, Any]]:
-    """Reads the rows of a file, and the environment in which they were trained.
-
-    Raises:
-      InputError: if it is not a file of `save`.
-    """
+    """Reads the rows of a file, and the environment in which they were trained."""
     try:
         stored = json.loads(path.read_text("utf-8"))
         return [Row(**row) for row in stored["rows"]], dict(stored["environment"])

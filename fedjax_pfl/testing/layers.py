@@ -36,9 +36,6 @@ def rooms(package: Path) -> set[str]:
 def edges(package: Path) -> Edges:
     """Finds the imports between rooms, those inside functions and lazy ones included.
 
-    Args:
-      package: directory of the package.
-
     Returns:
       `(importing room, imported room) -> modules that import`, sorted.
     """

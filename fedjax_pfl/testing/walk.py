@@ -67,11 +67,7 @@ class Measure:
 
 
 def measures() -> Iterator[Measure]:
-    """Measures everything, the quick things first.
-
-    Yields:
-      A measure, as soon as it is known.
-    """
+    """Measures everything, the quick things first."""
     path = path_to_loss()
     files = {code.co_filename for code in path}
     yield Measure(
@@ -279,11 +275,7 @@ def lines() -> int:
 
 
 def seconds_of_new_method() -> float:
-    """Measures the CPU seconds of a training of a method in a warm process.
-
-    Returns:
-      The median of some methods, each trained once, for few rounds.
-    """
+    """Measures the CPU seconds of a training of a method in a warm process."""
     command = [sys.executable, "-m", "fedjax_pfl.testing.walk"]
     variables = digests.variables(dtype="float64")
     done = subprocess.run(

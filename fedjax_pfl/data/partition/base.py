@@ -237,15 +237,8 @@ class Drawn(abc.ABC):
     ) -> list[np.ndarray]:
         """Groups the rows of a data set by class.
 
-        Args:
-          dataset: with one class label per example.
-          rng: shuffles the rows; None keeps the order of the file.
-
         Returns:
           `int64[n_c]` rows of each class.
-
-        Raises:
-          InputError: if there are no class labels, or fewer than `labels_per_client`.
         """
         num_classes = dataset.num_classes
         if num_classes is None or dataset.y.ndim != 1:

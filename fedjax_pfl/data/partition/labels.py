@@ -103,21 +103,7 @@ def deal_shards(
     classes: Sequence[np.ndarray],
     num_clients: int,
 ) -> list[np.ndarray]:
-    """Cuts classes into shards and deals `labels_per_client` of them to each client.
-
-    Args:
-      rng: generator.
-      partition: its numbers and its name, for messages.
-      dataset: whose rows are dealt.
-      classes: rows of each class, cut in their order.
-      num_clients: N.
-
-    Returns:
-      Rows of each client.
-
-    Raises:
-      InputError: if a class has fewer examples than shards.
-    """
+    """Cuts classes into shards and deals `labels_per_client` of them to each client."""
     shape = (num_clients, partition.labels_per_client)
     num_shards = -(-num_clients * partition.labels_per_client // len(classes))
     partition.require_examples(

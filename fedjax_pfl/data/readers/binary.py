@@ -37,16 +37,8 @@ def parse_idx(content: bytes, path: pathlib.Path, num_dimensions: int) -> np.nda
     The format is: two zero bytes, a type code, the number of dimensions, the sizes as
     big-endian 32-bit integers, then the values in C order.
 
-    Args:
-      content: uncompressed content.
-      path: shown in messages.
-      num_dimensions: expected number of dimensions.
-
     Returns:
       `uint8` array of the shape in the header, read-only.
-
-    Raises:
-      InputError: if magic, type code, dimensions or length are wrong.
     """
     magic = bytes([0, 0, _UNSIGNED_BYTE, num_dimensions])
     header = len(magic) + 4 * num_dimensions
@@ -66,14 +58,7 @@ def parse_idx(content: bytes, path: pathlib.Path, num_dimensions: int) -> np.nda
 
 
 def cifar_record(num_labels: int) -> np.dtype:
-    """Returns the layout of one record: label bytes, then channel-first pixels.
-
-    Args:
-      num_labels: label bytes, 1 (CIFAR-10) or 2 (CIFAR-100: coarse, fine).
-
-    Returns:
-      The structured dtype.
-    """
+    """Returns the layout of one record: label bytes, then channel-first pixels."""
     labels = ("labels", np.uint8, (num_labels,))
     return np.dtype([labels, ("pixels", np.uint8, (3, 32, 32))])
 
@@ -83,16 +68,8 @@ def parse_records(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Parses one binary file of CIFAR.
 
-    Args:
-      content: the records.
-      path: shown in messages.
-      num_labels: label bytes of a record.
-
     Returns:
       `uint8[S, 32, 32, 3]` images, contiguous, and `uint8[S, num_labels]` labels.
-
-    Raises:
-      InputError: if the file is empty or ends within a record.
     """
     record = cifar_record(num_labels)
     if len(content) == 0 or len(content) % record.itemsize:
@@ -111,17 +88,6 @@ def read_members(
     """Reads chosen regular files of a `.tar.gz` and skips every other member.
 
     Names must match exactly, so that neither `../x` nor a link can lead anywhere.
-
-    Args:
-      content: the archive.
-      path: shown in messages.
-      max_sizes: largest size in bytes of each wanted member, by its name.
-
-    Returns:
-      Content of each wanted member, by its name.
-
-    Raises:
-      InputError: if the archive is damaged, or a member is missing or too large.
     """
     unpacked = io.BytesIO(files.unpacked(content, path, _KIND))
     members = {}
@@ -146,14 +112,7 @@ def read_members(
 
 
 def array_names(path: pathlib.Path) -> set[str]:
-    """Returns the names of the arrays of an `.npz` archive; reads none.
-
-    Args:
-      path: the archive.
-
-    Raises:
-      InputError: if the file cannot be read or is not an archive.
-    """
+    """Returns the names of the arrays of an `.npz` archive; reads none."""
     with _archive(path) as archive:
         return set(_arrays_of(archive))
 
@@ -170,21 +129,7 @@ def read_arrays(
     max_bytes: int,
     optional: Collection[str] = (),
 ) -> dict[str, np.ndarray]:
-    """Reads arrays of numbers, truth values or text from an `.npz` archive.
-
-    Args:
-      path: the archive; nothing is extracted to disk.
-      names: the arrays; others are not read.
-      max_bytes: limit of the memory of these arrays together.
-      optional: arrays that are read where the archive has them.
-
-    Returns:
-      The arrays by name.
-
-    Raises:
-      InputError: if the file cannot be read, is not an archive, is damaged, lacks an
-        array, or holds objects, other kinds of values or more than `max_bytes`.
-    """
+    """Reads arrays of numbers, truth values or text from an `.npz` archive."""
     arrays, left = {}, max_bytes
     with _archive(path) as archive:
         own = _arrays_of(archive)

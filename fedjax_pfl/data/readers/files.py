@@ -35,14 +35,7 @@ _SMALLER = "give a smaller file"
 
 @contextlib.contextmanager
 def readable(what: str) -> Iterator[None]:
-    """Reports errors of the operating system in one sentence about a file or folder.
-
-    Args:
-      what: subject of the sentence.
-
-    Raises:
-      InputError: if the block raises an `OSError`.
-    """
+    """Reports errors of the operating system in one sentence about a file or folder."""
     try:
         yield
     except OSError as error:
@@ -50,14 +43,7 @@ def readable(what: str) -> Iterator[None]:
 
 
 def check_directory(path: pathlib.Path) -> None:
-    """Checks that a data directory exists and can be listed.
-
-    Args:
-      path: the directory.
-
-    Raises:
-      InputError: if it is missing, not a directory or unreadable.
-    """
+    """Checks that a data directory exists and can be listed."""
     with readable(f"The data directory '{path}'"):
         if not path.is_dir():
             state = "is not a directory" if path.exists() else "does not exist"
@@ -66,15 +52,7 @@ def check_directory(path: pathlib.Path) -> None:
 
 
 def check_inside(path: pathlib.Path, root: str) -> None:
-    """Checks that a path, its links followed, lies in a folder.
-
-    Args:
-      path: a file or folder; it may be a link or lie behind one.
-      root: the folder, its own links followed.
-
-    Raises:
-      InputError: if the path leads out of the folder.
-    """
+    """Checks that a path, its links followed, lies in a folder."""
     # Unlike pathlib's function, `realpath` returns from a loop of links.
     if not pathlib.Path(os.path.realpath(path)).is_relative_to(root):
         raise checks.InputError(
@@ -99,18 +77,7 @@ def find_files(directory: pathlib.Path, pattern: str) -> tuple[pathlib.Path, ...
 
 
 def fingerprint(paths: Iterable[pathlib.Path]) -> tuple[tuple[int, int], ...]:
-    """Returns modification time and size of every file, which reveal a change.
-
-    Args:
-      paths: the files.
-
-    Returns:
-      One pair per file.
-
-    Raises:
-      InputError: if a file is gone, its directory cannot be read, or it is no file (a
-        pipe or a device, from which one could read for ever).
-    """
+    """Returns modification time and size of every file, which reveal a change."""
     states = []
     for path in paths:
         with readable(f"The file '{path}'"):
@@ -125,50 +92,21 @@ def fingerprint(paths: Iterable[pathlib.Path]) -> tuple[tuple[int, int], ...]:
 
 
 def read_bytes(path: pathlib.Path) -> bytes:
-    """Reads a file as it is.
-
-    Args:
-      path: the file.
-
-    Returns:
-      The bytes.
-
-    Raises:
-      InputError: if the file cannot be read or memory is short.
-    """
+    """Reads a file as it is."""
     with readable(f"The file '{path}'"):
         checks.memory(f"The file '{path}'", path.stat().st_size, _SMALLER)
         return path.read_bytes()
 
 
 def read_content(path: pathlib.Path) -> bytes:
-    """Reads a file, decompressed where the name ends in `.gz`.
-
-    Args:
-      path: the file.
-
-    Returns:
-      The content.
-
-    Raises:
-      InputError: if the file cannot be read or is not a complete gzip file.
-    """
+    """Reads a file, decompressed where the name ends in `.gz`."""
     content = read_bytes(path)
     return unpacked(content, path) if path.suffix == ".gz" else content
 
 
 @contextlib.contextmanager
 def complete(path: pathlib.Path, kind: str, *errors: type[Exception]) -> Iterator[None]:
-    """Reports errors of some classes as those of an incomplete or damaged file.
-
-    Args:
-      path: shown in the message.
-      kind: what the file should be.
-      *errors: the classes.
-
-    Raises:
-      InputError: if the block raises one of them, or an `InputError` itself.
-    """
+    """Reports errors of some classes as those of an incomplete or damaged file."""
     try:
         yield
     except checks.InputError:
@@ -180,19 +118,7 @@ def complete(path: pathlib.Path, kind: str, *errors: type[Exception]) -> Iterato
 
 
 def unpacked(content: bytes, path: pathlib.Path, kind: str = "gzip file") -> bytes:
-    """Decompresses in blocks, as a small file may unpack to very much.
-
-    Args:
-      content: compressed with gzip.
-      path: shown in messages.
-      kind: what the file should be.
-
-    Returns:
-      The content.
-
-    Raises:
-      InputError: if it is damaged, or far larger than the file.
-    """
+    """Decompresses in blocks, as a small file may unpack to very much."""
     parts, size = [], 0
     errors = EOFError, zlib.error, gzip.BadGzipFile
     with complete(path, kind, *errors), gzip.open(io.BytesIO(content)) as stream:
@@ -212,20 +138,7 @@ def unpacked(content: bytes, path: pathlib.Path, kind: str = "gzip file") -> byt
 def read_text(
     content: bytes, path: pathlib.Path, encoding: str = "utf-8", advice: str = ""
 ) -> str:
-    """Decodes text, UTF-8 with or without a byte order mark.
-
-    Args:
-      content: uncompressed content.
-      path: shown in the message.
-      encoding: name of a known encoding.
-      advice: what ends the message.
-
-    Returns:
-      The text, with one line feed between lines.
-
-    Raises:
-      InputError: if the content is not of this encoding.
-    """
+    """Decodes text, UTF-8 with or without a byte order mark."""
     name = codecs.lookup(encoding).name
     try:
         text = content.decode("utf-8-sig" if name == "utf-8" else name)
@@ -249,9 +162,6 @@ def check_sha256(content: bytes, path: pathlib.Path, expected: str) -> None:
       content: content as `read_content` or, for an archive, `read_bytes` returns it.
       path: shown in the message.
       expected: SHA-256 of the official content, in hexadecimal.
-
-    Raises:
-      InputError: if the checksum differs.
     """
     actual = hashlib.sha256(content).hexdigest()
     if actual != expected:

@@ -16,19 +16,7 @@ _NESTED = (list, tuple, dict, set, bytes, np.ndarray)
 
 
 def read_parquet(path: pathlib.Path, keep: Collection[str] = ()) -> tables.Table:
-    """Reads a parquet file.
-
-    Args:
-      path: the file.
-      keep: names of the columns whose values become text although they are numbers.
-
-    Returns:
-      The table.
-
-    Raises:
-      InputError: if pyarrow is missing, or the file cannot be read or is not such a
-        table.
-    """
+    """Reads a parquet file."""
     try:
         import pyarrow
         from pyarrow import parquet
@@ -56,21 +44,7 @@ def read_parquet(path: pathlib.Path, keep: Collection[str] = ()) -> tables.Table
 def frame_table(
     frame: Any, where: str, place: Callable[[int], str], keep: Collection[str] = ()
 ) -> tables.Table:
-    """Converts a data frame.
-
-    Args:
-      frame: of pandas, with a name for every column.
-      where: the frame, as messages show it.
-      place: of a row by its number from 0, as messages show it.
-      keep: names of the columns whose values become text although they are numbers.
-
-    Returns:
-      The table.
-
-    Raises:
-      InputError: if the frame is empty, names are not different texts, or cells hold
-        lists.
-    """
+    """Converts a data frame."""
     if 0 in frame.shape:
         raise checks.InputError(
             f"Expected {where} to have rows and columns, got {len(frame):,} rows and"

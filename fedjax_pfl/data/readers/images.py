@@ -41,10 +41,6 @@ def list_images(
 
     Returns:
       The layout `"class"` or `"client"`, and at least one image.
-
-    Raises:
-      InputError: if the folder cannot be read, has no images, images at different or
-        wrong depths, links that lead out of it, or names that cannot be printed.
     """
     files.check_directory(root)
     with files.readable(f"The folder '{root}'"):
@@ -123,10 +119,6 @@ def read_images(
 
     Returns:
       `uint8[S, H, W]` or `uint8[S, H, W, 3]`.
-
-    Raises:
-      InputError: if a file cannot be read or decoded, is too large, has more than 8
-        bits per value, or if the sizes differ and `size` is None.
     """
     with _quiet_pillow():
         headers = [_header(path) for path in paths]
@@ -218,15 +210,8 @@ def read_sheets(
 ) -> list[np.ndarray]:
     """Cuts WebP sheets into their tiles, row by row; sheets are decoded in parallel.
 
-    Args:
-      sheets: content, path shown in messages, and expected number of tiles of each.
-      tile: height and width of a tile.
-
     Returns:
       `uint8[num_tiles, height, width, 3]` of each sheet.
-
-    Raises:
-      InputError: if a file is damaged or not WebP, or its size does not fit.
     """
     height, width = tile
 

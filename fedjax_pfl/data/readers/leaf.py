@@ -20,14 +20,8 @@ _Users = dict[str, tuple[list[Any], list[Any]]]
 def read_leaf(paths: Iterable[pathlib.Path]) -> _Users:
     """Reads files, plain or `.gz`, and merges the examples of each user.
 
-    Args:
-      paths: files, for example of the train part, then of the test part.
-
     Returns:
       `(x, y)` of every user with at least one example, in the order of the files.
-
-    Raises:
-      InputError: if a file is damaged, is not in LEAF's format or contradicts itself.
     """
     users: _Users = {}
     for path in paths:

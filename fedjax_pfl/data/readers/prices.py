@@ -49,11 +49,6 @@ def parse_prices(
     Returns:
       The prices of the column `adj_close`, or of `close` where there is no other. Where
       there are both, high and low are multiplied by their quotient.
-
-    Raises:
-      InputError: if a column is missing, or a row has an unreadable date, a price that
-        is not a positive number or not between low and high, or the date and ticker of
-        an earlier row.
     """
     import pandas as pd  # slow to import, and needed by files of prices only
 
@@ -107,9 +102,6 @@ def parse_prices(
 
 def parse_date(text: Any) -> np.datetime64 | None:
     """Parses a day written `YYYY-MM-DD`.
-
-    Args:
-      text: possibly no text.
 
     Returns:
       `datetime64[D]`, or None if it is not such a text or not a day of the calendar.

@@ -152,17 +152,7 @@ class Table:
         return dataclasses.replace(self, columns=columns, rows=self.rows[rows])
 
     def texts(self, name: str) -> Sequence[Any]:
-        """Returns the `[S]` texts of a column without missing or infinite values.
-
-        Args:
-          name: name of a column of texts.
-
-        Returns:
-          The texts.
-
-        Raises:
-          InputError: if a value is missing or infinite.
-        """
+        """Returns the `[S]` texts of a column without missing or infinite values."""
         values: Any = self.columns[name]
         wrong = {v for v in set(values) if v.casefold() in _MISSING | _INFINITE}
         self._refuse(name, np.array([value in wrong for value in values], bool))
@@ -187,20 +177,7 @@ class Table:
     def numbers(
         self, name: str, otherwise: str, *, with_gaps: bool = False
     ) -> np.ndarray | None:
-        """Returns the `float64[S]` numbers of a column, or None for one of text.
-
-        Args:
-          name: name of the column.
-          otherwise: advice that ends the message about a column of both.
-          with_gaps: whether values may be missing, which are NaN then.
-
-        Returns:
-          The numbers, or None if no value is a number.
-
-        Raises:
-          InputError: if a value is missing, infinite or beyond 32 bits, if numbers and
-            other texts are mixed, or if all look like numbers with commas inside.
-        """
+        """Returns the `float64[S]` numbers of a column, or None for one of text."""
         if with_gaps and (missing := self.missing(name)).any():
             if missing.all():
                 raise checks.InputError(
@@ -257,10 +234,6 @@ def parse_numbers(
 ) -> np.ndarray | None:
     """Converts texts to `float64[S]`, or returns None if one of them is no number.
 
-    Args:
-      texts: S texts.
-      dialect: how numbers are written.
-
     Returns:
       The numbers; infinite where a text such as `1e999` is beyond 64 bits.
 
@@ -301,13 +274,6 @@ def read_table(
       keep: names of the columns whose values are kept as text although they may be
         numbers.
       dialect: how it is written.
-
-    Returns:
-      The table, with at least two columns and one row.
-
-    Raises:
-      InputError: if the file cannot be read or is not such a table, or if a column has
-        no name or that of another one.
     """
     other = checks.setting("federation.dataset.encoding", "latin-1")
     advice = f", or name its encoding, as in {other}"
@@ -334,18 +300,7 @@ def read_table(
 
 
 def joined(parts: Sequence[Table], where: str) -> Table:
-    """Joins the rows of tables that have the same columns, in any order.
-
-    Args:
-      parts: at least one table.
-      where: all of them, as messages show them.
-
-    Returns:
-      The table.
-
-    Raises:
-      InputError: if a table lacks a column of the first one, or has another one.
-    """
+    """Joins the rows of tables that have the same columns, in any order."""
     first = parts[0]
     for part in parts[1:]:
         for has, lacks in ((first, part), (part, first)):
@@ -392,18 +347,6 @@ def parse_rows(
     """Parses a table of text into the header and at least one row.
 
     Fields may be quoted; blank lines and comments are skipped.
-
-    Args:
-      content: uncompressed content.
-      path: shown in messages.
-      dialect: how it is written.
-      advice: what ends a message about characters that cannot be read.
-
-    Yields:
-      The line on which a row begins and its fields, as many as in the header.
-
-    Raises:
-      InputError: if the content is not such a table.
     """
     is_wide = codecs.lookup(dialect.encoding).name.startswith(("utf-16", "utf-32"))
     if b"\0" in content and not is_wide:  # also in office documents
@@ -472,15 +415,7 @@ def _separator(text: str, path: pathlib.Path, comment: str | None) -> str:
 
 
 def column_names(header: Sequence[Any], where: str) -> list[str]:
-    """Returns the names of columns, checked to be different and printable.
-
-    Args:
-      header: the names.
-      where: the table, as messages show it.
-
-    Raises:
-      InputError: if a column has no name, or that of another one.
-    """
+    """Returns the names of columns, checked to be different and printable."""
     names = [str(name).strip() for name in header]
     for position, name in enumerate(names, 1):
         if not name or not name.isprintable():

@@ -18,12 +18,6 @@ _WORD = re.compile(r"\w+(?:'\w+)*|[.,!?]")
 def words(text: str) -> list[str]:
     """Splits a text into lower-case words and the marks `. , ! ?`.
 
-    Args:
-      text: any text.
-
-    Returns:
-      The words; an apostrophe inside a word belongs to it.
-
     Example:
       >>> words("Don't go, #OK?")
       ["don't", 'go', ',', 'ok', '?']
@@ -38,17 +32,9 @@ def read_vectors(
 
     The first line gives E. Where a word is repeated, its first vector counts.
 
-    Args:
-      content: uncompressed content.
-      path: shown in messages.
-      wanted: the words to keep, all by default; the others' numbers are not parsed.
-
     Returns:
       V distinct words in the order of the file, possibly none, and their vectors
       `float32[V, E]`.
-
-    Raises:
-      InputError: if a line has another number of values, or one that is no number.
     """
     lines = content.splitlines()
     width = len(lines[0].split()) - 1 if lines else 0
@@ -91,16 +77,9 @@ def _is_number(field: bytes) -> bool:
 def read_speeches(content: bytes, path: pathlib.Path) -> dict[str, str]:
     """Parses a play: blocks separated by blank lines, each `SPEAKER:` and a speech.
 
-    Args:
-      content: uncompressed content.
-      path: shown in messages.
-
     Returns:
       By speaker, all speeches in their order with a line break between two; speakers in
       the order of their first block, also those without a word.
-
-    Raises:
-      InputError: if the file is not such a text.
     """
     spoken: dict[str, list[str]] = {}
     line = 1

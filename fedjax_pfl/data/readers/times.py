@@ -17,16 +17,6 @@ _MAX_DIGITS = 40
 def parse_times(texts: Sequence[str], what: str) -> list[Any] | None:
     """Converts texts to numbers or to moments that can be compared.
 
-    Args:
-      texts: S texts: numbers, or ISO dates and timestamps (to the microsecond).
-      what: subject of messages.
-
-    Returns:
-      S numbers or S moments; None if no text is of these kinds.
-
-    Raises:
-      InputError: if kinds are mixed, or timestamps with and without a time zone.
-
     Example:
       >>> parse_times(["7", "1.5"], "a column")
       [7, 1.5]

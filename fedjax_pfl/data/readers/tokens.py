@@ -22,12 +22,6 @@ def find_tokenizer(name: str) -> pathlib.Path:
 
     Args:
       name: path of a `tokenizer.json`, or `"minilm"` for that of `minilm`.
-
-    Returns:
-      The path.
-
-    Raises:
-      InputError: if there is no such file.
     """
     if name == MINILM:
         return published.minilm() / "tokenizer.json"
@@ -53,10 +47,6 @@ def token_ids(
 
     Returns:
       `int32[S, length]`.
-
-    Raises:
-      InputError: if the library `tokenizers` is missing, if the file is no tokenizer of
-        it, if it has no token for padding, or if no token of a text is left.
     """
     try:
         import tokenizers  # pyright: ignore[reportMissingImports] (an extra)

@@ -70,12 +70,6 @@ def source(name: str, **options: Any) -> datasets.Source:
     Args:
       name: key of `DATASETS`.
       **options: fields of the source.
-
-    Returns:
-      The source.
-
-    Raises:
-      InputError: if the name, an option or its value is wrong.
     """
     checks.known(name, DATASETS, "data set")
     kind = DATASETS[name]
@@ -154,15 +148,9 @@ class Inspection:
 def check(data_dir: str | os.PathLike[str] | None = None) -> list[Inspection]:
     """Reads every named data set that a directory holds, whatever was read before.
 
-    Args:
-      data_dir: directory of data files; the environment's by default.
-
     Returns:
       The state of every known data set that is read from files, in the order of
       `DATASETS`; nothing is raised for files that are missing or damaged.
-
-    Raises:
-      InputError: if the directory does not exist or cannot be read.
     """
     base.data_directory(data_dir)
     place = None if data_dir is None else str(data_dir)

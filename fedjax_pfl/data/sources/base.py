@@ -122,17 +122,7 @@ class FileSource(CachedSource):
     __post_init__ = struct.check_fields
 
     def locate(self, data_dir: str | None) -> Located:
-        """Finds the files.
-
-        Args:
-          data_dir: the directory of data files, or None for the environment's.
-
-        Returns:
-          The first complete layout, or the files that tensorflow-datasets prepared.
-
-        Raises:
-          InputError: if there is no directory, or it does not hold the files.
-        """
+        """Finds the files."""
         directories = self.directories(data_dir)
         root, incomplete = directories[-1], []
         with files.readable(f"The data directory '{root}'"):

@@ -46,11 +46,7 @@ def _digits() -> datasets.Dataset:
 
 
 def _content() -> bytes:
-    """Reads and unpacks the file without importing scikit-learn, which takes seconds.
-
-    Raises:
-      InputError: if the file is missing or differs from the known one.
-    """
+    """Unpacks the file without importing scikit-learn, which takes seconds."""
     spec = util.find_spec("sklearn")
     folders = () if spec is None else spec.submodule_search_locations or ()
     reason = "scikit-learn is not installed"

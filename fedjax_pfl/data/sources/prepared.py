@@ -28,9 +28,6 @@ def find_prepared(root: pathlib.Path, builder: str) -> tuple[pathlib.Path, ...]:
     Args:
       root: the `data_dir` of tensorflow-datasets.
       builder: name of the data set there.
-
-    Returns:
-      All files in the folder of the builder; empty if none of its versions is complete.
     """
     folder = root / builder
     if not any(folder.glob("**/dataset_info.json")):
@@ -50,9 +47,6 @@ def read_images(
 
     Returns:
       `uint8[S, H, W, channels]` images and `int[S, len(labels)]` labels.
-
-    Raises:
-      InputError: see `read_examples`.
     """
     examples = list(read_examples(builder, paths, ("train", "test")))
     y = [[example[label] for label in labels] for example in examples]
@@ -72,10 +66,6 @@ def read_examples(
     Yields:
       Examples: values by name of the feature; of texts that are not UTF-8, the bytes
       that do not fit are replaced.
-
-    Raises:
-      InputError: if a package is missing, the files cannot be read, or they name code
-        of others.
     """
     for path in paths:
         if path.name == "features.json":

@@ -589,9 +589,6 @@ def frame_dataset(frame: Any, name: str, options: Csv) -> datasets.Dataset:
       frame: of pandas, or an object with `to_pandas()`, such as one of `datasets`.
       name: of the data set.
       options: whose columns these are; its path and dialect do not count.
-
-    Raises:
-      InputError: if it is no frame, or its columns are not as the options say.
     """
     import pandas as pd  # slow to import, and needed by frames only
 

@@ -62,12 +62,6 @@ def arrays_dataset(
       scale: training examples by which they are scaled, as in a `Preparation`.
       scale_targets: as in a `Dataset`.
 
-    Returns:
-      The data set, ordered if an order is given.
-
-    Raises:
-      InputError: if an array is not as described.
-
     Example:
       >>> mine = arrays_dataset([[0.5], [1.5]], ["no", "yes"], ["b", "a"], name="mine")
       >>> mine.y.tolist(), mine.class_names, mine.client.tolist(), mine.client_names
@@ -141,12 +135,6 @@ def by_time(dataset: datasets.Dataset, order: Any, what: str) -> datasets.Datase
       order: S numbers, dates or texts: numbers or ISO dates; other texts are compared
         letter by letter.
       what: subject of messages.
-
-    Returns:
-      The ordered data set.
-
-    Raises:
-      InputError: if the values are not S, some are missing, or kinds are mixed.
 
     Example:
       >>> mine = datasets.Dataset(name="mine", x=np.eye(3), y=[0.5, 1.5, 2.5])
@@ -224,9 +212,6 @@ def _clients(name: str, client: Any) -> tuple[np.ndarray, tuple[str, ...]]:
 def in_order(names: Iterable[Any]) -> list[Any]:
     """Returns different names, sorted; texts of whole numbers by these numbers.
 
-    Args:
-      names: that can be compared.
-
     Example:
       >>> in_order(["10", "9", "10"]), in_order(["site 10", "site 9"])
       (['9', '10'], ['site 10', 'site 9'])
@@ -250,10 +235,6 @@ def joined(
     Returns:
       The joined arrays by name, None where none are given, and the number of examples
       of each part.
-
-    Raises:
-      InputError: if examples of the parts differ in shape, or arrays of one part are
-        missing.
     """
     rows, sizes = {}, []
     for name, values in pieces.items():
@@ -285,15 +266,8 @@ def encode_classes(
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """Numbers classes in sorted order.
 
-    Args:
-      values: S values that can be compared.
-      what: subject of the message.
-
     Returns:
       Classes `int32[S]` and their names.
-
-    Raises:
-      InputError: if there are fewer than two different values.
     """
     distinct = sorted(set(values))
     if len(distinct) < 2:
@@ -308,10 +282,6 @@ def numbered(
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """Numbers values by their positions among the distinct ones.
 
-    Args:
-      values: S values.
-      distinct: all possible values, each once.
-
     Returns:
       The positions `int32[S]`, and the distinct values as text.
     """
@@ -322,12 +292,6 @@ def numbered(
 
 def stem(path: pathlib.Path) -> str:
     """Returns the name of a file without folders and suffixes, to name a data set.
-
-    Args:
-      path: file or folder.
-
-    Returns:
-      The name.
 
     Example:
       >>> stem(pathlib.Path("data/adult.csv.gz"))

@@ -21,9 +21,6 @@ def windowed(dataset: datasets.Dataset, window: int) -> datasets.Dataset:
       A data set of inputs `[S, W, F]` with a gap of W examples between drawn parts. Of
       a given split, examples whose rows are of several parts are left out.
 
-    Raises:
-      InputError: if there are no clients, or one has too few rows.
-
     Example:
       >>> rows = datasets.Dataset(
       ...     name="mine", x=np.arange(4.0)[:, None], y=np.arange(4.0),

@@ -135,18 +135,7 @@ class Callback:
 
 
 def library(name: str, extra: str) -> Any:
-    """Imports what an extra installs.
-
-    Args:
-      name: of the package.
-      extra: of this package, which needs it.
-
-    Returns:
-      The module.
-
-    Raises:
-      InputError: if it is not there.
-    """
+    """Imports what an extra installs."""
     try:
         return importlib.import_module(name)
     except ImportError as error:

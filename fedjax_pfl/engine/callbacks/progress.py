@@ -44,11 +44,7 @@ class Progress(base.Callback):
     """Shows rounds per second, the current metric and the time left of every group."""
 
     def __init__(self, num_groups: int | None = None):
-        """Shows nothing yet.
-
-        Args:
-          num_groups: that titles count, where only some of them are shown.
-        """
+        """Shows nothing yet."""
         self._num_groups = num_groups
 
     def begin(self, trainings: Sequence[base.Training]) -> None:
@@ -92,11 +88,6 @@ def steps(
     title: str, num_rounds: int, *, is_shown: bool
 ) -> Iterator[Callable[[int, str], None]]:
     """Shows the progress of what runs without evaluations, such as going back.
-
-    Args:
-      title: of the display.
-      num_rounds: of all of it.
-      is_shown: whether to show anything.
 
     Yields:
       `(rounds done, text) -> None`.

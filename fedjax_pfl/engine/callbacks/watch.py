@@ -27,9 +27,6 @@ def trainings_of(
       groups: all of its groups.
       num_rounds: R.
       metric: the `metric` of the call, or None.
-
-    Returns:
-      The trainings, in order.
     """
     of_call: dict[str, Any] = {"num_rounds": num_rounds}
     if metric is not None:

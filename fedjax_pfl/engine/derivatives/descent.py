@@ -41,19 +41,7 @@ class Descent:
         store: checkpoint.Store | None = None,
         shared: sharing.Sharing = _OWN,
     ):
-        """Begins at the values of the processes, or where a checkpoint ended.
-
-        Args:
-          backward: of the group.
-          name: of the values.
-          optimizer: of optax, on numbers without limits.
-          num_trainings: T.
-          store: where checkpoints are, or None.
-          shared: whose the values are; by default every client has its own.
-
-        Raises:
-          InputError: if checkpoints are of another training, or damaged.
-        """
+        """Begins at the values of the processes, or where a checkpoint ended."""
         self.backward, self._name, self._optimizer = backward, name, optimizer
         self._store, self.num_trainings = store, num_trainings
         self._shared = shared
@@ -76,15 +64,7 @@ class Descent:
     def run(
         self, interrupt: Callable[[], str | None], reach: Callable[[int, str], None]
     ) -> None:
-        """Trains and steps until the end.
-
-        Args:
-          interrupt: asked after every training; a reason ends the descent.
-          reach: told of the rounds that are done, with a text.
-
-        Raises:
-          Interrupted: after a checkpoint, if there was a reason to end.
-        """
+        """Trains and steps until the end."""
         if self.done:
             self._tell(reach)
         while self.done < self.num_trainings:

@@ -37,13 +37,6 @@ def check(
       process: the process.
       fields: dotted names such as `algorithm.lam`.
       implicit: whether derivatives are those of a fixed point.
-
-    Returns:
-      The names.
-
-    Raises:
-      InputError: for no name, one twice, and one of a field that is unknown, static,
-        None or no number; or if a part of the process has no derivative.
     """
     names = (fields,) if isinstance(fields, str) else tuple(fields)
     if not names:
@@ -85,18 +78,7 @@ def check(
 def of_some(
     processes: Sequence[FederatedProcess], fields: Sequence[str]
 ) -> tuple[str, ...]:
-    """Refuses names that are traced numbers of none of several processes.
-
-    Args:
-      processes: of several methods.
-      fields: dotted names.
-
-    Returns:
-      The names.
-
-    Raises:
-      InputError: see `check`.
-    """
+    """Refuses names that are traced numbers of none of several processes."""
     for name in fields:
         having = [p for p in processes if name in struct.traced_numbers(p)]
         check((having or list(processes))[0], [name])
@@ -217,12 +199,6 @@ def scale_of(process: FederatedProcess, name: str) -> Scale:
     Args:
       process: the process.
       name: dotted name of a field that `check` lets pass.
-
-    Returns:
-      The scale.
-
-    Raises:
-      InputError: if the field's value is a limit, from which no step leads.
 
     Example:
       >>> import fedjax_pfl as fp

@@ -86,14 +86,6 @@ def shift(
 ) -> jax.Array:
     """Returns how much rounds of two numbers differ from the same states.
 
-    Args:
-      plan: static part of the group.
-      processes: of the points.
-      states: of the points.
-      rows: rows of the federations.
-      pool: their examples.
-      rounds: two numbers of rounds, with which draws and step sizes change.
-
     Returns:
       `[G]`, relative to the states.
     """
@@ -146,9 +138,6 @@ def solve(
       rows: rows of the federations.
       pool: their examples.
       round: number of the round that is taken for T.
-
-    Returns:
-      The derivatives.
     """
 
     def one(row: tuple[Any, ...], shared: Any) -> Solution:

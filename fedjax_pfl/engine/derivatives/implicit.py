@@ -86,11 +86,7 @@ class AtFixedPoint(Resident):
         return rounds(1, max(self.planned.options.num_rounds, 2))
 
     def begin(self) -> None:
-        """Makes the first states; refuses rounds that are not all alike.
-
-        Raises:
-          InputError: if the number of a round matters, so that there is no fixed point.
-        """
+        """Makes the first states; refuses rounds that are not all alike."""
         super().begin()
         self._check_alike()
 

@@ -57,15 +57,7 @@ class Learning(trainer.Differentiation):
     restart: int | None
 
     def options(self, options: Options, num_trainings: int | None) -> Options:
-        """Returns the options of all trainings one after the other.
-
-        Args:
-          options: of one training.
-          num_trainings: how many there are; None for one that goes on.
-
-        Returns:
-          The options. Trainings that restart are evaluated at their ends.
-        """
+        """Returns the options of all trainings one after the other."""
         if num_trainings is None:
             return options
         checks.positive_int("num_trainings", num_trainings)
@@ -276,11 +268,7 @@ def default_optimizer() -> optax.GradientTransformation:
 
 
 def check_points(seeds: Any, starts: Any, optimizer: Any) -> None:
-    """Refuses what is no seed, no start or no optimizer.
-
-    Raises:
-      InputError: in one sentence.
-    """
+    """Refuses what is no seed, no start or no optimizer."""
     if isinstance(seeds, int) or not len(seeds):
         raise checks.InputError(f"Expected at least one seed, got {seeds!r}.")
     is_listed = isinstance(starts, list | tuple) and starts

@@ -69,13 +69,6 @@ def learn(
       num_trainings: trainings T with derivatives.
       options: those of `grid`.
       caller: name of the function that was called, for messages.
-
-    Returns:
-      The values, and the trainings with them.
-
-    Raises:
-      InputError: if an argument does not fit, in one sentence.
-      Interrupted: after `max_minutes`; checkpoints have all trainings until then.
     """
     key, process, model, spec = base
     validate.check(key, process, model, spec, spec=True)
@@ -174,9 +167,6 @@ def with_values(
       values: `[G, N]`, or `[G, N, L]` of layers; None takes those of the processes for
         all clients.
       num_layers: L of these, or None.
-
-    Returns:
-      The group.
     """
     shape = (group.federations[0].num_clients,)
     shape += () if num_layers is None else (num_layers,)

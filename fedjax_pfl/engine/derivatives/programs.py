@@ -246,11 +246,7 @@ def kept_bytes(
     rows: Any,
     pool: Any,
 ) -> tuple[int, int, int]:
-    """Counts what one point keeps for the way back, from shapes; see `backward`.
-
-    Returns:
-      Bytes of a state, of what a round keeps, and of all local steps of a round.
-    """
+    """Counts what one point keeps for the way back, from shapes; see `backward`."""
 
     def kept(num_rounds: int, row: tuple[Any, ...], pool: Any) -> tuple[Any, Any]:
         process, key, own = row

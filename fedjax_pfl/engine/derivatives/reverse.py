@@ -75,18 +75,7 @@ class Kept:
 
 
 def kept(planned: PlannedGroup, names: tuple[str, ...]) -> Kept:
-    """Counts what going back keeps; nothing is placed on devices or compiled.
-
-    Args:
-      planned: the group.
-      names: dotted names of the fields.
-
-    Returns:
-      Bytes, those of the work of a single step not among them.
-
-    Raises:
-      InputError: if a loop ends by a tolerance.
-    """
+    """Counts what going back keeps; nothing is placed on devices or compiled."""
     plan = planned.plan
     like = Resident(planned, are_shapes=True)
     with _reversed(planned):
@@ -122,17 +111,7 @@ class Backward:
         what: trainer.Differentiation,
         store: checkpoint.Store | None = None,
     ):
-        """Places the data, and compiles.
-
-        Args:
-          planned: the group.
-          what: the fields and the objective.
-          store: where its checkpoints are.
-
-        Raises:
-          InputError: if a loop ends by a tolerance, or if the pass will not fit into
-            memory.
-        """
+        """Places the data, and compiles."""
         self.kept = kept(planned, what.names)
         _check_fits(self.kept.total, self.kept, planned)
         self.trainer, self._names = Resident(planned, store), what.names
@@ -148,9 +127,6 @@ class Backward:
 
     def __call__(self, values: _ByName | None = None) -> tuple[np.ndarray, _ByName]:
         """Trains, and goes back.
-
-        Args:
-          values: by field, in place of those of the processes; None for these.
 
         Returns:
           The objective `[G]`, and its derivatives by name, shaped like the fields.

@@ -48,11 +48,7 @@ class Differentiation:
     def __call__(
         self, planned: PlannedGroup, store: checkpoint.Store | None = None, **how: Any
     ) -> Resident:
-        """Returns the trainer of a group.
-
-        Raises:
-          InputError: if several processes want checkpoints.
-        """
+        """Returns the trainer of a group."""
         if store is not None and jax.process_count() > 1:
             raise checks.InputError(
                 "Checkpoints of several processes have no derivatives; expected one"
@@ -75,9 +71,6 @@ class Differentiation:
 
         Returns:
           The group, as `Resident.check` does.
-
-        Raises:
-          InputError: in one sentence.
         """
         names = fields.own(planned.group.processes[0], self.names)
         if not names:
@@ -155,14 +148,7 @@ class Differentiated(Resident):
         what: Differentiation,
         are_shapes: bool = False,
     ):
-        """Places the data on the devices; see `Resident`.
-
-        Args:
-          planned: the group.
-          store: where its checkpoints are.
-          what: is differentiated.
-          are_shapes: whether shapes stand for the data.
-        """
+        """Places the data on the devices; see `Resident`."""
         self.what = what
         self.objective = what.model_of(planned)
         super().__init__(planned, store, are_shapes=are_shapes)

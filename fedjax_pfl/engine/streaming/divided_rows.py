@@ -41,18 +41,7 @@ class DividedRows:
         execution: sharding.Execution,
         keep: int = 1,
     ):
-        """Opens the files of this process, which are made if they do not exist.
-
-        Args:
-          folder: of the files.
-          num_rows: N.
-          like: shapes of one row's leaves.
-          execution: whose devices divide the clients.
-          keep: commits that stay readable, at least 1.
-
-        Raises:
-          InputError: if one cannot be opened, or is a link.
-        """
+        """Opens the files of this process, which are made if they do not exist."""
         self._folder, self._like, self._keep = folder, like, keep
         self._execution, self._stale = execution, False
         self.router = routes.Router(num_rows, execution)
@@ -78,9 +67,6 @@ class DividedRows:
     def read(self, route: routes.Route) -> Any:
         """Reads the rows that devices own of a cohort.
 
-        Args:
-          route: the way of the cohort.
-
         Returns:
           Pytree of `[n * C, ...]`, zeros for rows never written.
         """
@@ -104,9 +90,6 @@ class DividedRows:
         Args:
           route: the way of the cohort, of distinct clients.
           rows: pytree of `[n * C, ...]`, where their owners have them.
-
-        Raises:
-          InputError: if a disk is full.
         """
         self.known[route.members] = True
         if self.router.count == 1:
@@ -123,9 +106,6 @@ class DividedRows:
 
         Returns:
           What `restore` takes of this process: arrays by name, of every file.
-
-        Raises:
-          InputError: if a disk is full.
         """
         files = {
             _name(*self._range(number)): file.commit()
@@ -153,9 +133,6 @@ class DividedRows:
 
         Args:
           files: what `commit` returned in every process.
-
-        Raises:
-          ValueError: if the files do not hold the rows of that commit.
         """
         ranges = {}
         for name, arrays in files.items():

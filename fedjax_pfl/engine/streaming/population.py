@@ -24,9 +24,6 @@ def check_attack(process: FederatedProcess, messages: Any) -> None:
     Args:
       process: what is to be trained.
       messages: shapes `[1, *P]` of one client's message.
-
-    Raises:
-      InputError: in one sentence.
     """
 
     def shapes(count: int) -> Any:
@@ -43,14 +40,7 @@ def check_attack(process: FederatedProcess, messages: Any) -> None:
 
 
 def check(process: FederatedProcess) -> None:
-    """Refuses what needs the rows of all clients at once.
-
-    Args:
-      process: what is to be trained.
-
-    Raises:
-      InputError: in one sentence.
-    """
+    """Refuses what needs the rows of all clients at once."""
     algorithm = process.algorithm
     name = type(algorithm).__name__
     if algorithm.reads == "all":

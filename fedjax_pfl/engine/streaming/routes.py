@@ -64,10 +64,6 @@ class Route:
     def source(self, before: "Route | None", count: int) -> np.ndarray:
         """Says which rows were in the cohort before.
 
-        Args:
-          before: the way of that cohort, or None.
-          count: devices n.
-
         Returns:
           `int32[n * C]` slots of then at the same owners, or -1.
         """

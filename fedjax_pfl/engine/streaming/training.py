@@ -144,12 +144,7 @@ class Training:
         )
 
     def _arrive(self, handed_in: _HandedIn, before: Any) -> Any:
-        """Brings rows to the places of their clients.
-
-        Args:
-          handed_in: of the host.
-          before: rows of the cohort of before, at their owners; None for none.
-        """
+        """Brings rows to the places of their clients."""
         return programs.arrived(
             self._execution,
             handed_in.rows if before is None else before,
@@ -198,10 +193,6 @@ class Training:
 
     def run(self, start: int, count: int) -> core.RoundInfo:
         """Runs rounds.
-
-        Args:
-          start: number of finished rounds.
-          count: rounds to run.
 
         Returns:
           The rounds' reports, leaves `[count, ...]`.
@@ -253,11 +244,7 @@ class Training:
     def _round(
         self, handed_in: _HandedIn, inputs: programs.Inputs, before: Any
     ) -> tuple[core.State, Any, core.RoundInfo]:
-        """Runs a round, again with the mean of all messages where that is asked for.
-
-        Returns:
-          State, rows at their owners, and the round's report.
-        """
+        """Runs a round, again with the mean of all messages where that is asked for."""
 
         def run(inputs: programs.Inputs) -> Any:
             state, rows, info = programs.round(

@@ -33,11 +33,7 @@ class Market:
     def between(
         self, start: np.datetime64 | None, end: np.datetime64 | None
     ) -> "Market":
-        """Returns the market from one date to another, both included, or unlimited.
-
-        Raises:
-          InputError: if there are no such days, or days appear to be missing.
-        """
+        """Returns the market from one date to another, both included, or unlimited."""
         first = 0 if start is None else int(np.searchsorted(self.dates, start))
         last = len(self.dates)
         if end is not None:

@@ -40,9 +40,6 @@ def client_data(
     Returns:
       `train`, `validation` and `test` of one pool, as `PortfolioSpec.build` describes
       them.
-
-    Raises:
-      InputError: if prices or their changes do not fit into 32 bits.
     """
     num_clients, years, year_days = generated.shape[:3]
     days, later = real.shape[1], years * year_days

@@ -96,12 +96,6 @@ def market(source: Any) -> Any:
 
     Args:
       source: a name in `MARKETS`, the path of a table of prices, or a source.
-
-    Returns:
-      The source.
-
-    Raises:
-      InputError: if it is none of these.
     """
     if isinstance(source, str):
         if source.endswith((".csv", ".csv.gz")):

@@ -54,9 +54,6 @@ class Generator(abc.ABC):
           rngs: one random generator per party, for the fit alone.
           histories: `float64[R-1, m]` daily log-returns of each party's training
             prices; NaN before an asset's first day, at least two numbers per asset.
-
-        Returns:
-          One sampler per party.
         """
 
 

@@ -166,11 +166,7 @@ class PortfolioSpec:
         return struct.plain_fields(self) | {"dataset": self.market.name}
 
     def _periods(self) -> tuple[base.Market, int]:
-        """Loads the market between the dates, and counts its days for training.
-
-        Raises:
-          InputError: if there is no test day, or fewer than `window + 1` training days.
-        """
+        """Loads the market between the dates, and counts its days for training."""
         market = self.market.load(data_dir=self.data_dir, features=self.features)
         market = _between(market, self.train_from, self.test_to)
         days, test_days = len(market.dates), self.test_days

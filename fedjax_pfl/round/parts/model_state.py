@@ -25,16 +25,7 @@ def started(model: Any, train: core.ClientData) -> Any:
 def with_kept(
     state: core.State, model: core.Model, federation: core.Federation
 ) -> core.Federation:
-    """Returns a federation with what is kept of the model now.
-
-    Args:
-      state: the state.
-      model: the model.
-      federation: data of the clients whose rows the state has.
-
-    Returns:
-      Data with personal parameters and running statistics, where there are some.
-    """
+    """Returns a federation with what is kept of the model now."""
     train = federation.train
     if "carry" in state.rows and isinstance(model, core.RoleModel):
         train = train.with_personal(state.rows["carry"])
@@ -73,9 +64,6 @@ class ModelState(Part):
           key: `[]` key of the run.
           model: the model.
           train: examples of K clients.
-
-        Returns:
-          The data of the same clients; as they are where the model keeps nothing.
         """
         (count,) = train.num_examples.shape
         if isinstance(model, core.RoleModel):

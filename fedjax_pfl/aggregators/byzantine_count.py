@@ -48,7 +48,7 @@ class Counting(base.MatrixRule):
             )
 
     def check_cohort(self, size: int) -> None:
-        """Refuses an f that is not whole, or with `factor f + margin > K`; not traced."""
+        """Refuses an f that is not whole, or with `factor f + margin > K`."""
         self._check_number(size, needed=True)
 
     def _check_number(self, size: int, *, needed: bool) -> None:

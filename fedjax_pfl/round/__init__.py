@@ -1,4 +1,4 @@
-"""A communication round: its page (`run`), the parts it is made of, and the process."""
+"""A communication round (`run`), its parts, and the process."""
 
 from typing import TYPE_CHECKING
 

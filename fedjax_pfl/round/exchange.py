@@ -1,4 +1,4 @@
-"""The exchange of a server with the cohort of a round: who gets what, what arrives."""
+"""Communication between the server and the cohort of one round."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MANY_EPOCHS = 100
 
 @dataclasses.dataclass(frozen=True)
 class Exchange:
-    """One round's connection to its cohort, which methods and parts use.
+    """Communication with the cohort of one round, for methods and parts.
 
     Attributes:
       process: the process.
@@ -41,15 +41,15 @@ class Exchange:
       start: the state with which the round began.
       work: budgets of the cohort, leading axis K.
       model: the model.
-      federation: data of all clients, or of the cohort where there are `members`.
+      federation: data of all clients, or of the cohort if `members` are given.
       data: training data of the cohort, leading axis K.
-      population: what is known of all clients.
+      population: totals over all clients.
       execution: how the map over clients is run.
-      members: whose rows there are, where not those of all clients.
+      members: the cohort of a streamed round, which has no other rows; or None.
       timing: the round in virtual time, or None.
-      present: `bool[K]` who takes part, or None for all.
-      turns: of all exchanges of the round so far.
-      written: rows of all clients with the cohort's new ones, and these.
+      present: `bool[K]` members that take part, or None for all.
+      turns: finished turns of the round, one entry per exchange.
+      written: pairs of updated rows `[N, ...]` and the cohort's part of them.
     """
 
     process: Any
@@ -79,7 +79,7 @@ class Exchange:
         execution: sharding.Execution,
         members: core.Members | None,
     ) -> Exchange:
-        """Draws a round's cohort and its budgets; see `FederatedProcess.round`."""
+        """Draws the cohort of a round and its budgets."""
         known = federation if members is None else members
         population, key = known.population, state.key
         count = population.num_clients
@@ -135,12 +135,12 @@ class Exchange:
 
     @property
     def everyone(self) -> bool:
-        """Whether the cohort is all clients, in order."""
+        """Whether the cohort consists of all clients."""
         return self.ctx.cohort.shape[0] == self.population.num_clients
 
     @property
     def has_rows(self) -> bool:
-        """Whether the rows of state and federation are those of the cohort."""
+        """Whether rows of state and federation belong to the cohort only."""
         return self.everyone or self.members is not None
 
     def take(self, tree: Any) -> Any:
@@ -153,23 +153,23 @@ class Exchange:
         return split_rows.take(tree, self.ctx.cohort, self.execution)
 
     def put(self, tree: Any, rows: Any) -> Any:
-        """Returns all clients' rows `[N, ...]` with others of the cohort."""
+        """Writes rows of the cohort into rows of all clients `[N, ...]`."""
         if self.has_rows:
             return rows
         new = split_rows.put(tree, self.ctx.cohort, rows, self.execution)
-        if self.execution.mode == "shard":  # taking them again would be an exchange
+        if self.execution.mode == "shard":  # gathering them again costs communication
             self.written.append((new, rows))
         return new
 
     def keys(self, stream: core.Stream, exchange: int = 0) -> jax.Array:
-        """Returns a key per member: of a purpose, the round, who it is, an exchange."""
+        """Returns keys `[K]` that depend on purpose, round, client and exchange."""
         key = core.stream_key(self.start.key, stream, self.ctx.round)
         key = jax.random.fold_in(key, exchange)
         identities = self.take(self.federation.train.client_id)
         return jax.vmap(lambda i: jax.random.fold_in(key, i))(identities)
 
     def noise_key(self, stream: core.Stream, round: Any = None) -> core.Key:
-        """Returns a round's key of JAX's Threefry of 20 rounds; None for this round."""
+        """Returns the Threefry key of a round, by default the present one."""
         number = self.ctx.round if round is None else round
         return randomness.noise_key(core.stream_key(self.start.key, stream, number))
 
@@ -180,20 +180,20 @@ class Exchange:
 
     @staticmethod
     def is_same(tree: Any, other: Any) -> bool:
-        """Returns whether two trees have the very same leaves."""
+        """Returns whether two trees consist of the same objects."""
         leaves, others = jax.tree.leaves(tree), jax.tree.leaves(other)
         return len(leaves) == len(others) and all(map(operator.is_, leaves, others))
 
     def map(
         self, fn: Callable[..., Any], rows: Any, shared: Any, *, exchange: int = 0
     ) -> Any:
-        """Applies `fn(view, row, shared)` to every member; for a further exchange.
+        """Applies `fn(view, row, shared)` to every member, in any execution mode.
 
         Args:
-          fn: of ONE client; returns a pytree.
+          fn: function of ONE client that returns a pytree.
           rows: pytree of `[K, ...]`.
-          shared: handed to every call as it is.
-          exchange: number within the round, of which every one has keys of its own.
+          shared: argument of all calls.
+          exchange: number of the exchange in this round; each has its own keys.
 
         Returns:
           Pytree of `[K, ...]`.
@@ -209,18 +209,19 @@ class Exchange:
     def train(
         self, state: core.State, down: core.Downlink
     ) -> tuple[core.State, Any, core.Upload, Any]:
-        """Runs the usual exchange: the members' work, and what it sends.
+        """Runs local work of all members and receives their messages.
 
-        All that can happen to a client's state and its message happens in one map while
-        both are in the cache. An attack needs all messages before the server has them.
+        Without an attack all hooks of ONE client run in one map, while its state and
+        its message are in the cache. An attack needs all messages at once: the hooks
+        `arrive` then run in a second map.
 
         Args:
           state: state of the training.
-          down: what the cohort receives.
+          down: broadcast to the cohort.
 
         Returns:
-          State with what was received, client rows `[K]`, received uploads, where the
-          message of a weight of 0 may be the last one received, and reports.
+          Updated state; client rows `[K]`; received uploads, in which a message of
+          weight 0 may be an earlier one; and reports.
         """
         method, process = self.process.algorithm, self.process
 
@@ -245,10 +246,10 @@ class Exchange:
     def upload(
         self, state: core.State, uploads: core.Upload
     ) -> tuple[core.State, core.Upload]:
-        """Sends messages `[K, *P]` that members have made in a `map`.
+        """Sends messages `[K, *P]` from a `map` to the server.
 
         Returns:
-          State with what was received, and received uploads.
+          Updated state, and received uploads.
         """
         known = core.Downlink(shared=self.process.algorithm.reference(state.server))
         given, shared = self._handed_out(core.Downlink(shared=None), known)
@@ -265,7 +266,7 @@ class Exchange:
     def _handed_out(
         self, down: core.Downlink, known: core.Downlink | None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Returns what turns need, for every member and for all alike, by part."""
+        """Collects inputs of the turns from all parts: per member, and shared."""
         pairs = {part.name: part.hand_out(self, known) for part in self.parts}
         pairs["method"] = (down.own, down.shared)
         return {n: p[0] for n, p in pairs.items()}, {n: p[1] for n, p in pairs.items()}
@@ -277,9 +278,9 @@ class Exchange:
         handed_out: tuple[dict[str, Any], dict[str, Any]],
         exchange: int = 0,
     ) -> Turn:
-        """Maps turns over the cohort, which have lost view, and what they were handed.
+        """Maps a function of ONE client's turn over the cohort.
 
-        Rows take part as states of the map: in one buffer, before and after.
+        Rows are states of the map, so that old and new ones share a buffer.
         """
         pool, fields = self.data.pool(), self.data.rows()
         is_part = self.execution.mode == "shard" and pool.num_parts > 1
@@ -296,7 +297,7 @@ class Exchange:
         members = (self.keys(core.Stream.CLIENT, exchange), self.work, fields, given)
         specs = (divided_examples.specs(pool), PartitionSpec(), PartitionSpec())
         epochs = jnp.minimum(self.work.epochs, _MANY_EPOCHS).astype(jnp.float32)
-        # A client's work is on one device, which has all columns of its own.
+        # A device has all columns of its own clients: nothing is split inside.
         with sharding.over(sharding.Execution()):
             after, ((upload, report, notes), sums) = client_map.move_clients(
                 one,
@@ -311,14 +312,14 @@ class Exchange:
         return Turn(None, rows, after, {}, {}, upload, report, notes, sums)
 
     def _rows(self, state: core.State) -> dict[str, Any]:
-        """Returns the cohort's rows that turns change, but for the method's states."""
+        """Returns rows of the cohort that parts change in turns."""
         names = [n for part in self.parts for n in part.moved if n in state.rows]
         return self.take({name: state.rows[name] for name in names})
 
     def _fold(
         self, hook: Literal["before", "after", "send", "arrive"], turn: Turn
     ) -> Turn:
-        """Returns ONE client's turn after a hook of every part."""
+        """Applies one hook of all parts to ONE client's turn."""
         for part in self.parts:
             new = operator.methodcaller(hook, turn)(part)
             if part in self.process.parts:  # of the user's
@@ -329,7 +330,7 @@ class Exchange:
     def _received(
         self, state: core.State, turns: Turn, handed_out: tuple[Any, Any]
     ) -> tuple[core.State, Turn]:
-        """Returns state and turns `[K]` when all messages are there."""
+        """Updates the state after an exchange."""
         if self.process.attack is not None:
             state, turns = self._attacked(state, turns, handed_out)
         new = {n: turns.rows[n] for n in turns.rows if n != "clients"}
@@ -343,7 +344,7 @@ class Exchange:
     def _attacked(
         self, state: core.State, turns: Turn, handed_out: tuple[Any, Any]
     ) -> tuple[core.State, Turn]:
-        """Replaces what malicious members send, and lets all messages arrive."""
+        """Applies the attack, then the hooks `arrive`."""
         process, (given, shared) = self.process, handed_out
         messages, memory = process.attack(
             self.keys(core.Stream.ATTACK),
@@ -367,9 +368,9 @@ class Exchange:
         """Combines messages of the cohort or of all clients.
 
         Args:
-          state: state with what was received.
+          state: state after the exchange.
           received: uploads of the cohort.
-          reference: pytree `[*P]` about which they are compared.
+          reference: pytree `[*P]` relative to which rules compare messages.
 
         Returns:
           The aggregate `[*P]`, and the aggregator's info.
@@ -403,7 +404,7 @@ class Exchange:
         return noisy.to_mean(self, state, mean, size), info
 
     def step(self, state: core.State, server: Any) -> tuple[core.State, Any]:
-        """Takes the server optimizer's step, if there is one, for a new model."""
+        """Applies the server optimizer, if there is one, to a new model."""
         optimizer = self.process.server_optimizer
         if optimizer is None:
             return state, server
@@ -434,9 +435,8 @@ class Exchange:
           client: values `[K]` by name, or a `core.Report` of them.
           aggregator: info of the aggregator.
           server: values `[]` by name.
-          bytes_up: sent by the cohort; `byte_counts.words` where that is not known
-            before the round.
-          bytes_down: sent to the cohort.
+          bytes_up: bytes from the cohort; `byte_counts.words` if they are traced.
+          bytes_down: bytes to the cohort.
         """
         cohort = self.ctx.cohort
         if self.present is not None and self.timing is None:
@@ -454,7 +454,7 @@ class Exchange:
         )
 
     def with_bytes(self, info: core.RoundInfo, each: int) -> core.RoundInfo:
-        """Adds as many bytes to what every member sends and receives."""
+        """Adds bytes that every member sends and receives in addition."""
         more = each * self.ctx.cohort.shape[0]
         return dataclasses.replace(
             info,
@@ -463,7 +463,7 @@ class Exchange:
         )
 
     def _words(self, count: int | jax.Array, by: Literal["sent", "received"]) -> Any:
-        """Returns the words of the cohort's bytes, of those who take part."""
+        """Returns the words of the bytes of all members that take part."""
         if not isinstance(count, int):
             return count
         if self.present is None:

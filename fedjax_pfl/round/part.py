@@ -1,4 +1,4 @@
-"""A part of a round: one feature, with what it keeps at the server and for clients."""
+"""A part of a round: one feature, with its state at the server and per client."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = ["First", "Part", "Turn", "check_entries", "check_turn"]
 
 @dataclasses.dataclass(frozen=True)
 class First:
-    """What there is before the first round.
+    """The context in which parts create their first state.
 
     Attributes:
       model: the model.
-      train: examples of K clients, with what these have of the model at first.
+      train: examples of K clients, with their initial personal parameters.
       num_clients: N.
       server: the method's first state of the server.
-      messages: what the server would have received from them `[K, *P]`, or None.
+      messages: initial messages `[K, *P]`, or None.
     """
 
     model: Any
@@ -40,18 +40,18 @@ class First:
 class Turn:
     """ONE client's turn in an exchange; leading axis K once mapped over the cohort.
 
-    The dicts are by part; `method` stands for the method itself.
+    Dictionaries have one entry per part; `method` is the entry of the method.
 
     Attributes:
-      view: the client; None once its message has left it.
-      before: rows that are kept for it, as they were before the turn.
-      rows: the same after the turn.
-      given: what this client has of the round.
-      shared: what all clients have of the round.
-      upload: message on its way to the server.
-      report: of the client's work.
-      notes: what the part remembers until the round ends.
-      sums: what is added up over the cohort, and never held side by side.
+      view: the client; None after the client map.
+      before: the client's rows before the turn.
+      rows: the client's rows after the turn.
+      given: input of this client, from `Part.hand_out`.
+      shared: input of all clients, from `Part.hand_out`.
+      upload: the message.
+      report: report of the local work.
+      notes: intermediate values of a part, for its later hooks.
+      sums: values to be summed over the cohort inside the map.
     """
 
     view: Any
@@ -80,70 +80,70 @@ class Turn:
 
 
 class Part:
-    """A feature of a round. Every hook has a default that does nothing.
+    """A feature of a round. By default every hook does nothing.
 
-    Hooks are called in the order in which they stand here, each of all parts in the
-    order of `FederatedProcess.all_parts`. What a part keeps has names of its own in
-    `State.memory` and `State.rows`.
+    Hooks run in the order in which they are defined here. Each hook runs for all parts
+    in the order of `FederatedProcess.all_parts`. A part stores its state in
+    `State.memory` and `State.rows`, under names that no other part uses.
     """
 
     name: str = ""
-    """Name among other parts."""
+    """Name of the part, unique in the process."""
 
     moved: tuple[str, ...] = ()
-    """Entries of `State.rows` that turns change; they are put back after each."""
+    """Entries of `State.rows` that client hooks change."""
 
     divided: tuple[str, ...] = ()
-    """Entries of `State.memory` whose leaves have a row per client."""
+    """Entries of `State.memory` with a client axis, which devices divide."""
 
     def check(self, process: Any, num_clients: int) -> None:
-        """Refuses what does not fit together; before anything is traced."""
+        """Raises an `InputError` if the part does not fit the process."""
 
     def first_rows(self, at: First) -> dict[str, Any]:
         """Returns entries of `State.rows`, `[K, ...]`, before the first round."""
         return {}
 
     def first_memory(self, at: First, rows: dict[str, Any]) -> dict[str, Any]:
-        """Returns entries of `State.memory` before the first round; None for nothing.
+        """Returns entries of `State.memory` before the first round.
 
-        `rows` are those of some clients, as `State.of_clients` returns them.
+        `rows` are initial rows of some clients, as `State.of_clients` returns them.
         """
         return {}
 
     def begin(self, state: core.State) -> core.State:
-        """Returns the state with which the round begins."""
+        """Updates the state at the start of a round."""
         return state
 
     def hand_out(
         self, exchange: Exchange, known: core.Downlink | None
     ) -> tuple[Any, Any]:
-        """Returns what a turn needs: for every member `[K, ...]`, and for all alike.
+        """Returns inputs of the turns: `[K, ...]` per member, and shared ones.
 
-        `known` is what members and server have in common, like a message; None where
-        the members do not send one.
+        `known` is the point, like a message, that members and server share; None in an
+        exchange without messages.
         """
         return None, None
 
     def before(self, turn: Turn) -> Turn:
-        """Prepares ONE client's work."""
+        """Runs before ONE client's local work."""
         return turn
 
     def after(self, turn: Turn) -> Turn:
-        """Acts on ONE client's new state and its upload, where the client is."""
+        """Runs after ONE client's local work, on its state and its upload."""
         return turn
 
     def send(self, turn: Turn) -> Turn:
-        """Acts on ONE message as it leaves an honest client."""
+        """Transforms ONE message at an honest client."""
         return turn
 
     def arrive(self, turn: Turn) -> Turn:
-        """Acts on ONE message at the server, behind the attack."""
+        """Transforms ONE message at the server, after the attack."""
         return turn
 
     def received(
         self, exchange: Exchange, state: core.State, turns: Turn
     ) -> tuple[core.State, Turn]:
-        """Acts on the state, once all messages `[K, *P]` of an exchange are there."""
+        """Updates the state when all messages `[K, *P]` have arrived."""
         return state, turns
 
     def end(
@@ -152,18 +152,18 @@ class Part:
         state: core.State,
         info: core.RoundInfo,
     ) -> tuple[core.State, core.RoundInfo]:
-        """Ends the round, which began with `exchange.start`."""
+        """Updates state and report at the end of the round."""
         return state, info
 
     def encoding(self, encoding: Any) -> Any:
-        """Returns the encoding of a message behind the part."""
+        """Returns the encoding of a message after the part."""
         return encoding
 
 
 def check_entries(
     part: Part, new: dict[str, Any], taken: dict[str, Any], count: int | None = None
 ) -> None:
-    """Refuses entries of a state whose names are taken, or without a row per client."""
+    """Checks that entries have unused names, and `count` rows if that is given."""
     name = type(part).__name__
     for entry in new:
         if entry in taken:
@@ -180,7 +180,7 @@ def check_entries(
 
 
 def check_turn(part: Part, new: Turn, old: Turn) -> None:
-    """Refuses a turn after which rows of a part are not like those before it."""
+    """Checks that a hook of ONE client keeps shapes and dtypes of its rows."""
     for name in old.rows:
         shapes = [
             jax.tree.map(lambda x: (jax.numpy.shape(x), jax.numpy.result_type(x)), rows)

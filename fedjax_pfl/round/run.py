@@ -1,19 +1,19 @@
-"""One communication round, whatever the method and the parts: read this page first.
+"""One communication round, for all methods and parts. Read this page first.
 
     begin                                                 every part
-    down      what the cohort receives                    method
+    down      the broadcast to the cohort                 method
     train     for ONE client, mapped over the cohort:
                 before                                    every part
                 client_update                             method
                 after, send                               every part
-              the attack                                  replaces messages
+              attack                                      of malicious members
                 arrive                                    every part
               received                                    every part
     aggregate                                             aggregator
     server_update, finish                                 method
     end                                                   every part
 
-Without an attack messages arrive in the same map, while they are in the cache.
+Without an attack, `arrive` runs in the same map.
 """
 
 import dataclasses
@@ -52,7 +52,7 @@ def run(
 def usual(
     method: Any, state: core.State, exchange: Exchange
 ) -> tuple[core.State, core.RoundInfo]:
-    """Runs a round of one exchange: one message down and one up."""
+    """Runs a round with one exchange: one message down and one up."""
     ctx, reference = exchange.ctx, method.reference(state.server)
     rows = (state.clients, state.rows.get("messages"))
     if method.reads != "all":

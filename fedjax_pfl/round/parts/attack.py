@@ -1,4 +1,4 @@
-"""What malicious clients send, and what the attack remembers."""
+"""State of the attack."""
 
 import dataclasses
 from typing import Any
@@ -11,10 +11,10 @@ __all__ = ["Attack"]
 
 @dataclasses.dataclass(frozen=True)
 class Attack(Part):
-    """Keeps what an attack remembers in memory `attack`; `Exchange` lets it act.
+    """Keeps the state of an attack in memory `attack`; `Exchange` applies it.
 
     Attributes:
-      attack: what malicious clients do.
+      attack: the attack.
     """
 
     attack: core.Attack
@@ -22,9 +22,9 @@ class Attack(Part):
     divided = ("attack",)
 
     def first_memory(self, at: First, rows: dict[str, Any]) -> dict[str, Any]:
-        """Returns the attack's memory before the first round."""
+        """Returns the initial state of the attack."""
         return {"attack": self.attack.init(rows.get("messages"))}
 
     def hand_out(self, exchange: Any, known: core.Downlink | None) -> tuple[Any, Any]:
-        """Returns `bool[K]` who is malicious."""
+        """Returns `bool[K]` malicious members."""
         return exchange.take(exchange.federation.malicious), None

@@ -1,4 +1,4 @@
-"""Members who are absent, or who began from an earlier model of the server."""
+"""Absent members, and members that started from an earlier server model."""
 
 import dataclasses
 from typing import Any
@@ -16,15 +16,15 @@ __all__ = ["Lateness"]
 
 @dataclasses.dataclass(frozen=True)
 class Lateness(Part):
-    """Leaves out who is absent, and lets late members begin where they did.
+    """Handles absence and staleness.
 
-    Memory `past`: server states before the latest rounds, round r at row r modulo their
+    Memory `past`: earlier server states; that of round r is in row r modulo their
     number.
 
     Attributes:
-      participation: who takes part, and what late changes count.
-      shifts: whether messages are models of the server, so that a late one becomes the
-        present model plus its discounted change.
+      participation: participation with the weights of stale changes.
+      shifts: whether messages are models. A stale one then becomes the present model
+        plus its discounted change.
     """
 
     participation: core.Participation
@@ -32,26 +32,26 @@ class Lateness(Part):
     name = "lateness"
 
     def first_memory(self, at: First, rows: dict[str, Any]) -> dict[str, Any]:
-        """Returns rows for as many server states as a member may be late."""
+        """Returns rows for as many server states as the largest staleness needs."""
         count = self.participation.max_staleness + 1
         return {"past": client_rows.broadcast(at.server, count)} if count > 1 else {}
 
     def begin(self, state: core.State) -> core.State:
-        """Puts the server's state among those of before, in place of the oldest."""
+        """Stores the server state in place of the oldest one."""
         if (past := state.memory.get("past")) is None:
             return state
         row = state.round % _count(past)
         return state.with_memory(past=client_rows.put(past, row, state.server))
 
     def hand_out(self, exchange: Any, known: core.Downlink | None) -> tuple[Any, Any]:
-        """Returns staleness `int32[K]` and who is present; and earlier states."""
+        """Returns staleness `int32[K]`, presence `bool[K]`, and earlier states."""
         timing = exchange.timing
         staleness = None if timing is None else timing.staleness
         past = exchange.start.memory.get("past")
         return (staleness, exchange.present), past
 
     def before(self, turn: Turn) -> Turn:
-        """Gives a late client the server's state from which it began."""
+        """Replaces the broadcast by the server state from which the client started."""
         if (past := turn.shared[self.name]) is None:
             return turn
         row = (turn.view.round - turn.given[self.name][0]) % _count(past)
@@ -61,7 +61,7 @@ class Lateness(Part):
         return dataclasses.replace(turn, shared=shared)
 
     def after(self, turn: Turn) -> Turn:
-        """Discounts a late change; an absent client keeps its state, at weight 0."""
+        """Discounts stale changes; absent clients keep their state, with weight 0."""
         staleness, present = turn.given[self.name]
         if "now" in turn.shared and self.shifts:
             part = jnp.where(staleness > 0, self.participation.weight(staleness), 1.0)
@@ -91,5 +91,5 @@ class Lateness(Part):
 
 
 def _count(past: Any) -> int:
-    """Returns how many server states there are."""
+    """Returns the number of stored server states."""
     return jax.tree.leaves(past)[0].shape[0]

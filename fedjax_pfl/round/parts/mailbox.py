@@ -1,4 +1,4 @@
-"""The messages that the server received last from all clients, and their mean."""
+"""Last messages of all clients, and their mean."""
 
 import dataclasses
 from typing import Any
@@ -18,23 +18,23 @@ RECOMPUTE_EVERY = 100
 """Rounds between two recomputations of an incrementally kept mean from the cache."""
 
 RARELY = 10_000
-"""The same where the messages of all clients are not at hand."""
+"""The same for streamed trainings, which must read all messages from files."""
 
 _CANCELLED = 16.0  # a mean this many times smaller than what was in it is recomputed
 
 
 @dataclasses.dataclass(frozen=True)
 class Mailbox(Part):
-    """Keeps the messages received last, in rows `messages`.
+    """Keeps the last messages in rows `messages`.
 
-    Where clients' states tell them, as FLAME's do, they are not kept. The mean over all
-    clients is kept incrementally, in memory `mean` (`[*P]`) with `peak`, the largest
-    magnitude `[]` that rounded into it since it was computed from all messages.
+    If `message_of` computes them from client states, as in FLAME, no messages are
+    stored. The mean over all clients is updated incrementally: memory `mean` (`[*P]`),
+    and `peak`, the largest magnitude `[]` since the mean was last recomputed.
 
     Attributes:
-      aggregator: how messages are combined.
+      aggregator: the aggregator.
       keeps_mean: whether the mean over all clients is kept.
-      message_of: makes the last message of ONE client from its state; or None.
+      message_of: function from ONE client's state to its last message, or None.
     """
 
     aggregator: core.Aggregator
@@ -44,17 +44,17 @@ class Mailbox(Part):
     moved = ("messages",)
 
     def first_rows(self, at: First) -> dict[str, Any]:
-        """Returns the first messages, if anybody looks back and nothing tells them."""
+        """Returns the initial messages, if the method uses them."""
         kept = at.messages is not None and self.message_of is None
         return {"messages": at.messages} if kept else {}
 
     def hand_out(self, exchange: Any, known: core.Downlink | None) -> tuple[Any, Any]:
-        """Returns totals over all clients, where what everybody sends is added up."""
+        """Returns totals over all clients, if messages are summed inside the map."""
         is_added = self.message_of is not None and exchange.everyone
         return None, exchange.population if is_added else None
 
     def arrive(self, turn: Turn) -> Turn:
-        """Finds ONE client's last message, and keeps it or adds it up."""
+        """Stores or sums ONE client's last message."""
         upload = turn.upload
         if self.message_of is not None:
             old = self.message_of(turn.before["clients"])
@@ -72,7 +72,7 @@ class Mailbox(Part):
     def received(
         self, exchange: Any, state: core.State, turns: Turn
     ) -> tuple[core.State, Turn]:
-        """Moves the mean, and gives uploads their messages back."""
+        """Updates the mean, and returns the messages to the uploads."""
         if self.message_of is None:
             if (new := turns.rows.get("messages")) is None:
                 return state, turns
@@ -89,12 +89,12 @@ class Mailbox(Part):
         return state, turns.with_upload(message=new)
 
     def told(self, clients: Any) -> Any:
-        """Returns the last messages `[K, *P]` of clients, from their states."""
+        """Computes the last messages `[K, *P]` from client states."""
         assert self.message_of is not None
         return jax.vmap(self.message_of)(clients)
 
     def messages(self, state: core.State) -> Any:
-        """Returns the last messages `[K, *P]`, kept or told; or None."""
+        """Returns the last messages `[K, *P]`, or None."""
         if self.message_of is None:
             return state.rows.get("messages")
         return self.told(state.clients)
@@ -102,27 +102,27 @@ class Mailbox(Part):
     def with_first_mean(
         self, state: core.State, counts: jax.Array, population: core.Population
     ) -> core.State:
-        """Returns the state with the mean over all clients, if that is kept."""
+        """Computes the mean over all clients, if it is kept."""
         if not self.keeps_mean:
             return state
         parts = shares(self.aggregator, counts, population)
         return with_mean(state, client_rows.weighted_sum(self.messages(state), parts))
 
     def _part(self, message: Any, count: jax.Array, population: core.Population) -> Any:
-        """Returns ONE client's summand `[*P]` in the mean over all messages."""
+        """Returns ONE client's term `[*P]` of the mean over all messages."""
         share = shares(self.aggregator, count, population)
         return jax.tree.map(lambda leaf: share.astype(leaf.dtype) * leaf, message)
 
     def _with_moved_mean(
         self, exchange: Any, state: core.State, old: Any, new: Any
     ) -> core.State:
-        """Moves the kept mean after the cohort's messages `[K, *P]` changed.
+        """Updates the mean after the cohort's messages `[K, *P]` changed.
 
         A sum loses what is below the rounding of its largest term. A mean that is much
         smaller than what has been in it, or not finite as a difference overflowed, is
         recomputed; so the error is at most that of `RECOMPUTE_EVERY` sums of
-        `_CANCELLED` times its size. Where the others' messages are not at hand, an
-        infinite peak asks for that.
+        `_CANCELLED` times its size. A streamed round, which lacks the other messages,
+        asks for a recomputation by an infinite peak.
         """
         counts = exchange.take(exchange.federation.train.num_examples)
         parts = shares(self.aggregator, counts, exchange.population)
@@ -148,7 +148,7 @@ class Mailbox(Part):
             pair = (fresh["mean"], fresh["peak"])
             return optax.tree.where(stale, pair, (mean, peak))
 
-        # A lane that needs it takes all through the branch, but changes only its own.
+        # One stale lane sends all lanes through the branch; others keep their mean.
         mean, peak = lax.cond(
             client_map.lane_max(stale), recompute, lambda: (mean, peak)
         )
@@ -186,7 +186,7 @@ class Mailbox(Part):
 
 
 def with_mean(state: core.State, mean: Any) -> core.State:
-    """Returns the state with another mean over all messages, and its magnitude."""
+    """Returns the state with a recomputed mean and its magnitude."""
     return state.with_memory(mean=mean, peak=client_rows.magnitude(mean))
 
 

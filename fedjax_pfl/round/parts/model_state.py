@@ -1,7 +1,4 @@
-"""What clients and server keep of a model beside what a method moves.
-
-Carries of series, personal parameters, and running statistics of normalization layers.
-"""
+"""Model state outside the method: carries, personal parameters, running statistics."""
 
 import dataclasses
 from typing import Any
@@ -18,7 +15,7 @@ __all__ = ["ModelState", "started", "with_kept"]
 
 
 def started(model: Any, train: core.ClientData) -> Any:
-    """Returns the model, with the pretrained parameters that come with the data."""
+    """Returns the model with the pretrained parameters of the federation, if any."""
     return model if train.start is None else model.starting_at(train.start)
 
 
@@ -37,12 +34,12 @@ def with_kept(
 
 @dataclasses.dataclass(frozen=True)
 class ModelState(Part):
-    """Keeps what methods do not move, as local solvers leave it.
+    """Keeps model state that local solvers update.
 
-    Rows `carry`: what solvers keep from round to round; of a `RoleModel` the personal
-    parameters. Running statistics of a `StatisticsModel` are in rows `statistics` if
-    they stay with the clients, else in memory `statistics`, of which attacks and
-    transforms see nothing.
+    Rows `carry` hold the carry of a `SequenceModel` or the personal parameters of a
+    `RoleModel`. Running statistics of a `StatisticsModel` are in rows `statistics` if
+    they stay with clients, else in memory `statistics`. Attacks and transforms do not
+    see them.
 
     Attributes:
       method: the method.
@@ -58,7 +55,7 @@ class ModelState(Part):
     def with_first(
         self, key: core.Key, model: core.Model, train: core.ClientData
     ) -> core.ClientData:
-        """Returns data with what clients have of a model before the first round.
+        """Returns data with the initial model state of clients.
 
         Args:
           key: `[]` key of the run.
@@ -85,7 +82,7 @@ class ModelState(Part):
         return train.with_statistics(client_rows.broadcast(first, count))
 
     def first_rows(self, at: First) -> dict[str, Any]:
-        """Returns what solvers start with, and statistics that stay with clients."""
+        """Returns initial carries, and initial statistics that stay with clients."""
         carry, train = at.train.personal, at.train
         if isinstance(at.model, core.SequenceModel):
             pool, first = train.pool(), at.model.first_carry
@@ -94,24 +91,24 @@ class ModelState(Part):
         return {"carry": carry, "statistics": own}
 
     def first_memory(self, at: First, rows: dict[str, Any]) -> dict[str, Any]:
-        """Returns running statistics `[*S]` that all clients have at first."""
+        """Returns the initial shared running statistics `[*S]`."""
         if self.are_local(at.model):
             return {}
         return {"statistics": statistics.first(started(at.model, at.train))}
 
     def hand_out(self, exchange: Any, known: core.Downlink | None) -> tuple[Any, Any]:
-        """Returns what solvers keep of series; the rest comes with the data."""
+        """Returns carries of series; other model state comes with the data."""
         if not isinstance(exchange.model, core.SequenceModel):
             return None, None
         return exchange.take(exchange.start.rows.get("carry")), None
 
     def before(self, turn: Turn) -> Turn:
-        """Gives the carry to the client's solver."""
+        """Passes the carry to the solver."""
         view = dataclasses.replace(turn.view, carry=turn.given[self.name])
         return dataclasses.replace(turn, view=view)
 
     def end(self, exchange: Any, state: core.State, info: core.RoundInfo) -> Any:
-        """Keeps what the members' solvers report."""
+        """Stores the model state that solvers report."""
         if (old := state.rows.get("carry")) is not None:
             what = "a model of series such as a portfolio policy"
             if isinstance(exchange.model, core.RoleModel):
@@ -138,7 +135,7 @@ class ModelState(Part):
         return state.with_memory(statistics=mean), info
 
     def _reported(self, new: Any, what: str) -> Any:
-        """Refuses a method that does not report what its clients keep."""
+        """Raises an `InputError` if the method does not report model state."""
         if new is None:
             raise checks.InputError(
                 "Expected a method whose clients train through a local solver, SGD or"
@@ -149,15 +146,15 @@ class ModelState(Part):
 
 
 def _finite(exchange: Any, new: Any, old: Any) -> Any:
-    """Returns new rows `[K, ...]`; old ones in place of what is not finite."""
+    """Returns new rows `[K, ...]`, with non-finite ones replaced by old ones."""
     is_finite = client_rows.finite_rows(new, exchange.ctx.cohort.shape[0])
     return client_rows.select_rows(is_finite, new, old)
 
 
 def _mean_statistics(exchange: Any, new: Any, old: Any) -> Any:
-    """Returns the mean of running statistics `[K, *S]`, the old ones of nobody.
+    """Averages running statistics `[K, *S]` with the weights of received messages.
 
-    It is over those whose messages have arrived, weighted as these are.
+    Without a received message it returns the old statistics.
     """
     count = jax.tree.leaves(new)[0].shape[0]
     weights = jnp.ones(count)

@@ -1,4 +1,4 @@
-"""Noise of the server, for differential privacy of clients."""
+"""Server noise, for client-level differential privacy."""
 
 import dataclasses
 import functools
@@ -24,10 +24,10 @@ def noise_of(process: Any) -> ServerNoise | None:
 
 @dataclasses.dataclass(frozen=True)
 class Noise(Part):
-    """Keeps earlier rounds' part in the noise of later ones, in memory `draws`.
+    """Adds server noise; memory `draws` holds draws shared between rounds.
 
     Attributes:
-      process: whose noise it is.
+      process: the process.
       noise: the noise.
     """
 
@@ -36,12 +36,12 @@ class Noise(Part):
     name = "noise"
 
     def first_memory(self, at: First, rows: dict[str, Any]) -> dict[str, Any]:
-        """Returns draws `[b, *P]` before the first round, if any are kept."""
+        """Returns initial draws `[b, *P]`, if the noise is correlated over rounds."""
         message = self.process.algorithm.reference(at.server)
         return {"draws": self.noise.first_draws(message)}
 
     def begin(self, state: core.State) -> core.State:
-        """Draws what is kept of this round."""
+        """Draws the noise of this round that later rounds use."""
         if (draws := state.memory.get("draws")) is None:
             return state
         key = core.stream_key(state.key, core.Stream.NOISE, state.round)
@@ -49,13 +49,13 @@ class Noise(Part):
         return state.with_memory(draws=self.noise.next_draws(key, state.round, draws))
 
     def hand_out(self, exchange: Any, known: core.Downlink | None) -> tuple[Any, Any]:
-        """Returns what all clients and the server have in common."""
+        """Returns the shared reference point."""
         return None, None if known is None else known.shared
 
     def arrive(self, turn: Turn) -> Turn:
-        """Lets nobody be missed: who sends nothing counts as one who changes nothing.
+        """Replaces missing messages by the reference, and gives all weight 1.
 
-        All clients count the same.
+        The result then does not reveal who took part.
         """
         upload, common = turn.upload, turn.shared[self.name]
         message = optax.tree.where(upload.weight > 0, upload.message, common)
@@ -64,7 +64,7 @@ class Noise(Part):
     def to_mean(
         self, exchange: Any, state: core.State, mean: Any, count: int | float
     ) -> Any:
-        """Returns a mean `[*P]` over `count` clients with the round's noise."""
+        """Adds the noise of the round to a mean `[*P]` over `count` clients."""
         who, draws = self.process.participation, state.memory.get("draws")
         period = who.separation(exchange.population.num_clients)
         key = functools.partial(exchange.noise_key, core.Stream.NOISE)
@@ -72,9 +72,9 @@ class Noise(Part):
         return self.noise.in_round(now, mean, self._clip(exchange) / count)
 
     def to_rows(self, exchange: Any, identities: jax.Array, messages: Any) -> Any:
-        """Returns messages `[K, *P]` of clients `int[K]`, each with noise of its own.
+        """Adds independent noise to messages `[K, *P]` of clients `int[K]`.
 
-        Robust rules then see nothing else.
+        For robust rules, which are not sums.
         """
         key = exchange.noise_key(core.Stream.NOISE, exchange.ctx.round)
         clip, noise = self._clip(exchange), self.noise
@@ -86,7 +86,7 @@ class Noise(Part):
         return jax.vmap(noisy)(identities, messages)
 
     def _clip(self, exchange: Any) -> Any:
-        """Returns the norm of the clip, which is the first transform under noise."""
+        """Returns the norm of the clip, which is the first transform."""
         clip = exchange.start.memory.get("clip")
         if clip is not None:
             return clip

@@ -1,4 +1,4 @@
-"""What is done with values that are not finite."""
+"""Handling of non-finite values."""
 
 import dataclasses
 import functools
@@ -17,14 +17,13 @@ __all__ = ["Nonfinite"]
 
 @dataclasses.dataclass(frozen=True)
 class Nonfinite(Part):
-    """Counts values that are not finite, and drops, keeps or freezes; last to end.
+    """Counts non-finite values and handles them; see `FederatedProcess.on_nonfinite`.
 
-    Memory `nonfinite`: `int32[]` non-finite messages and client states met so far. See
-    `FederatedProcess.on_nonfinite`, which says what is done.
+    Memory `nonfinite`: `int32[]` non-finite messages and client states so far.
 
     Attributes:
-      mode: what is done, `stop`, `drop` or `freeze`.
-      takes_mean: whether the server takes a mean, which one such message destroys.
+      mode: `stop`, `drop` or `freeze`.
+      takes_mean: whether the aggregate is a mean, which one such message destroys.
     """
 
     mode: str
@@ -32,11 +31,11 @@ class Nonfinite(Part):
     name = "nonfinite"
 
     def first_memory(self, at: First, rows: dict[str, Any]) -> dict[str, Any]:
-        """Returns a count of zero."""
+        """Returns zero."""
         return {"nonfinite": jnp.zeros((), jnp.int32)}
 
     def after(self, turn: Turn) -> Turn:
-        """Notes whether ONE client's state is finite; outside `stop`, keeps the old."""
+        """Checks ONE client's state; restores the old one unless the mode is `stop`."""
         new = turn.rows["clients"]
         is_whole = client_rows.is_finite(new)
         if self.mode != "stop":
@@ -45,7 +44,7 @@ class Nonfinite(Part):
         return turn.noting(whole=is_whole)
 
     def arrive(self, turn: Turn) -> Turn:
-        """Drops ONE upload that is not finite: all of it is zero then."""
+        """Replaces ONE non-finite upload by zeros, weight included."""
         sent = turn.upload
         is_finite = client_rows.is_finite(sent)
         upload = optax.tree.where(is_finite, sent, optax.tree.zeros_like(sent))
@@ -56,17 +55,17 @@ class Nonfinite(Part):
         return turn.noting(lost=~is_finite & (sent.weight > 0))
 
     def end(self, exchange: Any, state: core.State, info: core.RoundInfo) -> Any:
-        """Looks at the server and at the cohort's rows as the round leaves them.
+        """Checks the server and the cohort's rows at the end of the round.
 
-        A round's last step may spread a non-finite server over the rows. The server
-        optimizer's state is a part of the server's.
+        `finish` can copy a non-finite server into the rows. The state of the server
+        optimizer belongs to the server.
         """
         old, rows = exchange.start, exchange.take(state.clients)
         pairs = [(s.server, s.memory.get("optimizer")) for s in (state, old)]
         is_finite = client_rows.is_finite(pairs[0])
         lost = [turns.notes["lost"] for turns in exchange.turns]
         worked = [turns for turns in exchange.turns if "whole" in turns.notes]
-        if self.mode == "stop":  # these rows are looked at once, in the turn or here
+        if self.mode == "stop":  # check the same rows only once
             same = exchange.is_same
             worked = [t for t in worked if same(rows, t.rows["clients"])]
         broken = [~turns.notes["whole"] for turns in worked]
@@ -97,10 +96,9 @@ class Nonfinite(Part):
     def _diverged(
         self, exchange: Any, lost: list[jax.Array], is_honest: jax.Array
     ) -> jax.Array:
-        """Says `bool[K]` which honest members' lost messages count as divergence.
+        """Returns `bool[K]` honest members that diverge by a lost message.
 
-        Those to a server that takes a mean. Other rules leave such messages out, as
-        long as another honest one arrives.
+        Rules other than means exclude such messages, and need one honest message.
         """
         is_lost = _any(lost, is_honest)
         if exchange.turns and not self.takes_mean:
@@ -110,6 +108,6 @@ class Nonfinite(Part):
 
 
 def _any(flags: list[jax.Array], is_honest: jax.Array) -> jax.Array:
-    """Says `bool[K]` of which honest members any flag holds."""
+    """Returns `bool[K]` honest members with any flag."""
     nothing = jnp.zeros(is_honest.shape, bool)
     return functools.reduce(jnp.logical_or, flags, nothing) & is_honest

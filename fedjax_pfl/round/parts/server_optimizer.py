@@ -1,4 +1,4 @@
-"""The optimizer that takes the change of the server's model for a gradient."""
+"""State of the server optimizer."""
 
 import dataclasses
 from typing import Any
@@ -12,7 +12,7 @@ __all__ = ["ServerOptimizer"]
 
 @dataclasses.dataclass(frozen=True)
 class ServerOptimizer(Part):
-    """Keeps the optimizer's state in memory `optimizer`; `Exchange.step` takes steps.
+    """Keeps the state of the optimizer in memory `optimizer`; see `Exchange.step`.
 
     Attributes:
       optimizer: the optimizer.
@@ -22,7 +22,7 @@ class ServerOptimizer(Part):
     name = "optimizer"
 
     def check(self, process: Any, num_clients: int) -> None:
-        """Refuses an optimizer where the server has no model to be optimized."""
+        """Raises an `InputError` if the server state is not a model."""
         if not process.algorithm.server_is_model:
             raise checks.InputError(
                 "Expected no server_optimizer with"

@@ -1,4 +1,4 @@
-"""Local steps of clients, where a schedule of learning rates asks for their number."""
+"""Numbers of local steps, for schedules of learning rates."""
 
 import dataclasses
 from typing import Any
@@ -13,25 +13,25 @@ __all__ = ["Steps"]
 
 
 class Steps(Part):
-    """Counts in rows `steps`, `int32[N]`, the local steps that clients have taken."""
+    """Counts the local steps of clients in rows `steps`, `int32[N]`."""
 
     name = "steps"
 
     def first_rows(self, at: First) -> dict[str, Any]:
-        """Returns no steps."""
+        """Returns zeros."""
         return {"steps": jnp.zeros(at.train.num_examples.shape, jnp.int32)}
 
     def hand_out(self, exchange: Any, known: core.Downlink | None) -> tuple[Any, Any]:
-        """Returns the members' steps."""
+        """Returns the step counts of the members."""
         return exchange.take(exchange.start.rows["steps"]), None
 
     def before(self, turn: Turn) -> Turn:
-        """Tells the client's solver."""
+        """Passes the step count to the solver."""
         view = dataclasses.replace(turn.view, steps=turn.given[self.name])
         return dataclasses.replace(turn, view=view)
 
     def end(self, exchange: Any, state: core.State, info: core.RoundInfo) -> Any:
-        """Adds the steps that the members report."""
+        """Adds the reported steps."""
         if info.client.steps is None:
             raise checks.InputError(
                 "Expected a method whose clients train through a local solver with a"

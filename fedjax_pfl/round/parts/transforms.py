@@ -1,4 +1,4 @@
-"""What happens to messages between a client and the server."""
+"""Transforms of messages between clients and the server."""
 
 import dataclasses
 from typing import Any
@@ -16,17 +16,17 @@ __all__ = ["Transforms"]
 
 @dataclasses.dataclass(frozen=True)
 class Transforms(Part):
-    """Sends every message through the transforms, and undoes them at the server.
+    """Applies the transforms of a process.
 
-    A client sends through all of them in order; the server undoes and checks them in
-    reverse order. They act on the difference of a message to what its client and the
-    server have in common.
+    Clients apply `send` of all transforms in order. The server applies `receive` in
+    reverse order. Both act on the difference between a message and the point that
+    client and server share.
 
-    Rows `transforms`: memory of every transform. What adapts is in memory `clip`, the
-    norm `[]` to which messages of this round are clipped.
+    Rows `transforms` hold the memory of every transform. Memory `clip` is the norm `[]`
+    of an adaptive clip in this round.
 
     Attributes:
-      process: whose transforms these are.
+      process: the process.
     """
 
     process: Any
@@ -35,11 +35,11 @@ class Transforms(Part):
 
     @property
     def _adapts(self) -> bool:
-        """Whether the first of the transforms is a clip that adapts."""
+        """Whether the first transform is an adaptive clip."""
         return isinstance(self.process.transforms[0], AdaptiveClip)
 
     def first_rows(self, at: First) -> dict[str, Any]:
-        """Returns the first memory of every transform, if there is any."""
+        """Returns the initial memory of every transform, if any has one."""
         message = self.process.algorithm.reference(at.server)
         rows = tuple(t.init(message) for t in self.process.transforms)
         (count,) = at.train.num_examples.shape
@@ -52,7 +52,7 @@ class Transforms(Part):
         return {"clip": jax.numpy.asarray(first.norm)} if self._adapts else {}
 
     def hand_out(self, exchange: Any, known: core.Downlink | None) -> tuple[Any, Any]:
-        """Returns keys and what members alone know; what all know, and the clip."""
+        """Returns keys and own reference points; the shared point and the clip."""
         if known is None:
             return None, None
         clip = exchange.start.memory.get("clip")
@@ -60,19 +60,19 @@ class Transforms(Part):
         return (keys, known.own), (known.shared, clip)
 
     def at(self, clip: Any) -> tuple[Any, ...]:
-        """Returns the transforms of a round with this clip, None for that given."""
+        """Returns the transforms with the clip of a round, or with the initial one."""
         first, *others = self.process.transforms
         return (first if clip is None else first.at(clip), *others)
 
     def _of(self, turn: Turn) -> tuple[tuple[Any, ...], core.Key, Any]:
-        """Returns the transforms, the client's key, and what it and the server know."""
+        """Returns the transforms, the key of the client, and its reference point."""
         (key, own), (shared, clip) = turn.given[self.name], turn.shared[self.name]
         return self.at(clip), key, shared if own is None else own
 
     def send(self, turn: Turn) -> Turn:
-        """Transforms ONE client's message, as if it were honest.
+        """Applies `send` of all transforms to ONE message.
 
-        A client that sends nothing, or nothing finite, keeps its memory.
+        A client keeps its old memory if its weight is 0 or its memory is not finite.
         """
         transforms, key, known = self._of(turn)
         message = _difference(turn.upload.message, known)
@@ -88,26 +88,26 @@ class Transforms(Part):
             memory = tuple(new)
             is_used = (turn.upload.weight > 0) & client_rows.is_finite(memory)
             turn = turn.with_rows(transforms=optax.tree.where(is_used, memory, old))
-        if self.process.attack is None:  # the server's part changes nothing but this
+        if self.process.attack is None:  # no second map is needed
             message, within = self._received_by(transforms, key, message)
             turn = turn.with_upload(within=within)
         return turn.with_upload(message=_moved(message, known, turn.upload.message))
 
     @property
     def _clips_once(self) -> bool:
-        """Whether the server's clip of honest messages is that of their clients.
+        """Whether the server's clip makes the client's clip redundant.
 
-        It is where nothing but noise, which waits for the aggregate, is between them.
+        It does if only noise, which is added to the aggregate, comes between them.
         """
         first, *others = self.process.transforms
         is_alone = all(isinstance(transform, ServerNoise) for transform in others)
         return self.process.attack is None and isinstance(first, ClipNorm) and is_alone
 
     def arrive(self, turn: Turn) -> Turn:
-        """Lets the server undo and check ONE message that an attack may have replaced.
+        """Applies `receive` of all transforms after an attack.
 
-        A malicious client is bound by the encoding, but not by what clients ought to
-        do.
+        Malicious messages pass through `fit`: they must use the encoding, but need not
+        clip or add noise.
         """
         if self.process.attack is None:
             return turn
@@ -123,9 +123,9 @@ class Transforms(Part):
     def _received_by(
         self, transforms: tuple[Any, ...], key: core.Key, message: Any
     ) -> tuple[Any, Any]:
-        """Returns what the server makes of ONE message, and whether it was in a clip.
+        """Returns ONE decoded message, and whether it was within an adaptive clip.
 
-        That is known only where the clip adapts, which is the last to be undone.
+        An adaptive clip is the first transform, so that it is undone last.
         """
         within = None
         for number, transform in reversed(list(enumerate(transforms))):
@@ -137,7 +137,7 @@ class Transforms(Part):
     def received(
         self, exchange: Any, state: core.State, turns: Turn
     ) -> tuple[core.State, Turn]:
-        """Moves the clip towards the wanted quantile of the cohort's norms."""
+        """Updates an adaptive clip from the cohort's norms."""
         if not self._adapts:
             return state, turns
         clip, within = self.at(state.memory["clip"])[0], turns.upload.within
@@ -146,21 +146,21 @@ class Transforms(Part):
         return state.with_memory(clip=clip.next_norm(key, within, count)), turns
 
     def end(self, exchange: Any, state: core.State, info: core.RoundInfo) -> Any:
-        """Reports the clip of the round, where it adapts."""
+        """Reports an adaptive clip."""
         if (clip := exchange.start.memory.get("clip")) is None:
             return state, info
         server = info.server | {"clip_norm": clip}
         return state, dataclasses.replace(info, server=server)
 
     def encoding(self, encoding: Any) -> Any:
-        """Returns the encoding behind all transforms."""
+        """Returns the encoding after all transforms."""
         for transform in self.process.transforms:
             encoding = transform.encoding(encoding)
         return encoding
 
 
 def _difference(message: Any, known: Any) -> Any:
-    """Returns ONE message relative to what its client and the server know."""
+    """Returns ONE message minus its reference point."""
     if jax.tree.structure(message) != jax.tree.structure(known):
         raise checks.InputError(
             "Expected a method whose `reference` is like its messages, to transform"
@@ -171,5 +171,5 @@ def _difference(message: Any, known: Any) -> Any:
 
 
 def _moved(message: Any, known: Any, like: Any) -> Any:
-    """Inverse of `_difference`, in the types of a message."""
+    """Inverts `_difference`; `like` gives the dtypes."""
     return jax.tree.map(lambda x, k, s: (x + k).astype(s.dtype), message, known, like)

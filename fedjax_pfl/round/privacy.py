@@ -1,4 +1,4 @@
-"""Differential privacy of whole clients: what a process guarantees, and refusals."""
+"""Client-level differential privacy: checks of a process, and its epsilon."""
 
 import math
 from typing import Any
@@ -30,13 +30,13 @@ _KNOWN = (AllClients, UniformCohort, PoissonCohort, CyclicCohorts)
 
 
 def adaptive_clip(process: Any) -> AdaptiveClip | None:
-    """Returns the clip that adapts of what has `transforms`, or None."""
+    """Returns the adaptive clip of a process, or None."""
     first = process.transforms[0] if process.transforms else None
     return first if isinstance(first, AdaptiveClip) else None
 
 
 def check(process: Any) -> None:
-    """Refuses noise that would guarantee nothing, or of which epsilon is not known."""
+    """Raises an `InputError` if noise gives no guarantee, or an unknown epsilon."""
     participation, method = process.participation, type(process.algorithm).__name__
     if isinstance(participation, PoissonCohort) and not process.algorithm.is_usual:
         raise checks.InputError(
@@ -107,7 +107,7 @@ def _check_rule(process: Any, noise: ServerNoise) -> None:
 
 
 def _check_participation(process: Any, noise: ServerNoise) -> None:
-    """Refuses participations whose epsilon is not known."""
+    """Checks that the epsilon of the participation is known."""
     kind, under = type(process.participation), type(noise).__name__
     method, is_cohort = type(process.algorithm).__name__, True
     if process.algorithm.aggregate_over == "all":

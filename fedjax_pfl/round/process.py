@@ -45,14 +45,14 @@ class FederatedProcess:
     Attributes:
       algorithm: the method.
       aggregator: how messages are combined; None takes the algorithm's own.
-      server_optimizer: what takes the change of the server's model in a round for a
-        gradient, or None; only for methods whose server state is such a model.
+      server_optimizer: optimizer that uses the change of the server's model in a round
+        as a gradient, or None; for methods with a model as server state.
       participation: who takes part in a round.
       work: how much local work the members may do.
       attack: what malicious clients send, or None.
-      transforms: what happens to every message between its client and the server, in
-        this order; the server undoes and checks it in reverse order, after the attack.
-      parts: further parts of every round, `Part`s of a user's own.
+      transforms: transforms of messages, in the order of the clients; the server
+        applies their inverses in reverse order, after the attack.
+      parts: additional `Part`s of the round.
       on_nonfinite: static. An upload with a non-finite value has weight 0 in every
         mode, and is counted. A client diverges if it is honest and its state is not
         finite, or its message to a server that takes a mean. Malicious clients never
@@ -99,7 +99,7 @@ class FederatedProcess:
         self._check_per_client()
 
     def _check_per_client(self) -> None:
-        """Refuses values per client of what is no number of the algorithm."""
+        """Checks that `per_client` is a mapping."""
         if self.per_client is None:
             return
         if not isinstance(self.per_client, Mapping):
@@ -109,7 +109,7 @@ class FederatedProcess:
             )
 
     def _check_values(self, num_clients: int) -> None:
-        """Refuses values per client of what is no number, or of others than N."""
+        """Checks names and shapes of `per_client` for N clients."""
         if self.per_client is None:
             return
         numbers = struct.traced_numbers(self)
@@ -157,8 +157,8 @@ class FederatedProcess:
     def _mailbox(self) -> mailbox.Mailbox:
         """The part that keeps messages, and their mean.
 
-        Clients' states tell their last messages where a method can say so, and where
-        everything that a client sends arrives as it is.
+        Last messages follow from client states if the method has `message_of`, and if
+        messages arrive unchanged.
         """
         over_all = self.algorithm.aggregate_over == "all"
         rule = self.used_aggregator()
@@ -173,7 +173,7 @@ class FederatedProcess:
     def all_parts(self) -> tuple[Part, ...]:
         """Returns the parts of a round, in the order in which each hook is called.
 
-        A part of which there is nothing is left out.
+        Parts without a feature to handle are left out.
         """
         who, rule = self.participation, self.used_aggregator()
         added = noise.noise_of(self)
@@ -194,7 +194,7 @@ class FederatedProcess:
 
     @property
     def _model_state(self) -> model_state.ModelState:
-        """The part that keeps what methods do not move of a model."""
+        """The part with model state outside the method."""
         return model_state.ModelState(self.algorithm)
 
     @property
@@ -203,7 +203,7 @@ class FederatedProcess:
         return self._mailbox.keeps_mean
 
     def messages_of(self, state: core.State) -> Any:
-        """Returns the last messages `[K, *P]`, kept or told by client states."""
+        """Returns the last messages `[K, *P]`."""
         return self._mailbox.messages(state)
 
     def first_rows(
@@ -218,7 +218,7 @@ class FederatedProcess:
         Args:
           key: `[]` key of the run.
           model: the model.
-          population: what is known of all clients.
+          population: totals over all clients.
           train: training examples of K clients.
 
         Returns:
@@ -255,15 +255,15 @@ class FederatedProcess:
     def starts_with_one_message(
         self, model: core.Model, population: core.Population, train: core.ClientData
     ) -> bool:
-        """Returns whether all clients' first messages are the same; computes nothing.
+        """Returns whether all initial messages are equal, by tracing only.
 
         Args:
           model: the model.
-          population: what is known of all clients.
+          population: totals over all clients.
           train: training examples of at least one client.
 
         Returns:
-          False where a client's data have a say in its first message.
+          False if the initial message depends on client data.
         """
         pool = self._model_state.with_first_statistics(model, train).pool()
         model = model_state.started(model, train)
@@ -358,7 +358,7 @@ class FederatedProcess:
     def with_first_kept(
         self, key: core.Key, model: core.Model, train: core.ClientData
     ) -> core.ClientData:
-        """Returns data with what clients have of a model before the first round.
+        """Returns data with the initial model state of clients.
 
         Args:
           key: `[]` key of the run.
@@ -366,7 +366,7 @@ class FederatedProcess:
           train: examples of K clients.
 
         Returns:
-          The data of the same clients; as they are where the model keeps nothing.
+          Data of the same clients, unchanged if the model has no such state.
         """
         return self._model_state.with_first(key, model, train)
 
@@ -399,8 +399,8 @@ class FederatedProcess:
           model: the model.
           federation: data of N clients.
           execution: how the map over clients is run.
-          members: who takes part, where rows of state and federation are those of the
-            cohort only, in its order; None draws the cohort.
+          members: the cohort, if state and federation contain its rows only, in its
+            order; None draws the cohort.
 
         Returns:
           State after the round and a report.

@@ -118,10 +118,9 @@ class Mailbox(Part):
     ) -> core.State:
         """Updates the mean after the cohort's messages `[K, *P]` changed.
 
-        A sum loses what is below the rounding of its largest term. A mean that is much
-        smaller than what has been in it, or not finite as a difference overflowed, is
-        recomputed; so the error is at most that of `RECOMPUTE_EVERY` sums of
-        `_CANCELLED` times its size. A streamed round, which lacks the other messages,
+        Rounding errors are relative to the largest term of a sum. The mean is therefore
+        recomputed if it is much smaller than earlier terms, or not finite. The error is
+        at most that of `RECOMPUTE_EVERY` sums of `_CANCELLED` times its size. A streamed round, which lacks the other messages,
         asks for a recomputation by an infinite peak.
         """
         counts = exchange.take(exchange.federation.train.num_examples)

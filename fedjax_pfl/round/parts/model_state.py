@@ -22,7 +22,7 @@ def started(model: Any, train: core.ClientData) -> Any:
 def with_kept(
     state: core.State, model: core.Model, federation: core.Federation
 ) -> core.Federation:
-    """Returns a federation with what is kept of the model now."""
+    """Returns the federation with the present model state."""
     train = federation.train
     if "carry" in state.rows and isinstance(model, core.RoleModel):
         train = train.with_personal(state.rows["carry"])

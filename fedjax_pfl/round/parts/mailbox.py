@@ -120,8 +120,9 @@ class Mailbox(Part):
 
         Rounding errors are relative to the largest term of a sum. The mean is therefore
         recomputed if it is much smaller than earlier terms, or not finite. The error is
-        at most that of `RECOMPUTE_EVERY` sums of `_CANCELLED` times its size. A streamed round, which lacks the other messages,
-        asks for a recomputation by an infinite peak.
+        at most that of `RECOMPUTE_EVERY` sums of `_CANCELLED` times its size. A
+        streamed round, which lacks the other messages, asks for a recomputation by an
+        infinite peak.
         """
         counts = exchange.take(exchange.federation.train.num_examples)
         parts = shares(self.aggregator, counts, exchange.population)

@@ -11,8 +11,8 @@ theta_i and weights W_i in [0, 1], one per parameter of the adapted (higher) lay
 
 W_i starts at one and is kept between rounds. It is learned for one epoch a round; the
 first time for at most `start_epochs` epochs, until the standard deviation of the last
-ten epochs' mean losses is below `threshold`. Where the received model is the client's
-own, as in the first round, nothing is learned. Before evaluation a client learns W_i
+ten epochs' mean losses is below `threshold`. If the received model is the client's own,
+as in the first round, no weights are learned. Before evaluation a client learns W_i
 from its present value in the same way for the latest w, and `personal` is m(W_i).
 
 | symbol | field | shape |
@@ -24,7 +24,7 @@ from its present value in the same way for the latest w, and `personal` is m(W_i
 | theta_i | message | `[*P]` per member |
 
 Epochs of W_i take batches of the local solver's size, in an order of their own, in
-training mode, with running statistics and personal parameters as they were received;
+training mode, with the running statistics and personal parameters of the round's start;
 their gradients are counted. A budget of work caps each part. Stragglers' partial work
 counts.
 
@@ -95,7 +95,8 @@ class FedALA(base.SingleExchange):
 
     Attributes:
       adapted: regular expression searched in the names of parameters (`head/kernel`);
-        what it finds has weights, the rest is the global model's. Some must be found.
+        its parameters have weights, the others are the global model's. It must find
+        some.
       weight_learning_rate: `[]` eta, at least 0.
       sample_fraction: `[]` s in (0, 1], share of the examples by which weights are
         learned in a round, to the nearest whole number, at least one.
@@ -142,10 +143,10 @@ class FedALA(base.SingleExchange):
 
     def _merged(self, w: Any, theta: Any, weights: Any) -> Any:
         """Returns m(W); exactly w at weights of one."""
-        part, rest = tree_paths.split(w, self.adapted)
+        part, body = tree_paths.split(w, self.adapted)
         own, _ = tree_paths.split(theta, self.adapted)
         mix = jax.tree.map(lambda a, g, t: a * g + (1 - a) * t, weights, part, own)
-        return tree_paths.join(mix, rest)
+        return tree_paths.join(mix, body)
 
     def _learned(
         self, view: ClientView, w: Any, client: FedALAClient, model: Model
@@ -234,10 +235,10 @@ class FedALA(base.SingleExchange):
                 "Expected a model of single examples with FedALA, which learns weights"
                 " by batches of them, got one of series."
             )
-        merged, client, before = self._learned(view, down.shared, client, model)
+        merged, client, learning = self._learned(view, down.shared, client, model)
         theta, _, info = self.local.solve(view, local.DataLoss(model), merged)
         state = dataclasses.replace(client, theta=theta)
-        return state, view.upload(theta), before.then(info).report()
+        return state, view.upload(theta), learning.then(info).report()
 
     def predictors(self, view: ClientView, server: Any, client: Any, model: Model):
         """Returns the merged model for the latest global one, and that one."""

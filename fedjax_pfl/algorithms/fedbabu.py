@@ -7,7 +7,8 @@ drawn once and is the same for all. Round t, a member i:
     b^{t+1}  = sum_S n_i b_i / sum_S n_i
 
 Before evaluation a client fine-tunes (b^t, h) on its training examples: the whole
-network, the head alone, or the body alone (`tuned_part`). The training sees none of it.
+network, the head alone, or the body alone (`tuned_part`). The federation never sees the
+result.
 
 | symbol | field | shape |
 |---|---|---|
@@ -18,7 +19,7 @@ network, the head alone, or the body alone (`tuned_part`). The training sees non
 Only the body is differentiated, decayed and sent: attacks, aggregators and counts of
 bytes see nothing of the head. Stragglers' partial work counts. Limits: without
 fine-tuning it is FedAvg that keeps stragglers, of the model with a frozen head
-(`ParameterRoles(frozen="^head/")`); where `fine_tune` moves nothing, `fine-tuned` is
+(`ParameterRoles(frozen="^head/")`); if `fine_tune` moves no parameter, `fine-tuned` is
 `global`.
 
 Reference: Oh, Kim, Yun, "FedBABU: Toward Enhanced Representation for Federated Image

@@ -25,7 +25,7 @@ Here the duals are scaled, `p_i = -g_i / alpha_i` and `p = -h / alpha`, both fro
 
 If all messages arrive, p is the mean of all p_i, whoever takes part. |S| counts the
 messages that were received; a lost one is missing in p from then on. A round without a
-message changes nothing at the server. A client without a step keeps p_i. The mean is
+message leaves the server's state. A client without a step keeps p_i. The mean is
 uniform for both weightings: alpha_i alone weighs the clients.
 
 Limits: at a fixed point theta_i = w, `grad f_i(w) = -alpha_i p_i` and `sum p_i = 0`: it
@@ -140,8 +140,8 @@ class FedDyn(base.SingleExchange):
         count = received if ctx.expected is None else ctx.expected
         change = optax.tree.sub(aggregate, server.model)
         dual = common.stepped(server.dual, change, count / ctx.num_clients)
-        moved = FedDynServer(model=optax.tree.add(aggregate, dual), dual=dual)
-        return jax.tree.map(lambda a, b: jnp.where(received > 0, a, b), moved, server)
+        new = FedDynServer(model=optax.tree.add(aggregate, dual), dual=dual)
+        return jax.tree.map(lambda a, b: jnp.where(received > 0, a, b), new, server)
 
     def parameters(self, server: Any, client: Any):
         """Returns the global model w."""

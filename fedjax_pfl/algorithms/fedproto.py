@@ -1,10 +1,11 @@
 """FedProto: prototypes of classes are exchanged, networks stay (Tan et al. 2022).
 
-Problem: every client i has a network theta_i of its own, whose features of a class c
-should have a common mean C_c. With features `z = phi_i(x)` in R^D, a member i takes
+Problem: every client i has a network theta_i of its own. The features of a class c
+should have a common mean C_c in all networks. With features `z = phi_i(x)` in R^D, a
+member i takes
 
     theta_i <- local steps on f_i(theta) + lam mean_{(x, y)} ||z - C_y||^2 / D
-    C_ic     = mean of z over its examples of class c, n_ic of them, at the new theta_i
+    C_ic     = mean of z over its n_ic examples of class c, at the new theta_i
     u_i      = (s_i, r_i),  s_ic = n_ic C_ic / n_i,  r_ic = n_ic / n_i       the upload
     C_c     <- sum_S n_i s_ic / sum_S n_i r_ic = sum_S n_ic C_ic / sum_S n_ic
 
@@ -69,7 +70,7 @@ class FedProtoServer:
 def nearest_prototype(
     features: jax.Array, prototypes: jax.Array, known: jax.Array
 ) -> jax.Array:
-    """Returns logits whose largest one is that of the nearest prototype.
+    """Returns logits, the largest one for the nearest prototype.
 
     Args:
       features: `[B, D]`.
@@ -111,7 +112,7 @@ class FedProto(base.SingleExchange):
         population: core.Population,
         data: core.ClientData,
     ):
-        """Draws one network for everybody; no prototype is known."""
+        """Draws one network for all clients; no prototype is known."""
         common.check_classes("FedProto, whose prototypes have them", model)
         common.check_features("FedProto, which averages their outputs", model)
         params = model.init(key)

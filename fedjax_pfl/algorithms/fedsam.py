@@ -19,9 +19,9 @@ dropout. Stragglers' partial work counts.
 A step costs two gradients, and reports count two. Momentum, weight decay and clipping
 of the local solver act on the second gradient; with another solver, such as `Optax`, it
 is the base optimizer. Personal parameters of a model descend at `w + e` and are not
-perturbed. Running statistics are those of the unperturbed model. Limits: at rho = 0 it
-is FedAvg that keeps stragglers; for small rho a step descends on `f_i + rho ||grad
-f_i||`. A batch with gradient zero has e = 0.
+perturbed. Running statistics follow the unperturbed model. Limits: at rho = 0 it is
+FedAvg that keeps stragglers; for small rho a step descends on `f_i + rho ||grad f_i||`.
+A batch with gradient zero has e = 0.
 
 Reference: Qu, Li, Duan, Liu, Tang, Lu, "Generalized Federated Learning via Sharpness
 Aware Minimization", ICML 2022; Caldarola, Caputo, Ciccone, "Improving Generalization in

@@ -16,19 +16,19 @@ nearest neighbors N(x),
 
 Features are the inputs of the head, the last layer, flattened, in evaluation mode; a
 model of classes must have one (every network here and of flax, not a linear model).
-Nothing of the neighbors enters the training, and clients keep nothing between
-evaluations. All training examples of a client are in its store, with the labels that it
-trains on. Outputs of the personal model are logarithms of probabilities, at least the
-smallest normal number. A client with fewer than k examples has all of them for
-neighbors; one without any is left with the network. Stragglers' partial work counts.
-New clients have a personal model at once.
+Neighbors do not enter the training, and clients keep no state between evaluations. All
+training examples of a client are in its store, with the labels that it trains on.
+Outputs of the personal model are logarithms of probabilities, at least the smallest
+normal number. With fewer than k examples all are neighbors; without any the network
+decides alone. Stragglers' partial work counts. New clients have a personal model at
+once.
 
 Limits: at lam = 0 the personal model is the global one, FedAvg's if that keeps
 stragglers; at lam = 1 and k = 1 it is the nearest neighbor's label; as scale -> inf
 neighbors count alike.
 
 Reference: Marfoq, Neglia, Vidal, Kameni, "Personalized Federated Learning through Local
-Memorization", ICML 2022. Squared distances over D are those of the authors' code; the
+Memorization", ICML 2022. The authors' code has squared distances over D, as here; the
 paper has distances. Deviations: one lam for all clients, or one for each in
 `per_client`, where theirs chooses each client's on its validation examples; the store
 has no capacity; its search is exact.
@@ -128,7 +128,7 @@ class KNNPer(base.SingleExchange):
         population: core.Population,
         data: core.ClientData,
     ):
-        """Draws one network; clients keep nothing."""
+        """Draws one network; clients have no state."""
         common.check_classes("kNN-Per, whose neighbors have them", model)
         common.check_features("kNN-Per, which compares their outputs", model)
         return model.init(key), None, None

@@ -1,8 +1,8 @@
 """MOON: local steps with a contrast between models' features (Li, He, Song 2021).
 
 Problem: `min_w sum_i (n_i / n) f_i(w)`. A member i keeps its features near those of the
-received network w^t and away from those of the network v_i that it trained last. With
-features `z = phi_w(x)`, `z_g = phi_{w^t}(x)`, `z_p = phi_{v_i}(x)` and cosines sim,
+received network w^t and away from the features of its last network v_i. With features
+`z = phi_w(x)`, `z_g = phi_{w^t}(x)`, `z_p = phi_{v_i}(x)` and cosines sim,
 
     l_con(w; x) = -log e^{sim(z, z_g)/T} / (e^{sim(z, z_g)/T} + e^{sim(z, z_p)/T})
     w_i        <- local steps on f_i(w) + mu mean_x l_con(w; x), from w^t

@@ -76,12 +76,12 @@ def recorded(pattern: str) -> Iterator[Record]:
         finally:
             inside.pop()
 
-    before = _RECORD.set(record)
+    token = _RECORD.set(record)
     try:
         with nn.intercept_methods(call):
             yield record
     finally:
-        _RECORD.reset(before)
+        _RECORD.reset(token)
 
 
 def watch(module: nnx.Module) -> None:

@@ -66,6 +66,17 @@ class OneRow(Means):
 
 
 @struct.pytree_dataclass
+class AsksTheHost(Means):
+    """Python on the host computes the server's step."""
+
+    step: Any = 0.5
+
+    def server_update(self, ctx, server, aggregate, uploads):
+        new = super().server_update(ctx, server, aggregate, uploads)
+        return jax.pure_callback(lambda tree: tree, jax.eval_shape(lambda: new), new)
+
+
+@struct.pytree_dataclass
 class FirstOfCohort(Means):
     """The member in the first slot decides."""
 
@@ -209,6 +220,7 @@ BROKEN = {
         "solver_fields_act",
         "local.num_steps of SGD, local.order of SGD, local.remainder=full of SGD",
     ),
+    "AsksTheHost": ("round_exports_for_tpu_and_cuda", "does not lower: .*callback"),
     "TracedOnly": ("loop_reference", r"\.server\['mean'\]"),
 }
 """Name of the class -> the property that it breaks, and what the sentence says."""

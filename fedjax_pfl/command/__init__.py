@@ -3,6 +3,7 @@
 Names, help and the check of the extra are here, where nothing else is imported.
 """
 
+import os
 import signal
 import sys
 
@@ -70,7 +71,8 @@ def prepare() -> None:
 
 def main() -> None:
     """Runs the command line, or says what to install, with exit status 2."""
-    prepare()
+    if "_FEDJAX_PFL_COMPLETE" not in os.environ:  # a shell waits
+        prepare()
     if missing := lacking():
         print(missing, file=sys.stderr)
         raise SystemExit(2)

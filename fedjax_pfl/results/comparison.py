@@ -2,13 +2,13 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
 from fedjax_pfl import results
-from fedjax_pfl.results import metrics, paired, selection, shares, summaries
+from fedjax_pfl.results import answer, metrics, paired, selection, shares, summaries
 
 __all__ = [
     "Comparison",
@@ -45,11 +45,13 @@ class Difference:
     """A row minus another one.
 
     Attributes:
+      mean: mean difference.
       text: the mean difference with its interval.
       verdict: `better` or `worse` where the interval excludes zero, `equal` where all
         seeds have the same value, else empty.
     """
 
+    mean: float
     text: str
     verdict: str
 
@@ -65,6 +67,8 @@ class Row:
       value: mean over seeds of the metric; NaN where all diverged.
       cells: one per measure, and how its trainings ended.
       differences: to every row of the environment; None for itself.
+      worse: shares of clients that are worse off than with a reference, by its name;
+        means over seeds.
     """
 
     setting: str
@@ -73,6 +77,7 @@ class Row:
     value: float
     cells: tuple[str, ...]
     differences: tuple[Difference | None, ...]
+    worse: Mapping[str, float]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -250,7 +255,11 @@ def _share_cells(
             continue
         heads = own[columns].drop_duplicates()
         texts = [_percent(rows["value"]) for rows in selection.groups(own, columns)]
-        points = _joined(points, heads.assign(share=texts), columns)
+        means = (
+            own.groupby(columns, sort=False, dropna=False)["value"].mean().to_numpy()
+        )
+        heads = heads.assign(share=texts, **{title: means})
+        points = _joined(points, heads, columns)
         both = zip(points["cells"], points.pop("share").fillna("–"), strict=True)
         points["cells"] = [(*cells[:-1], share, cells[-1]) for cells, share in both]
         titles.append(title)
@@ -295,16 +304,29 @@ def _environment(
                 for other in values
                 if is_paired
             ),
+            worse={
+                name: float(head[title])
+                for title, (name, _) in zip(_WORSE, shares.REFERENCES, strict=True)
+                if not pd.isna(head.get(title))
+            },
         )
         for k, (_, head) in enumerate(heads.iterrows())
     )
     reference = _reference(result, heads, metric) if is_paired else 0
+    answered = answer.answer(rows, metric, _steps(result, heads)) if is_paired else ""
     conclusion = _conclusion(rows, reference, metric) if is_paired else ""
     ends = _at_ends(result, heads) if is_paired else ""
     without = _without_value(result, heads, metric)
-    conclusion = " ".join(filter(None, (conclusion, sentence, ends, without)))
+    conclusion = " ".join(filter(None, (answered, conclusion, sentence, ends, without)))
     title = selection.title(heads.iloc[0], selection.environments(result))
     return Environment(title, rows, reference, conclusion)
+
+
+def _steps(result: results.Result, heads: pd.DataFrame) -> dict[str, float]:
+    """Returns local steps of trainings by algorithm, of the settings that are shown."""
+    columns = _columns(result)[:-1]
+    spent = result.communication().merge(heads[columns].drop_duplicates(), on=columns)
+    return spent.groupby("algorithm")["client_steps"].mean().to_dict()
 
 
 def _at_ends(result: results.Result, heads: pd.DataFrame) -> str:
@@ -387,9 +409,9 @@ def _difference(values: pd.Series, others: pd.Series, metric: str) -> Difference
     """Returns one row minus another, paired by seed."""
     interval = paired.interval(values, others)
     if interval.pairs and not interval.lost and values.sub(others).eq(0).all():
-        return Difference(interval.text(_FORM), "equal")
+        return Difference(0.0, interval.text(_FORM), "equal")
     gain = dataclasses.replace(interval, mean=metrics.sign(metric) * interval.mean)
-    return Difference(interval.text(_FORM), _VERDICTS[gain.verdict])
+    return Difference(interval.mean, interval.text(_FORM), _VERDICTS[gain.verdict])
 
 
 def _reference(result: results.Result, heads: pd.DataFrame, metric: str) -> int:

@@ -486,7 +486,11 @@ def _set_field(
         grid = grid.replace(other, None)
     values = tuple(json_fields.check(name, v, annotation) for v in parsed[name])
     for value in values:  # every value is checked by the object that takes it
-        changed = grid.replace(name, value)
+        try:
+            changed = grid.replace(name, value)
+        except checks.InputError as error:
+            named = str(error).replace(f"Expected {field} ", f"Expected --set {name} ")
+            raise checks.InputError(named) from None
     if len(values) == 1 and name != "federation.seed":  # which follows the seed
         return [changed]
     first = grid.replace(name, values[0])

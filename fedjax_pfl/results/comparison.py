@@ -105,6 +105,7 @@ class Comparison:
       name: of its files.
       title: heading.
       caption: which model, on whose data, when and with how many seeds.
+      short: the same in a few words, for a paper.
       measures: titles of the cells of rows.
       environments: at least one.
       is_paired: whether rows are compared with each other.
@@ -113,6 +114,7 @@ class Comparison:
     name: str
     title: str
     caption: str
+    short: str
     measures: tuple[str, ...]
     environments: tuple[Environment, ...]
     is_paired: bool
@@ -188,7 +190,9 @@ def compare(
         _environment(result, rows, names, metric, only_best, sentence)
         for rows in selection.groups(points, selection.environments(result))
     )
-    return Comparison(name, title, caption, tuple(measures), environments, is_paired)
+    short = _short_caption(points, metric, data, is_paired)
+    measures = tuple(measures)
+    return Comparison(name, title, caption, short, measures, environments, is_paired)
 
 
 def _columns(result: results.Result) -> list[str]:
@@ -464,6 +468,18 @@ def _caption(
     if count > 1:
         text += ", with 95 % intervals of Student's t, not corrected for their number"
     return f"{text}."
+
+
+def _short_caption(
+    points: pd.DataFrame, metric: str, data: str, is_paired: bool
+) -> str:
+    """Says what the numbers are, in a few words."""
+    count = points["seed"].nunique()
+    text = f"Mean {metric.replace('_', ' ')} over clients, {data} data"
+    if count < 2:
+        return f"{text}, one seed."
+    text += f", ± standard deviation over {count} seeds"
+    return f"{text}; differences with 95 % intervals." if is_paired else f"{text}."
 
 
 def titles_of(compared: Comparison) -> tuple[str, ...]:

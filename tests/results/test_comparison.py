@@ -9,7 +9,7 @@ import pytest
 import fedjax_pfl as fp
 from fedjax_pfl import results
 from fedjax_pfl.core import checks
-from fedjax_pfl.results import answer, comparison, selection, shares
+from fedjax_pfl.results import answer, comparison, html_text, selection, shares
 from tests import histories
 
 
@@ -391,6 +391,13 @@ def test_the_question_is_answered_first(gaps, worse, steps, said):
     rows += [_row(*name, (None,) * 4) for name in others]
     assert answer.answer(rows, "accuracy", steps) == said
     assert answer.answer(rows[:3], "accuracy", steps) == ""
+
+
+def test_notebooks_show_the_answer_and_a_table():
+    shown = of_two(0.1)._repr_html_()
+    assert shown.count("<table>") == 1 and "has the best mean accuracy" in shown
+    assert "<b>Scaffold</b>" in shown and "<b>FedAvg</b>" not in shown
+    assert "&lt;" in html_text.paragraph("<i>")
 
 
 def test_a_ranking_begins_with_the_answer():

@@ -28,7 +28,8 @@ COMMANDS = {
     "report": "Makes one page about results, with figures and tables as files.",
     "plan": "Says how much memory and time a sweep with the same options would take on"
     " this machine, and trains nothing. Takes the options of sweep.",
-    "data": "Lists data sets, shows how they are distributed, and checks data files.",
+    "data": "Lists and fetches data sets, shows how they are distributed, and checks"
+    " data files.",
     "methods": "Lists the methods; with a name, the fields that --set takes and their"
     " defaults.",
 }

@@ -18,10 +18,12 @@ from fedjax_pfl.command.components import COMPONENTS
 __all__ = [
     "BENCHMARKS",
     "DATA_SETS",
+    "FETCHED",
     "PARTITIONS",
     "PRESETS",
     "algorithms",
     "data_sets",
+    "fetched",
     "fields",
     "methods",
     "partitions",
@@ -39,6 +41,7 @@ DATA_SETS += ("medical_mnist", "femnist", "sent140", "shakespeare", "stocks", "c
 DATA_SETS += ("npz", "images", "leaf", "quadratic", "linear_regression")
 DATA_SETS += ("gaussian_classes", "clustered_classes", "synthetic")
 DATA_SETS += ("synthetic_sentiment",)
+FETCHED = ("mnist", "fashion_mnist", "cifar10")
 PARTITIONS = ("iid", "dirichlet_labels", "label_shards", "pathological_blocks")
 PARTITIONS += ("quantity_skew", "power_law", "class_windows", "quality_skew")
 PARTITIONS += ("hybrid_skew", "by_client", "feature_skew", "leaky_dirichlet_labels")
@@ -80,6 +83,11 @@ def presets(incomplete: str) -> list[str]:
 def data_sets(incomplete: str) -> list[str]:
     """Completes names of data sets."""
     return _starting(incomplete, DATA_SETS)
+
+
+def fetched(incomplete: str) -> list[str]:
+    """Completes names of data sets that can be fetched."""
+    return _starting(incomplete, FETCHED)
 
 
 def partitions(incomplete: str) -> list[str]:

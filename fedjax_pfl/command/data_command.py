@@ -93,6 +93,40 @@ def _check(
 cli.add(app, "check", _check)
 
 
+def _fetch(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help=", ".join(completion.FETCHED),
+            autocompletion=completion.fetched,
+        ),
+    ],
+    data_dir: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR", help="Existing directory (or set FEDJAX_PFL_DATA)."
+        ),
+    ] = None,
+) -> None:
+    """Downloads a data set with tensorflow-datasets, and checks it."""
+    cli.answer(lambda: _print_fetched(name, data_dir))
+
+
+cli.add(app, "fetch", _fetch)
+
+
+def _print_fetched(name: str, data_dir: str | None) -> None:
+    """Fetches a data set and says what is in it."""
+    from fedjax_pfl import data
+
+    outputs.say(f"Fetching {name}; this can take minutes.")
+    dataset = data.fetch(name, data_dir)
+    outputs.say(
+        f"{name}: {dataset.num_samples:,} examples in {dataset.num_classes} classes."
+    )
+
+
 def _print_data_sets() -> None:
     """Prints a row per data set."""
     import fedjax_pfl as fp

@@ -1,5 +1,7 @@
 """Three examples of every command, which its help begins with."""
 
+from fedjax_pfl.command.completion import FETCHED
+
 __all__ = ["EXAMPLES"]
 
 _TABLE = "--data my.csv --label y --client user"
@@ -53,5 +55,6 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "list": ("",),
     "check": ("", "--data-dir files"),
+    "fetch": tuple(f"{name} --data-dir files" for name in FETCHED),
 }
 """Arguments by the name of the command."""

@@ -22,6 +22,7 @@ from fedjax_pfl import __main__ as page
 from fedjax_pfl import command
 from fedjax_pfl.command import application, arguments, completion, components, presets
 from fedjax_pfl.command import examples as command_examples
+from fedjax_pfl.data.sources import fetching
 
 ROOT = pathlib.Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -132,6 +133,7 @@ def test_names_of_completion_are_those_that_there_are():
     others = {*presets.PRESETS} - {*completion.PRESETS, *completion.BENCHMARKS}
     assert all(name.startswith(arguments.PAPERS) for name in others)
     assert completion.DATA_SETS == tuple(fp.data.DATASETS)
+    assert completion.FETCHED == fetching.FETCHED
     assert completion.PARTITIONS == tuple(fp.data.PARTITIONS)
 
 
@@ -177,7 +179,7 @@ def _path(name):
     """Returns the words that call a command."""
     if name == "fedjax-pfl":
         return []
-    return ["data", name] if name in ("show", "list", "check") else [name]
+    return ["data", name] if name in ("show", "list", "check", "fetch") else [name]
 
 
 def test_the_page_names_commands_and_fits_a_terminal(capsys):

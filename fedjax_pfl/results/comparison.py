@@ -46,12 +46,14 @@ class Difference:
 
     Attributes:
       mean: mean difference.
+      margin: half of its interval; infinite where there is none.
       text: the mean difference with its interval.
       verdict: `better` or `worse` where the interval excludes zero, `equal` where all
         seeds have the same value, else empty.
     """
 
     mean: float
+    margin: float
     text: str
     verdict: str
 
@@ -413,9 +415,10 @@ def _difference(values: pd.Series, others: pd.Series, metric: str) -> Difference
     """Returns one row minus another, paired by seed."""
     interval = paired.interval(values, others)
     if interval.pairs and not interval.lost and values.sub(others).eq(0).all():
-        return Difference(0.0, interval.text(_FORM), "equal")
+        return Difference(0.0, 0.0, interval.text(_FORM), "equal")
     gain = dataclasses.replace(interval, mean=metrics.sign(metric) * interval.mean)
-    return Difference(interval.mean, interval.text(_FORM), _VERDICTS[gain.verdict])
+    numbers = (interval.mean, interval.margin)
+    return Difference(*numbers, interval.text(_FORM), _VERDICTS[gain.verdict])
 
 
 def _reference(result: results.Result, heads: pd.DataFrame, metric: str) -> int:

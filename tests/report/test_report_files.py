@@ -40,7 +40,7 @@ def test_one_directory_gets_a_page_and_all_its_figures_and_tables(tmp_path):
     assert {link.rpartition(".")[2] for link in figures} == {"png", "svg", "pdf"}
     assert {link.rpartition("/")[2].partition(".")[0] for link in figures} == {
         *("learning_curves", "megabytes", "clients", "fairness", "grid"),
-        *("sweep", "partition"),
+        *("differences", "sweep", "partition"),
     }
     (folder / page.FOLDER / "old").write_text("")
     done = report(folder)  # again: everything is new

@@ -332,7 +332,7 @@ def test_clients_whose_examples_leave_a_metric_undefined_are_named(lost, words):
 
 def _row(algorithm, model, gaps, worse=()):
     differences = tuple(
-        gap and comparison.Difference(gap[0], "", gap[1]) for gap in gaps
+        gap and comparison.Difference(gap[0], 0.0, "", gap[1]) for gap in gaps
     )
     return comparison.Row(
         algorithm, algorithm, model, 0.9, (), differences, dict(worse)

@@ -7,7 +7,7 @@ import urllib.request
 from fedjax_pfl.core import checks
 from fedjax_pfl.data import dataset as datasets
 from fedjax_pfl.data import sources
-from fedjax_pfl.data.sources import base
+from fedjax_pfl.data.sources import base, prepared
 
 __all__ = ["FETCHED", "fetch"]
 
@@ -43,14 +43,8 @@ def _download(name: str, place: pathlib.Path) -> None:
     """Lets tensorflow-datasets download, compare checksums and write its files."""
     by_hand = f"put its files into '{place}', as `data check` lists them"
     try:
-        import tensorflow_datasets as tfds  # several seconds, paid only by its users
-
         _check_network()
-        kind = sources.DATASETS[name]
-        builder = tfds.builder(
-            kind.builder, data_dir=str(place), file_format="array_record"
-        )
-        builder.download_and_prepare()
+        prepared.download(sources.DATASETS[name].builder, place)
     except ImportError as error:
         raise checks.InputError(
             f"Fetching {name!r} needs tensorflow-datasets"

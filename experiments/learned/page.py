@@ -187,8 +187,8 @@ def render(folder: Path) -> tuple[str, dict[str, Figure]]:
         " loss of personal models while these are trained. The first training starts"
         " from poor values, and each later one from the previous training's final"
         " values; we compare the best training with a grid over both fields. Seeds,"
-        " data and networks are the [benchmark's](benchmark.md). A derivative in two fields counts as two"
-        " more trainings. The best training and the best point of"
+        " data and networks are the [benchmark's](benchmark.md). A derivative in two"
+        " fields counts as two more trainings. The best training and the best point of"
         " the grid are chosen on validation accuracy; what is shown is test accuracy in"
         " percent, with intervals of differences paired by seed."
         " [How to do this](learning.md).",

@@ -16,6 +16,7 @@ extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
     "benchmark",
     "cards",
     "docstrings",
@@ -23,7 +24,7 @@ extensions = [
     "programs",
     "search_titles",
 ]
-exclude_patterns = ["extensions"]
+exclude_patterns = ["extensions", "learned.md", "reproduction.md", "speed_results.md"]
 
 myst_enable_extensions = ["dollarmath", "colon_fence", "substitution"]
 myst_substitutions = {"version": release}

@@ -1,6 +1,5 @@
 """Chart of what the bench measured: `python -m experiments.bench.chart OUT FILE...`."""
 
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,9 +17,23 @@ from fedjax_pfl.report import svg
 __all__ = ["app", "draw", "ratios"]
 
 _PEER = "torch"
-_ROW, _BAR = 0.44, 0.8  # inches per workload; part of it that bars fill
+_ROW, _BAR = 0.36, 0.8  # inches per workload; part of it that bars fill
 _TICKS = (0.5, 1, 2, 5, 10, 20)
-_LETTERS = 44  # of a line of a title
+_NAMES = {  # of workloads, as a reader knows them
+    "W1": "10 large clients, softmax",
+    "W2": "1,000 small clients, softmax",
+    "W3": "20 clients, CNN",
+    "W4": "grid of 32 settings, softmax",
+    "W5": "200 clients of unequal sizes",
+    "W6": "10 of 1,000 clients per round",
+    "W7": "50 clients, adapters of a frozen network",
+    "W6cold": "100 short rounds with start and compilation",
+    "A1": "coordinate median of 100 messages",
+    "A2": "geometric median of 100 messages",
+    "A3": "Krum among 100 messages",
+    "A3large": "Krum among 1,000 messages",
+    "P1": "50 portfolios, recurrent policy",
+}
 
 app = cli.application()
 
@@ -74,8 +87,8 @@ def draw(runs: Sequence[dict[str, Any]]) -> Figure:
             f"Expected runs of one machine, got {', '.join(sorted(machines))}."
         )
     found = [ratios(run) for run in runs]
-    titles = {w["name"]: w["title"] for run in runs for w in run["workloads"]}
-    names = [name for name in titles if any(name in own for own in found)]
+    timed_names = dict.fromkeys(w["name"] for run in runs for w in run["workloads"])
+    names = [name for name in timed_names if any(name in own for own in found)]
     if not names:
         raise checks.InputError(f"Expected a run with the peer '{_PEER}'.")
     figure = Figure(layout="constrained")
@@ -102,9 +115,7 @@ def draw(runs: Sequence[dict[str, Any]]) -> Figure:
     axes.set_xticks(_TICKS, [f"{tick:g}" for tick in _TICKS])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.axvline(1, color="black", linewidth=0.8)
-    axes.set_yticks(
-        range(len(names)), [textwrap.fill(titles[n], _LETTERS) for n in names]
-    )
+    axes.set_yticks(range(len(names)), [_NAMES[name] for name in names])
     axes.tick_params(labelsize=8)
     axes.invert_yaxis()
     axes.set_xlabel(

@@ -120,12 +120,14 @@ def _front(found: tables.Tables) -> _Page:
     """Returns the front page."""
     shared = ranking.counted(found)
     ranks = ranking.over_tasks(shared)
+    intro, how = _intro(found)
     sections = [
         _Section(
             title="Findings",
             sentences=tuple(findings.sentences(found)),
             paragraphs=(findings.rule(found),),
         ),
+        _Section(title="What was compared", paragraphs=(how,)),
         _Section(title="How to read", terms=reading.terms(found.metric)),
     ]
     rank_figure = {}
@@ -145,7 +147,7 @@ def _front(found: tables.Tables) -> _Page:
     return _Page(
         path=_NAME,
         title="Benchmark",
-        intro=_intro(found),
+        intro=intro,
         sections=tuple(sections),
         origin=reading.origin(found),
     )
@@ -187,15 +189,17 @@ def _of_data_set(task: tables.Tables) -> _Page:
     )
 
 
-def _intro(found: tables.Tables) -> str:
-    """Returns the paragraph on the comparison."""
+def _intro(found: tables.Tables) -> tuple[str, str]:
+    """Returns the size of the comparison, and how it was made."""
     seeds = sorted(found.scores["seed"].unique().tolist())
     rows = found.learned | found.starts
     methods = {rows.get(method, method) for method in found.scores["method"]}
-    text = (
+    size = (
         f"{_plural(len(methods), 'method')} on {_plural(len(found.tasks), 'data set')}."
-        f"{_effort(found)} Settings are chosen on validation data with three seeds;"
-        f" what is shown are test data and {len(seeds)} other seeds"
+    )
+    text = (
+        f"{_effort(found).strip()} Settings are chosen on validation data with three"
+        f" seeds; what is shown are test data and {len(seeds)} other seeds"
         f" ({', '.join(map(str, seeds))}), of which each draws its own partition of the"
         " same examples: what is a test example of one seed may have chosen settings in"
         " another."
@@ -204,7 +208,7 @@ def _intro(found: tables.Tables) -> str:
         is_all = len(found.outdated) == len(found.tasks)
         names = "All data sets" if is_all else ", ".join(found.outdated)
         text += f" {names}: {reading.OUTDATED[0].lower()}{reading.OUTDATED[1:]}"
-    return text
+    return size, text.strip()
 
 
 def _effort(found: tables.Tables) -> str:

@@ -3,6 +3,7 @@
 Names, help and the check of the extra are here, where nothing else is imported.
 """
 
+import os
 import signal
 import sys
 
@@ -27,7 +28,8 @@ COMMANDS = {
     "report": "Makes one page about results, with figures and tables as files.",
     "plan": "Says how much memory and time a sweep with the same options would take on"
     " this machine, and trains nothing. Takes the options of sweep.",
-    "data": "Lists data sets, shows how they are distributed, and checks data files.",
+    "data": "Lists and fetches data sets, shows how they are distributed, and checks"
+    " data files.",
     "methods": "Lists the methods; with a name, the fields that --set takes and their"
     " defaults.",
 }
@@ -70,7 +72,8 @@ def prepare() -> None:
 
 def main() -> None:
     """Runs the command line, or says what to install, with exit status 2."""
-    prepare()
+    if "_FEDJAX_PFL_COMPLETE" not in os.environ:  # a shell waits
+        prepare()
     if missing := lacking():
         print(missing, file=sys.stderr)
         raise SystemExit(2)

@@ -30,11 +30,13 @@ _MAINS = {
 def alone(name: str) -> typer.Typer:
     """Makes the application of one command, which `python -m experiments.NAME` runs."""
     app = cli.application()
-    app.command(help=command.COMMANDS[name])(_MAINS[name])
+    cli.add(app, name, _MAINS[name], help=command.COMMANDS[name])
     return app
 
 
 app = cli.application(
+    name="fedjax-pfl",
+    cls=cli.Commands,
     add_completion=True,  # `fedjax-pfl --install-completion` sets up the shell
     no_args_is_help=True,
     help="Trains, compares and reports personalized federated learning.",
@@ -58,5 +60,5 @@ def _of_all(
 
 for _name, _main in _MAINS.items():
     _texts = {"help": command.COMMANDS[_name], "short_help": command.sentence(_name)}
-    app.command(_name, **_texts)(_main)
+    cli.add(app, _name, _main, **_texts)
 app.add_typer(data_command.app, name="data", short_help=command.sentence("data"))

@@ -3,12 +3,14 @@
 import dataclasses
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import typer
 
 import fedjax_pfl as fp
+from fedjax_pfl.command import completion
 
 __all__ = [
     "DataOptions",
@@ -30,6 +32,7 @@ _MORE = (  # where they were added before
     if "experiments.presets" in sys.modules
     else f"{_PAPERS} in a clone, by python -m experiments.COMMAND"
 )
+Group = Literal["Data", "Method", "Search", "Budget", "Output", "Processes"]
 _MODELS_OF = ("last", "best", "best-of-each")
 _LOGS = ("tensorboard", "wandb", "mlflow")
 _MAX_DIGITS = 18  # that Python reads
@@ -38,26 +41,30 @@ _OF_OWN_DATA = (*_COLUMNS, "window", "scale", "missing", "text", "tokenizer")
 
 
 def option(
+    group: Group,
     help: str,
     default: Any = None,
     *,
     setting: str | None = None,
     is_stored: bool = True,
+    others: Mapping[str, Mapping[str, Any]] | None = None,
     **more: Any,
 ) -> Any:
     """Declares a field that a command reads from an option of its name.
 
     Args:
+      group: heading of `--help` under which it is shown.
       help: what `--help` says.
       default: value where the option is not given.
       setting: what it is short for, as in `--set NAME=VALUE`.
       is_stored: whether it belongs to the run that a command begins, not to this
         command alone.
+      others: arguments of `typer.Option` that differ in some commands, by their names.
       **more: arguments of `typer.Option`.
     """
-    metadata = {"setting": setting, "is_stored": is_stored, "typer": {"help": help}}
-    metadata["typer"] |= more
-    return dataclasses.field(default=default, metadata=metadata)
+    read = {"help": help, "rich_help_panel": group, **more}
+    metadata = {"setting": setting, "is_stored": is_stored, "others": others or {}}
+    return dataclasses.field(default=default, metadata={**metadata, "typer": read})
 
 
 def flag(name: str) -> str:
@@ -122,58 +129,85 @@ class DataOptions:
     """Options that say what the data are; None where the preset decides."""
 
     data: str | None = option(
+        "Data",
         "Your own data: a csv, parquet, npz or LEAF json file, a folder of images, or"
         " one with a table or npz file for each client.",
         metavar="PATH",
     )
-    label: str | None = option("Column of a table to be predicted.")
-    client: str | None = option("Column of a table that names the client.")
+    label: str | None = option(
+        "Data", "Column of a table to be predicted.", metavar="COLUMN"
+    )
+    client: str | None = option(
+        "Data", "Column of a table that names the client.", metavar="COLUMN"
+    )
     split: str | None = option(
-        "Column of a table that names the part: train, validation or test."
+        "Data",
+        "Column of a table that names the part: train, validation or test.",
+        metavar="COLUMN",
     )
     time: str | None = option(
+        "Data",
         "Column of a table with the time of each row: the last rows of a client are"
-        " its test part."
+        " its test part.",
+        metavar="COLUMN",
     )
     window: int | None = option(
+        "Data",
         "With --time: the rows of the same client before a row that are its input, its"
         " label among them.",
         setting="federation.dataset.window",
         min=1,
+        metavar="ROWS",
     )
     scale: str | None = option(
+        "Data",
         "Training rows by which columns of numbers are scaled: of all clients, the"
         " default, or of each client.",
         setting="federation.dataset.scale",
         metavar="all|client",
     )
     missing: str | None = option(
+        "Data",
         "Missing values of a table: refuse, the default; drop their rows; or fill"
         " those of features, numbers with the mean of training rows, or with 0 and a"
         " class of their own.",
         setting="federation.dataset.missing",
         metavar="refuse|drop|mean|class",
     )
-    text: str | None = option("Column of a table whose texts are the inputs.")
+    text: str | None = option(
+        "Data", "Column of a table whose texts are the inputs.", metavar="COLUMN"
+    )
     tokenizer: str | None = option(
-        "What cuts these texts into tokens: a tokenizer.json, or minilm.",
-        metavar="PATH",
+        "Data",
+        "Tokenizer of these texts: a tokenizer.json, or minilm.",
+        metavar="FILE|minilm",
     )
     dataset: str | None = option(
-        "Short for --set federation.dataset=NAME.", setting="federation.dataset"
+        "Data",
+        "Short for --set federation.dataset=NAME.",
+        setting="federation.dataset",
+        metavar="NAME",
+        autocompletion=completion.data_sets,
     )
-    data_dir: str | None = option("Directory of data files (or set FEDJAX_PFL_DATA).")
+    data_dir: str | None = option(
+        "Data", "Directory of data files (or set FEDJAX_PFL_DATA).", metavar="DIR"
+    )
     clients: int | None = option(
+        "Data",
         "Number of clients; --set federation.num_clients=null takes all natural ones.",
         setting="federation.num_clients",
         min=1,
+        metavar="N",
     )
     set_: list[str] | None = option(
+        "Method",
         "A field by its dotted name, as in algorithm.lam=0.1,1 or"
         " algorithm=flame,fedavg; values are JSON, commas sweep. Repeatable.",
         metavar="NAME=VALUE[,VALUE...]",
+        autocompletion=completion.settings,
     )
     version: bool = option(
+        "Output",
         "Only say the version.",
         False,
         is_stored=False,
@@ -215,115 +249,191 @@ class Options(DataOptions):
 
     command: str
     preset: str | None = option(
-        "digits, quadratic, own_data, benchmark_*, a data set's name (mnist,"
-        " fashion_mnist, cifar10, cifar100, medical_mnist, femnist, sent140,"
-        f" shakespeare, stocks), {_MORE}; a pattern such as 'benchmark_*' runs all that"
-        " match, one after the other, in one directory.",
+        "Method",
+        f"{', '.join(completion.PRESETS)}, benchmark_*, {_MORE}; a pattern such as"
+        " 'benchmark_*' runs all that match, one after the other, in one directory.",
         show_default="digits, or own_data with --data",
+        others={
+            "run": {"help": f"{', '.join(completion.PRESETS)}, benchmark_*, {_MORE}."},
+            "benchmark": {"show_default": "benchmark_digits"},
+        },
+        metavar="NAME",
+        autocompletion=completion.presets,
     )
     problem: str | None = option(
+        "Method",
         "classification, the default, or, in a clone, portfolio: short for --preset"
-        " portfolio."
+        " portfolio.",
+        metavar="classification|portfolio",
     )
     algorithm: str | None = option(
+        "Method",
         "Short for --set algorithm=NAME,...: names of the package's, or module:Class of"
         " your own; +NAME,... adds them to the preset's.",
         setting="algorithm",
         metavar="[+]NAME[,NAME...]",
+        autocompletion=completion.algorithms,
     )
     init: str | None = option(
+        "Method",
         "Start every training from the parameters of this safetensors file, such as one"
         " of --save-models.",
         metavar="FILE",
     )
     only: list[str] | None = option(
+        "Method",
         "Only these of the methods, by the names of their folders.",
         metavar="NAME[,NAME...]",
     )
-    seeds: int | None = option("Use the seeds 0, ..., N-1.", min=1, max=10_000)
-    seed_list: str | None = option("Use exactly these seeds.", metavar="S,S,...")
-    rounds: int | None = option("Communication rounds.", setting="num_rounds", min=1)
+    seeds: int | None = option(
+        "Budget", "Use the seeds 0, ..., N-1.", min=1, max=10_000, metavar="N"
+    )
+    seed_list: str | None = option(
+        "Budget", "Use exactly these seeds.", metavar="S,S,..."
+    )
+    rounds: int | None = option(
+        "Budget", "Communication rounds.", setting="num_rounds", min=1, metavar="N"
+    )
     eval_every: int | None = option(
-        "Rounds between evaluations.", setting="eval_every", min=1
+        "Budget",
+        "Rounds between evaluations.",
+        setting="eval_every",
+        min=1,
+        metavar="ROUNDS",
     )
     eval_on: str | None = option(
+        "Budget",
         "Data to evaluate on: test, validation, train, others, everybody; each with a"
         " period of its own if wanted.",
         metavar="DATA[=ROUNDS],...",
     )
     metric: str | None = option(
+        "Search",
         "Metric that chooses rounds, settings and hybrids, stops trainings and ranks"
         " methods, for example macro_f1.",
         show_default="accuracy, of regressions loss",
+        metavar="NAME",
+        others={
+            "benchmark": {
+                "help": "Metric that chooses settings and ranks methods, for example"
+                " macro_f1.",
+                "show_default": "accuracy",
+            }
+        },
     )
     eval_clients: str | None = option(
-        "Whose models are evaluated.", metavar="all|participants|N"
+        "Budget", "Whose models are evaluated.", metavar="all|participants|N"
     )
     execution: str = option(
-        "auto, loop, vmap, chunk=K, shard or shard=DEVICES.", "auto"
+        "Processes",
+        "How clients are computed: one after the other, as one array axis, K at a time,"
+        " or divided among devices.",
+        "auto",
+        metavar="auto|loop|vmap|chunk=K|shard[=DEVICES]",
     )
     devices: int | None = option(
-        "Devices that the CPU is split into; one per core if not given. Of plan with"
-        " --hosts: devices of each host.",
+        "Processes",
+        "Devices that the CPU is split into; one per core if not given.",
         min=1,
         max=1000,
+        metavar="N",
+        others={
+            "plan": {
+                "help": "Devices that the CPU is split into, one per core if not given;"
+                " with --hosts: devices of each host."
+            }
+        },
     )
     points_per_chunk: int | None = option(
-        "Grid points computed together; bounds memory.", min=1
+        "Processes", "Grid points computed together; bounds memory.", min=1, metavar="N"
     )
     points_per_unit: int | None = option(
-        "Grid points that are compiled and trained together at most, and that one"
-        " process of --join takes; all that can be if not given.",
+        "Processes",
+        "Most grid points that are compiled and trained together, and that a process of"
+        " --join takes at a time; all that can be if not given.",
         min=1,
+        metavar="N",
+        others={
+            "plan": {
+                "help": "Most grid points that are compiled and trained together; all"
+                " that can be if not given."
+            }
+        },
     )
     streamed: bool = option(
-        "Keep the clients' models in a file: for populations beyond the memory.", False
+        "Processes",
+        "Keep the clients' models in a file: for populations beyond the memory.",
+        False,
     )
     patience: int | None = option(
-        "End after so many evaluations without improvement.", min=1
+        "Budget",
+        "End after so many evaluations without improvement.",
+        min=1,
+        metavar="N",
     )
-    target: float | None = option("End when the metric is this good.")
+    target: float | None = option(
+        "Budget", "End when the metric is this good.", metavar="VALUE"
+    )
     tune: int | None = option(
+        "Search",
         "Search so many settings of every method at random, in the ranges that it"
         " declares, and drop what falls behind on validation data.",
         min=2,
         max=10_000,
+        metavar="N",
     )
     tune_budget: str | None = option(
+        "Search",
         "In place of the number of --tune: as many settings of every method as so many"
         " rounds or gradients pay for. Or minutes of each compiled program, after"
         " which the search ends with what it has.",
         metavar="Nrounds|Ngradients|Nmin",
+        others={
+            "benchmark": {
+                "help": "Gradients that the search of every method may take, for"
+                " example 2e6gradients; those of 27 settings of the usual method if"
+                " not given.",
+                "metavar": "Ngradients",
+            }
+        },
     )
     learn: str | None = option(
+        "Search",
         "Move these fields during the training, along the derivatives of a loss on"
         " validation data, in every method that has them; for example"
         " algorithm.lam,algorithm.local.learning_rate.",
         metavar="NAME[,NAME...]",
+        autocompletion=completion.fields,
     )
     learn_on: str | None = option(
+        "Search",
         "What --learn makes small, for example validation:loss:personal, with"
         " :worst_decile or :client=3 for other than the mean over clients.",
         metavar="DATA:METRIC:MODEL",
     )
     learn_trainings: int | None = option(
+        "Search",
         "Train so many times, each with the fields that the last training led to.",
         min=1,
+        metavar="N",
     )
     learn_per_client: str | None = option(
+        "Search",
         "Say what learning this field of every client by going back would keep in"
         " memory, for example algorithm.lam.",
         metavar="NAME",
     )
     learn_per_layer: str | None = option(
-        "The same of learning this field of every layer.", metavar="NAME"
+        "Search", "The same of learning this field of every layer.", metavar="NAME"
     )
     stop_on: str | None = option(
+        "Budget",
         "What --patience and --target look at, for example"
         " personal:validation:accuracy; parts may be empty, the last one for --metric.",
         metavar="MODEL:DATA:METRIC",
     )
     memory_limit: str = option(
+        "Budget",
         "Most memory that the trainings of one compilation may need, for example 8GB;"
         " free is what is free then, none refuses nothing.",
         "free",
@@ -331,109 +441,156 @@ class Options(DataOptions):
         metavar="SIZE|free|none",
     )
     max_minutes: float | None = option(
-        "Save and end after this time, with exit status 3.", is_stored=False
+        "Budget",
+        "Save and end after this time, with exit status 3.",
+        is_stored=False,
+        metavar="MINUTES",
     )
     checkpoint_seconds: float = option(
-        "Least time between two checkpoints.", 5.0, min=0
+        "Budget", "Least time between two checkpoints.", 5.0, min=0, metavar="SECONDS"
     )
     resume: Path | None = option(
+        "Output",
         "Go on with what an earlier command has left in its directory.",
         is_stored=False,
         metavar="DIR",
     )
     resume_anyway: bool = option(
+        "Output",
         "Let --resume go on with other code than before; the result says so.",
         False,
         is_stored=False,
     )
-    diagnostics: bool = option("Also record the algorithm's own values.", False)
+    diagnostics: bool = option(
+        "Output", "Also record the algorithm's own values.", False
+    )
     save_models: str | None = option(
+        "Output",
         "Write the trained models of the evaluated clients, too: those of the last"
         " round, of the best one on validation data, or of each client's own best.",
         metavar="last|best|best-of-each",
     )
-    dry_run: bool = option("Only say what would be trained.", False, is_stored=False)
+    dry_run: bool = option(
+        "Output", "Only say what would be trained.", False, is_stored=False
+    )
     as_if_clients: int | None = option(
+        "Budget",
         "Plan for so many clients like those that there are.",
         is_stored=False,
         min=1,
         max=2**31 - 1,
+        metavar="N",
     )
     hosts: int | None = option(
+        "Processes",
         "Plan for so many hosts with --devices each, by formulae alone.",
         is_stored=False,
         min=1,
         max=100_000,
+        metavar="N",
     )
     device_tflops: float = option(
+        "Processes",
         "With --hosts: 10^12 floating-point operations that a device does per second.",
         10.0,
         is_stored=False,
         min=1e-6,
+        metavar="TFLOPS",
     )
     link_gb: float = option(
+        "Processes",
         "With --hosts: 10^9 bytes per second between devices of one host.",
         100.0,
         is_stored=False,
         min=1e-6,
+        metavar="GB",
     )
     network_gb: float = option(
+        "Processes",
         "With --hosts: 10^9 bytes per second that a host sends.",
         12.5,
         is_stored=False,
         min=1e-6,
+        metavar="GB",
     )
     latency_us: float = option(
-        "With --hosts: microseconds of a message.", 20.0, is_stored=False, min=1e-6
+        "Processes",
+        "With --hosts: microseconds of a message.",
+        20.0,
+        is_stored=False,
+        min=1e-6,
+        metavar="MICROSECONDS",
     )
     profile: Path | None = option(
+        "Output",
         "Write a profile of the rounds between the second and the third evaluation.",
         is_stored=False,
         metavar="DIR",
     )
     log: list[str] | None = option(
+        "Output",
         "Write every evaluation for TensorBoard, or to Weights & Biases or MLflow."
         " Also with --resume. Repeatable.",
         is_stored=False,
         metavar="tensorboard[=DIR]|wandb[=PROJECT]|mlflow[=EXPERIMENT]",
     )
     out: Path | None = option(
-        "New directory; results/<preset>-<time> if not given.", is_stored=False
+        "Output",
+        "New directory; results/<preset>-<time> if not given.",
+        is_stored=False,
+        metavar="DIR",
     )
     distributed: bool = option(
+        "Processes",
         "Train with the devices of all processes that are started with these options,"
         " on one host or several; JAX asks Slurm, MPI or a pod of TPUs who they are.",
         False,
     )
     coordinator: str | None = option(
+        "Processes",
         "Where JAX asks nobody: address of process 0 for --distributed.",
         is_stored=False,
         metavar="HOST:PORT",
     )
     num_processes: int | None = option(
-        "Where JAX asks nobody: number of processes.", is_stored=False, min=1
+        "Processes",
+        "Where JAX asks nobody: number of processes.",
+        is_stored=False,
+        min=1,
+        metavar="N",
     )
     process_id: int | None = option(
-        "Where JAX asks nobody: number of this process, from 0.", is_stored=False, min=0
+        "Processes",
+        "Where JAX asks nobody: number of this process, from 0.",
+        is_stored=False,
+        min=0,
+        metavar="N",
     )
     connect_seconds: float = option(
+        "Processes",
         "How long a process of --distributed waits for the others at the start.",
         300.0,
         is_stored=False,
         min=1,
+        metavar="SECONDS",
     )
     join: bool = option(
+        "Processes",
         "Begin the sweep in --out or, if it is begun, join it: processes that share the"
         " folder, on any hosts, divide its static groups.",
         False,
     )
     lease_seconds: float = option(
+        "Processes",
         "A process of --join that gives no sign of life for so long loses its work to"
         " another one.",
         60.0,
         min=1,
+        metavar="SECONDS",
     )
-    quiet: bool = option("Print only the directory's name.", False, is_stored=False)
+    quiet: bool = option(
+        "Output", "Print only the directory's name.", False, is_stored=False
+    )
 
     def check(self) -> None:
         """Refuses options that do not go together, or cannot be read."""

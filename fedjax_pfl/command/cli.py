@@ -14,17 +14,27 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+import typer.core
 
 from fedjax_pfl.command import (
     allocator,
     arguments,
     compilation_cache,
     errors,
+    examples,
     outputs,
     signals,
 )
 
-__all__ = ["answer", "application", "make_main", "num_cores", "with_options"]
+__all__ = [
+    "Commands",
+    "add",
+    "answer",
+    "application",
+    "make_main",
+    "num_cores",
+    "with_options",
+]
 
 _shown: set[str] = set()  # sentences of warnings
 _OF_SOME = {"streamed": ("run",), "as_if_clients": ("plan",), "tune": ("sweep",)}
@@ -58,6 +68,46 @@ def application(**fields: Any) -> typer.Typer:
     return typer.Typer(**({"add_completion": False} | style | fields))
 
 
+def add(app: typer.Typer, name: str, main: Callable[..., None], **fields: Any) -> None:
+    """Adds a command whose help begins with its examples."""
+    app.command(name, cls=Command, **fields)(main)
+
+
+class Command(typer.core.TyperCommand):
+    """A command with help in sections: examples, arguments, then options by heading."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Writes what follows the sentences of `--help`."""
+        _write_examples(self.name, ctx, formatter)
+        sections = dict.fromkeys(("Arguments", *typing.get_args(arguments.Group)), ())
+        for parameter in self.get_params(ctx):
+            if record := parameter.get_help_record(ctx):
+                usual = "Output" if parameter.opts[0] != parameter.name else "Arguments"
+                heading = getattr(parameter, "rich_help_panel", None) or usual
+                name = record[0].partition(" <")[0]  # without its type
+                sections[heading] = *sections[heading], (name, record[1])
+        for heading, records in sections.items():
+            if records:
+                with formatter.section(heading):
+                    formatter.write_dl(records)
+
+
+class Commands(typer.core.TyperGroup):
+    """Several commands, with examples of them first."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Writes what follows the sentences of `--help`."""
+        _write_examples(self.name, ctx, formatter)
+        super().format_options(ctx, formatter)
+
+
+def _write_examples(name: str | None, ctx: Any, formatter: Any) -> None:
+    """Writes examples of a command, as it was called."""
+    with formatter.section("Examples"):
+        for words in examples.EXAMPLES.get(name or "", ()):
+            formatter.write(f"  {ctx.command_path} {words}".rstrip() + "\n")
+
+
 def make_main(command: str) -> Callable[..., None]:
     """Makes the function of a command that trains, for typer."""
 
@@ -82,11 +132,14 @@ def make_main(command: str) -> Callable[..., None]:
     absent = {name for name, some in _OF_SOME.items() if command not in some}
     absent |= {"resume", "resume_anyway"} if command == "plan" else set()
     absent |= set(_NOT_OF_BENCHMARKS) if command == "benchmark" else set()
-    return with_options(main, arguments.Options, absent)
+    return with_options(main, arguments.Options, absent, command)
 
 
 def with_options(
-    main: Callable[..., None], kind: type, absent: Container[str] = ()
+    main: Callable[..., None],
+    kind: type,
+    absent: Container[str] = (),
+    command: str = "",
 ) -> Callable[..., None]:
     """Gives a function the signature from which typer reads options.
 
@@ -94,12 +147,15 @@ def with_options(
       main: takes the context, then values by name.
       kind: dataclass whose fields are the options.
       absent: fields that are none.
+      command: name, for options that it describes otherwise.
     """
     hints = typing.get_type_hints(kind)
     annotations = {"context": (inspect.Parameter.empty, typer.Context)}
     for field in dataclasses.fields(kind):
         if field.name not in absent and "typer" in field.metadata:
-            read = typer.Option(arguments.flag(field.name), **field.metadata["typer"])
+            read = dict(field.metadata["typer"])
+            read |= field.metadata["others"].get(command, {})
+            read = typer.Option(arguments.flag(field.name), **read)
             annotations[field.name] = field.default, Annotated[hints[field.name], read]
     main.__signature__ = inspect.Signature(  # pyright: ignore
         [

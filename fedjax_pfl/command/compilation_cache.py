@@ -12,7 +12,6 @@ import re
 import stat
 import tempfile
 import warnings
-from importlib import metadata
 from pathlib import Path
 
 __all__ = ["keep", "sentence", "silence"]
@@ -28,6 +27,8 @@ def silence() -> None:
     preferences of the compiler were instructions that the machine lacks
     (https://github.com/jax-ml/jax/issues/38445). Acts before JAX is imported.
     """
+    from importlib import metadata  # which completion does without
+
     version = metadata.version("jaxlib").split(".")
     if tuple(map(int, version[:2])) < _LOGS_UNTIL:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # what fails is raised

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from fedjax_pfl import command
-from fedjax_pfl.command import cli, invocation, outputs
+from fedjax_pfl.command import cli, completion, invocation, outputs
 from fedjax_pfl.command.arguments import DataOptions, option
 
 __all__ = ["app"]
@@ -27,7 +27,12 @@ _COLUMNS = {  # of the table of a directory's data sets: titles and their fields
     "seconds": "seconds",
 }
 
-app = cli.application(no_args_is_help=True, help=command.COMMANDS["data"])
+app = cli.application(
+    name="data",
+    cls=cli.Commands,
+    no_args_is_help=True,
+    help=command.COMMANDS["data"],
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,18 +40,24 @@ class _Show(DataOptions):
     """Options of `data show`."""
 
     partition: str | None = option(
-        "Short for --set federation.partition=NAME.", setting="federation.partition"
+        "Data",
+        "Short for --set federation.partition=NAME.",
+        setting="federation.partition",
+        metavar="NAME",
+        autocompletion=completion.partitions,
     )
-    seed: int = option("Seed of all that is drawn.", 0, min=0)
+    seed: int = option("Data", "Seed of all that is drawn.", 0, min=0, metavar="N")
     set_: list[str] | None = option(
+        "Data",
         "A field of the federation by its dotted name, as in"
         " federation.partition.concentration=0.1. Repeatable.",
         metavar="NAME=VALUE",
+        autocompletion=completion.settings,
     )
     out: Path | None = option(
-        "Also draw the partition into a file.", metavar="FILE.png"
+        "Output", "Also draw the partition into a file.", metavar="FILE.png"
     )
-    rows: int = option("Clients in the table.", 20, min=0)
+    rows: int = option("Output", "Clients in the table.", 20, min=0, metavar="N")
 
 
 def _show(context: typer.Context, **given: Any) -> None:
@@ -56,24 +67,64 @@ def _show(context: typer.Context, **given: Any) -> None:
     cli.answer(lambda: _print_federation(options))
 
 
-app.command("show")(cli.with_options(_show, _Show))
+cli.add(app, "show", cli.with_options(_show, _Show))
 
 
-@app.command("list")
 def _list() -> None:
     """Lists the named data sets with their options."""
     cli.answer(_print_data_sets)
 
 
-@app.command("check")
+cli.add(app, "list", _list)
+
+
 def _check(
     data_dir: Annotated[
         str | None,
-        typer.Option(help="Directory of data files (or set FEDJAX_PFL_DATA)."),
+        typer.Option(
+            metavar="DIR", help="Directory of data files (or set FEDJAX_PFL_DATA)."
+        ),
     ] = None,
 ) -> None:
     """Reads every data set that a directory holds and says what is wrong."""
     cli.answer(lambda: _print_inspections(data_dir))
+
+
+cli.add(app, "check", _check)
+
+
+def _fetch(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help=", ".join(completion.FETCHED),
+            autocompletion=completion.fetched,
+        ),
+    ],
+    data_dir: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR", help="Existing directory (or set FEDJAX_PFL_DATA)."
+        ),
+    ] = None,
+) -> None:
+    """Downloads a data set with tensorflow-datasets, and checks it."""
+    cli.answer(lambda: _print_fetched(name, data_dir))
+
+
+cli.add(app, "fetch", _fetch)
+
+
+def _print_fetched(name: str, data_dir: str | None) -> None:
+    """Fetches a data set and says what is in it."""
+    from fedjax_pfl import data
+
+    outputs.say(f"Fetching {name}; this can take minutes.")
+    dataset = data.fetch(name, data_dir)
+    outputs.say(
+        f"{name}: {dataset.num_samples:,} examples in {dataset.num_classes} classes."
+    )
 
 
 def _print_data_sets() -> None:

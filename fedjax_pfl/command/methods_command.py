@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fedjax_pfl.command import cli
+from fedjax_pfl.command import cli, completion
 
 __all__ = ["main"]
 
@@ -17,7 +17,9 @@ def main(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="METHOD", help="As in --algorithm, for example flame; list for all."
+            metavar="METHOD",
+            help="As in --algorithm, for example flame; list for all.",
+            autocompletion=completion.methods,
         ),
     ] = None,
 ) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from fedjax_pfl.command import cli, outputs
+from fedjax_pfl.command import cli, completion, outputs
 from fedjax_pfl.command.arguments import DataOptions, option
 
 __all__ = ["main"]
@@ -24,20 +24,31 @@ class _Options(DataOptions):
     """Options of `pretrain`."""
 
     preset: str | None = option(
+        "Method",
         "Whose model and data to take.",
+        metavar="NAME",
+        autocompletion=completion.presets,
         show_default="that of the data set's name, digits, or own_data with --data",
     )
     users: float = option(
+        "Data",
         "Share of the data set's users to train on. A federation that starts from the"
         " file leaves them out.",
         0.2,
+        metavar="SHARE",
     )
-    epochs: int = option("Passes over their examples.", 5, min=1)
-    batch_size: int = option("Examples of a step.", 32, min=1)
-    learning_rate: float = option("Step size of SGD.", 0.1)
-    seed: int = option("Seed of the first parameters and of the order.", 0, min=0)
-    out: Path | None = option("New file.", metavar="FILE.safetensors")
-    quiet: bool = option("Print only the file's name.", False)
+    epochs: int = option("Budget", "Passes over their examples.", 5, min=1, metavar="N")
+    batch_size: int = option("Budget", "Examples of a step.", 32, min=1, metavar="N")
+    learning_rate: float = option("Method", "Step size of SGD.", 0.1, metavar="RATE")
+    seed: int = option(
+        "Budget",
+        "Seed of the first parameters and of the order.",
+        0,
+        min=0,
+        metavar="N",
+    )
+    out: Path | None = option("Output", "New file.", metavar="FILE.safetensors")
+    quiet: bool = option("Output", "Print only the file's name.", False)
 
     def check(self) -> None:
         """Refuses options that cannot be used."""

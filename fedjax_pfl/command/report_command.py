@@ -30,6 +30,7 @@ def main(
     metric: Annotated[
         str | None,
         typer.Option(
+            metavar="NAME",
             help="Metric that chooses rounds, settings and hybrids and ranks methods,"
             " for example macro_f1; that of the commands if not given.",
         ),

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from fedjax_pfl.data.sources import Shakespeare as Shakespeare
     from fedjax_pfl.data.sources import Stocks as Stocks
     from fedjax_pfl.data.sources import load_dataset as load_dataset
+    from fedjax_pfl.data.sources.fetching import fetch as fetch
     from fedjax_pfl.data.sources.user import source_for as source_for
     from fedjax_pfl.data.statistics import PartitionStatistics as PartitionStatistics
     from fedjax_pfl.data.statistics import describe as describe

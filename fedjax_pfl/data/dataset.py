@@ -17,6 +17,7 @@ __all__ = [
     "Source",
     "as_array",
     "chosen",
+    "counted",
     "forget",
     "generator",
     "kept",
@@ -311,6 +312,16 @@ def chosen(dataset: Dataset, rows: np.ndarray, **changes: Any) -> Dataset:
         preparation = dataset.preparation.chosen(rows)
         arrays |= {"preparation": preparation, "x": preparation.inputs(arrays["x"])}
     return dataclasses.replace(dataset, **arrays, **changes)
+
+
+def counted(number: int, noun: str) -> str:
+    """Returns a number with its noun, for messages.
+
+    Example:
+      >>> counted(1, "example"), counted(1200, "example")
+      ('1 example', '1,200 examples')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def owners(sizes: Iterable[int]) -> np.ndarray:

@@ -84,7 +84,9 @@ def split(
     if dataset.gap:
         _check_series(parts, dataset, num_usable - len(breaks))
     called = _called(parts, dataset)
-    sizes = _sizes(num_usable, validation_fraction, test_fraction, given, called)
+    is_natural = natural_names(parts, dataset) is not None
+    fractions = (validation_fraction, test_fraction)
+    sizes = _sizes(num_usable, *fractions, given, called, is_natural)
     names, rng = list(sizes), datasets.generator(seed, datasets.Purpose.SPLIT)
     if dataset.ordered:
         names, rank = names[::-1], parts.index
@@ -175,12 +177,14 @@ def _check_series(
         )
     worst = int(np.argmin(num_train))
     if num_train[worst] < 1:
+        least = int(parts.num_examples[num_train < 1].max()) + 1
+        without = checks.setting("federation.partition.min_examples", least)
         raise checks.InputError(
             f"Client {_called(parts, dataset)[worst]} has"
-            f" {parts.num_examples[worst]} examples, too few for parts that are"
-            f" {dataset.gap} examples apart, as windows of"
+            f" {datasets.counted(parts.num_examples[worst], 'example')}, too few for"
+            f" parts that are {dataset.gap} examples apart, as windows of"
             f" {dataset.gap} rows need; use a shorter window, or leave the client out"
-            " (by_client does with those below its min_examples)."
+            f" (by_client does with {without})."
         )
 
 
@@ -455,11 +459,12 @@ def _sizes(
     test_fraction: float,
     given: np.ndarray | None,
     called: Sequence[str],
+    is_natural: bool,
 ) -> dict[str, np.ndarray]:
     """Returns the sizes `int[N]` of the parts; checks that no client lacks training.
 
     A `given` split has the part of every example, `int[N, M]`; messages have clients as
-    they are `called`.
+    they are `called`, and say how natural ones are left out.
     """
 
     def share(counts: np.ndarray, fraction: float) -> np.ndarray:
@@ -482,14 +487,20 @@ def _sizes(
     train = num_examples - validation - test
     worst = int(np.argmin(train))
     if train[worst] < 1:
+        has = f"Client {called[worst]} has"
+        has += f" {datasets.counted(num_examples[worst], 'example')}"
+        if given is not None:
+            raise checks.InputError(
+                f"{has}, and the given split leaves none of them for training; give it"
+                " some, or leave it out."
+            )
+        use = "use fewer clients, smaller fractions or a partition with larger clients"
+        if is_natural:
+            least = int(num_examples[train < 1].max()) + 1
+            leave_out = checks.setting("federation.partition.min_examples", least)
+            use = "use smaller fractions, or leave it out (by_client does with"
+            use += f" {leave_out})"
         raise checks.InputError(
-            f"Client {called[worst]} has {num_examples[worst]} examples, too few for"
-            " its training, validation and test parts; use fewer clients, smaller"
-            " fractions or a partition with larger clients (by_client leaves out those"
-            " below its min_examples)."
-            if given is None
-            else f"Client {called[worst]} has {num_examples[worst]} examples, and the"
-            " given split leaves none of them for training; give it some, or leave it"
-            " out."
+            f"{has}, too few for its training, validation and test parts; {use}."
         )
     return {"test": test, "validation": validation, "train": train}

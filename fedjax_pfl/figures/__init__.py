@@ -17,6 +17,7 @@ __all__ = ["catalog", "draw", "plot", "save_all"]
 _SAVED = {"dpi": 200, "pil_kwargs": {"compress_level": 1}}  # sooner than smaller
 _KINDS = {  # of `plot` -> figures, of which the first that shows something is drawn
     "curves": ("learning_curves",),
+    "differences": ("differences",),
     "virtual_time": ("virtual_time",),
     "megabytes": ("megabytes",),
     "clients": ("clients",),
@@ -25,6 +26,7 @@ _KINDS = {  # of `plot` -> figures, of which the first that shows something is d
 }
 _NOTHING = {
     "curves": "nothing was evaluated on clients' own test data",
+    "differences": "it has one method and model",
     "virtual_time": "no training is in virtual time; participation=fp.Buffered() is",
     "megabytes": "all trainings send the same in a round",
     "clients": "no training has a finite value in the last round",
@@ -38,7 +40,8 @@ def plot(result: results.Result, kind: str = "curves") -> "list[Axes]":
 
     Args:
       result: of `simulate` or `grid`, or several of them merged.
-      kind: `curves`, the metric against rounds; `virtual_time` and `megabytes`, the
+      kind: `curves`, the metric against rounds; `differences`, the ranking as
+        differences to its reference with intervals; `virtual_time` and `megabytes`, the
         same against the time of clients' devices and what was sent; `clients`, its
         distribution over clients in the last round; `fairness`, mean accuracy against
         the variance of clients' losses; `grid`, the metric over the two numeric fields
@@ -135,6 +138,7 @@ def catalog() -> dict[str, tuple[Callable[[Any], Any], Callable[[Any], "Figure"]
             clients,
             collaboration,
             curves,
+            differences,
             heat_maps,
             learned,
             lines,
@@ -148,6 +152,7 @@ def catalog() -> dict[str, tuple[Callable[[Any], Any], Callable[[Any], "Figure"]
         ) from error
 
     return {
+        "differences": (differences.to_reference, differences.draw),
         "learning_curves": (lines.learning_curves, curves.draw),
         "virtual_time": (lines.over_virtual_time, curves.draw),
         "megabytes": (lines.over_megabytes, curves.draw),

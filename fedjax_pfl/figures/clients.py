@@ -47,9 +47,12 @@ def values_of_clients(result: results.Result) -> contents.Boxes | None:
     methods = selection.contenders(result, clients)
     populations = " or ".join(clients["population"].unique())
     seeds = max(1, clients["seed"].nunique())  # of a single one it may not be known
+    least, most = clients["num_test"].min(), clients["num_test"].max()
+    sizes = f"{least:,}" if least == most else f"{least:,} to {most:,}"
     label = (
-        f"{metric} of each client, {populations} clients, {summaries.OWN_TEST} data,"
-        f" last round ({seeds} seed{'s' if seeds > 1 else ''})"
+        f"{metric} of each client, {populations} clients, {summaries.OWN_TEST} data"
+        f" ({sizes} example{'s' if most > 1 else ''} of a client), last round"
+        f" ({seeds} seed{'s' if seeds > 1 else ''})"
     )
     return multiples.in_panels(
         contents.Boxes,
@@ -57,6 +60,7 @@ def values_of_clients(result: results.Result) -> contents.Boxes | None:
         [*methods, "model"],
         selection.environments(result),
         _box,
+        score=lambda rows: metrics.score(metric, rows["value"].mean()),
         xlabel=label,
     )
 

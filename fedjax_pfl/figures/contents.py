@@ -5,7 +5,19 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-__all__ = ["Box", "Boxes", "Heat", "Heats", "Line", "Lines", "Panel", "Spot", "Spots"]
+__all__ = [
+    "Box",
+    "Boxes",
+    "Gap",
+    "Gaps",
+    "Heat",
+    "Heats",
+    "Line",
+    "Lines",
+    "Panel",
+    "Spot",
+    "Spots",
+]
 
 _Mark = TypeVar("_Mark")
 
@@ -152,6 +164,34 @@ class Boxes(_Panels[Box]):
         """Rows of settings and models, the same in all panels."""
         names = dict.fromkeys((box.setting, box.model) for box in self.marks)
         return {name: row for row, name in enumerate(names)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Gap(_Shown):
+    """A row of a ranking minus the reference.
+
+    Attributes:
+      mean: mean difference over seeds.
+      margin: half of its interval; not finite where there is none.
+      is_reference: whether the row is the reference itself.
+      value: mean of the row.
+    """
+
+    mean: float
+    margin: float
+    is_reference: bool
+    value: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Gaps(_Panels[Gap]):
+    """A figure of differences.
+
+    Attributes:
+      decimals: of the numbers.
+    """
+
+    decimals: int
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,6 +19,9 @@ _MAX_TOLD = 60  # points of a line that say their values
 _FIRST = 0.1  # share of the rounds that are the first
 _FLAT = 0.6  # share of the whole span below which the rest is shown alone
 _MARGIN = 0.05
+_MAX_BANDS = 3  # of a panel, which can be told apart
+_MAX_LABELED, _MAX_LABEL = 12, 34  # lines, and letters of a name, beside the axes
+_APART = 0.065  # share of the height between two names
 _DASHES = {"solid": "-", "dash": "--", "dot": ":"}
 
 
@@ -32,9 +35,12 @@ def draw(shown: contents.Lines) -> Figure:
       The figure.
     """
     figure, panels = drawing.panels(len(shown.panels))
+    at_ends = not shown.bars and _are_many(shown)
     for axes, panel in zip(panels, shown.panels, strict=True):
-        for line in panel.marks:
-            _line(axes, line, shown)
+        for number, line in enumerate(panel.marks):
+            _line(axes, line, shown, at_ends)
+            if at_ends:
+                _interval(axes, line, number, len(panel.marks))
     if shown.log_x:
         panels[0].set_xscale("log")
     if shown.log_y:
@@ -44,8 +50,12 @@ def draw(shown: contents.Lines) -> Figure:
     if limits is not None:
         panels[0].set_ylim(*limits)
     cut = "" if limits is None else "the first rounds lie outside of the axes"
-    said = (shown.names, shown.spread or "one seed", shown.left_out, cut)
-    drawing.legend(figure, "\n".join(filter(None, said)))
+    spread = shown.spread or "one seed"
+    if at_ends:
+        spread = spread.replace("band", "bar at the end")
+    said = "\n".join(filter(None, (shown.names, spread, shown.left_out, cut)))
+    is_labeled = len(panels) == 1 and not shown.bars and _label_ends(panels[0], shown)
+    drawing.legend(figure, said, is_empty=is_labeled)
     return figure
 
 
@@ -92,7 +102,59 @@ def _span(shown: contents.Lines, start: float = 0) -> tuple[float, float] | None
     return (joined.min(), joined.max()) if joined.size else None
 
 
-def _line(axes: Axes, line: contents.Line, shown: contents.Lines) -> None:
+def _are_many(shown: contents.Lines) -> bool:
+    """Returns whether bands would cover each other."""
+    most = max(len(panel.marks) for panel in shown.panels)
+    return most > _MAX_BANDS and shown.spread.startswith("mean over")
+
+
+def _interval(axes: Axes, line: contents.Line, number: int, count: int) -> None:
+    """Draws what is around the last point, beside those of other lines."""
+    finite = np.flatnonzero(np.isfinite(line.low) & np.isfinite(line.high))
+    if not finite.size:
+        return
+    color, _ = drawing.style(line)
+    last, span = finite[-1], line.x[-1] - line.x[0]
+    x = line.x[last] + span * (0.01 + 0.05 * number / count)
+    series = drawing.Series(line.label, line.algorithm)
+    ends = (line.low[last], line.high[last])
+    series.name(axes.vlines(x, *ends, color=color, linewidth=2))
+
+
+def _label_ends(axes: Axes, shown: contents.Lines) -> bool:
+    """Names lines at their ends; returns False where the names do not fit."""
+    marks = [line for line in shown.marks if np.isfinite(line.y[-1])]
+    if len(marks) < len(shown.marks) or len(marks) > _MAX_LABELED:
+        return False
+    if max(len(line.label) for line in marks) > _MAX_LABEL:
+        return False
+    limits = axes.get_ylim()
+    to_share = axes.transAxes.inverted()
+    points = [axes.transData.transform((line.x[-1], line.y[-1])) for line in marks]
+    ends = [float(to_share.transform(point)[1]) for point in points]
+    axes.set_ylim(*limits)
+    places = _apart(ends)
+    for line, end, place in zip(marks, ends, places, strict=True):
+        color, _ = drawing.style(line)
+        drawing.name_end(axes, line, color, end, place)
+    return True
+
+
+def _apart(ends: list[float]) -> list[float]:
+    """Moves places on an axis apart, as little as their order allows."""
+    order = np.argsort(ends)[::-1]
+    places = np.clip(np.array(ends)[order], 0.02, 0.98)
+    for k in range(1, len(places)):
+        places[k] = min(places[k], places[k - 1] - _APART)
+    places += max(0.0, 0.02 - places[-1])  # what is below the axis moves up
+    moved = np.empty(len(places))
+    moved[order] = places
+    return moved.tolist()
+
+
+def _line(
+    axes: Axes, line: contents.Line, shown: contents.Lines, at_ends: bool
+) -> None:
     """Draws one line and what is around it."""
     color, dash = drawing.style(line)
     series = drawing.Series(line.label, line.algorithm)
@@ -103,7 +165,7 @@ def _line(axes: Axes, line: contents.Line, shown: contents.Lines) -> None:
         series.name(*bars.get_children())
     else:
         series.name(*axes.plot(line.x, line.y, **style))
-    if not (shown.bars or line.is_level):
+    if not (shown.bars or line.is_level or at_ends):
         series.name(
             axes.fill_between(
                 line.x, line.low, line.high, color=color, alpha=0.15, linewidth=0

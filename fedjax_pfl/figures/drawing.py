@@ -34,6 +34,7 @@ __all__ = [
     "left_out",
     "legend",
     "name",
+    "name_end",
     "panels",
     "shape",
     "style",
@@ -157,14 +158,17 @@ def left_out(lines: int, panels: int) -> str:
     return " and ".join(parts)
 
 
-def panels(count: int) -> tuple[Figure, list[Axes]]:
-    """Returns a figure of panels with the same axes, at most three side by side."""
-    columns = 2 if count == 4 else min(count, _COLUMNS)
+def panels(count: int, share_y: bool = True) -> tuple[Figure, list[Axes]]:
+    """Returns a figure of panels with the same axes, at most three side by side.
+
+    Panels with rows of their own do not share the y-axis, and are one below the other.
+    """
+    columns = (2 if count == 4 else min(count, _COLUMNS)) if share_y else 1
     rows = -(-count // columns)
     figure = Figure(layout="constrained")
     height = _HEIGHT if rows == 1 else rows * _LOW
     figure.set_size_inches(WIDTH, height)
-    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    grid = figure.subplots(rows, columns, sharex=True, sharey=share_y, squeeze=False)
     for axes in grid.flat:
         axes.grid(alpha=0.3)
         axes.tick_params(which="both", labelsize=8)
@@ -201,12 +205,46 @@ def name(
         axes.set_ylabel(text(label), fontsize=9 if rows == 1 else 8)
 
 
-def legend(figure: Figure, title: str) -> None:
-    """Draws one legend, of all panels, below them; they keep their height."""
+def name_end(
+    axes: Axes, line: contents.Line, color: str, end: float, place: float
+) -> None:
+    """Names a line at its end, in its color, joined to it where the name had to move.
+
+    Args:
+      axes: where it ends.
+      line: what it is.
+      color: of the line.
+      end: share of the height at which it ends.
+      place: share of the height of its name.
+    """
+    joined = {"arrowstyle": "-", "color": color, "linewidth": 0.6}
+    named = axes.annotate(
+        text(line.label),
+        (1.0, end),
+        (1.03, place),
+        xycoords="axes fraction",
+        textcoords="axes fraction",
+        annotation_clip=False,
+        arrowprops={**joined, "shrinkA": 0, "shrinkB": 0, "relpos": (0, 0.5)},
+        color=color,
+        va="center",
+        **TEXT,
+    )
+    told = json.dumps([line.label, line.algorithm, [], None])
+    _told[named] = f"legend:series:{told}"
+
+
+def legend(figure: Figure, title: str, is_empty: bool = False) -> None:
+    """Draws one legend, of all panels, below them; they keep their height.
+
+    An empty one has the title alone, where lines are named at their ends.
+    """
     named: dict[str, Any] = {}
     for panel in figure.axes:
         handles, labels = panel.get_legend_handles_labels()
         named = dict(zip(labels, handles, strict=True)) | named
+    if is_empty:
+        named = {}
     labels, handles = list(named), list(named.values())
     columns = 1 if max(map(len, labels), default=0) > 35 else 2
     rows = math.ceil(len(labels) / columns) + len(title.splitlines())

@@ -1,6 +1,8 @@
 """Lines of learning curves, of swept fields, and of clients' series by day."""
 
 import dataclasses
+import functools
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -9,7 +11,7 @@ from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
 from fedjax_pfl import results
 from fedjax_pfl.figures import contents, multiples
-from fedjax_pfl.results import selection, summaries
+from fedjax_pfl.results import metrics, selection, summaries
 
 __all__ = [
     "is_wide",
@@ -26,6 +28,7 @@ _DATA = summaries.OWN_TEST
 _TRAINING = "own training"
 _BESIDE = {"uniform_value": "equal shares, rebalanced", "hold_value": "bought and held"}
 _WIDE = 10  # ratio of the largest to the smallest value that asks for logarithms
+_TUNED = "fine-tuned"
 _LEVEL = "is level"  # column: whether a row knows nothing of what it is drawn against
 
 
@@ -49,7 +52,8 @@ def learning_curves(result: results.Result, data: str = _DATA) -> contents.Lines
         return None
     methods = selection.contenders(result, curves)
     ylabel = f"mean {metric} over clients"
-    shown = _over_rounds(result, curves, methods, ylabel, data)
+    score = functools.partial(_last_value, metric=metric)
+    shown = _over_rounds(result, curves, methods, ylabel, data, score)
     return dataclasses.replace(shown, zooms=True, is_loss=metric == "loss")
 
 
@@ -98,7 +102,8 @@ def _over_cost(
     methods = [*selection.contenders(result, rows), *ways]
     others = [field for field in every if field not in ways]
     ylabel = f"mean {metric} over clients"
-    shown = _in_panels(rows, methods, others, _against_cost, ylabel, _DATA)
+    score = functools.partial(_last_value, metric=metric)
+    shown = _in_panels(rows, methods, others, _against_cost, ylabel, _DATA, score)
     return dataclasses.replace(shown, xlabel=xlabel)
 
 
@@ -134,11 +139,18 @@ def _over_rounds(
     methods: Sequence[str],
     ylabel: str,
     data: str,
+    score: Callable[[pd.DataFrame], float] | None = None,
 ) -> contents.Lines:
     """Makes one line per method and model, with a band over seeds."""
     environments = selection.environments(result)
     make = multiples.over_seeds
-    return _in_panels(curves, methods, environments, make, ylabel, data)
+    return _in_panels(curves, methods, environments, make, ylabel, data, score)
+
+
+def _last_value(rows: pd.DataFrame, metric: str) -> float:
+    """Scores rows of a line by their mean in the last round; those without are last."""
+    value = rows.loc[rows["round"] == rows["round"].max(), "value"].mean()
+    return -math.inf if math.isnan(value) else metrics.score(metric, value)
 
 
 def _in_panels(
@@ -148,6 +160,7 @@ def _in_panels(
     make: Callable[[pd.DataFrame, str, int], contents.Line],
     ylabel: str,
     data: str,
+    score: Callable[[pd.DataFrame], float] | None = None,
 ) -> contents.Lines:
     """Makes one line per method and model, in a panel per environment."""
     return multiples.in_panels(
@@ -156,6 +169,7 @@ def _in_panels(
         [*methods, "model"],
         environments,
         make,
+        score=score,
         xlabel="round",
         ylabel=ylabel,
         data=data,
@@ -216,7 +230,15 @@ def _with_levels(
 ) -> pd.DataFrame:
     """Returns rows of models with the field; those without for each of its values."""
     knows = table[field].notna()
-    table = table[table["model"].isin(table.loc[knows, "model"])]
+    models = set(table.loc[knows, "model"])
+    if "personal" in models:  # the bar to beat, beside what it is to be beaten by
+        tuned = table[~knows & (table["model"] == _TUNED)]
+        names = tuned["algorithm"] + f", {_TUNED}"
+        tuned = tuned.assign(algorithm=names, model="personal")
+        tuned.index += table.index.max() + 1  # others keep their colors
+        table = pd.concat([table, tuned])
+        knows = table[field].notna()
+    table = table[table["model"].isin(models)]
     order = list(selection.MODELS).index
     table = table.sort_values("model", key=lambda m: m.map(order), kind="stable")
     knows = table[field].notna()

@@ -54,6 +54,7 @@ def in_panels(
     environments: Sequence[str],
     make: Callable[[pd.DataFrame, str, int], Any],
     also: Sequence[str] = (),
+    score: Callable[[pd.DataFrame], float] | None = None,
     **named: Any,
 ) -> _Shown:
     """Makes small multiples: a panel per environment, in each the same lines.
@@ -65,6 +66,8 @@ def in_panels(
       environments: columns that tell panels apart.
       make: line of its rows, its setting's name and number of its color.
       also: further columns that tell panels apart, named in every title.
+      score: of a line's rows, by which lines are in order, the best first; None for the
+        order of the result.
       **named: further fields of the contents.
 
     Returns:
@@ -80,6 +83,9 @@ def in_panels(
     for line in every[: drawing.MAX_LINES]:
         setting = selection.label(line.iloc[0], names)
         lines.append((line.index, setting, colors.setdefault(setting, len(colors))))
+    if score is not None:
+        scores = {id(index): score(rows.loc[index]) for index, *_ in lines}
+        lines.sort(key=lambda line: -scores[id(line[0])])
     shown = pd.Index(np.concatenate([index for index, *_ in lines]))
     parts = selection.by_environment(rows, environments, also)
     parts = [part for part in parts if part[1].index.isin(shown).any()]

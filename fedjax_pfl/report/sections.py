@@ -101,6 +101,15 @@ def _of_lines(result: results.Result, shown: contents.Lines) -> str:
     )
 
 
+def _of_differences(_: results.Result, shown: contents.Gaps) -> str:
+    """Describes differences to the reference."""
+    return (
+        f"The ranking as a figure: {shown.xlabel}; {shown.data} data, last round."
+        " Intervals that leave out zero are of clear differences; at the right are"
+        f" means.{_limited(shown)}"
+    )
+
+
 def _of_costs(result: results.Result, shown: contents.Lines) -> str:
     """Describes learning curves against what was spent."""
     return (
@@ -228,7 +237,9 @@ def _of_partition(
     return caption
 
 
-def _limited(shown: contents.Lines | contents.Boxes | contents.Spots) -> str:
+def _limited(
+    shown: contents.Gaps | contents.Lines | contents.Boxes | contents.Spots,
+) -> str:
     """Returns a sentence where more lines or panels would be shown."""
     return f" Shown are {shown.left_out}." if shown.left_out else ""
 
@@ -241,6 +252,7 @@ def _sentence(text: str) -> str:
 _CURVES = "Learning curves on {} data"
 _SECTIONS: dict[str, tuple[str, str, Callable[..., str | None]]] = {
     # name -> title, figure, caption, in the order of a page
+    "differences": ("Differences to the reference", "differences", _of_differences),
     "learning_curves": (_CURVES.format("own test"), "learning_curves", _of_lines),
     **{
         f"learning_curves_{name}": (_CURVES.format(data), "learning_curves", _of_lines)

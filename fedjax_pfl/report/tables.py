@@ -3,6 +3,7 @@
 import dataclasses
 import html
 import re
+from collections.abc import Sequence
 
 from fedjax_pfl.results import comparison
 
@@ -41,6 +42,8 @@ class Table:
       columns: titles.
       parts: at least one.
       num_texts: columns at the left that are not numbers.
+      short: caption for a paper, where the other one is a comment; or empty.
+      best: columns in which the first row of a part, the best one, is bold.
     """
 
     name: str
@@ -49,6 +52,8 @@ class Table:
     columns: tuple[str, ...]
     parts: tuple[Part, ...]
     num_texts: int = 1
+    short: str = ""
+    best: tuple[int, ...] = ()
 
 
 def of_comparison(compared: comparison.Comparison) -> Table:
@@ -64,6 +69,8 @@ def of_comparison(compared: comparison.Comparison) -> Table:
         columns=comparison.titles_of(compared),
         parts=parts,
         num_texts=2,
+        short=compared.short,
+        best=(0, 1, 2) if compared.is_paired else (),
     )
 
 
@@ -83,27 +90,42 @@ def markdown(table: Table) -> str:
 
 
 def latex(table: Table) -> str:
-    """Returns the table as LaTeX, with rules of the package booktabs."""
-    width = len(table.columns)
+    """Returns the table as LaTeX, with rules of the package booktabs.
+
+    A column of statuses is left out where all are ok.
+    """
+    shown = [k for k in range(len(table.columns)) if not _is_ok(table, k)]
+    width = len(shown)
     kinds = "l" * table.num_texts + "r" * (width - table.num_texts)
-    lines = [r"% needs \usepackage{booktabs}", r"\begin{table}", r"\centering"]
-    lines += [rf"\caption{{{_tex(f'{table.title}. {table.caption}')}}}"]
-    lines += [rf"\begin{{tabular}}{{{kinds}}}", r"\toprule", _row(table.columns)]
+    caption = f"{table.title}. {table.caption}"
+    lines = [r"% needs \usepackage{booktabs}"]
+    if table.short:
+        lines, caption = [*lines, f"% {_line(caption)}"], table.short
+    lines += [r"\begin{table}", r"\centering", rf"\caption{{{_tex(caption)}}}"]
+    lines += [rf"\begin{{tabular}}{{{kinds}}}", r"\toprule"]
+    lines.append(_row([_tex(table.columns[k]) for k in shown]))
     for part in table.parts:
         lines.append(r"\midrule")
         if part.heading:
             heading = _tex(part.heading)
             lines.append(rf"\multicolumn{{{width}}}{{l}}{{{heading}}} \\")
-        lines += map(_row, part.rows)
+        for number, row in enumerate(part.rows):
+            bold = table.best if number == 0 else ()
+            cells = ((k in bold, _tex(row[k])) for k in shown)
+            lines.append(_row([rf"\textbf{{{t}}}" if b else t for b, t in cells]))
     lines += [r"\bottomrule", r"\end{tabular}", r"\end{table}", ""]
     return "\n".join(lines)
 
 
-def _row(cells: tuple[str, ...]) -> str:
+def _is_ok(table: Table, column: int) -> bool:
+    """Returns whether a column says of all rows that they ended well."""
+    cells = {row[column] for part in table.parts for row in part.rows}
+    return table.columns[column] == "status" and cells == {"ok"}
+
+
+def _row(cells: Sequence[str]) -> str:
     """Formats a row of LaTeX; an opening bracket first would be an option."""
-    return " & ".join(f"{{{t}}}" if t[:1] == "[" else t for t in map(_tex, cells)) + (
-        r" \\"
-    )
+    return " & ".join(f"{{{t}}}" if t[:1] == "[" else t for t in cells) + r" \\"
 
 
 def _tex(text: str) -> str:

@@ -2,13 +2,13 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
 from fedjax_pfl import results
-from fedjax_pfl.results import metrics, paired, selection, shares, summaries
+from fedjax_pfl.results import answer, metrics, paired, selection, shares, summaries
 
 __all__ = [
     "Comparison",
@@ -45,11 +45,15 @@ class Difference:
     """A row minus another one.
 
     Attributes:
+      mean: mean difference.
+      margin: half of its interval; infinite where there is none.
       text: the mean difference with its interval.
       verdict: `better` or `worse` where the interval excludes zero, `equal` where all
         seeds have the same value, else empty.
     """
 
+    mean: float
+    margin: float
     text: str
     verdict: str
 
@@ -65,6 +69,8 @@ class Row:
       value: mean over seeds of the metric; NaN where all diverged.
       cells: one per measure, and how its trainings ended.
       differences: to every row of the environment; None for itself.
+      worse: shares of clients that are worse off than with a reference, by its name;
+        means over seeds.
     """
 
     setting: str
@@ -73,6 +79,7 @@ class Row:
     value: float
     cells: tuple[str, ...]
     differences: tuple[Difference | None, ...]
+    worse: Mapping[str, float]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,6 +107,7 @@ class Comparison:
       name: of its files.
       title: heading.
       caption: which model, on whose data, when and with how many seeds.
+      short: the same in a few words, for a paper.
       measures: titles of the cells of rows.
       environments: at least one.
       is_paired: whether rows are compared with each other.
@@ -108,6 +116,7 @@ class Comparison:
     name: str
     title: str
     caption: str
+    short: str
     measures: tuple[str, ...]
     environments: tuple[Environment, ...]
     is_paired: bool
@@ -183,7 +192,9 @@ def compare(
         _environment(result, rows, names, metric, only_best, sentence)
         for rows in selection.groups(points, selection.environments(result))
     )
-    return Comparison(name, title, caption, tuple(measures), environments, is_paired)
+    short = _short_caption(points, metric, data, is_paired)
+    measures = tuple(measures)
+    return Comparison(name, title, caption, short, measures, environments, is_paired)
 
 
 def _columns(result: results.Result) -> list[str]:
@@ -250,7 +261,11 @@ def _share_cells(
             continue
         heads = own[columns].drop_duplicates()
         texts = [_percent(rows["value"]) for rows in selection.groups(own, columns)]
-        points = _joined(points, heads.assign(share=texts), columns)
+        means = (
+            own.groupby(columns, sort=False, dropna=False)["value"].mean().to_numpy()
+        )
+        heads = heads.assign(share=texts, **{title: means})
+        points = _joined(points, heads, columns)
         both = zip(points["cells"], points.pop("share").fillna("–"), strict=True)
         points["cells"] = [(*cells[:-1], share, cells[-1]) for cells, share in both]
         titles.append(title)
@@ -295,16 +310,29 @@ def _environment(
                 for other in values
                 if is_paired
             ),
+            worse={
+                name: float(head[title])
+                for title, (name, _) in zip(_WORSE, shares.REFERENCES, strict=True)
+                if not pd.isna(head.get(title))
+            },
         )
         for k, (_, head) in enumerate(heads.iterrows())
     )
     reference = _reference(result, heads, metric) if is_paired else 0
+    answered = answer.answer(rows, metric, _steps(result, heads)) if is_paired else ""
     conclusion = _conclusion(rows, reference, metric) if is_paired else ""
     ends = _at_ends(result, heads) if is_paired else ""
     without = _without_value(result, heads, metric)
-    conclusion = " ".join(filter(None, (conclusion, sentence, ends, without)))
+    conclusion = " ".join(filter(None, (answered, conclusion, sentence, ends, without)))
     title = selection.title(heads.iloc[0], selection.environments(result))
     return Environment(title, rows, reference, conclusion)
+
+
+def _steps(result: results.Result, heads: pd.DataFrame) -> dict[str, float]:
+    """Returns local steps of trainings by algorithm, of the settings that are shown."""
+    columns = _columns(result)[:-1]
+    spent = result.communication().merge(heads[columns].drop_duplicates(), on=columns)
+    return spent.groupby("algorithm")["client_steps"].mean().to_dict()
 
 
 def _at_ends(result: results.Result, heads: pd.DataFrame) -> str:
@@ -387,9 +415,10 @@ def _difference(values: pd.Series, others: pd.Series, metric: str) -> Difference
     """Returns one row minus another, paired by seed."""
     interval = paired.interval(values, others)
     if interval.pairs and not interval.lost and values.sub(others).eq(0).all():
-        return Difference(interval.text(_FORM), "equal")
+        return Difference(0.0, 0.0, interval.text(_FORM), "equal")
     gain = dataclasses.replace(interval, mean=metrics.sign(metric) * interval.mean)
-    return Difference(interval.text(_FORM), _VERDICTS[gain.verdict])
+    numbers = (interval.mean, interval.margin)
+    return Difference(*numbers, interval.text(_FORM), _VERDICTS[gain.verdict])
 
 
 def _reference(result: results.Result, heads: pd.DataFrame, metric: str) -> int:
@@ -442,6 +471,18 @@ def _caption(
     if count > 1:
         text += ", with 95 % intervals of Student's t, not corrected for their number"
     return f"{text}."
+
+
+def _short_caption(
+    points: pd.DataFrame, metric: str, data: str, is_paired: bool
+) -> str:
+    """Says what the numbers are, in a few words."""
+    count = points["seed"].nunique()
+    text = f"Mean {metric.replace('_', ' ')} over clients, {data} data"
+    if count < 2:
+        return f"{text}, one seed."
+    text += f", ± standard deviation over {count} seeds"
+    return f"{text}; differences with 95 % intervals." if is_paired else f"{text}."
 
 
 def titles_of(compared: Comparison) -> tuple[str, ...]:

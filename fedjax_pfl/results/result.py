@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # half of the time of importing the package, paid by its user
     import pandas as pd
     import xarray as xr
 
+    from fedjax_pfl.results.trained_models import TrainedModels
 __all__ = ["Result"]
 
 _FORMAT = "fedjax_pfl result 1"
@@ -89,10 +90,12 @@ class Result:
       groups: histories, one per static group (one compilation each).
       provenance: versions, commit, digests of sources, device, platform, start time,
         and what other code has trained before, if any.
+      directory: where its trained models are, or may be; None if none were kept.
     """
 
     groups: tuple[history.History, ...]
     provenance: dict[str, Any]
+    directory: Path | None = None
 
     __post_init__ = struct.check_fields
 
@@ -128,7 +131,10 @@ class Result:
 
     def __eq__(self, other: object) -> bool:
         """Tells whether all arrays, configurations and the provenance are the same."""
-        return isinstance(other, Result) and struct.same(self, other)
+        if not isinstance(other, Result):
+            return False
+        same, others = ((r.groups, r.provenance) for r in (self, other))
+        return struct.same(same, others)
 
     def __repr__(self) -> str:
         """Describes the trainings and how they ended, in one line."""
@@ -152,6 +158,35 @@ class Result:
         if ranked is None:
             return repr(self)
         return comparison.text_of(ranked) + comparison.unseen_text(self.contenders())
+
+    def _repr_html_(self) -> str:
+        """Shows notebooks the ranking as tables, the answer first."""
+        from fedjax_pfl.results import comparison, html_text
+
+        ranked = comparison.rank(self)
+        if ranked is None:
+            return html_text.paragraph(repr(self))
+        unseen = comparison.unseen_text(self.contenders())
+        return html_text.of_comparison(ranked) + html_text.preformatted(unseen)
+
+    def models(self) -> "TrainedModels":
+        """Opens the trained models that were kept with the result.
+
+        Raises:
+          InputError: if none were kept; the sentence says how they are.
+        """
+        from fedjax_pfl.results import model_files, trained_models
+
+        place = self.directory
+        if place is None or not any(
+            (folder / model_files.TABLE).is_file()
+            for folder in (place, place / model_files.DIRECTORY)
+        ):
+            raise checks.InputError(
+                "Expected a training whose models were kept, as models_to='DIR' of"
+                " simulate and grid does, or --save-models of a command."
+            )
+        return trained_models.load_models(place)
 
     @property
     def status(self) -> tuple[str, ...]:
@@ -631,7 +666,7 @@ class Result:
             raise checks.InputError(
                 f"Cannot read '{directory}' as a result directory: {reason}."
             ) from error
-        return cls(groups=groups, provenance=stored.provenance)
+        return cls(groups, stored.provenance, directory)
 
     @property
     def _columns(self) -> tuple[str, ...]:

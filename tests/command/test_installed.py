@@ -2,19 +2,27 @@
 
 import ast
 import contextlib
+import dataclasses
 import importlib.util
+import operator
 import os
 import pathlib
+import re
+import shlex
 import subprocess
 import sys
 import tomllib
 
 import pytest
+import typer.main
 import typer.testing
 
 import fedjax_pfl as fp
 from fedjax_pfl import __main__ as page
 from fedjax_pfl import command
+from fedjax_pfl.command import application, arguments, completion, components, presets
+from fedjax_pfl.command import examples as command_examples
+from fedjax_pfl.data.sources import fetching
 
 ROOT = pathlib.Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -75,6 +83,103 @@ def test_the_shell_completes_commands_and_options(monkeypatch):
             cwd=ROOT,
         ).stdout
         assert any(line.startswith(expected) for line in said.splitlines()), said
+
+
+def _completed(words):
+    """Completes the last of some words as bash asks for it; without JAX."""
+    program = (
+        "import sys\nfrom fedjax_pfl import command\n"
+        "try:\n    command.main()\n"
+        "finally:\n    print({'jax', 'numpy'} & {*sys.modules}, file=sys.stderr)"
+    )
+    asked = {"_FEDJAX_PFL_COMPLETE": "complete_bash", "COMP_WORDS": words}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, **asked, "COMP_CWORD": str(words.count(" "))},
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert done.stderr.strip() == "set()", done.stderr
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize(
+    "words, expected",
+    [
+        ("sweep --algorithm +flame,fedpr", ["+flame,fedprox"]),
+        ("sweep --dataset fashion", ["fashion_mnist"]),
+        ("benchmark --preset benchmark_c", ["benchmark_clusters", "benchmark_cifar10"]),
+        ("data show --partition power", ["power_law"]),
+        ("sweep --set algorithm.kap", ["algorithm.kappa="]),
+        ("sweep --algorithm ditto --set algorithm.kap", []),
+        ("sweep --set algorithm.local.learn", ["algorithm.local.learning_rate="]),
+        ("sweep --set federation.test_f", ["federation.test_fraction="]),
+        ("sweep --set federation.partition.c", ["federation.partition.concentration="]),
+        (
+            "sweep --learn algorithm.lam,algorithm.kap",
+            ["algorithm.lam,algorithm.kappa"],
+        ),
+        ("methods fedavg", ["fedavg"]),
+    ],
+)
+def test_the_shell_completes_values_without_jax(words, expected):
+    said = _completed(f"fedjax-pfl {words}")
+    assert set(expected) <= set(said) and (expected or not said)
+
+
+def test_names_of_completion_are_those_that_there_are():
+    assert {*completion.PRESETS, *completion.BENCHMARKS} <= {*presets.PRESETS}
+    others = {*presets.PRESETS} - {*completion.PRESETS, *completion.BENCHMARKS}
+    assert all(name.startswith(arguments.PAPERS) for name in others)
+    assert completion.DATA_SETS == tuple(fp.data.DATASETS)
+    assert completion.FETCHED == fetching.FETCHED
+    assert completion.PARTITIONS == tuple(fp.data.PARTITIONS)
+
+
+@pytest.mark.parametrize("name", components.COMPONENTS)
+def test_completed_fields_are_those_that_classes_have(name):
+    classes = operator.attrgetter(components.COMPONENTS[name][0])(fp).values()
+    context = type("Context", (), {"params": {}})
+    completed = {
+        text.rpartition(".")[2] for text in completion.fields(context, f"{name}.")
+    }
+    for kind in classes:
+        fields = {f.name for f in dataclasses.fields(kind) if f.name[0] != "_"}
+        assert fields <= completed, kind
+
+
+def test_help_has_groups_examples_and_metavars():
+    app = typer.main.get_command(application.app)
+    commands = {**app.commands, **app.commands["data"].commands}
+    for name in commands:
+        said = RUNNER.invoke(application.app, _path(name) + ["--help"]).stdout
+        assert "\n\nExamples:\n  fedjax-pfl " in said
+        assert not re.search(r"^ +--.* <\w", said, re.MULTILINE), said
+        if name in ("run", "sweep", "plan", "benchmark", "pretrain"):
+            headings = re.findall(r"^(\w+):$", said, re.MULTILINE)
+            assert headings[:4] == ["Examples", "Data", "Method", "Search"] or (
+                name == "pretrain" and headings[:3] == ["Examples", "Data", "Method"]
+            )
+            assert len(command_examples.EXAMPLES[name]) == 3
+
+
+@pytest.mark.parametrize("name", command_examples.EXAMPLES)
+def test_examples_can_be_read(name):
+    app = typer.main.get_command(application.app)
+    for words in command_examples.EXAMPLES[name]:
+        words = [*_path(name), *shlex.split(words)]
+        context = app.make_context("fedjax-pfl", list(words))
+        while words := [*context._protected_args, *context.args]:
+            _, found, rest = context.command.resolve_command(context, words)
+            context = found.make_context(found.name, rest, parent=context)
+
+
+def _path(name):
+    """Returns the words that call a command."""
+    if name == "fedjax-pfl":
+        return []
+    return ["data", name] if name in ("show", "list", "check", "fetch") else [name]
 
 
 def test_the_page_names_commands_and_fits_a_terminal(capsys):

@@ -200,7 +200,7 @@ def test_dotted_names():
         ({"num_clients": 0}, "num_clients .* at least 1, got 0"),
         ({"num_clients": 2.5}, "num_clients .* got 2.5"),
         ({"num_clients": 1798}, "at least 1798 samples"),
-        ({"num_clients": 1000}, "has 1 examples, too few"),
+        ({"num_clients": 1000}, "has 1 example, too few"),
         ({"seed": -1}, "seed .* at least 0, got -1"),
         ({"malicious_fraction": 1.1}, "malicious_fraction .* at most 1, got 1.1"),
         ({"malicious_fraction": float("nan")}, "malicious_fraction .* got nan"),

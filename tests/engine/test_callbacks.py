@@ -186,6 +186,19 @@ def test_an_interrupted_training_ends_without_a_result(tmp_path):
     assert log.ends == [None] and log.rounds() == [(0, False)]
 
 
+def test_an_interruption_says_how_to_go_on(tmp_path):
+    class Interrupting(fp.Callback):
+        def evaluated(self, evaluation):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt, match="with checkpoints='DIR' the same call"):
+        grid({"seed": [0]}, 2, Interrupting())
+    kept = tmp_path / "kept"
+    with pytest.raises(KeyboardInterrupt, match="goes on from its checkpoints in '.*"):
+        grid({"seed": [0]}, 2, Interrupting(), checkpoints=kept)
+    assert len(grid({"seed": [0]}, 2, checkpoints=kept).status) == 1
+
+
 def test_all_that_began_end():
     class Refusing(fp.Callback):
         def begin(self, trainings):

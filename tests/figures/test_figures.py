@@ -9,12 +9,15 @@ from matplotlib import image
 
 from fedjax_pfl import figures
 from fedjax_pfl.figures import clients, contents, drawing
+from fedjax_pfl.results import comparison
 from tests import histories
 
 
 def legend_of(figure):
     (legend,) = figure.legends
-    return legend.get_title().get_text(), [t.get_text() for t in legend.get_texts()]
+    names = [t.get_text() for t in legend.get_texts()]
+    names += [t.get_text() for axes in figure.axes for t in axes.texts]  # at ends
+    return legend.get_title().get_text(), names
 
 
 def sweep_result():
@@ -38,7 +41,7 @@ def test_learning_curves_name_model_population_data_and_band():
     result = sweep_result()
     figure = figures.draw("learning_curves", result)
     title, labels = legend_of(figure)
-    assert "mean over 3 seeds, band from min to max" in title
+    assert "mean over 3 seeds, bar at the end from min to max" in title
     assert len(labels) == 4  # three models of FLAME's best setting, one of FedAvg
     assert "own test data, all clients" in title
     assert "FedAvg, global" in labels
@@ -92,13 +95,14 @@ def test_figures_are_files_of_at_least_600_pixels(tmp_path):
     diverged = histories.make_history(diverged_at=[5, 5])
     files = figures.save_all(histories.make_result(diverged), tmp_path)
     names = [file.name for file in files]
-    assert names == ["learning_curves.png", "megabytes.png", "partition.png"]
+    figures_of_one = ["differences", "learning_curves", "megabytes", "partition"]
+    assert [name.removesuffix(".png") for name in names] == figures_of_one
     assert all(image.imread(file).shape[1] >= 600 for file in files)
     folder = tmp_path / "second"
     folder.mkdir()
     files = figures.save_all(sweep_result(), folder)
-    names = ["learning_curves", "megabytes", "sweep", "grid", "clients", "fairness"]
-    names += ["partition"]
+    names = ["differences", "learning_curves", "megabytes", "sweep", "grid"]
+    names += ["clients", "fairness", "partition"]
     assert [file.stem for file in files] == names
     assert all(image.imread(file).shape[1] >= 600 for file in files)
 
@@ -115,7 +119,46 @@ def test_distribution_shows_every_client_of_the_drawn_settings():
     wanted = record.metrics["accuracy"][:, -1, 0, 0].ravel()
     assert any(np.array_equal(np.sort(values), np.sort(wanted)) for values in dots)
     label = axes.get_xlabel().replace("\n", " ")
-    assert "own test data, last round (3 seeds)" in label
+    assert "own test data (20 examples of a client), last round (3 seeds)" in label
+
+
+def test_differences_are_those_of_the_ranking():
+    result = sweep_result()
+    (environment,) = comparison.rank(result).environments
+    figure = figures.draw("differences", result)
+    (axes,) = figure.axes
+    ticks = [tick.get_text() for tick in axes.get_yticklabels()]
+    labels = [tick.replace("\n", " ") for tick in ticks]
+    assert labels == [f"{row.setting}, {row.model}" for row in environment.rows]
+    drawn = [bars.lines[0].get_xdata()[0] for bars in axes.containers]
+    gaps = [row.differences[environment.reference] for row in environment.rows]
+    expected = [0.0 if gap is None else 100 * gap.mean for gap in gaps]
+    np.testing.assert_allclose(drawn, expected)
+    assert "accuracy minus that of FedAvg, global, points" in axes.get_xlabel()
+    one = histories.make_history(points=({"seed": 0},), models=("global",))
+    assert figures.draw("differences", histories.make_result(one)) is None
+
+
+def test_lines_are_in_the_order_of_the_ranking():
+    result = sweep_result()
+    ranked = comparison.rank(result).environments[0].rows
+    order = [f"{row.setting}, {row.model}" for row in ranked]
+    _, labels = legend_of(figures.draw("learning_curves", result))
+    assert sorted(labels, key=order.index) == labels
+    rows = figures.draw("clients", result).axes[0].get_yticklabels()
+    drawn = [", ".join(row.get_text().splitlines()[::-1]) for row in rows]
+    assert sorted(drawn, key=order.index) == drawn
+
+
+def test_a_sweep_shows_the_bar_to_beat():
+    swept, other = sweep_result().groups
+    tuned = dataclasses.replace(other, models=("fine-tuned",))
+    figure = figures.draw("sweep", histories.make_result(swept, tuned))
+    _, labels = legend_of(figure)
+    assert "FedAvg, fine-tuned" in labels
+    (line,) = [x for x in figure.axes[0].lines if "fine-tuned" in x.get_label()]
+    wanted = tuned.metrics["accuracy"][:, -1, 0, 0].mean()
+    np.testing.assert_allclose(line.get_ydata(), wanted, rtol=1e-6)
 
 
 def test_fairness_has_one_point_per_setting():

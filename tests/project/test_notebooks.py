@@ -17,6 +17,7 @@ import pytest
 from IPython.core import inputtransformer2
 
 import fedjax_pfl as fp
+from experiments import notebooks
 from fedjax_pfl.command import presets
 from tests.project import test_packages
 
@@ -87,6 +88,19 @@ def test_it_is_stored_without_outputs(name):
 
 def test_all_start_in_the_same_way():
     assert len({sources(name, "code")[0] for name in NOTEBOOKS}) == 1
+
+
+@every_notebook
+def test_its_beginning_is_made_of_one_address(name):
+    notebook = NOTEBOOKS[name]
+    assert notebooks.begun(name, notebook, notebooks.REPOSITORY) == notebook
+    public = notebooks.begun(name, notebook, "someone/fedjax_pfl")
+    title, setup = ("".join(cell["source"]) for cell in public["cells"][:2])
+    colab = "https://colab.research.google.com/github/someone/fedjax_pfl/blob/main"
+    assert title.count(f"({colab}/notebooks/{name}.ipynb)") == 1
+    assert 'SOURCE = "git+https://github.com/someone/fedjax_pfl"' in setup
+    assert "upload" not in title
+    assert notebooks.begun(name, public, notebooks.REPOSITORY) == notebook
 
 
 def start(monkeypatch, source=None):

@@ -155,7 +155,8 @@ def test_tables_say_whose_model_on_which_data_when_and_how_often():
     assert "all clients on everybody's test data, last round" in everybody.caption
     assert content.details == ()  # nothing was validated
     names = [section.name for section in content.sections]
-    assert names[:2] == ["learning_curves", "learning_curves_everybody"]
+    assert names[1:3] == ["learning_curves", "learning_curves_everybody"]
+    assert names[0] == "differences"
     content = reports.content(histories.make_result(histories.make_history()))
     (best,) = content.details
     assert "round that is best on validation data" in best.caption
@@ -254,7 +255,8 @@ def test_losses_alone_have_no_fairness_and_say_what_they_are():
     record = histories.make_history(metrics=("loss",))
     content = reports.content(histories.make_result(record))
     assert "fairness" not in [section.name for section in content.sections]
-    assert "mean loss over clients" in content.sections[0].caption
+    assert "mean loss over clients" in content.sections[1].caption
+    assert "less is better" in content.sections[0].caption
     assert content.headline[0].measures[0] == "loss"
 
 

@@ -8,7 +8,7 @@ import typer.testing
 
 from fedjax_pfl.command import application, run_folder
 from fedjax_pfl.report import page, sources, tables
-from fedjax_pfl.results import selection
+from fedjax_pfl.results import comparison, selection
 from tests import histories
 from tests.command import test_commands
 from tests.report import reports
@@ -40,7 +40,7 @@ def test_one_directory_gets_a_page_and_all_its_figures_and_tables(tmp_path):
     assert {link.rpartition(".")[2] for link in figures} == {"png", "svg", "pdf"}
     assert {link.rpartition("/")[2].partition(".")[0] for link in figures} == {
         *("learning_curves", "megabytes", "clients", "fairness", "grid"),
-        *("sweep", "partition"),
+        *("differences", "sweep", "partition"),
     }
     (folder / page.FOLDER / "old").write_text("")
     done = report(folder)  # again: everything is new
@@ -114,6 +114,23 @@ def test_texts_are_escaped_in_markdown_and_latex():
         r"\end{tabular}",
         r"\end{table}",
     ]
+
+
+def test_tables_of_rankings_fit_a_paper():
+    points = tuple({"seed": seed} for seed in range(3))
+    made = [
+        histories.make_history(points=points, algorithm=name, rng_seed=k)
+        for k, name in enumerate(("FedAvg", "Ditto"))
+    ]
+    compared = comparison.rank(histories.make_result(*made))
+    lines = tables.latex(tables.of_comparison(compared)).splitlines()
+    (caption,) = (line for line in lines if line.startswith(r"\caption"))
+    assert caption.startswith(r"\caption{Mean accuracy over clients, own test data")
+    assert r"over 3 seeds" in caption and len(caption) < 150
+    rows = [line for line in lines if line.endswith(r"\\") and "&" in line]
+    assert "status" not in rows[0]
+    assert rows[1].startswith(r"\textbf{") and rows[1].count(r"\textbf{") == 3
+    assert all(r"\textbf" not in row for row in rows[2:])
 
 
 def test_several_directories_are_one_comparison(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 import fedjax_pfl as fp
 from fedjax_pfl import results
 from fedjax_pfl.core import checks
-from fedjax_pfl.results import comparison, selection, shares
+from fedjax_pfl.results import answer, comparison, html_text, selection, shares
 from tests import histories
 
 
@@ -328,3 +328,83 @@ def test_clients_whose_examples_leave_a_metric_undefined_are_named(lost, words):
     said = environment.conclusion
     assert ("undefined" in said) == (words is not None)
     assert words is None or words in said
+
+
+def _row(algorithm, model, gaps, worse=()):
+    differences = tuple(
+        gap and comparison.Difference(gap[0], 0.0, "", gap[1]) for gap in gaps
+    )
+    return comparison.Row(
+        algorithm, algorithm, model, 0.9, (), differences, dict(worse)
+    )
+
+
+_LOSE = {"FedAvg": 0.04, "Local": 0.041}
+_BETTER, _LEFT, _OPEN = (0.032, "better"), (-0.02, "worse"), (0.01, "")
+
+
+@pytest.mark.parametrize(
+    ("gaps", "worse", "steps", "said"),
+    [
+        (
+            (None, _OPEN, _BETTER, (0.0318, "better")),
+            _LOSE,
+            {"Ditto": 20.0, "FedAvg": 10.0},
+            "Yes: models of their own that learn from others gain 3.2 points over one"
+            " model and over training alone; 4 % of clients lose; Ditto takes 2 times"
+            " the steps of FedAvg; which method gives it is open.",
+        ),
+        (
+            (None, _BETTER, _BETTER, (0.05, "better")),
+            {"FedAvg": 0.04, "Local": 0.1},
+            {},
+            "Yes: models of their own that learn from others gain 3.2 points over one"
+            " model and 5.0 points over training alone; clients that"
+            " lose: 4 % to one model, 10 % to training alone; Ditto gives the most.",
+        ),
+        (
+            (None, _OPEN, _LEFT, _BETTER),
+            _LOSE,
+            {},
+            "No: one model is 2.0 points ahead of models of their own that learn from"
+            " others.",
+        ),
+        (
+            (None, _OPEN, _BETTER, _OPEN),
+            _LOSE,
+            {},
+            "Open: models of their own that learn from others gain 3.2 points over one"
+            " model, but not clearly over training alone.",
+        ),
+        (
+            (None, _OPEN, _OPEN, (0.0, "equal")),
+            _LOSE,
+            {},
+            "Open: models of their own that learn from others are not clearly ahead of"
+            " one model or training alone.",
+        ),
+    ],
+)
+def test_the_question_is_answered_first(gaps, worse, steps, said):
+    others = [("Flame", "personal"), ("FedAvg", "global"), ("Local", "personal")]
+    rows = [_row("Ditto", "personal", gaps, worse)]
+    rows += [_row(*name, (None,) * 4) for name in others]
+    assert answer.answer(rows, "accuracy", steps) == said
+    assert answer.answer(rows[:3], "accuracy", steps) == ""
+
+
+def test_notebooks_show_the_answer_and_a_table():
+    shown = of_two(0.1)._repr_html_()
+    assert shown.count("<table>") == 1 and "has the best mean accuracy" in shown
+    assert "<b>Scaffold</b>" in shown and "<b>FedAvg</b>" not in shown
+    assert "&lt;" in html_text.paragraph("<i>")
+
+
+def test_a_ranking_begins_with_the_answer():
+    points = tuple({"seed": s} for s in range(3))
+    made = [
+        histories.make_history(points=points, algorithm=name, rng_seed=k)
+        for k, name in enumerate(("FedAvg", "Local", "Ditto"))
+    ]
+    (environment,) = comparison.rank(histories.make_result(*made)).environments
+    assert environment.conclusion.startswith(("Yes: ", "No: ", "Open: "))

@@ -158,6 +158,16 @@ def test_single_numbers_are_saved(tmp_path):
     assert any(leaf.shape == () for leaf in jax.tree.leaves(shapes))
 
 
+def test_a_result_opens_the_models_that_were_kept(tmp_path):
+    result, found, federation = train(tmp_path, fp.FedAvg())
+    assert result.models().table.equals(found.table)
+    result.save(tmp_path / "saved")
+    loaded = fp.Result.load(tmp_path / "saved")
+    assert loaded == result
+    with pytest.raises(checks.InputError, match="models_to='DIR' of simulate"):
+        loaded.models()
+
+
 def test_every_point_of_every_group_is_found_by_what_names_it(tmp_path):
     axes = {"algorithm.lam": [0.1, 1.0], "seed": [0, 1]}
     process = fp.FederatedProcess(algorithm=fp.Flame(local=FEW_STEPS))

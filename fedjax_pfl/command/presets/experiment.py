@@ -24,6 +24,7 @@ from typing import Any
 import fedjax_pfl as fp
 from fedjax_pfl import core
 from fedjax_pfl.algorithms import own_methods
+from fedjax_pfl.command import components
 from fedjax_pfl.command.presets import json_fields, wrappers
 from fedjax_pfl.core import checks, struct
 
@@ -36,29 +37,6 @@ __all__ = [
     "parse",
 ]
 
-_COMPONENTS = {  # setting -> registry, by room, and whether there may be none
-    "algorithm": ("algorithms.ALGORITHMS", False),
-    "algorithm.local": ("algorithms.LOCAL_SOLVERS", False),
-    "algorithm.fine_tune": ("algorithms.LOCAL_SOLVERS", True),
-    "algorithm.head_local": ("algorithms.LOCAL_SOLVERS", True),
-    "algorithm.personal": ("algorithms.LOCAL_SOLVERS", True),
-    "algorithm.inner": ("algorithms.LOCAL_SOLVERS", True),
-    "algorithm.phi": ("algorithms.PHIS", False),
-    "algorithm.search": ("algorithms.STEP_SEARCHES", True),
-    "aggregator": ("algorithms.AGGREGATORS", True),
-    "server_optimizer": ("algorithms.SERVER_OPTIMIZERS", True),
-    "aggregator.rule": ("algorithms.AGGREGATORS", False),
-    "attack": ("algorithms.ATTACKS", True),
-    "transforms": ("algorithms.TRANSFORMS", True),
-    "participation": ("algorithms.PARTICIPATIONS", False),
-    "work": ("algorithms.WORK", False),
-    "model": ("algorithms.MODELS", False),
-    "federation.dataset": ("data.DATASETS", False),
-    "federation.partition": ("data.PARTITIONS", False),
-    "federation.market": ("portfolio.MARKETS", False),
-    "federation.label_poisoning": ("data.LABEL_POISONINGS", True),
-    "federation.feature_noise": ("data.FEATURE_NOISES", True),
-}
 _EITHER = (
     ("algorithm.kappa", "algorithm.rho"),
     ("algorithm.alpha", "algorithm.theta"),
@@ -82,13 +60,13 @@ _NOT_SET = {
 
 def _registry(name: str) -> Mapping[str, Any]:
     """Returns the classes that a component may be, by their names."""
-    path, _ = _COMPONENTS[name]
+    path, _ = components.COMPONENTS[name]
     return operator.attrgetter(path)(fp)
 
 
 def _is_none(name: str, value: Any) -> bool:
     """Tells whether a component is to be left out, which not all may be."""
-    _, is_optional = _COMPONENTS[name]
+    _, is_optional = components.COMPONENTS[name]
     return is_optional and value in (None, "none")
 
 
@@ -266,7 +244,8 @@ def apply_settings(experiment: Experiment, settings: Iterable[str]) -> Experimen
     experiment = _wrapped(experiment, parsed)
     done = {"algorithm", "model", wrappers.ROLES, wrappers.ADAPTERS}
     names = [name for name in parsed if name not in done]
-    for name in sorted(names, key=lambda n: (n not in _COMPONENTS, n.count("."))):
+    parts = components.COMPONENTS
+    for name in sorted(names, key=lambda n: (n not in parts, n.count("."))):
         if name in _OWN:
             experiment = _set_own(experiment, name, parsed[name])
             continue
@@ -280,7 +259,7 @@ def _changed(
     """Sets one component or field of every grid that has it."""
     if not any(name in grid.names() for grid in experiment.grids):
         _refuse(experiment, name)
-    set_one = _set_component if name in _COMPONENTS else _set_field
+    set_one = _set_component if name in components.COMPONENTS else _set_field
     changed = (
         set_one(grid, name, parsed) if name in grid.names() else [grid]
         for grid in experiment.grids
@@ -318,7 +297,7 @@ def parse(settings: Iterable[str]) -> dict[str, tuple[Any, ...]]:
     """
     parsed = dict(_parse(text) for text in settings)
     for name, values in parsed.items():
-        if name in _COMPONENTS:
+        if name in components.COMPONENTS:
             _check_component(name, values)
     return parsed
 
@@ -507,7 +486,11 @@ def _set_field(
         grid = grid.replace(other, None)
     values = tuple(json_fields.check(name, v, annotation) for v in parsed[name])
     for value in values:  # every value is checked by the object that takes it
-        changed = grid.replace(name, value)
+        try:
+            changed = grid.replace(name, value)
+        except checks.InputError as error:
+            named = str(error).replace(f"Expected {field} ", f"Expected --set {name} ")
+            raise checks.InputError(named) from None
     if len(values) == 1 and name != "federation.seed":  # which follows the seed
         return [changed]
     first = grid.replace(name, values[0])

@@ -17,6 +17,7 @@ __all__ = [
     "Drawn",
     "Partition",
     "Partitioner",
+    "option",
 ]
 
 
@@ -222,14 +223,22 @@ class Drawn(abc.ABC):
         classes: Sequence[np.ndarray],
         needed: Sequence[int],
         *,
-        advice: str = "fewer clients or a smaller min_examples",
+        smaller: str = "min_examples",
     ) -> None:
-        """Checks that every class has enough examples for the clients that hold it."""
+        """Checks that every class has enough examples for the clients that hold it.
+
+        Args:
+          dataset: for messages.
+          classes: rows of each class.
+          needed: examples of each class.
+          smaller: field whose smaller values need fewer.
+        """
         for label, (rows, count) in enumerate(zip(classes, needed, strict=True)):
             if len(rows) < count:
                 raise checks.InputError(
                     f"Partition {self.name!r} needs at least {count} examples of class"
-                    f" {label} of {dataset.name}, got {len(rows)}; use {advice}."
+                    f" {label} of {dataset.name}, got {len(rows)}; use"
+                    f" fewer clients or a smaller {option(smaller)}."
                 )
 
     def class_rows(
@@ -249,8 +258,8 @@ class Drawn(abc.ABC):
         labels_per_client = getattr(self, "labels_per_client", 1)
         if labels_per_client > num_classes:
             raise checks.InputError(
-                f"Expected labels_per_client to be at most {num_classes}, the number of"
-                f" classes of {dataset.name}, got {labels_per_client}."
+                f"Expected {option('labels_per_client')} to be at most {num_classes},"
+                f" the number of classes of {dataset.name}, got {labels_per_client}."
             )
         rows = np.arange(dataset.num_samples)
         rows = rows if rng is None else rng.permutation(rows)
@@ -306,3 +315,8 @@ class DirichletDrawn(Drawn):
             if counts.sum(axis=0).min() >= self.min_examples:
                 break
         return counts
+
+
+def option(field: str) -> str:
+    """Returns how a user names a field of a partition: in Python, or in a command."""
+    return checks.setting(f"federation.partition.{field}", "").partition("=")[0]

@@ -140,8 +140,7 @@ class ClassWindows(Drawn):
         slot = np.arange(self.labels_per_client)
         held = (np.arange(num_clients)[:, None] + slot) % len(classes)  # [N, k]
         needed = [self.min_per_class * (c in held) for c in range(len(classes))]
-        advice = "a smaller min_per_class"
-        self.require_examples(dataset, classes, needed, advice=advice)
+        self.require_examples(dataset, classes, needed, smaller="min_per_class")
         parts = (sizes[:, None] + self.extra + slot[::-1]) // self.labels_per_client
         available = np.array([len(rows) for rows in classes])
         parts = np.minimum(np.maximum(parts, self.min_per_class), available[held])

@@ -110,7 +110,7 @@ def deal_shards(
         dataset,
         classes,
         [num_shards] * len(classes),
-        advice="fewer clients or a smaller labels_per_client",
+        smaller="labels_per_client",
     )
     is_distinct = isinstance(partition, LabelShards) and partition.distinct_labels
     deck = np.repeat(np.arange(len(classes)), num_shards)

@@ -7,7 +7,7 @@ from numpy.random import Generator
 
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.data.dataset import Dataset
-from fedjax_pfl.data.partition.base import Partition
+from fedjax_pfl.data.partition.base import Partition, option
 
 __all__ = ["ByClient", "FeatureSkew"]
 
@@ -36,8 +36,9 @@ class ByClient:
         large = np.flatnonzero(sizes >= self.min_examples)
         if len(large) == 0:
             raise checks.InputError(
-                f"Expected min_examples to be at most {sizes.max()}, the size of the"
-                f" largest natural client of {dataset.name}, got {self.min_examples}."
+                f"Expected {option('min_examples')} to be at most {sizes.max()}, the"
+                f" size of the largest natural client of {dataset.name}, got"
+                f" {self.min_examples}."
             )
         num_clients = len(large) if num_clients is None else num_clients
         checks.positive_int("num_clients", num_clients)
@@ -45,7 +46,8 @@ class ByClient:
             raise checks.InputError(
                 f"Expected num_clients to be at most {len(large)}, the number of"
                 f" natural clients of {dataset.name} with {self.min_examples} or more"
-                f" examples, got {num_clients}; num_clients=None takes all of them."
+                f" examples, got {num_clients};"
+                f" {checks.setting('federation.num_clients', None)} takes all of them."
             )
         if num_clients < len(large):
             large = np.sort(rng.choice(large, num_clients, replace=False))

@@ -16,7 +16,7 @@ import numpy as np
 
 from fedjax_pfl.core import checks
 
-__all__ = ["LAYOUT", "find_prepared", "read_examples", "read_images"]
+__all__ = ["LAYOUT", "download", "find_prepared", "read_examples", "read_images"]
 
 LAYOUT = "tensorflow-datasets"
 _CLASS = ("pythonClassName", "python_class_name", "type")  # fields of features.json
@@ -94,6 +94,22 @@ def read_examples(
         raise checks.InputError(
             f"tensorflow-datasets cannot read '{folder}': {_one_line(error)}."
         ) from error
+
+
+def download(builder: str, folder: pathlib.Path) -> None:
+    """Downloads a data set by tensorflow-datasets, which compares checksums.
+
+    Args:
+      builder: name of the data set.
+      folder: of `find_prepared`.
+
+    Raises:
+      Exception: of many classes, whatever goes wrong.
+    """
+    import tensorflow_datasets as tfds
+
+    made = tfds.builder(builder, data_dir=str(folder), file_format="array_record")
+    made.download_and_prepare()
 
 
 def _check_classes(path: pathlib.Path) -> None:

@@ -47,9 +47,10 @@ def windowed(dataset: datasets.Dataset, window: int) -> datasets.Dataset:
         names = dataset.client_names or range(client.max() + 1)
         number = sizes[np.unique(client) == lacking[0]].item()
         raise checks.InputError(
-            f"Client {names[lacking[0]]!r} of {dataset.name!r} has {number} rows, too"
-            f" few for an example after {window} rows of one part; use a shorter"
-            f" window, or leave it out ({len(lacking)} such clients)."
+            f"Client {names[lacking[0]]!r} of {dataset.name!r} has"
+            f" {datasets.counted(number, 'row')}, too few for an example"
+            f" after {window} rows of one part; use a shorter window,"
+            f" or leave it out ({len(lacking)} such clients)."
         )
     rows = rows[np.argsort(rows[:, -1])]  # in order of time
     size = rows[:, :-1].size * dataset.x.shape[1] * dataset.x.itemsize

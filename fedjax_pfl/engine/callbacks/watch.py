@@ -1,8 +1,10 @@
 """Calls callbacks: who is called, in which order, with what."""
 
 import contextlib
+import dataclasses
 import json
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -136,4 +138,18 @@ def watching(
         for callback in called:
             callback.begin(trainings)
             stack.callback(lambda callback=callback: callback.end(watch.result))
-        yield watch
+        try:
+            yield watch
+        except KeyboardInterrupt as error:
+            raise KeyboardInterrupt(_interrupted(options)) from error
+        if watch.result is not None and options.models_to is not None:
+            place = Path(options.models_to)
+            watch.result = dataclasses.replace(watch.result, directory=place)
+
+
+def _interrupted(options: Options) -> str:
+    """Says how to go on with a call that was interrupted."""
+    if options.checkpoints is None:
+        return "Interrupted; with checkpoints='DIR' the same call goes on from there."
+    place = options.checkpoints.path
+    return f"Interrupted; the same call goes on from its checkpoints in '{place}'."

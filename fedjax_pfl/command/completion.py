@@ -1,0 +1,187 @@
+"""Values that a shell completes: names of presets, parts and fields.
+
+A shell waits for them, so that neither JAX nor NumPy is imported: names are in
+registries that import late, or in the tuples below, and fields are read from the
+sources of the classes.
+"""
+
+import pathlib
+import re
+from collections.abc import Callable, Iterable
+
+import typer
+
+import fedjax_pfl
+from fedjax_pfl.algorithms import registry
+from fedjax_pfl.command.components import COMPONENTS
+
+__all__ = [
+    "BENCHMARKS",
+    "DATA_SETS",
+    "FETCHED",
+    "PARTITIONS",
+    "PRESETS",
+    "algorithms",
+    "data_sets",
+    "fetched",
+    "fields",
+    "methods",
+    "partitions",
+    "presets",
+    "settings",
+]
+
+PRESETS = ("digits", "own_data", "quadratic", "mnist", "fashion_mnist", "cifar10")
+PRESETS += ("cifar100", "medical_mnist", "femnist", "sent140", "shakespeare", "stocks")
+BENCHMARKS = ("digits", "clusters", "fmnist_dir", "fmnist_labels2", "femnist")
+BENCHMARKS += ("medical_mnist", "cifar10")
+BENCHMARKS = tuple(f"benchmark_{name}" for name in BENCHMARKS)
+DATA_SETS = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100")
+DATA_SETS += ("medical_mnist", "femnist", "sent140", "shakespeare", "stocks", "csv")
+DATA_SETS += ("npz", "images", "leaf", "quadratic", "linear_regression")
+DATA_SETS += ("gaussian_classes", "clustered_classes", "synthetic")
+DATA_SETS += ("synthetic_sentiment",)
+FETCHED = ("mnist", "fashion_mnist", "cifar10")
+PARTITIONS = ("iid", "dirichlet_labels", "label_shards", "pathological_blocks")
+PARTITIONS += ("quantity_skew", "power_law", "class_windows", "quality_skew")
+PARTITIONS += ("hybrid_skew", "by_client", "feature_skew", "leaky_dirichlet_labels")
+PARTITIONS += ("leaky_quantity_skew", "leaky_hybrid_skew")
+
+_NAMES = {"data.DATASETS": DATA_SETS, "data.PARTITIONS": PARTITIONS}
+_PACKAGE = pathlib.Path(fedjax_pfl.__path__[0])
+_SOURCES = {  # of the classes of a registry
+    "algorithms.ALGORITHMS": ("algorithms/*.py", "algorithms/common_descent/*.py"),
+    "algorithms.LOCAL_SOLVERS": ("local/*solvers.py", "local/private_sgd.py"),
+    "algorithms.PHIS": ("algorithms/phi/*.py",),
+    "algorithms.STEP_SEARCHES": ("algorithms/common_descent/*.py",),
+    "algorithms.AGGREGATORS": ("aggregators/*.py",),
+    "algorithms.SERVER_OPTIMIZERS": ("aggregators/server_optimizers.py",),
+    "algorithms.ATTACKS": ("attacks/*.py",),
+    "algorithms.TRANSFORMS": ("messages/*.py",),
+    "algorithms.PARTICIPATIONS": ("local/*.py",),
+    "algorithms.WORK": ("local/participation.py",),
+    "algorithms.MODELS": ("portfolio/policies.py", "models/*.py"),
+    "data.DATASETS": ("data/sources/*.py", "data/synthetic*.py"),
+    "data.PARTITIONS": ("data/partition/*.py",),
+    "data.LABEL_POISONINGS": ("data/corruption.py",),
+    "data.FEATURE_NOISES": ("data/corruption.py",),
+    "portfolio.MARKETS": ("portfolio/markets/*.py",),
+}
+_CLASS = re.compile(  # of a formatted file, which is read faster than parsed
+    r"^(@\S*dataclass.*\n)?class (\w+)(?:\((.*)\))?:\n((?:(?:    .*)?\n)*)",
+    re.MULTILINE,
+)
+_FIELD = re.compile(r"^    ([a-z]\w*): (?!ClassVar)", re.MULTILINE)
+_OWN = ("seed", "num_rounds", "eval_every", "on_nonfinite", "per_client")
+
+
+def presets(incomplete: str) -> list[str]:
+    """Completes names of presets."""
+    return _starting(incomplete, (*PRESETS, *BENCHMARKS))
+
+
+def data_sets(incomplete: str) -> list[str]:
+    """Completes names of data sets."""
+    return _starting(incomplete, DATA_SETS)
+
+
+def fetched(incomplete: str) -> list[str]:
+    """Completes names of data sets that can be fetched."""
+    return _starting(incomplete, FETCHED)
+
+
+def partitions(incomplete: str) -> list[str]:
+    """Completes names of partitions."""
+    return _starting(incomplete, PARTITIONS)
+
+
+def methods(incomplete: str) -> list[str]:
+    """Completes one name of a method."""
+    return _starting(incomplete, registry.ALGORITHMS)
+
+
+def algorithms(incomplete: str) -> list[str]:
+    """Completes the last of several names of methods, which `+` may begin."""
+    plus = "+" if incomplete.startswith("+") else ""
+    return [f"{plus}{name}" for name in _last(incomplete.removeprefix("+"), methods)]
+
+
+def fields(context: typer.Context, incomplete: str) -> list[str]:
+    """Completes the last of several dotted names of fields."""
+    return _last(incomplete, lambda name: _dotted(context, name))
+
+
+def settings(context: typer.Context, incomplete: str) -> list[str]:
+    """Completes a dotted name, and the name of a part behind it."""
+    name, equals, value = incomplete.partition("=")
+    if not equals:
+        return [f"{each}=" for each in _dotted(context, name)]
+    known = _registered(name)
+    return [f"{name}={each}" for each in _last(value, lambda v: _starting(v, known))]
+
+
+def _starting(incomplete: str, names: Iterable[str]) -> list[str]:
+    """Returns the names that begin with what is typed."""
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def _last(incomplete: str, complete: Callable[[str], list[str]]) -> list[str]:
+    """Completes the last of several values with commas between them."""
+    before, comma, last = incomplete.rpartition(",")
+    return [f"{before}{comma}{value}" for value in complete(last)]
+
+
+def _dotted(context: typer.Context, incomplete: str) -> list[str]:
+    """Completes names of fields: the first parts, or fields of what is typed."""
+    owner = incomplete.rpartition(".")[0]
+    names = {name for name in COMPONENTS if name.rpartition(".")[0] == owner}
+    if owner == "federation":
+        names |= {f"{owner}.{field}" for field in _of_federations()}
+    elif owner in COMPONENTS:
+        chosen = (context.params.get(owner) or "").removeprefix("+").split(",")
+        names |= {f"{owner}.{field}" for field in _of_component(owner, chosen)}
+    elif not owner:
+        names |= {"federation", *_OWN}
+    return sorted(_starting(incomplete, names))
+
+
+def _registered(component: str) -> Iterable[str]:
+    """Returns the names of a component's classes."""
+    path, _ = COMPONENTS.get(component, ("", False))
+    return _NAMES.get(path) or getattr(registry, path.rpartition(".")[2], ())
+
+
+def _of_component(component: str, chosen: Iterable[str]) -> set[str]:
+    """Returns fields of a component's classes, of those chosen if there are any."""
+    path, _ = COMPONENTS[component]
+    classes = _classes(_SOURCES[path])
+    known = getattr(registry, path.rpartition(".")[2], None)
+    names = [name for name in classes if not name.startswith("_")]
+    if known is not None:
+        names = [known.data[name] for name in chosen if name in known]
+        names = [name.rpartition(".")[2] for name in names or known.data.values()]
+    return set().union(*(_fields(name, classes) for name in names))
+
+
+def _of_federations() -> set[str]:
+    """Returns fields of `FederationSpec`."""
+    return _fields("FederationSpec", _classes(("data/federation.py",)))
+
+
+def _classes(patterns: Iterable[str]) -> dict[str, tuple[list[str], set[str]]]:
+    """Reads bases and fields of the classes of files of the package."""
+    classes = {}
+    for file in (file for pattern in patterns for file in _PACKAGE.glob(pattern)):
+        for is_data, name, bases, body in _CLASS.findall(file.read_text("utf-8")):
+            if name in classes and not is_data:  # a module of the same name
+                continue
+            fields = _FIELD.findall(body.split('"""', 2)[-1]) if is_data else ()
+            bases = [base.rpartition(".")[2] for base in bases.split(", ")]
+            classes[name] = bases, set(fields)
+    return classes
+
+
+def _fields(name: str, classes: dict[str, tuple[list[str], set[str]]]) -> set[str]:
+    """Returns the public fields of a class and of its bases among some classes."""
+    bases, fields = classes.get(name, ((), set()))
+    return fields.union(*(_fields(base, classes) for base in bases))

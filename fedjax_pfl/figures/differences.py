@@ -1,0 +1,125 @@
+"""Differences of methods to a reference, paired by seed: the ranking as a figure."""
+
+import math
+import textwrap
+
+from matplotlib.figure import Figure
+
+from fedjax_pfl import results
+from fedjax_pfl.figures import contents, drawing
+from fedjax_pfl.results import comparison, metrics, summaries
+
+__all__ = ["draw", "to_reference"]
+
+_ROW = 0.24  # inches
+_LETTERS = 40  # of a line of a name
+
+
+def to_reference(result: results.Result) -> contents.Gaps | None:
+    """Returns every row of the ranking minus the reference, a panel per environment.
+
+    Args:
+      result: what to show.
+
+    Returns:
+      The differences, the best row first; None where nothing is compared.
+    """
+    ranked = comparison.rank(result)
+    if ranked is None or not ranked.is_paired:
+        return None
+    is_share = result.headline in metrics.SHARES
+    scale = 100.0 if is_share else 1.0
+    colors: dict[str, int] = {}
+    for algorithm in result.points()["algorithm"]:
+        colors.setdefault(algorithm, len(colors))
+    panels, names = [], {}
+    for environment in ranked.environments[: drawing.MAX_PANELS]:
+        reference = environment.rows[environment.reference]
+        names[f"{reference.setting}, {reference.model}"] = None
+        gaps = []
+        for row in environment.rows:
+            gap = row.differences[environment.reference]
+            gaps.append(
+                contents.Gap(
+                    setting=row.setting,
+                    algorithm=row.algorithm,
+                    model=row.model,
+                    color=colors[row.algorithm],
+                    mean=0.0 if gap is None else scale * gap.mean,
+                    margin=math.nan if gap is None else scale * gap.margin,
+                    is_reference=gap is None,
+                    value=scale * row.value,
+                )
+            )
+        panels.append(contents.Panel(environment.title, tuple(gaps)))
+    if len(panels) == 1:
+        panels = [contents.Panel("", panels[0].marks)]
+    unit = ", points" if is_share else ""
+    seeds = result.points()["seed"].nunique()
+    of = next(iter(names)) if len(names) == 1 else "the reference"
+    label = f"{result.headline.replace('_', ' ')} minus that of {of}{unit}"
+    if metrics.sign(result.headline) < 0:
+        label += ", less is better"
+    if seeds > 1:
+        label += f" (mean over {seeds} seeds, 95 % interval)"
+    return contents.Gaps(
+        panels=tuple(panels),
+        xlabel=label,
+        data=summaries.OWN_TEST,
+        left_out=drawing.left_out(0, len(ranked.environments)),
+        decimals=1 if is_share else 3,
+    )
+
+
+def _wrapped(label: str) -> str:
+    """Breaks the name of a row so that half of the figure is left."""
+    return textwrap.fill(label, _LETTERS)
+
+
+def draw(shown: contents.Gaps) -> Figure:
+    """Draws a row per method and model, the best on top, with its mean at the right.
+
+    Args:
+      shown: differences; intervals that leave out zero are of clear differences.
+
+    Returns:
+      The figure.
+    """
+    figure, panels = drawing.panels(len(shown.panels), share_y=False)
+    most = max(len(panel.marks) for panel in shown.panels)
+    for axes, panel in zip(panels, shown.panels, strict=True):
+        axes.axvline(0, color="black", linewidth=0.8)
+        for row, gap in enumerate(panel.marks):
+            series = drawing.Series(gap.label, gap.algorithm)
+            has_bar = math.isfinite(gap.margin)
+            color = "black" if gap.is_reference else drawing.color(gap.color)
+            bars = axes.errorbar(
+                gap.mean,
+                row,
+                xerr=gap.margin if has_bar else None,
+                fmt="D" if gap.is_reference else "o",
+                markersize=4,
+                color=color,
+                capsize=2,
+                linewidth=1.2,
+            )
+            series.name(*bars.get_children())
+            text = f"{gap.mean:+.{shown.decimals}f}"
+            if has_bar:
+                text += f" ± {gap.margin:.{shown.decimals}f}"
+            value = f"{gap.value:.{shown.decimals}f}"
+            series.tell(axes, [gap.mean], [row], [f"{text}, mean {value}"])
+            where = {"transform": axes.get_yaxis_transform(), "va": "center"}
+            axes.text(1.02, row, value, **where, **drawing.TEXT)
+        labels = [drawing.text(_wrapped(gap.label)) for gap in panel.marks]
+        axes.set_yticks(range(len(labels)), labels, **drawing.TEXT)
+        axes.set_ylim(most - 0.5, -0.5)
+        head = {"transform": axes.transAxes, "ha": "left", "va": "bottom"}
+        axes.text(1.02, 1.0, "mean", **head, **drawing.TEXT)
+    drawing.name(panels, shown.panels, shown.xlabel, "")
+    if shown.left_out:
+        figure.suptitle(shown.left_out, **drawing.TEXT)
+    lines = max(_wrapped(gap.label).count("\n") + 1 for gap in shown.marks)
+    height = 0.8 + len(panels) * (0.3 + _ROW * most * max(1, 0.7 * lines))
+    figure.set_size_inches(drawing.WIDTH, height)
+    return figure

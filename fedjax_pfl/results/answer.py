@@ -1,0 +1,89 @@
+"""Answer to the question of a comparison: alone, one model for all, or one's own?"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedjax_pfl.results import metrics, shares
+
+__all__ = ["answer"]
+
+_OWN = "models of their own that learn from others"
+_REFERENCES = shares.REFERENCES
+_NAMES = {"FedAvg": "one model", "Local": "training alone"}
+_NOT_OWN = ("Local", "Majority")  # learn from no others
+_FEW = 0.05  # more or fewer steps, as a share, that a reader need not know of
+
+
+def answer(rows: Sequence[Any], metric: str, steps: Mapping[str, float]) -> str:
+    """Answers in a sentence whether models of their own that learn help the clients.
+
+    Args:
+      rows: of one environment, paired with each other, the best first.
+      metric: of their values.
+      steps: local steps of whole trainings by algorithm; NaN where they are not known.
+
+    Returns:
+      The sentence; empty where the references or personal models are missing.
+    """
+    places = {(row.algorithm, row.model): k for k, row in enumerate(rows)}
+    best = next(filter(_is_own, rows), None)
+    if best is None or math.isnan(best.value) or not places.keys() >= {*_REFERENCES}:
+        return ""
+    gaps = {each[0]: best.differences[places[each]] for each in _REFERENCES}
+    verdicts = {gap.verdict for gap in gaps.values()}
+    texts = {name: _amount(abs(gap.mean), metric) for name, gap in gaps.items()}
+    if verdicts == {"better"}:
+        return f"Yes: {_OWN} gain {_over(texts)}{_price(best, rows, steps)}."
+    ahead = [name for name, gap in gaps.items() if gap.verdict == "worse"]
+    if ahead:
+        said = " and ".join(f"{_NAMES[n]} is {texts[n]} ahead of" for n in ahead)
+        return f"No: {said} {_OWN}."
+    gained = {n: texts[n] for n, gap in gaps.items() if gap.verdict == "better"}
+    unclear = " or ".join(_NAMES[name] for name in gaps if name not in gained)
+    if gained:
+        return f"Open: {_OWN} gain {_over(gained)}, but not clearly over {unclear}."
+    return f"Open: {_OWN} are not clearly ahead of {unclear}."
+
+
+def _is_own(row: Any) -> bool:
+    """Returns whether a row is of personal models that learn from others."""
+    return row.model != "global" and row.algorithm not in _NOT_OWN
+
+
+def _amount(difference: float, metric: str) -> str:
+    """Formats a difference: of shares in points."""
+    if metric in metrics.SHARES:
+        return f"{100 * difference:.1f} points"
+    return f"{difference:.3g} of {metric.replace('_', ' ')}"
+
+
+def _over(texts: Mapping[str, str]) -> str:
+    """Formats gains over references, equal ones once."""
+    first, *others = texts
+    said = f"{texts[first]} over {_NAMES[first]}"
+    for name in others:
+        amount = "" if texts[name] == texts[first] else f"{texts[name]} "
+        said += f" and {amount}over {_NAMES[name]}"
+    return said
+
+
+def _price(best: Any, rows: Sequence[Any], steps: Mapping[str, float]) -> str:
+    """Says which clients lose, how many steps it takes, and which method is ahead."""
+    lost = {name: f"{100 * share:.0f} %" for name, share in best.worse.items()}
+    said = ""
+    if len(set(lost.values())) == 1:
+        said += f"; {next(iter(lost.values()))} of clients lose"
+    elif lost:
+        each = [f"{share} to {_NAMES[name]}" for name, share in lost.items()]
+        said += f"; clients that lose: {', '.join(each)}"
+    ratio = steps.get(best.algorithm, 1.0) / steps.get("FedAvg", 1.0)
+    if abs(ratio - 1) > _FEW:
+        said += f"; {best.algorithm} takes {ratio:.2g} times the steps of FedAvg"
+    others = (row for row in rows if _is_own(row) and row.algorithm != best.algorithm)
+    rival = next(others, None)
+    if rival is None:
+        return said
+    if best.differences[rows.index(rival)].verdict == "better":
+        return f"{said}; {best.setting} gives the most"
+    return f"{said}; which method gives it is open"

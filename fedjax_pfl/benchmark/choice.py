@@ -78,9 +78,6 @@ def search(
       seeds: of every setting.
       by_model: model that is compared; None for the usual one.
       **options: those of `tune`.
-
-    Returns:
-      The best setting; that of the process where nothing is declared.
     """
     if not tuning.search_space(base[1]):
         return Choice(base[1])
@@ -98,11 +95,7 @@ def search(
 
 
 def check_learned(name: str, process: FederatedProcess) -> None:
-    """Refuses a method that has nothing to learn, or no derivatives.
-
-    Raises:
-      InputError: in one sentence.
-    """
+    """Refuses a method that has nothing to learn, or no derivatives."""
     if not _ranges(process):
         raise checks.InputError(
             f"Expected a method that declares ranges of its fields, to learn them, got"
@@ -168,13 +161,6 @@ def learn(
       seeds: of all trainings.
       by_model: model that is learned with and compared; None for the usual one.
       **options: those of `grid`, `metric` and `checkpoints` among them.
-
-    Returns:
-      The best point of the path.
-
-    Raises:
-      InputError: if the budget is below the cost of a round of learning and the
-        smallest search, or the process has no derivatives.
     """
     rule = stopping.Halving(model=by_model, metric=options.get("metric"))
     rung = rule.first_rung(num_rounds)

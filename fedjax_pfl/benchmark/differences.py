@@ -62,12 +62,7 @@ def reference(all_tasks: tables.Tables) -> str | None:
 
 
 def gaps_to(values: Mapping[str, pd.DataFrame], name: str) -> dict[str, Gap]:
-    """Returns the differences of all other methods to one, in points.
-
-    Args:
-      values: shares by method, seeds by data sets; a seed with NaN is lost.
-      name: of the method that they are compared with.
-    """
+    """Returns the differences of all other methods to one, in points."""
     gaps = {}
     for method, table in values.items():
         if method == name:
@@ -96,10 +91,6 @@ def of_task(
     task: tables.Tables, places: Sequence[ranking.Place]
 ) -> tuple[str, dict[str, Gap]]:
     """Returns the differences of all methods of one data set, diverged ones included.
-
-    Args:
-      task: tables of the data set.
-      places: of its methods.
 
     Returns:
       The reference, which is the best method if no other is there; and differences by

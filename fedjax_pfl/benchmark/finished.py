@@ -80,12 +80,7 @@ class Finished:
     def scores(
         self, served: Mapping[str, pd.Series], targets: Mapping[int, float]
     ) -> Iterator[dict[str, Any]]:
-        """Yields the rows of `Tables.scores`.
-
-        Args:
-          served: values of clients with the references, by method.
-          targets: validation values by seed.
-        """
+        """Yields the rows of `Tables.scores`."""
         (group,) = self.final.groups
         table, own = self.final.table(), self.clients()
         is_shown = (table["when"] == "last") & (table["metric"] == self._metric)

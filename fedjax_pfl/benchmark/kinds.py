@@ -28,11 +28,7 @@ _SAME = 1e-6
 
 
 def copies(all_tasks: tables.Tables) -> dict[str, list[str]]:
-    """Returns the methods whose value is Local's in every seed, with the data sets.
-
-    Args:
-      all_tasks: tables of data sets; those without Local have no copies of it.
-    """
+    """Returns the methods whose value is Local's in every seed, with the data sets."""
     where: dict[str, list[str]] = {}
     for name in all_tasks.tasks:
         scores = all_tasks.of_tasks(name).scores

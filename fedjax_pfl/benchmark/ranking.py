@@ -83,11 +83,6 @@ def complete(
 ) -> dict[str, pd.DataFrame]:
     """Returns a column, seeds by data sets, of the methods that count.
 
-    Args:
-      all_tasks: tables of data sets.
-      column: name of the column.
-      starts: whether rows in which learning would start are among them.
-
     Returns:
       By method, of those that were trained on all data sets and diverged in no seed,
       whether they had converged or not.
@@ -126,9 +121,6 @@ def places(task: tables.Tables) -> list[Place]:
     its validation curve, mean over seeds, still gained more than half a point in a
     tenth of the rounds. These come last.
 
-    Args:
-      task: tables of one data set.
-
     Returns:
       The places; groups are those of `leaders`.
     """
@@ -150,12 +142,6 @@ def leaders(values: Mapping[str, pd.Series]) -> dict[str, int]:
     The best method is compared with all others by paired tests at five percent,
     corrected by Holm's method for their number; those that are not clearly below it
     are its group. The next group begins with the best method that is left.
-
-    Args:
-      values: numbers by seed, more is better, by method.
-
-    Returns:
-      The number of every method's group, from 1.
     """
     left = sorted(values, key=lambda name: -_key(values[name]))
     groups: dict[str, int] = {}
@@ -210,9 +196,6 @@ def counted(all_tasks: tables.Tables) -> tables.Tables:
 
 def over_tasks(shared: tables.Tables) -> Ranks | None:
     """Compares methods by their ranks over data sets (Demsar, 2006).
-
-    Args:
-      shared: tables of the data sets that count.
 
     Returns:
       The ranks, by mean; None with fewer than two data sets or three `complete`

@@ -12,11 +12,7 @@ _NOT_RECORDED = "not recorded"
 
 
 def terms(metric: str) -> tuple[tuple[str, str], ...]:
-    """Returns heads of columns with their meanings.
-
-    Args:
-      metric: that ranks, in words.
-    """
+    """Returns heads of columns with their meanings."""
     devices, target = training.DEVICES, finished.TARGET
     return (
         (

@@ -117,11 +117,7 @@ def is_finished(folder: Path) -> bool:
 
 
 def read(folder: Path) -> Method:
-    """Reads what a method's folder says of itself.
-
-    Raises:
-      InputError: if it is damaged.
-    """
+    """Reads what a method's folder says of itself."""
     try:
         return documents.read(folder / _FILE, Method)
     except (OSError, ValueError) as error:

@@ -31,9 +31,6 @@ def do(options: arguments.Options) -> None:
 
     Args:
       options: parsed options; of a pattern, `out` is the directory of all runs.
-
-    Raises:
-      InputError: for anything wrong in them.
     """
     names = presets.matching(options.preset_name)
     if not presets.is_pattern(options.preset_name):

@@ -36,15 +36,7 @@ __all__ = ["do", "task_of"]
 
 
 def do(options: arguments.Options) -> None:
-    """Tunes, trains and ranks the methods of the data sets that are asked for.
-
-    Args:
-      options: parsed options; of a pattern all presets that match.
-
-    Raises:
-      InputError: for anything wrong in them.
-      StoppedError: after `max_minutes`; finished methods are kept.
-    """
+    """Tunes, trains and ranks the methods of the data sets that are asked for."""
     compilation_cache.keep()
     if options.max_minutes is not None:
         checks.number("max_minutes", options.max_minutes, above=0)
@@ -113,11 +105,7 @@ def _silent(text: str) -> None:
 
 
 def task_of(options: arguments.Options) -> tasks.Task:
-    """Returns the task of a preset, with the options applied.
-
-    Raises:
-      InputError: if there are axes, methods of the same name, or unknown names.
-    """
+    """Returns the task of a preset, with the options applied."""
     experiment = job.experiment_of(options)
     first = experiment.grids[0]
     methods = {}
@@ -159,12 +147,7 @@ def task_of(options: arguments.Options) -> tasks.Task:
 def _only(
     methods: Mapping[str, fp.FederatedProcess], names: str
 ) -> tuple[dict[str, fp.FederatedProcess], dict[str, fp.FederatedProcess]]:
-    """Returns the methods of `--only`, and those whose fields are learned.
-
-    Args:
-      methods: processes by name.
-      names: folders of rows, those of any method with learned fields among them.
-    """
+    """Returns the methods of `--only`, and those whose fields are learned."""
     searched, learned = (
         {plain_files.plain_name(f"{name}{ending}"): name for name in methods}
         for ending in ("", tasks.LEARNED)

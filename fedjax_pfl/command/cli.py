@@ -141,14 +141,7 @@ def with_options(
     absent: Container[str] = (),
     command: str = "",
 ) -> Callable[..., None]:
-    """Gives a function the signature from which typer reads options.
-
-    Args:
-      main: takes the context, then values by name.
-      kind: dataclass whose fields are the options.
-      absent: fields that are none.
-      command: name, for options that it describes otherwise.
-    """
+    """Gives a function the signature from which typer reads options."""
     hints = typing.get_type_hints(kind)
     annotations = {"context": (inspect.Parameter.empty, typer.Context)}
     for field in dataclasses.fields(kind):

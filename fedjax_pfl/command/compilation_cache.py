@@ -45,11 +45,7 @@ def sentence(warning: str) -> str:
 
 
 def keep() -> None:
-    """Turns on JAX's cache of compiled programs, where there is a place for it.
-
-    Raises:
-      InputError: if the directory that JAX's variable names cannot be written.
-    """
+    """Turns on JAX's cache of compiled programs, where there is a place for it."""
     import jax
 
     from fedjax_pfl.core import checks

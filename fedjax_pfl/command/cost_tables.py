@@ -49,9 +49,6 @@ def show(
       learned_of_clients: dotted name of a field that would be learned for every client,
         or None.
       learned_of_layers: one that would be learned for every layer, or None.
-
-    Raises:
-      InputError: if something does not fit, in one sentence.
     """
     learned = {"clients": learned_of_clients, "layers": learned_of_layers}
     wanted = [name for name in learned.values() if name is not None]
@@ -91,18 +88,7 @@ def show(
 
 
 def enlarged(federation: core.Federation, num_clients: int) -> core.Federation:
-    """Returns shapes of a federation with as many examples per client but more clients.
-
-    Args:
-      federation: data of N clients.
-      num_clients: how many there are to be.
-
-    Returns:
-      Shapes in place of arrays. The pool of examples grows with the clients.
-
-    Raises:
-      InputError: if there would be too many examples.
-    """
+    """Returns shapes of a federation with more clients of the same size."""
     pools = {
         id(leaf)
         for part in (federation.train, federation.validation, federation.test)
@@ -136,11 +122,7 @@ def _print_group(
     trainer: Callable[..., Resident],
     more: Sequence[tuple[str, str]],
 ) -> float:
-    """Prints one group's table, with more rows at its end, and returns its seconds.
-
-    Raises:
-      InputError: if it does not fit into the memory.
-    """
+    """Prints one group's table, with more rows at its end, and returns its seconds."""
     planned = plan_group(group, options)
     whole, plan = trainer(planned, are_shapes=True), planned.plan
     rows: list[tuple[str, ...]] = [*_sizes(planned, whole.start[0], group, known), ()]
@@ -281,9 +263,6 @@ def largest_of_chunk(
       num_clients: N; where it is K and n, cohorts are all clients in order.
       chunk: clients per chunk.
       by_size: whether chunks are formed by size.
-
-    Returns:
-      The mean. Every member of a chunk takes as many steps as its largest one.
     """
     rng = np.random.default_rng(0)
     cohort = min(cohort, _MOST_DRAWN * chunk)

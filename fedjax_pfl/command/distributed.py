@@ -28,16 +28,7 @@ _LOCAL = ("127.0.0.1", "localhost")
 
 @contextlib.contextmanager
 def connected(options: arguments.Options) -> Iterator[None]:
-    """Connects this process to the others, before JAX is used, until all have ended.
-
-    Args:
-      options: of the command; without an address JAX asks the cluster.
-
-    Raises:
-      InputError: if there is no cluster that JAX knows, or if the first process does
-        not answer in time.
-      StoppedError: if another process is gone.
-    """
+    """Connects this process to the others, before JAX is used, until all have ended."""
     _connect(options)
     # The first process leaves last: it has the service that others would miss.
     signals.leave_after(_LAST if processes.is_first() else 0.0)
@@ -96,14 +87,7 @@ def _wait_for(host: str, port: int, seconds: float) -> None:
 
 
 def check_alike(**parts: dict[str, Any]) -> None:
-    """Refuses processes that would not train the same; one process is like itself.
-
-    Args:
-      **parts: what must be the same in all processes, as JSON knows it.
-
-    Raises:
-      InputError: in all processes, with what differs.
-    """
+    """Refuses processes that would not train the same; one process is like itself."""
     zeroth, *others = map(json.loads, processes.gathered(json.dumps(parts)))
     for number, other in enumerate(others, start=1):
         for part, values in zeroth.items():

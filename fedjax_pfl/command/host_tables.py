@@ -42,9 +42,6 @@ def show(
       options: of the trainings; a `memory_limit` is one of each device.
       num_clients: how many clients there are to be in place of the federations' own.
       hosts: whose devices share the clients.
-
-    Raises:
-      InputError: if devices do not divide the clients, or if the limit is exceeded.
     """
     for number, group in enumerate(groups, start=1):
         name = type(group.processes[0].algorithm).__name__

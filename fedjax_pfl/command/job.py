@@ -62,14 +62,7 @@ _MAX_FEDERATIONS = 2  # described before starting
 
 
 def do(options: arguments.Options) -> None:
-    """Plans, trains, saves and shows what the options ask for.
-
-    Args:
-      options: parsed options.
-
-    Raises:
-      InputError: for anything wrong in them, before training.
-    """
+    """Plans, trains, saves and shows what the options ask for."""
     compilation_cache.keep()  # JAX looks once, at its first compilation
     gc.set_threshold(100_000, 20, 20)  # tracing makes much that has no cycles
     console = printing.console(quiet=options.quiet or not processes.is_first())
@@ -329,11 +322,7 @@ def _print_profile(console: Console, profile: profiling.Profile) -> None:
 
 
 def _budget(options: arguments.Options) -> budgets.Budget | None:
-    """Returns the budget of a search, if there is one.
-
-    Raises:
-      InputError: if it cannot be read, or the number of settings is given, too.
-    """
+    """Returns the budget of a search, if there is one."""
     if options.tune_budget is None:
         return None
     budget = budgets.parse(options.tune_budget)
@@ -432,11 +421,7 @@ def experiment_of(options: arguments.Options) -> Experiment:
 
 
 def _started(experiment: Experiment, file: Path) -> Experiment:
-    """Starts all trainings from a file, without the users that made it.
-
-    Raises:
-      InputError: if the federation was told to leave out fewer users than these.
-    """
+    """Starts all trainings from a file, without the users that made it."""
     params = fp.load_params(file)
     users = pretraining.held_out_of(file)
     grids = []

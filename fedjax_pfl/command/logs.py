@@ -13,15 +13,7 @@ MLFLOW = "mlflow"
 
 
 def callbacks(options: arguments.Options, out: Path) -> list[fp.Callback]:
-    """Returns the writers that are asked for; nothing is written yet.
-
-    Args:
-      options: of the command.
-      out: directory of the result.
-
-    Raises:
-      InputError: if a package is missing.
-    """
+    """Returns the writers that are asked for; nothing is written yet."""
     writers: list[fp.Callback] = []
     for name, where in arguments.logs(options.log):
         if name == TENSORBOARD:

@@ -46,12 +46,7 @@ def install() -> None:
 
 
 def say(text: object, *, error: bool = False) -> None:
-    """Prints a text, whose control characters a terminal shows.
-
-    Args:
-      text: may have names of others in it.
-      error: whether it goes to standard error.
-    """
+    """Prints a text, whose control characters a terminal shows."""
     print(texts.printable(text), file=sys.stderr if error else None, flush=True)
 
 

@@ -22,16 +22,6 @@ def with_data(experiment: Experiment, options: arguments.DataOptions) -> Experim
     get a linear model and, without natural clients, an i.i.d. partition; texts get an
     encoder. The data are read as settings of `federation.dataset` say; other settings
     can still change all of this. Prices take the place of a market.
-
-    Args:
-      experiment: any experiment.
-      options: location, columns and settings; without a location nothing is changed.
-
-    Returns:
-      The changed experiment.
-
-    Raises:
-      InputError: if the data cannot be read.
     """
     if options.data is None:
         return experiment

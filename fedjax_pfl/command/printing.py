@@ -27,11 +27,7 @@ class _Console(Console):
 
 
 def console(*, quiet: bool = False) -> Console:
-    """Makes a console that prints text as it is, and leaves lines to the terminal.
-
-    Args:
-      quiet: whether it prints nothing.
-    """
+    """Makes a console that prints text as it is, and leaves lines to the terminal."""
     is_known = sys.stdout.isatty() or "COLUMNS" in os.environ
     return _Console(
         quiet=quiet,
@@ -52,16 +48,7 @@ def table(
     numbers: Container[str] = (),
     styles: Sequence[str] = (),
 ) -> None:
-    """Prints a table whose cells are broken between words where lines are short.
-
-    Args:
-      console: where to.
-      titles: of the columns; empty ones only make a table without a header.
-      rows: cells; an empty row ends a section.
-      title: of the table.
-      numbers: titles of columns that stand to the right.
-      styles: of the rows, where they differ.
-    """
+    """Prints a table whose cells are broken between words where lines are short."""
     rows = [[*map(texts.printable, row)] for row in rows]
     columns = list(zip(titles, *filter(None, rows), strict=True))
     made = Table(

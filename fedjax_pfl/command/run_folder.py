@@ -67,13 +67,6 @@ def begun(directory: Path, options: arguments.Options) -> Iterator[None]:
 
     Nothing is left if the block refuses its input before the first checkpoint, or,
     where it holds several runs, before the first of them.
-
-    Args:
-      directory: path that does not exist.
-      options: of the command.
-
-    Raises:
-      InputError: if it exists, cannot be written or is in use.
     """
     from fedjax_pfl.core import checks
     from fedjax_pfl.results import directories
@@ -111,17 +104,7 @@ def _make(
 def joined(
     directory: Path, options: arguments.Options, units: list[dict[str, Any]]
 ) -> None:
-    """Begins the directory of a sweep that several processes share, or joins it.
-
-    Args:
-      directory: of the sweep.
-      options: of the command.
-      units: settings and digests of data, of every unit of work.
-
-    Raises:
-      InputError: if it cannot be written, has another sweep, or was begun with other
-        code and nobody has said to go on anyway.
-    """
+    """Begins the directory of a sweep that several processes share, or joins it."""
     from fedjax_pfl.core import checks
     from fedjax_pfl.results import plain_files
 
@@ -146,13 +129,6 @@ def check_same(directory: Path, options: arguments.Options) -> None:
     """Checks that a directory was begun with the same code and options.
 
     Paths of data may differ, as hosts have them in different places.
-
-    Args:
-      directory: of the run.
-      options: of the command, which do not come from there.
-
-    Raises:
-      InputError: with what differs, in one sentence.
     """
     import msgspec
 
@@ -189,13 +165,7 @@ def _compare(directory: Path, name: str, before: Any, now: Any) -> None:
 def opened(
     directory: Path, options: arguments.Options
 ) -> contextlib.AbstractContextManager[None]:
-    """Opens the directory of a run that begins or, as the options say, goes on.
-
-    Raises:
-      InputError: if it cannot be written, is in use, or has links in the place of what
-        is written below it; or if it was begun with other code and nobody has said to
-        go on anyway.
-    """
+    """Opens the directory of a run that begins or, as the options say, goes on."""
     from fedjax_pfl.results import directories, plain_files, provenance
 
     if options.resume is None:
@@ -214,14 +184,8 @@ def completed(directory: Path) -> Iterator[Path]:
     They are what is large of a run, many gigabytes of a long sweep, and nothing reads
     them once the result is there.
 
-    Args:
-      directory: of the run.
-
     Yields:
       An empty directory for the files of the result, `config.json` among them.
-
-    Raises:
-      InputError: if the directory cannot be written; the checkpoints are still there.
     """
     from fedjax_pfl.results import directories
 
@@ -242,17 +206,7 @@ def tidy(directory: Path) -> None:
 
 
 def cleaned(directory: Path) -> bool:
-    """Removes what a process that was killed after `completed` has left.
-
-    Args:
-      directory: of a finished run.
-
-    Returns:
-      Whether there was anything.
-
-    Raises:
-      InputError: if another process writes in the directory.
-    """
+    """Removes what a process that was killed after `completed` has left."""
     from fedjax_pfl.core import temporaries
     from fedjax_pfl.results import directories
 
@@ -268,9 +222,6 @@ def models_place(directory: Path) -> Path:
     """Returns the place of an unfinished run's models, free of what was left there.
 
     A process may have been killed after they were written, or while they were.
-
-    Args:
-      directory: of the run, to which no other process writes.
     """
     for path in (*directory.glob(f".{MODELS}.*"), directory / MODELS):
         shutil.rmtree(path, ignore_errors=True)
@@ -302,16 +253,7 @@ def resuming(options: arguments.Options, directory: Path) -> str:
 def check_own_algorithms(
     directory: Path, options: arguments.Options, named: str | None
 ) -> None:
-    """Checks that the user names the modules that continuing a run would import.
-
-    Args:
-      directory: of the run.
-      options: which it has.
-      named: what the command line of now says of algorithms.
-
-    Raises:
-      InputError: if it does not name exactly the run's own algorithms.
-    """
+    """Checks that the user names the modules that continuing a run would import."""
     from fedjax_pfl.core import checks
 
     own = experiment.own_algorithms(options.settings)
@@ -334,17 +276,7 @@ def is_finished(directory: Path) -> bool:
 
 
 def read(directory: Path) -> arguments.Options:
-    """Reads the options with which a run was begun.
-
-    Args:
-      directory: of the run.
-
-    Returns:
-      The options, to be continued.
-
-    Raises:
-      InputError: if it is not the directory of a run, in one sentence.
-    """
+    """Reads the options with which a run was begun."""
     import msgspec
 
     from fedjax_pfl.core import checks
@@ -359,11 +291,7 @@ def read(directory: Path) -> arguments.Options:
 
 
 def _document(directory: Path) -> Any:
-    """Reads the file of a run.
-
-    Raises:
-      InputError: if it is not the directory of a run, in one sentence.
-    """
+    """Reads the file of a run."""
     from fedjax_pfl.core import checks
     from fedjax_pfl.results import documents
 

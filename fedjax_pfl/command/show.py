@@ -15,12 +15,7 @@ __all__ = ["result", "text"]
 
 
 def result(console: Console, result: results.Result) -> None:
-    """Prints the ranking, all settings, and the trainings that diverged.
-
-    Args:
-      console: where to.
-      result: what is finished.
-    """
+    """Prints the ranking, all settings, and the trainings that diverged."""
     ranked = comparison.rank(result)
     if ranked is not None:
         _print_ranking(console, ranked)

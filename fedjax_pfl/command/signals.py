@@ -141,11 +141,7 @@ def resumable(hint: str) -> Iterator[None]:
 
 
 def forward(send: Callable[[int], None]) -> None:
-    """Hands signals on from now on, to a process that acts on them in place of this.
-
-    Args:
-      send: takes a signal's number.
-    """
+    """Hands signals on from now on, to a process that acts on them in place of this."""
     signal.set_wakeup_fd(-1)
     _handle(lambda number, frame: send(number))
 
@@ -159,11 +155,7 @@ def leave_after(seconds: float) -> None:
 
 
 def leave(status: int) -> None:
-    """Ends the process if a signal came, though threads may still be compiling.
-
-    Args:
-      status: of the process, whose sentence has been printed.
-    """
+    """Ends the process if a signal came, though threads may still be compiling."""
     if _state.number is not None or _state.delay is not None:
         time.sleep(_state.delay or 0.0)
         for stream in (sys.stdout, sys.stderr):

@@ -91,9 +91,6 @@ def draw(name: str, result: results.Result) -> "Figure | None":
     Args:
       name: of its file, for example `learning_curves`.
       result: what to draw.
-
-    Returns:
-      The figure; None where the result has nothing to show in it.
     """
     select, drawing = catalog()[name]
     shown = select(result)
@@ -101,15 +98,7 @@ def draw(name: str, result: results.Result) -> "Figure | None":
 
 
 def save_all(result: results.Result, directory: Path) -> list[Path]:
-    """Draws everything that the result has, into `directory/figures`.
-
-    Args:
-      result: what to draw.
-      directory: a result directory.
-
-    Returns:
-      The written files.
-    """
+    """Draws everything that the result has, into `directory/figures`."""
     folder, result = directory / "figures", result.contenders()
     folder.mkdir()
     files = []
@@ -128,9 +117,6 @@ def catalog() -> dict[str, tuple[Callable[[Any], Any], Callable[[Any], "Figure"]
     Returns:
       Two functions: from a result to what is shown, None where there is nothing, and
       from that to a figure.
-
-    Raises:
-      InputError: if matplotlib is not installed.
     """
     try:
         from fedjax_pfl.figures import (

@@ -45,9 +45,6 @@ def with_attackers(result: results.Result) -> contents.Lines | None:
     an algorithm's own ones are those that are best on validation data, fraction by
     fraction.
 
-    Args:
-      result: what to show.
-
     Returns:
       The lines, with a band over seeds; None unless there are several fractions, and
       where `under_attacks` shows the same as a table.
@@ -85,9 +82,6 @@ def _is_table(rows: pd.DataFrame) -> bool:
 
 def under_attacks(result: results.Result) -> contents.Heats | None:
     """Returns the mean metrics of all settings under every attack, as a colored table.
-
-    Args:
-      result: what to show.
 
     Returns:
       Rows are settings and models, columns attacks; None unless there are several

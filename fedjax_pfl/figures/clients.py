@@ -33,12 +33,6 @@ def values_of_clients(result: results.Result) -> contents.Boxes | None:
     """Returns every client's metric in the last round, one row per model.
 
     Settings, models and panels are those of the learning curves.
-
-    Args:
-      result: what to show.
-
-    Returns:
-      The rows; None if every training diverged.
     """
     clients, metric = selection.shown_clients(result)
     clients = clients[clients["value"].notna()]
@@ -90,12 +84,6 @@ def draw_boxes(shown: contents.Boxes) -> Figure:
 
     The box spans the quartiles over clients and seeds, the line in it is the median and
     the triangle the mean.
-
-    Args:
-      shown: the values.
-
-    Returns:
-      The figure.
     """
     figure, panels = drawing.panels(len(shown.panels))
     rows = shown.rows
@@ -165,9 +153,6 @@ def accuracy_and_spread(result: results.Result) -> contents.Spots | None:
     In the last round. Up and to the left is better; every setting is a point, of which
     the best of each method on validation data have colors. Without such data all have.
 
-    Args:
-      result: what to show.
-
     Returns:
       The points, with standard deviations over seeds; None if the headline is no
       share from 0 to 1, or nothing is finite.
@@ -230,12 +215,6 @@ def draw_spots(shown: contents.Spots) -> Figure:
     """Draws settings in a plane, one color per algorithm and one marker per model.
 
     Settings that are not the best of their algorithm are gray.
-
-    Args:
-      shown: the settings; bars are standard deviations.
-
-    Returns:
-      The figure.
     """
     figure, panels = drawing.panels(len(shown.panels))
     for axes, panel in zip(panels, shown.panels, strict=True):
@@ -287,12 +266,6 @@ def holdings(result: results.Result) -> list[tuple[partitions.Holdings, float]]:
     """Draws who holds which training data in the first training of every environment.
 
     Environments with the same holdings, as those that differ by an attack, are one.
-
-    Args:
-      result: what to look at.
-
-    Returns:
-      Holdings, and the share of test examples that another client trains on.
     """
     where = [(g, point) for g in result.groups for point in range(len(g.points))]
     rows = result.points()

@@ -20,12 +20,6 @@ def between_clients(result: results.Result) -> contents.Heats | None:
 
     One panel per static group that mixes messages, for its first grid point; a client's
     weight for itself is left out, because it hides the others.
-
-    Args:
-      result: what to show.
-
-    Returns:
-      Rows are receivers, columns senders; None if no method mixes messages.
     """
     groups = [g for g in result.groups if g.collaboration is not None]
     if not groups:
@@ -73,12 +67,6 @@ def shares(result: results.Result) -> contents.Lines | None:
 
     The mean over clients that receive something, one line per setting and one panel per
     environment, and what equal weights for all would give.
-
-    Args:
-      result: what to show.
-
-    Returns:
-      The lines; None where nothing is mixed or no clusters are known.
     """
     rows = _share_rows(result)
     if rows.empty:

@@ -26,14 +26,7 @@ _DASHES = {"solid": "-", "dash": "--", "dot": ":"}
 
 
 def draw(shown: contents.Lines) -> Figure:
-    """Draws lines with bands or bars.
-
-    Args:
-      shown: panels with the same axes.
-
-    Returns:
-      The figure.
-    """
+    """Draws lines with bands or bars."""
     figure, panels = drawing.panels(len(shown.panels))
     at_ends = not shown.bars and _are_many(shown)
     for axes, panel in zip(panels, shown.panels, strict=True):
@@ -61,9 +54,6 @@ def draw(shown: contents.Lines) -> Figure:
 
 def views(shown: contents.Lines) -> dict[str, contents.Lines]:
     """Returns lines with every y-axis that suits them, by its name.
-
-    Args:
-      shown: what is drawn.
 
     Returns:
       At least `full`, which shows all values; first the axis of `shown`.

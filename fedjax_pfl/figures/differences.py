@@ -16,14 +16,7 @@ _LETTERS = 40  # of a line of a name
 
 
 def to_reference(result: results.Result) -> contents.Gaps | None:
-    """Returns every row of the ranking minus the reference, a panel per environment.
-
-    Args:
-      result: what to show.
-
-    Returns:
-      The differences, the best row first; None where nothing is compared.
-    """
+    """Returns every row of the ranking minus the reference, a panel per environment."""
     ranked = comparison.rank(result)
     if ranked is None or not ranked.is_paired:
         return None
@@ -77,14 +70,7 @@ def _wrapped(label: str) -> str:
 
 
 def draw(shown: contents.Gaps) -> Figure:
-    """Draws a row per method and model, the best on top, with its mean at the right.
-
-    Args:
-      shown: differences; intervals that leave out zero are of clear differences.
-
-    Returns:
-      The figure.
-    """
+    """Draws a row per method and model, the best on top, with its mean at the right."""
     figure, panels = drawing.panels(len(shown.panels), share_y=False)
     most = max(len(panel.marks) for panel in shown.panels)
     for axes, panel in zip(panels, shown.panels, strict=True):

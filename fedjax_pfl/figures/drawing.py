@@ -208,15 +208,7 @@ def name(
 def name_end(
     axes: Axes, line: contents.Line, color: str, end: float, place: float
 ) -> None:
-    """Names a line at its end, in its color, joined to it where the name had to move.
-
-    Args:
-      axes: where it ends.
-      line: what it is.
-      color: of the line.
-      end: share of the height at which it ends.
-      place: share of the height of its name.
-    """
+    """Writes the name of a line at its end, joined to it if the name had to move."""
     joined = {"arrowstyle": "-", "color": color, "linewidth": 0.6}
     named = axes.annotate(
         text(line.label),

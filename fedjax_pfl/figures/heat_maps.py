@@ -27,9 +27,6 @@ _LETTERS = 90  # of titles side by side
 def over_two_fields(result: results.Result) -> contents.Heats | None:
     """Returns the last round's metric over the two numeric fields with most values.
 
-    Args:
-      result: what to show.
-
     Returns:
       One panel per model and setting of all other fields, with means over seeds, NaN
       where all seeds diverged; None unless an algorithm has two such fields.
@@ -77,14 +74,7 @@ def over_two_fields(result: results.Result) -> contents.Heats | None:
 
 
 def draw(shown: contents.Heats) -> Figure:
-    """Draws colored tables, at most three in a row.
-
-    Args:
-      shown: tables, with one scale or one of each.
-
-    Returns:
-      The figure.
-    """
+    """Draws colored tables, at most three in a row."""
     panels = shown.panels
     columns = min(_COLUMNS, len(panels))
     count = -(-len(panels) // columns)

@@ -32,14 +32,7 @@ class Paths:
 
 
 def paths(result: results.Result) -> Paths | None:
-    """Selects the paths of learned fields.
-
-    Args:
-      result: trainings.
-
-    Returns:
-      The paths; None where nothing was learned.
-    """
+    """Selects the paths of learned fields."""
     steps, objective = learned.path(result), learned.objective(result)
     if steps is None or objective is None:
         return None
@@ -47,14 +40,7 @@ def paths(result: results.Result) -> Paths | None:
 
 
 def draw(shown: Paths) -> Figure:
-    """Draws a panel for the objective and one for each field, a line per start.
-
-    Args:
-      shown: the paths.
-
-    Returns:
-      The figure.
-    """
+    """Draws a panel for the objective and one for each field, a line per start."""
     columns = ["objective", *shown.fields]
     is_one = ", " not in shown.objective  # which the caption has otherwise
     first = shown.objective if is_one else "objective"

@@ -39,13 +39,6 @@ def learning_curves(result: results.Result, data: str = _DATA) -> contents.Lines
     personal model stands for it. Of the settings of an algorithm's own fields, the one
     that is best on validation data in the last round is shown, the first if there are
     no such data; all other swept fields are compared.
-
-    Args:
-      result: what to show.
-      data: on which the models are judged.
-
-    Returns:
-      The lines; None if nothing was evaluated on these data.
     """
     curves, metric = selection.shown_curves(result, data)
     if curves.empty:
@@ -58,22 +51,12 @@ def learning_curves(result: results.Result, data: str = _DATA) -> contents.Lines
 
 
 def over_virtual_time(result: results.Result) -> contents.Lines | None:
-    """Returns the curves of `learning_curves` against the time of clients' devices.
-
-    Args:
-      result: what to show.
-
-    Returns:
-      The lines; None where no training was in virtual time.
-    """
+    """Returns the curves of `learning_curves` against the time of clients' devices."""
     return _over_cost(result, "virtual_seconds", "virtual time, seconds", 1.0)
 
 
 def over_megabytes(result: results.Result) -> contents.Lines | None:
     """Returns the curves of `learning_curves` against what was sent, both ways.
-
-    Args:
-      result: what to show.
 
     Returns:
       The lines; None where all trainings send the same in a round, so that it tells no
@@ -115,9 +98,6 @@ def _against_cost(rows: pd.DataFrame, setting: str, color: int) -> contents.Line
 
 def training_loss(result: results.Result) -> contents.Lines | None:
     """Returns the mean loss on own training data against rounds, of all settings.
-
-    Args:
-      result: what to show.
 
     Returns:
       The lines, with a logarithmic axis; None if nothing was evaluated on training
@@ -183,12 +163,6 @@ def swept(result: results.Result) -> contents.Lines | None:
     There is a panel per model and environment. Algorithms without this field are
     levels. Where there are too many lines, an algorithm's own settings are those that
     are best on validation data, unless one of them is the field.
-
-    Args:
-      result: what to show.
-
-    Returns:
-      The lines; None if no numeric field was swept.
     """
     table, metric = selection.last_round(result)
     fields = numeric(table, result.fields)
@@ -269,9 +243,6 @@ def over_days(result: results.Result) -> contents.Lines | None:
     Means over parties and seeds of the personal model, or of the first there is; the
     band is from the 10 % to the 90 % quantile of the parties of a seed, averaged over
     seeds, of the first method.
-
-    Args:
-      result: what to show.
 
     Returns:
       The lines; those without an algorithm are of no method. None for trainings without

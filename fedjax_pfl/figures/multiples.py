@@ -69,9 +69,6 @@ def in_panels(
       score: of a line's rows, by which lines are in order, the best first; None for the
         order of the result.
       **named: further fields of the contents.
-
-    Returns:
-      The contents, which say what is left out.
     """
     order = rows.index.argsort(kind="stable")  # of the result: one color in all figures
     rows = rows.reset_index(drop=True)

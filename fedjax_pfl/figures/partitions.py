@@ -51,9 +51,6 @@ class Holdings:
 def draw(several: Sequence[Holdings]) -> Figure:
     """Draws the examples of every client, one federation or several in two columns.
 
-    Args:
-      several: at least one.
-
     Returns:
       Of each, up to 60 clients: a bar per client and, below, a bubble per client and
       class whose area is the number of examples. More clients: a heat map of the share

@@ -21,9 +21,6 @@ _DASHES = {"solid": "", "dash": "5 2", "dot": "1.5 1.5"}
 def packed(boxes: contents.Boxes) -> str:
     """Packs the histories of all clients of a figure.
 
-    Args:
-      boxes: the figure.
-
     Returns:
       JSON, a record per box: what it is, rounds, clients and seeds, and values as
       base64 of 16-bit numbers between `low` and `high`, a row per client. Empty where

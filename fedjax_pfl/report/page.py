@@ -42,12 +42,6 @@ def render(content: Content) -> str:
 
     Everything that comes from names and settings is escaped; a rule of the page lets
     nothing be read from elsewhere.
-
-    Args:
-      content: what it says.
-
-    Returns:
-      HTML.
     """
     loaded = content.loaded
     named = [(table.name, table.title) for table in content.headline]

@@ -75,16 +75,6 @@ def read(directories: Sequence[Path], runs: Runs) -> Loaded:
     A directory of several presets stands for its finished runs. Trainings that several
     directories hold are told apart by a field `run`; else different directories are
     like one run of all their settings and seeds.
-
-    Args:
-      directories: at least one.
-      runs: of the command line.
-
-    Returns:
-      The results.
-
-    Raises:
-      InputError: if one has no result, is damaged, or is given twice.
     """
     resolved = [directory.resolve() for directory in directories]
     for k, directory in enumerate(resolved):

@@ -25,13 +25,7 @@ _COLOR = re.compile("|".join(_COLORS), re.IGNORECASE)
 
 
 def write(figure: Figure, path: Path, name: str) -> None:
-    """Writes a figure as a file beside a page, the same bytes every time.
-
-    Args:
-      figure: what is written.
-      path: of the file, which it takes the place of.
-      name: of the figure, from which its ids follow.
-    """
+    """Writes a figure as a file beside a page, the same bytes every time."""
     with (
         plain_files.created(path) as file,
         matplotlib.rc_context({"svg.hashsalt": name}),
@@ -57,14 +51,6 @@ def inline(figure: Figure, name: str, title: str) -> str:
     Series (`drawing.Series`) have `data-key` and `data-method`, entries of the legend
     `data-name`; points say their texts as titles, boxes their number
     as `data-box`.
-
-    Args:
-      figure: whose artists may be named by series.
-      name: of the figure, the start of all ids in it.
-      title: what a screen reader says.
-
-    Returns:
-      The element, whose bytes depend on nothing but the arguments.
     """
     file = io.BytesIO()
     settings = {"svg.hashsalt": name, "svg.fonttype": "none"}

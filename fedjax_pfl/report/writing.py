@@ -26,20 +26,7 @@ def write(
     runs: sources.Runs,
     metric: str | None = None,
 ) -> Path:
-    """Writes the report of some results; an earlier one is replaced.
-
-    Args:
-      directories: of results.
-      runs: what the command line knows of them.
-      metric: name that chooses and ranks; None for that of the results.
-      out: where to write; None for the directory itself where there is one.
-
-    Returns:
-      The page.
-
-    Raises:
-      InputError: if results cannot be read, or the report cannot be written.
-    """
+    """Writes the report of some results; an earlier one is replaced."""
     if out is None:
         if len(directories) > 1:
             raise checks.InputError(

@@ -16,16 +16,7 @@ _FEW = 0.05  # more or fewer steps, as a share, that a reader need not know of
 
 
 def answer(rows: Sequence[Any], metric: str, steps: Mapping[str, float]) -> str:
-    """Answers in a sentence whether models of their own that learn help the clients.
-
-    Args:
-      rows: of one environment, paired with each other, the best first.
-      metric: of their values.
-      steps: local steps of whole trainings by algorithm; NaN where they are not known.
-
-    Returns:
-      The sentence; empty where the references or personal models are missing.
-    """
+    """Answers in a sentence whether models of their own that learn help the clients."""
     places = {(row.algorithm, row.model): k for k, row in enumerate(rows)}
     best = next(filter(_is_own, rows), None)
     if best is None or math.isnan(best.value) or not places.keys() >= {*_REFERENCES}:

@@ -123,14 +123,7 @@ class Comparison:
 
 
 def rank(result: results.Result) -> Comparison | None:
-    """Compares the best settings of all methods in the last round on own test data.
-
-    Args:
-      result: what to compare.
-
-    Returns:
-      The comparison; None where nothing was judged on own test data.
-    """
+    """Compares the best settings of all methods in the last round on own test data."""
     return compare(
         result.contenders(),
         name="headline",
@@ -159,9 +152,6 @@ def compare(
       data: on which models are judged, as in a result's table.
       only_best: whether of an algorithm's settings only the one that is best on
         validation data is compared with others; else all are shown, not compared.
-
-    Returns:
-      The comparison; None where nothing was judged so.
     """
     points, metric = _points(result, when, data)
     if points.empty:
@@ -249,9 +239,6 @@ def _share_cells(
       result: what is compared.
       points: of the rows; `status` is the last of their cells.
       metric: by which clients are worse off.
-
-    Returns:
-      The points, with cells before the last one, and the titles of these cells.
     """
     table, columns, titles = result.table(), _columns(result), []
     table = table[(table["metric"] == metric) & (table["when"] == "last")]
@@ -560,9 +547,6 @@ def _blocks(
 
 def unseen(result: results.Result) -> list[tuple[str, ...]]:
     """Returns how models serve clients that never trained, best settings only.
-
-    Args:
-      result: with or without such clients.
 
     Returns:
       A row per setting and model: the environment's title, the setting, the model with

@@ -43,17 +43,7 @@ class _Holder(documents.Document):
 
 @contextlib.contextmanager
 def new(directory: Path) -> Iterator[Path]:
-    """Makes a directory under a temporary name beside it; renames it at the end.
-
-    Args:
-      directory: path that does not exist; its parents are made.
-
-    Yields:
-      The temporary directory; nothing is left of it if the block fails.
-
-    Raises:
-      InputError: if the directory exists or cannot be written.
-    """
+    """Makes a directory under a temporary name beside it; renames it at the end."""
     with writing(directory), staged(directory) as temporary:
         yield temporary
 
@@ -62,14 +52,8 @@ def new(directory: Path) -> Iterator[Path]:
 def staged(directory: Path) -> Iterator[Path]:
     """Opens a folder like `new`, for a block that does more than write there.
 
-    Args:
-      directory: path that does not exist; its parents are made.
-
     Yields:
       The temporary directory, for blocks of `writing`.
-
-    Raises:
-      InputError: if the directory exists or cannot be made.
     """
     check_new(directory)
     temporary = directory.with_name(f".{directory.name}.{secrets.token_hex(4)}")
@@ -84,15 +68,7 @@ def staged(directory: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def writing(directory: Path) -> Iterator[None]:
-    """Makes what goes wrong when files are written into one sentence.
-
-    Args:
-      directory: which is named.
-
-    Raises:
-      InputError: in place of an error of the operating system, or if the name of the
-        directory is not UTF-8, in which some libraries write.
-    """
+    """Makes what goes wrong when files are written into one sentence."""
     checks.text("the name of the directory", str(directory))
     try:
         yield
@@ -108,13 +84,6 @@ def locked(directory: Path) -> Iterator[None]:
     """Keeps other processes out of a directory, which is made if it does not exist.
 
     The operating system frees the lock of a process that is killed.
-
-    Args:
-      directory: whose files only this process may write.
-
-    Raises:
-      InputError: if another process has it, naming that process, or if the directory
-        cannot be written.
     """
     import filelock  # its modules are needed only where something is written
 
@@ -156,19 +125,7 @@ def _owner(directory: Path) -> str:
 
 @contextlib.contextmanager
 def filled(directory: Path, last: str) -> Iterator[Path]:
-    """Adds files to a directory that exists, all of them or none that counts.
-
-    Args:
-      directory: where they will be.
-      last: name of the file whose presence says that all others are there.
-
-    Yields:
-      An empty directory below it, whose entries are moved up at the end.
-
-    Raises:
-      InputError: if the directory cannot be written, or has a link or another kind of
-        entry in the place of one of these.
-    """
+    """Adds files to a directory that exists, all of them or none that counts."""
     folder = directory / f"{_FILLING}-{secrets.token_hex(4)}"
     with temporaries.registered(folder), writing(directory):
         for left in directory.glob(f"{_FILLING}*"):
@@ -188,12 +145,7 @@ def filled(directory: Path, last: str) -> Iterator[Path]:
 
 
 def litter(directory: Path, *names: str) -> list[Path]:
-    """Lists what killed processes have left of `locked`, `filled` and single files.
-
-    Args:
-      directory: of the files.
-      *names: further entries to list where they exist.
-    """
+    """Lists what killed processes have left of `locked`, `filled` and single files."""
     left = [directory / name for name in (_OWNER, *names)]
     left = [path for path in left if os.path.lexists(path)]
     patterns = (f"{_FILLING}*", f"{plain_files.NEW}*")
@@ -201,14 +153,7 @@ def litter(directory: Path, *names: str) -> list[Path]:
 
 
 def check_new(directory: str | os.PathLike[str]) -> None:
-    """Checks that a result can be saved; to be called before a long run.
-
-    Args:
-      directory: path that must not exist yet.
-
-    Raises:
-      InputError: if it exists or if no directory can be made there.
-    """
+    """Checks that a result can be saved; to be called before a long run."""
     directory = Path(directory)
     if os.path.lexists(directory):
         raise checks.InputError(
@@ -218,15 +163,7 @@ def check_new(directory: str | os.PathLike[str]) -> None:
 
 
 def check_writable(directory: Path, *, named: Path | None = None) -> None:
-    """Checks that files can be written into a directory; makes nothing.
-
-    Args:
-      directory: path that may exist; else the nearest parent that does is tried.
-      named: the path that an error is about, if it is another one.
-
-    Raises:
-      InputError: if they cannot.
-    """
+    """Checks that files can be written into a directory; makes nothing."""
     with writing(named or directory):
         os.rmdir(tempfile.mkdtemp(dir=nearest(directory), prefix=".check-"))
 

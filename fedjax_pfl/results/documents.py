@@ -41,20 +41,7 @@ def seal(description: Mapping[str, Any]) -> str:
 
 
 def read(path: Path, kind: type[_D]) -> _D:
-    """Reads a file with what `seal` returned.
-
-    Args:
-      path: of the file.
-      kind: schema.
-
-    Returns:
-      The document.
-
-    Raises:
-      OSError: if the file cannot be read.
-      ValueError: if it is no regular file, not what was written, or does not fit the
-        schema.
-    """
+    """Reads a file with what `seal` returned."""
     content = plain_files.content(path)
     try:
         stored = _parsed(content)
@@ -70,18 +57,7 @@ def read(path: Path, kind: type[_D]) -> _D:
 
 
 def decode(content: bytes | str, kind: type[_D]) -> _D:
-    """Reads a document without a digest.
-
-    Args:
-      content: JSON.
-      kind: schema.
-
-    Returns:
-      The document.
-
-    Raises:
-      ValueError: if it does not fit the schema.
-    """
+    """Reads a document without a digest."""
     return msgspec.convert(_parsed(content), kind)
 
 

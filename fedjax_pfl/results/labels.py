@@ -42,9 +42,6 @@ def settings(group: Named) -> dict[str, Any]:
 def fields(groups: Sequence[Named]) -> tuple[str, ...]:
     """Returns the names of what varies, beside the seed and what `IDENTITY` names.
 
-    Args:
-      groups: all that are compared.
-
     Returns:
       The swept fields, and the settings of a component that differ between groups which
       have the same component, parts that some of them lack included.

@@ -57,9 +57,6 @@ def sign(text: str) -> int:
 def path(result: "Result") -> "pd.DataFrame | None":
     """Returns the paths of learned fields.
 
-    Args:
-      result: trainings, of which those without learned fields are left out.
-
     Returns:
       A row per start and step: `algorithm`, the start's axes as `start <name>`,
       `round`, the fields' values until then, `objective` and `d <field>`, the last two
@@ -122,9 +119,6 @@ def _plain_mean(values: Any) -> float:
 
 def settings(result: "Result") -> "pd.DataFrame | None":
     """Returns what every start has learned, the best of an algorithm first.
-
-    Args:
-      result: trainings.
 
     Returns:
       A row of `path` per start: the one with the best objective where trainings restart

@@ -53,14 +53,7 @@ class Lease:
     """
 
     def __init__(self, folder: Path, name: str, number: int, seconds: float):
-        """Takes over a file that `Leases.claim` has made.
-
-        Args:
-          folder: of the leases.
-          name: of the unit.
-          number: of the lease, from 1.
-          seconds: period without a sign of life after which it is lost.
-        """
+        """Takes over a file that `Leases.claim` has made."""
         self.name, self.number = name, number
         self._path = folder / f"{name}.{number}"
         self._next = folder / f"{name}.{number + 1}"
@@ -69,12 +62,7 @@ class Lease:
         self._thread = threading.Thread(target=self._beat_on, daemon=True)
 
     def check(self) -> None:
-        """Makes sure that this process still holds the unit.
-
-        Raises:
-          LostError: if another process has taken it over.
-          InputError: if the folder is gone, or cannot be read.
-        """
+        """Makes sure that this process still holds the unit."""
         with directories.writing(self._path.parent):
             try:
                 os.lstat(self._next)
@@ -130,9 +118,6 @@ class Leases:
           seconds: period without a sign of life after which a lease is lost, > 0; the
             same in all processes.
           clock: seconds of this process, from any start.
-
-        Raises:
-          InputError: if the folder cannot be made.
         """
         self._folder, self._seconds, self._clock = folder, seconds, clock
         self._seen: dict[Path, tuple[bytes, float]] = {}
@@ -141,17 +126,7 @@ class Leases:
             folder.mkdir(parents=True, exist_ok=True)
 
     def claim(self, name: str) -> Lease | None:
-        """Takes a unit that is free, or whose holder has given no sign of life.
-
-        Args:
-          name: of the unit, in letters, digits and hyphens.
-
-        Returns:
-          The lease, or None where another process has the unit, or gets it now.
-
-        Raises:
-          InputError: if the folder is gone, full or cannot be written.
-        """
+        """Takes a unit that is free, or whose holder has given no sign of life."""
         with directories.writing(self._folder):
             number = self._newest(name)
             if number and not self._is_free(self._folder / f"{name}.{number}"):

@@ -56,16 +56,9 @@ _NORMAL = 1.959963984540054  # 97.5 % quantile of the standard normal distributi
 def headline(names: Collection[str], chosen: str | None = None) -> str:
     """Picks the metric that speaks for a model and chooses models and rounds.
 
-    Args:
-      names: what was measured.
-      chosen: by the user, or None.
-
     Returns:
       The chosen one; else the accuracy of classifiers, the annualized return of
       portfolios, or the loss.
-
-    Raises:
-      InputError: if the chosen one was not measured.
 
     Example:
       >>> headline(["loss", "accuracy"])
@@ -85,9 +78,6 @@ def headline(names: Collection[str], chosen: str | None = None) -> str:
 def judge(models: Iterable[str]) -> str:
     """Returns the model that speaks for a method: personal, else global, else any.
 
-    Args:
-      models: names of a method's models.
-
     Example:
       >>> judge(["global", "hybrid (validation)", "personal"])
       'personal'
@@ -104,9 +94,6 @@ def sign(name: str) -> int:
         as `uniform_sharpe`, is judged as the same of a model's. Of a metric of the
         user's own less is better if its name ends in `loss` or `error`.
 
-    Returns:
-      1 or -1.
-
     Example:
       >>> sign("loss"), sign("uniform_sharpe")
       (-1, 1)
@@ -118,10 +105,6 @@ def sign(name: str) -> int:
 
 def score(name: str, value: float) -> float:
     """Returns a number that is larger where a metric is better, the least for NaN.
-
-    Args:
-      name: name of a metric.
-      value: its value.
 
     Example:
       >>> score("loss", 2.0), score("accuracy", float("nan"))

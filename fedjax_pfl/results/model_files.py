@@ -63,11 +63,7 @@ def is_file_name(text: str) -> bool:
 
 
 def named(params: Any) -> dict[str, Any]:
-    """Leaves of parameters by `params/<path>`.
-
-    Raises:
-      InputError: if two leaves have one path.
-    """
+    """Leaves of parameters by `params/<path>`."""
     paths = jax.tree.leaves(tree_paths.names(params))
     full = [f"{_PARAMS}/{path}" if path else _PARAMS for path in paths]
     if len(set(full)) < len(full):
@@ -89,12 +85,6 @@ def nested(arrays: Mapping[str, Any]) -> Any:
 
     Args:
       arrays: by `params/<path>`.
-
-    Returns:
-      The tree.
-
-    Raises:
-      ValueError: if `named` makes no such paths.
     """
     if arrays.keys() == {_PARAMS}:
         return arrays[_PARAMS]
@@ -107,16 +97,7 @@ def nested(arrays: Mapping[str, Any]) -> Any:
 
 
 def write(path: Path, arrays: dict[str, np.ndarray], header: dict[str, str]) -> None:
-    """Writes arrays into a new file, which appears when all of it is written.
-
-    Args:
-      path: the file.
-      arrays: by name.
-      header: texts by name.
-
-    Raises:
-      OSError: if it cannot be written.
-    """
+    """Writes arrays into a new file, which appears when all of it is written."""
     import safetensors  # only where something is saved
     import safetensors.numpy
 

@@ -39,9 +39,6 @@ def of_result(result: results.Result) -> tuple[list[Named], str]:
     Settings are those that `selection.best_settings` keeps; of each the model that
     speaks for it. Values are means over seeds.
 
-    Args:
-      result: what to look at.
-
     Returns:
       One `Named` per environment, none where clients have no names; and the metric.
     """

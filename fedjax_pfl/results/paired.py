@@ -78,9 +78,6 @@ def interval(values: pd.Series, others: pd.Series) -> Interval:
     Args:
       values: one number per seed; NaN where it is lost.
       others: like `values`.
-
-    Returns:
-      The interval; seeds that are not in both, or NaN in one, are lost.
     """
     return of_mean(values.sub(others))  # aligned by seed: NaN where one is missing
 

@@ -33,9 +33,6 @@ def check(path: Path, *, is_directory: bool = False, in_place: bool = False) -> 
       is_directory: whether a directory is expected instead.
       in_place: whether the file is going to be changed rather than replaced, so that it
         may have no second name.
-
-    Raises:
-      InputError: if there is a link or anything else.
     """
     try:
         status = os.lstat(path)
@@ -56,16 +53,9 @@ def check(path: Path, *, is_directory: bool = False, in_place: bool = False) -> 
 def created(path: Path) -> Iterator[Path]:
     """Makes a new file beside another one or none, which it replaces at the end.
 
-    Args:
-      path: of a regular file, or of nothing.
-
     Yields:
       The path of an empty file with the suffix of `path`; it is removed if the block
       fails.
-
-    Raises:
-      InputError: if there is a link, a directory, a pipe or a device.
-      OSError: if it cannot be written.
     """
     check(path)
     new = path.with_name(f"{NEW}{secrets.token_hex(4)}-{path.name}")
@@ -83,12 +73,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def opened(path: Path) -> io.BufferedReader:
-    """Opens a regular file for reading.
-
-    Raises:
-      InputError: if there is a link, a directory, a pipe or a device.
-      OSError: if it cannot be read.
-    """
+    """Opens a regular file for reading."""
 
     def only_files(name: str, flags: int) -> int:
         check(path)
@@ -98,12 +83,7 @@ def opened(path: Path) -> io.BufferedReader:
 
 
 def content(path: Path) -> bytes:
-    """Reads a document.
-
-    Raises:
-      InputError: if it is no regular file, or too large to be parsed in memory.
-      OSError: if it cannot be read.
-    """
+    """Reads a document."""
     with opened(path) as file:
         needed = _MEMORY_PER_BYTE * os.fstat(file.fileno()).st_size
         checks.memory(f"Parsing '{path}'", needed, "it is no document of ours")

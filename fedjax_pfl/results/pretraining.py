@@ -29,11 +29,7 @@ class HeldOut:
 
     @classmethod
     def of(cls, spec: Any) -> "HeldOut | None":
-        """Returns the users that a federation's recipe leaves out, with 0 for none.
-
-        Args:
-          spec: recipe; of one without users, such as a market, None is returned.
-        """
+        """Returns the users that a federation's recipe leaves out, with 0 for none."""
         if not hasattr(spec, "held_out_users"):
             return None
         path = getattr(spec.dataset, "path", None)
@@ -42,16 +38,7 @@ class HeldOut:
 
 
 def write(path: Path, params: Any, users: HeldOut) -> None:
-    """Writes parameters into a new safetensors file that `load_params` reads.
-
-    Args:
-      path: the file, which appears at once when all of it is written.
-      params: tree of arrays.
-      users: what they were trained on.
-
-    Raises:
-      OSError: if it cannot be written.
-    """
+    """Writes parameters into a new safetensors file that `load_params` reads."""
     arrays = {n: np.asarray(leaf) for n, leaf in tree_paths.by_name(params).items()}
     header = {_KEY: json.dumps(dataclasses.asdict(users))}
     model_files.write(path, arrays, header)

@@ -137,9 +137,6 @@ def compare(
     Returns:
       What differs, in words, of which a warning tells; nothing where the code is the
       same.
-
-    Raises:
-      InputError: if it differs and `anyway` is False.
     """
     before = before if isinstance(before, dict) else {}
     differences = list(_differences(before, now))

@@ -85,16 +85,7 @@ def contenders(result: results.Result, rows: pd.DataFrame) -> list[str]:
 def by_environment(
     rows: pd.DataFrame, names: Sequence[str], also: Sequence[str] = ()
 ) -> list[tuple[str, pd.DataFrame]]:
-    """Returns rows of every environment, with a title.
-
-    Args:
-      rows: of all environments.
-      names: columns that make an environment; a title has those that differ.
-      also: columns that make a group, too, whose values start the title.
-
-    Returns:
-      Titles and rows, in order of appearance.
-    """
+    """Returns rows of every environment, with a title."""
     differ = [name for name in names if rows[name].nunique(dropna=False) > 1]
     return [
         (title(part.iloc[0], [*also, *differ], also), part)
@@ -141,9 +132,6 @@ def best_settings(
 
     Returns:
       Values of `settings`, one row per method and environment.
-
-    Raises:
-      InputError: for a hybrid, or a model or metric that the result does not have.
     """
     curves, _ = _best_curves(result, model, metric)
     return curves[settings(result)].drop_duplicates()

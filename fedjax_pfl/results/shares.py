@@ -24,9 +24,6 @@ def of_clients(result: results.Result) -> pd.DataFrame:
     data; where an environment has several, the first. Its own rows are left out, and so
     are clients for which one of both diverged.
 
-    Args:
-      result: what is compared.
-
     Returns:
       One row per training, model and reference: the columns of `Result.table` that name
       a point, `model`, `population`, `metric`, `reference`, and the shares `better` and

@@ -51,11 +51,6 @@ def privacy(
 def after(group: history.History, point: int, rounds: int) -> dict[str, float]:
     """Returns what a training had spent after some rounds.
 
-    Args:
-      group: the history.
-      point: number of the training.
-      rounds: finished rounds, at least 0.
-
     Returns:
       `bytes_up` and `bytes_down`, sent by and to all clients; `client_steps`, local
       steps of all clients; `gradients` of single examples that these took; `seconds`,
@@ -97,11 +92,7 @@ def _virtual_seconds(group: history.History, point: int, rounds: int) -> float:
 def to_target(
     group: history.History, point: int, target: float
 ) -> Iterator[tuple[Any, ...]]:
-    """Yields a row of `COLUMNS` per model of one training; see `Result.to_target`.
-
-    Raises:
-      InputError: for a target that is no such number, or without validation data.
-    """
+    """Yields a row of `COLUMNS` per model of one training; see `Result.to_target`."""
     metric = group.headline
     _check(group, metric, target)
     honest, is_shown = ~group.malicious[point], group.rounds <= group.ends[point]

@@ -253,9 +253,6 @@ def unseen_cells(
 def parts(record: history.History) -> Iterator[Part]:
     """Takes apart the metrics of one static group.
 
-    Args:
-      record: the group.
-
     Yields:
       One part for every model and population; data of which no client has examples are
       left out, and choose nothing.

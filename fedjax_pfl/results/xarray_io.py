@@ -117,10 +117,6 @@ _DESCRIPTIONS = {
 def to_dataset(record: history.History, title: str) -> "xr.Dataset":
     """Labels the arrays of a history.
 
-    Args:
-      record: the history.
-      title: of the dataset.
-
     Returns:
       The dataset described at `Result.to_dataset`.
     """
@@ -168,12 +164,6 @@ def read(
       path: of the file.
       points: of the history; like `more`, what is not an array.
       **more: `config`, `compile_seconds` and `run_seconds`.
-
-    Returns:
-      The history.
-
-    Raises:
-      ValueError: if the file is damaged or has arrays that no history has.
     """
     import xarray as xr
 

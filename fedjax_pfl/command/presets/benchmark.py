@@ -22,12 +22,7 @@ _LEARNED = ("FedAvg", "Flame", "Ditto")
 
 
 def methods(batch_size: int, steps: int) -> list[fp.FederatedProcess]:
-    """Returns all methods, references first.
-
-    Args:
-      batch_size: examples of a batch.
-      steps: batches of a usual client's epoch.
-    """
+    """Returns all methods, references first."""
     sgd = fp.SGD(learning_rate=0.1, epochs=1, batch_size=batch_size)
     kinds = fp.algorithms
     # Scaffold and FedMGDA have a learning rate of the server among their own fields.

@@ -118,14 +118,7 @@ class Grid:
         )
 
     def started(self, params: Any) -> Grid:
-        """Returns a copy whose models start from these parameters.
-
-        Args:
-          params: tree of arrays; the model's own are known only with the data.
-
-        Raises:
-          InputError: if they are no finite numbers.
-        """
+        """Returns a copy whose models start from these parameters."""
 
         def start(model: Any) -> Any:
             return struct.replace_field(model, "initial_params", params)
@@ -150,16 +143,7 @@ def grids_of(
     cohort: int | None = None,
     **fields: Any,
 ) -> tuple[Grid, ...]:
-    """Makes a grid of each method, on one federation.
-
-    Args:
-      methods: processes, or algorithms that become ones; pairs have axes of their own.
-      model: what they train.
-      spec: the federation.
-      axes: values by dotted name, for all methods.
-      cohort: clients of a round; None for all of them.
-      **fields: further fields of the processes of algorithms.
-    """
+    """Makes a grid of each method, on one federation."""
     if cohort is not None:
         fields["participation"] = fp.UniformCohort(size=cohort)
     grids = []
@@ -224,18 +208,7 @@ class Experiment:
 
 
 def apply_settings(experiment: Experiment, settings: Iterable[str]) -> Experiment:
-    """Applies settings `name=value[,value...]`, components before their fields.
-
-    Args:
-      experiment: what to change.
-      settings: texts; a name given twice counts the last time.
-
-    Returns:
-      The changed experiment. A field applies to every grid that has it.
-
-    Raises:
-      InputError: for an unknown name, an unknown component or a value of another type.
-    """
+    """Applies settings `name=value[,value...]`, components before their fields."""
     parsed = parse(settings)
     if "algorithm" in parsed:
         experiment = _set_algorithms(experiment, parsed)
@@ -284,17 +257,7 @@ def _wrapped(
 
 
 def parse(settings: Iterable[str]) -> dict[str, tuple[Any, ...]]:
-    """Reads settings `name=value[,value...]`.
-
-    Args:
-      settings: texts; a name given twice counts the last time.
-
-    Returns:
-      Values by name; those of components are names that exist.
-
-    Raises:
-      InputError: for a text of another form, or an unknown component.
-    """
+    """Reads settings `name=value[,value...]`."""
     parsed = dict(_parse(text) for text in settings)
     for name, values in parsed.items():
         if name in components.COMPONENTS:

@@ -29,19 +29,7 @@ def known() -> list[str]:
 
 
 def wrap(model: Any, parsed: Mapping[str, tuple[Any, ...]]) -> Any:
-    """Gives a model the roles and adapters that settings name, or takes them away.
-
-    Args:
-      model: a model, with or without them.
-      parsed: values by name of setting.
-
-    Returns:
-      The model; fields that have defaults are set later, as others are.
-
-    Raises:
-      InputError: if adapters have no targets, or something other than `none` is given
-        for all roles or adapters.
-    """
+    """Gives a model the roles and adapters that settings name, or takes them away."""
     from fedjax_pfl.models import low_rank  # imports JAX
 
     for name in (ROLES, ADAPTERS):

@@ -40,11 +40,7 @@ def _plain(leaf: Any) -> Any:
 
 
 def write(path: Path, leaves: dict[str, Any]) -> None:
-    """Writes arrays; those without values are left out.
-
-    Raises:
-      OSError: if they cannot be written.
-    """
+    """Writes arrays; those without values are left out."""
     import orbax.checkpoint as ocp  # half a second, paid only where something is saved
 
     handler, options = _alone()
@@ -82,14 +78,7 @@ def whole(tree: Any) -> dict[str, Any]:
 
 
 def own_rows(tree: Any) -> tuple[dict[str, np.ndarray], int, int]:
-    """Returns this process's rows of divided arrays, and which ones these are.
-
-    Args:
-      tree: pytree of arrays, of which those that are divided have as many rows.
-
-    Returns:
-      Rows by dotted path, the first row, and the one after the last.
-    """
+    """Returns this process's rows of divided arrays, and which ones these are."""
     rows, start, stop = {}, 0, 0
     for name, leaf in named(tree).items():
         if _is_divided(leaf):
@@ -128,17 +117,9 @@ def needs(like: Any, start: int, stop: int) -> bool:
 def read(path: Path, rows: Rows, like: Any) -> Any:
     """Reads arrays into the structure of `like`.
 
-    Args:
-      path: of what every process had whole.
-      rows: of processes, by the first one and the one after the last.
-      like: shapes; of several processes with where the arrays are to be.
-
     Returns:
       Arrays: on this process's first device, or rows that several processes divide on
       the devices where they belong.
-
-    Raises:
-      ValueError: if an array has another shape, or if rows are missing.
     """
     divided = {n: leaf for n, leaf in _by_path(like).items() if _is_divided(leaf)}
     apart = {name for part in rows.values() for name in part}

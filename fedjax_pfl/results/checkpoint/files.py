@@ -98,11 +98,7 @@ class Progress:
 
 
 def write_own(folder: Path, progress: Progress) -> dict[str, str]:
-    """Writes what only this process has: rows on its devices, and what it knows.
-
-    Returns:
-      SHA-256 of its files, by path relative to the folder.
-    """
+    """Writes what only this process has: rows on its devices, and what it knows."""
     parts = {f"{_OWN}{name}.npz": part for name, part in progress.own.items()}
     rows, start, stop = arrays.own_rows(progress.states)
     if rows:
@@ -152,11 +148,7 @@ def write_first(
 def compare(
     path: Path, stored: Description, ours: dict[str, Any], *, anyway: bool
 ) -> list[str]:
-    """Refuses checkpoints of another training or, but for `anyway`, of other code.
-
-    Returns:
-      What differs of the code, in words.
-    """
+    """Refuses checkpoints of another training or, but for `anyway`, of other code."""
     theirs = stored.identity
     code = [each.get("code", {}) for each in (theirs, ours)]
     differences = provenance.compare(path, *code, anyway=anyway)
@@ -218,15 +210,7 @@ def verify(path: Path, files: dict[str, str]) -> None:
 
 
 def digests(folder: Path, skip: Collection[str] = ()) -> dict[str, str]:
-    """Returns SHA-256 of every file below a folder, by relative path.
-
-    Args:
-      folder: the folder.
-      skip: files that are left out.
-
-    Raises:
-      InputError: if there is anything else than files and directories.
-    """
+    """Returns SHA-256 of every file below a folder, by relative path."""
     return {
         path.relative_to(folder).as_posix(): digest_of_file(path)
         for path in sorted(folder.rglob("*"))

@@ -219,11 +219,7 @@ class Store:
             _remove(path)
 
     def _paths(self) -> list[Path]:
-        """Returns the checkpoints, oldest first.
-
-        Raises:
-          InputError: if a link is in the place of the folder.
-        """
+        """Returns the checkpoints, oldest first."""
         plain_files.check(self.folder, is_directory=True)
         paths = sorted(self.folder.glob("*"))
         return [path for path in paths if _ROUNDS.fullmatch(path.name)]

@@ -179,8 +179,10 @@ def _with_row_garbage(state: core.State) -> core.State:
     """Returns a state with distinct client rows, to see which are touched."""
 
     def marked(leaf: jax.Array) -> jax.Array:
-        numbers = jnp.arange(leaf.shape[0], dtype=leaf.dtype)
-        return leaf + numbers.reshape((-1,) + (1,) * (leaf.ndim - 1))
+        numbers = jnp.arange(leaf.shape[0]).reshape((-1,) + (1,) * (leaf.ndim - 1))
+        if leaf.dtype == bool:
+            return leaf ^ (numbers % 2 == 1)
+        return leaf + numbers.astype(leaf.dtype)
 
     rows = state.of_clients()
     messages = {n: v for n, v in rows.items() if n == "messages"}

@@ -184,7 +184,9 @@ class FederatedProcess:
             self.transforms and (transforms.Transforms(self),),
             self.attack is not None and (attack.Attack(self.attack),),
             self.server_optimizer is not None
-            and (server_optimizer.ServerOptimizer(self.server_optimizer),),
+            and (
+                server_optimizer.ServerOptimizer(self.algorithm, self.server_optimizer),
+            ),
             self.parts,
             (nonfinite.Nonfinite(self.on_nonfinite, bool(rule.incremental)),),
             added is not None and (noise.Noise(self, added),),

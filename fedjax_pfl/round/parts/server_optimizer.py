@@ -15,22 +15,24 @@ class ServerOptimizer(Part):
     """Keeps the state of the optimizer in memory `optimizer`; see `Exchange.step`.
 
     Attributes:
+      method: the method.
       optimizer: the optimizer.
     """
 
+    method: Any
     optimizer: core.ServerOptimizer
     name = "optimizer"
 
     def check(self, process: Any, num_clients: int) -> None:
         """Raises an `InputError` if the server state is not a model."""
-        if not process.algorithm.server_is_model:
+        if not self.method.server_is_model:
             raise checks.InputError(
-                "Expected no server_optimizer with"
-                f" {type(process.algorithm).__name__}, whose server state is not one"
-                " model into which the clients' are averaged, got"
-                f" {type(self.optimizer).__name__}."
+                f"Expected no server_optimizer with {type(self.method).__name__}, whose"
+                " server state is not one model into which the clients' are averaged,"
+                f" got {type(self.optimizer).__name__}."
             )
 
     def first_memory(self, at: First, rows: dict[str, Any]) -> dict[str, Any]:
         """Returns the optimizer's first state."""
+        self.check(None, at.num_clients)  # plans are made before anything is checked
         return {"optimizer": self.optimizer.init(at.server)}

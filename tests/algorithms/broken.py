@@ -59,8 +59,8 @@ class OneRow(Means):
 
     step: Any = 0.5
 
-    def round(self, state, link):
-        state, info = super().round(state, link)
+    def round(self, state, exchange):
+        state, info = super().round(state, exchange)
         rows = jax.tree.map(lambda leaf: leaf[:1], state.clients)
         return dataclasses.replace(state, clients=rows), info
 
@@ -149,8 +149,8 @@ class Everybody(Means):
 
     step: Any = 0.5
 
-    def round(self, state, link):
-        state, info = super().round(state, link)
+    def round(self, state, exchange):
+        state, info = super().round(state, exchange)
         rows = jax.tree.map(lambda leaf: leaf + 1, state.clients)
         return dataclasses.replace(state, clients=rows), info
 

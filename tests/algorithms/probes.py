@@ -66,9 +66,12 @@ class TwoExchanges(base.SingleExchange):
     def init(self, key, model, population, data):
         return model.init(key), None, None
 
-    def round(self, state, link):
+    def reference(self, server):
+        return jax.tree.map(jnp.zeros_like, server)  # messages are gradients
+
+    def round(self, state, exchange):
         w = state.server
-        objective = local.DataLoss(link.model)
+        objective = local.DataLoss(exchange.model)
 
         def gradients(view, row, shared):
             loss, gradient = local.full_value_and_gradient(
@@ -81,16 +84,15 @@ class TwoExchanges(base.SingleExchange):
                 objective, shared, None, view.data, 16
             )[0]
 
-        sent = link.map(gradients, (), w)
-        zero = jax.tree.map(jnp.zeros_like, w)
-        state, received = link.upload(state, sent, zero)
-        gradient, info = link.aggregate(state, received, zero)
+        sent = exchange.map(gradients, (), w)
+        state, received = exchange.upload(state, sent)
+        gradient, info = exchange.aggregate(state, received, self.reference(w))
         before = jnp.vdot(received.aux, received.weight) / received.weight.sum()
         square = sum(jnp.vdot(g, g) for g in jax.tree.leaves(gradient))
 
         def trial(step):
             point = jax.tree.map(lambda a, g: a - step * g, w, gradient)
-            values = link.map(losses, (), point, exchange=1)
+            values = exchange.map(losses, (), point, exchange=1)
             return jnp.vdot(values, received.weight) / received.weight.sum()
 
         def rejected(carry):
@@ -104,9 +106,9 @@ class TwoExchanges(base.SingleExchange):
         first = (self.step, trial(self.step), jnp.zeros((), jnp.int32))
         step, _, tries = lax.while_loop(rejected, halve, first)
         w = jax.tree.map(lambda a, g: a - step * g, w, gradient)
-        report = {"trials": jnp.broadcast_to(tries, link.ctx.cohort.shape)}
-        return dataclasses.replace(state, server=w), link.info(
-            report, info, bytes_up=link.bytes_up(sent.message), bytes_down=0
+        report = {"trials": jnp.broadcast_to(tries, exchange.ctx.cohort.shape)}
+        return dataclasses.replace(state, server=w), exchange.info(
+            report, info, bytes_up=exchange.bytes_up(sent.message), bytes_down=0
         )
 
     def predictors(self, view, server, client, model):

@@ -225,9 +225,10 @@ def test_wrong_transforms_are_refused():
         fp.FederatedProcess(algorithm=fp.FedAvg(), transforms=QSGD())
     with pytest.raises(checks.InputError, match=r"transforms\.0 to be an object"):
         fp.FederatedProcess(algorithm=fp.FedAvg(), transforms=("top_k",))
+    with pytest.raises(checks.InputError, match="the class QSGD instead of QSGD"):
+        fp.FederatedProcess(algorithm=fp.FedAvg(), transforms=(QSGD,))
     federation = fp.load_federation("digits", num_clients=4, seed=0)
     for transforms, match in (
-        ((QSGD,), "the class QSGD"),
         ((TopK(fraction=1e-4),), "TopK to leave something of a message of 650"),
         ((TopK(), LowRank()), "LowRank to see whole messages"),
     ):

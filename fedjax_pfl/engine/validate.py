@@ -66,10 +66,14 @@ def check(
 
 def built(key: Any, process: Any, model: Any, federation: Any) -> core.Federation:
     """Checks the parts of one training as `check` does; returns the federation."""
+    if not isinstance(federation, core.Specification | core.Federation):
+        wanted = (
+            "a federation, which load_federation and Federation.from_arrays make, or a"
+            " specification such as FederationSpec"
+        )
+        raise _error("federation", federation, wanted)
     check(key, process, model, federation, spec=True)
-    if isinstance(federation, core.Federation):
-        return federation
-    return federation.build()
+    return federation if isinstance(federation, core.Federation) else federation.build()
 
 
 def check_model(model: Any) -> None:

@@ -33,7 +33,10 @@ def test_a_process_shows_what_is_not_default():
     ("make", "sentence"),
     [
         (lambda: fp.FederatedProcess(algorithm=fp.Flame), "the class Flame instead of"),
-        (lambda: fp.FedAvg(local=fp.SGD), "the class SGD instead of SGD"),
+        (
+            lambda: fp.FederatedProcess(algorithm=fp.FedAvg(), attack=fp.SignFlip),
+            "attack .* the class SignFlip",
+        ),
         (lambda: fp.UniformCohort(), r"UniformCohort\(size=...\), got it without size"),
         (lambda: fp.FederatedProcess(), r"FederatedProcess\(algorithm=...\), got it"),
     ],

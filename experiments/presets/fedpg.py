@@ -138,7 +138,7 @@ def _rates(name: str, dataset: str) -> experiment.Experiment:
     axes = {"algorithm.local.learning_rate": (0.01, 0.05, 0.1)}
     searched = fedpg(search=fp.algorithms.Armijo())
     algorithms = [*_baselines().values(), fedpg(), searched]
-    entries = [(a, axes) for a in algorithms if hasattr(a, "local")]
+    entries = [(a, axes) for a in algorithms if a.local is not None]
     return _experiment(name, dataset, entries)
 
 

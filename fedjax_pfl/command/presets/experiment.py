@@ -362,10 +362,7 @@ def _set_algorithms(
         if not own:
             first = experiment.grids[0]
             has_solver = any(f.name == "local" for f in dataclasses.fields(kind))
-            solvers = (
-                getattr(grid.process.algorithm, "local", None)
-                for grid in experiment.grids
-            )
+            solvers = (grid.process.algorithm.local for grid in experiment.grids)
             solver = next((s for s in solvers if s is not None), None)
             shares = has_solver and solver is not None
             method = kind.with_solver(solver) if shares else kind()

@@ -10,12 +10,10 @@ data set.
 import datetime
 import fnmatch
 import functools
-import platform
 import re
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated
 
 import pandas as pd
@@ -24,6 +22,7 @@ import typer
 from experiments.cards import __main__, effort, pages, reproduction
 from fedjax_pfl.command import cli
 from fedjax_pfl.core import checks
+from fedjax_pfl.results import provenance
 
 __all__ = ["FILE", "app", "minutes_of"]
 
@@ -101,7 +100,12 @@ def _plan(name: str, data_dir: str | None, *settings: str) -> _Row | None:
     if minutes is None:
         print(f"{name}: {done.stderr}", flush=True)
         return None
-    return minutes, _machine(), datetime.date.today().isoformat(), ""
+    return (
+        minutes,
+        f"one core, {provenance.processor()}",
+        datetime.date.today().isoformat(),
+        "",
+    )
 
 
 def _of_fewer(name: str, data_dir: str | None, count: int) -> _Row | None:
@@ -143,14 +147,6 @@ def minutes_of(text: str) -> float | None:
         return None
     number, unit = found.groups()
     return round(float(number.replace(",", "")) * _UNITS[unit], 1)
-
-
-def _machine() -> str:
-    """Returns the processor's name, one core of which was planned with."""
-    path = Path("/proc/cpuinfo")
-    text = path.read_text("utf-8") if path.exists() else ""
-    found = re.search(r"model name\s*: (.*)", text)
-    return f"one core, {found.group(1) if found else platform.processor()}"
 
 
 if __name__ == "__main__":

@@ -297,6 +297,11 @@ class PersonalHead(SingleExchange):
     def __post_init__(self):
         tree_paths.check_pattern("head", self.head)
 
+    def first(self, params: Any):
+        """Keeps the body at the server and the head at every client."""
+        head, body = tree_paths.head_and_body(params, self.head)
+        return body, head, None
+
 
 def model_predictor(model: core.Model, params: Any, constants: Any) -> core.Predictor:
     """Returns the model with fixed parameters, in evaluation mode."""

@@ -10,10 +10,12 @@ import optax
 from jax import lax
 
 from fedjax_pfl import core, local
-from fedjax_pfl.core import checks, client_map, tree_paths
+from fedjax_pfl.core import checks, client_map, struct, tree_paths
+from fedjax_pfl.models import objectives
 
 __all__ = [
     "CHUNK",
+    "FeatureLoss",
     "OFFICIAL",
     "after",
     "check_classes",
@@ -31,10 +33,13 @@ __all__ = [
     "proximal_objective",
     "relaxed",
     "stepped",
+    "stored_features",
 ]
 
 CHUNK = 16
 """Clients whose full gradients are in memory at once."""
+
+_AT_ONCE = 256  # examples whose features are computed together
 
 OFFICIAL = local.SGD(
     learning_rate=0.01,
@@ -103,9 +108,7 @@ def check_classes(algorithm: str, model: core.Model) -> None:
 
 def check_features(algorithm: str, model: core.Model) -> None:
     """Refuses models without features, the inputs of a head."""
-    inner: Any = model
-    while hasattr(inner, "model"):  # of roles and adapters
-        inner = inner.model
+    inner = struct.innermost(model)
     if not hasattr(inner, "featured"):
         raise checks.InputError(
             f"Expected a network of layers before a head for {algorithm}, such as MLP,"
@@ -125,6 +128,58 @@ def featured(
       key: `[]` key of the model's randomness, or None in evaluation mode.
     """
     return model.featured(params, batch.x, key=key, constants=batch.constants)
+
+
+def stored_features(
+    model: Any, params: Any, data: core.ClientData
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Returns the features of all slots of ONE client, in evaluation mode.
+
+    Args:
+      model: one that `check_features` accepts.
+      params: `[*P]` its parameters.
+      data: examples of the client.
+
+    Returns:
+      Features `[M, D]`, labels `[M]`, and weights `[M]`, 0 for padding.
+    """
+    dtype = jnp.result_type(*jax.tree.leaves(params))
+
+    def one(place: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        weight = (place < data.num_examples).astype(dtype)
+        batch = data.gather(place[None], weight[None])
+        return featured(model, params, batch, None)[0][0], batch.y[0], weight
+
+    return lax.map(one, jnp.arange(data.index.shape[0]), batch_size=_AT_ONCE)
+
+
+@dataclasses.dataclass(frozen=True)
+class FeatureLoss(local.StatefulLoss):
+    """A model's loss on a batch plus the mean of a term of features.
+
+    Attributes:
+      model: one that `check_features` accepts.
+      weight: `[]` of the term.
+      term: `(features [B, D], batch, context) -> [B]`.
+    """
+
+    model: Any
+    weight: Any
+    term: Callable[[jax.Array, core.Batch, Any], jax.Array]
+
+    def step(
+        self,
+        key: core.Key | None,
+        params: Any,
+        batch: core.Batch,
+        context: Any,
+        carry: Any,
+    ) -> tuple[jax.Array, tuple[Any, Any]]:
+        """Returns the value of a batch, and model state after the batch."""
+        z, outputs, running = featured(self.model, params, batch, key)
+        values = self.term(z, batch, context)
+        mean = objectives.weighted_mean(values, batch.weight)
+        return self.model.loss(outputs, batch) + self.weight * mean, (carry, running)
 
 
 def half_squared_distance(a: Any, b: Any) -> jax.Array:

@@ -45,11 +45,6 @@ class FedPer(base.PersonalHead):
     released = "the body"
     uploads_through = "local"
 
-    def first(self, params: Any):
-        """Keeps the body at the server and the head at every client."""
-        head, body = tree_paths.head_and_body(params, self.head)
-        return body, head, None
-
     def client_update(
         self, view: ClientView, down: Downlink, client: Any, model: Model
     ):

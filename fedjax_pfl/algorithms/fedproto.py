@@ -42,17 +42,14 @@ as in their code. All clients have one architecture here, which the exchange doe
 need.
 """
 
-import dataclasses
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from fedjax_pfl import core, local
 from fedjax_pfl.algorithms import base, common
 from fedjax_pfl.core import ClientView, Downlink, Model, struct
-from fedjax_pfl.models import objectives
 
 __all__ = ["FedProto", "nearest_prototype"]
 
@@ -141,7 +138,12 @@ class FedProto(base.SingleExchange):
         self, view: ClientView, down: Downlink, client: Any, model: Model
     ):
         """Trains the client's network near the prototypes, and makes its own."""
-        objective = _Prototypical(model=model, lam=self.lam)
+
+        def term(z: jax.Array, batch: core.Batch, server: FedProtoServer):
+            gaps = ((z - server.prototypes[batch.y]) ** 2).mean(axis=1)
+            return jnp.where(server.known[batch.y] > 0, gaps, 0)
+
+        objective = common.FeatureLoss(model, self.lam, term)
         theta, _, info = self.local.solve(view, objective, client, down.shared)
         data = common.after(view, info).data
         classes = down.shared.known.shape[0]
@@ -175,47 +177,11 @@ class FedProto(base.SingleExchange):
         }
 
 
-@dataclasses.dataclass(frozen=True)
-class _Prototypical(local.StatefulLoss):
-    """A model's loss with distances to the prototypes of the context.
-
-    Attributes:
-      model: the model.
-      lam: `[]`.
-    """
-
-    model: Any
-    lam: Any
-
-    def step(
-        self,
-        key: core.Key | None,
-        params: Any,
-        batch: core.Batch,
-        context: Any,
-        carry: Any,
-    ) -> tuple[jax.Array, tuple[Any, Any]]:
-        """Returns the value of a batch, and what is kept after it."""
-        z, outputs, running = common.featured(self.model, params, batch, key)
-        gaps = ((z - context.prototypes[batch.y]) ** 2).mean(axis=1)
-        values = jnp.where(context.known[batch.y] > 0, gaps, 0)
-        term = objectives.weighted_mean(values, batch.weight)
-        return self.model.loss(outputs, batch) + self.lam * term, (carry, running)
-
-
 def _sums(model: Any, params: Any, data: core.ClientData, classes: int) -> Any:
     """Returns ONE client's message: sums of features and shares by class."""
-    dtype = jnp.result_type(*jax.tree.leaves(params))
-    slots = jnp.arange(data.index.shape[0])
-
-    def one(place: jax.Array) -> tuple[jax.Array, jax.Array]:
-        weight = (place < data.num_examples).astype(dtype)[None]
-        batch = data.gather(place[None], weight)
-        z = common.featured(model, params, batch, None)[0][0]
-        return z, weight[0] * jax.nn.one_hot(batch.y[0], classes, dtype=dtype)
-
-    features, members = lax.map(one, slots, batch_size=256)
-    count = jnp.maximum(data.num_examples, 1).astype(dtype)
+    features, labels, weight = common.stored_features(model, params, data)
+    members = weight[:, None] * jax.nn.one_hot(labels, classes, dtype=weight.dtype)
+    count = jnp.maximum(data.num_examples, 1).astype(weight.dtype)
     return {
         "sums": members.T @ features / count,
         "shares": members.sum(axis=0) / count,

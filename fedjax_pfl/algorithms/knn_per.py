@@ -142,14 +142,13 @@ class KNNPer(base.SingleExchange):
 
     def predictors(self, view: ClientView, server: Any, client: Any, model: Any):
         """Returns the global network, alone and with the client's neighbors."""
-        data, constants = view.data, view.data.constants
-        features, labels = _store(model, server, data)
-        slots = jnp.arange(data.index.shape[0])
+        constants = view.data.constants
+        features, labels, weight = common.stored_features(model, server, view.data)
         store = {
             "network": server,
             "features": features,
             "labels": labels,
-            "present": slots < data.num_examples,
+            "present": weight > 0,
         }
 
         def mixed(params: Any, x: jax.Array) -> jax.Array:
@@ -168,15 +167,3 @@ class KNNPer(base.SingleExchange):
             "global": base.model_predictor(model, server, constants),
             "personal": core.Predictor(mixed, store),
         }
-
-
-def _store(model: Any, params: Any, data: core.ClientData) -> tuple[Any, Any]:
-    """Returns features `[M, D]` and labels `int[M]` of ONE client's slots."""
-    dtype = jnp.result_type(*jax.tree.leaves(params))
-
-    def one(place: jax.Array) -> tuple[jax.Array, jax.Array]:
-        weight = (place < data.num_examples).astype(dtype)
-        batch = data.gather(place[None], weight[None])
-        return common.featured(model, params, batch, None)[0][0], batch.y[0]
-
-    return lax.map(one, jnp.arange(data.index.shape[0]), batch_size=256)

@@ -32,16 +32,14 @@ head of two layers that theirs adds before the last layer; a client keeps one ne
 (theirs: a buffer, of one by default), the first one until it takes part.
 """
 
-import dataclasses
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl import core, local
+from fedjax_pfl import core
 from fedjax_pfl.algorithms import common, global_model
 from fedjax_pfl.core import ClientView, Downlink, Model, held, struct
-from fedjax_pfl.models import objectives
 
 __all__ = ["MOON", "contrast"]
 
@@ -111,50 +109,15 @@ class MOON(global_model.GlobalModel):
         self, view: ClientView, down: Downlink, client: Any, model: Model
     ):
         """Trains from the received network, by both losses."""
-        objective = _Contrastive(
-            model=model,
-            mu=self.mu,
-            temperature=self.temperature,
-            statistics=view.data.statistics,
-        )
+
+        def term(z: jax.Array, batch: core.Batch, networks: tuple[Any, Any]):
+            personal = core.Constants.of(batch.constants).personal
+            still = batch.with_personal(held.held(personal))
+            still = still.with_statistics(view.data.statistics)
+            near, far = (common.featured(model, w, still, None)[0] for w in networks)
+            return contrast(z, near, far, self.temperature)
+
+        objective = common.FeatureLoss(model, self.mu, term)
         frozen = (down.shared, client)
         w, _, info = self.local.solve(view, objective, down.shared, frozen)
         return w, view.upload(w), info.report()
-
-
-@dataclasses.dataclass(frozen=True)
-class _Contrastive(local.StatefulLoss):
-    """A model's loss with the contrast to the two networks of the context.
-
-    Attributes:
-      model: the model.
-      mu: `[]`.
-      temperature: `[]`.
-      statistics: running statistics of the frozen networks, or None.
-    """
-
-    model: Any
-    mu: Any
-    temperature: Any
-    statistics: Any
-
-    def step(
-        self,
-        key: core.Key | None,
-        params: Any,
-        batch: core.Batch,
-        context: Any,
-        carry: Any,
-    ) -> tuple[jax.Array, tuple[Any, Any]]:
-        """Returns the value of a batch, and what is kept after it."""
-        z, outputs, running = common.featured(self.model, params, batch, key)
-        personal = core.Constants.of(batch.constants).personal
-        still = batch.with_personal(held.held(personal)).with_statistics(
-            self.statistics
-        )
-        near, far = (
-            common.featured(self.model, frozen, still, None)[0] for frozen in context
-        )
-        values = contrast(z, near, far, self.temperature)
-        term = objectives.weighted_mean(values, batch.weight)
-        return self.model.loss(outputs, batch) + self.mu * term, (carry, running)

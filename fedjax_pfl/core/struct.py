@@ -315,8 +315,6 @@ def _check_of(
                 check_number(number, f"every one of {name}")
         elif not fits and not any(_fits(value, kind) for kind in kinds):
             given = checks.shown(value)
-            if is_part and isinstance(value, type):
-                given += f" instead of {value.__name__}(...)"
             raise checks.InputError(
                 f"Expected {place if is_part else name} to be {wanted}, got {given}."
             )

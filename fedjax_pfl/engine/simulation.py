@@ -111,7 +111,7 @@ def grid(
       InputError: if an argument does not fit, in one sentence.
       Interrupted: after `max_minutes`.
     """
-    validate.check(key, process, model, spec, spec=True)
+    validate.check(key, process, model, spec)
     validate.refuse_tracers(axes=axes)
     parsed = Options(num_rounds=num_rounds, **options)
     time_is_up = time_limit(parsed.max_minutes)  # building the data counts

@@ -566,7 +566,7 @@ def tune(
       Interrupted: after `max_minutes`; the same call goes on from its `checkpoints`,
         but for one with a budget in minutes, which has none.
     """
-    validate.check(key, process, model, spec, spec=True)
+    validate.check(key, process, model, spec)
     if space is None and not (space := search_space(process)):
         raise checks.InputError(
             f"{type(process.algorithm).__name__} declares no ranges to search; give a"

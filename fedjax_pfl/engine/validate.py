@@ -17,13 +17,13 @@ from fedjax_pfl.core import checks, platforms, struct
 from fedjax_pfl.round.part import Part
 from fedjax_pfl.round.process import PARTS, FederatedProcess
 
-__all__ = ["check", "check_key", "check_model", "refuse_tracers"]
+__all__ = ["built", "check", "check_key", "check_model", "refuse_tracers"]
 
 _OPTIONAL = ("aggregator", "server_optimizer", "attack")
 
 
 def check(
-    key: core.Key, process: Any, model: Any, federation: Any, *, spec: bool = False
+    key: core.Key, process: Any, model: Any, federation: Any, *, name: str = "spec"
 ) -> None:
     """Refuses arguments of a training that are of another kind.
 
@@ -31,8 +31,8 @@ def check(
       key: of `jax.random.key`.
       process: a `FederatedProcess` whose parts are objects.
       model: an object with the methods of `types.Model`.
-      federation: a `Federation` or, if `spec` is true, also a specification of one.
-      spec: whether the call takes a specification, too.
+      federation: a `Federation`, or a specification of one.
+      name: of that argument.
     """
     platforms.check_process()
     platforms.check_jax()
@@ -41,38 +41,29 @@ def check(
     if not isinstance(process, FederatedProcess):
         wanted = "a process such as FederatedProcess(algorithm=FedAvg())"
         raise _error("process", process, wanted)
-    for name, (kind, example) in PARTS.items():
-        part = getattr(process, name)
-        _check_part(name, part, kind, example, optional=name in _OPTIONAL)
+    for field, (kind, example) in PARTS.items():
+        part = getattr(process, field)
+        _check_part(field, part, kind, example, optional=field in _OPTIONAL)
     for number, part in enumerate(process.transforms):
         _check_part(f"transforms.{number}", part, core.Transform, "TopK()")
     for number, part in enumerate(process.parts):
         _check_part(f"parts.{number}", part, Part, "a subclass of fp.round.Part")
     for path, leaf in jax.tree_util.tree_leaves_with_path(process):
         if not (isinstance(leaf, numbers.Number) or hasattr(leaf, "shape")):
-            name = jax.tree_util.keystr(path, simple=True, separator=".")
-            raise _error(name, leaf, "a number, an array or an object with fields")
+            place = jax.tree_util.keystr(path, simple=True, separator=".")
+            raise _error(place, leaf, "a number, an array or an object with fields")
     check_model(model)
-    if spec and not isinstance(federation, core.Specification | core.Federation):
+    if not isinstance(federation, core.Specification | core.Federation):
         wanted = (
-            'a specification such as FederationSpec("digits", num_clients=20), or a'
-            " federation"
+            'a specification such as FederationSpec("digits", num_clients=20), or, by'
+            " load_federation or Federation.from_arrays, a federation"
         )
-        raise _error("spec", federation, wanted)
-    if not spec and not isinstance(federation, core.Federation):
-        wanted = "a Federation, which load_federation and Federation.from_arrays make"
-        raise _error("federation", federation, wanted)
+        raise _error(name, federation, wanted)
 
 
 def built(key: Any, process: Any, model: Any, federation: Any) -> core.Federation:
     """Checks the parts of one training as `check` does; returns the federation."""
-    if not isinstance(federation, core.Specification | core.Federation):
-        wanted = (
-            "a federation, which load_federation and Federation.from_arrays make, or a"
-            " specification such as FederationSpec"
-        )
-        raise _error("federation", federation, wanted)
-    check(key, process, model, federation, spec=True)
+    check(key, process, model, federation, name="federation")
     return federation if isinstance(federation, core.Federation) else federation.build()
 
 

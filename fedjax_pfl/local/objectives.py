@@ -85,14 +85,14 @@ class DataLoss(StatefulLoss):
     ) -> tuple[jax.Array, tuple[Any, Any]]:
         """Returns the value of a batch, and what is kept; see `StatefulLoss.step`."""
         model, seen = self.model, batch
-        if isinstance(model, core.SequenceModel) and carry is not None:
+        if carry is not None and isinstance(model, core.SequenceModel):
             seen = dataclasses.replace(batch, x=model.recall(carry, batch))
         whole = params if self.network is None else self.network(params, context)
         outputs, running = statistics.forward(model, whole, seen, key)
         value = model.loss(outputs, seen)
         if self.term is not None:
             value = value + self.term(params, context)
-        if isinstance(model, core.SequenceModel) and carry is not None:
+        if carry is not None and isinstance(model, core.SequenceModel):
             carry = model.remember(carry, batch, outputs)
         return value, (carry, running)
 

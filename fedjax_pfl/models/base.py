@@ -139,9 +139,8 @@ class Network(objectives.Supervised, starts.Startable):
         """
         from fedjax_pfl.models import heads  # imports flax
 
-        with heads.recorded("^head/") as record:
-            outputs, running = self.moved(params, x, key=key, constants=constants)
-        return record.features(self.name), outputs, running
+        given = {"key": key, "constants": constants}
+        return heads.featured(self, "^head/", params, x, **given)
 
     def _run(
         self, params: Any, x: Any, key: Any, running: Any = None, **options: Any

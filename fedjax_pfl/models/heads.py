@@ -14,7 +14,7 @@ from flax import nnx
 
 from fedjax_pfl.core import checks, tree_paths
 
-__all__ = ["Record", "recorded", "watch"]
+__all__ = ["Record", "featured", "recorded", "watch"]
 
 _RECORD: contextvars.ContextVar["Record | None"]
 _RECORD = contextvars.ContextVar("record", default=None)
@@ -82,6 +82,24 @@ def recorded(pattern: str) -> Iterator[Record]:
             yield record
     finally:
         _RECORD.reset(token)
+
+
+def featured(
+    model: Any,
+    pattern: str,
+    params: Any,
+    x: jax.Array,
+    *,
+    key: Any = None,
+    constants: Any = None,
+) -> tuple[jax.Array, jax.Array, Any]:
+    """Returns the inputs of the head of a model with what `moved` returns.
+
+    `pattern` finds the names of the head's parameters.
+    """
+    with recorded(pattern) as record:
+        outputs, running = model.moved(params, x, key=key, constants=constants)
+    return record.features(model.name), outputs, running
 
 
 def watch(module: nnx.Module) -> None:

@@ -208,9 +208,8 @@ class OwnModel(objectives.Supervised, starts.Startable):
         """
         from fedjax_pfl.models import heads  # imports flax
 
-        with heads.recorded(self.head or f"^{_HEAD}/") as record:
-            outputs, running = self.moved(params, x, key=key, constants=constants)
-        return record.features(self.name), outputs, running
+        given = {"key": key, "constants": constants}
+        return heads.featured(self, self.head or f"^{_HEAD}/", params, x, **given)
 
 
 def _of_run(leaf: Any) -> jax.Array:

@@ -174,9 +174,9 @@ class Exchange:
         return randomness.noise_key(core.stream_key(self.start.key, stream, number))
 
     @property
-    def is_noisy(self) -> bool:
-        """Whether the server adds noise."""
-        return noise.noise_of(self.process) is not None
+    def server_noise(self) -> noise.Noise | None:
+        """The part that adds server noise, or None."""
+        return next((p for p in self.parts if isinstance(p, noise.Noise)), None)
 
     @staticmethod
     def is_same(tree: Any, other: Any) -> bool:
@@ -375,7 +375,7 @@ class Exchange:
         Returns:
           The aggregate `[*P]`, and the aggregator's info.
         """
-        noisy = next((p for p in self.parts if isinstance(p, noise.Noise)), None)
+        noisy = self.server_noise
         if (mean := state.memory.get("mean")) is not None:
             if noisy is not None:
                 mean = noisy.to_mean(self, state, mean, self.population.num_clients)

@@ -287,9 +287,10 @@ class FederatedProcess:
           size: K, clients per round.
           num_clients: N.
         """
-        for part in self.all_parts():
+        parts = self.all_parts()
+        for part in parts:
             part.check(self, num_clients)
-        names = [part.name for part in self.all_parts()]
+        names = [part.name for part in parts]
         for part in self.parts:
             if not part.name or names.count(part.name) > 1:
                 raise checks.InputError(

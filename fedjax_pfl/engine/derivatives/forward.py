@@ -196,15 +196,14 @@ def hypergradients(
         point.
       Interrupted: after `max_minutes`.
     """
-    is_spec = not isinstance(spec, core.Federation)
-    validate.check(key, process, model, spec, spec=is_spec)
+    validate.check(key, process, model, spec)
     checks.boolean("implicit", implicit)
     names = fields_.check(process, fields, implicit=implicit)
     wanted = Objective.parse(objective)
     options = measured(options, wanted)
     parsed = Options(num_rounds=num_rounds, **options)
     time_is_up = time_limit(parsed.max_minutes)
-    if is_spec:
+    if not isinstance(spec, core.Federation):
         found = grids.groups_of(key, process, model, spec, {} if axes is None else axes)
     elif axes is not None:
         raise checks.InputError(

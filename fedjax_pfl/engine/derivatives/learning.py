@@ -336,7 +336,7 @@ def learn(
       InputError: if an argument does not fit, in one sentence; see `hypergradients`.
       Interrupted: after `max_minutes`.
     """
-    validate.check(key, process, model, spec, spec=True)
+    validate.check(key, process, model, spec)
     check_points(seeds, starts, optimizer)
     what = Learning(
         names=fields_.check(process, fields),

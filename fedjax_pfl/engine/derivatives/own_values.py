@@ -71,7 +71,7 @@ def learn(
       caller: name of the function that was called, for messages.
     """
     key, process, model, spec = base
-    validate.check(key, process, model, spec, spec=True)
+    validate.check(key, process, model, spec)
     checks.positive_int("num_trainings", num_trainings)
     learning.check_points(seeds, ({},), optimizer)
     if process.per_client is not None:

@@ -144,8 +144,8 @@ class Mailbox(Part):
             return optax.tree.where(members.use_mean, given, unsure)
 
         def recompute() -> Any:
-            fresh = with_mean(state, self._mean_of_all(exchange, state, new)).memory
-            pair = (fresh["mean"], fresh["peak"])
+            fresh = self._mean_of_all(exchange, state, new)
+            pair = (fresh, client_rows.magnitude(fresh))
             return optax.tree.where(stale, pair, (mean, peak))
 
         # One stale lane sends all lanes through the branch; others keep their mean.

@@ -123,7 +123,7 @@ class ModelState(Part):
         if own is not None:
             rows = _finite(exchange, new, exchange.take(own))
             return state.with_rows(statistics=exchange.put(own, rows)), info
-        if exchange.is_noisy:
+        if exchange.server_noise is not None:
             raise checks.InputError(
                 "Expected running statistics that stay with the clients under"
                 " GaussianNoise, ParameterRoles(model, local_statistics=True): a mean"

@@ -25,6 +25,10 @@ class ServerOptimizer(Part):
 
     def check(self, process: Any, num_clients: int) -> None:
         """Raises an `InputError` if the server state is not a model."""
+        self._check()
+
+    def _check(self) -> None:
+        """Does what `check` does, also for plans, which are made before it."""
         if not self.method.server_is_model:
             raise checks.InputError(
                 f"Expected no server_optimizer with {type(self.method).__name__}, whose"
@@ -34,5 +38,5 @@ class ServerOptimizer(Part):
 
     def first_memory(self, at: First, rows: dict[str, Any]) -> dict[str, Any]:
         """Returns the optimizer's first state."""
-        self.check(None, at.num_clients)  # plans are made before anything is checked
+        self._check()
         return {"optimizer": self.optimizer.init(at.server)}

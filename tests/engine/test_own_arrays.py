@@ -76,7 +76,7 @@ def test_a_federation_has_no_axes_of_its_own():
     federation = fp.Federation.from_arrays(X, Y, OWNER)
     with pytest.raises(checks.InputError, match="FederationSpec.from_arrays takes"):
         fp.grid(*BASE, federation, {"federation.test_fraction": [0.1]}, **OPTIONS)
-    with pytest.raises(checks.InputError, match="or a federation, got 3"):
+    with pytest.raises(checks.InputError, match="a federation, got 3"):
         fp.grid(*BASE, 3, AXES, **OPTIONS)
     owner = np.repeat(np.arange(4), 30)
     dataset = fp.data.Dataset(name="mine", x=X, y=Y, num_classes=2, client=owner)

@@ -17,6 +17,7 @@ from fedjax_pfl.engine import (
     callbacks,
     grids,
     groups,
+    held_models,
     hooks,
     profiling,
     programs,
@@ -76,8 +77,8 @@ def simulate(
     federation = validate.built(key, process, model, federation)
     parsed = Options(num_rounds=num_rounds, **options)
     time_is_up = time_limit(parsed.max_minutes)
-    group = groups.single(key, process, model, federation)
-    return run_groups(check_groups([group], parsed), parsed, interrupt=time_is_up)
+    planned = check_groups([groups.single(key, process, model, federation)], parsed)
+    return run_groups(planned, parsed, interrupt=time_is_up, held=held_models.Held())
 
 
 @as_keywords()
@@ -116,7 +117,7 @@ def grid(
     parsed = Options(num_rounds=num_rounds, **options)
     time_is_up = time_limit(parsed.max_minutes)  # building the data counts
     planned = check_groups(grids.groups_of(key, process, model, spec, axes), parsed)
-    return run_groups(planned, parsed, interrupt=time_is_up)
+    return run_groups(planned, parsed, interrupt=time_is_up, held=held_models.Held())
 
 
 def run_groups(
@@ -127,6 +128,7 @@ def run_groups(
     interrupt: Callable[[], str | None] = lambda: None,
     profile: profiling.Profile | None = None,
     is_shared: bool = False,
+    held: held_models.Held | None = None,
 ) -> results.Result:
     """Trains groups one after the other, with progress on standard error.
 
@@ -138,6 +140,7 @@ def run_groups(
       profile: of a few rounds, or None.
       is_shared: whether a lease keeps other processes out of the checkpoints, in place
         of a lock.
+      held: takes the models of a training that saves none.
     """
     checkpoints = options.checkpoints
     if options.models_to is not None:
@@ -184,11 +187,19 @@ def run_groups(
                 histories.append(record)
                 continued.update(dict.fromkeys(run.continued))
                 models.add(number, record, current, run.best)
+                if held is not None and options.models_to is None:
+                    held.add(number, record, current, run.best)
             del run, current  # before the next group's states are made
             clean_up()
         origin[provenance.CONTINUED] = list(continued)
-        watch.result = results.Result(groups=tuple(histories), provenance=origin)
+        watch.result = results.Result(
+            groups=tuple(histories),
+            provenance=origin,
+            held=None if held is None else held.models,
+        )
         models.finish(watch.result)
+        if held is not None:
+            held.keep()
     return watch.result
 
 

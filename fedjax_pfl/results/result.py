@@ -8,7 +8,7 @@ import functools
 import itertools
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -91,11 +91,13 @@ class Result:
       provenance: versions, commit, digests of sources, device, platform, start time,
         and what other code has trained before, if any.
       directory: where its trained models are, or may be; None if none were kept.
+      held: writes and opens models that are still in memory, or None.
     """
 
     groups: tuple[history.History, ...]
     provenance: dict[str, Any]
     directory: Path | None = None
+    held: Callable[["Result"], "TrainedModels"] | None = None
 
     __post_init__ = struct.check_fields
 
@@ -170,23 +172,29 @@ class Result:
         return html_text.of_comparison(ranked) + html_text.preformatted(unseen)
 
     def models(self) -> "TrainedModels":
-        """Opens the trained models that were kept with the result.
+        """Opens the trained models: those saved with the result, or still in memory.
+
+        Of a training of `simulate` or `grid` that saved none they are written to a
+        temporary directory, which is removed when the process ends. Up to 256 MiB of
+        the newest trainings stay in memory; merged results have none.
 
         Raises:
-          InputError: if none were kept; the sentence says how they are.
+          InputError: if there are none; the sentence says how to save them.
         """
         from fedjax_pfl.results import model_files, trained_models
 
         place = self.directory
-        if place is None or not any(
+        if place is not None and any(
             (folder / model_files.TABLE).is_file()
             for folder in (place, place / model_files.DIRECTORY)
         ):
-            raise checks.InputError(
-                "Expected a training whose models were kept, as models_to='DIR' of"
-                " simulate and grid does, or --save-models of a command."
-            )
-        return trained_models.load_models(place)
+            return trained_models.load_models(place)
+        if self.held is not None:
+            return self.held(self)
+        raise checks.InputError(
+            "Expected a training whose models were saved, as models_to='DIR' of"
+            " simulate and grid does, or --save-models of a command."
+        )
 
     @property
     def status(self) -> tuple[str, ...]:

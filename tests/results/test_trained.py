@@ -14,7 +14,7 @@ import safetensors.numpy
 import fedjax_pfl as fp
 from fedjax_pfl import models
 from fedjax_pfl.core import checks, struct
-from fedjax_pfl.engine import save_models
+from fedjax_pfl.engine import held_models, save_models
 from fedjax_pfl.results import model_files
 from fedjax_pfl.testing import toy
 from tests.lanes import few
@@ -166,6 +166,27 @@ def test_a_result_opens_the_models_that_were_kept(tmp_path):
     assert loaded == result
     with pytest.raises(checks.InputError, match="models_to='DIR' of simulate"):
         loaded.models()
+
+
+def test_models_that_nobody_saved_are_still_in_memory(tmp_path, monkeypatch):
+    result, saved, _ = train(tmp_path, fp.Ditto())
+    memory, _, _ = train(tmp_path, fp.Ditto(), models_to=None)
+    opened = memory.models()
+    assert opened.table.equals(saved.table)  # with the digests of all files
+    assert memory.models() is opened
+    with pytest.raises(checks.InputError, match="models_to='DIR' of simulate"):
+        fp.Result.merge([result, memory]).models()
+
+    # The newest result keeps the memory, the one before has given it back.
+    one = sum(held._size for held in (ref() for ref in held_models._holding) if held)
+    assert one == 0  # written, so nothing is held
+    earlier, _, _ = train(tmp_path, fp.Ditto(), models_to=None)
+    size = held_models._holding[-1]()._size
+    monkeypatch.setattr(held_models, "_LIMIT", size)
+    newest, _, _ = train(tmp_path, fp.Ditto(), models_to=None)
+    with pytest.raises(checks.InputError, match="newest ones of one process"):
+        earlier.models()
+    assert len(newest.models()) == 2
 
 
 def test_every_point_of_every_group_is_found_by_what_names_it(tmp_path):

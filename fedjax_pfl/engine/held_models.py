@@ -1,0 +1,85 @@
+"""Models of trainings that saved none: in memory, written where somebody asks."""
+
+import tempfile
+import weakref
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from fedjax_pfl import results
+from fedjax_pfl.core import checks, client_rows
+from fedjax_pfl.engine import save_models
+from fedjax_pfl.engine.resident import Resident
+from fedjax_pfl.engine.trainer import Trainer
+from fedjax_pfl.results import history, trained_models
+
+__all__ = ["Held"]
+
+_LIMIT = 2**28
+"""Bytes of states and data that all results of a process hold together."""
+_holding: list[weakref.ref["Held"]] = []
+_folders: list[tempfile.TemporaryDirectory[str]] = []  # removed with the process
+
+
+class Held:
+    """Finished trainers of one result, until newer results need the memory."""
+
+    def __init__(self):
+        """Holds nothing yet."""
+        self._groups: list[tuple[int, history.History, Trainer, Any]] = []
+        self._size, self._opened = 0, None
+        self._is_complete = jax.process_count() == 1
+
+    def add(
+        self, number: int, record: history.History, trainer: Trainer, best: Any
+    ) -> None:
+        """Takes a finished group; see `save_models.Writer.add`."""
+        if not self._is_complete or not isinstance(trainer, Resident):
+            return self._forget()
+        size = client_rows.num_bytes((trainer.states, trainer.start, trainer.unseen))
+        if self._size + size > _LIMIT:
+            return self._forget()
+        self._groups.append((number, record, trainer, best))
+        self._size += size
+        return None
+
+    def _forget(self) -> None:
+        """Gives the memory back."""
+        self._groups, self._size, self._is_complete = [], 0, False
+
+    def keep(self) -> None:
+        """Holds the groups from now on; the oldest results of others let theirs go."""
+        alive = [held for held in (ref() for ref in _holding) if held is not None]
+        total = self._size + sum(held._size for held in alive)
+        for held in alive:
+            if total > _LIMIT:
+                total -= held._size
+                held._forget()
+        _holding[:] = [weakref.ref(held) for held in (*alive, self) if held._size]
+
+    def models(self, result: results.Result) -> trained_models.TrainedModels:
+        """Writes the models to a directory of this process, once, and opens it.
+
+        Args:
+          result: of the trainings.
+
+        Raises:
+          InputError: if the memory has been given back.
+        """
+        if self._opened is None:
+            if not self._is_complete:
+                raise checks.InputError(
+                    "Expected a training whose models are still in memory, which holds"
+                    f" {_LIMIT / 2**20:.0f} MiB of the newest ones of one process;"
+                    " models_to='DIR' of simulate and grid saves them."
+                )
+            _folders.append(tempfile.TemporaryDirectory(prefix="fedjax_pfl"))
+            place = Path(_folders[-1].name) / "models"
+            with save_models.writer(place) as writer:
+                for group in self._groups:
+                    writer.add(*group)
+                writer.finish(result)
+            self._opened = trained_models.load_models(place)
+            self._forget()
+        return self._opened

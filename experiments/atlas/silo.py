@@ -118,16 +118,16 @@ def findings(rows: pd.DataFrame) -> list[str]:
         )
         gains = [paired.of_mean(_gain(rows, method, z)) for z in (clean, strong)]
         texts.append(
-            f"**Does federation help more, the stronger the privacy of examples?** With"
-            f" {name}: {words.get(change.verdict, 'It is open')}. The gain over"
+            "**Does federation help more when the privacy of examples is stronger?**"
+            f" With {name}: {words.get(change.verdict, 'It is open')}. The gain over"
             f" training alone is {gains[0]} points without noise and {gains[1]} at"
             f" ε = {epsilons[strong]:.2g}, a change of {change}."
         )
     weights = [best(rows, "Flame", z)["lam"].iloc[0] for z in (clean, strong)]
     texts.append(
-        "**Should models be closer to their mean, the stronger the privacy?** The"
-        f" weight that validation data choose is λ = {weights[0]:g} without noise and"
-        f" λ = {weights[1]:g} with the strongest."
+        "**Should models be closer to their mean when privacy is stronger?** The weight"
+        f" chosen on validation data is λ = {weights[0]:g} without noise and"
+        f" λ = {weights[1]:g} with the strongest noise."
     )
     return texts
 
@@ -184,19 +184,17 @@ def section(rows: pd.DataFrame, image: str) -> Sequence[str]:
     seeds = rows["seed"].nunique()
     return [
         "## Silos that protect their examples",
-        f"```sh\npython -m experiments.sweep --preset {NAME} --out {NAME}\n"
-        f"python -m experiments.atlas {NAME}\n```",
-        "Fashion-MNIST in forty silos, by labels. Nobody trusts the server: every"
-        " silo trains by DP-SGD, with the same noise whatever the method, so that"
-        " [epsilon](privacy.md#privacy-of-examples) of one example in place of another"
-        " is the same, too. It is that of everything a silo hands out: its messages"
-        " (FedAvg), its personal model, which is its message (mean-regularized: FLAME"
-        " at κ = 1 with the received centre), or the model that it has trained alone"
-        " (Local), if others are to use that.",
-        f"Accuracy on own test data in percent, means over {seeds} seeds; intervals of"
-        " 95 % are paired by seed. Step sizes and λ are chosen on validation data, for"
-        " every method and epsilon, which is not accounted for.",
         "\n".join(f"{k}. {text}" for k, text in enumerate(findings(rows), 1)),
         f"![Accuracy against epsilon]({image})",
+        "Fashion-MNIST in forty silos, split by labels. No silo trusts the server: each"
+        " trains by DP-SGD. All methods add the same noise, so that"
+        " [epsilon](privacy.md#privacy-of-examples), for one example in place of"
+        " another, is the same for all. It covers everything that a silo hands out: its"
+        " messages (FedAvg), its personal model, which is its message"
+        " (mean-regularized: FLAME at κ = 1 with the received center), or its own model"
+        " (Local), if others are to use it.",
+        f"Numbers are accuracy on own test data in percent, means over {seeds} seeds,"
+        " with 95 % intervals paired by seed. Step sizes and λ are chosen on validation"
+        " data for every method and epsilon; epsilon does not count this choice.",
         "\n".join(_table(rows)),
     ]

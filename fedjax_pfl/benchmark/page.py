@@ -264,7 +264,7 @@ def overview(found: tables.Tables) -> texts.Table:
     rising, rows = ranking.rising(shared), []
     for method in order:
         mean = f"{100 * complete[method]:.1f}" if method in complete else "–"
-        values = (cells[name].get(method, "– not trained") for name in found.tasks)
+        values = (cells[name].get(method, "–") for name in found.tasks)
         marked = ranking.marked(method, rising)
         rows.append((marked, kind_of[method], *values, mean))
     metric = f"{found.metric[0].upper()}{found.metric[1:]}"

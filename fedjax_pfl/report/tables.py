@@ -90,12 +90,8 @@ def markdown(table: Table) -> str:
 
 
 def latex(table: Table) -> str:
-    """Returns the table as LaTeX, with rules of the package booktabs.
-
-    A column of statuses is left out where all are ok.
-    """
-    shown = [k for k in range(len(table.columns)) if not _is_ok(table, k)]
-    width = len(shown)
+    """Returns the table as LaTeX, with rules of the package booktabs."""
+    width = len(table.columns)
     kinds = "l" * table.num_texts + "r" * (width - table.num_texts)
     caption = f"{table.title}. {table.caption}"
     lines = [r"% needs \usepackage{booktabs}"]
@@ -103,7 +99,7 @@ def latex(table: Table) -> str:
         lines, caption = [*lines, f"% {_line(caption)}"], table.short
     lines += [r"\begin{table}", r"\centering", rf"\caption{{{_tex(caption)}}}"]
     lines += [rf"\begin{{tabular}}{{{kinds}}}", r"\toprule"]
-    lines.append(_row([_tex(table.columns[k]) for k in shown]))
+    lines.append(_row([_tex(title) for title in table.columns]))
     for part in table.parts:
         lines.append(r"\midrule")
         if part.heading:
@@ -111,16 +107,12 @@ def latex(table: Table) -> str:
             lines.append(rf"\multicolumn{{{width}}}{{l}}{{{heading}}} \\")
         for number, row in enumerate(part.rows):
             bold = table.best if number == 0 else ()
-            cells = ((k in bold, _tex(row[k])) for k in shown)
-            lines.append(_row([rf"\textbf{{{t}}}" if b else t for b, t in cells]))
+            cells = enumerate(map(_tex, row))
+            lines.append(
+                _row([rf"\textbf{{{t}}}" if k in bold else t for k, t in cells])
+            )
     lines += [r"\bottomrule", r"\end{tabular}", r"\end{table}", ""]
     return "\n".join(lines)
-
-
-def _is_ok(table: Table, column: int) -> bool:
-    """Returns whether a column says of all rows that they ended well."""
-    cells = {row[column] for part in table.parts for row in part.rows}
-    return table.columns[column] == "status" and cells == {"ok"}
 
 
 def _row(cells: Sequence[str]) -> str:

@@ -108,7 +108,7 @@ class Comparison:
       title: heading.
       caption: which model, on whose data, when and with how many seeds.
       short: the same in a few words, for a paper.
-      measures: titles of the cells of rows.
+      measures: titles of the cells of rows; `status` is one if not all are ok.
       environments: at least one.
       is_paired: whether rows are compared with each other.
     """
@@ -175,7 +175,10 @@ def compare(
                 f" {metric.replace('_', ' ')} is so, paired by client and seed; means"
                 " over seeds with 95 % intervals, which one seed does not have."
             )
-    if not (points["status"] == "ok").all():
+    if (points["status"] == "ok").all():
+        measures.pop()
+        points["cells"] = [cells[:-1] for cells in points["cells"]]
+    else:
         caption += " Seeds that diverged do not count; status says how many did."
     names = selection.varying(points, selection.methods(result))
     environments = tuple(
@@ -495,16 +498,9 @@ def rows_of(compared: Comparison, environment: Environment) -> list[tuple[str, .
 def brief(
     compared: Comparison, environment: Environment
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Returns titles and rows as terminals show them.
-
-    Without the variance of the loss, which reports have, and without a status where all
-    are ok.
-    """
+    """Returns titles and rows for a terminal: without the variance of the loss."""
     titles, rows = titles_of(compared), rows_of(compared, environment)
-    hidden = {"loss variance"}
-    if all(row[-1] == "ok" for row in rows):
-        hidden.add("status")
-    shown = [k for k, title in enumerate(titles) if title not in hidden]
+    shown = [k for k, title in enumerate(titles) if title != "loss variance"]
     return tuple(titles[k] for k in shown), [tuple(r[k] for k in shown) for r in rows]
 
 

@@ -4,9 +4,11 @@ Classes and functions go through autodoc, which reads reStructuredText: what dif
 translated. Module docstrings, which say what a method is, are parsed as Markdown.
 """
 
+import dataclasses
 import importlib
 import inspect
 import re
+import typing
 from typing import Any
 
 from docutils import nodes
@@ -18,6 +20,8 @@ from fedjax_pfl import algorithms
 _PACKAGE = "fedjax_pfl"
 _SECTION = re.compile(r"^\w+:$")
 _ARGUMENT = re.compile(r"^\s*(\*{0,2}\w+):(\s|$)")  # napoleon reads it
+_FIELD = re.compile(r"^  (\w+):(?=\s|$)")
+_TYPE_MODULE = re.compile(r"\b(?:[a-z_]+\.)+(?=[A-Za-z])")
 _SPECIAL = re.compile(r"([\\*|]|_(?!\w))")
 
 
@@ -63,8 +67,42 @@ def _inline(line: str, code: bool) -> tuple[str, bool]:
 def _translate(
     app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]
 ) -> None:
-    """Translates a docstring in place."""
+    """Translates a docstring in place, and adds the types of a class's fields."""
     lines[:] = translate(lines)
+    if what == "class":
+        lines[:] = _typed(lines, _types(obj))
+
+
+def _types(cls: type) -> dict[str, str]:
+    """Returns the types of the fields of a class in words; not those that are `Any`."""
+    found = {}
+    for base in reversed(cls.__mro__):
+        for name, annotation in getattr(base, "__annotations__", {}).items():
+            found[name] = _TYPE_MODULE.sub("", _type_text(annotation))
+    return {name: text for name, text in found.items() if text != "Any"}
+
+
+def _type_text(annotation: Any) -> str:
+    """Returns an annotation as it is written; of checked ones what they check."""
+    if typing.get_origin(annotation) is typing.Annotated:
+        value, *checked = typing.get_args(annotation)
+        kinds = [c.__name__ for c in checked if isinstance(c, type)]
+        return " | ".join(kinds) or _type_text(value)
+    if isinstance(annotation, str):
+        return annotation
+    return inspect.formatannotation(annotation)
+
+
+def _typed(lines: list[str], types: dict[str, str]) -> list[str]:
+    """Writes types behind the names of a section of attributes, as napoleon reads."""
+    typed, inside = [], False
+    for line in lines:
+        inside = line == "Attributes:" or (inside and line.startswith(("  ", "\n")))
+        field = _FIELD.match(line)
+        if inside and field and field[1] in types:
+            line = f"  {field[1]} ({types[field[1]]}):{line[field.end() :]}"
+        typed.append(line)
+    return typed
 
 
 def _unnoted(
@@ -76,7 +114,12 @@ def _unnoted(
     signature: str,
     returned: str,
 ) -> tuple[str, str]:
-    """Returns signatures without annotations that say nothing."""
+    """Returns signatures without annotations that say nothing, or stand at fields."""
+    if what == "class" and signature and dataclasses.is_dataclass(obj):
+        whole, empty = inspect.signature(obj), inspect.Signature.empty
+        bare = [p.replace(annotation=empty) for p in whole.parameters.values()]
+        whole = whole.replace(parameters=bare, return_annotation=empty)
+        return str(whole), returned
     return signature and signature.replace(": ~typing.Any", ""), returned
 
 

@@ -238,7 +238,7 @@ def least_squares(
 
 
 @dataclasses.dataclass(frozen=True)
-class Waves:
+class Waves(core.Model):
     """`f(theta) = mean_j height (1 - cos(<x_j, theta> - y_j))`; starts at random."""
 
     height: float

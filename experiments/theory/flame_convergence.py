@@ -43,7 +43,7 @@ _VANISHED = 1e-6  # of a gradient's start
 
 
 @dataclasses.dataclass(frozen=True)
-class _Model:
+class _Model(core.Model):
     """`f = mean_j h (|u|^2 / 8 + sum (1 - cos 2 u) / 4)`, `u = theta - x_j`."""
 
     def for_federation(self, federation: core.Federation) -> "_Model":

@@ -42,7 +42,7 @@ _TIGHT = 1e-30  # squared norm of a local gradient where a solve ends
 
 
 @dataclasses.dataclass(frozen=True)
-class _Power:
+class _Power(core.Model):
     """`f(theta) = mean_j x_j |theta|^p / p` of one parameter; starts at 1."""
 
     power: int

@@ -30,6 +30,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from fedjax_pfl import core
 from fedjax_pfl.core import struct
 
 __all__ = ["ServerAdam", "ServerMomentum"]
@@ -43,7 +44,7 @@ def _as(value: Any, params: Any) -> jax.Array:
 
 
 @struct.pytree_dataclass
-class ServerMomentum:
+class ServerMomentum(core.ServerOptimizer):
     """Momentum on pseudo-gradients: FedAvgM.
 
     Attributes:
@@ -102,7 +103,7 @@ class AdamMemory:
 
 
 @struct.pytree_dataclass
-class ServerAdam:
+class ServerAdam(core.ServerOptimizer):
     """Adam on pseudo-gradients: FedAdam.
 
     Attributes:

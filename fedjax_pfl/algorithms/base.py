@@ -28,6 +28,8 @@ class SingleExchange:
 
     Attributes:
       local: local solver, of methods with one.
+      fine_tune: local solver run before evaluation, of methods with one.
+      search: line search of the server's step, of methods with one.
       aggregate_over: `"cohort"`, or `"all"` clients' last messages.
       aggregates: whether messages become one aggregate; else no aggregator acts.
       reads: whose rows a round reads: the `"cohort"`'s, or `"all"` clients'.
@@ -53,6 +55,8 @@ class SingleExchange:
     """
 
     local: core.Solver = None
+    fine_tune: core.Solver = None
+    search: Any = None
     aggregate_over: str = "cohort"
     aggregates: bool = True
     reads: str = "cohort"

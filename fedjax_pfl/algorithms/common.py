@@ -99,7 +99,7 @@ def check_plain_sgd(algorithm: str, solver: Any) -> None:
 
 def check_classes(algorithm: str, model: core.Model) -> None:
     """Refuses models whose outputs are no logits of classes."""
-    if getattr(model, "num_classes", None) is None:
+    if model.num_classes is None:
         raise checks.InputError(
             f"Expected a model of classes for {algorithm}, got {type(model).__name__}"
             " for targets that are numbers."

@@ -54,8 +54,9 @@ class Majority(base.SingleExchange):
 
     def predictors(self, view: ClientView, server: Any, client: Any, model: Model):
         """Returns the smoothed frequencies, whatever the input."""
-        classes = getattr(model, "num_classes", 0)
-        counts = common.class_counts(view.data, classes, jnp.zeros(()).dtype)
+        counts = common.class_counts(
+            view.data, model.num_classes or 0, jnp.zeros(()).dtype
+        )
         logits = jnp.log((counts + 1) / (counts + 1).sum())
         return {"personal": core.Predictor(_repeated, {"logits": logits})}
 

@@ -115,9 +115,9 @@ def name_of(process: engine.FederatedProcess) -> str:
     """
     algorithm = process.algorithm
     name = type(algorithm).__name__
-    if getattr(algorithm, "search", None) is not None:
+    if algorithm.search is not None:
         name = f"S-{name}"
-    if getattr(algorithm, "fine_tune", None) is not None:
+    if algorithm.fine_tune is not None:
         name = f"{name} fine-tuned"
     if isinstance(algorithm, algorithms.FedPlus):  # by what its center is
         phi = type(algorithm.phi).__name__

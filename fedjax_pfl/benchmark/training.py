@@ -143,8 +143,7 @@ def _train(
         return options | more | {"evaluate_on": evaluated}
 
     process = task.rows[name]
-    fine_tune = getattr(process.algorithm, "fine_tune", None)
-    model = None if fine_tune is None else "fine-tuned"
+    model = None if process.algorithm.fine_tune is None else "fine-tuned"
     if name.endswith(tasks.START):
         chosen = choice.middle(process)
     else:

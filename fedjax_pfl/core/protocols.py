@@ -33,20 +33,45 @@ __all__ = [
 Params = Any
 
 
-class Model(Protocol):
+class Model(abc.ABC):
     """A frozen, hashable object without arrays.
 
+    A model is a subclass that defines the five abstract methods; the rest has defaults.
     `for_federation` fills in what the data decide (input shape, number of outputs).
+
+    Attributes:
+      num_classes: C of logits `[B, C]`, or None for other outputs.
+      class_weights: C weights of the classes' examples in the loss, or None.
+      initial_params: what all trainings start from, or None; see
+        `fedjax_pfl.models.starts`.
+      local_statistics: whether running statistics stay with the clients.
+      outputs_first: whether matrices among the parameters are `[outputs, inputs]`.
+      bfloat16_products: whether operands of products are rounded.
+      rows_per_example: rows that an example has in the products.
+      floats_per_example: numbers that `apply` makes of an example, or None for about as
+        many as an example has.
+      ranks: of every client, columns of its low-rank adapters, or None.
     """
 
+    num_classes: int | None = None
+    class_weights: tuple[float, ...] | None = None
+    initial_params: Any = None
+    local_statistics: bool = False
+    outputs_first: bool = False
+    bfloat16_products: bool = False
+    rows_per_example: int = 1
+    floats_per_example: int | None = None
+    ranks: tuple[int, ...] | None = None
+
+    @abc.abstractmethod
     def for_federation(self, federation: Federation) -> "Model":
         """Returns the model with input shape and number of outputs filled in."""
-        ...
 
+    @abc.abstractmethod
     def init(self, key: Key) -> Params:
         """Draws initial parameters."""
-        ...
 
+    @abc.abstractmethod
     def apply(
         self,
         params: Params,
@@ -56,18 +81,29 @@ class Model(Protocol):
         constants: Any = None,
     ) -> jax.Array:
         """Computes outputs `[B, ...]`; without a key in evaluation mode."""
-        ...
 
+    @abc.abstractmethod
     def loss(self, outputs: jax.Array, batch: Batch) -> jax.Array:
         """Returns the weighted mean loss `[]` of a batch; 0 for an empty one."""
-        ...
 
+    @abc.abstractmethod
     def metrics(self, outputs: jax.Array, batch: Batch) -> dict[str, jax.Array]:
         """Returns per-example values `[B]` by name, always including `loss`.
 
         Their means over a client's examples are measured.
         """
-        ...
+
+    def check_start(self) -> None:
+        """Refuses `initial_params` that do not fit."""
+        return None
+
+    def first_statistics(self) -> Any:
+        """Returns running statistics before the first round; None without any."""
+        return None
+
+    def merged(self, params: Params) -> Params:
+        """Returns parameters with all adapters added to their kernels."""
+        return params
 
 
 @runtime_checkable
@@ -316,16 +352,16 @@ class Transform:
         return before
 
 
-class ServerOptimizer(Protocol):
+class ServerOptimizer(abc.ABC):
     """Takes the change that a round made of the server's model for a gradient."""
 
+    @abc.abstractmethod
     def init(self, params: Any) -> Any:
         """Returns the first state for a model `[*P]`, without a client axis."""
-        ...
 
+    @abc.abstractmethod
     def __call__(self, memory: Any, params: Any, target: Any) -> tuple[Any, Any]:
         """Maps the model and what a round made of it to the next one, and memory."""
-        ...
 
 
 class Participation(abc.ABC):
@@ -388,12 +424,12 @@ class Participation(abc.ABC):
         return False
 
 
-class Work(Protocol):
+class Work(abc.ABC):
     """Draws the budgets of a cohort."""
 
+    @abc.abstractmethod
     def __call__(self, key: Key, client_ids: jax.Array) -> Budget:
         """Budgets `[K]` for clients `int32[K]`; the same for every method."""
-        ...
 
 
 @runtime_checkable

@@ -59,13 +59,12 @@ def taken(params: Any, constants: Any) -> tuple[Any, Constants]:
 
 def first(model: Any) -> Any:
     """Returns a model's running statistics before the first round, or None."""
-    make = getattr(model, "first_statistics", None)
-    return None if make is None else make()
+    return model.first_statistics()
 
 
 def are_local(model: Any) -> bool:
     """Tells whether running statistics stay with the clients."""
-    return getattr(model, "local_statistics", False)
+    return model.local_statistics
 
 
 def forward(

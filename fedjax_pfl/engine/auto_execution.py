@@ -123,7 +123,7 @@ def _is_mostly_frozen(model: Any) -> bool:
 
 def _rows_per_example(model: Any) -> int:
     """Rows that an example has in the products of a network."""
-    return getattr(struct.innermost(model), "rows_per_example", 1)
+    return struct.innermost(model).rows_per_example
 
 
 def _clients_that_fit(process: Any, model: Any, federation: core.Federation) -> int:
@@ -168,7 +168,7 @@ def _params_and_examples(
     """
     params = jax.eval_shape(model.init, jax.random.key(0))
     network, inputs = struct.innermost(model), math.prod(federation.input_shape)
-    example = getattr(network, "floats_per_example", inputs)
+    example = network.floats_per_example or inputs
     return client_rows.size(params), num_examples * example
 
 

@@ -630,7 +630,8 @@ def _check_start(
         data = train.with_rows(jax.tree.map(lambda leaf: leaf[0], train.rows()))
         made = _of_newcomer(process, state, model, federation.population, data)[0]
         wanted = jax.eval_shape(model.init, state.key)
-        params = getattr(made[name], "params", None)
+        one = made[name]
+        params = one.params if isinstance(one, core.Predictor) else None
         shapes = [jax.tree.map(jnp.shape, tree) for tree in (wanted, params)]
         is_network.append(shapes[0] == shapes[1])
         return jnp.zeros(())

@@ -261,8 +261,7 @@ def plan(group: Group, options: Options) -> PlannedGroup:
     """Validates a group and decides how it is run."""
     _check(group, options)
     model = group.model.for_federation(group.federations[0])
-    if hasattr(model, "check_start"):
-        model.check_start()
+    model.check_start()
     group = _started(group, model)
     first, process = group.federations[0], group.processes[0]
     execution = options.parsed_execution
@@ -350,7 +349,7 @@ def _started(group: Group, model: Any) -> Group:
 
     They are what trainings start from, and what nobody trains.
     """
-    start, fields = getattr(model, "initial_params", None), {}
+    start, fields = model.initial_params, {}
     if start is not None:
         fields["start"] = start.on_device
     has_roles = isinstance(model, core.RoleModel)
@@ -434,10 +433,7 @@ def _own_key(key: core.Key) -> core.Key:
 
 def _rounds(model: Any) -> bool:
     """Tells whether a model, or what it wraps, rounds operands of products."""
-    if getattr(model, "bfloat16_products", False):
-        return True
-    inner = getattr(model, "model", None)
-    return inner is not None and _rounds(inner)
+    return model.bfloat16_products or struct.innermost(model).bfloat16_products
 
 
 def warn_of_idle_parts(unplanned: Sequence[Group]) -> None:

@@ -92,7 +92,7 @@ def charges(
       search its most trials, each a third of a gradient: no duration depends on
       weights.
     """
-    method, search = process.algorithm, getattr(process.algorithm, "search", None)
+    method, search = process.algorithm, process.algorithm.search
     name = _ends_by_tolerance(method)
     if name is not None:  # a step of each tells how often a round solves
         once = dataclasses.replace(getattr(method, name), max_steps=1, tolerance=0.0)

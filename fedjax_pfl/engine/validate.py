@@ -30,7 +30,7 @@ def check(
     Args:
       key: of `jax.random.key`.
       process: a `FederatedProcess` whose parts are objects.
-      model: an object with the methods of `types.Model`.
+      model: a `core.Model`.
       federation: a `Federation`, or a specification of one.
       name: of that argument.
     """
@@ -71,14 +71,15 @@ def check_model(model: Any) -> None:
     """Refuses what is not a model, and says how networks of libraries become one."""
     is_network = callable(model) or (hasattr(model, "init") and hasattr(model, "apply"))
     if is_network and not isinstance(model, type):
-        if not hasattr(model, "for_federation"):
+        if not isinstance(model, core.Model):
             raise _error(
                 "model",
                 model,
-                "made by fp.from_flax(module), of a flax module, or by"
-                " fp.from_functions(init, apply), of any other network",
+                "made by fp.from_flax(module), of a flax module, by"
+                " fp.from_functions(init, apply), of any other network, or an object of"
+                " a subclass of fp.core.Model",
             )
-    _check_part("model", model, "for_federation", "MLP(widths=(64,))")
+    _check_part("model", model, core.Model, "MLP(widths=(64,))")
 
 
 def refuse_tracers(**arguments: Any) -> None:

@@ -157,7 +157,7 @@ def _draw_distinct(key: core.Key, num_clients: int, size: int) -> jax.Array:
 
 
 @struct.pytree_dataclass
-class FullWork:
+class FullWork(core.Work):
     """Every cohort member does all of its local work."""
 
     def __call__(self, key: core.Key, client_ids: jax.Array) -> core.Budget:
@@ -168,7 +168,7 @@ class FullWork:
 
 
 @struct.pytree_dataclass
-class Stragglers:
+class Stragglers(core.Work):
     """Stragglers that stop early, drawn afresh in every round.
 
     As in FedProx's experiments, `round((1 - fraction) K)` of the K members do all of
@@ -218,7 +218,7 @@ class Stragglers:
 
 
 @struct.pytree_dataclass
-class ClientBudgets:
+class ClientBudgets(core.Work):
     """Every client has a number of local epochs of its own, the same in every round.
 
     Attributes:

@@ -29,14 +29,17 @@ class EarlyExit:
     exit_after: int = struct.static_field(default=1, at_least=1)
 
     def __post_init__(self):
-        name, cuts = type(self.network).__name__, getattr(self.network, "layers", ())
+        name = type(self.network).__name__
+        is_network = isinstance(self.network, base.Network)
+        cuts = self.network.layers if is_network else ()
         if not cuts:
             raise checks.InputError(
                 "Expected a network of layers before a head, such as MLP, CNN or"
                 f" NFResNet18, got"
                 f" {checks.shown(self.network)}."
             )
-        if getattr(self.network, "normalization", None) == "batch":
+        network = self.network
+        if isinstance(network, base.NormedNetwork) and network.normalization == "batch":
             raise checks.InputError(
                 "Expected a network without running statistics for a classifier in its"
                 f" middle, got {name}(normalization='batch')."

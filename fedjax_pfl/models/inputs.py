@@ -35,7 +35,7 @@ def classes_of(model: Any, federation: core.Federation) -> int:
             f"{federation.name!r} are numbers; use the "
             "model 'linear_regression' or 'mlp'."
         )
-    weights = getattr(model, "class_weights", None)
+    weights = model.class_weights
     if weights is not None and len(weights) != federation.num_classes:
         raise checks.InputError(
             f"Expected class_weights of {type(model).__name__} for each of"

@@ -50,7 +50,7 @@ class _Flat(starts.Startable):
 
 
 @dataclasses.dataclass(frozen=True)
-class LogisticRegression(_Flat, objectives.Classification):
+class LogisticRegression(objectives.Classification, _Flat):
     """Multinomial logistic regression: `inputs * C + C` parameters (7,850 on MNIST).
 
     Parameters start at zero; the problem is convex.
@@ -92,7 +92,7 @@ class LogisticRegression(_Flat, objectives.Classification):
 
 
 @dataclasses.dataclass(frozen=True)
-class LinearRegression(_Flat, objectives.Regression):
+class LinearRegression(objectives.Regression, _Flat):
     """Least squares from zero, `f = mean (x theta + b - y)^2 / 2`.
 
     Attributes:

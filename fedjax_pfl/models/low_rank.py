@@ -30,7 +30,7 @@ _STREAM = 0x10A  # of the factors' draws
 
 
 @dataclasses.dataclass(frozen=True)
-class LowRank(objectives.Wrapper):
+class LowRank(objectives.Wrapper, core.Model):
     """A model with adapters; see `lora`, which freezes the rest of it.
 
     Parameters are the model's own, and `adapters/<name of a kernel>/a` and `.../b`.
@@ -104,7 +104,7 @@ class LowRank(objectives.Wrapper):
 
     def _is_transposed(self, kernel: Any) -> bool:
         """Tells whether outputs come first."""
-        return kernel.ndim == 2 and getattr(self.model, "outputs_first", False)
+        return kernel.ndim == 2 and self.model.outputs_first
 
     def _cut(self, kernel: Any) -> int:
         """Returns the number of axes before the cut between inputs and outputs.
@@ -238,7 +238,7 @@ class LowRank(objectives.Wrapper):
     @property
     def num_classes(self) -> int | None:
         """Number of classes, or None where there are none."""
-        return getattr(self.model, "num_classes", None)
+        return self.model.num_classes
 
     def first_statistics(self) -> Any:
         """Returns running statistics before the first round; None without any."""
@@ -247,7 +247,7 @@ class LowRank(objectives.Wrapper):
     @property
     def initial_params(self) -> Any:
         """Parameters of the model that all trainings start from, or None."""
-        return getattr(self.model, "initial_params", None)
+        return self.model.initial_params
 
     def starting_at(self, params: Any) -> Self:
         """Returns the model with an argument of the program to start from."""

@@ -153,11 +153,8 @@ class _Weighted(Classification):
     class_weights: tuple[float, ...] | None = None
 
 
-class Supervised(Wrapper):
+class Supervised(Wrapper, core.Model):
     """Classes where the model has `num_classes`, else numbers."""
-
-    num_classes: int | None
-    class_weights: tuple[float, ...] | None = None
 
     @property
     def judge(self) -> Any:

@@ -22,7 +22,7 @@ def check_model(name: str, model: Any) -> None:
             f"Expected a model whose examples stand alone for {name}, got"
             f" {type(model).__name__}, a model of series."
         )
-    if isinstance(model, type) or not hasattr(model, "for_federation"):
+    if not isinstance(model, core.Model):
         raise checks.InputError(
             f"Expected a model for {name}, such as MLP(widths=(64,)), got"
             f" {checks.shown(model)}."
@@ -30,7 +30,7 @@ def check_model(name: str, model: Any) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class ParameterRoles(objectives.Wrapper):
+class ParameterRoles(objectives.Wrapper, core.Model):
     """A model of which only some parameters travel; a `core.RoleModel`.
 
     A method moves the shared parameters, those that no pattern finds: its states,
@@ -77,8 +77,7 @@ class ParameterRoles(objectives.Wrapper):
             nothing is left to be shared.
         """
         model = self.model.for_federation(federation)
-        if hasattr(model, "check_start"):
-            model.check_start()
+        model.check_start()
         self._check(jax.eval_shape(model.init, core.seed_key(0)))
         if self.local_statistics and statistics.first(model) is None:
             raise checks.InputError(
@@ -145,13 +144,13 @@ class ParameterRoles(objectives.Wrapper):
 
     def fixed_rows(self) -> Any:
         """Returns the clients' ranks `int32[N]`, or None; see `core.RoleModel`."""
-        ranks = getattr(self.model, "ranks", None)
+        ranks = self.model.ranks
         return None if ranks is None else jnp.asarray(ranks, jnp.int32)
 
     @property
     def initial_params(self) -> Any:
         """Parameters that all trainings start from, or None."""
-        return getattr(self.model, "initial_params", None)
+        return self.model.initial_params
 
     def starting_at(self, params: Any) -> Self:
         """Returns the model with an argument of the program to start from."""
@@ -160,7 +159,7 @@ class ParameterRoles(objectives.Wrapper):
     @property
     def num_classes(self) -> int | None:
         """Number of classes, or None where there are none."""
-        return getattr(self.model, "num_classes", None)
+        return self.model.num_classes
 
     def merged(self, params: core.Params, *, client: int | None = None) -> core.Params:
         """Returns all parameters of the network, with adapters added to its kernels.
@@ -185,8 +184,7 @@ class ParameterRoles(objectives.Wrapper):
             checks.whole("client", client, at_least=0, at_most=len(rows) - 1)
             fixed = rows[client]
         params = self._whole(params, core.Constants(fixed=fixed))
-        merge = getattr(self.model, "merged", None)
-        return statistics.joined(params if merge is None else merge(params), running)
+        return statistics.joined(self.model.merged(params), running)
 
     def _whole(self, params: core.Params, constants: core.Constants) -> core.Params:
         """Puts frozen and personal parameters in their places."""

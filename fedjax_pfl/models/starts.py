@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import hashlib
 from collections.abc import Iterator
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -82,7 +82,7 @@ def _pretrained(params: Any) -> Pretrained | None:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Startable(abc.ABC):
+class Startable(core.Model):
     """A model whose trainings may all start from the same parameters; abstract.
 
     Attributes:
@@ -90,9 +90,6 @@ class Startable(abc.ABC):
         every method starts; None draws the parameters of each. Running statistics, of a
         network that has some, stand there below `batch_stats`.
     """
-
-    outputs_first: ClassVar[bool] = False
-    """Whether matrices among the parameters are `[outputs, inputs]`."""
 
     initial_params: Any = None
 

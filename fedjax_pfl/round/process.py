@@ -31,9 +31,9 @@ VMAP = sharding.Execution()
 PARTS = {  # field of a process -> its class or what it has, and an example
     "algorithm": ("predictors", "FedAvg()"),
     "aggregator": (core.Aggregator, "CoordinateMedian()"),
-    "server_optimizer": ("init", "ServerMomentum()"),
+    "server_optimizer": (core.ServerOptimizer, "ServerMomentum()"),
     "participation": (core.Participation, "UniformCohort(size=10)"),
-    "work": ("__call__", "FullWork()"),
+    "work": (core.Work, "FullWork()"),
     "attack": (core.Attack, "SignFlip()"),
 }
 

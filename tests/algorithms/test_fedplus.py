@@ -87,7 +87,7 @@ def test_a_step_is_gradient_descent_on_the_coupled_loss():
 
 
 @dataclasses.dataclass(frozen=True)
-class Flat:
+class Flat(fp.core.Model):
     """A loss of 0: local work is only the pull."""
 
     size: int = 3

@@ -225,7 +225,7 @@ def test_attacks_replace_both_parts_and_lost_messages_are_not_counted():
 
 
 @fp.pytree_dataclass
-class NoWork:
+class NoWork(fp.core.Work):
     """A budget without a single step."""
 
     def __call__(self, key, client_ids):

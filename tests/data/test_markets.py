@@ -209,7 +209,7 @@ def test_malicious_parties_share_the_pool():
 
 
 @dataclasses.dataclass(frozen=True)
-class Constant:
+class Constant(fp.core.Model):
     """A policy that ignores prices: one share for all assets, the rest is cash."""
 
     num_assets: int = 0

@@ -254,7 +254,7 @@ def test_a_wrapped_model_without_hooks_has_means_alone():
     assert result.groups[0].metrics.keys() == {"loss", "accuracy"}
 
 
-class Plain:
+class Plain(fp.core.Model):
     """A model of before, without sums or rows."""
 
     num_classes = 2

@@ -28,7 +28,7 @@ def fast(step):
 
 
 @dataclasses.dataclass(frozen=True)
-class Slope:
+class Slope(fp.core.Model):
     """The loss is the parameter: its gradient is 1, and it ends at minus all rates."""
 
     def for_federation(self, federation):

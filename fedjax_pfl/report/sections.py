@@ -24,13 +24,12 @@ __all__ = ["WIDER", "Section", "all_of"]
 WIDER = {"others": "own + others' test", "everybody": "everybody's test"}
 """Kinds of test data beside clients' own, by the start of a name."""
 _BEST = (
-    " Of an algorithm's own settings the one that is best on validation data in the"
-    " last round is shown; all of them if fewer than half of the clients validate."
+    " Each method has its best setting on validation data in the last round, or all"
+    " settings if fewer than half of the clients have validation data."
 )
-_BY_PANEL = " Where panels differ in it, the table of methods names it."
+_BY_PANEL = " The table of methods names the setting of each panel."
 _BEST_EACH = (
-    " An algorithm's own settings are those that are best on validation data, fraction"
-    " by fraction."
+    " Each method has its best setting on validation data, chosen per fraction."
 )
 
 
@@ -91,30 +90,30 @@ def _of_lines(result: results.Result, shown: contents.Lines) -> str:
     if more and len(shown.panels) > 1:
         more += _BY_PANEL
     if any(status != "ok" for status in result.status):
-        ended = " Seeds that diverged or ended early leave the mean from then on."
+        ended = " Seeds that diverged or ended early leave the mean at that round."
     else:
         ended = ""
     return (
-        f"Each line is a model's {shown.ylabel}, {shown.populations} clients,"
-        f" {shown.data} data, in every evaluated round;"
-        f" {shown.spread or 'one seed'}.{more}{_limited(shown)}{ended}"
+        f"Each line is a model's {shown.ylabel} by round: {shown.populations} clients,"
+        f" {shown.data} data, {shown.spread or 'one seed'}.{more}"
+        f"{_limited(shown)}{ended}"
     )
 
 
 def _of_differences(_: results.Result, shown: contents.Gaps) -> str:
     """Describes differences to the reference."""
     return (
-        f"The ranking as a figure: {shown.xlabel}; {shown.data} data, last round."
-        " Intervals that leave out zero are of clear differences; at the right are"
-        f" means.{_limited(shown)}"
+        f"The ranking: {shown.xlabel}, on {shown.data} data in the last round. A"
+        " difference is clear if its interval excludes zero. The numbers on the right"
+        f" are means.{_limited(shown)}"
     )
 
 
 def _of_costs(result: results.Result, shown: contents.Lines) -> str:
     """Describes learning curves against what was spent."""
     return (
-        f"The learning curves, against what was spent until then ({shown.xlabel})"
-        f" in place of rounds; means over seeds of both.{_limited(shown)}"
+        f"The learning curves against {shown.xlabel} in place of rounds. Both axes are"
+        f" means over seeds.{_limited(shown)}"
     )
 
 
@@ -129,24 +128,24 @@ def _of_series(_: results.Result, shown: contents.Lines) -> str:
 def _of_learned(_: results.Result, shown: learned.Paths) -> str:
     """Describes the paths of learned fields."""
     return (
-        f"The first panel is what the fields are moved by, {shown.objective}, over"
-        " honest clients; the others are the fields' values until then. A line is a"
-        " start, means over seeds; where trainings restart, a point is the end of one,"
-        " and rounds are counted on."
+        f"The first panel is the learning objective, {shown.objective}, over honest"
+        " clients; the others are the values of the fields. Each line is one start, a"
+        " mean over seeds. If trainings restart, each point is the end of one training"
+        " and the count of rounds goes on."
     )
 
 
 def _of_clients(_: results.Result, shown: contents.Boxes) -> str:
     """Describes distributions over clients."""
     return (
-        f"{_sentence(shown.xlabel)}. Settings are those of the learning curves."
-        " A point is a client with one seed. The box spans the quartiles, with the"
+        f"{_sentence(shown.xlabel)}. Settings are the same as in the learning curves."
+        " Each point is one client with one seed. The box spans the quartiles, with the"
         f" median as a line and the mean as a triangle.{_limited(shown)}"
     )
 
 
 def _of_fairness(_: results.Result, shown: contents.Spots) -> str | None:
-    """Describes points of settings; None of a single one, which nothing is beside."""
+    """Describes points of settings; None of a single one."""
     if len(shown.marks) < 2:
         return None
     has_bars = any(spot.x_std or spot.y_std for spot in shown.marks)
@@ -154,12 +153,12 @@ def _of_fairness(_: results.Result, shown: contents.Spots) -> str | None:
     best = ""
     if not all(spot.is_best for spot in shown.marks):
         best = (
-            " The setting of each method that is best on validation data has a color,"
-            " the others are gray."
+            " Colors mark each method's best setting on validation data; other settings"
+            " are gray."
         )
     return (
-        f"Models, {shown.population} clients, {shown.data} data, last round; every"
-        f" setting is a point, {bars}. Up and to the left is better."
+        f"Each point is a setting of a model: {shown.population} clients, {shown.data}"
+        f" data, last round, {bars}. Up and to the left is better."
         f"{best}{_limited(shown)}"
     )
 
@@ -167,8 +166,8 @@ def _of_fairness(_: results.Result, shown: contents.Spots) -> str | None:
 def _of_attackers(_: results.Result, shown: contents.Lines) -> str:
     """Describes the metric against the fraction of malicious clients."""
     return (
-        f"Models, honest clients, {shown.data} data, last round, against the share of"
-        f" clients that are malicious; {shown.spread or 'one seed'}."
+        f"Models against the fraction of malicious clients: honest clients,"
+        f" {shown.data} data, last round, {shown.spread or 'one seed'}."
         f"{_BEST_EACH if shown.is_best else ''}{_limited(shown)}"
     )
 
@@ -185,7 +184,7 @@ def _of_grid(_: results.Result, shown: contents.Heats) -> str:
         more = f" The first {len(shown.panels)} of {shown.total} tables."
     return (
         f"{_sentence(shown.value)}, over {shown.xlabel} and {shown.ylabel}; mean over"
-        f" seeds, empty where all diverged.{more}"
+        f" seeds, empty if all diverged.{more}"
     )
 
 
@@ -195,16 +194,17 @@ def _of_sweep(_: results.Result, shown: contents.Lines) -> str | None:
         return None
     return (
         f"{_sentence(shown.ylabel)}, of {shown.populations} clients on {shown.data}"
-        f" data, against {shown.xlabel}; {shown.spread or 'one seed'}. Dashed levels"
-        f" do not have this field.{_BEST if shown.is_best else ''}{_limited(shown)}"
+        f" data, against {shown.xlabel}; {shown.spread or 'one seed'}. Dashed lines"
+        f" are methods without this field.{_BEST if shown.is_best else ''}"
+        f"{_limited(shown)}"
     )
 
 
 def _of_mixing(_: results.Result, __: contents.Heats) -> str:
-    """Describes who learns from whom."""
+    """Describes the collaboration weights."""
     return (
-        "Weight with which a client (row) would get another's message (column) after"
-        " the last round, but for its own; first grid point of each method."
+        "Weight of another client's message (column) for a client (row) after the last"
+        " round, without its own; first grid point of each method."
     )
 
 
@@ -218,14 +218,14 @@ def _of_partition(
 ) -> str:
     """Describes who holds which training data, in every environment."""
     shown = environments[: clients.MAX_HOLDINGS]
-    caption = "Training examples, in every environment those of its first training."
+    caption = "Training examples of the first training in each environment."
     if len(environments) == 1:
         caption = f"{_sentence(shown[0][0].title)}: training examples."
     if len(result.status) > len(environments):
-        caption += " Every seed has clients of its own."
+        caption += " Each seed has different clients."
     if len(environments) > len(shown):
         caption += (
-            f" Shown are the first {len(shown)} of {len(environments)} environments."
+            f" The first {len(shown)} of {len(environments)} environments are shown."
         )
     for holdings, leak in shown:
         if leak > 0:
@@ -240,8 +240,8 @@ def _of_partition(
 def _limited(
     shown: contents.Gaps | contents.Lines | contents.Boxes | contents.Spots,
 ) -> str:
-    """Returns a sentence where more lines or panels would be shown."""
-    return f" Shown are {shown.left_out}." if shown.left_out else ""
+    """Returns a sentence if lines or panels are left out."""
+    return f" This figure shows {shown.left_out}." if shown.left_out else ""
 
 
 def _sentence(text: str) -> str:
@@ -270,6 +270,6 @@ _SECTIONS: dict[str, tuple[str, str, Callable[..., str | None]]] = {
     "grid": ("Grid of two fields", "grid", _of_grid),
     "sweep": ("A swept field", "sweep", _of_sweep),
     "collaboration": ("Who learns from whom", "collaboration", _of_mixing),
-    "own_cluster": ("Learning from one's own", "own_cluster", _of_shares),
+    "own_cluster": ("Learning within the cluster", "own_cluster", _of_shares),
     "partition": ("Who holds which data", "partition", _of_partition),
 }

@@ -171,9 +171,9 @@ def compare(
         measures[-1:-1] = titles
         if titles:
             caption += (
-                " Worse than: shares of clients whose own test"
-                f" {metric.replace('_', ' ')} is so, paired by client and seed; means"
-                " over seeds with 95 % intervals, which one seed does not have."
+                " Worse than: share of clients with a worse own test"
+                f" {metric.replace('_', ' ')}, paired by client and seed; means over"
+                " seeds with 95 % intervals if there are several."
             )
     if (points["status"] == "ok").all():
         measures.pop()
@@ -443,18 +443,18 @@ def _caption(
     count, shown = len(seeds), ", ".join(map(str, seeds))
     shown_metric = metric.replace("_", " ")
     text = (
-        f"The models of {population} clients on {data} data, {_ROUNDS[when]}:"
-        f" {shown_metric} is the mean over clients, worst 10 % the mean of the worst"
-        " tenth of them, loss variance that of their losses."
+        f"Models of {population} clients on {data} data, {_ROUNDS[when]}:"
+        f" {shown_metric} is the mean over clients, worst 10 % the mean over the worst"
+        " tenth of clients, loss variance the variance of their losses."
     )
     if metrics.sign(metric) < 0:
         text += " Less is better."
     if not count:
-        text += " One seed, which is not stored: no intervals, no spread over seeds."
+        text += " One seed, which is not stored: no intervals and no spread over seeds."
     elif count > 1:
         text += f" Mean ± standard deviation over {count} seeds ({shown})."
     else:
-        text += f" One seed ({shown}): no intervals, and no spread over seeds."
+        text += f" One seed ({shown}): no intervals and no spread over seeds."
     if not is_paired:
         return text
     text += f" Differences are of {shown_metric}, row minus reference, paired by seed"

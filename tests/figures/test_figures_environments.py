@@ -100,7 +100,7 @@ def test_what_is_not_shown_is_said():
     title, _ = test_figures.legend_of(figure)
     assert "the first 12 of 13 panels" in title
     (section, *_) = reports.content(result).sections
-    assert section.caption.count("Shown are the first 12 of 13 panels.") == 1
+    assert section.caption.count("This figure shows the first 12 of 13 panels.") == 1
     methods = [record(f"Method{k}", (0.1, 1.0), k) for k in range(19)]
     shown = lines.learning_curves(histories.make_result(*methods))
     assert [len(panel.marks) for panel in shown.panels] == [drawing.MAX_LINES] * 2

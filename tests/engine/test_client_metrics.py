@@ -132,6 +132,7 @@ def test_clients_in_another_order_have_the_same_values():
         np.testing.assert_allclose(values[:, order], other[name], rtol=1e-12)
 
 
+@pytest.mark.wide
 def test_points_of_a_grid_have_the_values_of_single_trainings():
     dataset = fp.data.Synthetic(num_classes=2, max_examples=80)
     spec = fp.FederationSpec(dataset, "by_client", num_clients=5)
@@ -214,6 +215,7 @@ class Own(fp.LogisticRegression):
         return {"easy_hits": sums[0] / sums[1], "easy_share": sums[1] / count}
 
 
+@pytest.mark.wide
 def test_a_model_may_have_sums_of_its_own():
     federation = federation_of()
     found = measured(federation, Own())
@@ -248,6 +250,7 @@ def test_wrappers_pass_metrics_through(kind):
     assert result.groups[0].metrics.keys() >= {"macro_f1", *BINARY}
 
 
+@pytest.mark.wide
 def test_a_wrapped_model_without_hooks_has_means_alone():
     quadratic = fp.ParameterRoles(Plain())
     result = simulate(federation_of(), quadratic)

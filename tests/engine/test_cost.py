@@ -501,6 +501,7 @@ def test_a_limit_on_the_command_line(quick):
 _RATE = "algorithm.local.learning_rate"
 
 
+@pytest.mark.wide
 def test_the_plan_says_what_going_back_would_keep():
     """At least every client's own model, in each of five rounds."""
     options = Options(num_rounds=5)

@@ -123,6 +123,7 @@ def _numbers(leaf):
 ON = ("train", "validation", "test")
 
 
+@pytest.mark.wide
 def test_everybody_is_measured_at_home():
     """The numbers of one device; no model and no example goes to another one."""
     whole = federation()

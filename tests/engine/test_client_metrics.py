@@ -11,6 +11,7 @@ import fedjax_pfl as fp
 from fedjax_pfl.core import checks
 from fedjax_pfl.engine import auto_execution, evaluation
 from fedjax_pfl.models import objectives
+from tests.lanes import wide
 from tests.models import test_counting as oracles
 
 SIZES = (40, 90, 25, 60)
@@ -93,8 +94,10 @@ def pooled(found, clients):
     return tuple(np.concatenate(each) for each in zip(*parts, strict=True))
 
 
-@pytest.mark.parametrize("classes", [2, 5])
-@pytest.mark.parametrize(("batch", "together"), [(7, 3), (128, 16)])
+@pytest.mark.parametrize(
+    ("batch", "together", "classes"),
+    [(7, 3, 2), (128, 16, 5), wide(7, 3, 5), wide(128, 16, 2)],
+)
 def test_every_value_is_that_of_a_loop(monkeypatch, classes, batch, together):
     monkeypatch.setattr(evaluation, "BATCH", batch)
     monkeypatch.setattr(auto_execution, "evaluated_at_once", lambda *_: together)
@@ -232,7 +235,7 @@ def test_a_model_may_have_sums_of_its_own():
     assert result.headline == "easy_hits"
 
 
-@pytest.mark.parametrize("kind", ["roles", "adapters", "functions"])
+@pytest.mark.parametrize("kind", ["roles", *map(wide, ("adapters", "functions"))])
 def test_wrappers_pass_metrics_through(kind):
     federation = federation_of()
 

@@ -176,6 +176,7 @@ def test_arrays_are_checked_without_compiling(compilations):
     assert not {"jit(init)", "jit(segment)", "jit(evaluate)"} & set(compilations)
 
 
+@pytest.mark.wide
 def test_a_finished_training_is_not_compiled_again(compilations, tmp_path):
     def train():
         fp.simulate(
@@ -208,6 +209,7 @@ def test_shared_arrays_count_once():
     assert image
 
 
+@pytest.mark.wide
 def test_fewer_at_once_need_less():
     group = group_of(fp.Local(), [federation_of(32, 640)])
     whole, half, one = (

@@ -1,6 +1,7 @@
 """MOON against NumPy with gradients by differences, FedAvg, and its contrast."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -38,6 +39,7 @@ def run(whole, rounds, model=MODEL, **fields):
     return states, infos
 
 
+@functools.cache
 def examples(client):
     batch = toy.make_federation().train.examples(client)
     return np.asarray(batch.x), np.asarray(batch.y)

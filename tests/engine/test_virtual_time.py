@@ -94,12 +94,18 @@ def run(process, num_rounds):
 
 def gradient(client, params):
     """Gradient of a client's loss at NumPy parameters, by differences of nothing."""
-    batch = federation().train.examples(client)
+    return jax.tree.map(np.asarray, _slope(params, _examples(client)))
 
-    def loss(params):
-        return model().loss(model().apply(params, batch.x), batch)
 
-    return jax.tree.map(np.asarray, jax.grad(loss)(params))
+@functools.cache
+def _examples(client):
+    return federation().train.examples(client)
+
+
+@jax.jit
+@jax.grad
+def _slope(params, batch):
+    return model().loss(model().apply(params, batch.x), batch)
 
 
 def trained(client, start, pull=0.0, centre=None):

@@ -154,6 +154,7 @@ def test_errors_are_in_the_units_of_the_targets(tmp_path):
     assert "rmse" in str(result) and "r2" in str(result)
 
 
+@pytest.mark.wide
 def test_a_grid_over_seeds_is_its_trainings_and_shares_the_examples(tmp_path):
     x, y, owner = arrays(scale=100.0)
     frame = pd.DataFrame(x, columns=list("abcde")).assign(y=y, owner=owner)

@@ -74,7 +74,7 @@ def test_with_equal_steps_it_is_fedavg(momentum):
 
 
 def limit(problem, algorithm):
-    states, _, _ = problems.run(process(algorithm, work=budgets(1, 8)), problem, 4000)
+    states, _, _ = problems.run(process(algorithm, work=budgets(1, 8)), problem, 700)
     return states.server["theta"][-1]
 
 

@@ -511,6 +511,7 @@ def test_charges_are_the_work_of_a_round():
         assert found.up == found.down == 8 * size
 
 
+@pytest.mark.wide
 def test_compressed_messages_take_less_time_and_are_shifted_like_others(traces):
     halves = fp.TopK(fraction=0.5)
     participation = Buffered(size=2, concurrency=NUM, devices=traces)
@@ -584,6 +585,7 @@ def test_chunks_grids_and_points_change_nothing():
     assert (last > 0).all() and last.nunique() == 2  # one timetable per seed
 
 
+@pytest.mark.wide
 def test_speeds_are_axes_of_a_grid():
     name = "participation.devices.examples_per_second"
     result = train({name: [20.0, 200.0]})

@@ -273,6 +273,7 @@ def test_clients_train_the_first_columns_of_their_rank():
         assert np.abs(found[1][:rank]).max() > 0
 
 
+@pytest.mark.wide
 def test_models_are_merged_and_judged_at_the_rank_of_the_client(tmp_path):
     data = toy.make_federation()
     process = fp.FederatedProcess(

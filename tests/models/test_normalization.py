@@ -186,7 +186,7 @@ def test_fedavg_averages_statistics_and_fedbn_keeps_them():
     assert not [name for name in tree_paths.by_name(state.server) if "norm" in name]
 
 
-FEW = ("apfl", "fedpg", "fedrep")
+FEW = ("apfl", "fedrep")
 # Passes over the batch, by which each method moves the statistics of the first network.
 MOVING = {
     "apfl": (fp.APFL(local=FULL), 1),

@@ -246,6 +246,7 @@ def test_derivatives_go_through_personal_and_frozen_parameters():
     slopes.check_in_lam(KEY, model, FULL, at_least=1e-4)
 
 
+@pytest.mark.wide
 def test_seeds_share_what_is_frozen_and_draw_the_rest():
     model = fp.ParameterRoles(fp.MLP(widths=(3,)), frozen="^hidden_0/", seed=7)
     federation = toy.make_federation()

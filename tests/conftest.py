@@ -28,6 +28,7 @@ import jax
 import pytest
 
 import experiments.presets  # noqa: F401 (adds those of the papers)
+from tests import structures
 
 # Not for the commands that tests start in processes of their own.
 _for_commands = os.environ["XLA_FLAGS"]
@@ -136,6 +137,12 @@ def pytest_addoption(parser):
         action="store_true",
         help="kill and corrupt by the hundred, and generate inputs by the thousand",
     )
+    parser.addoption(
+        "--structures",
+        action="store_true",
+        help="print how many distinct programs the tests of each file compile, which is"
+        " what most of their time goes into",
+    )
 
 
 def pytest_configure(config):
@@ -146,6 +153,8 @@ def pytest_configure(config):
     if config.option.lane is None:  # workers are given what is decided here
         is_whole = config.args_source is not pytest.Config.ArgsSource.ARGS
         config.option.lane = "core" if is_whole else "all"
+    if config.getoption("--structures"):
+        config.pluginmanager.register(structures.Structures(config))
 
 
 def pytest_collection_modifyitems(config, items):

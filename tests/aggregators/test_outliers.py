@@ -7,6 +7,7 @@ import pytest
 
 from fedjax_pfl import aggregators
 from tests.aggregators import rules
+from tests.lanes import wide
 
 LARGEST = {np.float32: 3e38, np.float64: 1.7e308}
 SIZES = {
@@ -54,7 +55,7 @@ def _ball(honest):
 
 
 @rules.each_robust_rule
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float32, wide(np.float64)])
 def test_robust_rules_stay_with_the_majority(name, dtype):
     honest = rules.random_rows(6, 50)
     center, radius = _ball(honest)
@@ -66,7 +67,7 @@ def test_robust_rules_stay_with_the_majority(name, dtype):
         assert np.linalg.norm(out - center) <= 6 * radius, case
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float32, wide(np.float64)])
 def test_coordinate_median_is_within_the_honest_values(dtype):
     honest = rules.random_rows(6).astype(dtype)
     for rows, case in _attacked(honest, 4, dtype):
@@ -75,7 +76,7 @@ def test_coordinate_median_is_within_the_honest_values(dtype):
         assert (out <= honest.max(axis=0)).all(), case
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float32, wide(np.float64)])
 @pytest.mark.parametrize("weighting", ["uniform", "examples"])
 def test_geometric_median_is_within_its_bound(weighting, dtype):
     """Outliers of mass f move it at most R / sqrt(1 - ((f + r) / (1 - f))^2).
@@ -98,7 +99,7 @@ def test_geometric_median_is_within_its_bound(weighting, dtype):
         assert np.linalg.norm(out - center) <= bound, case
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float32, wide(np.float64)])
 def test_geometric_median_scales_where_squares_overflow_or_vanish(dtype):
     rows = rules.random_rows(9, 4).astype(dtype)
     one, _ = rules.matrix(rows, dtype=dtype)
@@ -121,7 +122,7 @@ def test_a_median_of_rows_that_are_mostly_zero_is_zero():
 
 
 @pytest.mark.parametrize("name", rules.MEANS)
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float32, wide(np.float64)])
 def test_means_of_huge_rows_are_finite_and_theirs(name, dtype):
     for rows, case in _attacked(rules.random_rows(6), 4, dtype):
         out, _ = rules.matrix(rows, name=name, dtype=dtype)

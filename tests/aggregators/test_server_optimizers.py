@@ -220,8 +220,9 @@ def test_other_methods_are_refused(name, simulate):
     sentence = f"no server_optimizer with {kind.__name__}, .* got ServerAdam\\.$"
     with pytest.raises(checks.InputError, match=sentence):
         _train(process, simulate)
+    problem = problems.random_quadratics()
     with pytest.raises(checks.InputError, match=sentence):
-        problems.first_state(process, problems.random_quadratics())
+        process.init(jax.random.key(0), problem.model, problem.federation)
 
 
 def test_settings_of_commands():

@@ -82,7 +82,7 @@ def _rows_about_one(weight):
     return rows, np.append(weight * pull, np.ones(11))
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float32, wide(np.float64)])
 def test_the_default_converges_on_hard_rows(dtype):
     for name, rows, weights in _hard_rows():
         p = weights / weights.sum()
@@ -95,7 +95,7 @@ def test_the_default_converges_on_hard_rows(dtype):
         assert np.linalg.norm(out - best) <= 2 * bound + 40 * eps * size, name
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float32, wide(np.float64)])
 @pytest.mark.parametrize("weight", [1.001, 1.5])
 def test_a_minimizer_on_a_row_is_found(dtype, weight):
     rows, weights = _rows_about_one(weight)
@@ -105,7 +105,7 @@ def test_a_minimizer_on_a_row_is_found(dtype, weight):
     assert np.linalg.norm(out - rows[0]) <= 2 * info.radius + 40 * np.finfo(dtype).eps
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float32, wide(np.float64)])
 def test_a_minimizer_beside_a_row_is_found(dtype):
     rows, weights = _rows_about_one(0.9)
     rule = Geometric(weighting="examples")
@@ -189,7 +189,7 @@ def test_a_large_radius_is_the_mean_from_any_start(reference):
         assert info.radius == 30
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float32, wide(np.float64)])
 @pytest.mark.parametrize("rho", [1e2, 1e6, 1e30])
 def test_the_coordinate_median_is_the_mean_however_large_the_radius(dtype, rho):
     three = np.array([[0.0], [0.0], [3.0]])
@@ -202,7 +202,7 @@ def test_the_coordinate_median_is_the_mean_however_large_the_radius(dtype, rho):
     assert error.max() < 9 * np.finfo(dtype).eps
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float32, wide(np.float64)])
 def test_a_warm_start_saves_steps_and_finds_the_same(dtype):
     rows = jnp.asarray(rules.random_rows(10, 50), dtype)
     weights = jnp.ones(10, dtype)

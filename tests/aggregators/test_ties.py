@@ -111,7 +111,7 @@ def _nearest_to_mean(places, weights, rho):
 
 
 @pytest.mark.parametrize("start", ["mean", wide("reference")])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float32, wide(np.float64)])
 def test_of_a_flat_minimum_the_point_nearest_to_the_mean_is_taken(dtype, start):
     for name, rho in itertools.product(LINES, (None, 0.3, 1.9)):
         places, weights = LINES[name]
@@ -162,7 +162,7 @@ def test_a_flat_minimum_moves_with_the_rows(name, dtype):
         np.testing.assert_allclose(direction @ of_weights, shift, atol=100 * atol)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float32, wide(np.float64)])
 def test_rows_of_which_half_are_zero_keep_their_lengths(dtype):
     rows = np.concatenate([np.zeros((3, 4)), rules.random_rows(3, 4)])
     out, info = rules.matrix(rows, rule=aggregators.Krum(), dtype=dtype)

@@ -11,7 +11,7 @@ import pytest
 import fedjax_pfl as fp
 from fedjax_pfl import algorithms
 from fedjax_pfl.algorithms import apfl
-from fedjax_pfl.testing import toy
+from fedjax_pfl.testing import programs, toy
 from tests import problems
 from tests.lanes import wide
 
@@ -123,6 +123,7 @@ def test_limits_are_fedavg_and_local_with_the_same_keys():
                 assert np.abs(v[-1] - v[0]).max() > 0.1
 
 
+@pytest.mark.wide
 def test_mixing_outputs_of_a_linear_model_mixes_parameters():
     problem, found = problems.waves(), []
     for mix in ("parameters", "outputs"):
@@ -152,15 +153,10 @@ def network_state(mix):
     local = fp.SGD(learning_rate=0.5, epochs=2, batch_size=4)
     algorithm = algorithms.APFL(mix=mix, local=local)
     whole = process(algorithm)
-
-    @jax.jit
-    def run(key):
-        state = whole.init(key, model, federation)
-        for _ in range(3):
-            state, _ = whole.round(state, model, federation)
-        return state
-
-    return algorithm, model, federation, run(KEY)
+    state = programs.init(whole, KEY, model, federation)
+    for _ in range(3):
+        state, _ = programs.run_round(whole, state, model, federation)
+    return algorithm, model, federation, state
 
 
 @pytest.mark.parametrize("mix", ["parameters", wide("outputs")])

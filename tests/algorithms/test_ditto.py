@@ -12,6 +12,7 @@ from experiments.theory import closed_forms
 from fedjax_pfl import algorithms
 from fedjax_pfl.algorithms import ditto
 from tests import problems
+from tests.lanes import wide
 
 CLOSE = {"rtol": 1e-11, "atol": 1e-12}  # some hundred roundings of values of order one
 KEY = jax.random.key(3, impl="threefry2x32")
@@ -121,6 +122,7 @@ def test_with_equal_curvatures_the_fixed_point_is_that_of_flame():
     np.testing.assert_allclose(states.clients.v["theta"][-1], theta, atol=1e-9)
 
 
+@pytest.mark.wide
 def test_a_strong_pull_follows_the_received_model():
     problem, distances = problems.waves(), []
     for lam in (1e2, 1e4, 1e6):
@@ -136,6 +138,7 @@ def test_a_strong_pull_follows_the_received_model():
     assert 0 < distances[2] < 0.5e-6 and distances[1] < 0.5e-4 and distances[0] < 0.5e-2
 
 
+@pytest.mark.wide
 def test_a_solve_to_tolerance_leaves_no_residual():
     problem, lam = problems.waves(), 0.8
     algorithm = algorithms.Ditto(
@@ -151,6 +154,7 @@ def test_a_solve_to_tolerance_leaves_no_residual():
     np.testing.assert_array_equal(v[3][absent], v[2][absent])
 
 
+@pytest.mark.wide
 def test_attacks_replace_messages_only():
     problem = problems.waves()
     bad = jnp.arange(6) == 2
@@ -168,7 +172,7 @@ def test_attacks_replace_messages_only():
     assert (np.abs(ours[2] - theirs[2]).max(axis=1) > 1e-3).all()  # through the anchor
 
 
-@pytest.mark.parametrize("official", [False, True])
+@pytest.mark.parametrize("official", [wide(False), True])
 def test_the_published_bug_never_loads_the_received_model(official):
     """Official: the mean is over all clients, absent ones with their last message."""
     problem, lam, rate, steps = problems.waves(), 0.7, 0.4, 2
@@ -203,6 +207,7 @@ def test_the_published_bug_never_loads_the_received_model(official):
         np.testing.assert_allclose(rows.v["theta"][number + 1], v, **CLOSE)
 
 
+@pytest.mark.wide
 def test_the_published_bug_makes_single_batches_independent_of_the_server():
     problem = problems.quadratics([[0.0], [5.0]], num_examples=[4, 4])
     algorithm = algorithms.Ditto(
@@ -218,7 +223,7 @@ def test_the_published_bug_makes_single_batches_independent_of_the_server():
         assert len(set(distance.argmin(axis=1))) == 4
 
 
-@pytest.mark.parametrize("unsynced", [False, True])
+@pytest.mark.parametrize("unsynced", [wide(False), True])
 def test_the_global_branch_takes_given_batches(unsynced):
     """One step of size one on one example is that example."""
     problem = problems.quadratics([[0.0], [5.0]], num_examples=[4, 4])
@@ -241,6 +246,7 @@ def test_the_global_branch_takes_given_batches(unsynced):
         np.testing.assert_allclose(sent, expected, atol=1e-12)
 
 
+@pytest.mark.wide
 def test_the_short_last_batch_is_as_likely_as_any_other():
     problem = problems.waves()
     data = problem.federation.train

@@ -270,6 +270,7 @@ def test_without_neighbours_it_is_local(fields):
     np.testing.assert_array_equal(found[FedACS], found[fp.Local])
 
 
+@pytest.mark.wide
 def test_first_round_is_one_gradient_step():
     problem = problems.waves()
     algorithm = FedACS(pick_quantile=0.0, local=problems.full_gradient_steps(1))
@@ -304,6 +305,7 @@ def test_rounds_follow_the_equations_and_spare_absent_clients():
         )
 
 
+@pytest.mark.wide
 def test_attacks_change_what_others_receive():
     problem = problems.waves()
     malicious = jnp.arange(6) == 1

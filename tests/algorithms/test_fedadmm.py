@@ -231,6 +231,7 @@ def test_the_first_local_models_are_fedproxs_and_messages_go_twice_as_far():
     np.testing.assert_allclose(states.server["theta"][1], 2 * w[1] - w[0], **CLOSE)
 
 
+@pytest.mark.wide
 def test_the_schedule_of_eps_is_met():
     problem, mu = problems.waves(), 0.8
     local = fp.local.ToTolerance(learning_rate=0.4, tolerance=0.0)

@@ -103,6 +103,7 @@ def test_without_learning_it_is_fedavg():
     )
 
 
+@pytest.mark.wide
 def test_with_weights_of_zero_it_is_fedper():
     problem, _ = intercepts.with_intercepts(problems.regressions())
     local = fp.SGD(learning_rate=0.1, epochs=2, batch_size=2)

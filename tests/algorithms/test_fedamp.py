@@ -255,6 +255,7 @@ def test_without_attraction_it_is_local():
     np.testing.assert_array_equal(*found)
 
 
+@pytest.mark.wide
 def test_small_server_steps_freeze_all_models():
     problem, alpha = problems.random_quadratics(), 1e-7
     algorithm = FedAMP(
@@ -289,6 +290,7 @@ def test_fixed_points_are_stationary():
     np.testing.assert_allclose(problem.gradients(w) + lam * pull, 0, atol=1e-9)
 
 
+@pytest.mark.wide
 def test_scale_free_fixed_points_weigh_half_the_mean_attraction():
     problem, lam = problems.random_quadratics(), 0.8
     algorithm = FedAMP(lam=lam, local=problems.exact_step(problem, lam))
@@ -301,6 +303,7 @@ def test_scale_free_fixed_points_weigh_half_the_mean_attraction():
     np.testing.assert_allclose(problem.gradients(w) + lam * pull, 0, atol=1e-9)
 
 
+@pytest.mark.wide
 def test_attacks_change_what_others_receive():
     problem = problems.waves()
     federation = dataclasses.replace(problem.federation, malicious=jnp.arange(6) == 1)

@@ -62,7 +62,7 @@ def optimum(problem, weights):
     ("weighting", "size", "steps", "rounds"),
     [
         ("uniform", None, 20, 600),
-        ("examples", 2, 5, 3000),
+        wide("examples", 2, 5, 3000),
         wide("examples", None, 1, 2000),
         wide("uniform", 2, 20, 3000),
     ],
@@ -106,6 +106,7 @@ def test_with_everyone_it_is_fedadmm():
     )
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("alpha", [0.0, 0.5])
 def test_the_first_round_goes_twice_as_far_as_fedprox(alpha):
     problem = problems.waves()

@@ -153,6 +153,7 @@ def test_a_huge_update_in_single_precision(normalize):
         np.testing.assert_allclose(step, other, atol=2e-3)
 
 
+@pytest.mark.wide
 def test_clients_keep_what_they_trained():
     problem = faults.problem()
     process = fp.FederatedProcess(

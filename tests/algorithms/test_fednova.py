@@ -74,7 +74,7 @@ def test_with_equal_steps_it_is_fedavg(momentum):
 
 
 def limit(problem, algorithm):
-    states, _, _ = problems.run(process(algorithm, work=budgets(1, 8)), problem, 4000)
+    states, _, _ = problems.run(process(algorithm, work=budgets(1, 8)), problem, 700)
     return states.server["theta"][-1]
 
 
@@ -109,6 +109,7 @@ def test_a_scaled_step_counts_as_its_part():
     np.testing.assert_allclose(found, x - 0.1 * length * gradient, **CLOSE)
 
 
+@pytest.mark.wide
 def test_attacks_replace_messages_and_not_numbers_of_steps():
     problem = problems.waves()
     bad = np.arange(6) == 1

@@ -174,6 +174,7 @@ def test_p3_p4_p5_without_rescaling_all_clients_descend_linearly(fair_row, seed)
     assert (away[1:][far] / away[:-1][far]).max() < 1  # nearer in every step
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("s", [1, wide(5)])
 @pytest.mark.parametrize("seed", WIDELY)
 def test_p6_with_the_search_all_losses_fall_and_the_iterates_settle(s, seed):
@@ -286,6 +287,7 @@ def test_where_no_direction_is_protected_the_personal_model_is_the_global_one():
     np.testing.assert_array_equal(states.clients.theta["theta"][1], 0)
 
 
+@pytest.mark.wide
 def test_fresh_personal_models_are_made_of_everybodys_gradients_at_the_latest_model():
     problem = bowls.conflicting()
     stored = process(fedpg(0.02, history="none"))
@@ -305,6 +307,7 @@ def test_fresh_personal_models_are_made_of_everybodys_gradients_at_the_latest_mo
     assert kept is state
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("scale", ["median", wide("mean")])
 def test_a_client_that_multiplies_its_gradient_owns_the_mean_not_the_median(scale):
     problem = bowls.conflicting()
@@ -351,6 +354,7 @@ def test_a_cohort_of_one_follows_its_gradient():
     np.testing.assert_allclose(models_of(states)[1], expected, **CLOSE)
 
 
+@pytest.mark.wide
 def test_diagnostics_tell_pareto_points_from_points_with_a_fairness_row():
     problem = bowls.bowls([1, 1, 1], [[1, 0], [0, 1], [-1, -1]])
     whole = process(fedpg())

@@ -11,6 +11,7 @@ import pytest
 import fedjax_pfl as fp
 from fedjax_pfl.algorithms import base, phi
 from fedjax_pfl.core import checks
+from fedjax_pfl.testing import programs
 from tests import problems
 from tests.algorithms import fedplus_oracles as oracles
 from tests.lanes import wide
@@ -112,7 +113,7 @@ class Flat(fp.core.Model):
     ("solver", "count"),
     [
         (fp.SGD(learning_rate=0.5, num_steps=7, batch_size=2), 7),
-        (fp.SGD(learning_rate=0.5, epochs=3, batch_size=64), 3),
+        wide(fp.SGD(learning_rate=0.5, epochs=3, batch_size=64), 3),
     ],
 )
 def test_without_a_loss_only_a_power_of_theta_is_left(solver, count):
@@ -171,6 +172,7 @@ def test_members_take_their_own_numbers_of_steps(execution):
         np.testing.assert_allclose(new.clients["theta"][k], row, atol=1e-12)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("over", ["cohort", wide("all")])
 def test_members_without_a_step_are_as_if_not_selected(over):
     """Also where the start would be mixed with the center; for want of data, too."""
@@ -238,7 +240,7 @@ def test_layers_are_separate_methods():
     )
     whole = process(algorithm)
     model = fp.MLP(widths=(5,)).for_federation(federation)
-    state = whole.init(jax.random.key(0), model, federation)
+    state = programs.init(whole, jax.random.key(0), model, federation)
     step = jax.jit(whole.round, static_argnums=1)
     for _ in range(2):
         state, _ = step(state, model, federation)
@@ -285,6 +287,7 @@ def test_predictors_are_the_model_its_anchor_and_the_center():
         np.testing.assert_allclose(found[name](origin)[0], value, rtol=1e-12)
 
 
+@pytest.mark.wide
 def test_optimizers_with_memory_step_before_the_pull():
     problem = problems.waves()
     adam = fp.Optax(hyperparameters={"learning_rate": 0.1}, batch_size=64)

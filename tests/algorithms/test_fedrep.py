@@ -58,6 +58,7 @@ def test_rounds_are_the_equations_in_numpy(send_heads):
     np.testing.assert_array_equal(work, 5 * counts[infos.cohort])
 
 
+@pytest.mark.wide
 def test_exact_heads_leave_gradient_descent_on_what_heads_cannot_explain():
     # The curvature in the intercept is 1: one step of length 1 minimizes over it, and
     # what is left in theta is least squares on centred inputs and targets.

@@ -8,7 +8,7 @@ import pytest
 import fedjax_pfl as fp
 from fedjax_pfl import algorithms
 from fedjax_pfl.algorithms import fedsam
-from fedjax_pfl.testing import toy
+from fedjax_pfl.testing import programs, toy
 from tests import problems
 from tests.lanes import wide
 
@@ -70,6 +70,7 @@ def test_without_a_neighborhood_it_is_fedavg(local):
     np.testing.assert_allclose(ours.server["theta"], theirs.server["theta"], **CLOSE)
 
 
+@pytest.mark.wide
 def test_small_neighborhoods_penalize_the_norm_of_the_gradient():
     problem, model = problems.waves(), problems.waves().model
     data = problem.federation.train
@@ -129,8 +130,8 @@ def test_personal_parameters_descend_at_the_perturbed_model():
     model = roles.for_federation(federation)
     local = problems.full_gradient_steps(1, ETA)
     whole = process(algorithms.FedSAM(rho=RHO, local=local))
-    state = whole.init(jax.random.key(0), model, federation)
-    after, _ = whole.round(state, model, federation)
+    state = programs.init(whole, jax.random.key(0), model, federation)
+    after, _ = programs.run_round(whole, state, model, federation)
     plain = fp.MLP(widths=(4,)).for_federation(federation)
     head = jax.tree.map(lambda leaf: leaf[2], state.rows["carry"])
     body = state.server

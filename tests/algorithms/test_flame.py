@@ -206,7 +206,7 @@ def test_diagnostics_are_their_definitions_at_any_state():
         np.testing.assert_allclose(found[name], number, rtol=1e-12, err_msg=name)
 
 
-@pytest.mark.parametrize("cadence", ["round", "epoch"])
+@pytest.mark.parametrize("cadence", [wide("round"), "epoch"])
 @pytest.mark.parametrize("centre", ["local", *OTHERS])
 def test_scaled_equals_unscaled(centre, cadence):
     # T4, and P4 along the run; alpha is not uniform and half of the clients take part.
@@ -277,6 +277,7 @@ def test_kappa_1_is_the_default_and_makes_the_lagrangian_the_objective():
     np.testing.assert_allclose(told(states), states.clients.theta["theta"], **CLOSE)
 
 
+@pytest.mark.wide
 def test_absent_clients_keep_every_bit_and_the_server_keeps_the_mean():
     problem = problems.waves()
     process = fp.FederatedProcess(
@@ -315,6 +316,7 @@ def test_the_incremental_mean_is_recomputed_from_the_cache():
     np.testing.assert_allclose(error[3:], 0, atol=1e-12)
 
 
+@pytest.mark.wide
 def test_the_schedule_of_eps_belongs_to_the_client_and_is_met():
     problem, lam = problems.waves(), 0.7
     process = fp.FederatedProcess(

@@ -37,7 +37,7 @@ def worked_run(centre, penalty, num_rounds):
             (0.657777777778, 0.749037037037),
             (0.541083127572, 0.489326646548),
         ),
-        (
+        wide(
             "received",
             {"kappa": 1.5},
             (0.728888888889, 0.827259259259),
@@ -219,9 +219,9 @@ def test_the_lagrangian_rises_at_kappa_1_but_not_above_the_convex_bound():
     ("centre", "weighting"),
     [
         ("local", "uniform"),
-        ("local", "examples"),
-        ("received", "examples"),
-        ("joint", "examples"),
+        wide("local", "examples"),
+        wide("received", "examples"),
+        wide("joint", "examples"),
     ],
 )
 def test_fixed_point_is_the_minimizer_for_any_curvature(centre, weighting):
@@ -274,7 +274,7 @@ def test_fixed_point_with_one_curvature_is_the_mean_of_the_targets():
         assert values["consensus_distance"][-1] < 1e-10
 
 
-@pytest.mark.parametrize("epochs", [1, 3])
+@pytest.mark.parametrize("epochs", [wide(1), 3])
 def test_official_profile_has_the_fixed_point_with_its_weight_decay(epochs):
     problem, lam = problems.regressions(), 1.0
     learning_rate = 0.5 / (problem.smoothness + lam)

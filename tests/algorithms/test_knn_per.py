@@ -10,8 +10,9 @@ import pytest
 import fedjax_pfl as fp
 from fedjax_pfl import algorithms
 from fedjax_pfl.algorithms import knn_per
-from fedjax_pfl.testing import toy
+from fedjax_pfl.testing import programs, toy
 from tests.algorithms import perceptrons
+from tests.lanes import wide
 
 MODEL = fp.MLP(widths=(4,))
 LOCAL = fp.SGD(learning_rate=0.3, epochs=2, batch_size=2)
@@ -26,9 +27,9 @@ def trained(algorithm, rounds=3):
         participation=fp.UniformCohort(size=5),
         work=fp.Stragglers(fraction=0.5, max_epochs=2),
     )
-    state = process.init(jax.random.key(0), model, federation)
+    state = programs.init(process, jax.random.key(0), model, federation)
     for _ in range(rounds):
-        state, _ = process.round(state, model, federation)
+        state, _ = programs.run_round(process, state, model, federation)
     return state
 
 
@@ -58,7 +59,7 @@ def searched(params, x, y, queries, k, scale):
     return np.array(found)
 
 
-@pytest.mark.parametrize(("k", "scale", "lam"), [(3, 0.5, 0.3), (20, 2.0, 0.9)])
+@pytest.mark.parametrize(("k", "scale", "lam"), [(3, 0.5, 0.3), wide(20, 2.0, 0.9)])
 def test_predictions_are_those_of_a_search_in_numpy(k, scale, lam):
     algorithm = algorithms.KNNPer(lam=lam, scale=scale, num_neighbors=k)
     federation = perceptrons.with_labels(perceptrons.drawn_labels())
@@ -95,6 +96,7 @@ def test_without_neighbors_it_is_the_global_network():
     np.testing.assert_allclose(found["personal"], wanted, **CLOSE)
 
 
+@pytest.mark.wide
 def test_the_nearest_neighbor_alone_gives_its_label():
     federation = perceptrons.with_labels(perceptrons.drawn_labels())
     state = trained(fp.FedAvg(local=LOCAL))

@@ -1,6 +1,7 @@
 """MOON against NumPy with gradients by differences, FedAvg, and its contrast."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ import fedjax_pfl as fp
 from fedjax_pfl import algorithms
 from fedjax_pfl.algorithms import moon
 from fedjax_pfl.core import tree_paths
-from fedjax_pfl.testing import toy
+from fedjax_pfl.testing import programs, toy
 from tests.lanes import wide
 
 KEY = jax.random.key(0)
@@ -38,6 +39,7 @@ def run(whole, rounds, model=MODEL, **fields):
     return states, infos
 
 
+@functools.cache
 def examples(client):
     batch = toy.make_federation().train.examples(client)
     return np.asarray(batch.x), np.asarray(batch.y)
@@ -138,6 +140,7 @@ def test_the_contrast_of_known_vectors():
     assert np.isfinite(slopes).all() and not slopes[2].any()
 
 
+@pytest.mark.wide
 def test_the_contrast_pulls_features_to_the_received_network():
     """A large mu makes features more alike those of the received network."""
     federation = toy.make_federation()
@@ -147,7 +150,7 @@ def test_the_contrast_pulls_features_to_the_received_network():
     for mu in (0.0, 20.0):
         local = fp.SGD(learning_rate=0.1, epochs=20, batch_size=64)
         whole = process(algorithms.MOON(mu=mu, local=local))
-        state = whole.init(KEY, model, federation)
+        state = programs.init(whole, KEY, model, federation)
         rows = jax.tree.map(lambda a: jnp.stack([a] * 8), other)
         state = dataclasses.replace(state, clients=rows)
         after, _ = jax.jit(lambda s, w=whole: w.round(s, model, federation))(state)

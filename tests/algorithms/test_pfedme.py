@@ -11,6 +11,7 @@ import fedjax_pfl as fp
 from experiments.theory import closed_forms
 from fedjax_pfl import algorithms
 from tests import problems
+from tests.lanes import wide
 
 CLOSE = {"rtol": 1e-11, "atol": 1e-12}  # some hundred roundings of values of order one
 KEY = jax.random.key(3, impl="threefry2x32")
@@ -161,7 +162,7 @@ def test_flame_at_kappa_one_is_a_step_of_one_over_lam():
     )
 
 
-@pytest.mark.parametrize("official", [False, True])
+@pytest.mark.parametrize("official", [wide(False), True])
 def test_w_takes_a_step_after_every_epoch_of_the_inner_solver(official):
     """Official: the mean is over all clients, absent ones with their last w_i."""
     problem, lam, eta, rate, decay = problems.waves(), 2.0, 0.3, 0.2, 0.05
@@ -257,6 +258,7 @@ def test_all_inner_steps_use_one_batch_and_every_step_draws_its_own():
     assert chosen[0] == chosen[1]
 
 
+@pytest.mark.wide
 def test_attacks_replace_messages_only():
     problem = problems.waves()
     bad = jnp.arange(6) == 2
@@ -273,6 +275,7 @@ def test_attacks_replace_messages_only():
     assert (np.abs(ours[2] - theirs[2]).max(axis=1) > 1e-3).all()
 
 
+@pytest.mark.wide
 def test_budgets_cap_steps():
     problem = problems.waves()
     stragglers = fp.Stragglers(fraction=1.0, max_epochs=2)

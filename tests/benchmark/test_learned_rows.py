@@ -28,6 +28,7 @@ def made(tmp_path_factory):
     return folder
 
 
+@pytest.mark.wide
 def test_half_of_the_same_budget_is_for_learning(made):
     """The other half pays for points of the path, and not for one more."""
     found = tables.collect(made).searches.set_index("method")
@@ -54,6 +55,7 @@ def test_a_learned_row_does_not_change_the_budget_of_the_others():
     assert tasks.budget_of(task(learned=FEDAVG)) == tasks.budget_of(task())
 
 
+@pytest.mark.wide
 def test_points_of_the_path_compete_and_the_best_is_trained_anew(made):
     said = training.read(made / "small/fedavg-learned")
     (moved,) = fp.Result.load(made / "small/fedavg-learned/learning").groups
@@ -80,6 +82,7 @@ def test_points_of_the_path_compete_and_the_best_is_trained_anew(made):
     assert {point["seed"] for point in final.points} == {0, 7}
 
 
+@pytest.mark.wide
 def test_the_start_of_learning_has_a_row_as_control(made):
     """It has the fields of the first point of the path, and has searched nothing."""
     said = training.read(made / "small/fedavg-start")
@@ -100,6 +103,7 @@ def test_points_of_a_path_are_moved_into_the_ranges():
     assert [point["algorithm.lam"] for point in points] == [1.0, 0.001, 10.0]
 
 
+@pytest.mark.wide
 def test_learning_never_sees_test_data(made):
     fields = {f.name: getattr(SPEC, f.name) for f in dataclasses.fields(SPEC)}
     base = (tasks.key(), FEDAVG["FedAvg"], task().model, OtherTests(**fields))
@@ -120,6 +124,7 @@ def test_learning_never_sees_test_data(made):
         assert (theirs_t != theirs_v).any()
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("part", ["path", "points"])
 def test_interrupted_learning_goes_on_to_the_same_numbers(
     made, tmp_path, monkeypatch, part
@@ -150,6 +155,7 @@ def test_interrupted_learning_goes_on_to_the_same_numbers(
     np.testing.assert_array_equal(one.metrics["loss"], two.metrics["loss"])
 
 
+@pytest.mark.wide
 def test_the_page_says_what_the_budget_paid_for(made, tmp_path):
     found = tables.collect(made)
     assert found.learned == {"FedAvg learned": "FedAvg"}

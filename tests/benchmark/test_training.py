@@ -138,6 +138,7 @@ def test_costs_are_those_until_a_training_is_as_good_as_fedavg(made):
     assert scores.loc["Majority"]["virtual_seconds"].eq(0).all()
 
 
+@pytest.mark.wide
 def test_a_length_in_virtual_time_changes_no_training(made):
     (timed,) = finals(made, "ditto").groups
     said = training.read(made / "small/ditto")
@@ -160,6 +161,7 @@ def test_a_length_in_virtual_time_changes_no_training(made):
     np.testing.assert_array_equal(*both)
 
 
+@pytest.mark.wide
 def test_training_on_a_server_takes_no_virtual_time(tmp_path):
     methods = {
         "Centralized": fp.FederatedProcess(
@@ -191,6 +193,7 @@ def test_files_say_the_same(made, tmp_path):
     pd.testing.assert_frame_equal(found.searches, again.searches)
 
 
+@pytest.mark.wide
 def test_it_goes_on_where_it_was_and_repeats_to_the_bit(made, tmp_path):
     small = {n: METHODS[n] for n in ("FedAvg", "Ditto")}
     budget = tasks.budget_of(task())
@@ -341,6 +344,7 @@ def test_hybrids_take_the_model_that_is_better_on_validation_data(made):
     assert scores["FedAvg"].isna().all()
 
 
+@pytest.mark.wide
 def test_lists_are_searched_in_programs_of_their_own(tmp_path):
     """FLAME's prox center is one of two; extreme values among those tried are told."""
     flame = {"Flame": fp.FederatedProcess(algorithm=fp.Flame(local=SGD))}

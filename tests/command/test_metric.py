@@ -20,7 +20,6 @@ def elsewhere(tmp_path, monkeypatch):
     monkeypatch.setattr(job.compilation_cache, "keep", lambda: None)
 
 
-@pytest.mark.smoke
 def test_a_sweep_keeps_the_metric_and_a_report_takes_another(tmp_path):
     options = ["--algorithm", "local,fedavg", "--metric", "macro_f1", "--out", "found"]
     options += ["--patience", "1"]

@@ -82,8 +82,8 @@ def test_rounds_pay_for_as_many_settings_as_fit(strategy):
 
 def test_gradients_are_those_of_the_federation():
     cost = gradients()
-    in_rounds = search(fp.engine.Rounds(100))
-    tuned = search(fp.engine.Gradients(100 * cost))
+    in_rounds = search(fp.engine.Rounds(40), strategy="random")
+    tuned = search(fp.engine.Gradients(40 * cost), strategy="random")
     assert tuned.gradients == tuned.rounds * cost
     assert tuned.trials().equals(in_rounds.trials())
     assert f"{tuned.gradients:,.0f} gradients" in str(tuned)
@@ -102,11 +102,11 @@ def strategy_of(name):
 
 
 @pytest.mark.parametrize(
-    "strategy", ["random", "halving", "optuna", wide("hyperband"), wide("grid")]
+    "strategy", ["halving", "optuna", *map(wide, ("random", "hyperband", "grid"))]
 )
 @pytest.mark.parametrize(
     ("space", "budget"),
-    [(LISTS, fp.engine.Rounds(60)), (PROGRAMS, fp.engine.Gradients(15_000))],
+    [(LISTS, fp.engine.Rounds(60)), wide(PROGRAMS, fp.engine.Gradients(15_000))],
     ids=["lists", "programs"],
 )
 def test_no_search_exceeds_its_budget_or_tries_a_setting_twice(strategy, space, budget):
@@ -151,26 +151,26 @@ SOLVER = fp.SGD(learning_rate=0.1, batch_size=8)
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "times"),
+    ("algorithm", "times", "rate"),
     [
         # No client has a whole batch, so that each step takes all of its examples.
-        (fp.PFedMe(num_steps=3, inner_steps=5), 3 * 5),
-        (fp.algorithms.PerFedAvg(num_steps=4), 4 * 2),
-        wide(fp.algorithms.APFL(local=SOLVER), 2),
-        wide(fp.FedPG(), 1),
-        (fp.algorithms.Centralized(local=SOLVER), 1),
+        (fp.PFedMe(num_steps=3, inner_steps=5), 3 * 5, "learning_rate"),
+        (fp.algorithms.PerFedAvg(num_steps=4), 4 * 2, "learning_rate"),
+        wide(fp.algorithms.APFL(local=SOLVER), 2, "local.learning_rate"),
+        wide(fp.FedPG(), 1, "local.learning_rate"),
+        (fp.algorithms.Centralized(local=SOLVER), 1, "local.learning_rate"),
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_methods_with_minibatches_of_their_own_count_gradients(algorithm, times):
+def test_methods_with_minibatches_of_their_own_count_gradients(algorithm, times, rate):
     cost = times * int(np.asarray(SPEC.build().train.num_examples).sum())
     tuned = search(
-        fp.engine.Gradients(100 * cost),
+        fp.engine.Gradients(40 * cost),
         process=fp.FederatedProcess(algorithm=algorithm),
-        space=None,
-        by_model=None,
+        space={f"algorithm.{rate}": (0.01, 0.1)},
+        strategy="random",
     )
-    assert tuned.gradients == tuned.rounds * cost <= 100 * cost
+    assert tuned.gradients == tuned.rounds * cost <= 40 * cost
     (group,) = tuned.result.groups
     assert group.per_round["gradient_evaluations"][0, 0] == cost
 
@@ -178,10 +178,10 @@ def test_methods_with_minibatches_of_their_own_count_gradients(algorithm, times)
 def test_a_loss_of_a_line_search_counts_as_a_third_of_a_gradient():
     process = fp.FederatedProcess(algorithm=fp.FedPG(search=fp.algorithms.Armijo()))
     tuned = search(
-        fp.engine.Gradients(10**5),
+        fp.engine.Gradients(4_000),
         process=process,
-        space=None,
-        by_model=None,
+        space={"algorithm.gamma": (0.5, 1.0)},
+        strategy="random",
         seeds=[0],
     )
     (group,) = tuned.result.groups
@@ -214,6 +214,7 @@ def test_a_search_whose_time_is_up_returns_what_it_has():
     assert tuned.best["algorithm.lam"] == tuned.trials()["algorithm.lam"][0]
 
 
+@pytest.mark.wide
 def test_minutes_add_settings_until_the_time_is_up(monkeypatch):
     seconds = itertools.count(0, 20)  # at the start, and after every batch
     clock = types.SimpleNamespace(perf_counter=lambda: next(seconds) + compiled[0])
@@ -233,6 +234,7 @@ def test_minutes_add_settings_until_the_time_is_up(monkeypatch):
     assert tuned.unfinished == 0
 
 
+@pytest.mark.wide
 def test_the_best_of_a_list_is_what_was_in_the_list():
     participations = [fp.UniformCohort(size=3), fp.AllClients()]
     space = RANGE | {"participation": participations}
@@ -241,6 +243,7 @@ def test_the_best_of_a_list_is_what_was_in_the_list():
     assert tuned.best["participation"] == tuned.process.participation
 
 
+@pytest.mark.wide
 def test_a_search_with_a_budget_resumes(tmp_path):
     checkpoints = fp.Checkpoints(tmp_path / "search", min_seconds=0)
 

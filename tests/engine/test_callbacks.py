@@ -115,6 +115,7 @@ def test_only_data_that_are_due_are_told():
     assert log.seen[3].metrics.keys() == tests
 
 
+@pytest.mark.wide
 def test_points_that_ended_are_not_told_again():
     log = Log()
     process = fp.FederatedProcess(algorithm=fp.FedAvg(local=fp.SGD(epochs=3)))
@@ -158,6 +159,7 @@ def test_an_error_comes_after_a_checkpoint(fails_at, tmp_path, whole):
     assert all(e.is_restored for e in finished.seen)
 
 
+@pytest.mark.wide
 def test_rounds_after_the_last_checkpoint_are_told_again(tmp_path):
     """A process that is killed has told more than its checkpoints hold."""
 

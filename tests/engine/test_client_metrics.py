@@ -11,6 +11,7 @@ import fedjax_pfl as fp
 from fedjax_pfl.core import checks
 from fedjax_pfl.engine import auto_execution, evaluation
 from fedjax_pfl.models import objectives
+from tests.lanes import wide
 from tests.models import test_counting as oracles
 
 SIZES = (40, 90, 25, 60)
@@ -93,8 +94,10 @@ def pooled(found, clients):
     return tuple(np.concatenate(each) for each in zip(*parts, strict=True))
 
 
-@pytest.mark.parametrize("classes", [2, 5])
-@pytest.mark.parametrize(("batch", "together"), [(7, 3), (128, 16)])
+@pytest.mark.parametrize(
+    ("batch", "together", "classes"),
+    [(7, 3, 2), (128, 16, 5), wide(7, 3, 5), wide(128, 16, 2)],
+)
 def test_every_value_is_that_of_a_loop(monkeypatch, classes, batch, together):
     monkeypatch.setattr(evaluation, "BATCH", batch)
     monkeypatch.setattr(auto_execution, "evaluated_at_once", lambda *_: together)
@@ -132,6 +135,7 @@ def test_clients_in_another_order_have_the_same_values():
         np.testing.assert_allclose(values[:, order], other[name], rtol=1e-12)
 
 
+@pytest.mark.wide
 def test_points_of_a_grid_have_the_values_of_single_trainings():
     dataset = fp.data.Synthetic(num_classes=2, max_examples=80)
     spec = fp.FederationSpec(dataset, "by_client", num_clients=5)
@@ -214,6 +218,7 @@ class Own(fp.LogisticRegression):
         return {"easy_hits": sums[0] / sums[1], "easy_share": sums[1] / count}
 
 
+@pytest.mark.wide
 def test_a_model_may_have_sums_of_its_own():
     federation = federation_of()
     found = measured(federation, Own())
@@ -230,7 +235,7 @@ def test_a_model_may_have_sums_of_its_own():
     assert result.headline == "easy_hits"
 
 
-@pytest.mark.parametrize("kind", ["roles", "adapters", "functions"])
+@pytest.mark.parametrize("kind", ["roles", *map(wide, ("adapters", "functions"))])
 def test_wrappers_pass_metrics_through(kind):
     federation = federation_of()
 
@@ -248,6 +253,7 @@ def test_wrappers_pass_metrics_through(kind):
     assert result.groups[0].metrics.keys() >= {"macro_f1", *BINARY}
 
 
+@pytest.mark.wide
 def test_a_wrapped_model_without_hooks_has_means_alone():
     quadratic = fp.ParameterRoles(Plain())
     result = simulate(federation_of(), quadratic)

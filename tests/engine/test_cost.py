@@ -19,6 +19,7 @@ from fedjax_pfl.core import checks
 from fedjax_pfl.engine import cost, groups, resident, simulation
 from fedjax_pfl.engine.options import Options, parse_memory
 from fedjax_pfl.engine.resident import Resident
+from tests.lanes import wide
 
 RUNNER = typer.testing.CliRunner()
 GB = 10**9
@@ -110,8 +111,17 @@ def compilations():
     jax.monitoring.unregister_event_duration_listener(listen)
 
 
-@pytest.mark.parametrize("execution", ["vmap", "chunk=3", "shard=2"])
-@pytest.mark.parametrize(("algorithm", "points"), [(fp.Flame(), 3), (fp.FedACS(), 1)])
+@pytest.mark.parametrize(
+    ("algorithm", "points", "execution"),
+    [
+        (fp.Flame(), 3, "vmap"),
+        (fp.Flame(), 3, "shard=2"),
+        (fp.FedACS(), 1, "chunk=3"),
+        wide(fp.Flame(), 3, "chunk=3"),
+        wide(fp.FedACS(), 1, "vmap"),
+        wide(fp.FedACS(), 1, "shard=2"),
+    ],
+)
 def test_arrays_are_those_of_a_training(algorithm, points, execution):
     settings = settings_of(execution=execution, points_per_chunk=2)
     group = group_of(algorithm, [federation_of()] * points)
@@ -166,6 +176,7 @@ def test_arrays_are_checked_without_compiling(compilations):
     assert not {"jit(init)", "jit(segment)", "jit(evaluate)"} & set(compilations)
 
 
+@pytest.mark.wide
 def test_a_finished_training_is_not_compiled_again(compilations, tmp_path):
     def train():
         fp.simulate(
@@ -198,6 +209,7 @@ def test_shared_arrays_count_once():
     assert image
 
 
+@pytest.mark.wide
 def test_fewer_at_once_need_less():
     group = group_of(fp.Local(), [federation_of(32, 640)])
     whole, half, one = (
@@ -266,7 +278,8 @@ def test_a_history_too_large_is_refused(free):
 
 
 @pytest.mark.parametrize(
-    ("points", "options"), [(1, {"execution": "vmap"}), (4, {"points_per_chunk": 4})]
+    ("points", "options"),
+    [(1, {"execution": "vmap"}), wide(4, {"points_per_chunk": 4})],
 )
 def test_the_setting_named_makes_it_fit(free, points, options):
     group = group_of(federations=[federation_of(64, 640)] * points)
@@ -501,6 +514,7 @@ def test_a_limit_on_the_command_line(quick):
 _RATE = "algorithm.local.learning_rate"
 
 
+@pytest.mark.wide
 def test_the_plan_says_what_going_back_would_keep():
     """At least every client's own model, in each of five rounds."""
     options = Options(num_rounds=5)

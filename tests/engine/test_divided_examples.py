@@ -43,7 +43,7 @@ def divided(whole, moved=0):
     return divided_examples.divided([whole], parts, SHARD)[0]
 
 
-@pytest.mark.parametrize("partition", [LEAKY, fp.IID()], ids=["leaky", "iid"])
+@pytest.mark.parametrize("partition", [wide(LEAKY), fp.IID()], ids=["leaky", "iid"])
 def test_every_client_has_its_examples_on_its_device(partition):
     whole = federation(partition)
     made = divided(whole)
@@ -91,7 +91,7 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize("name", ["flame", "cohort", wide("search")])
+@pytest.mark.parametrize("name", ["flame", *map(wide, ("cohort", "search"))])
 def test_a_round_is_that_of_undivided_examples_to_the_bit(name):
     """And no device gets the others' examples, but for those of a cohort."""
     algorithm, cohort = METHODS[name]
@@ -123,6 +123,7 @@ def _numbers(leaf):
 ON = ("train", "validation", "test")
 
 
+@pytest.mark.wide
 def test_everybody_is_measured_at_home():
     """The numbers of one device; no model and no example goes to another one."""
     whole = federation()

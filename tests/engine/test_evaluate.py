@@ -276,6 +276,7 @@ def test_a_sample_stays_the_same():
     assert group.evaluated[0, 0, 0].sum() == 3
 
 
+@pytest.mark.wide
 def test_separate_periods(full):
     result = run(evaluate_on={"test": 1, "validation": 2, "others": 4})
     group = result.groups[0]

@@ -14,6 +14,7 @@ from fedjax_pfl.engine.options import Options
 from fedjax_pfl.engine.resident import Resident
 from fedjax_pfl.testing import toy
 from tests import trainings
+from tests.lanes import wide
 
 
 @pytest.mark.parametrize(
@@ -249,7 +250,9 @@ NAMES = ("algorithm.local.learning_rate", "seed")
 
 
 @pytest.mark.parametrize("order", [NAMES, NAMES[::-1]])
-@pytest.mark.parametrize(("at_once", "chunk"), [(1, 1), (2, 2), (3, 2), (None, 4)])
+@pytest.mark.parametrize(
+    ("at_once", "chunk"), [wide(1, 1), (2, 2), wide(3, 2), (None, 4)]
+)
 def test_points_of_a_seed_share_their_batches(monkeypatch, order, at_once, chunk):
     """In chunks of one seed whose results are those of points alone, in their order."""
     rounding = {"rtol": 1e-4, "atol": 1e-6}

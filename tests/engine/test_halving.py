@@ -13,6 +13,7 @@ import fedjax_pfl as fp
 from fedjax_pfl import data, local
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.engine import stopping, tuning
+from tests.lanes import wide
 
 KEY = jax.random.key(0, impl="threefry2x32")
 SPEC = fp.FederationSpec(
@@ -121,7 +122,7 @@ def test_brackets_share_all_settings_and_the_first_drops_first(count, eta, brack
     assert (watch.stopped_at[:first] == 1).sum() == first - math.ceil(first / eta)
 
 
-@pytest.mark.parametrize("points_per_chunk", [1, 4])
+@pytest.mark.parametrize("points_per_chunk", [wide(1), 4])
 def test_survivors_are_the_same_to_the_last_bit_without_halving(points_per_chunk):
     """The program that may drop points, but never does."""
     options = {"points_per_chunk": points_per_chunk}

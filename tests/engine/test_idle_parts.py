@@ -45,6 +45,7 @@ def test_rounded_products_on_a_cpu_are_said_whatever_wraps_the_network():
             groups.warn_of_idle_parts(made)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     "algorithm",
     [

@@ -42,6 +42,7 @@ def test_a_recipe_of_arrays_draws_a_split_for_every_seed():
     assert counts_of(result)[0] == counts_of(alone)[0]
 
 
+@pytest.mark.wide
 def test_frames_and_data_sets_have_recipes_too():
     frame = pd.DataFrame(X, columns=list("abc")).assign(site=OWNER, y=Y)
     spec = fp.FederationSpec.from_frame(frame, label="y", client="site")
@@ -66,6 +67,11 @@ def test_a_federation_keeps_its_split_for_all_seeds():
     table = result.table()
     means = table[table["stat"] == "mean"].groupby("seed")["value"].sum()
     assert means[0] != means[1]  # seeds draw the training
+
+
+@pytest.mark.wide
+def test_a_federation_is_searched_and_learned_on():
+    federation = fp.Federation.from_arrays(X, Y, OWNER)
     tuned = fp.tune(*BASE, federation, 4, num_settings=2, progress=False)
     assert set(tuned.best) == {"algorithm.lam", "algorithm.local.learning_rate"}
     learned = fp.learn(*BASE, federation, "algorithm.lam", **OPTIONS)

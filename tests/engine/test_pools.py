@@ -12,6 +12,7 @@ from fedjax_pfl import core
 from fedjax_pfl.core import checks
 from fedjax_pfl.engine import grids, simulation
 from fedjax_pfl.models import inputs
+from tests.lanes import wide
 
 KEY = jax.random.key(0, impl="threefry2x32")
 PROCESS = fp.FederatedProcess(
@@ -62,7 +63,7 @@ def federation(*, is_joined=False):
     )
 
 
-@pytest.mark.parametrize("execution", ["vmap", "shard"])
+@pytest.mark.parametrize("execution", [wide("vmap"), "shard"])
 def test_trainings_and_evaluations_are_those_of_one_pool(execution):
     options = {"evaluate_on": (*PARTS, "others", "everybody"), "progress": False}
     found, wanted = (

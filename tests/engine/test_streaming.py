@@ -113,6 +113,7 @@ def test_everybody_may_take_part():
     assert_same(one, train(fp.simulate_streamed, process, federation, rounds=4))
 
 
+@pytest.mark.wide
 def test_a_sample_of_clients_is_that_of_the_training_in_memory():
     federation, process = toy.make_federation(), make_process("local")
     one = train(fp.simulate, process, federation, eval_clients=3)

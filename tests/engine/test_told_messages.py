@@ -9,6 +9,7 @@ import pytest
 
 import fedjax_pfl as fp
 from fedjax_pfl.core import sharding
+from fedjax_pfl.testing import programs
 from tests import problems
 from tests.lanes import wide
 
@@ -26,7 +27,9 @@ def _process(size=None, on_nonfinite="stop", **fields):
     )
 
 
-@pytest.mark.parametrize("execution", ["vmap", wide("chunk=1"), "chunk=4", "shard=4"])
+@pytest.mark.parametrize(
+    "execution", ["vmap", *map(wide, ("chunk=1", "chunk=4")), "shard=4"]
+)
 @pytest.mark.parametrize("size", [wide(None), 3])
 def test_a_training_is_that_with_kept_messages(size, execution):
     problem = problems.waves()
@@ -70,18 +73,18 @@ def test_messages_are_kept_where_what_arrives_may_differ(fields, tells):
     assert "messages" in problems.first_state(late, problems.waves()).rows
 
 
-@pytest.mark.parametrize("size", [None, 4])
+@pytest.mark.parametrize("size", [None, wide(4)])
 def test_what_is_not_finite_has_no_part_in_the_mean(size):
     """The client counts with the message that it sent before."""
     problem = problems.waves()
-    process = _process(size)
+    process, parts = _process(size), (problem.model, problem.federation)
     state = problems.first_state(process, problem)
-    state, _ = process.round(state, problem.model, problem.federation)
+    state, _ = programs.run_round(process, state, *parts)
     before = process.messages_of(state)["theta"]
     theta = state.clients.theta["theta"].at[2].set(jnp.nan)
     broken = dataclasses.replace(state.clients, theta={"theta": theta})
     state = dataclasses.replace(state, clients=broken)
-    after, info = process.round(state, problem.model, problem.federation)
+    after, info = programs.run_round(process, state, *parts)
     cohort = list(np.asarray(info.cohort))
     assert (2 in cohort) == (int(info.num_nonfinite) > 0)
     sent = np.array(process.messages_of(after)["theta"])

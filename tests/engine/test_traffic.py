@@ -15,6 +15,7 @@ from fedjax_pfl.engine import groups, traffic
 from fedjax_pfl.engine.options import Options
 from fedjax_pfl.engine.resident import Resident
 from tests.collectives import sent
+from tests.lanes import few
 
 DEVICES = 8
 CLIENTS = 32
@@ -65,7 +66,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", few(("rows", "median"), CASES))
 def test_bytes_of_a_round_are_those_of_its_program(name):
     algorithm, fields = CASES[name]
     expected, found = counted(algorithm, **fields)

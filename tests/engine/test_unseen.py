@@ -13,6 +13,7 @@ from fedjax_pfl.core import checks
 from fedjax_pfl.data import splits
 from fedjax_pfl.engine import evaluation
 from fedjax_pfl.results import comparison
+from fedjax_pfl.testing import programs
 
 N, C, DIM = 8, 3, 4
 SIZES = (20, 31, 24, 40, 22, 27, 36, 25)
@@ -130,7 +131,7 @@ def test_values_are_those_of_numpy(own):
     solver = fp.SGD(learning_rate=0.5, batch_size=100)
     tuned = dataclasses.replace(solver, epochs=2) if own else None
     process = process_of(fp.FedAvg(local=solver, fine_tune=tuned))
-    state = process.init(KEY, model, federation)
+    state = programs.init(process, KEY, model, federation)
     drawn = jax.random.normal(jax.random.key(1), (C, DIM))
     params = {"head": {"kernel": drawn, "bias": jnp.arange(3.0)}}
     state = dataclasses.replace(state, server=params)
@@ -153,7 +154,7 @@ def test_personal_models_of_newcomers_start_where_there_is_no_global_one():
     names = {}
     for name in ("local", "fedamp", "per_fedavg", "ditto", "majority"):
         process = process_of(algorithms.ALGORITHMS[name]())
-        state = process.init(KEY, model, federation)
+        state = programs.init(process, KEY, model, federation)
         rule = evaluation.unseen_rule(process, state, model, federation)
         names[name] = rule.names
     assert names == {
@@ -215,6 +216,7 @@ def test_grids_cohorts_and_devices(tmp_path):
     assert "Clients that never trained" in str(plain)
 
 
+@pytest.mark.wide
 def test_resumed_trainings_have_them(tmp_path):
     run = (KEY, process_of(fp.FedAvg()), fp.LogisticRegression(), make_federation(), 2)
     whole = fp.simulate(*run, progress=False)

@@ -16,6 +16,7 @@ from fedjax_pfl.core import byte_counts, checks
 from fedjax_pfl.core.timetable import Charges
 from fedjax_pfl.engine import timetables
 from fedjax_pfl.local import Buffered, Devices, Synchronous, ToTolerance
+from fedjax_pfl.testing import programs
 
 KEY = core.seed_key(3)
 RATE, STEPS, COUNTS = 0.2, 2, (4, 9, 6, 12, 5, 7)
@@ -84,22 +85,27 @@ def with_timetable(process, num_rounds):
 
 def run(process, num_rounds):
     """States after every round."""
-    state = process.init(KEY, model(), federation())
-    step = jax.jit(lambda process, s: process.round(s, model(), federation()))
-    states = [state]
+    states = [programs.init(process, KEY, model(), federation())]
     for _ in range(num_rounds):
-        states.append(step(process, states[-1])[0])
+        state, _ = programs.run_round(process, states[-1], model(), federation())
+        states.append(state)
     return states
 
 
 def gradient(client, params):
     """Gradient of a client's loss at NumPy parameters, by differences of nothing."""
-    batch = federation().train.examples(client)
+    return jax.tree.map(np.asarray, _slope(params, _examples(client)))
 
-    def loss(params):
-        return model().loss(model().apply(params, batch.x), batch)
 
-    return jax.tree.map(np.asarray, jax.grad(loss)(params))
+@functools.cache
+def _examples(client):
+    return federation().train.examples(client)
+
+
+@jax.jit
+@jax.grad
+def _slope(params, batch):
+    return model().loss(model().apply(params, batch.x), batch)
 
 
 def trained(client, start, pull=0.0, centre=None):
@@ -192,7 +198,7 @@ def test_the_mean_staleness_is_that_of_float64(traces):
     means = process.participation.timetable.staleness.mean(axis=1)
     state = run(process, 0)[0]
     for mean in means:
-        state, info = process.round(state, model(), federation())
+        state, info = programs.run_round(process, state, model(), federation())
         assert info.server["staleness"] == mean
     assert (means % 1 != 0).any()
 
@@ -316,6 +322,7 @@ def test_a_free_slot_is_filled_when_a_client_comes_online(tmp_path):
     np.testing.assert_array_equal(found.received, [2, 1, 1])
 
 
+@pytest.mark.wide
 def test_what_is_sent_is_counted(traces):
     participation = Synchronous(size=3, select=5, deadline=9.0, devices=traces)
     process = with_timetable(process_of(fp.FedAvg(local=SGD), participation), 8)
@@ -324,7 +331,7 @@ def test_what_is_sent_is_counted(traces):
     arrived = timetable.present.sum(axis=1)
     assert set(arrived) >= {2, 3}  # of what follows, both cases
     for row in range(8):
-        state, info = process.round(state, model(), federation())
+        state, info = programs.run_round(process, state, model(), federation())
         assert byte_counts.total(info.bytes_up) == 8 * size * arrived[row]
         assert byte_counts.total(info.bytes_down) == 8 * size * 5
         assert info.server["virtual_seconds"] == timetable.seconds[row]
@@ -472,6 +479,7 @@ def test_every_solve_that_ends_by_a_tolerance_is_charged():
         timetables.charges(mixed, model(), federation(), KEY)
 
 
+@pytest.mark.wide
 def test_a_search_is_charged_its_most_trials():
     size = sum(x.size for x in jax.tree.leaves(model().init(KEY)))
     found = []
@@ -503,6 +511,7 @@ def test_charges_are_the_work_of_a_round():
         assert found.up == found.down == 8 * size
 
 
+@pytest.mark.wide
 def test_compressed_messages_take_less_time_and_are_shifted_like_others(traces):
     halves = fp.TopK(fraction=0.5)
     participation = Buffered(size=2, concurrency=NUM, devices=traces)
@@ -576,6 +585,7 @@ def test_chunks_grids_and_points_change_nothing():
     assert (last > 0).all() and last.nunique() == 2  # one timetable per seed
 
 
+@pytest.mark.wide
 def test_speeds_are_axes_of_a_grid():
     name = "participation.devices.examples_per_second"
     result = train({name: [20.0, 200.0]})

@@ -47,6 +47,7 @@ def test_what_is_sent_is_drawn_in_one_panel(result):
     assert ends[0] < ends[1] < ends[2] and (panel.marks[0].x > 0).all()
 
 
+@pytest.mark.wide
 def test_a_field_of_a_transform_is_a_column(result):
     spec = fp.FederationSpec("digits", num_clients=6)
     found = fp.grid(

@@ -228,6 +228,7 @@ def test_the_head_follows_the_key_and_the_scheme(tmp_path):
     assert not bert_params(tmp_path, zero, KEY)["head"]["bias"].any()
 
 
+@pytest.mark.wide
 def test_a_training_starts_from_what_was_read(tmp_path):
     rng = np.random.default_rng(0)
     x = rng.integers(1, 11, size=(40, 5)).astype(np.int32)

@@ -27,6 +27,7 @@ def test_examples_count_as_their_classes_do(kind):
     np.testing.assert_allclose(model.metrics(outputs, batch)["loss"], losses, rtol=1e-6)
 
 
+@pytest.mark.wide
 def test_rare_classes_are_found_with_larger_weights():
     rng = np.random.default_rng(0)
     y = (rng.random(800) < 0.1).astype(int)

@@ -120,8 +120,8 @@ def test_images_have_flat_features():
     )
     for model in (models.SmallCNN(), models.NFResNet18()):
         model = model.for_federation(made)
-        params = model.init(KEY)
-        z, outputs, _ = model.featured(params, jnp.ones((2, 8, 8)))
+        params = jax.jit(model.init)(KEY)
+        z, outputs, _ = jax.jit(model.featured)(params, jnp.ones((2, 8, 8)))
         assert z.ndim == 2
         np.testing.assert_allclose(linear(params["head"], z), outputs, rtol=1e-9)
 

@@ -262,7 +262,7 @@ def test_clients_train_the_first_columns_of_their_rank():
             params = frozen | {"hidden_0": hidden}
             return plain.loss(plain.apply(params, batch.x), batch)
 
-        slopes = jax.grad(loss, (0, 1))(a[:, :rank], b[:rank])
+        slopes = jax.jit(jax.grad(loss, (0, 1)))(a[:, :rank], b[:rank])
         # A step of a few dozen float64 numbers.
         moved = (a[:, :rank] - 0.3 * slopes[0], b[:rank] - 0.3 * slopes[1])
         found = (thetas[1]["a"][client], thetas[1]["b"][client])
@@ -273,6 +273,7 @@ def test_clients_train_the_first_columns_of_their_rank():
         assert np.abs(found[1][:rank]).max() > 0
 
 
+@pytest.mark.wide
 def test_models_are_merged_and_judged_at_the_rank_of_the_client(tmp_path):
     data = toy.make_federation()
     process = fp.FederatedProcess(

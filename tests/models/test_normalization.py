@@ -186,7 +186,7 @@ def test_fedavg_averages_statistics_and_fedbn_keeps_them():
     assert not [name for name in tree_paths.by_name(state.server) if "norm" in name]
 
 
-FEW = ("apfl", "fedpg", "fedrep")
+FEW = ("apfl", "fedrep")
 # Passes over the batch, by which each method moves the statistics of the first network.
 MOVING = {
     "apfl": (fp.APFL(local=FULL), 1),
@@ -308,7 +308,7 @@ def subject(kind):
     )
 
 
-QUICK = [("fedbn", prop) for prop in (*PROPERTIES, COSTLY[-1])]
+QUICK = [("fedbn", prop) for prop in PROPERTIES]
 QUICK += [("shared", "permuting_clients_permutes_results")]
 
 
@@ -343,6 +343,7 @@ def test_all_methods_keep_their_properties(name, is_local, prop):
     testing.check(prop, registered(name, is_local))
 
 
+@pytest.mark.wide
 def test_saved_models_predict_and_start_others(tmp_path):
     federation = fp.load_federation("digits", num_clients=4)
     process = fp.FederatedProcess(algorithm=fp.FedAvg())

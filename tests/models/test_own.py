@@ -388,6 +388,7 @@ class Stop(fp.Callback):
             raise RuntimeError("stopped")
 
 
+@pytest.mark.wide
 def test_pretrained_models_train_streamed_and_resume_to_the_last_bit(tmp_path):
     data = federation()
     model = own.from_functions(draw, logits, initial_params=START)

@@ -12,8 +12,10 @@ import fedjax_pfl as fp
 from fedjax_pfl.algorithms import registry
 from fedjax_pfl.core import Batch
 from fedjax_pfl.engine import stacking
+from tests.lanes import few
 
 CLASSES_ONLY = {"fedproto", "fedrod", "knn_per", "majority", "splitgp"}
+SOME = ("fedavg", "flame", "fedrep", "moon", "per_fedavg")
 SERIES = fp.models.LSTM(width=4, num_layers=1, bottleneck=None)
 
 
@@ -89,7 +91,9 @@ def test_an_lstm_reads_series_in_their_order():
 
 
 @pytest.mark.filterwarnings("ignore:With K=4 clients per round")
-@pytest.mark.parametrize("name", sorted(registry.ALGORITHMS))
+@pytest.mark.parametrize(
+    "name", few((*SOME, *CLASSES_ONLY), sorted(registry.ALGORITHMS))
+)
 def test_every_method_trains_on_numbers_or_asks_for_classes(name):
     algorithm = registry.ALGORITHMS[name]()
     if name in CLASSES_ONLY:
@@ -150,6 +154,7 @@ def test_errors_are_in_the_units_of_the_targets(tmp_path):
     assert "rmse" in str(result) and "r2" in str(result)
 
 
+@pytest.mark.wide
 def test_a_grid_over_seeds_is_its_trainings_and_shares_the_examples(tmp_path):
     x, y, owner = arrays(scale=100.0)
     frame = pd.DataFrame(x, columns=list("abcde")).assign(y=y, owner=owner)

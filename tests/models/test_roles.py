@@ -13,7 +13,7 @@ from fedjax_pfl.algorithms import common_descent
 from fedjax_pfl.core import byte_counts
 from fedjax_pfl.engine import groups, resident
 from fedjax_pfl.testing import programs, toy
-from tests.lanes import wide
+from tests.lanes import few, wide
 from tests.models import slopes
 
 KEY = jax.random.key(0)
@@ -150,7 +150,7 @@ PERSONAL = {
 }
 
 
-@pytest.mark.parametrize("name", PERSONAL)
+@pytest.mark.parametrize("name", few(("apfl", "ditto"), PERSONAL))
 def test_personal_parameters_descend_the_loss_of_the_personal_model(name):
     """After one full-batch step from the common start, by autodiff of the whole."""
     algorithm, _ = PERSONAL[name]
@@ -219,7 +219,7 @@ def test_methods_train_personal_parameters_or_refuse_them_by_name(algorithm, ref
     assert first.rows["carry"]["head"]["bias"].shape == (8, toy.NUM_CLASSES)
 
 
-@pytest.mark.parametrize("execution", [wide("loop"), "chunk=3", "shard"])
+@pytest.mark.parametrize("execution", [*map(wide, ("loop", "chunk=3")), "shard"])
 def test_executions_agree(execution):
     model = fp.ParameterRoles(fp.MLP(widths=(3, 3)), personal="^head/", frozen="n_0/")
     process = fp.FederatedProcess(algorithm=fp.APFL(local=FULL))
@@ -246,6 +246,7 @@ def test_derivatives_go_through_personal_and_frozen_parameters():
     slopes.check_in_lam(KEY, model, FULL, at_least=1e-4)
 
 
+@pytest.mark.wide
 def test_seeds_share_what_is_frozen_and_draw_the_rest():
     model = fp.ParameterRoles(fp.MLP(widths=(3,)), frozen="^hidden_0/", seed=7)
     federation = toy.make_federation()
@@ -315,7 +316,7 @@ def test_roles_that_do_not_fit_are_one_sentence(make, words):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("roles", [{"frozen": "^base"}, {"personal": "^base"}])
+@pytest.mark.parametrize("roles", [wide({"frozen": "^base"}), {"personal": "^base"}])
 def test_streamed_trainings_freeze_and_keep_what_is_personal(roles):
     federation = toy.make_federation()
     process = fp.FederatedProcess(

@@ -12,6 +12,7 @@ from scipy import special
 import fedjax_pfl as fp
 from fedjax_pfl import core, models
 from fedjax_pfl.core import checks, tree_paths
+from tests.lanes import wide
 from tests.models.test_models import (
     KEY,
     TABLE,
@@ -186,7 +187,7 @@ def test_dropout_acts_with_a_key_and_follows_it(name):
     assert (trained != run(model, jax.random.key(4))).any()
 
 
-@pytest.mark.parametrize("name", ["text_encoder", "vision_transformer"])
+@pytest.mark.parametrize("name", ["text_encoder", wide("vision_transformer")])
 def test_a_network_is_cut_after_any_of_its_layers(name):
     model, params, batch = small(name)
     assert model.layers == ("embeddings", "layer_0", "layer_1")
@@ -301,6 +302,7 @@ def test_adapters_of_query_and_value_and_frozen_embeddings():
     assert sum(leaf.size for leaf in jax.tree.leaves(moved)) == head + factors
 
 
+@pytest.mark.wide
 def test_a_text_encoder_trains_with_flame():
     """Sentences whose best guess is known to be right more often than not."""
     source = fp.data.SyntheticSentiment(

@@ -214,6 +214,7 @@ def test_first_day_holds_equal_shares(federation, policy):
     np.testing.assert_array_equal(found.weights, [[1 / 3] * 3, [0, 0, 0]])
 
 
+@pytest.mark.wide
 def test_one_rising_asset_is_learned(tmp_path):
     """Six assets that go nowhere, and one that rises by half a percent a day."""
     rng, days = np.random.default_rng(0), 200

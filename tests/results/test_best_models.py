@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
+from tests.lanes import few
 
 KEY = jax.random.key(0)
 # So large steps that losses rise and fall from round to round.
@@ -40,7 +41,7 @@ def same(a, b):
     return jax.tree.all(jax.tree.map(np.array_equal, a, b))
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", few(["ditto"], ALGORITHMS))
 def test_the_best_models_are_those_of_a_training_that_ends_there(name, tmp_path):
     result = setting(name, models_to=tmp_path / "best", models_of="best")
     for model in result.groups[0].models:
@@ -139,6 +140,7 @@ def test_without_validation_examples_there_is_no_best_round(tmp_path):
         )
 
 
+@pytest.mark.wide
 def test_streamed_trainings_keep_the_same_models(tmp_path):
     federation = fp.load_federation("digits", fp.DirichletLabels(), num_clients=5)
     solver = fp.SGD(learning_rate=0.1)  # with large steps rounding decides

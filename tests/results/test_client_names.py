@@ -171,6 +171,7 @@ def test_whom_a_method_serves_worse_is_said_by_name():
     assert named.rows[0][2:] == ("0.5000", "0.8000")
 
 
+@pytest.mark.wide
 def test_the_report_has_a_table_of_names(tmp_path, monkeypatch):
     monkeypatch.setattr(job.compilation_cache, "keep", lambda: None)
     out = tmp_path / "out"

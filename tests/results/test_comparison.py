@@ -229,6 +229,7 @@ def test_values_at_the_end_of_a_range_are_said(tried, best, words):
     assert words is None or words in environment.conclusion
 
 
+@pytest.mark.wide
 def test_privacy_is_a_text_beside_methods_without_noise():
     spec = fp.FederationSpec("quadratic", "by_client", num_clients=6)
     noise = (fp.ClipNorm(norm=1.0), fp.GaussianNoise(multiplier=2.0, delta=1e-3))

@@ -17,7 +17,7 @@ from fedjax_pfl.core import checks, struct
 from fedjax_pfl.engine import held_models, save_models
 from fedjax_pfl.results import model_files
 from fedjax_pfl.testing import toy
-from tests.lanes import few
+from tests.lanes import few, wide
 from tests.models import test_models
 
 KEY = jax.random.key(0, impl="threefry2x32")
@@ -77,7 +77,7 @@ NETWORKS = {
 
 @pytest.mark.parametrize(
     "name",
-    few(("flame", "fedavg"), NETWORKS),
+    few(("flame",), NETWORKS),
 )
 def test_saved_networks_predict_what_was_evaluated(tmp_path, name):
     """Of every predictor, by the model alone; methods that adapt save the adapted."""
@@ -256,7 +256,7 @@ def test_blocks_of_clients_and_devices_do_not_matter(tmp_path, monkeypatch):
         )
 
 
-@pytest.mark.parametrize("chosen", ["participants", 3])
+@pytest.mark.parametrize("chosen", [wide("participants"), 3])
 def test_models_of_the_evaluated_clients_are_saved(tmp_path, chosen):
     result, found, _ = train(tmp_path, fp.Flame(local=SGD), eval_clients=chosen)
     (group,) = result.groups
@@ -272,6 +272,7 @@ def test_models_of_the_evaluated_clients_are_saved(tmp_path, chosen):
         saved.of(other)
 
 
+@pytest.mark.wide
 def test_a_streamed_training_saves_those_of_its_sample(tmp_path):
     federation = toy.make_federation()
     process = fp.FederatedProcess(algorithm=fp.Flame(local=SGD), participation=HALF)

@@ -9,6 +9,7 @@ import pytest
 
 import fedjax_pfl as fp
 from fedjax_pfl.testing import toy
+from tests.lanes import wide
 
 KEY = jax.random.key(3)
 LOCAL = fp.SGD(learning_rate=0.1, batch_size=4)
@@ -55,7 +56,7 @@ def train(process, simulate=fp.simulate, execution="vmap"):
 
 @pytest.mark.parametrize(
     "fields",
-    [{}, {"attack": fp.SignFlip(), "transforms": (fp.TopK(fraction=0.5),)}],
+    [wide({}), {"attack": fp.SignFlip(), "transforms": (fp.TopK(fraction=0.5),)}],
     ids=["plain", "attacked"],
 )
 def test_a_part_of_ones_own_is_the_same_in_every_execution(fields):

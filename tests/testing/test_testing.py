@@ -16,7 +16,8 @@ from fedjax_pfl.testing import __main__ as command
 from tests.algorithms import broken
 
 ROOT = pathlib.Path(__file__).parents[2]
-SLOW = "TracedOnly"  # which compiles operation by operation
+# Compiled operation by operation, and traced for every field of two solvers.
+SLOW = ("TracedOnly", "FewFields")
 SKIPPED = {"loop_reference", "solver_fields_act"}  # by a method without a solver
 FOUND = sorted({prop for prop, _ in broken.BROKEN.values()} - SKIPPED)
 
@@ -31,7 +32,7 @@ def as_users_have_it():
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[pytest.mark.wide] * (name == SLOW))
+        pytest.param(name, marks=[pytest.mark.wide] * (name in SLOW))
         for name in broken.BROKEN
     ],
 )

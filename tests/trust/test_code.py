@@ -243,7 +243,6 @@ def flip_a_sign(monkeypatch):
     monkeypatch.setattr(provenance, "package", lambda: package)
 
 
-@pytest.mark.smoke
 @pytest.mark.filterwarnings("default")
 def test_a_run_of_other_sources_is_refused_or_marked(here, monkeypatch):
     stopped("--out", "run")

@@ -616,7 +616,6 @@ def test_a_finished_run_is_cleaned(crafted):
     assert "The run in 'copy' is finished.\n" in done.output
 
 
-@pytest.mark.smoke
 @pytest.mark.filterwarnings("default")
 def test_no_command_writes_outside_a_crafted_folder(crafted, request, monkeypatch):
     """Entries in turn are links to a neighbor; all commands are tried."""

@@ -9,6 +9,7 @@ import pytest
 import fedjax_pfl as fp
 from fedjax_pfl.engine import resident
 from fedjax_pfl.engine.streaming import trainer as streamed
+from tests.lanes import wide
 from tests.trust.test_wrong_values import is_sentence, wrong_values
 
 
@@ -54,10 +55,15 @@ CALLS = {
     fp.from_flax: {"module": None},
     fp.lora: {"model": fp.MLP(), "targets": "kernel"},
 }
-NAMES = [call.__qualname__ for call in CALLS]
+# Their options are those of others.
+SAME = (fp.simulate_streamed, fp.learn_per_client, fp.learn_per_layer)
 
 
-@pytest.mark.parametrize("call", CALLS, ids=NAMES)
+@pytest.mark.parametrize(
+    "call",
+    [wide(call) if call in SAME else call for call in CALLS],
+    ids=[call.__qualname__ for call in CALLS],
+)
 def test_wrong_arguments_get_a_sentence(call, federation, monkeypatch, tmp_path):
     def reached(*_, **__):
         raise Reached

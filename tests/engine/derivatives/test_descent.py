@@ -92,6 +92,7 @@ def test_pieces_have_the_derivatives_of_one_pass(backward, monkeypatch):
     np.testing.assert_allclose(others[NAME], slopes[NAME], rtol=1e-10, atol=1e-15)
 
 
+@pytest.mark.wide
 def test_memory_is_that_of_rows_and_of_local_steps(monkeypatch):
     """Of 205 numbers. Ditto's global part, in which lam has no say, keeps no step."""
     kept = [

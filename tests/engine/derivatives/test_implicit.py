@@ -87,6 +87,7 @@ def test_flame_is_a_moreau_optimum(solver):
     assert str(found).endswith("at a fixed point.")
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("solver", [STEPS, wide(EXACT)], ids=["steps", "exact"])
 def test_fedavg_plus_is_a_moreau_optimum(solver):
     """With weight `alpha rho / (1 + rho)`, as `z - c = (w - c) / (1 + rho)`.
@@ -117,6 +118,7 @@ def test_fedavg_is_an_optimum_of_its_own():
     assert found.is_met.all()
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("name", [wide("fedplus_geometric"), "fedplus_mean"])
 def test_fixed_points_of_steps_are_those_of_many_rounds(name):
     """With a start between model and center, which steps do not forget."""
@@ -134,6 +136,7 @@ def test_fixed_points_of_steps_are_those_of_many_rounds(name):
     assert found.is_met.all()
 
 
+@pytest.mark.wide
 def test_forward_reverse_and_implicit_agree_where_rounds_have_converged():
     """Forward gives the sum of what the others say of every client."""
     solver = problems.exact_step(BOWLS, 0.6)
@@ -257,7 +260,7 @@ ONE = problems.full_gradient_steps(1, 0.1)
             {"algorithm": fp.FedAvg(local=fp.SGD(learning_rate=0.1, batch_size=3))},
             "FedAvg with batches of 3 of up to 12 examples: rounds 1 and 9 lead",
         ),
-        ({"participation": fp.UniformCohort(size=2)}, "cohorts of 2 of 5 clients"),
+        wide({"participation": fp.UniformCohort(size=2)}, "cohorts of 2 of 5 clients"),
         wide({"work": fp.Stragglers(fraction=0.5)}, "with Stragglers: rounds"),
         wide(
             {"algorithm": fp.FedAvg(local=dataclasses.replace(ONE, decay=0.9))},

@@ -61,7 +61,7 @@ def reference():
     return found
 
 
-@pytest.mark.parametrize("execution", ["chunk=2", "shard"])
+@pytest.mark.parametrize("execution", [wide("chunk=2"), "shard"])
 def test_executions_agree(reference, execution):
     """Cohorts of four clients in chunks of two, and on eight devices."""
     found = differentiate(execution=execution)

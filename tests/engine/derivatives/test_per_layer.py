@@ -29,6 +29,7 @@ LAYERED = {
 }
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     "method",
     few(("ditto",), LAYERED),
@@ -126,6 +127,7 @@ def shared_losses(backward, field, values):
     return objective, slopes[field]
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     ("algorithm", "name"),
     [

@@ -617,6 +617,7 @@ def test_a_finished_run_is_cleaned(crafted):
 
 
 @pytest.mark.filterwarnings("default")
+@pytest.mark.smoke
 def test_no_command_writes_outside_a_crafted_folder(crafted, request, monkeypatch):
     """Entries in turn are links to a neighbor; all commands are tried."""
     result = fp.Result.load("copy")

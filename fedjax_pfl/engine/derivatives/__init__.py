@@ -11,25 +11,7 @@ if TYPE_CHECKING:
     )
     from fedjax_pfl.engine.derivatives.learning import Learned, learn
     from fedjax_pfl.engine.derivatives.objective import Objective
-    from fedjax_pfl.engine.derivatives.per_client import (
-        LearnedPerClient,
-        learn_per_client,
-    )
-    from fedjax_pfl.engine.derivatives.per_layer import (
-        LearnedPerLayer,
-        learn_per_layer,
-    )
 else:
     __getattr__, __dir__ = lazy.attach(__name__)
 
-__all__ = [
-    "Hypergradients",
-    "Learned",
-    "LearnedPerClient",
-    "LearnedPerLayer",
-    "Objective",
-    "hypergradients",
-    "learn",
-    "learn_per_client",
-    "learn_per_layer",
-]
+__all__ = ["Hypergradients", "Learned", "Objective", "hypergradients", "learn"]

@@ -3,13 +3,15 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
+import pandas as pd
 import pytest
 
 import fedjax_pfl as fp
 from fedjax_pfl.algorithms import common
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.engine import grids, simulation
-from fedjax_pfl.engine.derivatives import reverse, sharing, trainer
+from fedjax_pfl.engine.derivatives import descent, reverse, trainer
 from fedjax_pfl.engine.derivatives.objective import Objective
 from fedjax_pfl.engine.options import Options
 from tests.engine.derivatives.test_per_client import (
@@ -119,13 +121,6 @@ def test_values_that_layers_cannot_have_are_refused(algorithm, name, shape, sent
         losses(process(algorithm, name, np.full(shape, 0.1)))
 
 
-def shared_losses(backward, field, values):
-    """The mean over seeds of the objective, with values `[L]` for all clients."""
-    spread = np.broadcast_to(values, (2, 5, len(values)))
-    objective, slopes = backward({field: np.ascontiguousarray(spread)})
-    return objective, slopes[field]
-
-
 @pytest.mark.parametrize(
     ("algorithm", "name"),
     [
@@ -143,15 +138,16 @@ def test_what_moves_shared_values_are_central_differences(algorithm, name):
         KEY, process(algorithm, name, np.full((5, 4), value)), MODEL, SPEC, axes
     )
     (planned,) = simulation.check_groups([group], Options(num_rounds=3), trainer=what)
-    backward, shared = reverse.Backward(planned, what), sharing.PerLayer(2, 5)
-    values = shared.taken(backward.values()[field])
+    backward = reverse.Backward(planned, what)
+    made = descent.Descent(backward, optax.sgd(1.0), 1)
+    values = made.best[field]
     np.testing.assert_allclose(values, np.full((1, 4), value), rtol=1e-15)
-    objective, slope = shared.gathered(*shared_losses(backward, field, values[0]))
+    objective, slopes = made.gathered(*backward(made.spread(made.best)))
+    slope = slopes[field]
     for layer in range(4):
         step = 1e-5 * np.eye(4)[layer]
         ends = [
-            shared_losses(backward, field, values[0] + s * step)[0].mean()
-            for s in (1, -1)
+            backward(made.spread({field: values + s * step}))[0].mean() for s in (1, -1)
         ]
         np.testing.assert_allclose(
             slope[0, layer], (ends[0] - ends[1]) / 2e-5, rtol=1e-4, atol=1e-9
@@ -177,14 +173,16 @@ def test_layers_learn_values_that_all_clients_and_seeds_share(tmp_path):
     options = {"seeds": [0, 1], "num_trainings": 4, "progress": False}
     options["checkpoints"] = fp.Checkpoints(tmp_path, min_seconds=0)
     learned, again = (
-        fp.learn_per_layer(*given, "algorithm.lam", 5, **options) for _ in range(2)
+        fp.learn(*given, "algorithm.lam", 5, per="layer", **options) for _ in range(2)
     )
-    np.testing.assert_array_equal(again.values, learned.values)
-    np.testing.assert_array_equal(again.steps, learned.steps)
-    assert learned.steps.shape == (4,) and learned.steps.min() < learned.steps[0]
-    assert len({*learned.values}) == 4
+    values = learned.best["algorithm.lam"]
+    np.testing.assert_array_equal(again.best["algorithm.lam"], values)
+    pd.testing.assert_frame_equal(again.path, learned.path, check_exact=True)
+    steps = learned.path["objective"]
+    assert len(steps) == 4 and steps.min() < steps[0]
+    assert len({*values}) == 4
     own = learned.process.per_client["algorithm.lam"]
-    np.testing.assert_array_equal(own, np.tile(learned.values, (5, 1)))
+    np.testing.assert_array_equal(own, np.tile(values, (5, 1)))
     result = fp.grid(
         *(KEY, learned.process, MODEL, SPEC, {"seed": [0, 1]}, 5), progress=False
     )
@@ -192,8 +190,8 @@ def test_layers_learn_values_that_all_clients_and_seeds_share(tmp_path):
         (group,) = found.groups
         model, column = group.models.index("personal"), group.data.index("validation")
         reached = group.metrics["loss"][:, -1, model, column].mean()
-        np.testing.assert_allclose(reached, learned.steps.min(), rtol=1e-12)
-    table = learned.table()
+        np.testing.assert_allclose(reached, steps.min(), rtol=1e-12)
+    table = learned.values
     assert list(table["parameters"]) == [3, 12, 4, 12]
     assert list(table["layer"])[:2] == ["head/bias", "head/kernel"]
     assert str(learned).endswith("at best.") and "kernel" in str(learned)
@@ -212,4 +210,4 @@ def test_layers_learn_values_that_all_clients_and_seeds_share(tmp_path):
 def test_fields_that_layers_cannot_learn_are_refused(algorithm, field, sentence):
     trained = fp.FederatedProcess(algorithm=algorithm)
     with pytest.raises(checks.InputError, match=sentence):
-        fp.learn_per_layer(*(KEY, trained, MODEL, SPEC, f"algorithm.{field}", 5))
+        fp.learn(KEY, trained, MODEL, SPEC, f"algorithm.{field}", 5, per="layer")

@@ -310,6 +310,11 @@ LIMITS = "to begin between its limits, from which no step of a logarithm leads, 
             },
             f"algorithm.local.momentum {LIMITS} 0",
         ),
+        ({"per": "clients"}, "value of per 'clients' .*; allowed: all, client, layer"),
+        (
+            {"per": "layer", "starts": [{RATE: 0.1}]},
+            r"no starts with per='layer', .* got \[\{",
+        ),
         ({"num_trainings": 0}, "num_trainings to be a whole number of at least 1"),
         ({"num_trainings": 1.5}, "num_trainings to be a whole number"),
         (

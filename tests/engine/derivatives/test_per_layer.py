@@ -94,16 +94,19 @@ def test_layers_have_the_proximal_points_of_their_own():
 
 
 def test_a_row_per_client_and_layer():
-    found = fp.hypergradients(
-        KEY,
-        process(*LAYERED["ditto"], np.full((5, 4), 0.5)),
-        *(MODEL, SPEC, "per_client.algorithm.lam", 1),
-        progress=False,
+    slopes = np.arange(20.0).reshape(1, 5, 4)
+    found = fp.engine.Hypergradients(
+        fields=("per_client.algorithm.lam",),
+        objective="validation:loss:personal",
+        points=({"seed": 0},),
+        values={"per_client.algorithm.lam": np.full((1, 5, 4), 0.5)},
+        value=np.ones(1),
+        derivatives={"per_client.algorithm.lam": slopes},
+        held_fixed=(),
     )
     table = found.table()
     assert len(table) == 20 and {"client", "layer"} <= {*table}
     row = table[(table.client == 3) & (table.layer == 2)]
-    slopes = found.derivatives["per_client.algorithm.lam"]
     assert row["d per_client.algorithm.lam"].item() == slopes[0, 3, 2]
 
 

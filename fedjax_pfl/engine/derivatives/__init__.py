@@ -1,4 +1,9 @@
-"""Derivatives of whole trainings, and hyperparameters learned with them."""
+"""Derivatives of whole trainings, and hyperparameters learned with them.
+
+`learning.learn` moves `values.Values`: those for all clients in a `learner.Learner`,
+while it trains with forward derivatives; those of clients and layers in a
+`descent.Descent`, each step by a training and one `reverse.Backward` pass.
+"""
 
 from typing import TYPE_CHECKING
 

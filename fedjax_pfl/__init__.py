@@ -66,8 +66,6 @@ if TYPE_CHECKING:
     from fedjax_pfl.engine.callbacks import Callback as Callback
     from fedjax_pfl.engine.derivatives import hypergradients as hypergradients
     from fedjax_pfl.engine.derivatives import learn as learn
-    from fedjax_pfl.engine.derivatives import learn_per_client as learn_per_client
-    from fedjax_pfl.engine.derivatives import learn_per_layer as learn_per_layer
     from fedjax_pfl.engine.simulation import grid as grid
     from fedjax_pfl.engine.simulation import simulate as simulate
     from fedjax_pfl.engine.stopping import StopWhen as StopWhen

@@ -104,7 +104,7 @@ def _learn(base: Any, rounds: int, count: int) -> tuple[pd.DataFrame, pd.DataFra
             starts=values,
             eval_every=_EVERY,
         )
-        path, reached, ends = learned.path(), _scores(learned.result), []
+        path, reached, ends = learned.path, _scores(learned.result), []
         for start, value in zip(starts, values, strict=True):
             own = path[_are(path, {f"start {n}": v for n, v in value.items()})]
             ends.append(own[fields].iloc[-1].to_dict())
@@ -144,10 +144,11 @@ def _per_client(scores: pd.DataFrame, base: Any, rounds: int) -> pd.DataFrame:
     flame = dataclasses.replace(process.algorithm, lam=lam, kappa=None, rho=lam / count)
     flame = struct.replace_field(flame, "local.learning_rate", rate)
     process = dataclasses.replace(process, algorithm=flame)
-    learned = fp.learn_per_client(
+    learned = fp.learn(
         *(key, process, model, spec),
         _LAM,
         rounds,
+        per="client",
         objective=_OBJECTIVE,
         seeds=_SEEDS,
         eval_every=rounds,

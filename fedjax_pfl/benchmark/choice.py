@@ -182,7 +182,7 @@ def learn(
     )
     left = time_left(options.pop("max_minutes", None))
     learned = _path(base, rounds, seeds, by_model, _part(options, "path", left()))
-    points = _points(learned.path(), ranges, count)
+    points = _points(learned.path, ranges, count)
     settings = [{**point, "seed": seed} for point in points for seed in seeds]
     result = simulation.grid(
         *(*base, settings, num_rounds), **_part(options, "points", left()), **competing

@@ -11,7 +11,7 @@ from fedjax_pfl import core
 from fedjax_pfl.command import printing
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.engine import cost, save_models
-from fedjax_pfl.engine.derivatives import fields, own_values, per_layer, reverse
+from fedjax_pfl.engine.derivatives import descent, fields, reverse
 from fedjax_pfl.engine.groups import Group, Plan, PlannedGroup
 from fedjax_pfl.engine.groups import plan as plan_group
 from fedjax_pfl.engine.options import Options
@@ -162,8 +162,7 @@ def _going_back(
         if field is None or not fields.own(group.processes[0], [field]):
             continue
         name = f"{fields.PER_CLIENT}{field}"
-        count = len(per_layer.arrays_of(group)) if of == "layers" else None
-        valued = own_values.with_values(group, field, num_layers=count)
+        valued = descent.begun(group, [field], per=of.removesuffix("s"))
         planned = plan_group(valued, options)
         fields.check(planned.group.processes[0], [name])
         kept = str(reverse.kept(planned, (name,)))

@@ -46,8 +46,9 @@ from fedjax_pfl.engine import (
     streaming,
     tuning,
 )
-from fedjax_pfl.engine.derivatives import fields, learning
+from fedjax_pfl.engine.derivatives import fields, learner
 from fedjax_pfl.engine.derivatives.objective import Objective
+from fedjax_pfl.engine.derivatives.values import default_optimizer
 from fedjax_pfl.engine.groups import Group, PlannedGroup
 from fedjax_pfl.engine.options import Options, time_limit
 from fedjax_pfl.engine.resident import Resident
@@ -289,10 +290,10 @@ def _trainer(
     if options.learn is None:
         return Resident, training
     processes = [group.processes[0] for group in groups]
-    what = learning.Learning(
+    what = learner.Learning(
         names=fields.of_some(processes, options.learn.split(",")),
-        objective=Objective.parse(options.learn_on or learning.OBJECTIVE),
-        optimizer=learning.default_optimizer(),
+        objective=Objective.parse(options.learn_on or Objective()),
+        optimizer=default_optimizer(),
         restart=training.num_rounds if options.learn_trainings else None,
     )
     return what, what.options(training, options.learn_trainings)

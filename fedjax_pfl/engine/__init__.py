@@ -16,13 +16,9 @@ if TYPE_CHECKING:
     from fedjax_pfl.engine.derivatives import (
         Hypergradients,
         Learned,
-        LearnedPerClient,
-        LearnedPerLayer,
         Objective,
         hypergradients,
         learn,
-        learn_per_client,
-        learn_per_layer,
     )
     from fedjax_pfl.engine.options import Options
     from fedjax_pfl.engine.simulation import grid, simulate
@@ -46,8 +42,6 @@ __all__ = [
     "Hypergradients",
     "Interrupted",
     "Learned",
-    "LearnedPerClient",
-    "LearnedPerLayer",
     "Minutes",
     "Objective",
     "Options",
@@ -59,8 +53,6 @@ __all__ = [
     "grid",
     "hypergradients",
     "learn",
-    "learn_per_client",
-    "learn_per_layer",
     "local_epsilons",
     "search_space",
     "simulate",

@@ -140,17 +140,15 @@ def differentiated(fields: Any, **options: Any) -> Callable[["Training", Path], 
     return run
 
 
-def learned(
-    function: Callable[..., Any], fields: Any, **options: Any
-) -> Callable[["Training", Path], Arrays]:
+def learned(fields: Any, **options: Any) -> Callable[["Training", Path], Arrays]:
     """Returns a function that learns fields."""
 
     def run(training: "Training", folder: Path) -> Arrays:
         del folder
-        answer = training.call(function, fields, seeds=(0,), **options)
-        for name in ("values", "steps"):  # of the functions that learn many values
-            if name in vars(answer):
-                yield name, np.asarray(getattr(answer, name))
+        answer = training.call(derivatives.learn, fields, seeds=(0,), **options)
+        if answer.per != "all":  # whose steps are not in the history
+            yield "values", answer.best[fields]
+            yield "steps", answer.path["objective"].to_numpy()
         yield from result_arrays(answer.result)
 
     return run
@@ -782,20 +780,18 @@ _DERIVATIVES = {
         num_rounds=30,
         run=differentiated("algorithm.lam", implicit=True, eval_every=30),
     ),
-    "learned field": of(
-        FLAME, **QUADRATIC, run=learned(derivatives.learn, "algorithm.lam")
-    ),
+    "learned field": of(FLAME, **QUADRATIC, run=learned("algorithm.lam")),
     "learned per client": of(
         OWN_LAM,
         **QUADRATIC,
-        run=learned(derivatives.learn_per_client, "algorithm.lam", num_trainings=2),
+        run=learned("algorithm.lam", per="client", num_trainings=2),
     ),
     "learned per layer": of(
         algorithms.Ditto(local=SGD),
         cohort=3,
         federation=_classes,
         num_rounds=2,
-        run=learned(derivatives.learn_per_layer, "algorithm.lam", num_trainings=2),
+        run=learned("algorithm.lam", per="layer", num_trainings=2),
     ),
 }
 

@@ -75,7 +75,7 @@ def test_a_federation_is_searched_and_learned_on():
     tuned = fp.tune(*BASE, federation, 4, num_settings=2, progress=False)
     assert set(tuned.best) == {"algorithm.lam", "algorithm.local.learning_rate"}
     learned = fp.learn(*BASE, federation, "algorithm.lam", **OPTIONS)
-    assert np.isfinite(learned.path()["algorithm.lam"].to_numpy(float)).all()
+    assert np.isfinite(learned.path["algorithm.lam"].to_numpy(float)).all()
 
 
 def test_a_federation_has_no_axes_of_its_own():

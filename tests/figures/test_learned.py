@@ -25,9 +25,9 @@ def test_paths_survive_the_files(tmp_path):
     found = train(fp.Ditto(), FIELDS, eval_every=1, starts=starts)
     found.result.save(tmp_path / "kept")
     kept = results.Result.load(tmp_path / "kept")
-    pd.testing.assert_frame_equal(learned.path(kept), found.path())
+    pd.testing.assert_frame_equal(learned.path(kept), found.path)
     table = pd.read_csv(tmp_path / "kept/learned.csv")
-    np.testing.assert_allclose(table["objective"], found.path()["objective"])
+    np.testing.assert_allclose(table["objective"], found.path["objective"])
     assert learned.fields(kept) == FIELDS
     assert learned.objective(kept) == "validation:loss:personal"
     shown = figures.catalog()["learned"][0](kept)

@@ -33,8 +33,6 @@ CALLS = {
     fp.grid: {"axes": {}, "num_rounds": 1},
     fp.tune: {"num_rounds": 1, "num_settings": 2},
     fp.learn: {"fields": LAM, "num_rounds": 1},
-    fp.learn_per_client: {"field": LAM, "num_rounds": 1},
-    fp.learn_per_layer: {"field": LAM, "num_rounds": 1},
     fp.hypergradients: {"fields": LAM, "num_rounds": 1},
     fp.engine.search_space: {},
     fp.data.describe: {},

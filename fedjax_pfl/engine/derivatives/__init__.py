@@ -1,4 +1,9 @@
-"""Derivatives of whole trainings, and hyperparameters learned with them."""
+"""Derivatives of whole trainings, and hyperparameters learned with them.
+
+`learning.learn` moves `values.Values`: those for all clients in a `learner.Learner`,
+while it trains with forward derivatives; those of clients and layers in a
+`descent.Descent`, each step by a training and one `reverse.Backward` pass.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -11,25 +16,7 @@ if TYPE_CHECKING:
     )
     from fedjax_pfl.engine.derivatives.learning import Learned, learn
     from fedjax_pfl.engine.derivatives.objective import Objective
-    from fedjax_pfl.engine.derivatives.per_client import (
-        LearnedPerClient,
-        learn_per_client,
-    )
-    from fedjax_pfl.engine.derivatives.per_layer import (
-        LearnedPerLayer,
-        learn_per_layer,
-    )
 else:
     __getattr__, __dir__ = lazy.attach(__name__)
 
-__all__ = [
-    "Hypergradients",
-    "Learned",
-    "LearnedPerClient",
-    "LearnedPerLayer",
-    "Objective",
-    "hypergradients",
-    "learn",
-    "learn_per_client",
-    "learn_per_layer",
-]
+__all__ = ["Hypergradients", "Learned", "Objective", "hypergradients", "learn"]

@@ -1,6 +1,8 @@
-"""The descent of values per client: from training to training, and from checkpoints."""
+"""The learner of values per client and layer: one pass back through each training."""
 
-from collections.abc import Callable
+import contextlib
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -9,57 +11,76 @@ import numpy as np
 import optax
 
 from fedjax_pfl import core
-from fedjax_pfl.engine.derivatives import fields, reverse, sharing, trainer
+from fedjax_pfl.core import tree_paths
+from fedjax_pfl.engine.callbacks import progress
+from fedjax_pfl.engine.derivatives import fields, reverse, trainer
+from fedjax_pfl.engine.derivatives.values import Values
+from fedjax_pfl.engine.groups import Group, PlannedGroup
 from fedjax_pfl.engine.trainer import Interrupted
-from fedjax_pfl.results import checkpoint, provenance
+from fedjax_pfl.results import checkpoint, directories, provenance
 
-__all__ = ["Descent"]
+__all__ = ["Descent", "arrays_of", "begun", "descend", "with_values"]
 
 _STATE = "values"
-_OWN = sharing.PerClient()
 
 
 class Descent:
-    """Values `[V, K]` that an optimizer moves, each step by one pass back.
-
-    `sharing` says whose they are: `[G, N]` of clients, or `[1, L]` of layers.
-
-    Attributes:
-      backward: the pass.
-      done: trainings so far.
-      best: `[V, K]` values of the best training of every row.
-      path: `[V, T]` the objective after each training.
-      continued: which other code has trained some of it, in words.
-    """
+    """Values `[V, K]` of clients, `[G, N]`, or of layers, `[1, L]`, that are moved."""
 
     def __init__(
         self,
         backward: reverse.Backward,
-        name: str,
         optimizer: optax.GradientTransformation,
         num_trainings: int,
         store: checkpoint.Store | None = None,
-        shared: sharing.Sharing = _OWN,
     ):
         """Begins at the values of the processes, or where a checkpoint ended."""
-        self.backward, self._name, self._optimizer = backward, name, optimizer
-        self._store, self.num_trainings = store, num_trainings
-        self._shared = shared
-        planned = backward.trainer.planned
-        inner = name.removeprefix(fields.PER_CLIENT)
-        self._scale = fields.scale_of(planned.group.processes[0], inner)
-        values = shared.taken(backward.values()[name].astype(np.float64))
-        self.done, self.path = 0, np.full((len(values), num_trainings), np.nan)
-        self.best, self._least = values, np.full(len(values), np.inf)
-        self._free: Any = jnp.asarray(self._scale.free(values))
-        self._memory = optimizer.init(self._free)
+        self.backward, self._store = backward, store
+        self.num_trainings = num_trainings
+        points = backward.values()
+        self._shapes = {name: value.shape for name, value in points.items()}
+        self._is_layered = any(value.ndim == 3 for value in points.values())
+        self.best = {
+            name: (value[:1, 0] if self._is_layered else value).astype(np.float64)
+            for name, value in points.items()
+        }
+        process = backward.trainer.planned.group.processes[0]
+        self._values = Values(
+            {n: fields.scale_of(process, _field(n)) for n in points},
+            self.best,
+            optimizer,
+            jnp.zeros(()).dtype,
+        )
+        num_rows = 1 if self._is_layered else len(backward.trainer.planned.group.points)
+        self.done, self.path = 0, np.full((num_rows, num_trainings), np.nan)
+        self._least = np.full(num_rows, np.inf)
         self.continued: tuple[str, ...] = ()
         if store is not None:
-            like = self._progress().states
             self._identity = self._described()
-            progress = store.latest(self._identity, like, self._restore)
-            if progress is not None:
-                self.done, self.continued = progress.done, progress.continued
+            like = self._progress().states
+            found = store.latest(self._identity, like, self._restore)
+            if found is not None:
+                self.done, self.continued = found.done, found.continued
+
+    def spread(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Returns values `[V, K]` as points and clients have them."""
+        return {
+            name: np.broadcast_to(
+                value[:, None] if self._is_layered else value, self._shapes[name]
+            )
+            for name, value in values.items()
+        }
+
+    def gathered(
+        self, objective: np.ndarray, slopes: Mapping[str, np.ndarray]
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Returns objectives `[V]`, and derivatives `[V, K]` that move the values."""
+        if not self._is_layered:
+            # Without a client's share 1 / N, steps are as long as those of one value.
+            return objective, {n: s.shape[1] * s for n, s in slopes.items()}
+        return objective.mean(keepdims=True), {
+            n: s.sum(axis=1).mean(axis=0, keepdims=True) for n, s in slopes.items()
+        }
 
     def run(
         self, interrupt: Callable[[], str | None], reach: Callable[[int, str], None]
@@ -78,28 +99,23 @@ class Descent:
                 raise Interrupted(reason, self.done * self.backward.num_rounds)
 
     def _tell(self, reach: Callable[[int, str], None]) -> None:
-        """Says how far it is."""
+        """Reports the rounds that are done, and the objective."""
         now = self.path[:, self.done - 1].mean()
         text = f"{self.backward.objective}: {now:.4g}"
         reach(self.done * self.backward.num_rounds, text)
 
     def _step(self) -> None:
         """Trains once, goes back, and moves the values."""
-        values = self._scale.value(np.asarray(self._free, np.float64))
-        if not self.done:
-            values = self.best  # as they are, without the way there and back
-        sign = self.backward.objective.sign
-        objective, slopes = self.backward({self._name: self._shared.spread(values)})
-        objective, slope = self._shared.gathered(objective, slopes[self._name])
+        values, sign = self._values.now(), self.backward.objective.sign
+        objective, slopes = self.gathered(*self.backward(self.spread(values)))
         is_better = sign * objective < self._least
-        self.best = np.where(is_better[:, None], values, self.best)
         self._least = np.where(is_better, sign * objective, self._least)
         self.path[:, self.done] = objective
-        slope = sign * slope * self._scale.slope(values)
-        update, self._memory = self._optimizer.update(
-            jnp.asarray(np.nan_to_num(slope)), self._memory, self._free
-        )
-        self._free = self._free + update
+        for name, value in values.items():
+            self.best[name] = np.where(is_better[:, None], value, self.best[name])
+            slope = sign * slopes[name] * self._values.scales[name].slope(value)
+            slopes[name] = np.nan_to_num(slope)
+        self._values.step(slopes)
         self.done += 1
 
     def _described(self) -> dict[str, Any]:
@@ -111,24 +127,23 @@ class Descent:
             "dtype": str(jnp.zeros(()).dtype),
             "generator": core.GENERATOR,
             "code": provenance.code(group.processes[0], group.model),
-            "field": self._name,
-            "values": type(self._shared).__name__,
+            "fields": list(self._shapes),
+            "values": "PerLayer" if self._is_layered else "PerClient",
             "objective": str(self.backward.objective),
             "trainings": self.num_trainings,
             **owner.identity,
         }
 
-    def _moving(self) -> tuple[Any, ...]:
+    def _moving(self) -> Any:
         """Returns all that changes from step to step."""
-        return self.best, self._least, self.path, self._free, self._memory
+        return self.best, self._least, self.path, self._values.state()
 
     def _progress(self) -> checkpoint.Progress:
         """Returns a checkpoint, whose arrays keep the float64 numbers of the host."""
-        leaves = jax.tree.leaves(self._moving())
         return checkpoint.Progress(
             done=self.done,
             states={"trainings": jnp.asarray(self.done, jnp.int32)},
-            arrays=trainer.numbered(_STATE, leaves),
+            arrays=trainer.numbered(_STATE, self._moving()),
             seconds=(0.0, 0.0),
             ended=self.done == self.num_trainings,
             continued=self.continued,
@@ -136,10 +151,70 @@ class Descent:
 
     def _restore(self, progress: checkpoint.Progress) -> None:
         """Takes what belongs to a checkpoint; a ValueError says that it is damaged."""
-        leaves, structure = jax.tree.flatten(self._moving())
-        like = [np.asarray(leaf) for leaf in leaves]
-        arrays = trainer.restored(progress.arrays, _STATE, like)
-        self.best, self._least, self.path, free, memory = jax.tree.unflatten(
-            structure, arrays
+        parts = trainer.restored(progress.arrays, _STATE, self._moving())
+        self.best, self._least, self.path, values = parts
+        self._values.restore(values)
+
+
+def _field(name: str) -> str:
+    """Returns the field behind the name of its values per client."""
+    return name.removeprefix(fields.PER_CLIENT)
+
+
+def descend(
+    planned: Sequence[PlannedGroup],
+    what: trainer.Differentiation,
+    optimizer: optax.GradientTransformation,
+    num_trainings: int,
+    checkpoints: checkpoint.Checkpoints | None,
+    interrupt: Callable[[], str | None],
+) -> list[tuple[dict[str, np.ndarray], np.ndarray]]:
+    """Returns the best values of every group as its points have them, and its path."""
+    found = []
+    with contextlib.ExitStack() as stack:
+        if checkpoints is not None:
+            stack.enter_context(directories.locked(checkpoints.path))
+            checkpoints.check(len(planned))
+        for number, plan in enumerate(planned):
+            store = None
+            if checkpoints is not None:
+                store = checkpoints.store(number, plan.algorithm)
+            backward = reverse.Backward(plan, what, store)
+            made = Descent(backward, optimizer, num_trainings, store)
+            title = f"{plan.algorithm} x {len(plan.group.points)}, there and back"
+            total = num_trainings * backward.num_rounds
+            is_shown = plan.options.progress
+            with progress.steps(title, total, is_shown=is_shown) as reach:
+                made.run(interrupt, reach)
+            best = made.spread(made.best)
+            found.append(({_field(n): v for n, v in best.items()}, made.path))
+    return found
+
+
+def begun(group: Group, names: Sequence[str], *, per: str) -> Group:
+    """Returns a group with its values for each `client`, or for each `layer`."""
+    shape = (group.federations[0].num_clients,)
+    shape += (len(arrays_of(group)),) if per == "layer" else ()
+    taken = [fields.taken(process, names) for process in group.processes]
+    values = {n: [np.full(shape, float(own[n])) for own in taken] for n in names}
+    return with_values(group, values)
+
+
+def with_values(
+    group: Group, values: Mapping[str, Sequence[np.ndarray] | np.ndarray]
+) -> Group:
+    """Returns a group whose clients have values of their own, by field and point."""
+    processes = [
+        dataclasses.replace(
+            process, per_client={n: np.asarray(own[k]) for n, own in values.items()}
         )
-        self._free, self._memory = jax.tree.map(jnp.asarray, (free, memory))
+        for k, process in enumerate(group.processes)
+    ]
+    return dataclasses.replace(group, processes=processes)
+
+
+def arrays_of(group: Group) -> dict[str, int]:
+    """Returns the sizes of the model's arrays of parameters by name, in JAX's order."""
+    model = group.model.for_federation(group.federations[0])
+    shapes = tree_paths.by_name(jax.eval_shape(model.init, group.keys[0]))
+    return {name: int(np.prod(leaf.shape)) for name, leaf in shapes.items()}

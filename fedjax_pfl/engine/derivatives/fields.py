@@ -1,7 +1,6 @@
 """Which numbers of a process a training can be differentiated in."""
 
 import dataclasses
-import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -31,13 +30,7 @@ __all__ = [
 def check(
     process: FederatedProcess, fields: Sequence[str], *, implicit: bool = False
 ) -> tuple[str, ...]:
-    """Refuses names that are no traced numbers of a process.
-
-    Args:
-      process: the process.
-      fields: dotted names such as `algorithm.lam`.
-      implicit: whether derivatives are those of a fixed point.
-    """
+    """Returns dotted names; refuses those that are no traced numbers of a process."""
     names = (fields,) if isinstance(fields, str) else tuple(fields)
     if not names:
         raise checks.InputError(
@@ -69,9 +62,9 @@ def check(
             f"Expected {name} to be a traced number, to be differentiated in, got"
             f" {struct.plain(value)!r}; {', '.join(known)} are."
         )
-    _refuse_parts(process, ["no_derivative"])
+    _refuse_parts(process, "no_derivative")
     if any(name.startswith(PER_CLIENT) for name in names) and not implicit:
-        _refuse_parts(process, ["forward_only"])
+        _refuse_parts(process, "forward_only")
     return names
 
 
@@ -109,9 +102,9 @@ def _used(process: FederatedProcess) -> Iterator[Any]:
         yield from parts(process.used_aggregator())
 
 
-def _refuse_parts(process: FederatedProcess, kinds: Sequence[str]) -> None:
+def _refuse_parts(process: FederatedProcess, kind: str) -> None:
     """Refuses a process with a part that has no such derivative."""
-    for part, kind in itertools.product(_used(process), kinds):
+    for part in _used(process):
         reason = getattr(part, kind, None)
         if reason is None:
             continue
@@ -126,18 +119,7 @@ def _refuse_parts(process: FederatedProcess, kinds: Sequence[str]) -> None:
 
 
 def held_fixed(process: FederatedProcess, *, implicit: bool = False) -> tuple[str, ...]:
-    """Returns what parts of a process choose, which derivatives hold fixed.
-
-    Such derivatives are exact for almost all values: where the choice does not change.
-
-    Args:
-      process: the process.
-      implicit: whether derivatives are those of a fixed point, where loops that end by
-        a tolerance count as exact.
-
-    Returns:
-      Texts such as `Krum: which rows are averaged`.
-    """
+    """Returns choices that derivatives hold fixed: `Krum: which rows are averaged`."""
     texts = [
         f"{type(part).__name__}: {chosen}"
         for part in _used(process)
@@ -165,11 +147,7 @@ def put(process: FederatedProcess, values: dict[str, Any]) -> FederatedProcess:
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-    """Where a field is moved: its logarithm, log odds, or itself.
-
-    Attributes:
-      kind: `log` of fields above 0, `logit` of those between 0 and 1, else `linear`.
-    """
+    """Where a field is moved: its `log` above 0, `logit` below 1, or `linear`."""
 
     kind: str
 
@@ -194,11 +172,7 @@ class Scale:
 
 
 def scale_of(process: FederatedProcess, name: str) -> Scale:
-    """Returns the scale of a field, by its declared limits.
-
-    Args:
-      process: the process.
-      name: dotted name of a field that `check` lets pass.
+    """Returns the scale of a field that `check` lets pass, by its declared limits.
 
     Example:
       >>> import fedjax_pfl as fp

@@ -39,15 +39,7 @@ _AT_ONCE = 8  # systems that are solved side by side
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Solution:
-    """Derivatives at what may be a fixed point, and how good they are.
-
-    Attributes:
-      value: the objective `[G]`.
-      derivatives: those of the objective by name, shaped like the fields.
-      fixed_point: `[G]` how far the states are from a fixed point, `|T(z) - z| / |z|`.
-      residual: by name, those of the linear systems relative to their right-hand
-        sides, shaped like the fields.
-    """
+    """Objective, derivatives, `|T(z) - z| / |z|` and relative residuals of systems."""
 
     value: Any
     derivatives: dict[str, Any]
@@ -84,11 +76,7 @@ def shift(
     pool: Any,
     rounds: tuple[Any, Any],
 ) -> jax.Array:
-    """Returns how much rounds of two numbers differ from the same states.
-
-    Returns:
-      `[G]`, relative to the states.
-    """
+    """Returns how much rounds of two numbers differ, `[G]` relative to the states."""
 
     def one(row: tuple[Any, ...], shared: Any) -> jax.Array:
         process, state, own = row
@@ -123,22 +111,7 @@ def solve(
     pool: Any,
     round: Any,
 ) -> Solution:
-    """Differentiates the objective at the fixed points that states are near.
-
-    Solvers that end by a tolerance count as exact, and are differentiated at their
-    solutions.
-
-    Args:
-      plan: static part of the group.
-      names: dotted names of the fields; one with values per client has a system for
-        each of them.
-      objective: what is differentiated.
-      processes: of the points.
-      states: of the points.
-      rows: rows of the federations.
-      pool: their examples.
-      round: number of the round that is taken for T.
-    """
+    """Differentiates at fixed points near states, with the `round` for T."""
 
     def one(row: tuple[Any, ...], shared: Any) -> Solution:
         process, state, own = row

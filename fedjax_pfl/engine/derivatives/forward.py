@@ -22,7 +22,7 @@ from fedjax_pfl.round.process import FederatedProcess
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Hypergradients", "hypergradients", "measured"]
+__all__ = ["Hypergradients", "hypergradients"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,8 +200,7 @@ def hypergradients(
     checks.boolean("implicit", implicit)
     names = fields_.check(process, fields, implicit=implicit)
     wanted = Objective.parse(objective)
-    options = measured(options, wanted)
-    parsed = Options(num_rounds=num_rounds, **options)
+    parsed = Options(num_rounds=num_rounds, **wanted.measured(options))
     time_is_up = time_limit(parsed.max_minutes)
     if not isinstance(spec, core.Federation):
         found = grids.groups_of(key, process, model, spec, {} if axes is None else axes)
@@ -235,12 +234,13 @@ def hypergradients(
         return _solved(what, planned, shared)
     if any(name.startswith(fields_.PER_CLIENT) for name in names):
         parts = [reverse.go_back(group, what) for group in planned]
-        value = np.concatenate([part[0] for part in parts])
-        values, slopes = (
-            {n: np.concatenate([part[k][n] for part in parts]) for n in names}
-            for k in (1, 2)
+        value, values, slopes = zip(*parts, strict=True)
+        return Hypergradients(
+            value=np.concatenate(value),
+            values=_joined(values),
+            derivatives=_joined(slopes),
+            **shared,
         )
-        return Hypergradients(value=value, values=values, derivatives=slopes, **shared)
     result = simulation.run_groups(planned, parsed, trainer=what, interrupt=time_is_up)
 
     def last(name: str) -> np.ndarray:
@@ -255,6 +255,11 @@ def hypergradients(
     )
 
 
+def _joined(parts: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Returns the arrays of all groups by name, one behind the other."""
+    return {n: np.concatenate([part[n] for part in parts]) for n in parts[0]}
+
+
 def _solved(
     what: implicit_.Implicit,
     planned: Sequence[groups.PlannedGroup],
@@ -263,20 +268,13 @@ def _solved(
     """Returns what was found at fixed points; warns where that is not enough."""
     solutions = [what.solution(group) for group in planned]
     taken = [fields_.taken(p, what.names) for g in planned for p in g.processes]
-
-    def by_name(part: str) -> dict[str, np.ndarray]:
-        return {
-            name: np.concatenate([getattr(s, part)[name] for s in solutions])
-            for name in what.names
-        }
-
     value = np.concatenate([solution.value for solution in solutions])
     made = Hypergradients(
         value=value,
         values={n: np.stack([np.asarray(own[n]) for own in taken]) for n in what.names},
-        derivatives=by_name("derivatives"),
+        derivatives=_joined([s.derivatives for s in solutions]),
         fixed_point=np.concatenate([solution.fixed_point for solution in solutions]),
-        residual=by_name("residual"),
+        residual=_joined([s.residual for s in solutions]),
         tolerance=gmres.tolerance(value.dtype),
         **shared,
     )
@@ -284,11 +282,3 @@ def _solved(
         text = str(made).rpartition("\n")[2]
         warnings.warn(f"{text} Train longer, or solve more exactly.", stacklevel=4)
     return made
-
-
-def measured(options: dict[str, Any], objective: Objective) -> dict[str, Any]:
-    """Returns options that evaluate on the objective's data, where that is open."""
-    if options.get("evaluate_on") is None:
-        data = dict.fromkeys(("test", "validation", objective.data))
-        options = options | {"evaluate_on": tuple(data)}
-    return options

@@ -1,7 +1,7 @@
 """The trainer that differentiates at the fixed point to which its rounds lead."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,7 +10,7 @@ from fedjax_pfl.core import checks, sharding
 from fedjax_pfl.engine import programs as compiled
 from fedjax_pfl.engine.derivatives import fields, fixed_point, trainer
 from fedjax_pfl.engine.groups import PlannedGroup
-from fedjax_pfl.engine.resident import Resident, rounds
+from fedjax_pfl.engine.resident import rounds
 from fedjax_pfl.local import participation, schedules
 from fedjax_pfl.numerics import gmres
 from fedjax_pfl.results import checkpoint
@@ -21,52 +21,8 @@ _SHIFT: compiled.Name = ("shift",)
 _SOLVE: compiled.Name = ("solve",)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Implicit(trainer.Differentiation):
-    """Objective and fields of derivatives at fixed points; makes trainers.
-
-    Attributes:
-      solutions: of the groups that have been trained, by the `id` of the planned group.
-    """
-
-    solutions: dict[int, fixed_point.Solution] = dataclasses.field(default_factory=dict)
-    implicit: ClassVar[bool] = True
-
-    @property
-    def _trainer(self) -> Callable[..., Resident]:
-        """The trainer of groups with such fields."""
-        return AtFixedPoint
-
-    def solution(self, planned: PlannedGroup) -> fixed_point.Solution:
-        """Returns what was found of a group, in the order of its points."""
-        return self.solutions[id(planned)]
-
-
-class AtFixedPoint(Resident):
-    """All points of a group, trained without derivatives and then differentiated.
-
-    Attributes:
-      what: the fields and the objective, and where solutions go.
-      objective: the objective, with the model's name.
-    """
-
-    def __init__(
-        self,
-        planned: PlannedGroup,
-        store: checkpoint.Store | None = None,
-        *,
-        what: Implicit,
-        are_shapes: bool = False,
-    ):
-        """Places the data on the devices; see `Resident`."""
-        self.what = what
-        self.objective = what.model_of(planned)
-        super().__init__(planned, store, are_shapes=are_shapes)
-
-    def changed(self, **changes: Any) -> "AtFixedPoint":
-        """Returns a trainer of shapes, for the group with other fields."""
-        planned = dataclasses.replace(self.planned, **changes)
-        return type(self)(planned, what=self.what, are_shapes=True)
+class AtFixedPoint(trainer.WithObjective):
+    """All points of a group, trained without derivatives and then differentiated."""
 
     def _names(self) -> list[compiled.Name]:
         return [*super()._names(), _SHIFT, _SOLVE]
@@ -124,6 +80,19 @@ class AtFixedPoint(Resident):
             f" their fixed point, got some of {self.planned.algorithm} with {causes}:"
             f" rounds {first} and {second} lead {worst:.1e} of the state apart."
         )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Implicit(trainer.Differentiation):
+    """Makes trainers, and keeps solutions by the `id` of the planned group."""
+
+    solutions: dict[int, fixed_point.Solution] = dataclasses.field(default_factory=dict)
+    implicit: ClassVar[bool] = True
+    trainer = AtFixedPoint
+
+    def solution(self, planned: PlannedGroup) -> fixed_point.Solution:
+        """Returns what was found of a group, in the order of its points."""
+        return self.solutions[id(planned)]
 
 
 def _causes(planned: PlannedGroup) -> Iterator[str]:

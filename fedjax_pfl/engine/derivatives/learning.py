@@ -1,19 +1,17 @@
 """Hyperparameters that are learned: moved by an optimizer along their derivatives."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 
 from fedjax_pfl import core, results
 from fedjax_pfl.core import checks, struct
-from fedjax_pfl.engine import grids, simulation, validate
+from fedjax_pfl.engine import grids, groups, simulation, validate
+from fedjax_pfl.engine.derivatives import descent, learner, trainer, values
 from fedjax_pfl.engine.derivatives import fields as fields_
-from fedjax_pfl.engine.derivatives import forward, trainer
 from fedjax_pfl.engine.derivatives.objective import Objective
 from fedjax_pfl.engine.options import Options, as_keywords, time_limit
 from fedjax_pfl.results import checkpoint, learned
@@ -22,252 +20,201 @@ from fedjax_pfl.round.process import FederatedProcess
 if TYPE_CHECKING:
     import pandas as pd
 
-    from fedjax_pfl.engine.groups import PlannedGroup
+__all__ = ["Learned", "learn"]
 
-__all__ = [
-    "OBJECTIVE",
-    "Learned",
-    "Learning",
-    "check_points",
-    "default_optimizer",
-    "learn",
-]
-
-OBJECTIVE = "validation:loss"
-"""What fields are moved by where nothing else is said."""
-
-_RATE = 0.3
-_LOST = 20.0  # relative change of the objective per e-fold that no smooth training has
-_STATE = "rows/learning"
+_PER = ("all", "client", "layer")
+_TRAININGS = 10
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Learning(trainer.Differentiation):
-    """How fields are moved along the derivatives of an objective; makes trainers.
-
-    Attributes:
-      names: dotted names of the fields.
-      objective: what is made small, or large where more of it is better.
-      optimizer: of the numbers that stand for the fields; see `fields.Scale`.
-      restart: rounds after which the fields move and the training starts again; None
-        moves them at every evaluation, and the training goes on.
-    """
-
-    optimizer: optax.GradientTransformation
-    restart: int | None
-
-    def options(self, options: Options, num_trainings: int | None) -> Options:
-        """Returns the options of all trainings one after the other."""
-        if num_trainings is None:
-            return options
-        checks.positive_int("num_trainings", num_trainings)
-        rounds = options.num_rounds
-        if options.eval_every is None:
-            options = dataclasses.replace(options, eval_every=rounds)
-        if rounds % options.schedule.segment:
-            raise checks.InputError(
-                "Expected eval_every to divide num_rounds, after which fields move, got"
-                f" {options.schedule.segment} and {rounds}."
-            )
-        return dataclasses.replace(options, num_rounds=rounds * num_trainings)
-
-    @property
-    def _trainer(self) -> "Callable[..., Learner]":
-        """The trainer of groups with such fields."""
-        return Learner
-
-
-class Learner(trainer.Differentiated):
-    """All points of a group whose fields are learned.
-
-    Points that differ in their seeds only share the values of the fields, which move
-    along the mean of their derivatives.
-    """
-
-    what: Learning
-
-    def __init__(
-        self, planned: "PlannedGroup", store: checkpoint.Store | None = None, **how: Any
-    ):
-        """Places the data on the devices; see `Differentiated`."""
-        super().__init__(planned, store, **how)
-        points = [planned.group.points[k] for k in planned.order]
-        starts: dict[str, int] = {}
-        settings = [str({n: v for n, v in p.items() if n != "seed"}) for p in points]
-        self._start_of = np.array([starts.setdefault(s, len(starts)) for s in settings])
-        firsts = [int(np.argmax(self._start_of == k)) for k in range(len(starts))]
-        processes = [planned.group.processes[planned.order[k]] for k in firsts]
-        names = self.what.names
-        scales = [{n: fields_.scale_of(p, n) for n in names} for p in processes]
-        self._scales = scales[0]  # limits are those of the class, for all of them
-        self._first = {
-            name: np.array([float(struct.get_field(p, name)) for p in processes])
-            for name in names
-        }
-        self._free = {n: self._scales[n].free(v) for n, v in self._first.items()}
-        self._last_good = {name: np.full(len(starts), np.nan) for name in names}
-        self._memory = self.what.optimizer.init(self._params())
-        self._slopes = {name: np.zeros(len(starts)) for name in names}
-        self._training = 0 if self.what.restart is None else 1
-        if not how.get("are_shapes", False):
-            self.identity |= {"restart": self.what.restart}
-
-    def _params(self) -> dict[str, jax.Array]:
-        """Returns the numbers `[S]` that stand for the fields, as optax takes them."""
-        return {name: jnp.asarray(free) for name, free in self._free.items()}
-
-    def _use(self) -> None:
-        """Puts the values that stand for the numbers into the processes."""
-        processes, keys, rows, pool = self.start
-        values = {}
-        for name, like in fields_.taken(processes, self.what.names).items():
-            scale, free, first = self._scales[name], self._free[name], self._first[name]
-            # Starts as they are, without the way there and back, also when resumed.
-            value = np.where(free == scale.free(first), first, scale.value(free))
-            values[name] = jnp.asarray(value[self._start_of], like.dtype)
-        processes = self._placed_processes(fields_.put(processes, values))
-        self.start = (processes, keys, rows, pool)
-        self.fixed = (processes, *self.fixed[1:])
-
-    def _move(self) -> None:
-        """Takes a step; back, half of the way, where the last one led too far.
-
-        There values or derivatives explode, as at the edge of stability. Before any
-        good step, a field above 0 goes down by an e-fold.
-        """
-        is_good = np.all([np.isfinite(s) for s in self._slopes.values()], axis=0)
-        gradient = {
-            name: jnp.asarray(np.where(is_good, slope, 0))
-            for name, slope in self._slopes.items()
-        }
-        params = self._params()
-        steps: Any
-        steps, self._memory = self.what.optimizer.update(gradient, self._memory, params)
-        for name, free in self._free.items():
-            last = self._last_good[name]
-            first = free - (self._scales[name].kind == "log")
-            back = np.where(np.isfinite(last), (free + last) / 2, first)
-            self._last_good[name] = np.where(is_good, free, last)
-            step = np.asarray(steps[name], np.float64)
-            self._free[name] = np.where(is_good, free + step, back)
-        is_known = is_good[self._start_of]
-        if not is_known.all():  # forgets the rounds before
-            self.tangents = [
-                jnp.where(is_known.reshape(-1, *[1] * (t.ndim - 2)), t, 0)
-                for t in self.tangents
-            ]
-        self._use()
-
-    def advance(self, active: np.ndarray, done: int, count: int) -> core.RoundInfo:
-        """Moves the fields where it is time, and runs one segment."""
-        restart = self.what.restart
-        if restart is None:
-            if done:
-                self._move()
-            return super().advance(active, done, count)
-        self._training = done // restart + 1
-        if done and done % restart == 0:
-            self._move()
-            self.begin()
-        report = super().advance(active, done % restart, count)
-        # Another training follows one that diverges.
-        return dataclasses.replace(
-            report,
-            client_diverged=np.zeros_like(report.client_diverged),
-            server_diverged=np.zeros_like(report.server_diverged),
-        )
-
-    def evaluate(self, data: tuple[str, ...], *, is_last: bool) -> tuple[Any, ...]:
-        """Measures all points, and keeps the derivatives for the next step."""
-        measured = super().evaluate(data, is_last=is_last)
-        own, order = measured[2], self.planned.order
-        size = np.abs(own[f"{learned.OBJECTIVE}{self.objective}"][order])
-        for name, scale in self._scales.items():
-            slope = own[f"{learned.DERIVATIVE}{name}"][order].astype(np.float64)
-            value = own[f"{learned.VALUE}{name}"][order].astype(np.float64)
-            slope = slope * scale.slope(value)
-            slope = np.where(np.abs(slope) <= _LOST * size, slope, np.nan)
-            sums = np.bincount(self._start_of, slope * self.what.objective.sign)
-            self._slopes[name] = sums / np.bincount(self._start_of)
-        own[learned.TRAINING] = np.full(len(size), self._training)
-        return measured
-
-    def saved(self) -> tuple[core.State, dict[str, np.ndarray], checkpoint.Own]:
-        """Returns the states, and their derivatives and what is learned as arrays."""
-        states, arrays, own = super().saved()
-        leaves = jax.tree.leaves(self._learned())
-        return states, arrays | trainer.numbered(_STATE, leaves), own
-
-    def _learned(self) -> Any:
-        """Returns all that changes from step to step."""
-        return self._free, self._last_good, self._slopes, self._memory
-
-    def restore(self, progress: checkpoint.Progress) -> None:
-        """Places the states of a checkpoint, and takes up what was learned."""
-        super().restore(progress)
-        leaves, structure = jax.tree.flatten(self._learned())
-        like = [np.asarray(leaf) for leaf in leaves]
-        arrays = trainer.restored(progress.arrays, _STATE, like)
-        parts = jax.tree.unflatten(structure, arrays)
-        self._free, self._last_good, self._slopes, memory = parts
-        self._memory = jax.tree.map(jnp.asarray, memory)
-        self._use()
-
-
-@dataclasses.dataclass(frozen=True)
 class Learned:
-    """Trainings whose fields were learned.
+    """Fields that were learned, with the trainings.
 
     Attributes:
-      result: the trainings. Where they restart, its rounds go on from one to the next.
-      process: the process with the values of the start that ended best.
+      result: for all clients, the trainings that learned; where they restart, its
+        rounds go on from one to the next. Per client and layer, the training with the
+        learned values, a point per seed.
+      process: the process with the values of the start, or per client of the seed, that
+        ended best.
       fields: dotted names of the fields.
+      per: who has values: `all` clients the same, every `client` or every `layer`.
       objective: what they were moved by, as a string.
       held_fixed: what the derivatives hold fixed; see `Hypergradients`.
+      best: by field, the learned values, those of the best training: a number of all
+        clients, `[G, N]` of the clients of every seed, or `[L]` of the layers.
+      path: a row per step. For all clients see `results.learned.path`; per client
+        `seed`, `training` and `objective`; per layer the last two.
+      values: a row per start, the best first, as in `results.learned.settings`; or per
+        seed and client, with the number of training examples and, of classes,
+        `label_skew`: half of the sum over classes of the differences between the shares
+        of the client's labels and of everybody's, 0 to 1; or per array of parameters.
     """
 
     result: results.Result
     process: FederatedProcess
     fields: tuple[str, ...]
+    per: str
     objective: str
     held_fixed: tuple[str, ...]
-
-    __post_init__ = struct.check_fields
-
-    def path(self) -> "pd.DataFrame":
-        """Returns a row per start and step; see `results.learned.path`."""
-        steps = learned.path(self.result)
-        assert steps is not None
-        return steps
-
-    def settings(self) -> "pd.DataFrame":
-        """Returns a row per start, the best first; see `results.learned.settings`."""
-        found = learned.settings(self.result)
-        assert found is not None
-        return found
-
-    @property
-    def best(self) -> dict[str, float]:
-        """Learned values of the start that ended best, by dotted name."""
-        values = fields_.taken(self.process, self.fields)
-        return {name: float(value) for name, value in values.items()}
+    best: dict[str, Any]
+    path: "pd.DataFrame"
+    values: "pd.DataFrame"
 
     def __str__(self) -> str:
-        values = ", ".join(f"{name} = {value:.4g}" for name, value in self.best.items())
-        table = self.settings().to_string(index=False)
-        return f"{table}\nLearned on {self.objective}: {values}."
+        table = self.values.to_string(index=False)
+        if self.per == "all":
+            best = ", ".join(f"{name} = {v:.4g}" for name, v in self.best.items())
+            return f"{table}\nLearned on {self.objective}: {best}."
+        if self.per == "client":
+            table = "\n".join(_distribution(self.values, name) for name in self.fields)
+        sign, count = learned.sign(self.objective), len({*self.path["training"]})
+        steps = self.path["objective"].to_numpy().reshape(-1, count)
+        best = sign * np.nanmin(sign * steps, axis=1).mean()
+        return (
+            f"{table}\n{self.objective}: {steps[:, 0].mean():.4g} before,"
+            f" {best:.4g} at best."
+        )
 
 
-def default_optimizer() -> optax.GradientTransformation:
-    """Returns Adam with steps of at most a third of an e-fold in a field.
+def _distribution(table: "pd.DataFrame", name: str) -> str:
+    """Returns how a field is distributed over clients, and what it goes with."""
+    from scipy import stats  # only where it is shown
 
-    A derivative of a training that is about to diverge is cut off, or Adam's memory of
-    it would stop all steps.
+    columns = [
+        column
+        for column in ("train_examples", "label_skew")
+        if column in table and len({*table[column]}) > 1
+    ]
+    correlations = ", ".join(
+        f"{stats.spearmanr(table[name], table[column])[0]:+.2f} with {column}"
+        for column in columns
+    )
+    quartiles = table[name].quantile([0, 0.25, 0.5, 0.75, 1])
+    shown = ", ".join(f"{value:.3g}" for value in quartiles)
+    return (
+        f"{name} of {table['client'].nunique()} clients, least to largest by quarters:"
+        f" {shown}. Rank correlations: {correlations or 'none'}."
+    )
+
+
+@as_keywords("stop_when")
+def learn(
+    key: core.Key,
+    process: FederatedProcess,
+    model: Any,
+    spec: core.Specification | core.Federation,
+    fields: str | Sequence[str],
+    num_rounds: int,
+    *,
+    per: Literal["all", "client", "layer"] = "all",
+    objective: str | Objective = "validation:loss",
+    seeds: Sequence[int] = (0, 1, 2),
+    starts: Sequence[Mapping[str, Any]] = ({},),
+    optimizer: optax.GradientTransformation | None = None,
+    num_trainings: int | None = None,
+    **options: Any,
+) -> Learned:
+    """Learns fields of a process: moves them along the derivatives of an objective.
+
+    A field above 0 moves in its logarithm, one between 0 and 1 in its log odds, others
+    as they are; the process's values are where they begin. A value for all clients is
+    shared by the seeds of a start, which are trained in one program with those of the
+    other starts. Values of clients and layers need trainings one after the other, each
+    with one backward pass for the derivatives in all of them, in a few times the time
+    of a training; every seed has its own values of clients, and all seeds and clients
+    share those of layers. A layer is an array of the model's parameters, a kernel or a
+    bias.
+
+    Args:
+      key: `[]` key shared by all trainings.
+      process: base process; without `per_client` for values of clients and layers.
+      model: the model.
+      spec: the federation's specification, with validation examples.
+      fields: dotted names of traced numbers, such as `algorithm.lam`. Clients may have
+        those of the algorithm for themselves; layers `lam` of Ditto and FLAME, `mu` of
+        FedProx, and the learning rate and weight decay of `SGD` in these and in FedAvg.
+      num_rounds: rounds R of a training.
+      per: `all` learns a value for all clients, `client` one for each, `layer` one for
+        each layer.
+      objective: see `hypergradients`.
+      seeds: of every start, over which the objective is a mean.
+      starts: values by dotted name with which each start differs from the process, only
+        with `per="all"`.
+      optimizer: of optax, on the numbers without limits; None takes Adam.
+      num_trainings: trainings one after the other, at least 1, each with the values
+        that the derivative of the last one led to. With None, a value for all moves
+        during one training, at every evaluation, by the derivative of the objective now
+        in a change of the fields since the first round, and the training goes on; those
+        of clients and layers take 10. After these, one more is made with the best.
+      **options: those of `grid`, but `stop_when`; of the last training for values of
+        clients and layers. A call with `num_trainings` for all evaluates at the end of
+        every training. With `checkpoints`, a call that was interrupted goes on, and
+        ends with the same values bit for bit.
+
+    Returns:
+      The learned values, their path, and the trainings.
+
+    Raises:
+      InputError: if an argument does not fit, in one sentence; see `hypergradients`.
+      Interrupted: after `max_minutes`.
     """
-    return optax.chain(optax.clip(1.0), optax.adam(_RATE, b1=0.5, b2=0.9))
+    checks.known(per, _PER, "value of per")
+    validate.check(key, process, model, spec)
+    _check_points(seeds, starts, optimizer)
+    names, wanted = fields_.check(process, fields), Objective.parse(objective)
+    optimizer = optimizer or values.default_optimizer()
+    parsed = Options(num_rounds=num_rounds, **wanted.measured(options))
+    time_is_up = time_limit(parsed.max_minutes)
+    points = [{**start, "seed": seed} for start in starts for seed in seeds]
+    shared = {"fields": names, "per": per, "held_fixed": fields_.held_fixed(process)}
+    if per == "all":
+        restart = None if num_trainings is None else num_rounds
+        what = learner.Learning(names, wanted, optimizer, restart)
+        parsed = what.options(parsed, num_trainings)
+        found = grids.groups_of(key, process, model, spec, points)
+        planned = simulation.check_groups(found, parsed, trainer=what)
+        result = simulation.run_groups(
+            planned, parsed, trainer=what, interrupt=time_is_up
+        )
+        return _learned_for_all(process, result, starts, shared)
+    num_trainings = _TRAININGS if num_trainings is None else num_trainings
+    checks.positive_int("num_trainings", num_trainings)
+    _check_own(process, names, per, starts)
+    own_names = tuple(f"{fields_.PER_CLIENT}{name}" for name in names)
+    what = trainer.Differentiation(own_names, wanted)
+    found = grids.groups_of(key, process, model, spec, points)
+    if per == "layer" and len(found) > 1:
+        raise checks.InputError(
+            "Expected seeds whose federations are alike in what is compiled, since they"
+            f" share the values of layers, got {len(found)} kinds of them."
+        )
+    begun = [descent.begun(group, names, per=per) for group in found]
+    fields_.check(begun[0].processes[0], own_names)
+    planned = simulation.check_groups(begun, parsed, trainer=what)
+    steps, last = _places(parsed)
+    made = descent.descend(planned, what, optimizer, num_trainings, steps, time_is_up)
+    ready = [descent.with_values(g, o) for g, (o, _) in zip(found, made, strict=True)]
+    parsed = dataclasses.replace(parsed, checkpoints=last)
+    planned = simulation.check_groups(ready, parsed)
+    result = simulation.run_groups(planned, parsed, interrupt=time_is_up)
+    path = np.concatenate([path for _, path in made])
+    best = {n: np.concatenate([own[n] for own, _ in made]) for n in names}
+    first = int(np.argmin(np.nanmin(wanted.sign * path, axis=1)))
+    per_client = {name: value[first] for name, value in best.items()}
+    if per == "layer":  # the same in all of [G, N, L]
+        best = {name: value[0, 0] for name, value in best.items()}
+    return Learned(
+        result=result,
+        process=dataclasses.replace(process, per_client=per_client),
+        objective=str(what.model_of(planned[0])),
+        best=best,
+        path=_path_of(path, found, per),
+        values=_table_of(best, found, per),
+        **shared,
+    )
 
 
-def check_points(seeds: Any, starts: Any, optimizer: Any) -> None:
+def _check_points(seeds: Any, starts: Any, optimizer: Any) -> None:
     """Refuses what is no seed, no start or no optimizer."""
     if isinstance(seeds, int) or not len(seeds):
         raise checks.InputError(f"Expected at least one seed, got {seeds!r}.")
@@ -289,78 +236,109 @@ def check_points(seeds: Any, starts: Any, optimizer: Any) -> None:
         )
 
 
-@as_keywords("stop_when")
-def learn(
-    key: core.Key,
+def _check_own(
     process: FederatedProcess,
-    model: Any,
-    spec: core.Specification | core.Federation,
-    fields: str | Sequence[str],
-    num_rounds: int,
-    *,
-    objective: str | Objective = OBJECTIVE,
-    seeds: Sequence[int] = (0, 1, 2),
-    starts: Sequence[Mapping[str, Any]] = ({},),
-    optimizer: optax.GradientTransformation | None = None,
-    num_trainings: int | None = None,
-    **options: Any,
-) -> Learned:
-    """Learns fields of a process: moves them along the derivatives of an objective.
+    names: Sequence[str],
+    per: str,
+    starts: Sequence[Mapping[str, Any]],
+) -> None:
+    """Refuses values of clients or layers that have no place to begin."""
+    if process.per_client is not None:
+        raise checks.InputError(
+            "Expected per_client=None, since values begin at the algorithm's, got"
+            f" those of {', '.join(process.per_client)}."
+        )
+    if any(starts):
+        raise checks.InputError(
+            f"Expected no starts with per={per!r}, where values begin at the"
+            f" algorithm's, got {list(starts)}."
+        )
+    for name in names:
+        fields_.scale_of(process, name)
 
-    A field above 0 moves in its logarithm, one between 0 and 1 in its log odds, others
-    as they are; the process's values are where they begin. All seeds of a start share
-    its values, and are trained in one program with those of the other starts.
 
-    Args:
-      key: `[]` key shared by all trainings.
-      process: base process.
-      model: the model.
-      spec: the federation's specification, with validation examples.
-      fields: dotted names of traced numbers, such as `algorithm.lam`.
-      num_rounds: rounds R of a training.
-      objective: see `hypergradients`.
-      seeds: of every start, over which the objective is a mean.
-      starts: values by dotted name with which each start differs from the process.
-      optimizer: of optax, on the numbers without limits; None takes Adam.
-      num_trainings: trainings one after the other, each with the fields that the
-        derivative of the last one led to. None moves the fields during one training, at
-        every evaluation, by the derivative of the objective now in a change of the
-        fields since the first round; the training goes on.
-      **options: those of `grid`, but `stop_when`. A call with `num_trainings` evaluates
-        at the end of every training.
-
-    Returns:
-      The path of the fields, the learned values, and the trainings.
-
-    Raises:
-      InputError: if an argument does not fit, in one sentence; see `hypergradients`.
-      Interrupted: after `max_minutes`.
-    """
-    validate.check(key, process, model, spec)
-    check_points(seeds, starts, optimizer)
-    what = Learning(
-        names=fields_.check(process, fields),
-        objective=Objective.parse(objective),
-        optimizer=optimizer or default_optimizer(),
-        restart=None if num_trainings is None else num_rounds,
+def _places(
+    options: Options,
+) -> tuple[checkpoint.Checkpoints | None, checkpoint.Checkpoints | None]:
+    """Returns where checkpoints of the steps are, and those of the last training."""
+    if options.checkpoints is None:
+        return None, None
+    folder, names = options.checkpoints.path, ("steps", "training")
+    for path in sorted(folder.glob("*")):
+        if path.name not in names and not path.name.startswith("."):
+            raise checks.InputError(
+                "Expected only checkpoints of learn, of values of clients or layers, in"
+                f" '{folder}', found '{path.name}'."
+            )
+    steps, training = (
+        dataclasses.replace(options.checkpoints, directory=folder / name)
+        for name in names
     )
-    options = forward.measured(options, what.objective)
-    parsed = what.options(Options(num_rounds=num_rounds, **options), num_trainings)
-    time_is_up = time_limit(parsed.max_minutes)
-    points = [{**start, "seed": seed} for start in starts for seed in seeds]
-    found = grids.groups_of(key, process, model, spec, points)
-    planned = simulation.check_groups(found, parsed, trainer=what)
-    result = simulation.run_groups(planned, parsed, trainer=what, interrupt=time_is_up)
-    made = Learned(
+    return steps, training
+
+
+def _learned_for_all(
+    process: FederatedProcess,
+    result: results.Result,
+    starts: Sequence[Mapping[str, Any]],
+    shared: dict[str, Any],
+) -> Learned:
+    """Reads what trainings have learned from their histories."""
+    path, table, names = (
+        learned.path(result),
+        learned.settings(result),
+        shared["fields"],
+    )
+    assert path is not None and table is not None
+    found = table.iloc[0]
+    starting = dict.fromkeys(name for start in starts for name in start)
+    settings = {name: found[f"start {name}"] for name in starting}
+    settings |= {name: float(found[name]) for name in names}
+    for name, value in settings.items():
+        process = struct.replace_field(process, name, value)
+    return Learned(
         result=result,
         process=process,
-        fields=what.names,
-        objective=str(what.model_of(planned[0])),
-        held_fixed=fields_.held_fixed(process),
+        objective=str(learned.objective(result)),
+        best={n: float(v) for n, v in fields_.taken(process, names).items()},
+        path=path,
+        values=table,
+        **shared,
     )
-    best = made.settings().iloc[0]
-    starting = dict.fromkeys(name for start in starts for name in start)
-    values = {name: best[f"start {name}"] for name in starting}
-    for name, value in (values | {n: float(best[n]) for n in what.names}).items():
-        process = struct.replace_field(process, name, value)
-    return dataclasses.replace(made, process=process)
+
+
+def _path_of(
+    path: np.ndarray, found: Sequence[groups.Group], per: str
+) -> "pd.DataFrame":
+    """Returns a row per training, and per seed where each has its own values."""
+    import pandas as pd
+
+    number, count = path.shape
+    columns = {"training": np.tile(np.arange(count) + 1, number)}
+    if per == "client":
+        seeds = [point["seed"] for group in found for point in group.points]
+        columns = {"seed": np.repeat(seeds, count), **columns}
+    return pd.DataFrame({**columns, "objective": path.ravel()})
+
+
+def _table_of(
+    best: dict[str, np.ndarray], found: Sequence[groups.Group], per: str
+) -> "pd.DataFrame":
+    """Returns a row per layer, or per seed and client with what is known of it."""
+    import pandas as pd
+
+    if per == "layer":
+        arrays = descent.arrays_of(found[0])
+        sizes = {"layer": [*arrays], "parameters": [*arrays.values()]}
+        return pd.DataFrame({**sizes, **best})
+    parts = []
+    for group in found:
+        for point, known in zip(group.points, group.described, strict=True):
+            own = {name: values[len(parts)] for name, values in best.items()}
+            clients = np.arange(len(known.num_train))
+            columns = {"seed": point["seed"], "client": clients, **own}
+            columns["train_examples"] = known.num_train
+            if known.label_counts is not None:
+                columns["label_skew"] = known.label_distance
+            parts.append(pd.DataFrame(columns))
+    return pd.concat(parts, ignore_index=True)

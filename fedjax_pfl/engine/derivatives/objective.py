@@ -113,6 +113,13 @@ class Objective:
         """1 where less is better, -1 where more is."""
         return -metrics.sign(self.metric)
 
+    def measured(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Returns options that evaluate on the objective's data, where that is open."""
+        if options.get("evaluate_on") is not None:
+            return options
+        data = dict.fromkeys(("test", "validation", self.data))
+        return options | {"evaluate_on": tuple(data)}
+
     def of(self, values: jax.Array, rows: jax.Array, counted: jax.Array) -> jax.Array:
         """Combines the clients' values to one.
 

@@ -53,17 +53,7 @@ def _forward(
     floats: list[Any],
     tangents: list[Any],
 ) -> tuple[Any, Any, Any]:
-    """Differentiates a function in the direction of every field.
-
-    Args:
-      fn: `(values, floats) -> (output, more)`, of which `more` has no derivative.
-      values: `[G]` of the p fields, by name.
-      floats: further arguments, each `[...]`.
-      tangents: their derivatives, each `[p, ...]`.
-
-    Returns:
-      Output, its derivatives `[p, ...]`, and more.
-    """
+    """Returns what `fn` does, with derivatives `[p, ...]` between output and more."""
     directions = {
         name: jnp.zeros((len(values), *value.shape), value.dtype).at[number].set(1)
         for number, (name, value) in enumerate(values.items())
@@ -205,22 +195,7 @@ def backward(
     rows: Any,
     pool: Any,
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """Trains all points, and goes back through their rounds for the derivatives.
-
-    Args:
-      plan: static part of the group.
-      names: dotted names of the fields.
-      objective: what is differentiated.
-      pieces: number of pieces, and rounds of each. Of several pieces only the first
-        states are kept, and each is trained again on the way back.
-      processes: of the points.
-      keys: of the points.
-      rows: rows of the federations.
-      pool: their examples.
-
-    Returns:
-      The objective `[G]`, and its derivatives by name, shaped like the fields.
-    """
+    """Returns the objective `[G]` and its derivatives, going back through `pieces`."""
 
     def one(row: tuple[Any, ...], pool: Any):
         process, key, own = row

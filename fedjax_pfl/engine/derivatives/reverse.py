@@ -29,14 +29,7 @@ _ByName = dict[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Kept:
-    """Bytes that going back keeps, of the points that are trained at once.
-
-    Attributes:
-      num_rounds: R.
-      state: bytes of the states between two rounds.
-      round: bytes that are kept of a round.
-      steps: bytes of the local steps of the clients that are at work together.
-    """
+    """Bytes kept for the way back: between rounds, of a round, and of local steps."""
 
     num_rounds: int
     state: int
@@ -45,10 +38,7 @@ class Kept:
 
     @property
     def pieces(self) -> tuple[int, int]:
-        """Number of pieces, and rounds of each: one of all rounds, or about sqrt(R).
-
-        Pieces are of one length, which divides the number of rounds.
-        """
+        """Number of pieces, and rounds of each: one of all rounds, or about sqrt(R)."""
         rounds = self.num_rounds
         if rounds * self.round <= _ALL:
             return 1, rounds
@@ -96,14 +86,7 @@ def kept(planned: PlannedGroup, names: tuple[str, ...]) -> Kept:
 
 
 class Backward:
-    """The compiled backward pass of a group, for any values of its fields.
-
-    Attributes:
-      objective: what is differentiated, with the model's name.
-      num_rounds: rounds of the training.
-      kept: what is kept for the way back.
-      trainer: of the group, with its data.
-    """
+    """The compiled backward pass of a group, for any values of its fields."""
 
     def __init__(
         self,
@@ -126,11 +109,7 @@ class Backward:
             _check_fits(analysis.temp_size_in_bytes, self.kept, planned)
 
     def __call__(self, values: _ByName | None = None) -> tuple[np.ndarray, _ByName]:
-        """Trains, and goes back.
-
-        Returns:
-          The objective `[G]`, and its derivatives by name, shaped like the fields.
-        """
+        """Returns the objective `[G]`, and its derivatives shaped like the fields."""
         processes, *rest = self.trainer.start
         if values is not None:
             order = self.trainer.planned.order

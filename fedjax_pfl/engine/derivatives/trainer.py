@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -21,6 +20,7 @@ from fedjax_pfl.results import checkpoint, learned, metrics
 __all__ = [
     "Differentiated",
     "Differentiation",
+    "WithObjective",
     "numbered",
     "restored",
 ]
@@ -29,141 +29,43 @@ _MEASURE: compiled.Name = ("measure",)
 _TANGENTS = "rows/tangents"
 
 
-@dataclasses.dataclass(frozen=True)
-class Differentiation:
-    """Objective and fields of derivatives; makes trainers, as their class does.
-
-    Groups without any of the fields are trained as ever.
-
-    Attributes:
-      names: dotted names of the p fields.
-      objective: the number that has derivatives.
-      implicit: whether they are those of a fixed point.
-    """
-
-    names: tuple[str, ...]
-    objective: Objective
-    implicit: ClassVar[bool] = False
-
-    def __call__(
-        self, planned: PlannedGroup, store: checkpoint.Store | None = None, **how: Any
-    ) -> Resident:
-        """Returns the trainer of a group."""
-        if store is not None and jax.process_count() > 1:
-            raise checks.InputError(
-                "Checkpoints of several processes have no derivatives; expected one"
-                f" process for this training, got {jax.process_count()}."
-            )
-        names = fields.own(planned.group.processes[0], self.names)
-        if not names:
-            return Resident(planned, store, **how)
-        return self._trainer(
-            planned, store, what=dataclasses.replace(self, names=names), **how
-        )
-
-    @property
-    def _trainer(self) -> "Callable[..., Resident]":
-        """The trainer of groups with such fields."""
-        return Differentiated
-
-    def check(self, planned: PlannedGroup) -> PlannedGroup:
-        """Refuses a group that has no such derivatives, or does not fit into memory.
-
-        Returns:
-          The group, as `Resident.check` does.
-        """
-        names = fields.own(planned.group.processes[0], self.names)
-        if not names:
-            return Resident.check(planned)
-        for process in planned.group.processes:
-            fields.check(process, names, implicit=self.implicit)
-        if planned.plan.execution.mode == "loop":
-            raise checks.InputError(
-                "Expected a compiled execution for derivatives, got 'loop'."
-            )
-        if planned.options.stop_when is not None:
-            raise checks.InputError(
-                "Expected stop_when=None with derivatives, which are those of all"
-                f" rounds, got {planned.options.stop_when}."
-            )
-        self.model_of(planned)
-        for federation in planned.group.federations:
-            self._check_clients(federation, planned.options.eval_clients)
-        cost.check_arrays(self(planned, are_shapes=True))
-        return layout.laid_out(planned)
-
-    def _check_clients(self, federation: core.Federation, clients: str | int) -> None:
-        """Refuses an objective about nobody."""
-        if isinstance(federation.malicious, jax.ShapeDtypeStruct):
-            return
-        data, over = self.objective.data, self.objective.over
-        if isinstance(over, int) and clients != "all":
-            raise checks.InputError(
-                "Expected eval_clients='all' with an objective about one client, got"
-                f" {clients!r}."
-            )
-        count = np.asarray(getattr(federation, data).num_examples)
-        counted = (count > 0) & ~np.asarray(federation.malicious)
-        if isinstance(over, int):
-            if over >= len(counted) or not counted[over]:
-                raise checks.InputError(
-                    f"Expected an honest client with {data} examples below"
-                    f" {len(counted)} in the objective, got client {over}."
-                )
-        elif not counted.any():
-            advice = "; give the federation a validation_fraction above 0"
-            raise checks.InputError(
-                f"Expected honest clients with {data} examples, which the objective"
-                f" '{self.objective}' is about, got none"
-                + (advice if data == "validation" else "")
-                + "."
-            )
-
-    def model_of(self, planned: PlannedGroup) -> Objective:
-        """Returns the objective with the name of one of the method's models."""
-        model = self.objective.model
-        if model is None:
-            model = metrics.judge(planned.names)
-        checks.known(model, planned.names, "model of an objective")
-        return dataclasses.replace(self.objective, model=model)
-
-
-class Differentiated(Resident):
-    """All points of a group with the derivatives of their states.
-
-    At every evaluation the objective, its derivatives and the fields' values go into
-    the diagnostics.
-
-    Attributes:
-      what: the fields and the objective.
-      objective: the same, with the model's name.
-      tangents: derivatives `[p, G, ...]` of the floating-point leaves of the states.
-    """
+class WithObjective(Resident):
+    """All points of a group, with the objective that has derivatives in fields."""
 
     def __init__(
         self,
         planned: PlannedGroup,
         store: checkpoint.Store | None = None,
         *,
-        what: Differentiation,
+        what: "Differentiation",
         are_shapes: bool = False,
     ):
         """Places the data on the devices; see `Resident`."""
-        self.what = what
+        self.what: Any = what
         self.objective = what.model_of(planned)
         super().__init__(planned, store, are_shapes=are_shapes)
-        make = functools.partial(programs.init, planned.plan, what.names)
-        self.beside = self._spread(jax.eval_shape(make, *self.start)[1])
-        if not are_shapes:
-            self.identity |= {
-                "fields": list(what.names),
-                "objective": str(self.objective),
-            }
 
-    def changed(self, **changes: Any) -> "Differentiated":
+    def changed(self, **changes: Any) -> Resident:
         """Returns a trainer of shapes, for the group with other fields."""
         planned = dataclasses.replace(self.planned, **changes)
         return type(self)(planned, what=self.what, are_shapes=True)
+
+
+class Differentiated(WithObjective):
+    """All points of a group, with derivatives `[p, G, ...]` of their states' floats."""
+
+    def __init__(
+        self, planned: PlannedGroup, store: checkpoint.Store | None = None, **how: Any
+    ):
+        """Places the data on the devices; see `Resident`."""
+        super().__init__(planned, store, **how)
+        make = functools.partial(programs.init, planned.plan, self.what.names)
+        self.beside = self._spread(jax.eval_shape(make, *self.start)[1])
+        if not how.get("are_shapes", False):
+            self.identity |= {
+                "fields": list(self.what.names),
+                "objective": str(self.objective),
+            }
 
     def _spread(self, tangents: list[Any]) -> list[Any]:
         """Places leaves `[p, G, ...]` where those of the states are."""
@@ -227,20 +129,103 @@ class Differentiated(Resident):
         return members, metrics, values | self.by_point(own), snapshot
 
 
-def numbered(prefix: str, leaves: Sequence[Any]) -> dict[str, np.ndarray]:
-    """Returns arrays of a checkpoint by name, for `restored`."""
+@dataclasses.dataclass(frozen=True)
+class Differentiation:
+    """Objective and fields; makes trainers, plain ones of groups without the fields."""
+
+    names: tuple[str, ...]
+    objective: Objective
+    implicit: ClassVar[bool] = False
+    trainer: ClassVar[type[WithObjective]] = Differentiated
+
+    def __call__(
+        self, planned: PlannedGroup, store: checkpoint.Store | None = None, **how: Any
+    ) -> Resident:
+        """Returns the trainer of a group."""
+        if store is not None and jax.process_count() > 1:
+            raise checks.InputError(
+                "Checkpoints of several processes have no derivatives; expected one"
+                f" process for this training, got {jax.process_count()}."
+            )
+        names = fields.own(planned.group.processes[0], self.names)
+        if not names:
+            return Resident(planned, store, **how)
+        return self.trainer(
+            planned, store, what=dataclasses.replace(self, names=names), **how
+        )
+
+    def check(self, planned: PlannedGroup) -> PlannedGroup:
+        """Refuses a group without such derivatives, or too large for the memory."""
+        names = fields.own(planned.group.processes[0], self.names)
+        if not names:
+            return Resident.check(planned)
+        for process in planned.group.processes:
+            fields.check(process, names, implicit=self.implicit)
+        if planned.plan.execution.mode == "loop":
+            raise checks.InputError(
+                "Expected a compiled execution for derivatives, got 'loop'."
+            )
+        if planned.options.stop_when is not None:
+            raise checks.InputError(
+                "Expected stop_when=None with derivatives, which are those of all"
+                f" rounds, got {planned.options.stop_when}."
+            )
+        self.model_of(planned)
+        for federation in planned.group.federations:
+            self._check_clients(federation, planned.options.eval_clients)
+        cost.check_arrays(self(planned, are_shapes=True))
+        return layout.laid_out(planned)
+
+    def _check_clients(self, federation: core.Federation, clients: str | int) -> None:
+        """Refuses an objective about nobody."""
+        if isinstance(federation.malicious, jax.ShapeDtypeStruct):
+            return
+        data, over = self.objective.data, self.objective.over
+        if isinstance(over, int) and clients != "all":
+            raise checks.InputError(
+                "Expected eval_clients='all' with an objective about one client, got"
+                f" {clients!r}."
+            )
+        count = np.asarray(getattr(federation, data).num_examples)
+        counted = (count > 0) & ~np.asarray(federation.malicious)
+        if isinstance(over, int):
+            if over >= len(counted) or not counted[over]:
+                raise checks.InputError(
+                    f"Expected an honest client with {data} examples below"
+                    f" {len(counted)} in the objective, got client {over}."
+                )
+        elif not counted.any():
+            advice = "; give the federation a validation_fraction above 0"
+            raise checks.InputError(
+                f"Expected honest clients with {data} examples, which the objective"
+                f" '{self.objective}' is about, got none"
+                + (advice if data == "validation" else "")
+                + "."
+            )
+
+    def model_of(self, planned: PlannedGroup) -> Objective:
+        """Returns the objective with the name of one of the method's models."""
+        model = self.objective.model
+        if model is None:
+            model = metrics.judge(planned.names)
+        checks.known(model, planned.names, "model of an objective")
+        return dataclasses.replace(self.objective, model=model)
+
+
+def numbered(prefix: str, tree: Any) -> dict[str, np.ndarray]:
+    """Returns the leaves of a tree by name, as arrays of a checkpoint."""
+    leaves = jax.tree.leaves(tree)
     return {f"{prefix}/{n:04d}": np.asarray(leaf) for n, leaf in enumerate(leaves)}
 
 
-def restored(
-    arrays: dict[str, np.ndarray], prefix: str, like: Sequence[Any]
-) -> list[np.ndarray]:
-    """Returns what `numbered` named; a ValueError says that it is damaged."""
+def restored(arrays: dict[str, np.ndarray], prefix: str, like: Any) -> Any:
+    """Returns the tree that was `numbered`; a ValueError says that it is damaged."""
+    leaves, structure = jax.tree.flatten(like)
     found = []
-    for number, wanted in enumerate(like):
+    for number, leaf in enumerate(leaves):
         name = f"{prefix}/{number:04d}"
         value = arrays.get(name)
-        if value is None or value.shape != wanted.shape or value.dtype != wanted.dtype:
+        if value is None or value.shape != leaf.shape or value.dtype != leaf.dtype:
             raise ValueError(f"other derivatives: {name}")
         found.append(value)
-    return found
+    return jax.tree.unflatten(structure, found)

@@ -8,7 +8,7 @@ import fedjax_pfl as fp
 from fedjax_pfl import data
 from fedjax_pfl.core import checks
 from fedjax_pfl.engine import grids, groups
-from fedjax_pfl.engine.derivatives import descent, own_values, reverse, trainer
+from fedjax_pfl.engine.derivatives import descent, reverse, trainer
 from fedjax_pfl.engine.derivatives.objective import Objective
 from fedjax_pfl.engine.options import Options
 from fedjax_pfl.engine.trainer import Interrupted
@@ -30,7 +30,7 @@ def planned(num_rounds=6, solver=None, **options):
     process = fp.FederatedProcess(algorithm=fp.Ditto(lam=0.5, local=solver))
     (group,) = grids.groups_of(KEY, process, fp.LogisticRegression(), SPEC, {})
     options = Options(num_rounds=num_rounds, **options)
-    return groups.plan(own_values.with_values(group, FIELD), options)
+    return groups.plan(descent.begun(group, [FIELD], per="client"), options)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def backward():
 def run(backward, directory, stop_at=None):
     """Takes five steps, ended after so many; returns the descent."""
     store = fp.Checkpoints(directory, min_seconds=1e9).store(0, "Ditto")
-    made = descent.Descent(backward, NAME, optax.adam(0.3), 5, store)
+    made = descent.Descent(backward, optax.adam(0.3), 5, store)
     made.run(lambda: "asked" if made.done == stop_at else None, lambda done, text: None)
     return made
 
@@ -53,11 +53,11 @@ def test_a_descent_goes_on_from_its_checkpoint_bit_for_bit(backward, tmp_path):
             run(backward, tmp_path / "parts", stop)
     parts = run(backward, tmp_path / "parts")
     np.testing.assert_array_equal(parts.path, whole.path)
-    np.testing.assert_array_equal(parts.best, whole.best)
+    np.testing.assert_array_equal(parts.best[NAME], whole.best[NAME])
     assert (whole.path[:, -1] < whole.path[:, 0]).all()
     rounds = []
     again = descent.Descent(
-        *(backward, NAME, optax.adam(0.3), 5),
+        *(backward, optax.adam(0.3), 5),
         fp.Checkpoints(tmp_path / "parts").store(0, "Ditto"),
     )
     again.run(lambda: None, lambda done, text: rounds.append(done))
@@ -68,15 +68,16 @@ def test_checkpoints_of_another_descent_are_refused(backward, tmp_path):
     run(backward, tmp_path)
     store = fp.Checkpoints(tmp_path).store(0, "Ditto")
     with pytest.raises(checks.InputError, match="another training: trainings was 5"):
-        descent.Descent(backward, NAME, optax.adam(0.3), 6, store)
+        descent.Descent(backward, optax.adam(0.3), 6, store)
 
 
 def test_other_files_beside_checkpoints_are_refused(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     process = fp.FederatedProcess(algorithm=fp.Ditto())
-    with pytest.raises(checks.InputError, match=r"learn_per_client in .*'notes.txt'"):
-        fp.learn_per_client(
+    with pytest.raises(checks.InputError, match=r"checkpoints of learn, .*'notes.txt'"):
+        fp.learn(
             *(KEY, process, fp.LogisticRegression(), SPEC, FIELD, 2),
+            per="client",
             checkpoints=fp.Checkpoints(tmp_path),
         )
 

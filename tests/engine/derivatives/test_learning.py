@@ -51,11 +51,11 @@ def test_a_learning_rate_becomes_the_best_one(centres):
     """One step of size 1 / b reaches the minimum, whatever the federation is."""
     least = loss(centres.mean(axis=0), centres)
     found = learn(num_trainings=20)
-    path = found.path()
+    path = found.path
     assert len(path) == 20 and path.loc[0, RATE] == pytest.approx(0.05)
     excess = path["objective"] - least
     assert (excess >= -RTOL * least).all()
-    assert found.settings().loc[0, "objective"] == path["objective"].min()
+    assert found.values.loc[0, "objective"] == path["objective"].min()
     # Excess is b^2 (eta - 1/b)^2: a hundredth of it, a tenth of the distance.
     assert excess.min() < excess[0] / 100
     assert found.best[RATE] == pytest.approx(1 / CURVATURE, rel=0.1)
@@ -76,7 +76,7 @@ def test_trainings_take_gradient_steps_in_the_logarithm(centres):
         slope = CURVATURE * (w - mean) @ moved
         expected.append([rate, loss(w, centres), slope])
         free -= step * slope * rate
-    path = found.path()
+    path = found.path
     np.testing.assert_array_equal(path["round"], rounds * np.arange(1, 7))
     columns = path[[RATE, "objective", f"d {RATE}"]]
     np.testing.assert_allclose(columns, expected, rtol=RTOL)
@@ -98,7 +98,7 @@ def test_one_training_moves_by_derivatives_since_its_first_round(centres):
         gradient = CURVATURE * (w - mean)
         tangent = tangent - gradient - rate * CURVATURE * tangent
         w = w - rate * gradient
-    path = found.path()
+    path = found.path
     np.testing.assert_array_equal(path["round"], [0, 2, 4, 6])
     columns = path[[RATE, "objective", f"d {RATE}"]]
     np.testing.assert_allclose(columns, expected, rtol=RTOL)
@@ -112,15 +112,15 @@ def test_starts_are_those_of_each_alone(options):
     rounds = 1 if "num_trainings" in options else 4
     given = {"num_rounds": rounds} | options
     both = learn(starts=STARTS, **given)
-    paths = both.path().groupby(f"start {RATE}")
+    paths = both.path.groupby(f"start {RATE}")
     assert paths[RATE].first().to_dict() == {0.02: 0.02, 1.5: 1.5}
     for start in STARTS:
-        alone = learn(starts=[start], **given).path()
+        alone = learn(starts=[start], **given).path
         together = paths.get_group(start[RATE]).reset_index(drop=True)
         pd.testing.assert_frame_equal(together, alone, rtol=1e-9)
-    scores = both.settings()["objective"]
+    scores = both.values["objective"]
     assert scores.is_monotonic_increasing and len(scores) == 2
-    assert both.best[RATE] == both.settings().loc[0, RATE]
+    assert both.best[RATE] == both.values.loc[0, RATE]
 
 
 NOISY = dataclasses.replace(
@@ -187,7 +187,7 @@ def test_a_path_is_a_loop_of_derivatives_and_optax():
     expected = pd.concat(rows).sort_values("start algorithm.lam", kind="stable")
     expected = expected.reset_index(drop=True)
     assert len({*expected["attack.factor"]}) == 5  # both begin with one
-    path = found.path()[expected.columns]
+    path = found.path[expected.columns]
     pd.testing.assert_frame_equal(path, expected, rtol=1e-9)
 
 
@@ -208,7 +208,7 @@ def test_a_path_goes_on_where_it_was_broken_off(tmp_path, at, options):
     with pytest.raises(InterruptedError):
         learn(callbacks=[Stop(at)], **options)
     again = learn(**options)
-    pd.testing.assert_frame_equal(again.path(), whole.path(), check_exact=True)
+    pd.testing.assert_frame_equal(again.path, whole.path, check_exact=True)
     assert again.best == whole.best
 
 
@@ -220,7 +220,7 @@ def test_a_start_is_the_same_number_when_resumed(tmp_path):
     options["checkpoints"] = fp.Checkpoints(tmp_path / "kept", min_seconds=0)
     with pytest.raises(fp.engine.Interrupted, match="at round 0"):
         learn(max_minutes=1e-9, **options)
-    assert list(learn(**options).path()[RATE][:2]) == [start, start]
+    assert list(learn(**options).path[RATE][:2]) == [start, start]
 
 
 def test_a_path_of_another_length_of_trainings_is_another_one(tmp_path):
@@ -244,7 +244,7 @@ def test_a_training_that_diverges_is_stepped_back_from(far):
 
     far_away = optax.GradientTransformation(lambda params: jnp.zeros(()), update)
     found = learn(num_rounds=40, num_trainings=6, optimizer=far_away)
-    path = found.path()
+    path = found.path
     rates = path[RATE].to_numpy()
     relative = path[f"d {RATE}"] * path[RATE] / path["objective"]
     is_lost = ~(abs(relative) < 20).to_numpy()
@@ -253,7 +253,7 @@ def test_a_training_that_diverges_is_stepped_back_from(far):
     logarithms = np.log(rates / rates[0])
     expected = np.log(far) / 2.0 ** np.arange(stays)
     np.testing.assert_allclose(logarithms[1 : stays + 1], expected, rtol=1e-12)
-    assert np.isfinite(found.settings().loc[0, "objective"])
+    assert np.isfinite(found.values.loc[0, "objective"])
     assert found.result.groups[0].diverged_at.tolist() == [-1]
 
 
@@ -269,7 +269,7 @@ def test_a_path_is_kept_up_to_where_its_only_training_diverged():
 
     out = optax.GradientTransformation(lambda params: jnp.zeros((), int), update)
     found = learn(num_rounds=8, eval_every=1, seeds=[0, 1], optimizer=out)
-    path = found.path()
+    path = found.path
     assert (found.result.groups[0].diverged_at > 0).all()
     assert path["round"].tolist() == list(range(len(path)))
     is_lost = ~np.isfinite(path["objective"].to_numpy())
@@ -310,6 +310,11 @@ LIMITS = "to begin between its limits, from which no step of a logarithm leads, 
             },
             f"algorithm.local.momentum {LIMITS} 0",
         ),
+        ({"per": "clients"}, "value of per 'clients' .*; allowed: all, client, layer"),
+        (
+            {"per": "layer", "starts": [{RATE: 0.1}]},
+            r"no starts with per='layer', .* got \[\{",
+        ),
         ({"num_trainings": 0}, "num_trainings to be a whole number of at least 1"),
         ({"num_trainings": 1.5}, "num_trainings to be a whole number"),
         (
@@ -348,9 +353,9 @@ def test_what_cannot_be_learned_is_refused(monkeypatch, options, message):
 def test_a_first_training_that_is_lost_begins_with_less():
     """By an e-fold, until one is not."""
     found = learn(starts=[{RATE: 3.0}], num_rounds=60, num_trainings=4)
-    rates = found.path()[RATE].to_numpy()
+    rates = found.path[RATE].to_numpy()
     np.testing.assert_allclose(rates[1], rates[0] / np.e, rtol=1e-6)
-    assert np.isfinite(found.settings().loc[0, "objective"])
+    assert np.isfinite(found.values.loc[0, "objective"])
 
 
 @pytest.mark.parametrize(

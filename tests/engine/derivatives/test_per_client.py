@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 
 import fedjax_pfl as fp
@@ -125,20 +126,27 @@ def test_learning_lowers_the_objective_and_repeats(tmp_path):
     """And a call that is finished reads what it has written, bit for bit."""
     given = (KEY, fp.FederatedProcess(algorithm=METHODS["ditto"][0]), MODEL, SPEC)
     options = {"seeds": [0, 1], "num_trainings": 4, "progress": False}
-    learned = fp.learn_per_client(*given, "algorithm.lam", 5, **options)
+    options["per"] = "client"
+    learned = fp.learn(*given, "algorithm.lam", 5, **options)
     options["checkpoints"] = fp.Checkpoints(tmp_path, min_seconds=0)
-    again = fp.learn_per_client(*given, "algorithm.lam", 5, **options)
-    read = fp.learn_per_client(*given, "algorithm.lam", 5, **options)
-    np.testing.assert_array_equal(read.values, again.values)
-    np.testing.assert_array_equal(read.steps, again.steps)
-    assert learned.values.shape == (2, 5) and learned.steps.shape == (2, 4)
-    assert (learned.steps.min(axis=1) < learned.steps[:, 0]).all()
-    np.testing.assert_array_equal(learned.values, again.values)
+    again = fp.learn(*given, "algorithm.lam", 5, **options)
+    read = fp.learn(*given, "algorithm.lam", 5, **options)
+    field = "algorithm.lam"
+    np.testing.assert_array_equal(read.best[field], again.best[field])
+    np.testing.assert_array_equal(learned.best[field], again.best[field])
+    pd.testing.assert_frame_equal(read.path, again.path, check_exact=True)
+    assert learned.best[field].shape == (2, 5)
+    assert learned.path["seed"].tolist() == [0] * 4 + [1] * 4
+    steps = learned.path["objective"].to_numpy().reshape(2, 4)
+    assert (steps.min(axis=1) < steps[:, 0]).all()
+    first = int(steps.min(axis=1).argmin())
+    own = learned.process.per_client[field]
+    np.testing.assert_array_equal(own, learned.best[field][first])
     group = learned.result.groups[0]
     model, column = group.models.index("personal"), group.data.index("validation")
     reached = group.metrics["loss"][:, -1, model, column].mean(axis=-1)
-    np.testing.assert_allclose(reached, learned.steps.min(axis=1), rtol=1e-5)
-    table = learned.table()
+    np.testing.assert_allclose(reached, steps.min(axis=1), rtol=1e-5)
+    table = learned.values
     assert len(table) == 10
     assert {"train_examples", "label_skew", "algorithm.lam"} <= {*table}
     assert str(learned).startswith("algorithm.lam of 5 clients")
@@ -212,4 +220,4 @@ def test_solvers_that_end_by_a_tolerance_are_refused():
 def test_what_is_no_list_or_optimizer_is_refused(options, message):
     given = (KEY, fp.FederatedProcess(algorithm=METHODS["ditto"][0]), MODEL, SPEC)
     with pytest.raises(checks.InputError, match=message):
-        fp.learn_per_client(*given, "algorithm.lam", 5, progress=False, **options)
+        fp.learn(*given, "algorithm.lam", 5, per="client", progress=False, **options)

@@ -1,15 +1,19 @@
 """Values per client and layer, and derivatives in them by going back."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
+import pandas as pd
 import pytest
 
 import fedjax_pfl as fp
 from fedjax_pfl.algorithms import common
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.engine import grids, simulation
-from fedjax_pfl.engine.derivatives import reverse, sharing, trainer
+from fedjax_pfl.engine.derivatives import descent, reverse, trainer
 from fedjax_pfl.engine.derivatives.objective import Objective
 from fedjax_pfl.engine.options import Options
 from tests.engine.derivatives.test_per_client import (
@@ -20,49 +24,51 @@ from tests.engine.derivatives.test_per_client import (
     losses,
     process,
 )
-from tests.lanes import few, wide
+from tests.lanes import few
 
 LAYERED = {
     "ditto": (fp.Ditto(lam=0.5, local=SGD), "lam"),
     "flame": (fp.Flame(lam=0.5, rho=0.1, local=SGD), "lam"),
+    "fedavg": (fp.FedAvg(local=SGD), "local.learning_rate"),
     "fedprox": (fp.FedProx(mu=0.5, local=SGD), "local.learning_rate"),
 }
+FIELDS = ("algorithm.lam", "algorithm.local.learning_rate")
 
 
-@pytest.mark.wide
-@pytest.mark.parametrize(
-    "method",
-    few(("ditto",), LAYERED),
-)
+@functools.cache
+def backward(method, shape):
+    """The pass of two seeds, with equal values of this shape for clients and layers."""
+    algorithm, name = LAYERED[method]
+    what = trainer.Differentiation(
+        (f"per_client.algorithm.{name}",), Objective.parse("validation:loss")
+    )
+    values = np.full(shape, struct.get_field(algorithm, name))
+    (group,) = grids.groups_of(
+        *(KEY, process(algorithm, name, values), MODEL, SPEC), {"seed": [0, 1]}
+    )
+    (planned,) = simulation.check_groups([group], Options(num_rounds=3), trainer=what)
+    return reverse.Backward(planned, what)
+
+
+@pytest.mark.parametrize("method", few(("ditto",), LAYERED))
 def test_derivatives_in_values_of_layers_are_central_differences(method):
     """Of four arrays of an MLP; those of equal values add up to a client's own."""
     algorithm, name = LAYERED[method]
     field = f"per_client.algorithm.{name}"
-    what = trainer.Differentiation((field,), Objective.parse("validation:loss"))
-
-    def backward(values):
-        (group,) = grids.groups_of(
-            KEY, process(algorithm, name, values), MODEL, SPEC, {}
-        )
-        (planned,) = simulation.check_groups(
-            [group], Options(num_rounds=3), trainer=what
-        )
-        return reverse.Backward(planned, what)
-
     value = struct.get_field(algorithm, name)
-    layers = backward(np.full((5, 4), value))
+    layers = backward(method, (5, 4))
     objective, slopes = layers()
-    own, of_clients = backward(np.full(5, value))()
+    own, of_clients = backward(method, (5,))()
     np.testing.assert_allclose(objective, own, rtol=1e-13)
     np.testing.assert_allclose(
         slopes[field].sum(axis=2), of_clients[field], rtol=1e-9, atol=1e-14
     )
-    values = np.random.default_rng(0).uniform(0.8, 1.2, (1, 5, 4)) * value
+    values = np.random.default_rng(0).uniform(0.8, 1.2, (2, 5, 4)) * value
     found = layers({field: values})[1][field]
-    for place in ((0, 1, 0), (0, 3, 1), (0, 4, 3)):
+    for place in ((0, 1, 0), (0, 3, 1), (1, 4, 3)):
         step = np.zeros_like(values)
         step[place] = 1e-5
-        ends = [layers({field: values + s * step})[0][0] for s in (1, -1)]
+        ends = [layers({field: values + s * step})[0][place[0]] for s in (1, -1)]
         np.testing.assert_allclose(
             found[place], (ends[0] - ends[1]) / 2e-5, rtol=1e-4, atol=1e-9
         )
@@ -88,16 +94,19 @@ def test_layers_have_the_proximal_points_of_their_own():
 
 
 def test_a_row_per_client_and_layer():
-    found = fp.hypergradients(
-        KEY,
-        process(*LAYERED["ditto"], np.full((5, 4), 0.5)),
-        *(MODEL, SPEC, "per_client.algorithm.lam", 1),
-        progress=False,
+    slopes = np.arange(20.0).reshape(1, 5, 4)
+    found = fp.engine.Hypergradients(
+        fields=("per_client.algorithm.lam",),
+        objective="validation:loss:personal",
+        points=({"seed": 0},),
+        values={"per_client.algorithm.lam": np.full((1, 5, 4), 0.5)},
+        value=np.ones(1),
+        derivatives={"per_client.algorithm.lam": slopes},
+        held_fixed=(),
     )
     table = found.table()
     assert len(table) == 20 and {"client", "layer"} <= {*table}
     row = table[(table.client == 3) & (table.layer == 2)]
-    slopes = found.derivatives["per_client.algorithm.lam"]
     assert row["d per_client.algorithm.lam"].item() == slopes[0, 3, 2]
 
 
@@ -120,40 +129,22 @@ def test_values_that_layers_cannot_have_are_refused(algorithm, name, shape, sent
         losses(process(algorithm, name, np.full(shape, 0.1)))
 
 
-def shared_losses(backward, field, values):
-    """The mean over seeds of the objective, with values `[L]` for all clients."""
-    spread = np.broadcast_to(values, (2, 5, len(values)))
-    objective, slopes = backward({field: np.ascontiguousarray(spread)})
-    return objective, slopes[field]
-
-
-@pytest.mark.wide
-@pytest.mark.parametrize(
-    ("algorithm", "name"),
-    [
-        LAYERED["ditto"],
-        wide(fp.FedAvg(local=SGD), "local.learning_rate"),
-        wide(*LAYERED["flame"]),
-    ],
-)
-def test_what_moves_shared_values_are_central_differences(algorithm, name):
+@pytest.mark.parametrize("method", few(("ditto",), LAYERED))
+def test_what_moves_shared_values_are_central_differences(method):
     """Of the mean over two seeds; together they are the slope in one value for all."""
+    algorithm, name = LAYERED[method]
     field = f"per_client.algorithm.{name}"
-    what = trainer.Differentiation((field,), Objective.parse("validation:loss"))
-    value, axes = struct.get_field(algorithm, name), {"seed": [0, 1]}
-    (group,) = grids.groups_of(
-        KEY, process(algorithm, name, np.full((5, 4), value)), MODEL, SPEC, axes
-    )
-    (planned,) = simulation.check_groups([group], Options(num_rounds=3), trainer=what)
-    backward, shared = reverse.Backward(planned, what), sharing.PerLayer(2, 5)
-    values = shared.taken(backward.values()[field])
+    value = struct.get_field(algorithm, name)
+    layers = backward(method, (5, 4))
+    made = descent.Descent(layers, optax.sgd(1.0), 1)
+    values = made.best[field]
     np.testing.assert_allclose(values, np.full((1, 4), value), rtol=1e-15)
-    objective, slope = shared.gathered(*shared_losses(backward, field, values[0]))
+    objective, slopes = made.gathered(*layers(made.spread(made.best)))
+    slope = slopes[field]
     for layer in range(4):
         step = 1e-5 * np.eye(4)[layer]
         ends = [
-            shared_losses(backward, field, values[0] + s * step)[0].mean()
-            for s in (1, -1)
+            layers(made.spread({field: values + s * step}))[0].mean() for s in (1, -1)
         ]
         np.testing.assert_allclose(
             slope[0, layer], (ends[0] - ends[1]) / 2e-5, rtol=1e-4, atol=1e-9
@@ -164,7 +155,7 @@ def test_what_moves_shared_values_are_central_differences(algorithm, name):
         *(KEY, fp.FederatedProcess(algorithm=algorithm), MODEL, SPEC),
         f"algorithm.{name}",
         *(3,),
-        axes=axes,
+        axes={"seed": [0, 1]},
         progress=False,
     )
     np.testing.assert_allclose(objective[0], forward.value.mean(), rtol=1e-12)
@@ -179,14 +170,17 @@ def test_layers_learn_values_that_all_clients_and_seeds_share(tmp_path):
     options = {"seeds": [0, 1], "num_trainings": 4, "progress": False}
     options["checkpoints"] = fp.Checkpoints(tmp_path, min_seconds=0)
     learned, again = (
-        fp.learn_per_layer(*given, "algorithm.lam", 5, **options) for _ in range(2)
+        fp.learn(*given, FIELDS, 5, per="layer", **options) for _ in range(2)
     )
-    np.testing.assert_array_equal(again.values, learned.values)
-    np.testing.assert_array_equal(again.steps, learned.steps)
-    assert learned.steps.shape == (4,) and learned.steps.min() < learned.steps[0]
-    assert len({*learned.values}) == 4
-    own = learned.process.per_client["algorithm.lam"]
-    np.testing.assert_array_equal(own, np.tile(learned.values, (5, 1)))
+    pd.testing.assert_frame_equal(again.path, learned.path, check_exact=True)
+    steps = learned.path["objective"]
+    assert len(steps) == 4 and steps.min() < steps[0]
+    for name in FIELDS:
+        values = learned.best[name]
+        np.testing.assert_array_equal(again.best[name], values)
+        assert len({*values}) == 4
+        own = learned.process.per_client[name]
+        np.testing.assert_array_equal(own, np.tile(values, (5, 1)))
     result = fp.grid(
         *(KEY, learned.process, MODEL, SPEC, {"seed": [0, 1]}, 5), progress=False
     )
@@ -194,8 +188,8 @@ def test_layers_learn_values_that_all_clients_and_seeds_share(tmp_path):
         (group,) = found.groups
         model, column = group.models.index("personal"), group.data.index("validation")
         reached = group.metrics["loss"][:, -1, model, column].mean()
-        np.testing.assert_allclose(reached, learned.steps.min(), rtol=1e-12)
-    table = learned.table()
+        np.testing.assert_allclose(reached, steps.min(), rtol=1e-12)
+    table = learned.values
     assert list(table["parameters"]) == [3, 12, 4, 12]
     assert list(table["layer"])[:2] == ["head/bias", "head/kernel"]
     assert str(learned).endswith("at best.") and "kernel" in str(learned)
@@ -214,4 +208,4 @@ def test_layers_learn_values_that_all_clients_and_seeds_share(tmp_path):
 def test_fields_that_layers_cannot_learn_are_refused(algorithm, field, sentence):
     trained = fp.FederatedProcess(algorithm=algorithm)
     with pytest.raises(checks.InputError, match=sentence):
-        fp.learn_per_layer(*(KEY, trained, MODEL, SPEC, f"algorithm.{field}", 5))
+        fp.learn(KEY, trained, MODEL, SPEC, f"algorithm.{field}", 5, per="layer")

@@ -237,6 +237,59 @@ class FederationSpec:
         return _spec(dataset, partition, num_clients, options)
 
     @classmethod
+    def from_clients(
+        cls, clients: Mapping[Any, tuple[Any, Any]], **options: Any
+    ) -> "FederationSpec":
+        """Returns the recipe of a federation of the arrays of each client.
+
+        Args:
+          clients: inputs `[S_n, ...]` and targets `[S_n]` by the name of client n, at
+            least one example each.
+          **options: those of `from_arrays`, for the examples of all clients in this
+            order.
+
+        Returns:
+          The specification, whose axis `seed` draws the split anew.
+
+        Raises:
+          InputError: if the arrays do not fit together.
+
+        Example:
+          >>> x, y = np.eye(3), [0, 1, 0]
+          >>> spec = FederationSpec.from_clients({"ann": (x, y), "bob": (x, y)})
+          >>> spec.build().num_clients
+          2
+        """
+        name = options.get("name", "arrays")
+        is_mapping = isinstance(clients, Mapping) and len(clients) > 0
+        if not is_mapping or any(
+            not isinstance(part, tuple | list) or len(part) != 2
+            for part in clients.values()
+        ):
+            raise checks.InputError(
+                "Expected clients as a dictionary of (x, y) by name, such as"
+                f" {{'ann': (x, y)}}, got {checks.shown(clients)}."
+            )
+        inputs, targets = zip(*clients.values(), strict=True)
+        pieces = {"inputs": inputs, "targets": targets}
+        joined, sizes = user_arrays.joined(pieces, name)
+        for client, size, y in zip(clients, sizes, targets, strict=True):
+            count = len(datasets.as_array(y))
+            if size == 0 or count != size:
+                raise checks.InputError(
+                    f"Expected as many inputs as targets, at least one, of client"
+                    f" {client!r}, got {size} and {count}."
+                )
+        names = np.array(list(clients))
+        if names.ndim != 1 or len(np.unique(names)) < len(names):
+            raise checks.InputError(
+                "Expected names of clients that differ as text, all of them texts or"
+                f" all numbers, got {', '.join(map(repr, clients))}."
+            )
+        owner = np.repeat(names, sizes)
+        return cls.from_arrays(joined["inputs"], joined["targets"], owner, **options)
+
+    @classmethod
     def from_frame(
         cls,
         frame: Any,
@@ -611,6 +664,29 @@ class Federation(core.Federation):
           2
         """
         return FederationSpec.from_arrays(x, y, client, **options).build()
+
+    @classmethod
+    def from_clients(
+        cls, clients: Mapping[Any, tuple[Any, Any]], **options: Any
+    ) -> "Federation":
+        """Builds a federation from the arrays of each client.
+
+        Args:
+          clients: inputs `[S_n, ...]` and targets `[S_n]` by the name of client n.
+          **options: those of `FederationSpec.from_clients`.
+
+        Returns:
+          The federation.
+
+        Raises:
+          InputError: if the arrays do not fit together or cannot be distributed.
+
+        Example:
+          >>> x, y = np.eye(3), [0, 1, 0]
+          >>> Federation.from_clients({"ann": (x, y), "bob": (x, y)}).client_names
+          ('ann', 'bob')
+        """
+        return FederationSpec.from_clients(clients, **options).build()
 
     @classmethod
     def from_frame(

@@ -1,8 +1,11 @@
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
 
+import fedjax_pfl as fp
+from fedjax_pfl.core import checks
 from fedjax_pfl.data.sources import user
 from tests.data.samples import refusal
 
@@ -168,3 +171,39 @@ def test_a_folder_in_the_data_directory(tmp_path, monkeypatch):
     (tmp_path / "data" / "leaf" / "all.json.gz").write_bytes(b"")
     source = user.source_for("leaf", data_dir=str(tmp_path / "data"))
     assert source == user.LeafJson(path="leaf")
+
+
+def test_clients_in_a_dictionary_are_their_arrays_with_owners():
+    x, y = np.random.default_rng(0).normal(size=(30, 3)), np.arange(30) % 2
+    clients = {
+        "cleo": (x[:5], y[:5]),
+        "ann": (x[5:20], y[5:20]),
+        "bob": (x[20:], y[20:]),
+    }
+    owner = ["cleo"] * 5 + ["ann"] * 15 + ["bob"] * 10
+    found = fp.FederationSpec.from_clients(clients, seed=3, test_fraction=0.2).build()
+    wanted = fp.FederationSpec.from_arrays(x, y, owner, seed=3, test_fraction=0.2)
+    assert found.client_names == ("ann", "bob", "cleo")
+    jax.tree.map(np.testing.assert_array_equal, found.train, wanted.build().train)
+    numbered = fp.Federation.from_clients({10: clients["ann"], 2: clients["bob"]})
+    assert numbered.client_names == ("2", "10")
+
+
+@pytest.mark.parametrize(
+    ("clients", "sentence"),
+    [
+        ({}, "dictionary of"),
+        ([(X, [0, 1, 1, 0])], "dictionary of"),
+        ({"ann": X}, "dictionary of"),
+        ({"ann": (X, [0, 1])}, "as many inputs as targets, .* 'ann', got 4 and 2"),
+        (
+            {"ann": (X, [0, 1, 1, 0]), "bob": (X[:0], [])},
+            "at least one, of client 'bob'",
+        ),
+        ({"ann": (X, [0, 1, 1, 0]), "bob": (X[:, :2], [0, 1, 1, 0])}, "alike in all"),
+        ({1: (X, [0, 1, 1, 0]), "1": (X, [0, 1, 1, 0])}, "differ as text"),
+    ],
+)
+def test_wrong_dictionaries_of_clients_are_one_sentence(clients, sentence):
+    with pytest.raises(checks.InputError, match=sentence):
+        fp.FederationSpec.from_clients(clients)

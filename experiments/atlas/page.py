@@ -139,8 +139,9 @@ def _findings(rows: pd.DataFrame) -> list[str]:
     second = (
         "**Does a robust rule still pay under noise?** With sign flips the geometric"
         f" median is {gains[0]} points above the mean without noise, and {gains[1]}"
-        " with the strongest noise: it needs noise on every message, and noise that"
-        " averages out of a mean stays in a median."
+        " with the strongest noise. The second number is the price of the mechanism,"
+        " not of the rule: a median needs noise on every message, in all sqrt(K) times"
+        " the noise on the sum of K messages. A mean of noisy messages was not run."
     )
 
     def lost(method: str, model: str) -> pd.Series:

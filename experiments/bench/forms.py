@@ -51,7 +51,7 @@ class Form:
 
     @property
     def is_automatic(self) -> bool:
-        """Whether everything that can be picked is."""
+        """Returns whether everything that can be picked is."""
         return (self.execution, self.points, self.convolution) == ("auto", None, None)
 
 

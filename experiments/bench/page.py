@@ -59,7 +59,7 @@ class Target:
     bound: float
 
     def is_met(self, ours: float, theirs: float) -> bool:
-        """Tells whether it is reached by two times in seconds."""
+        """Returns whether it is reached by two times in seconds."""
         if self.peer in _OWN:
             return ours <= self.bound * theirs
         return theirs >= self.bound * ours

@@ -56,7 +56,7 @@ class Claim:
 
     @property
     def is_ours(self) -> bool:
-        """Whether no paper makes it, so that runs of any scale decide it."""
+        """Returns whether no paper makes it, so that runs of any scale decide it."""
         return self.text.startswith("ours")
 
 
@@ -76,7 +76,7 @@ class Decision:
 
     @property
     def is_missing(self) -> bool:
-        """Whether there is no run that could decide."""
+        """Returns whether there is no run that could decide."""
         return self.verdict == "not run" and not self.difference
 
 
@@ -100,7 +100,7 @@ class Evidence:
 
     @property
     def is_accuracy(self) -> bool:
-        """Whether values are percent of accuracy; of other measures less is better."""
+        """Returns whether values are accuracies; of other measures less is better."""
         return self.claim.measure == "accuracy"
 
     @property

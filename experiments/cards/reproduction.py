@@ -80,7 +80,7 @@ def lacking(card: Card, runs: Mapping[str, Run]) -> list[str]:
 
 
 def _is_made(run: Run | None) -> bool:
-    """Tells whether a run has all of its preset's rounds and seeds, and no changes."""
+    """Returns whether a run is its preset, with all rounds and seeds."""
     if run is None:
         return False
     experiment = scale.preset_of(run.command)

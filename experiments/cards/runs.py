@@ -211,7 +211,7 @@ class Run:
         return None
 
     def is_decided(self, side: Side) -> bool:
-        """Tells whether a side has one setting, or validation data to choose by."""
+        """Returns whether a side has one setting, or validation data to choose by."""
         return _is_decided(self._settings_of(side))
 
     @functools.cached_property
@@ -238,7 +238,7 @@ def _score(setting: pd.DataFrame) -> tuple[int, float]:
 
 
 def _is_decided(settings: list[pd.DataFrame]) -> bool:
-    """Tells whether there is nothing to choose, or something to choose by."""
+    """Returns whether there is nothing to choose, or something to choose by."""
     return len(settings) < 2 or any((s["data"] == DATA[1]).any() for s in settings)
 
 

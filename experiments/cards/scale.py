@@ -76,7 +76,7 @@ class Scale:
 
     @property
     def is_comparable(self) -> bool:
-        """Whether the run may decide what the paper claims."""
+        """Returns whether the run may decide what the paper claims."""
         return self.level in ("paper", "near")
 
 

@@ -280,7 +280,7 @@ class Printed(Table):
 
 
 def _agree(mean: float, std: float, seeds: int, values: pd.Series) -> bool:
-    """Tells whether the interval of the difference of two means has zero in it.
+    """Returns whether the interval of the difference of two means has zero in it.
 
     The degrees of freedom are Welch's; one number of ours has no interval.
     """

@@ -125,7 +125,7 @@ def _learn(base: Any, rounds: int, count: int) -> tuple[pd.DataFrame, pd.DataFra
 
 
 def _are(table: pd.DataFrame, values: Mapping[str, float]) -> np.ndarray:
-    """Tells which rows have these values, to the digits of single precision."""
+    """Returns which rows have these values, to the digits of single precision."""
     return np.logical_and.reduce(
         [np.isclose(table[name], value, rtol=1e-6) for name, value in values.items()]
     )

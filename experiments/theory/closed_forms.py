@@ -152,7 +152,7 @@ class Regression:
         return float(np.square(difference).sum(axis=1).var())
 
     def is_fairer(self, q: float) -> bool:
-        """Tells whether q < 1 makes losses no more uneven than q = 1.
+        """Returns whether q < 1 makes losses no more uneven than q = 1.
 
         Iff `(1 + q) var(B) >= cov(G, B)`, `G_i = |t_i|^2`, `B_i = <tbar, t_i>`;
         so if all true parameters have one norm, but not for `t = 1, 2, 3`.

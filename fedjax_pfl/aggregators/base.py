@@ -81,5 +81,5 @@ def _combined(
 
 
 def in_use(messages: Any, num_rows: int) -> jax.Array:
-    """Says `bool[K]` of messages, of which this may be some columns, who is finite."""
+    """Returns `bool[K]`: which messages are finite; columns may be a part of all."""
     return columns.every(client_rows.finite_rows(messages, num_rows))

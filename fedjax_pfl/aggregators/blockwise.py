@@ -55,12 +55,12 @@ class Blockwise(core.Aggregator):
 
     @property
     def by_columns(self) -> bool:
-        """Whether all parts let several devices divide the columns of their blocks."""
+        """Returns whether devices may divide the columns of all blocks."""
         return all(part.by_columns for part in self.parts)
 
     @property
     def of_pairs(self) -> bool:
-        """Whether a part needs inner products of all pairs of messages."""
+        """Returns whether a part needs inner products of all pairs of messages."""
         return any(part.of_pairs for part in self.parts)
 
     def check_cohort(self, size: int) -> None:

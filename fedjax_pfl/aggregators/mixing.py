@@ -78,7 +78,7 @@ class NearestNeighborMixing(byzantine_count.Counting):
 
     @property
     def by_columns(self) -> bool:
-        """Whether several devices may divide the columns; see `MatrixRule`."""
+        """Returns whether several devices may divide the columns; see `MatrixRule`."""
         return self.rule.by_columns
 
     def check_cohort(self, size: int) -> None:
@@ -164,12 +164,12 @@ class Bucketing(core.Aggregator):
 
     @property
     def by_columns(self) -> bool:
-        """Whether several devices may divide the columns; see `MatrixRule`."""
+        """Returns whether several devices may divide the columns; see `MatrixRule`."""
         return self.rule.by_columns
 
     @property
     def of_pairs(self) -> bool:
-        """Whether the rule behind needs inner products of all pairs of buckets."""
+        """Returns whether the inner rule needs products of all pairs of buckets."""
         return self.rule.of_pairs
 
     def check_cohort(self, size: int) -> None:

@@ -219,12 +219,12 @@ class SingleExchange:
 
     @property
     def is_usual(self) -> bool:
-        """Whether the round has the one exchange of `SingleExchange`."""
+        """Returns whether the round has the one exchange of `SingleExchange`."""
         return type(self).round is SingleExchange.round
 
     @property
     def allows_late(self) -> bool:
-        """Whether messages trained from older server states have a meaning.
+        """Returns whether messages trained from older server states have a meaning.
 
         They have where clients receive the server state itself, and the server averages
         models into it or keeps all clients' latest messages.

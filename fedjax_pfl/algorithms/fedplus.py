@@ -188,7 +188,7 @@ class FedPlus(base.SingleExchange):
 
     @property
     def _exact(self) -> bool:
-        """Whether local problems are solved, instead of walked along in steps."""
+        """Returns whether local problems are solved exactly, not in steps."""
         return isinstance(self.local, local.ToTolerance)
 
     def _step_size(self, round: Any = None) -> Any:

@@ -148,7 +148,7 @@ def _result_around(place: Path) -> Path | None:
 
 
 def _is_mark(path: Path) -> bool:
-    """Tells whether a file says that a run or result of this package is beside it."""
+    """Returns whether a file says that a run or result of this package is beside it."""
     try:
         if not path.is_file():
             return False
@@ -160,7 +160,7 @@ def _is_mark(path: Path) -> bool:
 
 
 def _is_a_leaf(kind: type) -> bool:
-    """Tells whether JAX would take an object of this class for an array."""
+    """Returns whether JAX would take an object of this class for an array."""
     import jax
 
     return jax.tree_util.all_leaves([object.__new__(kind)])

@@ -118,7 +118,7 @@ class Outermost(Colluding):
 
     @property
     def no_derivative(self) -> str | None:
-        """Says why derivatives are refused."""
+        """Returns why derivatives are refused."""
         return "takes signs" if self.direction == "sign" else None
 
     def longest(self, seen: honest.Honest, away: Any) -> jax.Array:

@@ -112,7 +112,7 @@ def run(
 
 
 def is_finished(folder: Path) -> bool:
-    """Tells whether a method's trainings are complete."""
+    """Returns whether a method's trainings are complete."""
     return (folder / _FILE).is_file()
 
 

@@ -42,7 +42,7 @@ def sentence(name: str) -> str:
 
 
 def lacking() -> str | None:
-    """Says which packages of the extra are missing and what installs it, or None."""
+    """Returns missing packages of the extra and their installation, or None."""
     import importlib.util
     import re
     import shlex

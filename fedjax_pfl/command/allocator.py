@@ -54,7 +54,7 @@ def settle() -> None:
 
 
 def _is_glibc() -> bool:
-    """Tells whether the C library is glibc, on Linux."""
+    """Returns whether the C library is glibc, on Linux."""
     if sys.platform != "linux":
         return False
     try:

@@ -696,7 +696,7 @@ class Options(DataOptions):
 
     @property
     def is_search(self) -> bool:
-        """Whether the methods are tuned."""
+        """Returns whether the methods are tuned."""
         return self.tune is not None or self.tune_budget is not None
 
     @property

@@ -101,7 +101,7 @@ def _run_all(
 
 
 def _silent(text: str) -> None:
-    """Says nothing."""
+    """Prints no line."""
 
 
 def task_of(options: arguments.Options) -> tasks.Task:

@@ -239,7 +239,7 @@ def _cohort(group: Group) -> int:
 
 
 def _cohort_fits(group: Group) -> bool:
-    """Tells whether a federation has as many clients as a cohort."""
+    """Returns whether a federation has as many clients as a cohort."""
     try:
         return _cohort(group) > 0
     except checks.InputError:

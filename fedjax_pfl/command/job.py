@@ -144,7 +144,7 @@ def _show_costs(
     training: Options,
     trainer: Any,
 ) -> None:
-    """Says what trainings would take, here or on hosts that are not here."""
+    """Prints the cost of trainings, on this host or on others."""
     if options.hosts is not None:
         hosts = host_tables.cluster(options)
         host_tables.show(console, groups, training, options.as_if_clients, hosts)
@@ -311,7 +311,7 @@ def _profile(options: arguments.Options, training: Options) -> profiling.Profile
 
 
 def _print_profile(console: Console, profile: profiling.Profile) -> None:
-    """Says which file to open with what."""
+    """Prints the file to open, and the program for it."""
     file = profile.newest()
     text = "Nothing was profiled: all trainings ended in their first rounds."
     if file is not None:
@@ -368,7 +368,7 @@ def _training(
 
 
 def continuation(options: arguments.Options, out: Path) -> str:
-    """Says how to go on with a run."""
+    """Prints how to resume a run."""
     return f"go on with: {run_folder.resuming(options, out)}"
 
 
@@ -385,7 +385,7 @@ def _stopping(hint: str) -> Iterator[Callable[[], str | None]]:
 
 
 def _print_place(console: Console, options: arguments.Options, out: Path) -> None:
-    """Says where figures and results are."""
+    """Prints the paths of figures and results."""
     for file in sorted((out / "figures").glob("*.png")):
         console.print(f"Figure: {file}")
     outputs.say(out if options.quiet else f"Results: {out}")
@@ -525,7 +525,7 @@ def _print_plan(
     *,
     is_search: bool,
 ) -> None:
-    """Says what is trained and how often that compiles."""
+    """Prints the trainings and the number of compilations."""
     points = sum(len(group.points) for groups in grouped for group in groups)
     count = sum(map(len, grouped))
     console.print(

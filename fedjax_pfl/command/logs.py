@@ -32,7 +32,7 @@ def _directory(where: str | None, out: Path) -> Path:
 
 
 def print_hint(options: arguments.Options, out: Path) -> None:
-    """Says how the files for TensorBoard are looked at, if there are any."""
+    """Prints how to open the files for TensorBoard, if there are any."""
     where = dict(arguments.logs(options.log))
     if TENSORBOARD in where:
         directory = _directory(where[TENSORBOARD], out)

@@ -84,7 +84,7 @@ def select_rows(condition: jax.Array, yes: Any, no: Any) -> Any:
 
 
 def finite_rows(tree: Any, num_rows: int) -> jax.Array:
-    """Says for every row whether all its floating values are finite.
+    """Returns for every row whether all its floating values are finite.
 
     Args:
       tree: pytree of `[K, ...]`, may be empty.
@@ -101,7 +101,7 @@ def finite_rows(tree: Any, num_rows: int) -> jax.Array:
 
 
 def is_finite(tree: Any) -> jax.Array:
-    """Says `bool[]` whether all floating values of a tree `[...]` are finite."""
+    """Returns `bool[]`: whether all floating values of a tree `[...]` are finite."""
     return finite_rows(jax.tree.map(lambda leaf: leaf[None], tree), 1)[0]
 
 

@@ -28,7 +28,7 @@ _columns = contextvars.ContextVar("columns", default=None)
 
 @contextlib.contextmanager
 def _part_of(num_columns: int) -> Iterator[None]:
-    """Says of how many columns those at hand are a part, in a block."""
+    """Declares, in a block, the total column count of the local shard."""
     token = _columns.set(num_columns)
     try:
         yield
@@ -47,7 +47,7 @@ def largest(part: jax.Array) -> jax.Array:
 
 
 def every(part: jax.Array) -> jax.Array:
-    """Says whether `bool[...]` holds in the columns of every device."""
+    """Returns whether `bool[...]` holds in the columns of every device."""
     if _columns.get() is None:
         return part
     return lax.pmin(part.astype(jnp.int32), sharding.AXIS) == 1

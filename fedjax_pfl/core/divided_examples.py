@@ -105,7 +105,7 @@ def divided(
 
 
 def _has_pool(federation: Federation, first: Federation) -> bool:
-    """Tells whether all parts have the pool of a first federation, undivided."""
+    """Returns whether all parts have the pool of a first federation, undivided."""
     parts = [getattr(federation, name) for name in _PARTS]
     pool = (first.train.x, first.train.y)
     is_same = all(part.x is pool[0] and part.y is pool[1] for part in parts)
@@ -119,7 +119,7 @@ def _rows(num_clients: int, part: int, count: int) -> slice:
 
 
 def _real(data: ClientData) -> np.ndarray:
-    """Says `bool[N, M]` which slots of clients' lists are no padding."""
+    """Returns `bool[N, M]`: which slots of clients' lists are no padding."""
     slots = np.arange(data.index.shape[1])
     return slots < np.asarray(data.num_examples)[:, None]
 

@@ -284,7 +284,7 @@ class Federation:
         )
 
     def _shown_scale(self) -> str:
-        """Says what models receive where it is not what the pool holds."""
+        """Returns the models' inputs in words, if they differ from the pool's."""
         x, scale, shift = self.train.x, self.train.scale, self.train.shift
         is_image = x.dtype == jnp.uint8
         if not is_image and not jnp.issubdtype(x.dtype, jnp.floating):

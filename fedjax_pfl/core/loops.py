@@ -66,7 +66,7 @@ def at_solutions(solve: LinearSolve) -> Iterator[None]:
 
 
 def is_reversible() -> bool:
-    """Says whether loops that are traced now need a way back."""
+    """Returns whether loops traced now need reverse derivatives."""
     return _reversible.get() != _NO
 
 

@@ -395,7 +395,7 @@ class Participation(abc.ABC):
         return self(key, num_clients)
 
     def present(self, key: Key, num_clients: int) -> jax.Array | None:
-        """Says `bool[K]` which of the rows that the key draws take part; None: all."""
+        """Returns `bool[K]`: which of the drawn rows take part; None if all do."""
         return None
 
     def expected(self, num_clients: int) -> float | None:
@@ -420,7 +420,7 @@ class Participation(abc.ABC):
 
     @property
     def may_lose(self) -> bool:
-        """Whether work may come too late to be used."""
+        """Returns whether work may come too late to be used."""
         return False
 
 

@@ -141,7 +141,7 @@ _dividing = contextvars.ContextVar("dividing", default=None)
 
 @contextlib.contextmanager
 def over(execution: Execution) -> Iterator[None]:
-    """Says that devices divide what has a row per client, in a block of tracing.
+    """Declares, during tracing, that devices divide arrays with a row per client.
 
     Args:
       execution: how the map over clients is run; unless it is `shard`, on several
@@ -160,7 +160,7 @@ def dividing() -> Execution | None:
 
 
 def divides(num_rows: int, execution: Execution) -> bool:
-    """Tells whether several devices have as many of N rows each."""
+    """Returns whether several devices have as many of N rows each."""
     count = num_devices(execution)
     return count > 1 and num_rows % count == 0
 

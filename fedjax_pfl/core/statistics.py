@@ -63,7 +63,7 @@ def first(model: Any) -> Any:
 
 
 def are_local(model: Any) -> bool:
-    """Tells whether running statistics stay with the clients."""
+    """Returns whether running statistics stay with the clients."""
     return model.local_statistics
 
 

@@ -112,7 +112,7 @@ def _chunk_size(floats: int, count: int, is_ragged: bool) -> int:
 
 
 def _is_mostly_frozen(model: Any) -> bool:
-    """Tells whether a model has more frozen parameters than others."""
+    """Returns whether a model has more frozen parameters than others."""
     init = model.init
     if not isinstance(model, core.RoleModel):
         return False

@@ -432,7 +432,7 @@ def _own_key(key: core.Key) -> core.Key:
 
 
 def _rounds(model: Any) -> bool:
-    """Tells whether a model, or what it wraps, rounds operands of products."""
+    """Returns whether a model, or what it wraps, rounds operands of products."""
     return model.bfloat16_products or struct.innermost(model).bfloat16_products
 
 

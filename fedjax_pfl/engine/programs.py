@@ -124,7 +124,7 @@ def _trim() -> Callable[[int], int]:
 
 
 def _has_many_maps() -> bool:
-    """Tells whether the process has half of the maps that Linux allows."""
+    """Returns whether the process has half of the maps that Linux allows."""
     try:
         allowed = int(_LIMIT.read_text())
         with open("/proc/self/maps", "rb") as maps:
@@ -134,7 +134,7 @@ def _has_many_maps() -> bool:
 
 
 def _has_half_of_memory() -> bool:
-    """Tells whether the process has more of the host's memory than is left."""
+    """Returns whether the process has more of the host's memory than is left."""
     left, used = cost.available_bytes(host=True), _resident_bytes()
     # What was free after the last time is used again before the system gets it back.
     return left is not None and used > left and used > _GROWTH * _left[-1]

@@ -263,7 +263,7 @@ class Resident:
 
     @functools.cached_property
     def _has_snapshot(self) -> bool:
-        """Whether `snapshot` returns anything."""
+        """Returns whether `snapshot` returns anything."""
         return bool(jax.tree.leaves(self.measured()[1]))
 
     def members(self, point: int) -> np.ndarray:

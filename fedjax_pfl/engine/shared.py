@@ -141,7 +141,7 @@ class Crew:
         clean_up()
 
     def _announce(self, number: int, before: str | None) -> None:
-        """Says which unit begins here, whose it was, and how far all of them are."""
+        """Prints the unit that begins here, its last owner, and all progress."""
         finished = len(self._planned) - len(self._left)
         others = [n for n in self._left if n != number and self._holder(n)]
         text = f"Training {title(self._planned, number)}"
@@ -153,7 +153,7 @@ class Crew:
         )
 
     def _wait(self) -> None:
-        """Says for whom this process waits, if that is new, and pauses."""
+        """Prints the process that this one waits for, if it is new, and pauses."""
         waiting = [(title(self._planned, n), self._holder(n)) for n in self._left]
         shown = [f"{name} ({who})" for name, who in waiting if who is not None]
         if not self._left and (who := self._leases.holder(_RESULT)) is not None:
@@ -165,7 +165,7 @@ class Crew:
         time.sleep(self._pause)
 
     def _holder(self, number: int) -> str | None:
-        """Says which process has a group, if any."""
+        """Returns the process that has a group, if any."""
         return self._leases.holder(_name(number))
 
 

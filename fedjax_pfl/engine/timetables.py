@@ -79,7 +79,7 @@ def _check(process: FederatedProcess) -> None:
 def charges(
     process: FederatedProcess, model: Any, federation: core.Federation, key: core.Key
 ) -> Charges:
-    """Counts what a task of every client costs.
+    """Counts the cost of a task of every client.
 
     Args:
       process: the process.

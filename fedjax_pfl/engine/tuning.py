@@ -626,7 +626,7 @@ def tune(
 
 
 def _is_shown_as(setting: Mapping[str, Any], row: Mapping[Any, Any]) -> bool:
-    """Tells whether a row of a table is about a setting; NaN stands for None."""
+    """Returns whether a row of a table is about a setting; NaN stands for None."""
     plain = {name: struct.plain(value) for name, value in setting.items()}
     return all(
         value == row[name] or (value is None and row[name] != row[name])

@@ -149,7 +149,7 @@ def dash(model: str) -> str:
 
 
 def left_out(lines: int, panels: int) -> str:
-    """Says which of so many lines and panels are shown, if not all are."""
+    """Returns which lines and panels are shown, if some are left out."""
     parts = []
     if lines > MAX_LINES:
         parts.append(f"the first {MAX_LINES} of {lines} lines")

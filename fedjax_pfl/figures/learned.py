@@ -94,7 +94,7 @@ def _lines(steps: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 
 
 def _is_wide(values: np.ndarray) -> bool:
-    """Tells whether values want a logarithmic axis."""
+    """Returns whether values want a logarithmic axis."""
     values = values[np.isfinite(values)]
     return bool(values.size and values.min() > 0) and (
         values.max() > _SPAN * values.min()

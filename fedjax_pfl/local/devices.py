@@ -46,7 +46,7 @@ class Fleet:
         return sending + examples / self.examples_per_second
 
     def online(self, clients: np.ndarray, time: float) -> np.ndarray:
-        """Tells which of some clients are online at a time in seconds, `bool[...]`."""
+        """Returns `bool[...]`: which clients are online at a time in seconds."""
         return np.array([self.next_online(i, time) <= time for i in clients], bool)
 
     def next_online(self, client: int, time: float) -> float:

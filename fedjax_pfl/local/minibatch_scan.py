@@ -347,7 +347,7 @@ class _Limits:
     steps: jax.Array
 
     def allow(self, epoch: jax.Array, index: jax.Array, steps: jax.Array) -> jax.Array:
-        """Says whether the client takes this step of this epoch, after so many."""
+        """Returns whether the client takes this step of this epoch."""
         in_epoch = (index < self.epoch_steps) & (epoch < self.epochs)
         return in_epoch & (steps < self.steps)
 

@@ -79,7 +79,7 @@ class PoissonCohort(core.Participation):
         return self._drawn(key, num_clients)[0]
 
     def present(self, key: core.Key, num_clients: int) -> jax.Array:
-        """Says `bool[K]` which of the rows that the key draws take part."""
+        """Returns `bool[K]`: which of the drawn rows take part."""
         return self._drawn(key, num_clients)[1]
 
     def _drawn(self, key: core.Key, num_clients: int) -> tuple[jax.Array, jax.Array]:

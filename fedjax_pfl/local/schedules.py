@@ -113,7 +113,7 @@ def _named(values: Sequence[Any]) -> Named:
 
 @functools.lru_cache(maxsize=128)
 def _problem(function: Callable[[Any], Any]) -> str:
-    """Says what keeps a function from being a schedule, if anything does."""
+    """Returns why a function is no schedule, or an empty text."""
     try:
         rate = jax.eval_shape(function, jnp.zeros((), jnp.int32))
     except Exception as error:
@@ -124,6 +124,6 @@ def _problem(function: Callable[[Any], Any]) -> str:
 
 
 def counts_steps(tree: Any) -> bool:
-    """Tells whether a schedule of steps is among the fields of a method."""
+    """Returns whether a schedule of steps is among the fields of a method."""
     nodes = jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, Schedule))
     return any(isinstance(node, Schedule) and not node.per_round for node in nodes)

@@ -125,7 +125,7 @@ class Synchronous(_Timed):
 
     @property
     def may_lose(self) -> bool:
-        """Whether work may come too late to be used: there is a deadline."""
+        """Returns whether work may come too late to be used: there is a deadline."""
         return self.deadline is not None
 
     def _needed(self) -> int:

@@ -18,7 +18,7 @@ __all__ = ["TopK", "last"]
 
 
 def last(order: jax.Array, count: int) -> jax.Array:
-    """Says which whole numbers are the largest.
+    """Returns which integers are the largest.
 
     Bisection, exact after one pass per bit; on a CPU several times faster than a sort.
 

@@ -63,7 +63,7 @@ def require_targets(model: Any, federation: core.Federation) -> None:
 
 
 def are_tokens(federation: core.Federation) -> bool:
-    """Tells whether inputs are token ids: whole numbers other than `uint8` pixels."""
+    """Returns whether inputs are token ids: whole numbers other than `uint8` pixels."""
     dtype = federation.train.x.dtype
     return jnp.issubdtype(dtype, jnp.integer) and dtype != jnp.uint8
 

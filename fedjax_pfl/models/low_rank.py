@@ -103,7 +103,7 @@ class LowRank(objectives.Wrapper, core.Model):
         }
 
     def _is_transposed(self, kernel: Any) -> bool:
-        """Tells whether outputs come first."""
+        """Returns whether outputs come first."""
         return kernel.ndim == 2 and self.model.outputs_first
 
     def _cut(self, kernel: Any) -> int:

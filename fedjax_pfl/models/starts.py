@@ -155,6 +155,6 @@ class Startable(core.Model):
 
 @functools.lru_cache(maxsize=32)
 def _has_statistics(model: Startable) -> bool:
-    """Tells whether a model has running statistics; computes nothing."""
+    """Returns whether a model has running statistics; computes nothing."""
     drawn = jax.eval_shape(model._draw, core.seed_key(0))
     return statistics.split(drawn)[1] is not None

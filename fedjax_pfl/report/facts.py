@@ -284,7 +284,7 @@ def _swept(group: history.History) -> dict[str, list[Any]]:
 
 
 def provenance(source: sources.Source) -> list[tuple[str, str]]:
-    """Says when, with what and where a result was made."""
+    """Returns the time, versions and machine of a result."""
     known = source.provenance
     versions = ", ".join(f"{n} {known[n]}" for n in _VERSIONS if known.get(n))
     facts = known | {"versions": versions}

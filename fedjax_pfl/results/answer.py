@@ -60,7 +60,7 @@ def _over(texts: Mapping[str, str]) -> str:
 
 
 def _price(best: Any, rows: Sequence[Any], steps: Mapping[str, float]) -> str:
-    """Says which clients lose, how many steps it takes, and which method is ahead."""
+    """Returns a sentence on losing clients, steps, and the leading method."""
     lost = {name: f"{100 * share:.0f} %" for name, share in best.worse.items()}
     said = ""
     if len(set(lost.values())) == 1:

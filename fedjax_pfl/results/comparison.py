@@ -377,7 +377,7 @@ def _without_value(result: results.Result, heads: pd.DataFrame, metric: str) -> 
 
 
 def _conclusion(rows: Sequence[Row], reference: int, metric: str) -> str:
-    """Says in a sentence which model is best, and how sure that is."""
+    """Returns a sentence with the best model and the evidence for it."""
     best = rows[0]
     rivals = [k for k, row in enumerate(rows) if row.algorithm != best.algorithm]
     if not rivals or math.isnan(best.value):
@@ -466,7 +466,7 @@ def _caption(
 def _short_caption(
     points: pd.DataFrame, metric: str, data: str, is_paired: bool
 ) -> str:
-    """Says what the numbers are, in a few words."""
+    """Returns a short description of the numbers."""
     count = points["seed"].nunique()
     text = f"Mean {metric.replace('_', ' ')} over clients, {data} data"
     if count < 2:

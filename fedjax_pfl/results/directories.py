@@ -107,7 +107,7 @@ def locked(directory: Path) -> Iterator[None]:
 
 
 def _write_owner(directory: Path) -> None:
-    """Says who holds the lock."""
+    """Returns the holder of the lock."""
     now = datetime.datetime.now().isoformat(sep=" ", timespec="seconds")
     owner = {"pid": os.getpid(), "host": platform.node(), "since": now}
     with writing(directory), plain_files.created(directory / _OWNER) as file:

@@ -143,7 +143,7 @@ class Leases:
         return Lease(self._folder, name, number + 1, self._seconds)
 
     def holder(self, name: str) -> str | None:
-        """Says who holds a unit, as far as is known; None where nobody does.
+        """Returns the holder of a unit, or None if it is free.
 
         A holder that gives no sign of life is still named.
         """

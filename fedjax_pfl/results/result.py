@@ -132,7 +132,7 @@ class Result:
         return cls(groups=groups, provenance=origin)
 
     def __eq__(self, other: object) -> bool:
-        """Tells whether all arrays, configurations and the provenance are the same."""
+        """Returns whether arrays, configurations and provenance are the same."""
         if not isinstance(other, Result):
             return False
         same, others = ((r.groups, r.provenance) for r in (self, other))

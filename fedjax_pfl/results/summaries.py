@@ -137,7 +137,7 @@ def populations(
 
 
 def _has_examples(metric: np.ndarray) -> np.ndarray:
-    """Tells which clients have examples: to `bool[G, data, N]`.
+    """Returns which clients have examples: to `bool[G, data, N]`.
 
     They have a value in some round: one whose model became NaN later still counts.
     """

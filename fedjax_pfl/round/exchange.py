@@ -135,12 +135,12 @@ class Exchange:
 
     @property
     def everyone(self) -> bool:
-        """Whether the cohort consists of all clients."""
+        """Returns whether the cohort consists of all clients."""
         return self.ctx.cohort.shape[0] == self.population.num_clients
 
     @property
     def has_rows(self) -> bool:
-        """Whether rows of state and federation belong to the cohort only."""
+        """Returns whether rows of state and federation belong to the cohort only."""
         return self.everyone or self.members is not None
 
     def take(self, tree: Any) -> Any:

@@ -201,7 +201,7 @@ class FederatedProcess:
 
     @property
     def keeps_mean(self) -> bool:
-        """Whether the mean over all clients' messages is kept incrementally."""
+        """Returns whether the mean over all clients' messages is kept incrementally."""
         return self._mailbox.keeps_mean
 
     def messages_of(self, state: core.State) -> Any:

@@ -284,6 +284,6 @@ def nonfinite_messages_never_enter(
 
 
 def _differ(a: Any, b: Any) -> bool:
-    """Tells whether any numbers of two trees differ."""
+    """Returns whether any numbers of two trees differ."""
     pairs = zip(toy.leaves(a), toy.leaves(b), strict=True)
     return any((x != y).any() for x, y in pairs)

@@ -205,7 +205,7 @@ def make_rows(
 
 
 def _speaks(norms: jax.Array) -> jax.Array:
-    """Tells which gradients are neither stationary nor too long to square."""
+    """Returns which gradients are neither stationary nor too long to square."""
     return (norms >= _STATIONARY) & jnp.isfinite(norms)
 
 

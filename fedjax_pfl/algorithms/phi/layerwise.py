@@ -67,7 +67,7 @@ class LayerWise(functions.Phi):
 
     @property
     def has_lengths(self) -> bool:
-        """Whether any block's radius is a distance."""
+        """Returns whether any block's radius is a distance."""
         return any(phi.has_lengths for phi in self._functions)
 
     @property

@@ -197,7 +197,7 @@ def add(presets: Mapping[str, Callable[[], experiment.Experiment]]) -> None:
 
 
 def is_pattern(name: str) -> bool:
-    """Tells whether a name stands for all that match it, as in `flame_fair_mnist_*`."""
+    """Returns whether a name is a pattern, such as `flame_fair_mnist_*`."""
     return any(mark in name for mark in "*?[")
 
 

@@ -65,7 +65,7 @@ def _registry(name: str) -> Mapping[str, Any]:
 
 
 def _is_none(name: str, value: Any) -> bool:
-    """Tells whether a component is to be left out, which not all may be."""
+    """Returns whether a component is to be left out, which not all may be."""
     _, is_optional = components.COMPONENTS[name]
     return is_optional and value in (None, "none")
 

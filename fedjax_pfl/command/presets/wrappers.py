@@ -59,7 +59,7 @@ def wrap(model: Any, parsed: Mapping[str, tuple[Any, ...]]) -> Any:
 
 
 def _names(parsed: Mapping[str, Any], prefix: str) -> bool:
-    """Tells whether a setting is below a name."""
+    """Returns whether a setting is below a name."""
     return any(name.startswith(f"{prefix}.") for name in parsed)
 
 

@@ -91,7 +91,7 @@ def _walk(
 
 
 def _is_image(path: pathlib.Path) -> bool:
-    """Tells whether a file has the suffix of an image or begins like one."""
+    """Returns whether a file has the suffix of an image or begins like one."""
     if path.suffix.lower() in _SUFFIXES:
         return True
     with open(path, "rb") as file:

@@ -68,7 +68,7 @@ def _read_file(path: pathlib.Path) -> _Users:
 
 
 def _all_of(values: Any, kind: type) -> bool:
-    """Tells whether a value is a list of one kind."""
+    """Returns whether a value is a list of one kind."""
     return isinstance(values, list) and all(type(value) is kind for value in values)
 
 

@@ -67,7 +67,7 @@ def read_vectors(
 
 
 def _is_number(field: bytes) -> bool:
-    """Tells whether a field is a finite number of 32 bits."""
+    """Returns whether a field is a finite number of 32 bits."""
     try:
         return abs(float(field)) <= _LARGEST
     except ValueError:

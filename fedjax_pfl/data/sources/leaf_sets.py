@@ -101,7 +101,7 @@ class Femnist(base.FileSource):
 
 
 def _all_below(values: np.ndarray, limit: int) -> bool:
-    """Tells whether all values are indices below a limit."""
+    """Returns whether all values are indices below a limit."""
     return 0 <= values.min(initial=0) <= values.max(initial=0) < limit
 
 

@@ -76,7 +76,7 @@ class Watch:
     def __init__(
         self, callbacks: Sequence[base.Callback], trainings: Sequence[base.Training]
     ):
-        """Knows whom to tell of what."""
+        """Takes the callbacks and their trainings."""
         self._callbacks, self._trainings = callbacks, trainings
         self.result: results.Result | None = None
 
@@ -148,7 +148,7 @@ def watching(
 
 
 def _interrupted(options: Options) -> str:
-    """Says how to go on with a call that was interrupted."""
+    """Returns how to resume an interrupted call."""
     if options.checkpoints is None:
         return "Interrupted; with checkpoints='DIR' the same call goes on from there."
     place = options.checkpoints.path

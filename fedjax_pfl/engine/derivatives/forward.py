@@ -124,7 +124,7 @@ class Hypergradients:
         return f"{text}, at a fixed point. {self._unmet()}".rstrip()
 
     def _unmet(self) -> str:
-        """Says what keeps derivatives from being exact; nothing where all are."""
+        """Returns the reasons why derivatives are not exact; empty if all are."""
         if self._errors is None or self.is_met.all():
             return ""
         move, rest = (float(np.max(errors)) for errors in self._errors)

@@ -221,7 +221,7 @@ def kept_bytes(
     rows: Any,
     pool: Any,
 ) -> tuple[int, int, int]:
-    """Counts what one point keeps for the way back, from shapes; see `backward`."""
+    """Counts the bytes that `backward` stores for one point, from shapes."""
 
     def kept(num_rounds: int, row: tuple[Any, ...], pool: Any) -> tuple[Any, Any]:
         process, key, own = row

@@ -65,7 +65,7 @@ class Kept:
 
 
 def kept(planned: PlannedGroup, names: tuple[str, ...]) -> Kept:
-    """Counts what going back keeps; nothing is placed on devices or compiled."""
+    """Counts the stored bytes of a backward pass; compiles nothing."""
     plan = planned.plan
     like = Resident(planned, are_shapes=True)
     with _reversed(planned):
@@ -137,7 +137,7 @@ def go_back(
 
 @contextlib.contextmanager
 def _reversed(planned: PlannedGroup) -> Iterator[None]:
-    """Says which loops have no way back."""
+    """Names the loops without reverse derivatives."""
     try:
         yield
     except ValueError as error:

@@ -62,7 +62,7 @@ class Route:
         return self.members[self.owners == number]
 
     def source(self, before: "Route | None", count: int) -> np.ndarray:
-        """Says which rows were in the cohort before.
+        """Returns which rows were in the previous cohort.
 
         Returns:
           `int32[n * C]` slots of then at the same owners, or -1.

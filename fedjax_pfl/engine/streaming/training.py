@@ -235,7 +235,7 @@ class Training:
         )
 
     def _is_known(self, members: np.ndarray) -> np.ndarray:
-        """Says `bool[K]` whose rows are in the files, or still to be written."""
+        """Returns `bool[K]`: which rows are in the files or queued for writing."""
         known = self.files.known[members]
         if self._pending is None:
             return known

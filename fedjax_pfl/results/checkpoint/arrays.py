@@ -53,7 +53,7 @@ def write(path: Path, leaves: dict[str, Any]) -> None:
 
 
 def _is_divided(leaf: Any) -> bool:
-    """Tells whether several processes have parts of an array."""
+    """Returns whether several processes have parts of an array."""
     sharding = getattr(leaf, "sharding", None)
     if not isinstance(sharding, jax.sharding.NamedSharding):
         return False
@@ -109,7 +109,7 @@ Rows = Mapping[tuple[int, int], Mapping[str, np.ndarray]]
 
 
 def needs(like: Any, start: int, stop: int) -> bool:
-    """Tells whether this process needs some of the rows `start <= row < stop`."""
+    """Returns whether this process needs some of the rows `start <= row < stop`."""
     ranges = [_own(leaf)[1:] for leaf in jax.tree.leaves(like) if _is_divided(leaf)]
     return not ranges or any(start < last and first < stop for first, last in ranges)
 

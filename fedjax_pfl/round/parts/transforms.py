@@ -35,7 +35,7 @@ class Transforms(Part):
 
     @property
     def _adapts(self) -> bool:
-        """Whether the first transform is an adaptive clip."""
+        """Returns whether the first transform is an adaptive clip."""
         return isinstance(self.process.transforms[0], AdaptiveClip)
 
     def first_rows(self, at: First) -> dict[str, Any]:
@@ -95,7 +95,7 @@ class Transforms(Part):
 
     @property
     def _clips_once(self) -> bool:
-        """Whether the server's clip makes the client's clip redundant.
+        """Returns whether the server's clip makes the client's clip redundant.
 
         It does if only noise, which is added to the aggregate, comes between them.
         """

@@ -50,7 +50,7 @@ def made(gain):
 @pytest.mark.smoke
 @pytest.mark.parametrize(
     ("gain", "said"),
-    [(0.05, "It does,"), (-0.05, "It does not,"), (0.0, "It is open,")],
+    [(0.05, "It does if"), (-0.05, "It does not if"), (0.0, "It is open if")],
 )
 def test_the_first_finding_follows_the_numbers(gain, said):
     rows = made(gain)

@@ -44,7 +44,7 @@ def made():
 @pytest.mark.smoke
 def test_findings_are_of_methods_that_train_every_part(tmp_path):
     parts, own, hurt = page._findings(made())
-    assert "adapters bring +10.00 [+10.00, +10.00] points" in parts
+    assert "adapters gain +10.00 [+10.00, +10.00] points" in parts
     assert "whole network +20.00 [" in parts and "FedRep" not in parts
     assert "sends 10.0% of the bytes" in parts
     assert own.count("+3.00 [+3.00, +3.00]") == 3 and "Ditto and Flame" in own

@@ -70,7 +70,7 @@ def test_a_training_goes_on_with_the_values_that_the_last_one_ended_with(monkeyp
             for seed in seeds
         ]
         path = pd.DataFrame(rows)
-        return types.SimpleNamespace(path=lambda: path, result=pd.DataFrame(scores))
+        return types.SimpleNamespace(path=path, result=pd.DataFrame(scores))
 
     monkeypatch.setattr(study.fp, "learn", learn)
     monkeypatch.setattr(study, "_scores", lambda result: result)

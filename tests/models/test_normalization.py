@@ -257,7 +257,7 @@ def test_every_method_trains_with_statistics_or_refuses_them(name, is_local):
         ("centralized", True): "or local statistics for Centralized",
     }
     algorithm, federation = method(name), toy.make_federation()
-    if hasattr(algorithm, "fine_tune"):
+    if "fine_tune" in algorithm.__dataclass_fields__:
         algorithm = dataclasses.replace(algorithm, fine_tune=fp.SGD())
 
     def run():

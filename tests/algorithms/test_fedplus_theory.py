@@ -335,7 +335,6 @@ def test_theorem_2_the_limit_is_the_optimum_at_a_rate_of_one_over_t(name):
     assert scaled[times >= 50].max() <= scaled[times < 50].max()
 
 
-@pytest.mark.wide
 def test_theorem_2_needs_the_center_of_all_models():
     """Over the members only, the objective rises, and again and again."""
     problem = regressions()

@@ -43,7 +43,7 @@ def test_cells_are_those_of_the_summary_and_intervals_those_of_scipy():
         histories.make_history(points=seeds, algorithm="Ditto", rng_seed=1),
     )
     found = comparison(result)
-    assert found.measures == ("accuracy", "worst 10 %", "loss variance", "status")
+    assert found.measures == ("accuracy", "worst 10 %", "loss variance")
     (environment,) = found.environments
     assert environment.title == "digits, DirichletLabels"
     summary = result.summary().set_index(["algorithm", "model"])

@@ -108,10 +108,10 @@ def test_shares_of_clients_count_who_gains_and_loses():
     result, clients = against_local()
     ranked = comparison.rank(result)
     assert ranked is not None
-    assert ranked.measures[-2:] == ("worse than Local", "status")
+    assert ranked.measures[-2:] == ("loss variance", "worse than Local")
     rows = {row.algorithm: row for row in ranked.environments[0].rows}
     assert clients == 20  # of whom one is worse off, for both seeds
-    assert rows["Ditto"].cells[-2] == "5 % [5, 5]" and rows["Local"].cells[-2] == "–"
+    assert rows["Ditto"].cells[-1] == "5 % [5, 5]" and rows["Local"].cells[-1] == "–"
     table = result.table()
     table = table[table["stat"].isin(("worse than Local", "better than Local"))]
     assert set(table["algorithm"]) == {"Ditto"} and set(table["when"]) == {"last"}

@@ -53,8 +53,7 @@ CALLS = {
     fp.from_flax: {"module": None},
     fp.lora: {"model": fp.MLP(), "targets": "kernel"},
 }
-# Their options are those of others.
-SAME = (fp.simulate_streamed, fp.learn_per_client, fp.learn_per_layer)
+SAME = (fp.simulate_streamed,)  # with the options of simulate
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,8 @@ class Learned:
     path: "pd.DataFrame"
     values: "pd.DataFrame"
 
+    __post_init__ = struct.check_fields
+
     def __str__(self) -> str:
         table = self.values.to_string(index=False)
         if self.per == "all":

@@ -35,14 +35,13 @@ class Held:
         self, number: int, record: history.History, trainer: Trainer, best: Any
     ) -> None:
         """Takes a finished group; see `save_models.Writer.add`."""
-        if not self._is_complete or not isinstance(trainer, Resident):
-            return self._forget()
-        size = client_rows.num_bytes((trainer.states, trainer.start, trainer.unseen))
-        if self._size + size > _LIMIT:
-            return self._forget()
-        self._groups.append((number, record, trainer, best))
-        self._size += size
-        return None
+        if self._is_complete and isinstance(trainer, Resident):
+            self._groups.append((number, record, trainer, best))
+            arrays = (trainer.states, trainer.start, trainer.unseen)
+            self._size += client_rows.num_bytes(arrays)
+            if self._size <= _LIMIT:
+                return
+        self._forget()
 
     def _forget(self) -> None:
         """Gives the memory back."""

@@ -145,6 +145,7 @@ def run_groups(
     checkpoints = options.checkpoints
     if options.models_to is not None:
         save_models.check(planned, options.models_to)
+        held = None
     unplanned = [group.group for group in planned]
     groups.warn_of_idle_parts(unplanned)
     parts = [(group.processes[0], group.model) for group in unplanned]
@@ -187,7 +188,7 @@ def run_groups(
                 histories.append(record)
                 continued.update(dict.fromkeys(run.continued))
                 models.add(number, record, current, run.best)
-                if held is not None and options.models_to is None:
+                if held is not None:
                     held.add(number, record, current, run.best)
             del run, current  # before the next group's states are made
             clean_up()

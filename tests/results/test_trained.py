@@ -168,6 +168,13 @@ def test_a_result_opens_the_models_that_were_kept(tmp_path):
         loaded.models()
 
 
+def test_saved_models_are_gone_with_their_directory(tmp_path):
+    result, _, _ = train(tmp_path, fp.FedAvg())
+    shutil.rmtree(tmp_path / "models")
+    with pytest.raises(checks.InputError, match="models_to='DIR' of simulate"):
+        result.models()
+
+
 def test_models_that_nobody_saved_are_still_in_memory(tmp_path, monkeypatch):
     result, saved, _ = train(tmp_path, fp.Ditto())
     memory, _, _ = train(tmp_path, fp.Ditto(), models_to=None)

@@ -97,7 +97,7 @@ def _typed(lines: list[str], types: dict[str, str]) -> list[str]:
     """Writes types behind the names of a section of attributes, as napoleon reads."""
     typed, inside = [], False
     for line in lines:
-        inside = line == "Attributes:" or (inside and line.startswith(("  ", "\n")))
+        inside = line == "Attributes:" or (inside and line[:1] in ("", " "))
         field = _FIELD.match(line)
         if inside and field and field[1] in types:
             line = f"  {field[1]} ({types[field[1]]}):{line[field.end() :]}"

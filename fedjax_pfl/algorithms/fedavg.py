@@ -27,7 +27,6 @@ from fedjax_pfl.core import (
     Model,
     checks,
     client_rows,
-    statistics,
     struct,
 )
 from fedjax_pfl.round.exchange import Exchange
@@ -138,7 +137,7 @@ class Centralized(base.SingleExchange):
                 "Centralized training cannot pool clients with feature noise of "
                 "their own."
             )
-        if data.personal is not None or statistics.are_local(model):
+        if data.personal is not None or model.local_statistics:
             raise checks.InputError(
                 "Expected a model without personal parameters or local statistics for"
                 " Centralized, whose training has one client."

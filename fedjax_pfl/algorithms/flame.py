@@ -62,7 +62,7 @@ class FlameClient:
 
 @struct.pytree_dataclass
 class Copies:
-    """What ONE client's solver reads of the consensus, and moves where epochs end.
+    """Copies of the consensus in ONE client's solver, which move after epochs.
 
     Attributes:
       center: c_i, to which theta_i is pulled.

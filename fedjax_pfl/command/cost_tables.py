@@ -50,7 +50,7 @@ def show(
         or None.
       learned_of_layers: one that would be learned for every layer, or None.
     """
-    learned = {"clients": learned_of_clients, "layers": learned_of_layers}
+    learned = {"client": learned_of_clients, "layer": learned_of_layers}
     wanted = [name for name in learned.values() if name is not None]
     if wanted:
         fields.of_some([group.processes[0] for group in groups], wanted)
@@ -162,11 +162,11 @@ def _going_back(
         if field is None or not fields.own(group.processes[0], [field]):
             continue
         name = f"{fields.PER_CLIENT}{field}"
-        valued = descent.begun(group, [field], per=of.removesuffix("s"))
+        valued = descent.begun(group, [field], per=of)
         planned = plan_group(valued, options)
         fields.check(planned.group.processes[0], [name])
         kept = str(reverse.kept(planned, (name,)))
-        rows.append((f"memory: going back for {of}", kept))
+        rows.append((f"memory: going back for {of}s", kept))
     return rows
 
 

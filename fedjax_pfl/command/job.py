@@ -368,7 +368,7 @@ def _training(
 
 
 def continuation(options: arguments.Options, out: Path) -> str:
-    """Prints how to resume a run."""
+    """Returns how to resume a run."""
     return f"go on with: {run_folder.resuming(options, out)}"
 
 

@@ -15,8 +15,6 @@ from fedjax_pfl.core.randomness import Key
 
 __all__ = [
     "NAME",
-    "are_local",
-    "first",
     "forward",
     "joined",
     "settled",
@@ -55,16 +53,6 @@ def taken(params: Any, constants: Any) -> tuple[Any, Constants]:
     if own is not None:
         constants = dataclasses.replace(constants, statistics=own)
     return params, constants
-
-
-def first(model: Any) -> Any:
-    """Returns a model's running statistics before the first round, or None."""
-    return model.first_statistics()
-
-
-def are_local(model: Any) -> bool:
-    """Returns whether running statistics stay with the clients."""
-    return model.local_statistics
 
 
 def forward(

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_pfl import core
-from fedjax_pfl.core import client_rows, sharding, statistics, struct
+from fedjax_pfl.core import client_rows, sharding, struct
 
 __all__ = [
     "alike_at_once",
@@ -86,7 +86,8 @@ def choose(
     each = -(-count // devices)
     chunk = 0
     if is_cpu and each > 1 and _is_mostly_frozen(model):
-        together = -(-_ROWS // (_batch_size(process) * _rows_per_example(model)))
+        rows = _batch_size(process) * struct.innermost(model).rows_per_example
+        together = -(-_ROWS // rows)
         chunk = together if together < each else 0
     elif is_cpu and each > 1:
         chunk = _chunk_size(floats, each, _largest(federation) > _RAGGED)
@@ -121,11 +122,6 @@ def _is_mostly_frozen(model: Any) -> bool:
     return client_rows.size(frozen) > client_rows.size(shared)
 
 
-def _rows_per_example(model: Any) -> int:
-    """Rows that an example has in the products of a network."""
-    return struct.innermost(model).rows_per_example
-
-
 def _clients_that_fit(process: Any, model: Any, federation: core.Federation) -> int:
     """Counts the clients that may train at once on an accelerator; at least 1."""
     stats = jax.local_devices()[0].memory_stats() or {}
@@ -141,9 +137,10 @@ def bytes_of_a_step(process: Any, model: Any, federation: core.Federation) -> in
     def kept(params: Any, pool: core.ClientData) -> Any:
         nobody = jnp.zeros(batch_size, jnp.int32)
         client = pool.with_rows(dict.fromkeys(pool.rows()) | {"index": nobody})
+        running = model.first_statistics()
         if isinstance(model, core.RoleModel):
             client = client.with_personal(model.first_personal(core.seed_key(0)))
-        if (running := statistics.first(model)) is not None:
+        if running is not None:
             client = client.with_statistics(running)
         batch = client.gather(nobody, jnp.ones(batch_size))
         x, constants = batch.x, batch.constants

@@ -433,7 +433,7 @@ def _own_key(key: core.Key) -> core.Key:
 
 def _rounds(model: Any) -> bool:
     """Returns whether a model, or what it wraps, rounds operands of products."""
-    return model.bfloat16_products or struct.innermost(model).bfloat16_products
+    return struct.innermost(model).bfloat16_products
 
 
 def warn_of_idle_parts(unplanned: Sequence[Group]) -> None:

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 from fedjax_pfl import core
 from fedjax_pfl.core import checks, statistics, struct, tree_paths
-from fedjax_pfl.models import changed_kernels, objectives, roles
+from fedjax_pfl.models import changed_kernels, roles
 
 __all__ = ["ADAPTERS", "LowRank", "lora"]
 
@@ -30,7 +30,7 @@ _STREAM = 0x10A  # of the factors' draws
 
 
 @dataclasses.dataclass(frozen=True)
-class LowRank(objectives.Wrapper, core.Model):
+class LowRank(roles.Wrapped):
     """A model with adapters; see `lora`, which freezes the rest of it.
 
     Parameters are the model's own, and `adapters/<name of a kernel>/a` and `.../b`.
@@ -229,29 +229,6 @@ class LowRank(objectives.Wrapper, core.Model):
             return apply(params, x, key=key, constants=constants)
 
         return changed_kernels.call(run, self._changed(params), x, key, constants)
-
-    @property
-    def judge(self) -> Any:
-        """The model."""
-        return self.model
-
-    @property
-    def num_classes(self) -> int | None:
-        """Number of classes, or None where there are none."""
-        return self.model.num_classes
-
-    def first_statistics(self) -> Any:
-        """Returns running statistics before the first round; None without any."""
-        return statistics.first(self.model)
-
-    @property
-    def initial_params(self) -> Any:
-        """Parameters of the model that all trainings start from, or None."""
-        return self.model.initial_params
-
-    def starting_at(self, params: Any) -> Self:
-        """Returns the model with an argument of the program to start from."""
-        return dataclasses.replace(self, model=self.model.starting_at(params))
 
     def check_start(self) -> None:
         """Refuses initial parameters that are not like those of the model."""

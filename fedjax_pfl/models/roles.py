@@ -12,7 +12,7 @@ from fedjax_pfl import core
 from fedjax_pfl.core import checks, statistics, struct, tree_paths
 from fedjax_pfl.models import objectives
 
-__all__ = ["ParameterRoles", "check_model"]
+__all__ = ["ParameterRoles", "Wrapped", "check_model"]
 
 
 def check_model(name: str, model: Any) -> None:
@@ -30,7 +30,37 @@ def check_model(name: str, model: Any) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class ParameterRoles(objectives.Wrapper, core.Model):
+class Wrapped(objectives.Wrapper, core.Model):
+    """A model around another one, with its classes, start and running statistics."""
+
+    model: Any
+
+    @property
+    def judge(self) -> Any:
+        """The model."""
+        return self.model
+
+    @property
+    def num_classes(self) -> int | None:
+        """Number of classes, or None if there are none."""
+        return self.model.num_classes
+
+    @property
+    def initial_params(self) -> Any:
+        """Parameters that all trainings start from, or None."""
+        return self.model.initial_params
+
+    def starting_at(self, params: Any) -> Self:
+        """Returns the model with an argument of the program to start from."""
+        return dataclasses.replace(self, model=self.model.starting_at(params))
+
+    def first_statistics(self) -> Any:
+        """Returns running statistics before the first round; None without any."""
+        return self.model.first_statistics()
+
+
+@dataclasses.dataclass(frozen=True)
+class ParameterRoles(Wrapped):
     """A model of which only some parameters travel; a `core.RoleModel`.
 
     A method moves the shared parameters, those that no pattern finds: its states,
@@ -79,7 +109,7 @@ class ParameterRoles(objectives.Wrapper, core.Model):
         model = self.model.for_federation(federation)
         model.check_start()
         self._check(jax.eval_shape(model.init, core.seed_key(0)))
-        if self.local_statistics and statistics.first(model) is None:
+        if self.local_statistics and model.first_statistics() is None:
             raise checks.InputError(
                 "Expected a model with running statistics, such as"
                 " MLP(normalization='batch'), for local_statistics=True, got"
@@ -138,28 +168,10 @@ class ParameterRoles(objectives.Wrapper, core.Model):
         params = model.init(core.seed_key(self.seed))
         return tree_paths.by_name(self._split(params)[2])
 
-    def first_statistics(self) -> Any:
-        """Returns running statistics before the first round; None without any."""
-        return statistics.first(self.model)
-
     def fixed_rows(self) -> Any:
         """Returns the clients' ranks `int32[N]`, or None; see `core.RoleModel`."""
         ranks = self.model.ranks
         return None if ranks is None else jnp.asarray(ranks, jnp.int32)
-
-    @property
-    def initial_params(self) -> Any:
-        """Parameters that all trainings start from, or None."""
-        return self.model.initial_params
-
-    def starting_at(self, params: Any) -> Self:
-        """Returns the model with an argument of the program to start from."""
-        return dataclasses.replace(self, model=self.model.starting_at(params))
-
-    @property
-    def num_classes(self) -> int | None:
-        """Number of classes, or None where there are none."""
-        return self.model.num_classes
 
     def merged(self, params: core.Params, *, client: int | None = None) -> core.Params:
         """Returns all parameters of the network, with adapters added to its kernels.
@@ -248,11 +260,6 @@ class ParameterRoles(objectives.Wrapper, core.Model):
         kept = dict.fromkeys(("frozen", "personal", "fixed"))
         inner = dataclasses.replace(constants, **kept)
         return params, inner
-
-    @property
-    def judge(self) -> Any:
-        """The model."""
-        return self.model
 
     def _judged(self, batch: core.Batch) -> core.Batch:
         """Returns a batch with the federation's own constants."""

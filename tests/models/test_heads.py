@@ -12,7 +12,6 @@ from flax import nnx
 import fedjax_pfl as fp
 from fedjax_pfl import core, models
 from fedjax_pfl.algorithms import common
-from fedjax_pfl.core import statistics
 from fedjax_pfl.testing import toy
 
 KEY = jax.random.key(0)
@@ -78,7 +77,7 @@ MODELS = {
 def test_the_head_maps_features_to_outputs(name, key):
     model, place = MODELS[name]
     model, x = fitted(model), jnp.asarray(np.random.default_rng(0).normal(size=(7, 4)))
-    params, running = model.init(KEY), statistics.first(model)
+    params, running = model.init(KEY), model.first_statistics()
     constants = core.Constants(statistics=running, weight=jnp.ones(7))
     run = functools.partial(model.featured, key=key, constants=constants)
     features, outputs, moved = run(params, x)
@@ -93,7 +92,7 @@ def test_the_head_maps_features_to_outputs(name, key):
 
 def test_features_can_be_differentiated_and_mapped():
     model = fitted(models.from_flax(Nnx, head="^out/"))
-    params, running = model.init(KEY), statistics.first(model)
+    params, running = model.init(KEY), model.first_statistics()
     x = jnp.ones((2, 3, 4))
 
     def total(params, x):

@@ -40,7 +40,7 @@ def fetch(name: str, data_dir: str | None = None) -> datasets.Dataset:
 
 
 def _download(name: str, place: pathlib.Path) -> None:
-    """Lets tensorflow-datasets download, compare checksums and write its files."""
+    """Downloads, checks and writes a data set with tensorflow-datasets."""
     by_hand = f"put its files into '{place}', as `data check` lists them"
     try:
         _check_network()

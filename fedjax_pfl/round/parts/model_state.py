@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_pfl import core
-from fedjax_pfl.core import checks, client_rows, statistics
+from fedjax_pfl.core import checks, client_rows
 from fedjax_pfl.round.part import First, Part, Turn
 
 __all__ = ["ModelState", "started", "with_kept"]
@@ -50,7 +50,7 @@ class ModelState(Part):
 
     def are_local(self, model: core.Model) -> bool:
         """Returns whether running statistics stay with the clients."""
-        return statistics.are_local(model) or not self.method.shares_statistics
+        return model.local_statistics or not self.method.shares_statistics
 
     def with_first(
         self, key: core.Key, model: core.Model, train: core.ClientData
@@ -73,7 +73,7 @@ class ModelState(Part):
         self, model: core.Model, train: core.ClientData
     ) -> core.ClientData:
         """Returns data with running statistics before the first round, if any."""
-        first = statistics.first(started(model, train))
+        first = started(model, train).first_statistics()
         if first is None:
             return train
         if not self.are_local(model):
@@ -94,7 +94,7 @@ class ModelState(Part):
         """Returns the initial shared running statistics `[*S]`."""
         if self.are_local(at.model):
             return {}
-        return {"statistics": statistics.first(started(at.model, at.train))}
+        return {"statistics": started(at.model, at.train).first_statistics()}
 
     def hand_out(self, exchange: Any, known: core.Downlink | None) -> tuple[Any, Any]:
         """Returns carries of series; other model state comes with the data."""

@@ -1,7 +1,7 @@
 """Trainings in every form that they have: `experiments.bench --accelerator`.
 
-`python -m experiments.bench.forms NAME FIRST REPEAT`, a process of its own,
-measures the forms of one workload from a number on, and prints a line of JSON for each.
+`python -m experiments.bench.forms REPEAT FIRST NAME...`, a process of its own, measures
+the forms of workloads from a number on, and prints a line of JSON for each.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ from fedjax_pfl.core import client_rows
 from fedjax_pfl.engine import cost, trainer
 from fedjax_pfl.models import layers
 
-__all__ = ["CASES", "Form", "measure", "of", "time_all"]
+__all__ = ["CASES", "Form", "measure", "of", "ordered", "time_all"]
 
 _BASE = workloads.WORKLOADS
 CASES = _BASE | {case.name: case for case in (w.tenfold() for w in _BASE.values())}
@@ -31,6 +31,7 @@ CASES = _BASE | {case.name: case for case in (w.tenfold() for w in _BASE.values(
 _CHUNKS = (512, 64, 8, 1)
 _MORE_ROUNDS = 5  # times as many in a call of an accelerator, whose rounds are short
 _ENDED = "the time was up"
+_SHARE = 10  # a form takes at most this part of the minutes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +55,15 @@ class Form:
         """Returns whether everything that can be picked is."""
         return (self.execution, self.points, self.convolution) == ("auto", None, None)
 
+    @property
+    def num_changes(self) -> int:
+        """Returns in how many ways it differs from the one that is picked."""
+        fields = dataclasses.astuple(self)
+        return sum(value != usual for value, usual in zip(fields, _PICKED, strict=True))
+
+
+_PICKED = ("auto", None, None, False)
+
 
 def of(workload: workloads.Workload, num_devices: int) -> list[Form]:
     """Returns all forms of a workload, those that are picked first."""
@@ -71,38 +81,49 @@ def of(workload: workloads.Workload, num_devices: int) -> list[Form]:
     ]
 
 
-def measure(
-    workload: workloads.Workload, first: int, repeat: int
-) -> Iterator[dict[str, Any]]:
-    """Measures the forms of a workload from a number on, one after the other.
+def ordered(names: Sequence[str], num_devices: int) -> list[tuple[str, Form]]:
+    """Returns the forms of workloads, each with the name of its workload.
+
+    What is picked comes first, of every workload, then forms that differ from it in one
+    way, and so on: what does not fit into the minutes matters least.
+    """
+    pairs = [(name, form) for name in names for form in of(CASES[name], num_devices)]
+    return sorted(pairs, key=lambda pair: pair[1].num_changes)
+
+
+def measure(names: Sequence[str], first: int, repeat: int) -> Iterator[dict[str, Any]]:
+    """Measures forms of workloads from a number on, one after the other.
 
     Args:
-      workload: the workload.
-      first: number of the first form.
+      names: of the workloads.
+      first: number of the first form of `ordered`.
       repeat: samples of each.
 
     Yields:
       Values of each form, as JSON knows them: `left_out` is the reason why there are no
       times, and empty for a form that is the same program as an earlier one.
     """
-    group, seen = workload.group(), set()
-    rounds = workload.rounds
-    rounds *= 1 if jax.default_backend() == "cpu" else _MORE_ROUNDS
-    for form in of(workload, jax.device_count())[first:]:
-        gc.collect()  # states of the form before
-        fields: dict[str, Any] = {"bfloat16_products": form.bfloat16_products}
-        if isinstance(group.model, workloads.BenchCNN):
-            fields["convolution"] = form.convolution
-        changed = dataclasses.replace(
-            group, model=dataclasses.replace(group.model, **fields)
-        )
-        ours = contenders.Ours(changed, rounds, form.execution, form.points)
-        if ours.plan in seen:
-            yield {"left_out": ""}
-            continue
-        seen.add(ours.plan)
-        yield _numbers(ours, workload, rounds, repeat)
-        del ours
+    seen: set[Any] = set()
+    pairs = ordered(names, jax.device_count())[first:]
+    for name, its in itertools.groupby(pairs, key=lambda pair: pair[0]):
+        workload = CASES[name]
+        group, rounds = workload.group(), workload.rounds
+        rounds *= 1 if jax.default_backend() == "cpu" else _MORE_ROUNDS
+        for _, form in its:
+            gc.collect()  # states of the form before
+            fields: dict[str, Any] = {"bfloat16_products": form.bfloat16_products}
+            if isinstance(group.model, workloads.BenchCNN):
+                fields["convolution"] = form.convolution
+            changed = dataclasses.replace(
+                group, model=dataclasses.replace(group.model, **fields)
+            )
+            ours = contenders.Ours(changed, rounds, form.execution, form.points)
+            if (name, ours.plan) in seen:
+                yield {"left_out": ""}
+                continue
+            seen.add((name, ours.plan))
+            yield _numbers(ours, workload, rounds, repeat)
+            del ours
 
 
 def _numbers(
@@ -148,20 +169,22 @@ def time_all(
     minutes: float | None,
     save: Callable[[], None],
 ) -> None:
-    """Measures all forms of workloads, each workload in a process of its own.
+    """Measures all forms of workloads in a process of its own.
 
-    A form that ends the process is left out, and another process does the next.
+    A form that ends the process, or takes a tenth of the minutes, is left out, and
+    another process does the next.
 
     Args:
       console: where it is said that the device is a CPU.
       run: gets the measurements, and what was left out; `machine` and `repeat` are
         there.
       names: of the workloads.
-      minutes: of which all have an equal share, or None for no limit.
+      minutes: that all take together, or None for no limit.
       save: called after each form.
     """
-    run |= {"battery": [], "forms": [], "left_out": []}
+    run |= {"minutes": minutes, "battery": [], "forms": [], "left_out": []}
     start, settings = time.monotonic(), run["machine"]
+    seconds = math.inf if minutes is None else 60 * minutes
     with Progress(console=Console(stderr=True)) as bar:
         task = bar.add_task("battery", total=1)
         run["battery"] = _battery(run)
@@ -176,17 +199,13 @@ def time_all(
                 f"This is a CPU, {settings['processor']}, and no accelerator: the"
                 " command runs here to be tried."
             )
-        for number, name in enumerate(names):
-            now, until = time.monotonic(), math.inf
-            if minutes is not None:
-                until = now + (start + 60 * minutes - now) / (len(names) - number)
-            todo = of(CASES[name], settings["device_count"])
-            task = bar.add_task(name, total=len(todo))
-            measured = _measured(run, name, len(todo), until)
-            for form, numbers in zip(todo, measured, strict=True):
-                _record(run, name, form, numbers)
-                bar.advance(task)
-                save()
+        todo = ordered(names, settings["device_count"])
+        task = bar.add_task("forms", total=len(todo))
+        measured = _measured(run, names, len(todo), start + seconds, seconds / _SHARE)
+        for (name, form), numbers in zip(todo, measured, strict=True):
+            _record(run, name, form, numbers)
+            bar.advance(task)
+            save()
 
 
 def _battery(run: dict[str, Any]) -> list[str]:
@@ -210,27 +229,46 @@ def _variables(run: dict[str, Any]) -> dict[str, str]:
 
 
 def _measured(
-    run: dict[str, Any], name: str, count: int, until: float
+    run: dict[str, Any], names: Sequence[str], count: int, until: float, most: float
 ) -> Iterator[dict[str, Any]]:
-    """Yields what was measured of each form of a workload, or why it was not."""
+    """Yields what was measured of each form, or why it was not.
+
+    Args:
+      run: as of `time_all`.
+      names: of the workloads.
+      count: of the forms.
+      until: when the time is up.
+      most: seconds of one form.
+    """
+
+    begun = time.monotonic()
+
+    def left() -> float:
+        nonlocal begun
+        begun = time.monotonic()
+        return min(until - begun, most)
+
     first = 0
     while first < count:
-        reason, left = _ENDED, until - time.monotonic()
-        if left > 0:
-            arguments = (name, str(first), str(run["repeat"]))
-            seconds = None if math.isinf(left) else left
+        reason = _ENDED
+        if left() > 0:
             try:
                 for line in machine.lines(
                     "experiments.bench.forms",
-                    *arguments,
+                    str(run["repeat"]),
+                    str(first),
+                    *names,
                     environment=_variables(run),
-                    seconds=seconds,
+                    seconds=left,
                 ):
                     yield json.loads(line)
                     first += 1
                 return
             except machine.UnavailableError as error:
-                if time.monotonic() < until:
+                now = time.monotonic()
+                if now - begun > most:
+                    reason = f"it took more than {most:.0f} s"
+                elif now < until:
                     reason = str(error)
         yield {"left_out": reason}
         first += 1
@@ -263,6 +301,6 @@ def _record(
 
 
 if __name__ == "__main__":
-    _name, _first, _repeat = sys.argv[1:]
-    for _numbers_of_form in measure(CASES[_name], int(_first), int(_repeat)):
+    _repeat, _first, *_names = sys.argv[1:]
+    for _numbers_of_form in measure(_names, int(_first), int(_repeat)):
         print(json.dumps(_numbers_of_form), flush=True)

@@ -3,6 +3,7 @@
 import contextlib
 import datetime
 import importlib.metadata
+import math
 import os
 import platform
 import re
@@ -137,7 +138,7 @@ def lines(
     module: str,
     *arguments: str,
     environment: Mapping[str, str] | None = None,
-    seconds: float | None = None,
+    seconds: Callable[[], float] = lambda: math.inf,
 ) -> Iterator[str]:
     """Runs a module in a process of its own.
 
@@ -145,7 +146,8 @@ def lines(
       module: its full name.
       *arguments: its arguments.
       environment: variables, by default those of this process.
-      seconds: after which it is killed; None for no limit.
+      seconds: returns after how many without a line it is killed; asked at the start
+        and after every line.
 
     Yields:
       The lines of its output, as they come.
@@ -163,17 +165,40 @@ def lines(
             stderr=errors,
             text=True,
         ) as process:
-            limit = threading.Timer(seconds or 0, process.kill)
-            if seconds is not None:
-                limit.start()
             try:
-                yield from process.stdout or ()
-            finally:
-                limit.cancel()
+                yield from _in_time(process, seconds)
+            except GeneratorExit:
+                process.kill()
+                raise
         errors.seek(0)
         said = errors.read().strip().splitlines() or ["the process said nothing"]
     if process.returncode:
         raise UnavailableError(said[-1].strip())
+
+
+def _in_time(
+    process: subprocess.Popen[str], seconds: Callable[[], float]
+) -> Iterator[str]:
+    """Yields the lines of a process, which is killed where one takes too long."""
+
+    def watched() -> threading.Timer | None:
+        limit = seconds()
+        if math.isinf(limit):
+            return None
+        timer = threading.Timer(max(limit, 0), process.kill)
+        timer.start()
+        return timer
+
+    timer = watched()
+    try:
+        for line in process.stdout or ():
+            if timer is not None:
+                timer.cancel()
+            yield line
+            timer = watched()
+    finally:
+        if timer is not None:
+            timer.cancel()
 
 
 def _versions() -> dict[str, str]:

@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import math
+import os
 import time
 
 import jax
@@ -53,9 +55,9 @@ def tiny(monkeypatch):
         assert (module, name) == ("worker", worker.MACHINE)
         return json.dumps(worker.device(int(repeat)))
 
-    def lines(module, name, first, repeat, *, environment, seconds):
+    def lines(module, repeat, first, *names, environment, seconds):
         assert module == "experiments.bench.forms"
-        for numbers in forms.measure(small[name], int(first), int(repeat)):
+        for numbers in forms.measure(names, int(first), int(repeat)):
             yield json.dumps(numbers)
 
     monkeypatch.setattr(machine, "output", output)
@@ -92,6 +94,17 @@ def test_every_execution_point_convolution_and_product_is_a_form():
         *("auto", "vmap", "chunk=64", "chunk=8", "chunk=1")
     }
     assert len(set(images)) == len(images) == 5 * (4 + 3)
+
+
+def test_what_is_picked_comes_first_and_several_changes_last(monkeypatch):
+    monkeypatch.setattr(forms, "CASES", {"soft": SOFTMAX, "grid": GRID})
+    pairs = forms.ordered(["soft", "grid"], 1)
+    assert len(pairs) == len(forms.of(SOFTMAX, 1)) + len(forms.of(GRID, 1))
+    assert [name for name, _ in pairs[:3]] == ["soft", "grid", "soft"]
+    assert all(form.is_automatic for _, form in pairs[:2])
+    assert [form.execution for _, form in pairs[2:5]] == ["vmap", "chunk=8", "chunk=1"]
+    last = pairs[-1][1]
+    assert (last.execution, last.points, last.bfloat16_products) == ("chunk=1", 1, True)
 
 
 def test_forms_of_convolutions_train_the_same():
@@ -143,23 +156,46 @@ def test_all_forms_are_measured_printed_and_written(tiny, tmp_path, monkeypatch)
 
 
 def test_the_time_limit_names_what_it_leaves_out(tiny, monkeypatch):
-    def lines(module, name, first, repeat, *, environment, seconds):
-        assert 0 < seconds < 1
+    def lines(module, repeat, first, *names, environment, seconds):
+        limit = seconds()
+        assert 0 < limit <= 0.06  # a tenth of the minutes
         yield json.dumps({"left_out": ""})
-        time.sleep(seconds)
+        time.sleep(0.7)
+        assert seconds() < 0
         raise machine.UnavailableError("the process said nothing")
 
     monkeypatch.setattr(machine, "lines", lines)
-    done = run("--repeat", 3, "--max-minutes", 0.01)
+    done = run("--repeat", 3, "--max-minutes", 0.01, "--only", "soft")
     assert done.exit_code == 0, done.output
     assert "soft: 7 form(s) left out: the time was up." in done.stdout
+
+
+def test_a_form_that_takes_a_tenth_of_the_minutes_is_left_out_alone(tiny, monkeypatch):
+    begun = []
+
+    def lines(module, repeat, first, *names, environment, seconds):
+        begun.append(int(first))
+        if int(first) == 0:
+            yield json.dumps({"left_out": ""})
+            limit = seconds()
+            assert 0 < limit <= 0.6
+            time.sleep(limit + 0.05)
+            raise machine.UnavailableError("the process said nothing")
+        for _ in forms.of(SOFTMAX, 1)[int(first) :]:
+            yield json.dumps({"left_out": ""})
+
+    monkeypatch.setattr(machine, "lines", lines)
+    done = run("--repeat", 3, "--max-minutes", 0.1, "--only", "soft")
+    assert done.exit_code == 0, done.output
+    assert begun == [0, 2]
+    assert "soft: 1 form(s) left out: it took more than 1 s." in done.stdout
 
 
 def test_a_form_that_ends_its_process_is_left_out_alone(tiny, monkeypatch):
     begun = []
 
-    def lines(module, name, first, repeat, *, environment, seconds):
-        assert seconds is None
+    def lines(module, repeat, first, *names, environment, seconds):
+        assert seconds() == math.inf
         begun.append(int(first))
         if int(first) == 3:
             raise machine.UnavailableError("RESOURCE_EXHAUSTED: Out of memory.")
@@ -178,26 +214,33 @@ def test_a_form_that_ends_its_process_is_left_out_alone(tiny, monkeypatch):
 def test_what_does_not_fit_into_memory_is_not_run(tiny, monkeypatch):
     monkeypatch.setattr(cost, "available_bytes", lambda: 10)
     monkeypatch.setattr(contenders.Ours, "run", lambda self: pytest.fail("runs"))
-    reasons = [numbers["left_out"] for numbers in forms.measure(SOFTMAX, 6, 3)]
+    reasons = [numbers["left_out"] for numbers in forms.measure(["soft"], 6, 3)]
     assert len(reasons) == 2
     assert all(
         reason.endswith("of memory, of which 10 B are free") for reason in reasons
     )
 
 
-def test_a_process_is_killed_when_its_time_is_up():
+def test_a_process_is_killed_when_a_line_takes_too_long():
     started = time.monotonic()
+    arguments = ("experiments.bench.worker", worker.MACHINE, "3")
     with pytest.raises(machine.UnavailableError):
-        list(
-            machine.lines("experiments.bench.worker", worker.MACHINE, "3", seconds=0.2)
-        )
+        list(machine.lines(*arguments, seconds=lambda: 0.2))
     assert time.monotonic() - started < 30
 
 
+def test_a_process_whose_lines_nobody_reads_is_killed():
+    arguments = ("http.server", "--bind", "127.0.0.1", "0")
+    unbuffered = os.environ | {"PYTHONUNBUFFERED": "1"}
+    lines = machine.lines(*arguments, environment=unbuffered)
+    assert next(lines).startswith("Serving")
+    lines.close()  # which waits for the process
+
+
 def test_a_call_of_an_accelerator_has_more_rounds(tiny, monkeypatch):
-    on_cpu = next(forms.measure(SOFTMAX, 0, 3))
+    on_cpu = next(forms.measure(["soft"], 0, 3))
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    elsewhere = next(forms.measure(SOFTMAX, 0, 3))
+    elsewhere = next(forms.measure(["soft"], 0, 3))
     assert on_cpu["rounds_per_call"] == SOFTMAX.rounds
     assert elsewhere["rounds_per_call"] == 5 * SOFTMAX.rounds
     assert elsewhere["execution"] == "vmap"

@@ -29,7 +29,7 @@ RUNS = {
 """Runs on the page by the ending of their file, and their headings."""
 HOSTS = "hosts"
 """Ending of the file of `experiments.bench.hosts`."""
-FORMS, ON_GPU = "gpu", "gpu-torch"
+FORMS, PLAIN, BESIDE = ON_A_GPU = ("gpu", "gpu-plain", "gpu-torch")
 """Endings of the files of `--accelerator`, and of a run beside PyTorch there."""
 _OWN = {
     "floor": "its products alone",
@@ -105,12 +105,12 @@ def main(
 
 def _write(folder: Path) -> None:
     """Reads all runs before the page is written."""
-    names = (*RUNS, HOSTS, FORMS, ON_GPU)
+    names = (*RUNS, HOSTS, *ON_A_GPU)
     files = {name: folder / f"speed-{name}.json" for name in names}
     for file in files.values():
         if not file.is_file():
             raise checks.InputError(f"Expected the file '{file}', which is missing.")
-    runs = {name: report.read(files[name]) for name in (*RUNS, FORMS, ON_GPU)}
+    runs = {name: report.read(files[name]) for name in (*RUNS, *ON_A_GPU)}
     divided = json.loads(files[HOSTS].read_text("utf-8"))
     plain_files.write_text(folder / "speed_results.md", render(runs, divided))
     print(f"Page: {folder / 'speed_results.md'}")
@@ -151,33 +151,43 @@ def render(
         titles = ("", "beside", "ours, ms", "theirs, ms", "ratio", "target")
         parts += ["### Beside others", _table(titles, _peers(run, targets)), _RATIO]
     if FORMS in runs:
-        parts += _on_gpu(runs[FORMS], runs[ON_GPU], runs["one-core"])
+        parts += _on_gpu(*(runs[name] for name in (*ON_A_GPU, "one-core")))
     if divided is not None:
         parts += _divided(divided)
     return "\n\n".join(parts) + "\n"
 
 
 def _on_gpu(
-    run: Mapping[str, Any], beside: Mapping[str, Any], core: Mapping[str, Any]
+    run: Mapping[str, Any],
+    plain: Mapping[str, Any],
+    beside: Mapping[str, Any],
+    core: Mapping[str, Any],
 ) -> list[str]:
     """Returns the part on a GPU, with the times of one core for comparison."""
     machine, versions = run["machine"], run["machine"]["versions"]
     on_core = {w["name"]: _times(w)["ours"] for w in core["workloads"]}
-    titles = ("", "execution", "ms", "GFLOP/s", "compile s", "MB", "one core, ms")
+    by_form = {_key(form): form["seconds_per_round"]["wall"] for form in plain["forms"]}
+    titles = ("", "execution", "ms", "XLA's launches, ms", "GFLOP/s", "compile s", "MB")
     return [
         "## One GPU",
-        "```sh\npython -m experiments.bench --accelerator --max-minutes 5\n```",
+        "```sh\npython -m experiments.bench --accelerator --max-minutes"
+        f" {run['minutes']:g}\n```",
         f"One {machine['device']}, {machine['matmul_gflops']:,.0f} GFLOP/s in float32"
         " products (as TF32, JAX's default there),"
         f" {machine['copy_gigabytes']:,.0f} GB/s copied; jax {versions['jax']};"
         f" {machine['started'][:10]}. The battery of [platforms](platforms.md) says:"
         f" {run['battery'][-1]}. An asterisk marks what `auto` picks, x10 a round of"
-        " ten times as many clients, MB is what the compiler plans."
-        f" {len(run['left_out'])} other forms did not fit into the"
-        f" minutes. [All samples](speed-{FORMS}.json).",
-        _table(titles, (_form(form, on_core) for form in run["forms"])),
-        f"Beside PyTorch {versions['torch']} on the same GPU, with TF32, too ([all"
-        f" samples](speed-{ON_GPU}.json)):",
+        " ten times as many clients, bf16 rounded products, MB is what the compiler"
+        " plans. *XLA's launches* are the times without our [compiler"
+        f" options](#on-an-accelerator). {len(run['left_out'])} other forms did not fit"
+        f" into the minutes. All samples: [ours](speed-{FORMS}.json), [XLA's"
+        f" launches](speed-{PLAIN}.json).",
+        _table(
+            (*titles, "one core, ms"),
+            (_form(form, by_form, on_core) for form in report.by_workload(run)),
+        ),
+        f"Beside PyTorch {versions['torch']} on the same GPU, with TF32, too, before"
+        f" our compiler options ([all samples](speed-{BESIDE}.json)):",
         _table(
             ("", "beside", "ours, ms", "theirs, ms", "ratio"),
             (row[:-1] for row in _peers(beside, {})),
@@ -185,19 +195,31 @@ def _on_gpu(
     ]
 
 
-def _form(form: Mapping[str, Any], on_core: Mapping[str, float]) -> tuple[str, ...]:
+def _key(form: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Returns what tells the forms of one workload apart."""
+    names = ("workload", "execution", "points_per_chunk", "convolution")
+    return tuple(form[name] for name in names) + (form["bfloat16_products"],)
+
+
+def _form(
+    form: Mapping[str, Any],
+    plain: Mapping[tuple[Any, ...], float],
+    on_core: Mapping[str, float],
+) -> tuple[str, ...]:
     """Returns the row of a form of a workload."""
     seconds, name = form["seconds_per_round"]["wall"], form["workload"]
-    picked = form["is_automatic"]
-    is_known = picked and name in on_core
+    is_rounded = form["bfloat16_products"]
+    is_picked = form["is_automatic"] and not is_rounded
+    other = plain.get(_key(form))
     return (
-        f"{name}{'*' * picked}",
+        f"{name}{'*' * is_picked}{' bf16' * is_rounded}",
         f"`{form['execution']}`",
         report.milliseconds(seconds),
+        "" if other is None else report.milliseconds(other),
         f"{form['flops_per_round'] / seconds / 1e9:,.0f}",
         f"{form['compile_seconds']:.1f}",
         f"{form['program_bytes'] / 1e6:,.0f}",
-        report.milliseconds(on_core[name]) if is_known else "",
+        report.milliseconds(on_core[name]) if is_picked and name in on_core else "",
     )
 
 

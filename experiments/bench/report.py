@@ -14,6 +14,7 @@ from fedjax_pfl.core import checks
 
 __all__ = [
     "FORMAT",
+    "by_workload",
     "changes",
     "check_alike",
     "check_writable",
@@ -144,12 +145,19 @@ def print_all(console: Console, run: Mapping[str, Any]) -> None:
             console.print(f"{workload['name']}: {name} cannot run: {reason}.")
 
 
+def by_workload(run: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns the forms that were measured, those of one workload side by side."""
+    names = list(dict.fromkeys(form["workload"] for form in run["forms"]))
+    return sorted(run["forms"], key=lambda form: names.index(form["workload"]))
+
+
 def print_forms(console: Console, run: Mapping[str, Any]) -> None:
     """Prints the machine, a table of all forms, and what was left out."""
     for line in _machine_lines(run["machine"]):
         console.print(line)
     console.print(f"Battery: {run['battery'][-1]}.")
-    _print_table(console, "Forms; * is what auto picks", map(_form_row, run["forms"]))
+    rows = map(_form_row, by_workload(run))
+    _print_table(console, "Forms; * is what auto picks", rows)
     left_out = Counter((one["workload"], one["reason"]) for one in run["left_out"])
     for (name, reason), count in left_out.items():
         console.print(f"{name}: {count} form(s) left out: {reason}.".replace("..", "."))

@@ -34,9 +34,10 @@ _ROWS = 512  # of a product with a frozen kernel, beyond which more are no faste
 _PASS = 2**17  # numbers that a pass of an evaluation reads, for the L2 cache
 _FULL = 0.75  # share of the devices that grid points keep busy
 
-# Of an accelerator; vmap was fastest there as far as it was measured.
+# Of an accelerator.
 _ROOM = 0.25  # share of its memory for all clients that train at once
 _UNKNOWN = 2**33  # bytes of its memory where it does not say
+_LAUNCH = 2**24  # numbers that are worked on in the time of launching a step's kernels
 _COPIES = 8  # a client's parameters: states, old and new, gradient and message
 
 
@@ -55,7 +56,8 @@ def choose(
 
     Accelerators share the cohort and vmap their parts: they do a step of many small
     products in about the time of one. Where the clients at work would need more than a
-    share of the memory, they go in chunks as large as fit.
+    share of the memory, they go in chunks as large as fit; where most would wait for
+    few much larger ones, in chunks of clients with about as much work.
 
     On a CPU clients go one by one where a step of one keeps a core busy: plain products
     and convolutions are faster than batched ones; its devices, if there are several,
@@ -92,8 +94,9 @@ def choose(
     elif is_cpu and each > 1:
         chunk = _chunk_size(floats, each, _largest(federation) > _RAGGED)
     elif not is_cpu:
-        fits = _clients_that_fit(process, model, federation)
-        chunk = fits if fits < each else 0
+        fits = min(_clients_that_fit(process, model, federation), each)
+        together = min(_alike_in_size(federation, each, floats), fits)
+        chunk = together if together < each else 0
     if devices == 1:
         return sharding.Execution(mode="chunk" if chunk else "vmap", chunk_size=chunk)
     used = -(-count // each)  # as many as needed, so that none idles
@@ -120,6 +123,30 @@ def _is_mostly_frozen(model: Any) -> bool:
     shared = jax.eval_shape(init, jax.random.key(0))
     frozen = jax.eval_shape(model.frozen_params)
     return client_rows.size(frozen) > client_rows.size(shared)
+
+
+def _alike_in_size(federation: core.Federation, count: int, floats: int) -> int:
+    """Picks the clients of a chunk of an accelerator by the time of a round.
+
+    A step takes the time of its launch and that of its clients' numbers, and a chunk as
+    many steps as its largest client.
+
+    Args:
+      federation: data.
+      count: clients that one device maps.
+      floats: numbers that one client's step works on.
+    """
+    if _largest(federation) <= _RAGGED:
+        return count
+    sizes = np.sort(np.asarray(federation.train.num_examples))[::-1]
+    places = (np.arange(count) + 0.5) * len(sizes) / count  # of a typical cohort
+    steps, launch = sizes[places.astype(int)], _LAUNCH / floats
+    chunks = [2**k for k in range(count.bit_length())]
+    seconds = {}
+    for number in chunks:
+        together = -(-count // number)
+        seconds[together] = (launch + together) * steps[::together].sum()
+    return min(seconds, key=seconds.__getitem__)
 
 
 def _clients_that_fit(process: Any, model: Any, federation: core.Federation) -> int:

@@ -5,6 +5,7 @@ import concurrent.futures
 import ctypes
 import functools
 import gc
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,12 +14,20 @@ import jax
 
 from fedjax_pfl.engine import cost
 
-__all__ = ["Name", "Programs", "forget_if_needed", "give_memory_back"]
+__all__ = ["Name", "Programs", "forget_if_needed", "give_memory_back", "options"]
 
 Name = tuple[str, ...]
 """Name of a program; an evaluation's is followed by the data."""
 _COMPILERS = 4
 """Programs that are compiled at once."""
+_GRAPHS = "xla_gpu_enable_command_buffer"
+_LOOPS: dict[str, str | bool] = {
+    _GRAPHS: "FUSION,CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,DYNAMIC_SLICE_FUSION"
+    ",CONDITIONAL,WHILE",
+    "xla_gpu_graph_min_graph_size": "1",
+}
+"""Options under which XLA launches a loop of many small kernels as one CUDA graph."""
+_MEASURED = (0, 11, 2)  # the first JAX that they were checked with; early ones crash
 _GROWTH = 1.25  # of the memory between two times that programs are dropped for it
 _SPARE = 512 * 2**20
 """Growth of the resident memory after which what is free of it is given back."""
@@ -52,7 +61,8 @@ class Programs:
         if name in self._compiling:
             return
         done = self._clock()
-        self._compiling[name] = self._compilers.submit(self._lower(name).compile)
+        lowered = self._lower(name)
+        self._compiling[name] = self._compilers.submit(lowered.compile, options())
         done()
 
     def __getitem__(self, name: Name) -> jax.stages.Compiled:
@@ -81,6 +91,19 @@ class Programs:
             self.compiler_bytes += max(process.memory_info().rss - before, 0)
 
         return done
+
+
+def options() -> dict[str, str | bool] | None:
+    """Returns options of the compiler for this machine, or None for XLA's own.
+
+    On one NVIDIA GPU the loop over a client's steps, of about ten small kernels each,
+    is launched as a whole. `XLA_FLAGS` that say what is launched so take precedence.
+    """
+    is_one_gpu = jax.default_backend() == "gpu" and jax.device_count() == 1
+    flags = os.environ.get("XLA_FLAGS", "")
+    if not is_one_gpu or _GRAPHS in flags or jax.__version_info__ < _MEASURED:
+        return None
+    return _LOOPS
 
 
 def forget_if_needed() -> None:

@@ -118,6 +118,20 @@ def test_an_accelerator_takes_chunks_as_large_as_fit(accelerator):
 
 
 @pytest.mark.parametrize(
+    ("launch", "expected"), [(2**40, "vmap"), (1, "chunk=1"), (50_000, "chunk=16")]
+)
+def test_an_accelerator_takes_clients_alike_in_size_in_chunks(
+    accelerator, monkeypatch, launch, expected
+):
+    accelerator(None)
+    monkeypatch.setattr(auto_execution, "_LAUNCH", launch)
+    federation = fp.FederationSpec("digits", fp.data.PowerLaw(), num_clients=64).build()
+    process = fp.FederatedProcess(algorithm=fp.FedAvg())
+    model = fp.LogisticRegression().for_federation(federation)
+    assert str(auto_execution.choose(process, model, federation)) == expected
+
+
+@pytest.mark.parametrize(
     ("width", "num_examples", "expected"),
     [(8, 14, 16), (8, 128, 14), (1000, 14, 1), (1000, 128, 1)],
 )

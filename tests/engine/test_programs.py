@@ -3,6 +3,7 @@
 import collections
 import ctypes
 
+import jax
 import numpy as np
 import psutil
 import pytest
@@ -53,3 +54,39 @@ def test_memory_that_was_freed_goes_back_to_the_system(monkeypatch):
     assert abs(programs._trimmed[-1] - before - left) < 10e6  # from here it may grow
     monkeypatch.setattr(programs, "_trim", lambda: pytest.fail("it has not grown"))
     programs.give_memory_back()
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """One GPU, with the JAX that its options were checked with."""
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(jax, "device_count", lambda: 1)
+    monkeypatch.setattr(jax, "__version_info__", (0, 11, 2))
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+
+
+def test_loops_of_a_gpu_are_launched_whole(gpu):
+    options = programs.options()
+    assert "WHILE" in options["xla_gpu_enable_command_buffer"]
+    # Names and values that the installed compiler knows.
+    assert jax.jit(lambda x: 2 * x).lower(1.0).compile(options)(3.0) == 6.0
+
+
+@pytest.mark.parametrize(
+    ("backend", "devices", "version", "flags"),
+    [
+        ("cpu", 1, (0, 12, 0), ""),
+        ("tpu", 1, (0, 12, 0), ""),
+        ("gpu", 2, (0, 12, 0), ""),
+        ("gpu", 1, (0, 11, 1), ""),
+        ("gpu", 1, (0, 12, 0), "--xla_gpu_enable_command_buffer=FUSION"),
+    ],
+)
+def test_elsewhere_the_compiler_has_its_own_options(
+    gpu, monkeypatch, backend, devices, version, flags
+):
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    monkeypatch.setattr(jax, "device_count", lambda: devices)
+    monkeypatch.setattr(jax, "__version_info__", version)
+    monkeypatch.setenv("XLA_FLAGS", flags)
+    assert programs.options() is None

@@ -31,6 +31,8 @@ HOSTS = "hosts"
 """Ending of the file of `experiments.bench.hosts`."""
 FORMS, PLAIN, BESIDE = ON_A_GPU = ("gpu", "gpu-plain", "gpu-torch")
 """Endings of the files of `--accelerator`, and of a run beside PyTorch there."""
+_CHIPS = {"H100": (495e12, 3.35e12), "TPU v5e": (197e12, 0.82e12)}
+"""Operations and bytes a second by the data sheets: TF32 on the one, bfloat16."""
 _OWN = {
     "floor": "its products alone",
     "frozen": "the frozen products alone",
@@ -192,7 +194,43 @@ def _on_gpu(
             ("", "beside", "ours, ms", "theirs, ms", "ratio"),
             (row[:-1] for row in _peers(beside, {})),
         ),
+        *_estimates(run),
     ]
+
+
+def _estimates(run: Mapping[str, Any]) -> list[str]:
+    """Returns the part on what the chips could do at most, beside what was measured."""
+    device, rates = run["machine"]["device"].removeprefix("NVIDIA "), run["machine"]
+    measured = (1e9 * rates["matmul_gflops"], 1e9 * rates["copy_gigabytes"])
+    chips = _CHIPS | {device: measured}
+    rows = []
+    for form in run["forms"]:
+        if not form["is_automatic"] or form["bfloat16_products"]:
+            continue
+        work = (form["flops_per_round"], form["least_bytes_per_round"])
+        limits = [_limit(work, chip) for chip in chips.values()]
+        seconds = form["seconds_per_round"]["wall"]
+        sizes = (f"{work[0] / 1e9:,.2f}", f"{work[1] / 1e6:,.0f}")
+        least, _ = limits[-1]
+        bounds = (f"{report.milliseconds(best)} {binds}" for best, binds in limits)
+        times = (report.milliseconds(seconds), f"{seconds / least:,.0f}")
+        rows.append((form["workload"], *sizes, *bounds, *times))
+    titles = ("", "GFLOP", "MB", *(f"{name}, ms" for name in chips))
+    return [
+        "### Estimates by roofline",
+        "The least time of a round: its operations at the chip's rate of products, or"
+        " its least bytes at the rate of its memory, whichever takes longer. Rates of"
+        f" the {device} were measured, those of the other chips are their data"
+        " sheets'. *times* is the measured time in multiples of the estimate: if"
+        " steps are small, neither limit binds, but the launches of their kernels.",
+        _table((*titles, f"{device} measured, ms", "times"), iter(rows)),
+    ]
+
+
+def _limit(work: tuple[float, float], chip: tuple[float, float]) -> tuple[float, str]:
+    """Returns the least seconds of operations and bytes, and which of them binds."""
+    seconds = [amount / rate for amount, rate in zip(work, chip, strict=True)]
+    return max(zip(seconds, ("operations", "bytes"), strict=True))
 
 
 def _key(form: Mapping[str, Any]) -> tuple[Any, ...]:

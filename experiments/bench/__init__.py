@@ -1,1 +1,1 @@
-"""Times what the design is judged by: `python -m experiments.bench`."""
+"""Times the workloads that the design is judged by: `python -m experiments.bench`."""

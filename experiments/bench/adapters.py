@@ -1,4 +1,4 @@
-"""Clients' adapters of one frozen network, beside its products alone."""
+"""Clients' adapters of a frozen network, compared with its products alone."""
 
 import dataclasses
 import functools
@@ -20,7 +20,7 @@ _FROZEN = "frozen"
 
 @dataclasses.dataclass(frozen=True)
 class Texts:
-    """Token ids drawn evenly, with two classes that they say nothing about.
+    """Token ids drawn evenly, independent of their two classes.
 
     Attributes:
       sizes: examples of every client.
@@ -57,7 +57,7 @@ def _texts(
 
 @dataclasses.dataclass(frozen=True)
 class Adapted(workloads.Workload):
-    """Trainings of the factors beside a frozen perceptron.
+    """Trainings of the factors of a frozen perceptron.
 
     Its peer `frozen` has the products of all clients' examples with the frozen kernels,
     forward and back to the first layer's outputs, as one product per layer and step,
@@ -65,7 +65,7 @@ class Adapted(workloads.Workload):
     """
 
     def contender(self, name: str) -> contenders.Contender:
-        """Makes a contender, whose result are the factors of the server."""
+        """Makes a contender; its result are the factors of the server."""
         if name == _FROZEN:
             return contenders.Repeated(self._products())
         if name in ("ours", "vmap"):

@@ -1,4 +1,4 @@
-"""Derivatives in a value of every client, beside the training that they are of."""
+"""Derivatives with respect to a value per client, compared with their training."""
 
 import dataclasses
 from typing import Any
@@ -23,7 +23,7 @@ class Backward(workloads.Based):
     """Going back through FLAME's rounds; its peer `training` goes and measures."""
 
     def contender(self, name: str) -> contenders.Repeated:
-        """Makes one of the two, whose result is the objective `[1]`."""
+        """Makes one of the two; its result is the objective `[1]`."""
         count = len(self.base.spec.dataset.sizes)
         flame = dataclasses.replace(self.base.process.algorithm, rho=1 / count)
         process = dataclasses.replace(

@@ -1,4 +1,4 @@
-"""Chart of what the bench measured: `python -m experiments.bench.chart OUT FILE...`."""
+"""Chart of the measurements: `python -m experiments.bench.chart OUT FILE...`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -73,7 +73,7 @@ def draw(runs: Sequence[dict[str, Any]]) -> Figure:
     """Draws a bar per workload and run, on a logarithmic scale about equal times.
 
     Args:
-      runs: of one machine, the first of which has all workloads.
+      runs: on one machine; the first has all workloads.
 
     Returns:
       The figure.

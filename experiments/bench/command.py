@@ -1,7 +1,7 @@
 """The command line of the bench.
 
-Arguments are parsed before JAX is imported: how many CPUs may be used has to be settled
-first. Every workload runs in a process of its own, whose memory is then the workload's.
+Arguments are parsed before JAX is imported, since they set how many CPUs it uses. Every
+workload runs in a process of its own, so that the memory is the workload's.
 """
 
 import json
@@ -40,7 +40,7 @@ def main(
     ] = None,
     against: Annotated[
         str | None,
-        typer.Option(metavar="PEER,...", help="Peers to time beside ours, or all."),
+        typer.Option(metavar="PEER,...", help="Peers to compare with, or all."),
     ] = None,
     threads: Annotated[
         int | None, typer.Option(min=1, help="CPUs to use, by default all.")
@@ -107,7 +107,7 @@ def main(
         bool, typer.Option("--list", help="Only say what can be timed, with peers.")
     ] = False,
 ) -> None:
-    """Times what was asked for."""
+    """Times the chosen workloads."""
     num_cpus = len(machine.cpus())
     count = num_cpus if threads is None else threads
     if count > num_cpus:
@@ -200,7 +200,7 @@ def _time(
     peers: Sequence[str],
     save: Callable[[], None],
 ) -> list[str]:
-    """Adds the measurements to a run; returns sentences about those that failed."""
+    """Adds the measurements to a run; returns sentences about failures."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -235,10 +235,10 @@ def launch(
       advance: called after every turn of all contenders.
 
     Returns:
-      What was measured.
+      The measurements.
 
     Raises:
-      UnavailableError: if the process failed, with what it said.
+      UnavailableError: if the process failed, with its last line.
     """
     environment = machine.environment(
         settings["threads"], settings["devices"], huge_pages=settings["huge_pages"]

@@ -1,4 +1,4 @@
-"""Contenders of a comparison by name, and our own side of it."""
+"""Contenders of a comparison by name, and our side."""
 
 import dataclasses
 import importlib
@@ -30,7 +30,7 @@ class Contender(Protocol):
     """A way to do the rounds of a workload.
 
     Attributes:
-      execution: how the map over clients is run; empty where there is one way.
+      execution: how the map over clients is run; empty if there is one way.
     """
 
     execution: str
@@ -40,7 +40,7 @@ class Contender(Protocol):
         ...
 
     def result(self) -> Any:
-        """Returns what was computed, NumPy arrays in our layout."""
+        """Returns the results as NumPy arrays in our layout."""
         ...
 
 
@@ -50,8 +50,8 @@ class Timed:
 
     Attributes:
       name: for example `W1`.
-      title: what it is, for people.
-      peers: names of what it can be compared with.
+      title: a description in one line.
+      peers: names of comparable implementations.
       rounds: rounds of one timed call.
     """
 
@@ -62,7 +62,7 @@ class Timed:
 
     @property
     def steps_per_round(self) -> float | None:
-        """Returns steps of single clients in a round; None where there are none."""
+        """Returns steps of single clients in a round, or None without steps."""
         return None
 
     @property
@@ -72,11 +72,11 @@ class Timed:
 
     @property
     def bytes_per_round(self) -> float | None:
-        """Returns what a round reads and writes at least, if it is counted."""
+        """Returns the least bytes that a round reads and writes, if counted."""
         return None
 
     def contender(self, name: str) -> Contender:
-        """Makes a contender, `ours` or a peer, which has done nothing yet.
+        """Makes a contender, `ours` or a peer, before its first round.
 
         Raises:
           UnavailableError: if it cannot run here.
@@ -87,11 +87,11 @@ class Timed:
         """Measures whether contenders compute the same.
 
         Args:
-          results: what each has after one call; None is not compared.
+          results: of each after one call; None is not compared.
 
         Returns:
           Numbers by contender: the largest `difference` of each peer, relative to our
-          largest value, and the `loss` where there is one.
+          largest value, and the `loss`, if there is one.
         """
         numbers: dict[str, dict[str, float]] = {name: {} for name in results}
         for name, result in results.items():
@@ -104,12 +104,12 @@ class Timed:
         return numbers
 
     def loss(self, result: Any) -> float | None:
-        """Returns how bad a result is; None where nothing says so."""
+        """Returns the loss of a result, or None without one."""
         return None
 
 
 class Repeated:
-    """A computation that starts anew with every call.
+    """A computation that every call starts from the beginning.
 
     Attributes:
       execution: as of `Contender`.
@@ -134,7 +134,7 @@ class Repeated:
 
 
 def _segments(rounds: int, execution: str, points: int | None) -> Options:
-    """Options of a training whose segments have so many rounds."""
+    """Returns options of a training with segments of so many rounds."""
     return Options(
         num_rounds=_CALLS * rounds,
         eval_every=rounds,
@@ -146,7 +146,7 @@ def _segments(rounds: int, execution: str, points: int | None) -> Options:
 
 
 class Ours:
-    """The package's own driver: compiled segments of rounds, nothing evaluated.
+    """The package's own driver: compiled segments of rounds without evaluations.
 
     Attributes:
       planned: the group.
@@ -216,7 +216,7 @@ class Loop:
 
 
 def library(name: str) -> Any:
-    """Imports a module that may not be installed, or whose library may not be.
+    """Imports a module that, like its library, may not be installed.
 
     Raises:
       UnavailableError: if it is not.

@@ -1,4 +1,4 @@
-"""Asynchronous trainings beside synchronous ones of the same clients."""
+"""Asynchronous trainings, compared with synchronous ones of the same clients."""
 
 import dataclasses
 from typing import Any
@@ -13,7 +13,7 @@ _SPEED = 100.0  # examples per second: which only orders who arrives when
 
 @dataclasses.dataclass(frozen=True)
 class Delayed(workloads.Based):
-    """Buffers of messages, beside synchronous rounds that wait for their last member.
+    """Buffers of messages, compared with rounds that wait for their last member.
 
     Attributes:
       per_member: clients that work at any time per message of a buffer.
@@ -35,7 +35,7 @@ class Delayed(workloads.Based):
         return contenders.Ours(workload.group(), self.rounds)
 
     def agreement(self, results: Any) -> dict[str, dict[str, float]]:
-        """Compares nothing: the two train different models."""
+        """Returns no differences: the two train different models."""
         return {name: {} for name in results}
 
 

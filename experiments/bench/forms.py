@@ -66,7 +66,7 @@ _PICKED = ("auto", None, None, False)
 
 
 def of(workload: workloads.Workload, num_devices: int) -> list[Form]:
-    """Returns all forms of a workload, those that are picked first."""
+    """Returns all forms of a workload, the picked one first."""
     fewer = (f"chunk={size}" for size in _CHUNKS if size < workload.cohort_size)
     executions = ("auto", "vmap", *["shard"] * (num_devices > 1), *fewer)
     points = (None, *[workload.num_points, 1] * bool(workload.axes))
@@ -84,8 +84,8 @@ def of(workload: workloads.Workload, num_devices: int) -> list[Form]:
 def ordered(names: Sequence[str], num_devices: int) -> list[tuple[str, Form]]:
     """Returns the forms of workloads, each with the name of its workload.
 
-    What is picked comes first, of every workload, then forms that differ from it in one
-    way, and so on: what does not fit into the minutes matters least.
+    The form that `auto` picks comes first, for every workload, then forms that differ
+    from it in one way, and so on: forms beyond the time limit matter least.
     """
     pairs = [(name, form) for name in names for form in of(CASES[name], num_devices)]
     return sorted(pairs, key=lambda pair: pair[1].num_changes)
@@ -100,7 +100,7 @@ def measure(names: Sequence[str], first: int, repeat: int) -> Iterator[dict[str,
       repeat: samples of each.
 
     Yields:
-      Values of each form, as JSON knows them: `left_out` is the reason why there are no
+      Values of each form, as in JSON: `left_out` is the reason why there are no
       times, and empty for a form that is the same program as an earlier one.
     """
     seen: set[Any] = set()
@@ -154,7 +154,7 @@ def _numbers(
 
 
 def _program_bytes(program: jax.stages.Compiled) -> int | None:
-    """Bytes of one device that a program needs with its arguments, where XLA says."""
+    """Bytes that a program and its arguments need on one device, if XLA counts them."""
     analysis = program.memory_analysis()
     if analysis is None:
         return None
@@ -175,9 +175,8 @@ def time_all(
     another process does the next.
 
     Args:
-      console: where it is said that the device is a CPU.
-      run: gets the measurements, and what was left out; `machine` and `repeat` are
-        there.
+      console: for a note if the device is a CPU.
+      run: gets the measurements and the forms left out; has `machine` and `repeat`.
       names: of the workloads.
       minutes: that all take together, or None for no limit.
       save: called after each form.
@@ -231,7 +230,7 @@ def _variables(run: dict[str, Any]) -> dict[str, str]:
 def _measured(
     run: dict[str, Any], names: Sequence[str], count: int, until: float, most: float
 ) -> Iterator[dict[str, Any]]:
-    """Yields what was measured of each form, or why it was not.
+    """Yields the measurements of each form, or why there are none.
 
     Args:
       run: as of `time_all`.
@@ -277,7 +276,7 @@ def _measured(
 def _record(
     run: dict[str, Any], name: str, form: Form, numbers: dict[str, Any]
 ) -> None:
-    """Adds what was measured of a form, with its shares of what the device can do."""
+    """Adds the measurements of a form, with its shares of the device's rates."""
     about = {"workload": name, **dataclasses.asdict(form)}
     if "left_out" in numbers:
         if numbers["left_out"]:

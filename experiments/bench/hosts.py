@@ -6,9 +6,9 @@ cores C devices do as much work as they can at once; more of them share the core
 process has cores of its own, as hosts do; with those of all, threads get in each
 other's way.
 
-Beside times and bytes are those of the formulae of `engine.traffic`. Their seconds take
-the work of a device from the fastest round of one device, and bandwidth and latency
-from the loopback interface; cores that devices share count.
+Next to times and bytes stand those of the formulae of `engine.traffic`. Their seconds
+take the work of a device from the fastest round of one device, and bandwidth and
+latency from the loopback interface; cores that devices share count.
 """
 
 import json
@@ -73,11 +73,11 @@ def _workload(name: str, count: int) -> Any:
 def _work(
     name: str, form: tuple[int, int], process: int, port: int, rounds: int
 ) -> dict[str, Any]:
-    """Times rounds in this process, one of a team, and counts what it receives.
+    """Times rounds in this process, one of a team, and counts its received bytes.
 
     Returns:
       Seconds per round of every call; bytes that the process has received per round,
-      and those that the formulae say, with the number of exchanges.
+      and those of the formulae, with the number of exchanges.
     """
     import jax
 
@@ -113,7 +113,7 @@ def _work(
 
 
 def _team(name: str, form: tuple[int, int], rounds: int) -> dict[str, Any]:
-    """Times rounds of one form in processes of its own; returns what the first says."""
+    """Times rounds of one form in new processes; returns the output of the first."""
     processes, devices = form
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
@@ -170,7 +170,7 @@ def expected_seconds(
     """Returns the formulae's seconds of a round of several processes.
 
     Args:
-      rows: of the workload, of which some are of one device.
+      rows: of the workload, some on one device.
       row: of the processes.
       loopback: `bytes_per_second` and `latency`.
       cores: that the devices share.
@@ -234,7 +234,7 @@ def cells(record: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     """Yields a row of the table per workload and form.
 
     Args:
-      record: as it is in the JSON file.
+      record: a row of the JSON file.
     """
     for name, rows in _by_workload(record).items():
         forms = _by_form(rows)
@@ -251,10 +251,10 @@ def cells(record: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
 
 
 def verdicts(record: Mapping[str, Any]) -> Iterator[str]:
-    """Yields what two processes take beside one of two devices, with the targets.
+    """Yields the times of two processes, compared with one of two devices.
 
     Args:
-      record: as it is in the JSON file.
+      record: a row of the JSON file.
     """
     for name, rows in _by_workload(record).items():
         if {(2, 1), (1, 2)} <= _by_form(rows).keys():

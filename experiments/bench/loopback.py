@@ -1,4 +1,4 @@
-"""Bytes over this process's connections, and what the loopback interface can do."""
+"""Bytes over this process's connections, and the speed of the loopback interface."""
 
 import os
 import socket
@@ -16,7 +16,7 @@ _STREAM, _BLOCK, _TURNS = 2**27, 2**20, 200
 def received() -> int:
     """Counts the bytes that this process's TCP connections have received; on Linux.
 
-    The kernel counts, so that nobody else's traffic is among them.
+    The kernel counts by connection, without the traffic of other processes.
     """
     total = 0
     for name in os.listdir("/proc/self/fd"):

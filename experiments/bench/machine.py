@@ -1,4 +1,4 @@
-"""The machine: its CPUs, versions of what is compared, and how fast it multiplies."""
+"""The machine: its CPUs, versions of libraries, and its rates of products."""
 
 import contextlib
 import datetime
@@ -73,7 +73,7 @@ def restrict(process: int, count: int) -> None:
 
 
 def _use(numbers: tuple[int, ...]) -> None:
-    """Restricts this process and its children to some CPUs, where the system can."""
+    """Restricts this process and its children to some CPUs, if the system can."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, numbers)
 
@@ -115,7 +115,7 @@ def output(
     Args:
       module: its name.
       *arguments: its arguments.
-      environment: variables, by default those of this process.
+      environment: variables, by default of this process.
       advance: called for every dot that it prints on a line.
 
     Returns:
@@ -145,7 +145,7 @@ def lines(
     Args:
       module: its full name.
       *arguments: its arguments.
-      environment: variables, by default those of this process.
+      environment: variables, by default of this process.
       seconds: returns after how many without a line it is killed; asked at the start
         and after every line.
 
@@ -179,7 +179,7 @@ def lines(
 def _in_time(
     process: subprocess.Popen[str], seconds: Callable[[], float]
 ) -> Iterator[str]:
-    """Yields the lines of a process, which is killed where one takes too long."""
+    """Yields the lines of a process, which is killed if one takes too long."""
 
     def watched() -> threading.Timer | None:
         limit = seconds()
@@ -253,7 +253,7 @@ def resident_bytes(who: int) -> int:
 
 
 def matmul(dtype: str = "float32") -> tuple[Callable[[], None], int]:
-    """Returns a large product, compiled as those of trainings are, and its operations.
+    """Returns a large product, compiled like those of trainings, and its operations.
 
     It is larger on an accelerator.
     """
@@ -277,7 +277,7 @@ def copy(dtype: str = "float32") -> tuple[Callable[[], None], int]:
 
 
 def update() -> tuple[Callable[[], None], int]:
-    """Returns a read and a write of an array where it is, and their bytes."""
+    """Returns a read and a write of an array in place, and their bytes."""
     import jax
     import jax.numpy as jnp
 

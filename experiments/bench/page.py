@@ -1,7 +1,7 @@
-"""The page of what the bench measured: `python -m experiments.bench.page`.
+"""The page of the measurements: `python -m experiments.bench.page`.
 
 `docs/speed_results.md` is made of the files `docs/speed-*.json` alone, byte for byte,
-with the targets beside. Those of `experiments.bench.hosts` and of `--accelerator` are
+with their targets. Those of `experiments.bench.hosts` and of `--accelerator` are
 among them.
 """
 
@@ -29,8 +29,8 @@ RUNS = {
 """Runs on the page by the ending of their file, and their headings."""
 HOSTS = "hosts"
 """Ending of the file of `experiments.bench.hosts`."""
-FORMS, PLAIN, BESIDE = ON_A_GPU = ("gpu", "gpu-plain", "gpu-torch")
-"""Endings of the files of `--accelerator`, and of a run beside PyTorch there."""
+FORMS, PLAIN, PEERS = ON_A_GPU = ("gpu", "gpu-plain", "gpu-torch")
+"""Endings of the files of `--accelerator`, and of a run compared with PyTorch."""
 _CHIPS = {"H100": (495e12, 3.35e12), "TPU v5e": (197e12, 0.82e12)}
 """Operations and bytes a second by the data sheets: TF32 on the one, bfloat16."""
 _OWN = {
@@ -50,7 +50,7 @@ app = cli.application()
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """Bound on a workload's time beside a peer's.
+    """Bound on a workload's time relative to a peer's.
 
     Attributes:
       peer: its name.
@@ -67,30 +67,30 @@ class Target:
         return theirs >= self.bound * ours
 
 
-def _beside(peer: str, **bounds: float) -> dict[str, list[Target]]:
+def _bounds(peer: str, **bounds: float) -> dict[str, list[Target]]:
     """Returns one target per workload."""
     return {name: [Target(peer, bound)] for name, bound in bounds.items()}
 
 
 _SHARED = {
-    **_beside("plain", W1private=1.15, W2private=1.15, W1topk=2, W2topk=2),
-    **_beside("plain", W1banded=1.15, W2banded=1.15, W1qsgd=2, W2qsgd=2),
-    **_beside("thousand", S1=2),
-    **_beside("synchronous", V1=1.3),
-    **_beside("training", G1=4, G2=4),
+    **_bounds("plain", W1private=1.15, W2private=1.15, W1topk=2, W2topk=2),
+    **_bounds("plain", W1banded=1.15, W2banded=1.15, W1qsgd=2, W2qsgd=2),
+    **_bounds("thousand", S1=2),
+    **_bounds("synchronous", V1=1.3),
+    **_bounds("training", G1=4, G2=4),
 }
 _W4 = Target("loop-jit", 0.7)
 TARGETS = {
     "one-core": _SHARED
-    | _beside("torch", W1=6, W2=16, W3=1, W5=12, W6=15, A3large=1.1)
-    | _beside("byzfl", A1=8)
-    | _beside("geom-median", A2=20)
+    | _bounds("torch", W1=6, W2=16, W3=1, W5=12, W6=15, A3large=1.1)
+    | _bounds("byzfl", A1=8)
+    | _bounds("geom-median", A2=20)
     | {"W4": [Target("torch", 9), _W4]},
     "two-cores": _SHARED
-    | _beside("torch", W1=9, W2=26, W3=1, W5=20)
+    | _bounds("torch", W1=9, W2=26, W3=1, W5=20)
     | {"W4": [Target("torch", 15), _W4]}
     | {"W7": [Target("torch", 4), Target("frozen", 1.4)]},
-    "huge-pages": _beside("torch", W2=20) | _beside("byzfl", A1=10),
+    "huge-pages": _bounds("torch", W2=20) | _bounds("byzfl", A1=10),
 }
 """Targets by run and workload."""
 
@@ -101,7 +101,7 @@ def main(
         Path, typer.Option(metavar="DIR", help="Directory of speed-*.json.")
     ] = FOLDER,
 ) -> None:
-    """Writes `speed_results.md` beside the files."""
+    """Writes `speed_results.md` to the folder of the files."""
     cli.answer(lambda: _write(folder))
 
 
@@ -150,8 +150,12 @@ def render(
         parts.append(_verdict(run, targets))
         titles = ("", "execution", "ms", "floor", "GFLOP/s", "of peak", "resident MB")
         parts += ["### Ours", _table(titles, _own(run)), _FLOOR]
-        titles = ("", "beside", "ours, ms", "theirs, ms", "ratio", "target")
-        parts += ["### Beside others", _table(titles, _peers(run, targets)), _RATIO]
+        titles = ("", "compared with", "ours, ms", "theirs, ms", "ratio", "target")
+        parts += [
+            "### Compared with others",
+            _table(titles, _peers(run, targets)),
+            _RATIO,
+        ]
     if FORMS in runs:
         parts += _on_gpu(*(runs[name] for name in (*ON_A_GPU, "one-core")))
     if divided is not None:
@@ -162,7 +166,7 @@ def render(
 def _on_gpu(
     run: Mapping[str, Any],
     plain: Mapping[str, Any],
-    beside: Mapping[str, Any],
+    compared: Mapping[str, Any],
     core: Mapping[str, Any],
 ) -> list[str]:
     """Returns the part on a GPU, with the times of one core for comparison."""
@@ -188,18 +192,18 @@ def _on_gpu(
             (*titles, "one core, ms"),
             (_form(form, by_form, on_core) for form in report.by_workload(run)),
         ),
-        f"Beside PyTorch {versions['torch']} on the same GPU, with TF32, too, before"
-        f" our compiler options ([all samples](speed-{BESIDE}.json)):",
+        f"Compared with PyTorch {versions['torch']} on the same GPU, also with TF32,"
+        f" before our compiler options ([all samples](speed-{PEERS}.json)):",
         _table(
-            ("", "beside", "ours, ms", "theirs, ms", "ratio"),
-            (row[:-1] for row in _peers(beside, {})),
+            ("", "compared with", "ours, ms", "theirs, ms", "ratio"),
+            (row[:-1] for row in _peers(compared, {})),
         ),
         *_estimates(run),
     ]
 
 
 def _estimates(run: Mapping[str, Any]) -> list[str]:
-    """Returns the part on what the chips could do at most, beside what was measured."""
+    """Returns the part on the least times that chips allow, and the measured ones."""
     device, rates = run["machine"]["device"].removeprefix("NVIDIA "), run["machine"]
     measured = (1e9 * rates["matmul_gflops"], 1e9 * rates["copy_gigabytes"])
     chips = _CHIPS | {device: measured}
@@ -228,13 +232,13 @@ def _estimates(run: Mapping[str, Any]) -> list[str]:
 
 
 def _limit(work: tuple[float, float], chip: tuple[float, float]) -> tuple[float, str]:
-    """Returns the least seconds of operations and bytes, and which of them binds."""
+    """Returns the least seconds of operations and bytes, and the one that binds."""
     seconds = [amount / rate for amount, rate in zip(work, chip, strict=True)]
     return max(zip(seconds, ("operations", "bytes"), strict=True))
 
 
 def _key(form: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Returns what tells the forms of one workload apart."""
+    """Returns the fields that identify a form."""
     names = ("workload", "execution", "points_per_chunk", "convolution")
     return tuple(form[name] for name in names) + (form["bfloat16_products"],)
 
@@ -286,19 +290,19 @@ def _titles(runs: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
 
 
 _FLOOR = (
-    "Times are of a round, or of one answer. Floor: what matrix products take at the"
-    " rate of a large one in the same process, and what a round reads and writes at the"
-    " machine's rate; where both are counted."
+    "Times are of a round, or of one answer. Floor: the time of the matrix products at"
+    " the rate of a large one in the same process, plus the time of a round's reads and"
+    " writes at the machine's rate, if both are counted."
 )
 _RATIO = (
-    "Both sides take turns in one process. Of others, the ratio says how many times as"
-    " fast ours is; of what is ours itself, what part or multiple of its time ours"
-    " takes."
+    "Both sides take turns in one process. Compared with another package, the ratio"
+    " says how many times as fast ours is; compared with a variant of ours, it is the"
+    " share or the multiple of the variant's time."
 )
 
 
 def _machine(run: Mapping[str, Any]) -> str:
-    """Says where and with what a run was made."""
+    """Returns the machine, versions and date of a run."""
     machine = run["machine"]
     versions = machine["versions"]
     kept = ("jax", "torch", "byzfl", "geom-median")

@@ -26,7 +26,7 @@ _NEVER = 2**30
 
 
 class _Softmax(torch.nn.Module):
-    """Softmax regression from zero, with what `pfl` asks for."""
+    """Softmax regression from zero, with the methods that `pfl` calls."""
 
     def __init__(self, inputs: int, classes: int):
         super().__init__()

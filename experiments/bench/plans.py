@@ -1,7 +1,7 @@
 """Planned and measured cost of trainings: `python -m experiments.bench.plans`.
 
 Plans thirteen trainings, runs each in a process of its own, and prints the estimates of
-memory and time beside what was measured.
+memory and time with those that were measured.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ _DEVICES = "--xla_force_host_platform_device_count=2"
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A training of more than 500 MB, on MNIST's inputs if nothing is said.
+    """A training of more than 500 MB, by default on MNIST's inputs.
 
     Attributes:
       name: of the training.
@@ -97,7 +97,7 @@ CASES = (
 
 
 def measure(case: Case) -> dict[str, Any]:
-    """Plans and runs one training, in this process, which does nothing else.
+    """Plans and runs one training, in this process, which is started for it.
 
     Returns:
       Bytes and seconds, estimated and measured.

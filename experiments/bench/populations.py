@@ -1,4 +1,4 @@
-"""Populations of which a round sees a cohort: clients' models in a file."""
+"""Populations with a cohort per round: clients' models in a file."""
 
 import dataclasses
 import weakref
@@ -25,7 +25,7 @@ _BATCH_SIZE = 10
 
 
 def federation(num_clients: int, shape: tuple[int, ...] = (28, 28)) -> core.Federation:
-    """Returns clients whose examples are pieces of one pool, which overlap."""
+    """Returns clients with overlapping pieces of one pool as examples."""
     dataset = Generated((_POOL,), shape).load(data_dir=None, seed=0, num_clients=None)
     starts = np.arange(num_clients) % (_POOL - _EXAMPLES)
     nobody = np.zeros(num_clients, np.int32)
@@ -51,7 +51,7 @@ def federation(num_clients: int, shape: tuple[int, ...] = (28, 28)) -> core.Fede
 
 @dataclasses.dataclass(frozen=True)
 class Population(contenders.Timed):
-    """A streamed training, beside the same cohorts of a small population.
+    """A streamed training, compared with the same cohorts of a small population.
 
     Attributes:
       sizes: clients by the name of the contender.
@@ -78,7 +78,7 @@ class Population(contenders.Timed):
 
 
 class Stream:
-    """Rounds of a streamed training; nothing is compared."""
+    """Rounds of a streamed training, without a comparison."""
 
     execution: ClassVar[str] = "streamed"
 
@@ -108,7 +108,7 @@ class Stream:
         self._done += self._rounds
 
     def result(self) -> Any:
-        """Returns nothing: populations differ."""
+        """Returns no numbers: populations differ."""
         return None
 
 

@@ -1,4 +1,4 @@
-"""Local training of a portfolio policy by fifty parties, and what it is made of."""
+"""Local training of a portfolio policy by fifty parties, and its products alone."""
 
 import dataclasses
 import functools
@@ -92,7 +92,7 @@ class Task:
 
     Attributes:
       prices: `float32[N, B, m, l]` windows in units of their last close.
-      growth: `float32[N, B, m+1]` what the days pay.
+      growth: `float32[N, B, m+1]` relative prices of the days.
       params: the start, a tree of NumPy arrays.
       cost: rate c.
     """
@@ -104,7 +104,7 @@ class Task:
 
 
 def _floor() -> contenders.Repeated:
-    """Returns the products and sigmoids of a recurrent evaluator, and nothing else.
+    """Returns the products and sigmoids of a recurrent evaluator alone.
 
     Per day of a window one product and one sigmoid forwards, and two products
     backwards, for two parties at a time, which is as fast as any other number.

@@ -39,7 +39,7 @@ class Program(Timed):
         return (rows / np.linalg.norm(rows, axis=2, keepdims=True)).astype(np.float32)
 
     def contender(self, name: str) -> Repeated:
-        """Makes a contender, whose result are the shortest points `[problems, J]`."""
+        """Makes a contender; its result are the shortest points `[problems, J]`."""
         rows = self.rows()
 
         def points(weights: Any) -> np.ndarray:

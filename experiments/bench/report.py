@@ -1,4 +1,4 @@
-"""Tables of what was timed, the file that keeps it, and the comparison of two runs."""
+"""Tables and files of measurements, and the comparison of two runs."""
 
 import json
 import os
@@ -37,14 +37,14 @@ _KINDS = ("wall", "cpu")
 
 
 def write(file: Path, run: Mapping[str, Any]) -> None:
-    """Writes a file at once: readers see all of it or the file that was there.
+    """Writes a file atomically: readers see the old file or the new one.
 
     Args:
       file: path.
       run: its content, written as JSON.
 
     Raises:
-      OSError: if it cannot be written; nothing is left then.
+      OSError: if it cannot be written; no part of it is left.
     """
     temporary = _temporary(file)
     try:
@@ -66,7 +66,7 @@ def check_writable(file: Path) -> None:
 
 
 def _temporary(file: Path) -> Path:
-    """Returns a name beside a file."""
+    """Returns the name of a temporary file in the same folder."""
     return file.with_name(f".{file.name}.{os.getpid()}")
 
 
@@ -113,7 +113,7 @@ def merged(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, An
 
     Args:
       earlier: a run.
-      later: one on the same machine, whose workloads take the place of equal ones.
+      later: one on the same machine; its workloads replace equal ones.
 
     Returns:
       The later run with more workloads.
@@ -139,20 +139,20 @@ def print_all(console: Console, run: Mapping[str, Any]) -> None:
         if name != "ours"
     ]
     if rows:
-        _print_table(console, "Beside peers, in turn, in one process", rows)
+        _print_table(console, "Compared with peers, in turns, in one process", rows)
     for workload in run["workloads"]:
         for name, reason in workload["failures"].items():
             console.print(f"{workload['name']}: {name} cannot run: {reason}.")
 
 
 def by_workload(run: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns the forms that were measured, those of one workload side by side."""
+    """Returns the measured forms, sorted by workload."""
     names = list(dict.fromkeys(form["workload"] for form in run["forms"]))
     return sorted(run["forms"], key=lambda form: names.index(form["workload"]))
 
 
 def print_forms(console: Console, run: Mapping[str, Any]) -> None:
-    """Prints the machine, a table of all forms, and what was left out."""
+    """Prints the machine, a table of all forms, and the forms left out."""
     for line in _machine_lines(run["machine"]):
         console.print(line)
     console.print(f"Battery: {run['battery'][-1]}.")
@@ -203,7 +203,7 @@ def _machine_lines(machine: Mapping[str, Any]) -> list[str]:
 def _print_table(
     console: Console, title: str, rows: Iterable[Iterable[tuple[str, str]]]
 ) -> None:
-    """Prints a table of headings and texts, whose first two columns are text."""
+    """Prints a table of headings and texts; from the third column on, of numbers."""
     columns = [tuple(zip(*row, strict=True)) for row in rows]
     if columns:
         titles = columns[0][0]
@@ -212,15 +212,15 @@ def _print_table(
 
 
 def floor(workload: Mapping[str, Any], update_gigabytes: float) -> float | None:
-    """Returns the seconds that products and passes over memory take at least.
+    """Returns the least seconds of products and passes over memory.
 
     Args:
       workload: its measurement.
       update_gigabytes: rate at which the machine reads and writes, in GB/s.
 
     Returns:
-      Products at the fastest rate, then what a round reads and writes; None where they
-      are not counted.
+      Seconds of products at the fastest rate, plus those of reads and writes; None if
+      they are not counted.
     """
     flops, moved = workload["flops_per_round"], workload.get("bytes_per_round")
     if flops is None or moved is None:
@@ -265,7 +265,7 @@ def _own_row(
 def _peer_row(
     workload: Mapping[str, Any], name: str, peer: Mapping[str, Any]
 ) -> list[tuple[str, str]]:
-    """Returns the row of a peer beside ours."""
+    """Returns the row of a peer, compared with ours."""
     ours = workload["contenders"]["ours"]
     mine, theirs = ours["seconds_per_round"], peer["seconds_per_round"]
     agreement = peer["agreement"]
@@ -291,7 +291,7 @@ def milliseconds(seconds: float) -> str:
 
 
 def _number(value: float | None, form: str) -> str:
-    """Formats a number, or nothing."""
+    """Formats a number; None is empty."""
     return "" if value is None else format(value, form)
 
 
@@ -305,7 +305,7 @@ def differing(
       later: another one.
 
     Returns:
-      Name and relative changes, positive where the later run was slower.
+      Name and relative changes, positive if the later run was slower.
     """
     before, after = (
         {w["name"]: w["contenders"]["ours"]["seconds_per_round"] for w in run}
@@ -329,7 +329,7 @@ def changes(
       later: another one.
 
     Returns:
-      Names of the workloads whose wall time differs by more than `TOLERANCE`.
+      Names of the workloads with wall times that differ by more than `TOLERANCE`.
     """
     differences = differing(earlier, later)
     rows = [

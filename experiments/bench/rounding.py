@@ -28,7 +28,7 @@ def rows(algorithm: Any, model: Any, rounds: int, seeds: int) -> Iterator[list[s
 
     Args:
       algorithm: the method.
-      model: what it trains.
+      model: the trained model.
       rounds: R.
       seeds: number of seeds, which both products share.
 

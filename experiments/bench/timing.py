@@ -47,7 +47,7 @@ class Clock:
         return sum(one.ru_utime + one.ru_stime for one in used)
 
     def busy(self) -> float:
-        """Returns the CPU time of everybody on these CPUs."""
+        """Returns the CPU time of all processes on these CPUs."""
         every = psutil.cpu_times(percpu=True)
         idle = ("idle", "iowait", "guest", "guest_nice")  # guests are in user, too
         return sum(

@@ -1,7 +1,7 @@
-"""FLAME and FedAvg in plain PyTorch: a loop over clients, and all of them in one vmap.
+"""FLAME and FedAvg in plain PyTorch: a loop over clients, and all in one vmap.
 
 Batches are rows picked by a fresh permutation, gradients come from autograd, updates
-are made in place. Nothing here imports JAX, so that a cold start is PyTorch's own.
+are made in place. JAX is not imported, so that a cold start is PyTorch's own.
 """
 
 import dataclasses

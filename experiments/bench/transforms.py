@@ -1,4 +1,4 @@
-"""Trainings whose messages are transformed, beside the same without."""
+"""Trainings with transformed messages, compared with the same without."""
 
 import dataclasses
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Times one workload in a process of its own, whose memory is then the workload's.
+"""Times one workload in a process of its own, which has the workload's memory alone.
 
 `python -m experiments.bench.worker NAME REPEAT PEER...` prints a dot after every turn
 of all contenders, and then the measurement as JSON.
@@ -23,16 +23,16 @@ _MATMUL = "matmul"
 def measure(
     name: str, peers: Sequence[str], repeat: int, advance: Callable[[], None]
 ) -> dict[str, Any]:
-    """Measures a workload beside peers.
+    """Measures a workload and its peers.
 
     Args:
       name: of the workload, or `MACHINE`.
-      peers: names of peers, of which those that fit take part.
+      peers: names of peers; those that do not fit are skipped.
       repeat: quiet samples that are wanted.
       advance: called after every turn of all contenders.
 
     Returns:
-      Values as JSON knows them.
+      Values as in JSON.
     """
     if name == MACHINE:
         return device(repeat)

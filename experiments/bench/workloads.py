@@ -1,4 +1,4 @@
-"""The trainings that are timed: data, process and model, and what a round costs."""
+"""The timed trainings: data, process, model, and the cost of a round."""
 
 import dataclasses
 import functools
@@ -165,10 +165,10 @@ class Workload(contenders.Timed):
 
     @property
     def bytes_per_round(self) -> float:
-        """Returns what a round of all points reads and writes at least.
+        """Returns the least bytes that a round of all points reads and writes.
 
-        Examples are read once for all points; what clients keep is read and written
-        once, if it does not stay in a cache.
+        Examples are read once for all points; states of clients are read and written
+        once, if they do not stay in a cache.
         """
         inputs = self._examples_per_round * math.prod(self.spec.dataset.shape)
         group = self.group()
@@ -208,7 +208,7 @@ class Workload(contenders.Timed):
         )
 
     def contender(self, name: str) -> contenders.Contender:
-        """Makes a contender, whose result are the global models `[G, *P]`."""
+        """Makes a contender; its result are the global models `[G, *P]`."""
         if name in ("ours", "vmap"):
             execution = "auto" if name == "ours" else name
             return contenders.Ours(self.group(), self.rounds, execution)
@@ -274,7 +274,7 @@ class Workload(contenders.Timed):
         return {name: relative(ours, theirs) for name, theirs in models.items()}
 
     def without_order(self) -> "Workload":
-        """Returns two rounds of all clients in full batches, where no draw matters."""
+        """Returns two rounds of all clients in full batches: no draw changes them."""
         largest = max(self.spec.dataset.sizes)
         process = struct.replace_field(
             self.process, "algorithm.local.batch_size", largest
@@ -340,7 +340,7 @@ def dense_flops(inputs: int, outputs: int, *, first: bool) -> int:
 
 
 def frozen_flops(inputs: int, outputs: int, *, first: bool) -> int:
-    """Counts those of a frozen dense layer, whose kernel needs no gradient."""
+    """Counts the operations of a frozen dense layer, without its kernel's gradient."""
     return (1 if first else 2) * 2 * inputs * outputs
 
 
@@ -379,9 +379,9 @@ def softmax(
     rounds: int = 10,
     **fields: Any,
 ) -> Workload:
-    """Returns FLAME with softmax regression, one epoch, everybody in every round.
+    """Returns FLAME with softmax regression, one epoch, all clients in every round.
 
-    Last batches are short and have whole steps, as those of its peers.
+    Last batches are short and have whole steps, as in its peers.
     """
     solver = fp.SGD(learning_rate=0.05, batch_size=batch_size, remainder="full")
     return Workload(

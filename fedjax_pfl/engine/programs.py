@@ -99,11 +99,15 @@ def options() -> dict[str, str | bool] | None:
     On one NVIDIA GPU the loop over a client's steps, of about ten small kernels each,
     is launched as a whole. `XLA_FLAGS` that say what is launched so take precedence.
     """
-    is_one_gpu = jax.default_backend() == "gpu" and jax.device_count() == 1
     flags = os.environ.get("XLA_FLAGS", "")
-    if not is_one_gpu or _GRAPHS in flags or jax.__version_info__ < _MEASURED:
+    is_checked = jax.__version_info__ >= _MEASURED and _GRAPHS not in flags
+    if not is_checked or jax.default_backend() != "gpu":
         return None
-    return _LOOPS
+    try:
+        num_devices = len(jax.devices("cuda"))
+    except RuntimeError:  # a GPU of another maker
+        return None
+    return _LOOPS if num_devices == 1 else None
 
 
 def forget_if_needed() -> None:

@@ -60,7 +60,7 @@ def test_memory_that_was_freed_goes_back_to_the_system(monkeypatch):
 def gpu(monkeypatch):
     """One GPU, with the JAX that its options were checked with."""
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    monkeypatch.setattr(jax, "device_count", lambda: 1)
+    monkeypatch.setattr(jax, "devices", {"cuda": [None]}.__getitem__)
     monkeypatch.setattr(jax, "__version_info__", (0, 11, 2))
     monkeypatch.delenv("XLA_FLAGS", raising=False)
 
@@ -86,7 +86,15 @@ def test_elsewhere_the_compiler_has_its_own_options(
     gpu, monkeypatch, backend, devices, version, flags
 ):
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
-    monkeypatch.setattr(jax, "device_count", lambda: devices)
+    monkeypatch.setattr(jax, "devices", lambda kind: [kind] * devices)
     monkeypatch.setattr(jax, "__version_info__", version)
     monkeypatch.setenv("XLA_FLAGS", flags)
+    assert programs.options() is None
+
+
+def test_a_gpu_without_cuda_has_the_options_of_the_compiler(gpu, monkeypatch):
+    def devices(kind):
+        raise RuntimeError(f"Unknown backend {kind}")
+
+    monkeypatch.setattr(jax, "devices", devices)
     assert programs.options() is None

@@ -28,7 +28,7 @@ class First:
       messages: initial messages `[K, *P]`, or None.
     """
 
-    model: Any
+    model: core.Model
     train: core.ClientData
     num_clients: int
     server: Any

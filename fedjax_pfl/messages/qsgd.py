@@ -26,7 +26,7 @@ class QSGD(base.Compression):
 
     Attributes:
       levels: static s, at least 1.
-      error_feedback: static; whether clients remember what was rounded off.
+      error_feedback: static; whether clients add the last error to the next message.
 
     Example:
       >>> sent = QSGD(levels=1).fit(jax.random.key(0), jax.numpy.array([3.0, -4.0]))

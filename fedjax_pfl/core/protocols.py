@@ -37,7 +37,7 @@ class Model(abc.ABC):
     """A frozen, hashable object without arrays.
 
     A model is a subclass that defines the five abstract methods; the rest has defaults.
-    `for_federation` fills in what the data decide (input shape, number of outputs).
+    `for_federation` fills in properties of the data (input shape, number of outputs).
 
     Attributes:
       num_classes: C of logits `[B, C]`, or None for other outputs.

@@ -155,6 +155,7 @@ def _read(path: Path, num_clients: int, day: float) -> Fleet:
         )
     numbers: Any = table.apply(pd.to_numeric, errors="coerce")
     if numbers.isna().any().any():
+        # Rows count from 0, and the header is line 1 of the file.
         line = int(np.flatnonzero(numbers.isna().any(axis=1))[0]) + 2
         raise checks.InputError(
             f"Expected a number in every cell of '{path}', but line {line} lacks one."

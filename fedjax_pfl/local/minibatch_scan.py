@@ -371,14 +371,14 @@ def _limits(
     return _Limits(epochs=client_epochs, epoch_steps=client_steps, steps=most_steps)
 
 
-def params_dtype(params: Any) -> Any:
+def params_dtype(params: core.Params) -> Any:
     """Returns the floating dtype of a parameter tree."""
     return jnp.result_type(*jax.tree.leaves(params))
 
 
 def full_value_and_gradient(
     objective: Objective,
-    params: Any,
+    params: core.Params,
     context: Any,
     data: core.ClientData,
     batch_size: int = 256,
@@ -405,7 +405,7 @@ def full_value_and_gradient(
 
 def full_value(
     objective: Objective,
-    params: Any,
+    params: core.Params,
     context: Any,
     data: core.ClientData,
     batch_size: int = 256,
@@ -430,7 +430,7 @@ def full_value(
 
 def passed_statistics(
     objective: Objective,
-    params: Any,
+    params: core.Params,
     context: Any,
     view: core.ClientView,
     batch_size: int = 256,

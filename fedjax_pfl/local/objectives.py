@@ -26,7 +26,7 @@ class StatefulLoss(abc.ABC):
     def step(
         self,
         key: core.Key | None,
-        params: Any,
+        params: core.Params,
         batch: core.Batch,
         context: Any,
         carry: Any,
@@ -45,13 +45,13 @@ class StatefulLoss(abc.ABC):
         """
 
     def __call__(
-        self, key: core.Key | None, params: Any, batch: core.Batch, context: Any
+        self, key: core.Key | None, params: core.Params, batch: core.Batch, context: Any
     ) -> jax.Array:
         """Returns the value `[]` of a batch."""
         return self.step(key, params, batch, context, None)[0]
 
     def with_statistics(
-        self, key: core.Key | None, params: Any, batch: core.Batch, context: Any
+        self, key: core.Key | None, params: core.Params, batch: core.Batch, context: Any
     ) -> tuple[jax.Array, Any]:
         """Returns the value `[]` of a batch, and running statistics after it."""
         value, (_, running) = self.step(key, params, batch, context, None)
@@ -78,7 +78,7 @@ class DataLoss(StatefulLoss):
     def step(
         self,
         key: core.Key | None,
-        params: Any,
+        params: core.Params,
         batch: core.Batch,
         context: Any,
         carry: Any,
@@ -114,7 +114,7 @@ class Joint(StatefulLoss):
     def step(
         self,
         key: core.Key | None,
-        params: Any,
+        params: core.Params,
         batch: core.Batch,
         context: Any,
         carry: Any,

@@ -89,6 +89,7 @@ class PrivateSGD(solvers.MinibatchSolver):
 
         def private(key: Any, params: Any, batch: core.Batch, context: Any, carry: Any):
             extra, weight = (batch.constants, context), batch.weight
+            # An example of weight 0 leaves the other terms, which must not be clipped.
             term = slope(key, params, batch.x[0], batch.y[0], 0 * weight[0], extra)
 
             def clipped(number: jax.Array, x: Any, y: Any, weight: jax.Array):
@@ -109,14 +110,14 @@ class PrivateSGD(solvers.MinibatchSolver):
 
         return private
 
-    def _init(self, params: Any, round: Any, step: Any) -> None:
+    def _init(self, params: core.Params, round: Any, step: Any) -> None:
         return None
 
     def _update(
         self,
         gradient: Any,
         moments: None,
-        params: Any,
+        params: core.Params,
         round: Any,
         step: Any,
         share: Any,

@@ -68,8 +68,8 @@ class Schedule:
             number = 0 if round is None else round
         elif step is None:
             raise checks.InputError(
-                "Expected a learning rate that is held during a round, of which this"
-                " method's rule is made, got a schedule of steps; add per_round=True."
+                "Expected a learning rate that is held during a round, as this method's"
+                " rule requires, got a schedule of steps; add per_round=True."
             )
         return jnp.asarray(self.function(number), jnp.zeros(()).dtype)
 
@@ -117,7 +117,7 @@ def _problem(function: Callable[[Any], Any]) -> str:
         rate = jax.eval_shape(function, jnp.zeros((), jnp.int32))
     except Exception as error:
         message = str(error).strip().partition("\n")[0].rstrip(".")
-        return f"which says {type(error).__name__}: {message}"
+        return f"which raises {type(error).__name__}: {message}"
     shape = getattr(rate, "shape", None)
     return "" if shape == () else "which does not return one number"
 

@@ -29,7 +29,7 @@ EpochEnd = Callable[[jax.Array, Any, Any], tuple[Any, Any]]
 
 
 def _joint(
-    view: core.ClientView, objective: objectives.Objective, params: Any
+    view: core.ClientView, objective: objectives.Objective, params: core.Params
 ) -> tuple[core.ClientView, objectives.Objective, Any]:
     """Returns the problem in a pair of parameters, shared and personal."""
     personal = view.data.personal
@@ -95,14 +95,14 @@ class MinibatchSolver(core.LocalSolver):
         """Returns a sampler in place of shuffled epochs, or None."""
         return objectives.sampler(objective, view)
 
-    def _init(self, params: Any, round: Any, step: Any) -> Any:
+    def _init(self, params: core.Params, round: Any, step: Any) -> Any:
         raise NotImplementedError
 
     def _update(
         self,
         gradient: Any,
         moments: Any,
-        params: Any,
+        params: core.Params,
         round: Any,
         step: Any,
         share: Any,
@@ -144,7 +144,7 @@ class MinibatchSolver(core.LocalSolver):
         self,
         view: core.ClientView,
         objective: objectives.Objective,
-        params: Any,
+        params: core.Params,
         context: Any = None,
         *,
         step_end: StepEnd | None = None,
@@ -315,14 +315,14 @@ class SGD(MinibatchSolver):
             return jnp.maximum(info.num_examples, 1) * rate / self.batch_size
         return jnp.maximum(info.num_steps, 1) * rate
 
-    def _init(self, params: Any, round: Any, step: Any):
+    def _init(self, params: core.Params, round: Any, step: Any):
         return None if self.momentum is None else jax.tree.map(jnp.zeros_like, params)
 
     def _update(
         self,
         gradient: Any,
         moments: Any,
-        params: Any,
+        params: core.Params,
         round: Any,
         step: Any,
         share: Any,
@@ -391,14 +391,14 @@ class Optax(MinibatchSolver):
             values["learning_rate"] = rate.rate(round, step)
         return self.optimizer(**values)
 
-    def _init(self, params: Any, round: Any, step: Any):
+    def _init(self, params: core.Params, round: Any, step: Any):
         return self._transformation(round, step).init(params)
 
     def _update(
         self,
         gradient: Any,
         moments: Any,
-        params: Any,
+        params: core.Params,
         round: Any,
         step: Any,
         share: Any,
@@ -438,7 +438,7 @@ class ToTolerance(core.LocalSolver):
         self,
         view: core.ClientView,
         objective: objectives.Objective,
-        params: Any,
+        params: core.Params,
         context: Any = None,
         *,
         tolerance: jax.Array | None = None,
@@ -481,6 +481,7 @@ class ToTolerance(core.LocalSolver):
 
         start = (params, *gradient_at(params), jnp.zeros((), jnp.int32))
         params, _, norm, steps = lax.while_loop(unfinished, body, start)
+        # Under `at_solutions` derivatives are those of the solution, not of the steps.
         params = loops.stationary(lambda x: gradient_at(x)[0], params)
         running = minibatch_scan.passed_statistics(
             objective, params, context, view, self.batch_size

@@ -165,8 +165,8 @@ class Synchronous(_Timed):
             time = min(fleet.next_online(i, time) for i in clients[~is_online])
             if time > start + 2 * fleet.day:
                 raise checks.InputError(
-                    f"Expected {count} clients that are online at once, but on no hour"
-                    " of a day there are as many; choose fewer, or raise online."
+                    f"Expected {count} clients that are online at once, but at no hour"
+                    " of a day are there as many; choose fewer, or raise online."
                 )
         return time
 
@@ -192,7 +192,7 @@ class Buffered(_Timed):
     Attributes:
       size: static number of messages K in a full buffer.
       concurrency: static number of clients that work at any time.
-      max_staleness: static; the server keeps so many earlier models.
+      max_staleness: static; number of earlier models that the server keeps.
       discount: `[]` power, at least 0; FedBuff has 0.5.
       devices: devices of the clients.
       timetable: filled in by the engine.

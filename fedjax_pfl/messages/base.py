@@ -36,7 +36,7 @@ class Compression(core.Transform):
         """Returns the message that the server decodes, C(x).
 
         Args:
-          key: `[]` key of this client and round, which the server derives, too.
+          key: `[]` key of this client and round, which the server can derive.
           message: pytree of `[*P]`, the difference from a point that both sides have.
 
         Returns:
@@ -66,8 +66,8 @@ def count(name: str, fraction: float, size: int) -> int:
     number = math.floor(fraction * size + 1e-9)  # 0.29 of 100 numbers are 29
     if size and not number:
         raise checks.InputError(
-            f"Expected {name} to leave something of a message of {size:,} numbers:"
-            f" fraction={fraction:g} is less than one of them."
+            f"Expected {name} to send at least one of the {size:,} numbers of a"
+            f" message, got fraction={fraction:g}."
         )
     return number
 

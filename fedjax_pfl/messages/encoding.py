@@ -52,7 +52,7 @@ class Encoding:
         return -(-(self.values * self.value_bits + self.side_bits) // 8)
 
     def check_whole(self, name: str) -> None:
-        """Refuses a transform that needs all numbers behind one that drops some.
+        """Refuses a transform that needs all numbers after one that drops some.
 
         Args:
           name: name of the transform.
@@ -62,6 +62,6 @@ class Encoding:
         """
         if self.values != self.size:
             raise checks.InputError(
-                f"Expected {name} to see whole messages, got it behind a transform that"
-                f" leaves {self.size - self.values:,} of {self.size:,} numbers out."
+                f"Expected {name} to see whole messages, got it after a transform that"
+                f" drops {self.size - self.values:,} of {self.size:,} numbers."
             )

@@ -298,7 +298,7 @@ class Exchange:
         members = (self.keys(core.Stream.CLIENT, exchange), self.work, fields, inputs)
         specs = (divided_examples.specs(pool), PartitionSpec(), PartitionSpec())
         epochs = jnp.minimum(self.work.epochs, _MANY_EPOCHS).astype(jnp.float32)
-        # A device has all columns of its own clients: nothing is split inside.
+        # A device has all columns of its clients: arrays are not divided inside.
         with sharding.over(sharding.Execution()):
             after, ((upload, report, notes), sums) = client_map.move_clients(
                 one,

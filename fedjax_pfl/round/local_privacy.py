@@ -30,9 +30,9 @@ def check(process: Any) -> None:
     names = [f.name for f in fields if isinstance(getattr(method, f.name), PrivateSGD)]
     if names and solver_of(process) is None:
         raise checks.InputError(
-            "Expected PrivateSGD as `local` of a method whose messages see examples"
-            " through that solver alone, which FedAvg, FedProx, FedPer, Ditto and Flame"
-            " are, or of Local, got it as"
+            "Expected PrivateSGD as `local` of a method with messages that depend on"
+            " examples through that solver only, FedAvg, FedProx, FedPer, Ditto, Flame"
+            " or Local, got it as"
             f" {' and '.join(names)} of {type(method).__name__}."
         )
     if names:

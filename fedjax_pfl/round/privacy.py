@@ -55,14 +55,13 @@ def check(process: Any) -> None:
     kinds = [isinstance(transform, ServerNoise) for transform in process.transforms]
     if not isinstance(process.transforms[0], _CLIPS) or kinds.count(True) > 1:
         raise checks.InputError(
-            f"Expected one {type(noise).__name__} behind ClipNorm, which comes first"
-            f" and which noise is measured in, got {_names(process)}."
+            f"Expected one {type(noise).__name__} behind ClipNorm, the first transform"
+            f" and the unit of the noise, got {_names(process)}."
         )
     if process.algorithm.released is None:
         raise checks.InputError(
-            "Expected a method of which nothing but the aggregate of bounded messages"
-            " leaves the server, such as FedAvg, to make it private by"
-            f" {type(noise).__name__}, got {method}."
+            "Expected a method that releases nothing but the aggregate of bounded"
+            f" messages, such as FedAvg, under {type(noise).__name__}, got {method}."
         )
     _check_rule(process, noise)
     _check_participation(process, noise)
@@ -134,8 +133,8 @@ def _check_participation(process: Any, noise: ServerNoise) -> None:
     if not is_cohort and kind is PoissonCohort:
         raise checks.InputError(
             "Expected a method that aggregates the messages of the cohort with"
-            f" PoissonCohort under {under}, got {method}, in which everybody counts in"
-            " every round."
+            f" PoissonCohort under {under}, got {method}, in which every client counts"
+            " in every round."
         )
     if not is_cohort and adaptive_clip(process) is not None:
         raise checks.InputError(

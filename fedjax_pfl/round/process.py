@@ -28,7 +28,7 @@ from fedjax_pfl.round.parts import (
 __all__ = ["PARTS", "FederatedProcess"]
 
 VMAP = sharding.Execution()
-PARTS = {  # field of a process -> its class or what it has, and an example
+PARTS = {  # field of a process -> its class or an attribute of it, and an example
     "algorithm": ("predictors", "FedAvg()"),
     "aggregator": (core.Aggregator, "CoordinateMedian()"),
     "server_optimizer": (core.ServerOptimizer, "ServerMomentum()"),
@@ -231,7 +231,7 @@ class FederatedProcess:
         init_key = core.stream_key(key, core.Stream.INIT, 0)
         started = model_state.started(model, train)
         init = functools.partial(
-            self._first, init_key, started, population, train.pool()
+            self._init_client, init_key, started, population, train.pool()
         )
         server, clients, messages = jax.vmap(init, out_axes=(None, 0, 0))(train.rows())
         at = First(model, train, population.num_clients, server, messages)
@@ -242,7 +242,7 @@ class FederatedProcess:
             rows |= entries
         return server, rows
 
-    def _first(
+    def _init_client(
         self,
         key: core.Key,
         model: core.Model,
@@ -271,7 +271,7 @@ class FederatedProcess:
         model = model_state.started(model, train)
 
         def message(key: core.Key, fields: dict[str, Any]) -> Any:
-            return self._first(key, model, population, pool, fields)[2]
+            return self._init_client(key, model, population, pool, fields)[2]
 
         mapped = jax.vmap(message, in_axes=(None, 0), out_axes=None)
         try:

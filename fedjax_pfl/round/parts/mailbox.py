@@ -20,7 +20,7 @@ RECOMPUTE_EVERY = 100
 RARELY = 10_000
 """The same for streamed trainings, which read all messages from files."""
 
-_CANCELLED = 16.0  # a mean this many times smaller than what was in it is recomputed
+_CANCELLED = 16.0  # a mean this many times smaller than its terms is recomputed
 
 
 @dataclasses.dataclass(frozen=True)

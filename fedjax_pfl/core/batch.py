@@ -1,4 +1,4 @@
-"""Batches of examples, and what a model reads beside them."""
+"""Batches of examples, and constant inputs of models."""
 
 import dataclasses
 from typing import Any
@@ -15,10 +15,10 @@ class Batch:
     """Examples of one client; rows of weight 0 are padding and contribute exactly zero.
 
     Attributes:
-      x: `[B, ...]` scaled inputs, of a model of series a tree; padded rows are zeros.
+      x: `[B, ...]` scaled inputs, a tree for models of series; padded rows are zeros.
       y: `[B]` or `[B, ...]` targets.
       weight: `[B]` 1 for examples, 0 for padding.
-      constants: what the model reads besides (embeddings, tables), `Constants` of a
+      constants: further inputs of the model (embeddings, tables), `Constants` for a
         `RoleModel` or `StatisticsModel`, or None.
     """
 
@@ -31,12 +31,12 @@ class Batch:
         struct.check_arrays("x", self.x)
 
     def with_personal(self, personal: Any) -> "Batch":
-        """Returns the batch for a model with other parameters of the client's own."""
+        """Returns the batch with other personal parameters of the client."""
         constants = with_personal_of(self.constants, personal)
         return dataclasses.replace(self, constants=constants)
 
     def with_statistics(self, statistics: Any) -> "Batch":
-        """Returns the batch for a model with other running statistics, if any."""
+        """Returns the batch with other running statistics; unchanged for None."""
         if statistics is None:
             return self
         constants = Constants.of(self.constants)
@@ -46,20 +46,20 @@ class Batch:
 
 @struct.pytree_dataclass
 class Constants:
-    """Arrays that a model reads beside the parameters that a method moves.
+    """Arrays that a model reads in addition to the parameters that a method trains.
 
     Attributes:
-      given: the federation's own constants, or None.
-      frozen: parameters by name that nobody trains; the same for all clients.
+      given: constants of the federation, or None.
+      frozen: untrained parameters by name; the same for all clients.
       personal: parameters that stay with the client, leading axis N, or of ONE client;
-        None before there are any.
-      fixed: what else the model knows of the client, leading axis N, or of ONE client,
-        such as the rank of its adapters; or None.
-      statistics: running statistics that stay with the client, like `personal`; those
-        of a batch wherever training has moved them.
-      shared_statistics: running statistics that all clients have, without their axis.
-      weight: `[B]` of the batch that the model is called with, for a `StatisticsModel`:
-        rows of weight 0 are none of its examples.
+        None before the first round.
+      fixed: further properties of the client, leading axis N, or of ONE client, such as
+        the rank of its adapters; or None.
+      statistics: running statistics that stay with the client, like `personal`; in a
+        batch also shared ones that training has updated.
+      shared_statistics: running statistics of all clients, without a client axis.
+      weight: `[B]` weights of the present batch, for a `StatisticsModel`: rows of
+        weight 0 are padding.
     """
 
     given: Any = None
@@ -73,17 +73,17 @@ class Constants:
     @property
     def running(self) -> Any:
         """Running statistics of ONE client's model, or None."""
-        own = self.statistics
-        return self.shared_statistics if own is None else own
+        local = self.statistics
+        return self.shared_statistics if local is None else local
 
     @classmethod
     def of(cls, constants: Any) -> "Constants":
-        """Returns constants in this form, those of a federation as `given`."""
+        """Returns constants in this form; a federation's constants become `given`."""
         return constants if isinstance(constants, cls) else cls(given=constants)
 
 
 def with_personal_of(constants: Any, personal: Any) -> Any:
-    """Returns constants with other personal parameters; those of old models as is."""
+    """Returns constants with other personal parameters; unchanged without any."""
     if personal is None and Constants.of(constants).personal is None:
         return constants
     return dataclasses.replace(Constants.of(constants), personal=personal)

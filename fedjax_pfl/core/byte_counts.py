@@ -1,4 +1,4 @@
-"""Exact counts of bytes in compiled programs, where integers have 32 bits."""
+"""Exact counts of bytes in compiled programs with 32-bit integers."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
 """Argument checks that name the argument and its value.
 
-They look at concrete values and let tracers pass: inside compiled code nothing raises.
-Names are checked without JAX, so that commands answer wrong ones at once.
+Concrete values are checked, and tracers pass: compiled code never raises. Names are
+checked without JAX, so that commands reject wrong names immediately.
 """
 
 import contextlib
@@ -39,26 +39,26 @@ __all__ = [
 ]
 
 MAX_SEED = 2**32 - 1
-_MAX_WHOLE = 2**31 - 1  # what a static number may be where it becomes an index
-_NEAR = 0.7  # share of letters in common from which a name is taken for a slip
-_SHORT, _NEAR_SHORT = 3, 0.6  # one slip in three letters leaves two thirds of them
+_MAX_WHOLE = 2**31 - 1  # largest static number, which may become an int32 index
+_NEAR = 0.7  # share of common letters from which a name counts as a typo
+_SHORT, _NEAR_SHORT = 3, 0.6  # one typo in three letters leaves two thirds of them
 _MAX_SENTENCE, _HEAD = 4000, 400  # characters of a sentence, and of its ends
 _MAX_NAME = 255  # bytes of a file's name
 _MAX_SHOWN = 200  # characters of a value in a message
-_MAX_NAMES = 30  # of many allowed ones, so that a message stays a sentence
+_MAX_NAMES = 30  # of allowed names in a message, which stays a sentence
 
 
 class InputError(ValueError):
     """A wrong input, described by one sentence that a user can act on."""
 
     def __init__(self, sentence: str):
-        if len(sentence) > _MAX_SENTENCE:  # a value in it is too long to be read
+        if len(sentence) > _MAX_SENTENCE:  # it contains a value of unreadable length
             sentence = f"{sentence[:_HEAD]} ... {sentence[-_HEAD:]}"
         super().__init__(one_line(sentence))
 
 
 def one_line(text: str) -> str:
-    r"""Returns a text as messages show it: what is not printable is escaped.
+    r"""Escapes the unprintable characters of a text.
 
     Example:
       >>> one_line("There is no 'a\nb'.")
@@ -81,7 +81,7 @@ def as_command() -> Iterator[None]:
 
 
 def setting(name: str, value: Any) -> str:
-    r"""Returns how a user sets a field: in Python, or as an option of a command.
+    r"""Returns the setting of a field: in Python, or as an option of a command.
 
     Example:
       >>> setting("federation.dataset.drop", ("when",))
@@ -98,7 +98,7 @@ def setting(name: str, value: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """Returns a value in few characters, as messages show it.
+    """Formats a value in few characters, for messages.
 
     Example:
       >>> shown(np.zeros((2, 3)))
@@ -126,12 +126,12 @@ def _is_array(value: Any) -> bool:
 
 
 def number(name: str, value: Any, **limits: float | None) -> None:
-    """Checks that a value, where concrete, is one finite number in a range.
+    """Checks that a value, if concrete, is one finite number in a range.
 
     Args:
       name: name shown in the message.
       value: number, array `[]`, or tracer.
-      **limits: those of `numbers`.
+      **limits: limits as in `numbers`.
     """
     numbers(name, value, **limits, shape=())
 
@@ -146,7 +146,7 @@ def numbers(
     below: float | None = None,
     shape: tuple[int, ...] | None = None,
 ) -> None:
-    """Checks that a value, where concrete, has finite numbers in a range only."""
+    """Checks that a value, if concrete, has only finite numbers in a range."""
     is_array = _is_array(value)
     if is_array and not _is_concrete(value):
         return
@@ -173,8 +173,8 @@ def numbers(
     ):
         noun = "a finite number" if shape == () else "finite numbers"
         ranges = [f"{word} {limit:g}" for limit, word, _ in limits if limit is not None]
-        wanted = f"{noun} {' and '.join(ranges)}".rstrip()
-        raise InputError(f"Expected {name} to be {wanted}, got {shown(value)}.")
+        words = f"{noun} {' and '.join(ranges)}".rstrip()
+        raise InputError(f"Expected {name} to be {words}, got {shown(value)}.")
 
 
 def _is_concrete(value: Any) -> bool:
@@ -205,10 +205,10 @@ def positive_int(name: str, value: Any) -> None:
 
 
 def alternatives(**values: Any) -> None:
-    """Checks that of two fields at most one is given."""
+    """Checks that at most one of two fields is given."""
     if all(value is not None for value in values.values()):
-        both = ", ".join(f"{name}={shown(value)}" for name, value in values.items())
-        raise InputError(f"Expected {' or '.join(values)}, got both: {both}.")
+        pairs = ", ".join(f"{name}={shown(value)}" for name, value in values.items())
+        raise InputError(f"Expected {' or '.join(values)}, got both: {pairs}.")
 
 
 def boolean(name: str, value: Any) -> None:
@@ -224,7 +224,7 @@ def is_text(name: str, value: Any) -> None:
 
 
 def path(name: str, value: Any) -> Path:
-    """Returns a path that is given as text or as a path.
+    """Checks a path, given as text or as a path, and returns it.
 
     Example:
       >>> path("directory", "runs").name
@@ -256,7 +256,7 @@ def text(name: str, value: str) -> None:
 
 
 def memory(what: str, needed: int, advice: str) -> None:
-    """Checks that there is enough memory, before it is taken."""
+    """Checks that there is enough memory, before it is allocated."""
     import psutil
 
     free = psutil.virtual_memory().available
@@ -292,10 +292,10 @@ def known(value: Any, allowed: Iterable[str], what: str) -> None:
 
 
 def whole_name(name: str, known: Iterable[str], what: str) -> None:
-    """Refuses the end of a dotted name in place of all of it.
+    """Refuses the last part of a dotted name in place of the whole name.
 
     Args:
-      name: the given name, which begins with nothing that is known.
+      name: the given name, which does not start with a known one.
       known: dotted names.
       what: noun for the message, for example `"axis"`.
 
@@ -305,7 +305,7 @@ def whole_name(name: str, known: Iterable[str], what: str) -> None:
         ...
       fedjax_pfl.core.checks.InputError: Expected the whole name of axis 'lam': did ...
     """
-    ends = [one for one in known if one.endswith(f".{name}")]
+    ends = [dotted for dotted in known if dotted.endswith(f".{name}")]
     if ends:
         raise InputError(
             f"Expected the whole name of {what} {name!r}: did you mean {ends[0]!r}?"
@@ -313,10 +313,10 @@ def whole_name(name: str, known: Iterable[str], what: str) -> None:
 
 
 def suggestion(value: Any, allowed: Iterable[str]) -> str:
-    """Returns ` (did you mean ...?)` where a name is near, else nothing.
+    """Returns ` (did you mean ...?)` with the nearest name, or an empty text.
 
-    Dotted names are compared by their last parts, since a common head makes no two
-    fields alike; of equal parts the shortest name counts.
+    Dotted names are compared by their last parts, since a common head does not make two
+    fields similar; among equal last parts the shortest name counts.
     """
     parts = {n.rpartition(".")[2]: n for n in sorted(allowed, key=len, reverse=True)}
     part = str(value)[-_MAX_SHOWN:].rpartition(".")[2]

@@ -26,14 +26,14 @@ _WHOLE = PartitionSpec()
 def lane_max(x: jax.Array) -> jax.Array:
     """Returns the maximum over all lanes of the vmaps around the call, for every lane.
 
-    A loop bounded by it has one trip count per chunk of clients, so that its body runs
-    without the selects that a bound of each lane's own would need.
+    A loop with this bound has one trip count per chunk of clients. So its body runs
+    without the selects that a bound per lane would need.
 
     Args:
       x: `[]` value of this lane.
 
     Returns:
-      `[]` value that does not depend on the lane; `x` itself outside vmap.
+      `[]` value that is the same for all lanes; `x` itself outside vmap.
     """
     return x
 
@@ -58,10 +58,9 @@ def map_clients(
     Args:
       fn: `(row, shared) -> output`, written for one client.
       rows: pytree of `[K, ...]`.
-      shared: pytree handed to every call as it is.
-      execution: how; see `Execution`.
-      work: `[K]` by which chunks are formed, where the execution wants that; more takes
-        longer.
+      shared: pytree that every call receives.
+      execution: execution mode; see `Execution`.
+      work: `[K]` amounts of work, by which chunks are formed if `execution.by_size`.
       shared_specs: see `move_clients`.
 
     Returns:
@@ -85,30 +84,30 @@ def move_clients(
     summed: bool = False,
     shared_specs: Any = _WHOLE,
 ) -> tuple[Any, Any]:
-    """Applies a function of one client to all clients, and gives each its new state.
+    """Applies a function of one client to all clients, and updates their states.
 
-    States go through a loop over chunks in one buffer: a chunk's are read, and the new
-    ones written where they were.
+    States go through a loop over chunks in one buffer: the states of a chunk are read,
+    and overwritten by the new ones.
 
     Args:
       fn: `(state, row, shared) -> (state, output)`, written for one client.
       states: pytree of `[K, ...]`, or None.
       rows: pytree of `[K, ...]`.
-      shared: pytree handed to every call as it is.
-      execution: how; see `Execution`.
+      shared: pytree that every call receives.
+      execution: execution mode; see `Execution`.
       work: see `map_clients`.
-      moves: `bool[K]` which clients move; others keep their states, and their outputs
-        are zeros in chunks where nobody moves, which take no time. None moves all.
-      alike: pytree of `[K, ...]` whose rows are equal within every chunk, or None; then
-        `fn` gets `(shared, row)`, of which what it computes is computed once per chunk.
-      summed: whether outputs are pairs, of which the second parts are added up over
-        all clients, chunk by chunk, and never held side by side; not with `moves`.
+      moves: `bool[K]` clients that move; others keep their states. Chunks in which no
+        client moves take no time, and have zeros as outputs. None moves all.
+      alike: pytree of `[K, ...]` with equal rows within every chunk, or None; `fn` then
+        gets `(shared, row)`, and values that depend on these are computed once a chunk.
+      summed: whether outputs are pairs whose second parts are summed over all clients,
+        chunk by chunk, and never stored side by side; not with `moves`.
       shared_specs: how devices divide `shared`, a prefix of its tree; a call gets the
-        part of its device. By default all devices have all of it.
+        part of its device. By default all devices have all of `shared`.
 
     Returns:
-      Pytrees of `[K, ...]` states and outputs; where they are `summed`, outputs are a
-      pair of `[K, ...]` and of sums `[...]`.
+      Pytrees of `[K, ...]` states and outputs; if `summed`, outputs are a pair of
+      `[K, ...]` and of sums `[...]`.
     """
     if not execution.by_size:
         work = None
@@ -119,37 +118,38 @@ def move_clients(
         for number in range(count):
             state, row = client_rows.take((states, rows), jnp.asarray(number))
             pairs.append(fn(state, row, _with_row(shared, alike, number)))
-        moved, outputs = jax.tree.map(lambda *leaves: jnp.stack(leaves), *pairs)
+        after, outputs = jax.tree.map(lambda *leaves: jnp.stack(leaves), *pairs)
         if summed:
             outputs = _added(outputs, None)
-        return _selected(moves, moved, states), outputs
+        return _selected(moves, after, states), outputs
     if execution.mode == "shard":
 
-        def part(own: tuple[Any, ...], shared: Any) -> tuple[Any, Any]:
-            is_real, states, rows, *others = own
-            moved, outputs = move_chunks(
+        def part(local: tuple[Any, ...], shared: Any) -> tuple[Any, Any]:
+            is_real, states, rows, *options = local
+            after, outputs = move_chunks(
                 fn,
                 states,
                 rows,
                 shared,
                 execution.chunk_size,
-                *others,
+                *options,
                 is_real=is_real,
                 summed=summed,
             )
             if not summed:
-                return (moved, outputs), None
-            return (moved, outputs[0]), lax.psum(outputs[1], sharding.AXIS)
+                return (after, outputs), None
+            return (after, outputs[0]), lax.psum(outputs[1], sharding.AXIS)
 
-        split, whole = PartitionSpec(sharding.AXIS), _WHOLE
-        given = (split, shared_specs)
-        mapped = sharding.on_devices(part, execution, given, (split, whole))
+        split, full = PartitionSpec(sharding.AXIS), _WHOLE
+        specs = (split, shared_specs)
+        mapped = sharding.on_devices(part, execution, specs, (split, full))
         extra = -count % sharding.client_mesh(execution.num_devices).size
+        # Repeated rows fill the last device, and must not count in sums.
         is_real = jnp.arange(count + extra) < count if summed and extra else None
         padded = _pad_rows((states, rows, work, moves, alike), extra)
-        own, sums = mapped((is_real, *padded), shared)
-        moved, outputs = jax.tree.map(lambda leaf: leaf[:count], own)
-        return moved, (outputs, sums) if summed else outputs
+        local, sums = mapped((is_real, *padded), shared)
+        after, outputs = jax.tree.map(lambda leaf: leaf[:count], local)
+        return after, (outputs, sums) if summed else outputs
     chunk = execution.chunk_size if execution.mode == "chunk" else 0
     return move_chunks(
         fn, states, rows, shared, chunk, work, moves, alike, summed=summed
@@ -157,29 +157,29 @@ def move_clients(
 
 
 def _added(outputs: tuple[Any, Any], is_own: jax.Array | None) -> tuple[Any, Any]:
-    """Adds up the second parts of outputs `[C, ...]`, of the rows that count."""
-    own, parts = outputs
+    """Sums the second parts of outputs `[C, ...]` over the rows that count."""
+    output, parts = outputs
     if is_own is not None:
         parts = client_rows.select_rows(
             is_own, parts, jax.tree.map(jnp.zeros_like, parts)
         )
-    return own, jax.tree.map(lambda leaf: leaf.sum(axis=0), parts)
+    return output, jax.tree.map(lambda leaf: leaf.sum(axis=0), parts)
 
 
 def _still(fn: Callable[[Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
-    """Makes a function of clients without states one of clients who have one."""
+    """Lifts a function of stateless clients to one of clients with states."""
     return lambda state, row, shared: (state, fn(row, shared))
 
 
 def _with_row(shared: Any, alike: Any, row: int) -> Any:
-    """Puts a row of what is equal within a chunk beside what is shared by all."""
+    """Pairs shared inputs with the row that a chunk has in common, if any."""
     if alike is None:
         return shared
     return shared, jax.tree.map(lambda leaf: leaf[row], alike)
 
 
 def _selected(moves: jax.Array | None, new: Any, old: Any) -> Any:
-    """Takes the new states of rows that move, and the old ones of others."""
+    """Selects new states for rows that move, and old states for the others."""
     return new if moves is None else client_rows.select_rows(moves, new, old)
 
 
@@ -199,15 +199,15 @@ def map_chunks(
     chunk: int,
     work: jax.Array | None = None,
 ) -> Any:
-    """Maps over vmapped chunks of rows, one compiled body for all of them.
+    """Maps over vmapped chunks of rows, with one compiled body.
 
     Args:
       fn: `(row, shared) -> output`, written for one row.
       rows: pytree of `[K, ...]`.
-      shared: pytree handed to every call as it is.
-      chunk: most rows per chunk; 0 means all at once. Chunks are of one size, as small
-        as their number allows, so that few rows of the last one are wasted.
-      work: `[K]` by which chunks are formed, the most first; None takes rows in order.
+      shared: pytree that every call receives.
+      chunk: most rows per chunk; 0 means all at once. Chunks have one size, the
+        smallest for their number, so that the last one wastes few rows.
+      work: `[K]` by which chunks are formed, largest first; None takes rows in order.
 
     Returns:
       Pytree of `[K, ...]` outputs.
@@ -234,13 +234,13 @@ def move_chunks(
       fn: `(state, row, shared) -> (state, output)`, written for one row.
       states: pytree of `[K, ...]`, or None.
       rows: pytree of `[K, ...]`.
-      shared: pytree handed to every call as it is.
+      shared: pytree that every call receives.
       chunk: most rows per chunk; 0 means all at once.
       work: `[K]` by which chunks are formed, or None.
-      moves: `bool[K]` which rows move, or None.
-      alike: pytree of `[K, ...]` whose rows are equal within every chunk, or None.
-      is_real: `bool[K]` which rows have a part in sums; None for all.
-      summed: whether the second parts of outputs are added up over all rows.
+      moves: `bool[K]` rows that move, or None.
+      alike: pytree of `[K, ...]` with equal rows within every chunk, or None.
+      is_real: `bool[K]` rows that count in sums; None for all.
+      summed: whether the second parts of outputs are summed over all rows.
 
     Returns:
       Pytrees of `[K, ...]` states and outputs, or `(outputs, sums)`.
@@ -248,65 +248,65 @@ def move_chunks(
     count = jax.tree.leaves((states, rows))[0].shape[0]
     if count == 1 or chunk == 0 or chunk >= count:
         shared = _with_row(shared, alike, 0)
-        # A row alone has no client axis: plain products are faster than batched ones.
+        # A single row has no client axis: plain products are faster than batched ones.
         if count == 1:
             state, row = jax.tree.map(lambda leaf: leaf[0], (states, rows))
-            made = fn(state, row, shared)
-            moved, output = jax.tree.map(lambda leaf: leaf[None], made)
+            pair = fn(state, row, shared)
+            after, output = jax.tree.map(lambda leaf: leaf[None], pair)
         else:
-            moved, output = jax.vmap(fn, in_axes=(0, 0, None))(states, rows, shared)
+            after, output = jax.vmap(fn, in_axes=(0, 0, None))(states, rows, shared)
         if summed:
             output = _added(output, is_real)
-        return _selected(moves, moved, states), output
-    fn = jax.jit(fn, inline=True)  # traced once, not for its shapes and then again
+        return _selected(moves, after, states), output
+    fn = jax.jit(fn, inline=True)  # traced once, for shapes and computation
     num_chunks = -(-count // chunk)
     chunk = -(-count // num_chunks)
     order = None if work is None else jnp.argsort(-work)
     if loops.is_reversible() and moves is None and alike is None:
-        known = (states, rows, is_real)
-        return _scanned(fn, known, shared, chunk, order, summed=summed)
+        arrays = (states, rows, is_real)
+        return _scanned(fn, arrays, shared, chunk, order, summed=summed)
     members, read, write = _access(count, chunk, order)
     busy_first, total = None, num_chunks
-    # A chunk of one that does not move is left out, and has nothing to select.
+    # Chunks of one row need no selection: a row that does not move is skipped.
     is_mixed = moves is not None and chunk > 1
     if moves is not None:
         rows_of, is_own = jax.vmap(members)(jnp.arange(num_chunks))
         busy = (moves[rows_of] & is_own).any(axis=1)
         busy_first, total = jnp.argsort(~busy), busy.sum()
 
-    def run(own: tuple[Any, Any], own_moves: Any, counts: Any, shared: Any) -> Any:
-        states, rows = own
+    def run(block: tuple[Any, Any], mask: Any, counts: Any, shared: Any) -> Any:
+        states, rows = block
         return move_chunks(
             fn,
             states,
             rows,
             shared,
             chunk=0,
-            moves=own_moves,
+            moves=mask,
             is_real=counts,
             summed=summed,
         )
 
-    def step(turn: jax.Array, kept: Any) -> Any:
-        held, sums = kept
+    def step(turn: jax.Array, carry: Any) -> Any:
+        held, sums = carry
         number = turn if busy_first is None else busy_first[turn]
-        own = read((held[0], rows), number)
-        own_moves = read(moves, number) if is_mixed else None
+        block = read((held[0], rows), number)
+        mask = read(moves, number) if is_mixed else None
         counts = read(is_real, number)
         if summed and count % chunk:  # a row of two chunks counts once
             is_own = members(number)[1]
             counts = is_own if counts is None else counts & is_own
-        inputs = (own, own_moves, counts, _with_row(shared, read(alike, number), 0))
+        inputs = (block, mask, counts, _with_row(shared, read(alike, number), 0))
         if not jax.tree.leaves(states):
             new = run(*inputs)
         else:
-            # Always true, which XLA does not know: what a branch takes is read before
-            # it, so that nothing reads the states while new ones are written among
-            # them, and none of them is copied.
+            # The predicate is always true, but opaque to XLA: inputs of a branch are
+            # read before it. So no state is read while new ones are written into the
+            # same buffer, which avoids a copy of the buffer.
             new = lax.cond(turn >= 0, run, skip, *inputs)
         if summed:
-            moved, (outputs, more) = new
-            new, sums = (moved, outputs), jax.tree.map(jnp.add, sums, more)
+            after, (outputs, terms) = new
+            new, sums = (after, outputs), jax.tree.map(jnp.add, sums, terms)
         return write(held, new, number), sums
 
     row = jax.tree.map(
@@ -318,30 +318,30 @@ def move_chunks(
     def zeros(like: Any, *rows: int) -> Any:
         return jax.tree.map(lambda s: jnp.zeros((*rows, *s.shape), s.dtype), like)
 
-    def skip(own: Any, own_moves: Any, counts: Any, shared: Any) -> Any:
+    def skip(block: Any, mask: Any, counts: Any, shared: Any) -> Any:
         outputs = zeros(shapes, chunk)
-        return own[0], (outputs, zeros(parts)) if summed else outputs
+        return block[0], (outputs, zeros(parts)) if summed else outputs
 
-    first = (states, zeros(shapes, count)), zeros(parts)
-    (moved, outputs), sums = lax.fori_loop(0, total, step, first)
-    return moved, (outputs, sums) if summed else outputs
+    start = (states, zeros(shapes, count)), zeros(parts)
+    (after, outputs), sums = lax.fori_loop(0, total, step, start)
+    return after, (outputs, sums) if summed else outputs
 
 
 def _scanned(
     fn: Callable[..., tuple[Any, Any]],
-    known: tuple[Any, Any, jax.Array | None],
+    arrays: tuple[Any, Any, jax.Array | None],
     shared: Any,
     chunk: int,
     order: jax.Array | None,
     *,
     summed: bool,
 ) -> tuple[Any, Any]:
-    """Moves chunks of rows as a scan over stacks of them; see `move_chunks`.
+    """Moves chunks of rows as a scan over stacked chunks; see `move_chunks`.
 
-    Going back, a loop that reads chunks from one buffer, and writes them to it, takes
-    time for the whole buffer in every turn.
+    In reverse mode, a loop that reads and writes chunks of one buffer takes time
+    proportional to the whole buffer in every turn.
     """
-    states, rows, is_real = known
+    states, rows, is_real = arrays
     count = jax.tree.leaves((states, rows))[0].shape[0]
     counts = jnp.ones(count, bool) if is_real is None else is_real
     taken = (states, rows, counts)
@@ -351,37 +351,36 @@ def _scanned(
     taken = (*taken, counts & (jnp.arange(len(counts)) < count))
     stacks = jax.tree.map(lambda x: x.reshape(-1, chunk, *x.shape[1:]), taken)
 
-    def one(own: tuple[Any, ...]) -> tuple[Any, Any]:
-        states, rows, counts = own
-        some = {"is_real": counts, "summed": True} if summed else {}
-        return move_chunks(fn, states, rows, shared, 0, **some)
+    def move_stack(block: tuple[Any, ...]) -> tuple[Any, Any]:
+        states, rows, counts = block
+        options = {"is_real": counts, "summed": True} if summed else {}
+        return move_chunks(fn, states, rows, shared, 0, **options)
 
-    moved, outputs = lax.map(one, stacks)
+    after, outputs = lax.map(move_stack, stacks)
     sums = None
     if summed:
         outputs, parts = outputs
         sums = jax.tree.map(lambda leaf: leaf.sum(axis=0), parts)
-    made = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:count], (moved, outputs))
+    pair = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:count], (after, outputs))
     if order is not None:
-        made = client_rows.take(made, jnp.argsort(order))
-    return made[0], (made[1], sums) if summed else made[1]
+        pair = client_rows.take(pair, jnp.argsort(order))
+    return pair[0], (pair[1], sums) if summed else pair[1]
 
 
 def _access(
     count: int, chunk: int, order: jax.Array | None
 ) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
-    """Returns who is in a chunk, and the reader and the writer of a chunk's rows.
+    """Returns functions for the members of a chunk, and to read and write its rows.
 
     Args:
       count: K.
       chunk: rows per chunk.
-      order: `int32[K]` in which rows are taken, or None.
+      order: `int32[K]` order of the rows, or None.
 
     Returns:
-      `chunk number -> (rows int32[chunk], whether they are this chunk's)`,
-      `(tree, chunk number) -> rows` and `(tree, rows, chunk number) -> tree`. The last
-      chunk, where it lacks rows, has some of an earlier chunk, which it computes again
-      and does not write.
+      `chunk number -> (rows int32[chunk], whether they belong to this chunk)`,
+      `(tree, chunk number) -> rows` and `(tree, rows, chunk number) -> tree`. A last
+      chunk with too few rows repeats rows of an earlier chunk, which are not written.
     """
     if chunk == 1 or order is None:
 
@@ -432,7 +431,7 @@ def _access(
 
 
 def chunked(fn: Callable[..., Any], chunk: int) -> Callable[..., Any]:
-    """Wraps a function of one client to bound its memory however many are vmapped.
+    """Wraps a function of one client to bound its memory under `vmap`.
 
     Args:
       fn: function of pytrees, written for one client; must not close over traced
@@ -440,7 +439,7 @@ def chunked(fn: Callable[..., Any], chunk: int) -> Callable[..., Any]:
       chunk: most clients at once.
 
     Returns:
-      The same function, for which `vmap` is a map over vmapped chunks.
+      The same function; its `vmap` is a map over vmapped chunks.
     """
     mapped = jax.custom_batching.custom_vmap(fn)
 
@@ -453,8 +452,8 @@ def chunked(fn: Callable[..., Any], chunk: int) -> Callable[..., Any]:
         shared = [leaf for leaf, row in zip(leaves, is_row, strict=True) if not row]
 
         def one(rows: list[Any], shared: list[Any]):
-            own, common = iter(rows), iter(shared)
-            picked = [next(own) if row else next(common) for row in is_row]
+            batched, unbatched = iter(rows), iter(shared)
+            picked = [next(batched) if row else next(unbatched) for row in is_row]
             return fn(*jax.tree.unflatten(structure, picked))
 
         outputs = map_chunks(one, rows, shared, chunk)

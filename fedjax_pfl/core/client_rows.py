@@ -1,4 +1,4 @@
-"""Rows of clients: taken, written, selected, summed."""
+"""Operations on rows of clients: take, write, select, sum."""
 
 import functools
 import math
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 _BLOCK, _MOST_BLOCKS = 128, 4  # rows of a block of a Gram matrix, and blocks
-_LONG, _HEIGHT = 1024, 16  # vectors that are looked through as matrices, so high
+_LONG, _HEIGHT = 1024, 16  # from this length vectors are summed as matrices, so high
 
 
 def dot(a: jax.Array, b: jax.Array) -> jax.Array:
@@ -68,7 +68,7 @@ def size(tree: Any) -> int:
 
 
 def num_bytes(tree: Any) -> int:
-    """Counts the bytes of a tree of arrays, as they are in memory."""
+    """Counts the bytes of a tree of arrays in memory."""
     leaves = jax.tree.leaves(tree)
     return sum(math.prod(x.shape) * x.dtype.itemsize for x in leaves)
 
@@ -84,7 +84,7 @@ def select_rows(condition: jax.Array, yes: Any, no: Any) -> Any:
 
 
 def finite_rows(tree: Any, num_rows: int) -> jax.Array:
-    """Returns for every row whether all its floating values are finite.
+    """Returns, for every row, whether all its floating values are finite.
 
     Args:
       tree: pytree of `[K, ...]`, may be empty.
@@ -101,16 +101,16 @@ def finite_rows(tree: Any, num_rows: int) -> jax.Array:
 
 
 def is_finite(tree: Any) -> jax.Array:
-    """Returns `bool[]`: whether all floating values of a tree `[...]` are finite."""
+    """Returns whether all floating values of a tree `[...]` are finite, `bool[]`."""
     return finite_rows(jax.tree.map(lambda leaf: leaf[None], tree), 1)[0]
 
 
 def _small_sums(leaf: jax.Array) -> jax.Array:
-    """Sums rows `[K, ...]`, scaled not to overflow: finite where the rows are.
+    """Sums rows `[K, ...]`, scaled against overflow: finite if the rows are.
 
-    One product reads everything once, several times faster on a CPU than testing every
-    value. A single row is a matrix in it, since XLA adds up a product of vectors in
-    order.
+    One product reads all values once, and is several times faster on a CPU than a test
+    of every value. A single row becomes a matrix, since XLA computes a product of
+    vectors sequentially.
     """
     if jnp.finfo(leaf.dtype).bits < 32:
         leaf = leaf.astype(jnp.float32)
@@ -139,16 +139,16 @@ def magnitude(tree: Any) -> jax.Array:
     """
     leaves = jax.tree.leaves(tree)
     largest = [jnp.abs(leaf).max(initial=0) for leaf in leaves]
-    # Maxima over many values leave out NaN on a CPU (docs/platforms.md).
+    # Maxima over many values ignore NaN on a CPU (docs/platforms.md).
     finite = is_finite(leaves)
     most = functools.reduce(jnp.maximum, largest, 0.0)
     return jnp.where(finite | jnp.isinf(most), most, jnp.nan)
 
 
 def powers_of_two(values: jax.Array) -> jax.Array:
-    """Rounds values down to powers of two whose inverses are normal numbers.
+    """Rounds values down to powers of two with inverses that are normal numbers.
 
-    XLA divides by multiplying with inverses, and flushes subnormal ones to zero.
+    XLA divides by multiplying with inverses, and flushes subnormal numbers to zero.
     """
     powers = jnp.ldexp(jnp.ones_like(values), jnp.frexp(values)[1] - 1)
     tiny = float(jnp.finfo(powers.dtype).tiny)
@@ -181,15 +181,15 @@ def norm(tree: Any) -> tuple[jax.Array, jax.Array]:
 
 
 def clip(tree: Any, bound: Any) -> Any:
-    """Shortens a tree to a norm.
+    """Clips a tree to a norm.
 
     Args:
       tree: pytree of arrays of one dtype.
       bound: `[]` > 0.
 
     Returns:
-      A tree whose norm is at most the bound, to rounding; a shorter one as it is. NaN
-      stays, and an infinite value becomes NaN.
+      A tree with a norm of at most the bound, to rounding; shorter trees are unchanged.
+      NaN stays, and an infinite value becomes NaN.
     """
     length, unit = norm(tree)
     is_long = length > bound / unit
@@ -213,12 +213,12 @@ def weighted_sum(tree: Any, weights: jax.Array) -> Any:
       Pytree of `[*P]`.
     """
     used, is_here = weights != 0, jax.default_backend() == "cpu"
-    # Devices that divide the rows add up what is written here: once, and one row.
+    # If devices divide the rows, they add up the result below: one row, once.
     is_here = is_here and sharding.dividing() is None
 
     def sum_leaf(leaf: jax.Array) -> jax.Array:
         w, matrix = weights.astype(leaf.dtype), _matrix(leaf)
-        # XLA multiplies a vector and a reshaped matrix number by number on a CPU.
+        # On a CPU, XLA multiplies a vector and a reshaped matrix without vectorization.
         if is_here and leaf.ndim > 2:
             total = dot(jnp.stack([w, w]), matrix)[0]
         else:
@@ -233,12 +233,12 @@ def weighted_sum(tree: Any, weights: jax.Array) -> Any:
 
     if not is_here:
         return clean(tree)
-    # On a CPU a clean copy takes longer to write than the sum, and is rarely needed.
+    # On a CPU writing a clean copy takes longer than the sum, and is rarely needed.
     return lax.cond(used.all(), plain, clean, tree)
 
 
 def weighted_mean(tree: Any, weights: jax.Array) -> Any:
-    """Averages rows; zeros where the weights sum to zero.
+    """Averages rows; returns zeros if the weights sum to zero.
 
     Args:
       tree: pytree of `[K, *P]`.
@@ -257,7 +257,7 @@ def _matrix(leaf: jax.Array) -> jax.Array:
 
 
 def gram(tree: Any) -> jax.Array:
-    """Computes inner products of all pairs of rows, those of one leaf by `pairs`.
+    """Computes inner products of all pairs of rows, leaf by leaf with `pairs`.
 
     Args:
       tree: pytree of `[K, *P]`, finite.
@@ -273,7 +273,7 @@ def gram(tree: Any) -> jax.Array:
 def pairs(matrix: jax.Array) -> jax.Array:
     """Computes inner products of all pairs of rows.
 
-    On a CPU many rows are in blocks: products below the diagonal are not computed.
+    On a CPU many rows are split into blocks; those below the diagonal are mirrored.
 
     Args:
       matrix: `[K, D]`.
@@ -289,14 +289,14 @@ def pairs(matrix: jax.Array) -> jax.Array:
     grid: list[list[jax.Array]] = []
     for k, block in enumerate(blocks):
         left = [row[k].T for row in grid]
-        grid.append([*left, *(dot(block, other.T) for other in blocks[k:])])
+        grid.append([*left, *(dot(block, column.T) for column in blocks[k:])])
     return jnp.block(grid)
 
 
 def square_sums(matrix: jax.Array) -> jax.Array:
     """Sums squares of rows `[K, D]`, to `[K]`.
 
-    On a CPU, XLA adds a row's numbers one after the other; a product adds many at once.
+    On a CPU, XLA adds a row's numbers sequentially; a product is vectorized.
     """
     square = jnp.square(matrix)
     if jax.default_backend() != "cpu":

@@ -1,4 +1,4 @@
-"""A client as its local work sees it."""
+"""The view of a client in its local work."""
 
 import dataclasses
 from typing import Any
@@ -14,17 +14,17 @@ __all__ = ["ClientView"]
 
 @struct.pytree_dataclass
 class ClientView:
-    """ONE client at one moment, as its local work sees it.
+    """The view of ONE client in the local work of a round.
 
     Attributes:
       key: `[]` key of this client, round and exchange.
       round: `int32[]` round number, for schedules; None counts as 0.
       data: training examples of this client.
       work: budget of this client; without caps outside of rounds.
-      carry: what the client's solver kept from its last round, or None; personal
-        parameters and running statistics come with the data.
-      steps: `int32[]` local steps that the client took in earlier rounds, where a
-        schedule asks for them; None counts as 0.
+      carry: state of the client's solver after its last round, or None; personal
+        parameters and running statistics are in the data.
+      steps: `int32[]` local steps of the client in earlier rounds, if a schedule needs
+        them; None counts as 0.
     """
 
     key: core.Key
@@ -38,7 +38,7 @@ class ClientView:
         """Returns the upload of a message, weighted by the client's examples.
 
         Args:
-          message: what an attack may replace; its dtype is that of the weight.
+          message: pytree that an attack may replace; the weight has its dtype.
           aux: side information, never attacked.
 
         Returns:

@@ -1,9 +1,9 @@
-"""Columns of the messages, divided among the devices that share the clients.
+"""Columns of messages, divided among the devices that share the clients.
 
-A rule that looks at all clients' values of a coordinate, or at inner products of all
-pairs of messages, needs no device with all of them. Every device gets its part of the
-columns of all rows, in one exchange of all with all, and what is a sum over columns is
-added up over the devices: a Gram matrix `[K, K]` instead of messages `[K, D]`.
+Coordinate-wise rules, and rules of inner products of all pairs of messages, need no
+device with all messages. In one all-to-all exchange every device gets its part of the
+columns of all rows, and sums over columns are added up over the devices: a Gram matrix
+`[K, K]` is communicated instead of messages `[K, D]`.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from fedjax_pfl.core import client_rows, sharding
 
 __all__ = ["apply", "count", "every", "gram", "largest", "mix", "total"]
 
-# While something is traced: the number D of all columns where they are divided.
+# During tracing: the number D of all columns if they are divided.
 _columns: contextvars.ContextVar[int | None]
 _columns = contextvars.ContextVar("columns", default=None)
 
@@ -37,12 +37,12 @@ def _part_of(num_columns: int) -> Iterator[None]:
 
 
 def total(part: jax.Array) -> jax.Array:
-    """Adds up what every device has summed over its columns."""
+    """Adds up the sums of all devices over their columns."""
     return part if _columns.get() is None else lax.psum(part, sharding.AXIS)
 
 
 def largest(part: jax.Array) -> jax.Array:
-    """Returns the maximum of what every device has found in its columns."""
+    """Returns the maximum over the columns of all devices."""
     return part if _columns.get() is None else lax.pmax(part, sharding.AXIS)
 
 
@@ -54,7 +54,7 @@ def every(part: jax.Array) -> jax.Array:
 
 
 def count(matrix: jax.Array) -> int:
-    """Counts all columns D of a matrix `[K, ...]`, of which this may be a part."""
+    """Counts the columns D of a matrix `[K, ...]`, or of all its parts."""
     return _columns.get() or matrix.shape[1]
 
 
@@ -64,15 +64,15 @@ Rule = Callable[[Any, Any, Any, jax.Array, Any], tuple[Any, Any]]
 def apply(
     rule: Rule, fields: Any, key: Any, messages: Any, weights: jax.Array, reference: Any
 ) -> tuple[Any, Any]:
-    """Applies a rule, with its columns divided where that is possible.
+    """Applies a rule, with divided columns if that is possible.
 
-    Derivatives are those of the rule with its columns together.
+    Derivatives are computed with undivided columns.
 
     Args:
       rule: `(fields, key, messages, weights, reference) -> (aggregate, report)`, which
-        sums over columns by the functions here. Where they are divided, messages are
-        an array `[K, d]`, the reference one `[d]`, and so is the aggregate.
-      fields: pytree that the rule takes.
+        sums over columns by the functions here. With divided columns, messages are an
+        array `[K, d]`, the reference and the aggregate arrays `[d]`.
+      fields: pytree that is passed to the rule.
       key: `[]`, or None.
       messages: pytree of `[K, *P]` with one dtype.
       weights: `[K]`.
@@ -113,11 +113,11 @@ def mix(tree: Any, weights: jax.Array) -> Any:
 def _call(
     divided: Callable[..., Any], together: Callable[..., Any], *arguments: Any
 ) -> Any:
-    """Calls a function with columns divided where they can be.
+    """Calls a function with divided columns if that is possible.
 
     Args:
       divided: `(execution, *arguments) -> value`.
-      together: `(*arguments) -> value`, the same, which has the derivatives.
+      together: `(*arguments) -> value`, the same undivided, for derivatives.
       *arguments: pytrees.
     """
     execution = sharding.dividing()
@@ -142,12 +142,12 @@ def _call(
 
 
 def _mine(rows: jax.Array, num_rows: int) -> jax.Array:
-    """Exchanges some rows `[K / n, D]` of a device for its columns `[K, D / n]`."""
+    """Exchanges a device's rows `[K / n, D]` for its columns `[K, D / n]`."""
     return lax.all_to_all(rows, sharding.AXIS, 1, 0, tiled=True)[:num_rows]
 
 
 def _padded(matrix: jax.Array, size: int) -> jax.Array:
-    """Fills rows and columns up with zeros, which change no sum."""
+    """Pads rows and columns with zeros, which change no sum."""
     rows, columns = matrix.shape
     return jnp.pad(matrix, ((0, -rows % size), (0, -columns % size)))
 
@@ -170,7 +170,7 @@ def _divided_gram(execution: sharding.Execution, tree: Any) -> jax.Array:
 
 
 def _divided_mix(execution: sharding.Execution, tree: Any, weights: jax.Array) -> Any:
-    """Sums rows by columns, and gives every device some of the sums."""
+    """Mixes rows column by column; every device returns some of the mixtures."""
     matrix, unravel = client_rows.ravel_rows(tree)
     size = sharding.client_mesh(execution.num_devices).size
 
@@ -193,7 +193,7 @@ def _divided(
     weights: jax.Array,
     reference: Any,
 ) -> tuple[Any, Any]:
-    """Applies a rule to messages whose columns every device has a part of."""
+    """Applies a rule to messages with columns divided among devices."""
     size = sharding.client_mesh(execution.num_devices).size
     matrix, center, unravel = client_rows.ravel_about(messages, reference)
     num_rows, num_columns = matrix.shape

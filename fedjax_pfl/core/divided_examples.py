@@ -1,11 +1,11 @@
-"""Examples divided among devices, each of which has those of its clients.
+"""Examples divided among devices: each device has the examples of its clients.
 
-The pool of examples is then put together of parts of one length, one per device. Rows
-of clients are divided in their order, and a client's list has positions in the part of
-its device only. They stay positions in the whole pool: whatever reads examples by them
-is right wherever it runs, and XLA moves what it needs. A map over clients reads the
-part of its device. The examples of a cohort go to the places of its members, where they
-are a divided pool again.
+The pool of examples then consists of parts of equal length, one per device. Rows of
+clients are divided in their order, and all positions in a client's list are in the part
+of its device. They are still positions in the whole pool: code that reads examples by
+position is correct on any device, and XLA moves the data. A map over clients reads the
+part of its device. The examples of a cohort are sent to the places of its members,
+where they form a divided pool again.
 """
 
 import dataclasses
@@ -47,9 +47,9 @@ class Shares:
     """Examples of each of n devices.
 
     Attributes:
-      owned: of every device, sorted positions in the undivided pool; none where only
-        the shapes of the lists are known.
-      size: examples of a device, padding included; those of the one that has most.
+      owned: for every device, sorted positions in the undivided pool; empty if only the
+        shapes of the lists are known.
+      size: examples of a device including padding, the largest number of all devices.
       count: n.
     """
 
@@ -59,23 +59,23 @@ class Shares:
 
 
 def shares(federations: Sequence[Federation], count: int, moved: int) -> Shares | None:
-    """Finds out which examples devices would have, and whether that is less memory.
+    """Computes the examples of every device, if a division saves memory.
 
-    Examples of clients on several devices, of leaky partitions or of several
-    federations of one pool, are on each of them.
+    With leaky partitions, or several federations of one pool, an example may belong to
+    clients on several devices; each of these has a copy.
 
     Returns:
-      The shares. None where devices do not divide the clients, where a pool is not
-      shared by all parts, is divided already or has examples of clients that never
-      train, or where a device would have as many examples as there are.
+      The shares. None if devices do not divide the clients; if a pool is not shared by
+      all parts, is divided already or has examples of clients that never train; or if
+      a device would have as many examples as the pool.
     """
-    first = federations[0]
-    total, num_clients = first.train.x.shape[0], first.num_clients
-    is_one = all(_has_pool(federation, first) for federation in federations)
+    base = federations[0]
+    total, num_clients = base.train.x.shape[0], base.num_clients
+    is_one = all(_has_pool(federation, base) for federation in federations)
     if count == 1 or num_clients % count or not is_one:
         return None
     owned, size = [], -(-total // count)
-    if not isinstance(first.train.index, jax.ShapeDtypeStruct):
+    if not isinstance(base.train.index, jax.ShapeDtypeStruct):
         owned = [_owned(federations, part, count) for part in range(count)]
         size = max(max(map(len, owned)), 1)
     if size + moved >= total:
@@ -93,58 +93,58 @@ def divided(
     """Divides the pool of federations among devices.
 
     Args:
-      federations: of one pool.
-      shares: of the devices of the execution.
+      federations: federations of one pool.
+      shares: shares of the devices of the execution.
       execution: an execution of mode `shard`.
       are_shapes: whether shapes of the pool are enough.
     """
     pool = _pool(federations[0], shares, execution, are_shapes=are_shapes)
     distinct = {id(federation): federation for federation in federations}
-    made = {name: _with_pool(one, pool, shares) for name, one in distinct.items()}
-    return [made[id(federation)] for federation in federations]
+    results = {name: _with_pool(f, pool, shares) for name, f in distinct.items()}
+    return [results[id(federation)] for federation in federations]
 
 
-def _has_pool(federation: Federation, first: Federation) -> bool:
-    """Returns whether all parts have the pool of a first federation, undivided."""
+def _has_pool(federation: Federation, base: Federation) -> bool:
+    """Returns whether all parts have the undivided pool of the base federation."""
     parts = [getattr(federation, name) for name in _PARTS]
-    pool = (first.train.x, first.train.y)
+    pool = (base.train.x, base.train.y)
     is_same = all(part.x is pool[0] and part.y is pool[1] for part in parts)
-    return is_same and federation.unseen is None and first.train.num_parts == 1
+    return is_same and federation.unseen is None and base.train.num_parts == 1
 
 
 def _rows(num_clients: int, part: int, count: int) -> slice:
     """Returns the clients of a device."""
-    each = num_clients // count
-    return slice(part * each, (part + 1) * each)
+    size = num_clients // count
+    return slice(part * size, (part + 1) * size)
 
 
-def _real(data: ClientData) -> np.ndarray:
-    """Returns `bool[N, M]`: which slots of clients' lists are no padding."""
+def _is_example(data: ClientData) -> np.ndarray:
+    """Returns `bool[N, M]`, False for padding in clients' lists."""
     slots = np.arange(data.index.shape[1])
     return slots < np.asarray(data.num_examples)[:, None]
 
 
 def _owned(federations: Sequence[Federation], part: int, count: int) -> np.ndarray:
     """Returns the positions of all examples of a device's clients, in order."""
-    found = [np.zeros(0, np.int32)]
+    positions = [np.zeros(0, np.int32)]
     for federation in {id(f): f for f in federations}.values():
         rows = _rows(federation.num_clients, part, count)
         for name in _PARTS:
             data = getattr(federation, name)
-            found.append(np.asarray(data.index)[rows][_real(data)[rows]])
-    return np.unique(np.concatenate(found))
+            positions.append(np.asarray(data.index)[rows][_is_example(data)[rows]])
+    return np.unique(np.concatenate(positions))
 
 
 def _pool(
-    first: Federation,
+    federation: Federation,
     shares: Shares,
     execution: sharding.Execution,
     *,
     are_shapes: bool,
 ) -> dict[str, Any]:
-    """Puts every device's examples on it; a process those of its own devices.
+    """Places every device's examples; a process fills the parts of its devices.
 
-    Noise that belongs to examples is drawn by their numbers in the undivided pool.
+    Noise of examples is drawn by their numbers in the undivided pool.
     """
     placed = NamedSharding(sharding.client_mesh(execution.num_devices), _SPLIT)
     size, count = shares.size, shares.count
@@ -156,14 +156,14 @@ def _pool(
         host = np.asarray(leaf)
 
         def rows(index: Any) -> np.ndarray:
-            own = shares.owned[(index[0].start or 0) // size]
+            positions = shares.owned[(index[0].start or 0) // size]
             part = np.zeros((size, *host.shape[1:]), host.dtype)
-            part[: len(own)] = host[own]
+            part[: len(positions)] = host[positions]
             return part
 
         return jax.make_array_from_callback(shape, placed, rows)
 
-    train = first.train
+    train = federation.train
     pool = {"x": place(train.x), "y": place(train.y), "numbers": None}
     if train.noise_scale is not None:
         pool["numbers"] = place(np.arange(train.x.shape[0], dtype=np.int32))
@@ -176,13 +176,13 @@ def _with_pool(
     """Returns a federation with a divided pool, and lists of positions in it."""
 
     def renumbered(data: ClientData) -> ClientData:
-        if not shares.owned:  # of shapes
+        if not shares.owned:  # only shapes are known
             return dataclasses.replace(data, **pool)
-        old, real = np.asarray(data.index), _real(data)
+        old, real = np.asarray(data.index), _is_example(data)
         new = np.zeros_like(old)
-        for part, own in enumerate(shares.owned):
+        for part, positions in enumerate(shares.owned):
             rows = _rows(len(old), part, shares.count)
-            at = np.where(real[rows], np.searchsorted(own, old[rows]), 0)
+            at = np.where(real[rows], np.searchsorted(positions, old[rows]), 0)
             new[rows] = part * shares.size + at
         return dataclasses.replace(data, **pool, index=jax.device_put(new))
 
@@ -191,37 +191,37 @@ def _with_pool(
 
 
 def placed(pool: Federation, execution: sharding.Execution) -> Any:
-    """Places on all devices what clients share, but for examples that these divide.
+    """Replicates data that clients share, and divides the examples of a divided pool.
 
     Args:
-      pool: a federation without rows of clients; it may be of shapes.
+      pool: a federation without rows of clients, of arrays or of shapes.
       execution: an execution of mode `shard`.
     """
     if pool.train.num_parts == 1:
         return sharding.replicate(pool, execution)
     names, train = ("x", "y", "numbers"), pool.train
-    own = {name: getattr(train, name) for name in names}
-    own = sharding.shard_rows(own, train.x.shape[0], execution)
-    rest = {
+    data = {name: getattr(train, name) for name in names}
+    data = sharding.shard_rows(data, train.x.shape[0], execution)
+    remainder = {
         name: dataclasses.replace(getattr(pool, name), **dict.fromkeys(names))
         for name in _PARTS
     }
-    whole = sharding.replicate(dataclasses.replace(pool, **rest), execution)
-    parts = {name: dataclasses.replace(getattr(whole, name), **own) for name in _PARTS}
-    return dataclasses.replace(whole, **parts)
+    copy = sharding.replicate(dataclasses.replace(pool, **remainder), execution)
+    parts = {name: dataclasses.replace(getattr(copy, name), **data) for name in _PARTS}
+    return dataclasses.replace(copy, **parts)
 
 
 def specs(pool: ClientData) -> ClientData:
-    """Returns how devices divide a pool that a map over clients is given."""
-    whole = jax.tree.map(lambda _: _WHOLE, pool)
+    """Returns how devices divide the pool in a map over clients."""
+    tree = jax.tree.map(lambda _: _WHOLE, pool)
     if pool.num_parts == 1:
-        return whole
+        return tree
     numbers = None if pool.numbers is None else _SPLIT
-    return dataclasses.replace(whole, x=_SPLIT, y=_SPLIT, numbers=numbers)
+    return dataclasses.replace(tree, x=_SPLIT, y=_SPLIT, numbers=numbers)
 
 
 def client(pool: ClientData, fields: dict[str, Any], *, is_part: bool) -> ClientData:
-    """Returns the data of ONE client, from a pool or from its device's part of one."""
+    """Returns the data of ONE client, from a pool or its device's part of the pool."""
     if is_part:
         start = lax.axis_index(sharding.AXIS) * pool.x.shape[0]
         fields = fields | {"index": fields["index"] - start}
@@ -231,29 +231,29 @@ def client(pool: ClientData, fields: dict[str, Any], *, is_part: bool) -> Client
 def of_cohort(
     data: ClientData, cohort: jax.Array, execution: sharding.Execution
 ) -> ClientData:
-    """Gathers the data of a cohort, with its examples where devices divide them.
+    """Gathers the data of a cohort, with its examples if devices divide them.
 
     Args:
-      data: of all N clients.
+      data: data of all N clients.
       cohort: `int32[K]`.
       execution: how the map over clients is run.
     """
     fields = data.rows()
     if data.num_parts == 1 or execution.mode != "shard":
         return data.with_rows(split_rows.take(fields, cohort, execution))
-    del fields["index"]  # of other positions here
+    del fields["index"]  # the cohort gets new positions
     fields = split_rows.take(fields, cohort, execution)
     pool = {"x": data.x, "y": data.y}
     if data.numbers is not None:
         pool["numbers"] = data.numbers
 
-    def own(local: tuple[Any, Any], rows: jax.Array) -> Any:
+    def gather(local: tuple[Any, Any], rows: jax.Array) -> Any:
         index, part = local
         start = lax.axis_index(sharding.AXIS) * part["x"].shape[0]
         at = jnp.clip(index[rows] - start, 0, part["x"].shape[0] - 1)
         return jax.tree.map(lambda leaf: leaf[at], part)
 
-    taken = split_rows.at_places((data.index, pool), cohort, execution, own)
+    taken = split_rows.at_places((data.index, pool), cohort, execution, gather)
     taken = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), taken)
     count, slots = cohort.shape[0], data.index.shape[1]
     index = jnp.arange(count * slots, dtype=jnp.int32).reshape(count, slots)

@@ -1,12 +1,12 @@
-"""Factorizations of one matrix; on a CPU, `vmap` takes matrices one after another.
+"""Factorizations of one matrix; on a CPU, `vmap` loops over the matrices.
 
-LAPACK works for one matrix at a time. Of a batch, jaxlib 0.10.0 to 0.11.0 make tasks
-for the threads of XLA's pool, and the call waits for them on a thread of that pool.
-Where as many calls as there are threads do so together, from two devices on two cores
-or from independent parts of one program, nobody is left for the tasks, and the
-process hangs for ever. A call for one matrix makes none.
+LAPACK factorizes one matrix at a time. For a batch, jaxlib 0.10.0 to 0.11.0 submit
+tasks to XLA's thread pool, and the call waits for them on a thread of that pool. If all
+threads wait in such calls, from two devices on two cores or from independent parts of
+one program, no thread is left for the tasks, and the process hangs forever. A call for
+one matrix submits no task.
 
-Not to be differentiated in reverse, but for `solve`.
+Except for `solve`, not differentiable in reverse mode.
 """
 
 import functools
@@ -37,17 +37,17 @@ def _one_by_one(fn: Callable[..., Any]) -> Callable[..., Any]:
     @looped.def_vmap
     def rule(axis_size: int, is_batched: Any, *args: Any):  # pyright: ignore[reportUnusedFunction]
         del axis_size
-        if not any(is_batched):  # where only derivatives are
+        if not any(is_batched):  # if only derivatives are batched
             outputs = fn(*args)
             return outputs, jax.tree.map(lambda _: False, outputs)
         rows = [x for x, is_row in zip(args, is_batched, strict=True) if is_row]
 
-        def one(own: list[jax.Array]) -> Any:
-            rest = iter(own)
+        def call_row(row: list[jax.Array]) -> Any:
+            batched = iter(row)
             pairs = zip(args, is_batched, strict=True)
-            return looped(*[next(rest) if is_row else x for x, is_row in pairs])
+            return looped(*[next(batched) if is_row else x for x, is_row in pairs])
 
-        outputs = lax.map(one, rows)
+        outputs = lax.map(call_row, rows)
         return outputs, jax.tree.map(lambda _: True, outputs)
 
     @functools.wraps(fn)

@@ -21,27 +21,27 @@ class ClientData:
     """Examples of many clients (leading axis N) or, inside a map, of one (no N).
 
     Attributes:
-      x: `[S, ...]` pool of inputs, stored as they came (`uint8` images stay `uint8`).
+      x: `[S, ...]` pool of inputs in their original dtype (`uint8` for images).
       y: `[S]` or `[S, ...]` pool of targets.
       scale: `[]` or `[...]` factor applied to `x` in the batch.
       shift: `[]` or `[...]` added after scaling.
-      target_units: `[2]` mean m and deviation s of targets that are numbers, of which a
-        batch shows (y - m) / s; or None for targets as they are.
-      constants: pytree handed to the model with every batch, or None; of a `RoleModel`
-        or `StatisticsModel` `Constants`.
+      target_units: `[2]` mean m and deviation s of numeric targets; batches have
+        (y - m) / s. None for unscaled targets.
+      constants: pytree passed to the model with every batch, or None; `Constants` for
+        a `RoleModel` or `StatisticsModel`.
       index: `int32[N, M]` rows of the pool; entries past `num_examples` are padding.
       num_examples: `int32[N]` examples per client, may be 0.
-      client_id: `int32[N]` identity of each client; randomness follows it.
+      client_id: `int32[N]` identity of each client, from which its randomness derives.
       labels: `[N, M]` labels that replace `y` (poisoned clients), or None.
       noise_scale: `[N]` std of Gaussian noise added to scaled inputs, or None.
-      start: pretrained parameters that the model starts from, or None; for programs,
-        which take them with the data.
-      numbers: `int32[S]` by which noise is drawn that belongs to samples, where their
-        positions in the pool are not those of the data set, or None.
-      resample_noise: whether training and evaluation draw this noise anew at every
-        access; else, and in full gradients, it belongs to the client and the sample.
-      num_parts: devices that divide the pool, each with a part of one length that has
-        the examples of its clients; see `core.divided_examples`.
+      start: pretrained parameters from which the model starts, or None; compiled
+        programs receive them with the data.
+      numbers: `int32[S]` numbers of the samples in the data set, by which their noise
+        is drawn, if positions in the pool differ from these; or None.
+      resample_noise: whether training and evaluation draw this noise at every access;
+        otherwise, and in full gradients, it is fixed per client and sample.
+      num_parts: devices that divide the pool, in parts of equal length with the
+        examples of a device's clients; see `core.divided_examples`.
     """
 
     x: jax.Array
@@ -66,11 +66,11 @@ class ClientData:
         """Returns the fields with one row per client, by name."""
         rows = {name: getattr(self, name) for name in _CLIENT_FIELDS}
         constants = Constants.of(self.constants)
-        kept = {name: getattr(constants, name) for name in _KEPT}
-        return rows | {name: tree for name, tree in kept.items() if tree is not None}
+        trees = {name: getattr(constants, name) for name in _KEPT}
+        return rows | {name: tree for name, tree in trees.items() if tree is not None}
 
     def pool(self) -> "ClientData":
-        """Returns the data without clients: what all of them share."""
+        """Returns the data that all clients share, without rows."""
         data = self.with_rows(dict.fromkeys(_CLIENT_FIELDS))
         if not isinstance(self.constants, Constants):
             return data
@@ -81,10 +81,10 @@ class ClientData:
         """Returns a pool with the rows of some clients, or of one."""
         fields = {name: leaf for name, leaf in rows.items() if name not in _KEPT}
         data = dataclasses.replace(self, **fields)
-        kept = {name: leaf for name, leaf in rows.items() if name in _KEPT}
-        if not kept:
+        trees = {name: leaf for name, leaf in rows.items() if name in _KEPT}
+        if not trees:
             return data
-        constants = dataclasses.replace(Constants.of(self.constants), **kept)
+        constants = dataclasses.replace(Constants.of(self.constants), **trees)
         return dataclasses.replace(data, constants=constants)
 
     @property
@@ -99,7 +99,7 @@ class ClientData:
 
     @property
     def statistics(self) -> Any:
-        """Running statistics, like the rows or those that all clients have, or None."""
+        """Running statistics: rows of clients, shared ones, or None."""
         return Constants.of(self.constants).running
 
     def with_statistics(
@@ -108,8 +108,8 @@ class ClientData:
         """Returns the data with running statistics.
 
         Args:
-          statistics: those that stay with the clients, like the rows, or None.
-          shared: those that all clients have, or None.
+          statistics: statistics that stay with the clients, as rows, or None.
+          shared: statistics of all clients, or None.
         """
         constants = dataclasses.replace(
             Constants.of(self.constants),
@@ -126,17 +126,17 @@ class ClientData:
         *,
         key: Key | None = None,
     ) -> Batch:
-        """Forms a batch of one client from positions in its own list of examples.
+        """Forms a batch of one client from positions in its list of examples.
 
         Args:
-          positions: `int32[B]` in `[0, M)`; where `weight` is 0 any value is allowed.
+          positions: `int32[B]` in `[0, M)`; any value if the weight is 0.
           weight: `[B]` 1 for examples, 0 for padding.
-          dtype: floating dtype of the inputs; that of `weight` by default.
+          dtype: floating dtype of the inputs; by default the dtype of `weight`.
           key: `[]` key of this access, for `resample_noise`.
 
         Returns:
           The batch. Padded rows show the pool's row 0 with every non-finite value
-          replaced, so that they contribute exactly zero to whatever is computed.
+          replaced, so that they contribute exactly zero to all results.
         """
         dtype = weight.dtype if dtype is None else dtype
         real = weight > 0
@@ -161,13 +161,13 @@ class ClientData:
         return Batch(x=x, y=_mask_rows(real, y), weight=weight, constants=constants)
 
     def examples(self, client: int) -> Batch:
-        """Returns all examples of one client, in order, as models see them.
+        """Returns all examples of one client, in order, as inputs of models.
 
-        Inputs are scaled, and have the client's noise; labels are those that it trains
-        on where they are poisoned.
+        Inputs are scaled, and have the client's noise; labels are the poisoned ones of
+        a poisoned client.
 
         Args:
-          client: its row.
+          client: row of the client.
 
         Returns:
           The batch, of weights 1; its size depends on the client.
@@ -180,11 +180,11 @@ class ClientData:
             raise checks.InputError(
                 f"Expected the number of a client from 0 to {total - 1}, got {client}."
             )
-        own = jax.tree.map(lambda leaf: leaf[client], self.rows())
+        rows = jax.tree.map(lambda leaf: leaf[client], self.rows())
         count = int(self.num_examples[client])
         return (
             self.pool()
-            .with_rows(own)
+            .with_rows(rows)
             .gather(jnp.arange(count), jnp.ones(count, jnp.zeros(()).dtype))
         )
 
@@ -199,7 +199,7 @@ class ClientData:
         return jax.vmap(lambda k: jax.random.normal(k, x.shape[1:], x.dtype))(keys)
 
 
-_KEPT = ("personal", "statistics", "fixed")  # of `Constants`, a row per client
+_KEPT = ("personal", "statistics", "fixed")  # fields of `Constants` with client rows
 _CLIENT_FIELDS = (
     *("index", "num_examples", "client_id"),
     *("labels", "noise_scale"),
@@ -207,9 +207,9 @@ _CLIENT_FIELDS = (
 
 
 def _total(counts: Any) -> str:
-    """Returns the sum of an array where it is known."""
-    known = hasattr(counts, "sum") and not isinstance(counts, core.Tracer)
-    return f"{int(counts.sum()):,}" if known else "unknown"
+    """Formats the sum of an array, if it is concrete."""
+    is_known = hasattr(counts, "sum") and not isinstance(counts, core.Tracer)
+    return f"{int(counts.sum()):,}" if is_known else "unknown"
 
 
 def _per_row(values: jax.Array, dtype: Any) -> jax.Array:
@@ -219,7 +219,7 @@ def _per_row(values: jax.Array, dtype: Any) -> jax.Array:
 
 
 def _mask_rows(real: jax.Array, values: jax.Array) -> jax.Array:
-    """Replaces the rows that are not real by zeros."""
+    """Replaces padded rows by zeros."""
     return jnp.where(real.reshape(real.shape + (1,) * (values.ndim - 1)), values, 0)
 
 
@@ -227,31 +227,29 @@ def _mask_rows(real: jax.Array, values: jax.Array) -> jax.Array:
 class Federation:
     """Training, validation and test examples of all clients, on the device.
 
-    Each part has its pool, which is the same arrays for all three where one data set
-    was split. Parts with pools of their own share no examples; theirs have one shape.
+    Each part has its pool; if one data set was split, all three have the same arrays.
+    Parts with different pools share no examples; all examples have one shape.
 
     Attributes:
       train: examples that clients train on.
-      validation: examples that choose (hybrid model, best round).
-      test: examples that judge.
+      validation: examples for selection (hybrid model, best round).
+      test: examples for evaluation.
       malicious: `bool[N]` clients whose messages an attack replaces.
-      others: `int32[N, c]` other clients whose test examples are added to a client's
-        own where a model is judged on `others`, or None.
-      samples: by `others` and `everybody`, `int32[N, T, 2]`: owner and number among the
-        owner's test examples of those by which a model is judged there, as many as the
-        client has test examples; or None for all of them.
-      cluster: `int32[N]` known group of similar clients of each client, or None.
-      moved: `int32[N]` examples that the partition gave to each client beyond its draw,
-        or None.
-      unseen: clients that never train, with the same pool, or None; they are none of
-        the N.
-      num_classes: number of classes, or None where targets are not classes.
+      others: `int32[N, c]` other clients, with test examples that are added to the
+        client's if a model is evaluated on `others`; or None.
+      samples: by `others` and `everybody`, `int32[N, T, 2]`: the test examples for that
+        evaluation, as owner and number among the owner's test examples, as many as the
+        client has test examples; or None for all test examples.
+      cluster: `int32[N]` known cluster of each client, or None.
+      moved: `int32[N]` examples that the partition added to a client's draw, or None.
+      unseen: clients that never train, with the same pool, or None; none of the N.
+      num_classes: number of classes, or None if targets are not classes.
       name: name of the data set, for result files.
       leaky: whether clients may share examples, so that training has seen test
         examples.
       class_names: C names, or None.
-      client_names: N names, or None where clients have numbers only.
-      notes: sentences about how the data were made of their files, for summaries.
+      client_names: N names, or None if clients have numbers only.
+      notes: sentences about the preparation of the data, for summaries.
     """
 
     train: ClientData
@@ -289,11 +287,11 @@ class Federation:
         is_image = x.dtype == jnp.uint8
         if not is_image and not jnp.issubdtype(x.dtype, jnp.floating):
             return ""
-        known = not any(
+        is_known = not any(
             isinstance(value, core.Tracer | jax.ShapeDtypeStruct)
             for value in (scale, shift)
         )
-        if not known or scale.size > 1 or np.any(shift):
+        if not is_known or scale.size > 1 or np.any(shift):
             return ", to models as scaled floats"
         if scale == 1:
             return ", to models as floats" if is_image else ""

@@ -1,4 +1,4 @@
-"""Values at which gradients of local losses end, and those of trainings do not."""
+"""Constants of local gradients that derivatives of trainings pass through."""
 
 from typing import Any
 
@@ -10,10 +10,10 @@ __all__ = ["held"]
 
 @jax.custom_vjp
 def held(tree: Any) -> Any:
-    """Returns a tree that counts as a constant in the innermost gradient.
+    """Returns a tree that is a constant in the innermost gradient.
 
-    Unlike `lax.stop_gradient` it lets derivatives of the gradient itself through, with
-    respect to what the tree depends on, such as a hyperparameter of earlier steps.
+    Unlike with `lax.stop_gradient`, the gradient itself can be differentiated with
+    respect to inputs of the tree, such as a hyperparameter of earlier steps.
 
     Example:
       >>> def descend(rate):

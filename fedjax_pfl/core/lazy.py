@@ -1,9 +1,9 @@
-"""Packages whose parts are imported when they are first asked for (PEP 562).
+"""Packages that import their parts on first access (PEP 562).
 
-What a package offers is written once, as imports below `if TYPE_CHECKING:`, which type
-checkers and editors read as they read any other, and which are made one by one. Each
-is written `import A as A`, which says that it is offered; `__all__` follows from that.
-They are read at the first question too, as parsing would take longer than all that a
+The names of a package are written once, as imports below `if TYPE_CHECKING:`. Type
+checkers and editors read them like any other import; at run time they are imported one
+by one. The form `import A as A` marks a public name, and `__all__` follows from these.
+The block is parsed on first access, since parsing takes longer than everything that a
 command does before it catches signals.
 """
 
@@ -16,13 +16,13 @@ __all__ = ["attach"]
 
 
 def attach(package: str) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """Makes the hooks of a package that imports late.
+    """Makes the hooks of a package that imports its parts on first access.
 
     Args:
-      package: its `__name__`; its modules are also found as its attributes.
+      package: `__name__` of the package; its modules are attributes, too.
 
     Returns:
-      Its `__getattr__` and its `__dir__`.
+      The `__getattr__` and the `__dir__` of the package.
     """
     module = sys.modules[package]
 
@@ -43,7 +43,7 @@ def attach(package: str) -> tuple[Callable[[str], object], Callable[[], list[str
             value = getattr(importlib.import_module(home), attribute)
             setattr(module, name, value)
             return value
-        # It imports NumPy, which naming the extra does without.
+        # Imported here, since it imports NumPy, which the other paths do not need.
         from fedjax_pfl.core import checks
 
         raise AttributeError(missing + checks.suggestion(name, offered))

@@ -1,7 +1,7 @@
-"""Arrays that devices divide, put together of parts that each process has of its own.
+"""Arrays that devices divide, assembled from the parts of all processes.
 
-Nobody has all of such an array: a process gives the parts of its devices, and gets
-those back.
+No process has all of such an array: a process provides the parts of its devices, and
+gets these parts back.
 """
 
 from collections.abc import Mapping
@@ -17,18 +17,18 @@ __all__ = ["joined", "numbers", "of"]
 
 
 def numbers(execution: sharding.Execution) -> list[int]:
-    """Returns which of the devices that share clients are this process's, from 0."""
+    """Returns the numbers, from 0, of this process's devices among all devices."""
     devices = sharding.client_mesh(execution.num_devices).devices.flat
-    own = jax.process_index()
-    return [k for k, device in enumerate(devices) if device.process_index == own]
+    process = jax.process_index()
+    return [k for k, device in enumerate(devices) if device.process_index == process]
 
 
 def joined(parts: Mapping[int, Any], execution: sharding.Execution) -> Any:
-    """Puts arrays together, each part on its device.
+    """Assembles arrays, each part on its device.
 
     Args:
-      parts: pytrees of NumPy arrays `[C, ...]` of one shape, by the number of the
-        device; those of `numbers`.
+      parts: pytrees of NumPy arrays `[C, ...]` of one shape, by number of the
+        device, for all of `numbers`.
       execution: an execution of mode `shard` with n devices.
 
     Returns:
@@ -37,7 +37,7 @@ def joined(parts: Mapping[int, Any], execution: sharding.Execution) -> Any:
     mesh = sharding.client_mesh(execution.num_devices)
     split = NamedSharding(mesh, PartitionSpec(sharding.AXIS))
 
-    def whole(*leaves: np.ndarray) -> jax.Array:
+    def assemble(*leaves: np.ndarray) -> jax.Array:
         size, by_number = leaves[0].shape[0], dict(zip(parts, leaves, strict=True))
         shape = (mesh.size * size, *leaves[0].shape[1:])
 
@@ -46,7 +46,7 @@ def joined(parts: Mapping[int, Any], execution: sharding.Execution) -> Any:
 
         return jax.make_array_from_callback(shape, split, part)
 
-    return jax.tree.map(whole, *parts.values())
+    return jax.tree.map(assemble, *parts.values())
 
 
 def of(tree: Any, execution: sharding.Execution) -> dict[int, Any]:
@@ -69,8 +69,8 @@ def of(tree: Any, execution: sharding.Execution) -> dict[int, Any]:
         }
 
     leaves, structure = jax.tree.flatten(tree)
-    found = [by_number(leaf) for leaf in leaves]
+    maps = [by_number(leaf) for leaf in leaves]
     return {
-        number: jax.tree.unflatten(structure, [parts[number] for parts in found])
+        number: jax.tree.unflatten(structure, [parts[number] for parts in maps])
         for number in numbers(execution)
     }

@@ -7,8 +7,8 @@ __all__ = ["check_jax", "check_process", "check_python", "watch_forks"]
 
 _PYTHON, _JAX = (3, 11), (0, 8, 1)
 _WRONG_ON_CPU = ("0.10.2", "0.11.0")
-"""Releases of which the battery of `fedjax_pfl.testing` finds wrong numbers, or whose
-compiler crashes, on CPUs; docs/platforms.md has the table."""
+"""Releases with wrong numbers in the battery of `fedjax_pfl.testing`, or crashes of the
+compiler, on CPUs; docs/platforms.md has the table."""
 _FLAG = "--xla_cpu_experimental_ynn_fusion_type="
 
 
@@ -16,23 +16,23 @@ def check_python(python: tuple[int, ...] = sys.version_info[:2]) -> None:
     """Refuses a Python that is too old."""
     if tuple(python[:2]) < _PYTHON:
         raise ImportError(
-            f"fedjax_pfl needs Python {_shown(_PYTHON)} or newer, this is"
-            f" {_shown(python[:2])}."
+            f"fedjax_pfl needs Python {_dotted(_PYTHON)} or newer, this is"
+            f" {_dotted(python[:2])}."
         )
 
 
 _is_forked = False
-"""Whether this process lacks the threads of the JAX that it holds."""
+"""Whether this process was forked from one that used JAX, and lacks its threads."""
 
 
 def watch_forks() -> None:
-    """Makes every child that is forked from here look whether JAX works in it."""
+    """Makes every forked child check whether JAX works in it."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_look_for_jax)
 
 
 def _look_for_jax() -> None:
-    """Asks JAX whether it has been used: then it refuses another number of devices."""
+    """Detects whether JAX was used: it then refuses another number of devices."""
     global _is_forked
     jax = sys.modules.get("jax")
     if jax is None or _is_forked:
@@ -50,7 +50,7 @@ def _look_for_jax() -> None:
 
 
 def check_process() -> None:
-    """Refuses a process that was forked from one where JAX was in use."""
+    """Refuses a process that was forked from one that used JAX."""
     from fedjax_pfl.core import checks
 
     if _is_forked:
@@ -64,12 +64,12 @@ def check_process() -> None:
 def check_jax(
     version: str | None = None, backend: str | None = None, flags: str | None = None
 ) -> None:
-    """Refuses a JAX that is too old, or known to compute wrongly on this backend.
+    """Refuses a JAX that is too old, or computes wrongly on this backend.
 
     Args:
-      version: of jaxlib, which computes; None asks what is installed.
-      backend: for example `cpu`; None asks JAX, which starts it.
-      flags: XLA's; None takes those of the environment.
+      version: version of jaxlib; None takes the installed one.
+      backend: for example `cpu`; None takes JAX's default, which starts the backend.
+      flags: flags of XLA; None takes the environment's.
     """
     from importlib import metadata
 
@@ -81,7 +81,7 @@ def check_jax(
     release = tuple(int(part) for part in version.split(".")[:3] if part.isdecimal())
     if release < _JAX:
         raise checks.InputError(
-            f"fedjax_pfl needs JAX {_shown(_JAX)} or newer, this is {version}: install"
+            f"fedjax_pfl needs JAX {_dotted(_JAX)} or newer, this is {version}: install"
             f" one with {_command()}."
         )
     if version not in _WRONG_ON_CPU:
@@ -96,12 +96,12 @@ def check_jax(
         )
 
 
-def _shown(version: tuple[int, ...]) -> str:
-    """Formats text, for example `3.11`."""
+def _dotted(version: tuple[int, ...]) -> str:
+    """Formats a version, for example `3.11`."""
     return ".".join(map(str, version))
 
 
 def _command() -> str:
-    """Returns the command that installs a JAX that computes right."""
-    wanted = ",".join(f"!={version}" for version in _WRONG_ON_CPU)
-    return f'pip install -U "jax>={_shown(_JAX)},{wanted}"'
+    """Returns the command that installs a correct JAX."""
+    exclusions = ",".join(f"!={version}" for version in _WRONG_ON_CPU)
+    return f'pip install -U "jax>={_dotted(_JAX)},{exclusions}"'

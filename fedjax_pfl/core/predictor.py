@@ -13,16 +13,14 @@ __all__ = ["Predictor"]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Predictor:
-    """A function `x -> outputs` of ONE client that says what was trained of it.
+    """A function `x -> outputs` of ONE client, with its trained parameters.
 
     `Algorithm.predictors` may also return plain functions, which can be evaluated but
     not saved.
 
     Attributes:
-      apply: `(params, x [B, ...]) -> outputs [B, ...]`, with nothing trained beside
-        `params`.
-      params: `[*P]` what was trained: the parameters of a network, or several of them
-        by name.
+      apply: `(params, x [B, ...]) -> outputs [B, ...]`; only `params` is trained.
+      params: `[*P]` trained parameters of a network, or of several networks by name.
 
     Example:
       >>> predictor = Predictor(lambda params, x: params["slope"] * x, {"slope": 2.0})

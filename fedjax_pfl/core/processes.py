@@ -1,7 +1,7 @@
-"""Exchange between the processes of one training, over JAX's own runtime.
+"""Exchange between the processes of one training, over JAX's runtime.
 
-All of them call the same functions in the same order, and wait for each other there.
-In a training of one process nothing waits.
+All processes call the same functions in the same order, and wait for each other there.
+A training of one process never waits.
 """
 
 import contextlib
@@ -17,19 +17,19 @@ __all__ = ["first", "gathered", "is_first", "together"]
 
 
 def is_first() -> bool:
-    """Returns whether this is the process that writes files and prints."""
+    """Returns whether this process writes files and prints."""
     return jax.process_index() == 0
 
 
 def gathered(text: str) -> list[str]:
-    """Brings to every process what each of them says, in the order of processes."""
+    """Gathers the texts of all processes in every process, in their order."""
     if jax.process_count() == 1:
         return [text]
     content = np.frombuffer(text.encode(), np.uint8).astype(np.int32)
     sizes = _rows(np.array([content.size], np.int32))[:, 0]
     rows = _rows(np.pad(content, (0, max(sizes.max(), 1) - content.size)))
-    both = zip(rows.astype(np.uint8), sizes, strict=True)
-    return [row[:size].tobytes().decode() for row, size in both]
+    pairs = zip(rows.astype(np.uint8), sizes, strict=True)
+    return [row[:size].tobytes().decode() for row, size in pairs]
 
 
 def first(text: str | None) -> str | None:
@@ -39,7 +39,7 @@ def first(text: str | None) -> str | None:
 
 @contextlib.contextmanager
 def together() -> Iterator[None]:
-    """Ends all processes where one refuses something in the block."""
+    """Raises an `InputError` in all processes if one raises it in the block."""
     refusal = None
     try:
         yield
@@ -57,7 +57,7 @@ def _rows(row: np.ndarray) -> np.ndarray:
     mesh = sharding.client_mesh(0)
     split = NamedSharding(mesh, PartitionSpec(sharding.AXIS))
     shape = (mesh.size, row.size)
-    whole = jax.make_array_from_callback(shape, split, lambda part: row[None])
+    table = jax.make_array_from_callback(shape, split, lambda part: row[None])
     owners = [device.process_index for device in mesh.devices.flat]
     firsts = [owners.index(number) for number in range(jax.process_count())]
-    return sharding.fetch(whole)[firsts]
+    return sharding.fetch(table)[firsts]

@@ -37,20 +37,20 @@ class Model(abc.ABC):
     """A frozen, hashable object without arrays.
 
     A model is a subclass that defines the five abstract methods; the rest has defaults.
-    `for_federation` fills in what the data decide (input shape, number of outputs).
+    `for_federation` fills in properties of the data (input shape, number of outputs).
 
     Attributes:
       num_classes: C of logits `[B, C]`, or None for other outputs.
       class_weights: C weights of the classes' examples in the loss, or None.
-      initial_params: what all trainings start from, or None; see
+      initial_params: initial parameters of all trainings, or None; see
         `fedjax_pfl.models.starts`.
       local_statistics: whether running statistics stay with the clients.
       outputs_first: whether matrices among the parameters are `[outputs, inputs]`.
       bfloat16_products: whether operands of products are rounded.
-      rows_per_example: rows that an example has in the products.
-      floats_per_example: numbers that `apply` makes of an example, or None for about as
-        many as an example has.
-      ranks: of every client, columns of its low-rank adapters, or None.
+      rows_per_example: rows of an example in the products.
+      floats_per_example: numbers that `apply` computes per example, or None for about
+        as many as an example has.
+      ranks: columns of the low-rank adapters of every client, or None.
     """
 
     num_classes: int | None = None
@@ -90,7 +90,7 @@ class Model(abc.ABC):
     def metrics(self, outputs: jax.Array, batch: Batch) -> dict[str, jax.Array]:
         """Returns per-example values `[B]` by name, always including `loss`.
 
-        Their means over a client's examples are measured.
+        Evaluations average them over a client's examples.
         """
 
     def check_start(self) -> None:
@@ -110,7 +110,7 @@ class Model(abc.ABC):
 class SummedModel(Protocol):
     """A model with metrics that follow from sums over examples, such as F1 scores.
 
-    Sums are added up over the batches of ONE client and predictor, and finished once.
+    Sums are added up over the batches of ONE client and predictor, then finished.
     """
 
     def metric_sums(self, outputs: jax.Array, batch: Batch) -> Any:
@@ -120,7 +120,7 @@ class SummedModel(Protocol):
     def finish_metrics(self, sums: Any, count: jax.Array) -> dict[str, jax.Array]:
         """Maps sums over `count int32[]` examples to values `[]` by name.
 
-        A metric that the examples leave undefined is NaN. Without examples all are.
+        A metric that is undefined for the examples is NaN. Without examples all are.
         """
         ...
 
@@ -129,7 +129,7 @@ class SummedModel(Protocol):
 class RankedModel(Protocol):
     """A model with metrics that need all examples of a client at once, such as the AUC.
 
-    The rows of all examples of ONE client and predictor are kept, and finished once.
+    The rows of all examples of ONE client and predictor are stored, then finished.
     """
 
     def metric_rows(self, outputs: jax.Array, batch: Batch) -> Any:
@@ -139,8 +139,8 @@ class RankedModel(Protocol):
     def finish_rows(self, rows: Any, weight: jax.Array) -> dict[str, jax.Array]:
         """Maps rows `[M, ...]` and weights `bool[M]` to values `[]` by name.
 
-        Rows of weight 0 are padding. A metric that the examples leave undefined is NaN.
-        Without examples all are.
+        Rows of weight 0 are padding. A metric that is undefined for the examples is
+        NaN. Without examples all are.
         """
         ...
 
@@ -151,8 +151,8 @@ class SequenceModel(Protocol):
 
     Its output at one moment is an input at the next. `apply` on a client's examples, in
     order, runs through the sequence from its start. Local training visits pieces of it
-    in any order; there the outputs before a piece come from a carry, which the client's
-    solver keeps from round to round and which may be of older parameters.
+    in any order, with the outputs before a piece from a carry. The client's solver
+    keeps the carry from round to round, and it may be of older parameters.
     """
 
     def first_carry(self, data: ClientData) -> Any:
@@ -170,7 +170,7 @@ class SequenceModel(Protocol):
         ...
 
     def recall(self, carry: Any, batch: Batch) -> Any:
-        """Returns inputs `[B, ...]` for `apply`, with the outputs before each."""
+        """Returns inputs `[B, ...]` for `apply`, with the previous outputs."""
         ...
 
     def remember(self, carry: Any, batch: Batch, outputs: jax.Array) -> Any:
@@ -180,38 +180,38 @@ class SequenceModel(Protocol):
     def sequence_metrics(
         self, outputs: jax.Array, batch: Batch
     ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
-        """Judges a client's whole sequence: values `[]`, and courses `[T]`.
+        """Evaluates a client's whole sequence: values `[]`, and time series `[T]`.
 
-        Takes the place of means over examples; NaN where there are none.
+        Replaces means over examples; NaN without examples.
         """
         ...
 
 
 @runtime_checkable
 class RoleModel(Protocol):
-    """A model of which a method moves some parameters only, those that `init` returns.
+    """A model with trained parameters, which `init` returns, and other parameters.
 
-    `apply` takes the others from `Constants`; personal ones also where they stand among
-    the parameters.
+    `apply` takes the others from `Constants`; personal ones may also be among its
+    parameters.
     """
 
     def frozen_params(self, start: Any = None) -> dict[str, Any]:
-        """Returns by name the parameters that nobody trains, the same for every run.
+        """Returns the untrained parameters by name, the same for every run.
 
         `start` are pretrained parameters of the model on the device, whose arrays are
-        then taken as they are.
+        then used.
         """
         ...
 
     def first_personal(self, key: Key) -> Any:
-        """Returns what stays with ONE client, before the first round; or None.
+        """Returns initial personal parameters of ONE client, or None.
 
-        `key` is that of `init`.
+        `key` is the key of `init`.
         """
         ...
 
     def fixed_rows(self) -> Any:
-        """Returns what `Constants.fixed` has of all clients `[N, ...]`, or None."""
+        """Returns `Constants.fixed` for all clients, `[N, ...]`, or None."""
         ...
 
 
@@ -219,10 +219,10 @@ class RoleModel(Protocol):
 class StatisticsModel(Protocol):
     """A model that normalizes by statistics of batches, and keeps running ones.
 
-    With a key, `apply` normalizes by the batch, of which rows of weight 0 in
-    `Constants` are no part; without a key by the running statistics there, or those
-    that stand among the parameters (`core.statistics`). They are state, and nothing
-    that a method's rule acts on.
+    With a key, `apply` normalizes by the batch without rows of weight 0 in `Constants`;
+    without a key by the running statistics in `Constants`, or by those among the
+    parameters (`core.statistics`). Running statistics are state, and methods' rules do
+    not act on them.
     """
 
     def first_statistics(self) -> Any:
@@ -242,9 +242,9 @@ class LocalSolver(abc.ABC):
     A solver is a subclass that defines `solve`; the rest has defaults.
 
     Attributes:
-      epochs: local epochs, or None where it does not walk through examples in epochs.
+      epochs: local epochs, or None for solvers without epochs.
       num_steps: local steps in place of epochs, or None.
-      batch_size: most examples of a step; None for all of a client.
+      batch_size: most examples of a step; None for all examples of a client.
       learning_rate: `[]` step size, a schedule, or None.
     """
 
@@ -255,7 +255,7 @@ class LocalSolver(abc.ABC):
 
     @abc.abstractmethod
     def solve(
-        self, view: Any, objective: Any, params: Any, context: Any = None
+        self, view: Any, objective: Any, params: Params, context: Any = None
     ) -> tuple[Any, Any, Any]:
         """Maps a `ClientView`, an objective and a start to `(params, context, info)`.
 
@@ -267,17 +267,17 @@ Solver = Annotated[Any, LocalSolver]
 
 
 class Aggregator(abc.ABC):
-    """Combines messages into one; the reference where all weights are zero.
+    """Combines messages into one; returns the reference if all weights are zero.
 
     A rule is a subclass that defines `__call__`; the rest has defaults.
 
     Attributes:
-      incremental: weighting of a mean that can be kept up to date as cohorts come and
-        go, `"uniform"` or `"weighted"`; None for rules that need all messages together.
+      incremental: weighting of a mean that can be updated by the messages of a cohort,
+        `"uniform"` or `"weighted"`; None for rules that need all messages together.
       by_columns: whether devices may each combine some of the coordinates.
-      of_pairs: whether that takes inner products of all pairs of messages.
-      sees_messages: whether it works on messages as they are, not on an encoding.
-      weighting: `"examples"` where clients count by their examples, else `"uniform"`.
+      of_pairs: whether that requires inner products of all pairs of messages.
+      sees_messages: whether it works on messages themselves, not on an encoding.
+      weighting: `"examples"` if clients count by their examples, else `"uniform"`.
     """
 
     incremental: ClassVar[str | None] = None
@@ -301,7 +301,7 @@ class Aggregator(abc.ABC):
         return None
 
     def encoding(self, before: Any) -> Any:
-        """Maps a message's `Encoding` to the one in which the rule receives it."""
+        """Returns the `Encoding` in which the rule receives a message."""
         return before
 
 
@@ -323,12 +323,12 @@ class Attack(abc.ABC):
 
 
 class Transform:
-    """A step of every message's way to the server, for ONE client.
+    """A transform of every message on its way to the server, for ONE client.
 
-    Messages are relative to what client and server both know. A client applies `send`
-    of all transforms in order; the server applies `receive` in reverse order. What a
-    malicious client sends in place of its message goes through `fit`, in order. By
-    default nothing changes, and a client remembers nothing.
+    Messages are relative to a point that client and server share. A client applies
+    `send` of all transforms in order; the server applies `receive` in reverse order.
+    Messages of malicious clients go through `fit`, in order. By default messages are
+    unchanged, and clients have no memory.
     """
 
     def init(self, message: Any) -> Any:
@@ -340,28 +340,28 @@ class Transform:
         return message, memory
 
     def fit(self, key: Key, message: Any) -> Any:
-        """Returns what of any message can be sent at all, `[*P]`."""
+        """Returns the part of any message `[*P]` that the encoding can represent."""
         return message
 
     def receive(self, key: Key, message: Any) -> Any:
-        """Returns what the server makes of a message `[*P]` that has arrived."""
+        """Returns the message that the server decodes from a received one `[*P]`."""
         return message
 
     def encoding(self, before: Any) -> Any:
-        """Maps the message's `Encoding` before it to the one behind it."""
+        """Maps a message's `Encoding` before the transform to the one after it."""
         return before
 
 
 class ServerOptimizer(abc.ABC):
-    """Takes the change that a round made of the server's model for a gradient."""
+    """Uses the change of the server's model in a round as a gradient."""
 
     @abc.abstractmethod
-    def init(self, params: Any) -> Any:
+    def init(self, params: Params) -> Any:
         """Returns the first state for a model `[*P]`, without a client axis."""
 
     @abc.abstractmethod
-    def __call__(self, memory: Any, params: Any, target: Any) -> tuple[Any, Any]:
-        """Maps the model and what a round made of it to the next one, and memory."""
+    def __call__(self, memory: Any, params: Params, target: Any) -> tuple[Any, Any]:
+        """Maps memory, model and the round's new model to the next model and memory."""
 
 
 class Participation(abc.ABC):
@@ -371,10 +371,10 @@ class Participation(abc.ABC):
     number of the round, `in_round`; the rest has defaults.
 
     Attributes:
-      max_staleness: rounds that the server model from which a member begins may be old.
+      max_staleness: largest age, in rounds, of the model from which a member starts.
       is_timed: whether rounds follow a `timetable` in virtual time, which `schedule`
         computes before a training.
-      is_buffered: whether members may begin at earlier models of the server.
+      is_buffered: whether members may start from earlier models of the server.
     """
 
     max_staleness: int = 0
@@ -395,32 +395,32 @@ class Participation(abc.ABC):
         return self(key, num_clients)
 
     def present(self, key: Key, num_clients: int) -> jax.Array | None:
-        """Returns `bool[K]`: which of the drawn rows take part; None if all do."""
+        """Returns whether the drawn rows take part, `bool[K]`; None if all do."""
         return None
 
     def expected(self, num_clients: int) -> float | None:
-        """Returns how many take part on average, if their number varies."""
+        """Returns the expected number of participants, if their number varies."""
         return None
 
     def separation(self, num_clients: int) -> int | None:
-        """Returns the rounds in a row of which no client has two, if that is known."""
+        """Returns b if no client is in two of b consecutive rounds, or None."""
         return None
 
     def eligible(self, num_clients: int) -> int:
-        """Returns how many clients may ever take part."""
+        """Returns the number of clients from which cohorts are drawn."""
         return num_clients
 
     def weight(self, staleness: jax.Array) -> jax.Array:
-        """Returns what a change counts, `[]`, that began so many rounds ago."""
+        """Returns the weight `[]` of a change that began `staleness` rounds ago."""
         return jnp.ones_like(staleness)
 
     def schedule(self, rng: Any, charges: Any, num_rounds: int) -> Any:
-        """Returns the `Timetable` of R rounds from clients' charges, if `is_timed`."""
+        """Computes the `Timetable` of R rounds from clients' charges, if `is_timed`."""
         raise NotImplementedError
 
     @property
     def may_lose(self) -> bool:
-        """Returns whether work may come too late to be used."""
+        """Returns whether work may arrive too late."""
         return False
 
 
@@ -429,12 +429,12 @@ class Work(abc.ABC):
 
     @abc.abstractmethod
     def __call__(self, key: Key, client_ids: jax.Array) -> Budget:
-        """Budgets `[K]` for clients `int32[K]`; the same for every method."""
+        """Returns budgets `[K]` for clients `int32[K]`; the same for every method."""
 
 
 @runtime_checkable
 class Specification(Protocol):
-    """A frozen, hashable recipe of a federation, whose fields a grid may sweep."""
+    """A frozen, hashable recipe of a federation; grids may sweep its fields."""
 
     seed: int
 
@@ -443,5 +443,5 @@ class Specification(Protocol):
         ...
 
     def describe(self) -> dict[str, Any]:
-        """Returns the flat configuration as JSON knows it; `dataset` names the data."""
+        """Returns the flat configuration in JSON types; `dataset` names the data."""
         ...

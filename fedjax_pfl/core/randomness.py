@@ -1,11 +1,11 @@
 """The generator of random numbers, the purposes of randomness, and their keys.
 
 All draws are blocks of Threefry-2x32 with 13 rounds, a counter-based generator: block
-`i` of a key is a function of the key and `i` alone. So nothing that is drawn depends on
-how many numbers are drawn beside it, on padding, or on `vmap`. Salmon, Moraes, Dror and
-Shaw, Parallel random numbers: as easy as 1, 2, 3 (SC 2011) test it with TestU01: it
-passes BigCrush. JAX's own generator is the same cipher with 20 rounds, in loops that
-take longer to compile and four times as long to run on a CPU.
+`i` of a key is a function of the key and `i` alone. So a draw does not depend on the
+number of other draws, on padding, or on `vmap`. Salmon, Moraes, Dror and Shaw, Parallel
+random numbers: as easy as 1, 2, 3 (SC 2011): it passes BigCrush of TestU01. JAX's own
+generator is the same cipher with 20 rounds, in loops that take longer to compile and
+four times as long to run on a CPU.
 """
 
 import enum
@@ -28,7 +28,7 @@ _ROUNDS = 13
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
 _DRAW, _FOLD, _SPLIT = range(3)
-"""Second word of the counter, by what a block is for."""
+"""Second word of the counter, by purpose of the block."""
 
 
 def threefry(
@@ -94,8 +94,8 @@ def _random_bits(key: jax.Array, width: int, shape: tuple[int, ...]) -> jax.Arra
 
 @functools.cache
 def _implementation() -> Any:
-    """Returns the generator as JAX knows it."""
-    from jax.extend import random  # which imports much that is not needed before
+    """Returns the generator as an implementation for JAX."""
+    from jax.extend import random  # imported here, since it is slow to import
 
     return random.define_prng_impl(
         key_shape=(2,),
@@ -109,7 +109,7 @@ def _implementation() -> Any:
 
 
 class Stream(enum.IntEnum):
-    """Purposes of randomness; each has keys of its own."""
+    """Purposes of randomness, with separate keys."""
 
     INIT = 0
     PARTICIPATION = 1
@@ -135,18 +135,18 @@ def new_key(words: jax.Array) -> Key:
     """Forms keys `[...]` of the package's generator from words `uint32[..., W]`.
 
     Args:
-      words: data of a key of any generator; of more than two words all have a say.
+      words: data of a key of any generator; the result depends on all words.
 
     Returns:
       Keys that share no buffer with `words`, so that donation leaves these alone.
     """
-    own = jnp.array(words[..., :2], copy=True)
+    state = jnp.array(words[..., :2], copy=True)
     for number in range(2, words.shape[-1], 2):
         pair = threefry(
-            (own[..., 0], own[..., 1]), (words[..., number], words[..., number + 1])
+            (state[..., 0], state[..., 1]), (words[..., number], words[..., number + 1])
         )
-        own = jnp.stack(pair, axis=-1)
-    return jax.random.wrap_key_data(own, impl=_implementation())
+        state = jnp.stack(pair, axis=-1)
+    return jax.random.wrap_key_data(state, impl=_implementation())
 
 
 def stream_key(key: Key, stream: Stream, round: jax.Array | int) -> Key:
@@ -158,7 +158,7 @@ def stream_key(key: Key, stream: Stream, round: jax.Array | int) -> Key:
       round: `[]` round number.
 
     Returns:
-      `[]` key; fold in a client id where the randomness belongs to a client.
+      `[]` key; fold in a client id if the randomness belongs to a client.
     """
     return jax.random.fold_in(jax.random.fold_in(key, stream), round)
 

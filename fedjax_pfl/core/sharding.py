@@ -47,8 +47,8 @@ class Execution:
         chunks inside).
       chunk_size: clients per chunk; 0 means all at once. Used by `chunk` and `shard`.
       num_devices: devices of `shard`; 0 means all.
-      by_size: whether chunks are formed of clients with about as much work, where it is
-        known; a chunk takes as long as its largest client.
+      by_size: whether chunks are formed of clients with similar amounts of work, if
+        these are known; a chunk takes as long as its largest client.
     """
 
     mode: str = "vmap"
@@ -65,7 +65,7 @@ class Execution:
         """Reads `loop`, `vmap`, `chunk=K`, `shard` or `shard=DEVICES`.
 
         Args:
-          text: the text, or an `Execution`, which is returned as it is.
+          text: the text, or an `Execution`, which is returned unchanged.
 
         Returns:
           The execution.
@@ -108,7 +108,7 @@ def client_mesh(num_devices: int) -> Mesh:
     """Returns the one-axis mesh over `num_devices` devices (0: all).
 
     Args:
-      num_devices: how many devices.
+      num_devices: number of devices.
 
     Returns:
       The mesh, with automatic axis types.
@@ -144,8 +144,8 @@ def over(execution: Execution) -> Iterator[None]:
     """Declares, during tracing, that devices divide arrays with a row per client.
 
     Args:
-      execution: how the map over clients is run; unless it is `shard`, on several
-        devices, nothing is divided.
+      execution: execution mode of the map over clients; without `shard` on several
+        devices, arrays are not divided.
     """
     token = _dividing.set(execution if num_devices(execution) > 1 else None)
     try:
@@ -155,24 +155,24 @@ def over(execution: Execution) -> Iterator[None]:
 
 
 def dividing() -> Execution | None:
-    """Returns the execution whose devices divide rows of clients now, or None."""
+    """Returns the present execution if its devices divide client rows, or None."""
     return _dividing.get()
 
 
 def divides(num_rows: int, execution: Execution) -> bool:
-    """Returns whether several devices have as many of N rows each."""
+    """Returns whether N rows divide evenly among several devices."""
     count = num_devices(execution)
     return count > 1 and num_rows % count == 0
 
 
 def shard_rows(tree: Any, num_rows: int, execution: Execution, *, axis: int = 0) -> Any:
-    """Places leaves on the mesh: split where one axis has `num_rows` rows.
+    """Places leaves on the mesh: split if one axis has `num_rows` rows.
 
     Args:
       tree: pytree of arrays.
-      num_rows: N, which need not divide by the number of devices (then replicated).
+      num_rows: N; leaves are replicated if the number of devices does not divide it.
       execution: an execution of mode `shard`.
-      axis: which axis has the rows.
+      axis: axis of the rows.
 
     Returns:
       The same tree, placed.
@@ -183,25 +183,25 @@ def shard_rows(tree: Any, num_rows: int, execution: Execution, *, axis: int = 0)
     def place(leaf: jax.Array) -> jax.Array:
         rows = leaf.ndim > axis and leaf.shape[axis] == num_rows
         spec = split if rows and num_rows % mesh.size == 0 else PartitionSpec()
-        return _placed(leaf, NamedSharding(mesh, spec))
+        return _place(leaf, NamedSharding(mesh, spec))
 
     return jax.tree.map(place, tree)
 
 
 def shard_stacked(tree: Any, like: Any) -> Any:
-    """Places leaves `[p, ...]`, each along the axes behind the first as its like is.
+    """Places leaves `[p, ...]` like leaves `[...]`, with an undivided first axis.
 
     Args:
       tree: pytree of arrays.
-      like: tree of the same structure, with leaves `[...]` that were placed; those of
-        no mesh leave theirs where they are.
+      like: tree of the same structure with placed leaves `[...]`; a leaf without a mesh
+        leaves its counterpart unchanged.
     """
 
     def place(leaf: Any, like: Any) -> Any:
         if not isinstance(like.sharding, NamedSharding):
             return leaf
         spec = PartitionSpec(None, *like.sharding.spec)
-        return _placed(leaf, NamedSharding(like.sharding.mesh, spec))
+        return _place(leaf, NamedSharding(like.sharding.mesh, spec))
 
     return jax.tree.map(place, tree, like)
 
@@ -209,13 +209,13 @@ def shard_stacked(tree: Any, like: Any) -> Any:
 def on_devices(
     fn: Callable[..., Any], execution: Execution, in_specs: Any, out_specs: Any
 ) -> Callable[..., Any]:
-    """Returns a function of arrays that every device calls with its part of them.
+    """Returns a function of arrays that every device calls with its part.
 
     Args:
-      fn: of what one device has; sums over devices by the axis `AXIS`.
+      fn: function of the parts of one device; sums over devices use the axis `AXIS`.
       execution: an execution of mode `shard`.
       in_specs: how arguments are divided, prefixes of their trees.
-      out_specs: how results are put together.
+      out_specs: how results are assembled.
     """
     return jax.shard_map(
         fn,
@@ -233,7 +233,7 @@ def split_parameters(tree: Any, execution: Execution) -> Any:
 
     Args:
       tree: pytree of `[K, *P]`.
-      execution: how the map over clients is run; unless it is `shard`, nothing moves.
+      execution: execution mode; without `shard`, the tree is unchanged.
 
     Returns:
       The same values.
@@ -250,11 +250,10 @@ def split_parameters(tree: Any, execution: Execution) -> Any:
     return jax.tree.map(split, tree)
 
 
-def _placed(leaf: Any, sharding: NamedSharding) -> Any:
-    """Places an array on the devices of all processes, each of which has all of it.
+def _place(leaf: Any, sharding: NamedSharding) -> Any:
+    """Places an array, which every process has, on the devices of all processes.
 
-    Of an array's shape, says where the array would be; of a program's array, where it
-    is to be.
+    A shape gets the sharding; an array of a program that is traced, a constraint.
     """
     if isinstance(leaf, core.Tracer):
         return lax.with_sharding_constraint(leaf, sharding)
@@ -267,7 +266,7 @@ def _placed(leaf: Any, sharding: NamedSharding) -> Any:
     if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:  # placed before
         return _mover(sharding)(leaf)
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        data = _placed(jax.random.key_data(leaf), sharding)
+        data = _place(jax.random.key_data(leaf), sharding)
         return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
     host = np.asarray(leaf)
     return jax.make_array_from_callback(host.shape, sharding, lambda part: host[part])
@@ -280,23 +279,23 @@ def _mover(sharding: NamedSharding) -> Callable[[jax.Array], jax.Array]:
 
 
 def fetch(tree: Any) -> Any:
-    """Brings a tree to the host, in every process whole, as NumPy arrays."""
+    """Copies a whole tree to the host of every process, as NumPy arrays."""
 
     def whole(leaf: Any) -> np.ndarray:
         if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
             everywhere = NamedSharding(client_mesh(0), PartitionSpec())
-            leaf = _placed(leaf, everywhere).addressable_data(0)
+            leaf = _place(leaf, everywhere).addressable_data(0)
         return np.asarray(leaf)
 
     return jax.tree.map(whole, tree)
 
 
 def replicate(tree: Any, execution: Execution) -> Any:
-    """Places all of a tree on every device of an execution of mode `shard`.
+    """Places a whole tree on every device of an execution of mode `shard`.
 
-    An array that is in several places of the tree is placed once.
+    An array that occurs several times in the tree is placed once.
     """
     sharding = NamedSharding(client_mesh(execution.num_devices), PartitionSpec())
     distinct = {id(leaf): leaf for leaf in jax.tree.leaves(tree)}
-    placed = {name: _placed(leaf, sharding) for name, leaf in distinct.items()}
+    placed = {name: _place(leaf, sharding) for name, leaf in distinct.items()}
     return jax.tree.map(lambda leaf: placed[id(leaf)], tree)

@@ -1,9 +1,8 @@
-"""Rows of a cohort, taken from the devices that have them and given back.
+"""Rows of a cohort, gathered from the devices that store them, and written back.
 
-A place in a cohort belongs to a device, whoever is drawn for it; the row of a client
-belongs to another one. In one exchange every device sends those of its rows that are in
-the cohort, and in another one gets them back. XLA left alone does the same with a
-dozen exchanges.
+Every place of a cohort belongs to a fixed device, which may differ from the device of
+the drawn client's row. In one exchange every device sends its rows that are in the
+cohort, and in a second one receives them back. XLA alone would use a dozen exchanges.
 """
 
 from collections.abc import Callable
@@ -22,7 +21,7 @@ _SPLIT, _WHOLE = PartitionSpec(sharding.AXIS), PartitionSpec()
 
 
 def _size(tree: Any, execution: sharding.Execution) -> int:
-    """Counts the devices that divide the rows of a tree; 0 where none do."""
+    """Counts the devices that divide the rows of a tree; 0 if none do."""
     leaves = jax.tree.leaves(tree)
     if execution.mode != "shard" or not leaves:
         return 0
@@ -33,9 +32,9 @@ def _size(tree: Any, execution: sharding.Execution) -> int:
 
 
 def _places(rows: jax.Array, num_rows: int, size: int) -> jax.Array:
-    """Fills a cohort `int32[K]` up, so that all devices have as many places.
+    """Pads a cohort `int32[K]`, so that all devices have equally many places.
 
-    Nobody has the row N of those that are added.
+    Padding has the row N, which no device stores.
     """
     return jnp.pad(rows, (0, -rows.shape[0] % size), constant_values=num_rows)
 
@@ -44,9 +43,9 @@ def take(tree: Any, rows: jax.Array, execution: sharding.Execution) -> Any:
     """Gathers rows.
 
     Args:
-      tree: pytree of `[N, ...]`, of numbers.
+      tree: pytree of numbers `[N, ...]`.
       rows: `int32[K]`.
-      execution: how the map over clients is run.
+      execution: execution mode of the map over clients.
 
     Returns:
       Pytree of `[K, ...]`.
@@ -61,39 +60,39 @@ def at_places(
     tree: Any,
     rows: jax.Array,
     execution: sharding.Execution,
-    own: Callable[[Any, jax.Array], Any],
+    gather: Callable[[Any, jax.Array], Any],
 ) -> Any:
-    """Gathers what devices make of their rows, at as many places of each device.
+    """Gathers results of a function of devices' rows, at the places of a cohort.
 
     Args:
-      tree: pytree whose first leaf is `[N, ...]`; devices divide all leaves.
+      tree: pytree with a first leaf `[N, ...]`; devices divide all leaves.
       rows: `int32[K]`.
-      execution: how the map over clients is run.
-      own: of a device's part of the tree and some of its rows `int32[P]`; makes a
-        pytree of `[P, ...]`.
+      execution: execution mode of the map over clients.
+      gather: `(part, rows int32[P]) -> pytree of [P, ...]`, of a device's part of the
+        tree and some of its rows.
 
     Returns:
-      Pytree of `[P, ...]`, with something at the last P - K places. P is the next
+      Pytree of `[P, ...]` with arbitrary values at the last P - K places. P is the next
       multiple of the number of devices that divide the tree, or K if none do.
     """
     size = _size(tree, execution)
     if not size:
-        return own(tree, rows)
+        return gather(tree, rows)
     num_rows = jax.tree.leaves(tree)[0].shape[0]
     places = _places(rows, num_rows, size)
-    each = places.shape[0] // size
+    per_device = places.shape[0] // size
 
     def part(local: Any, places: jax.Array) -> Any:
         number, count = lax.axis_index(sharding.AXIS), num_rows // size
-        mine = lax.dynamic_slice_in_dim(places, number * each, each)
+        mine = lax.dynamic_slice_in_dim(places, number * per_device, per_device)
         owner = jnp.minimum(mine // count, size - 1)
 
         def exchange(sent: jax.Array) -> jax.Array:
             received = lax.all_to_all(sent, sharding.AXIS, 0, 0, tiled=True)
-            return received[owner * each + jnp.arange(each)]
+            return received[owner * per_device + jnp.arange(per_device)]
 
         at = jnp.clip(places - number * count, 0, count - 1)
-        return jax.tree.map(exchange, own(local, at))
+        return jax.tree.map(exchange, gather(local, at))
 
     specs = (_SPLIT, _WHOLE)
     return sharding.on_devices(part, execution, specs, _SPLIT)(tree, places)
@@ -106,7 +105,7 @@ def put(tree: Any, rows: jax.Array, values: Any, execution: sharding.Execution) 
       tree: pytree of `[N, ...]`.
       rows: `int32[K]`, distinct.
       values: pytree of `[K, ...]`.
-      execution: how the map over clients is run.
+      execution: execution mode of the map over clients.
 
     Returns:
       Pytree of `[N, ...]`.

@@ -1,4 +1,4 @@
-"""State of a training, and what moves in a round."""
+"""State of a training, and the messages and reports of a round."""
 
 import dataclasses
 from typing import Any
@@ -26,38 +26,37 @@ __all__ = [
 class State:
     """State of a training; owned by the process.
 
-    It knows two axes and no feature: each part of a process keeps what it needs at the
-    server in `memory`, and for every client in `rows`. A part that keeps nothing has no
-    entry.
+    Every part of a process stores its server state in `memory`, and its state of every
+    client in `rows`. Parts without state have no entry.
 
     Entries of `memory`:
 
-    * `nonfinite`: `int32[]` non-finite messages and client states met so far.
-    * `mean` and `peak`: mean of all clients' messages, kept incrementally (`[*P]`), and
-      the largest magnitude `[]` that rounded into it since it was computed from them.
-    * `attack`, `optimizer`: of the attack and of the server optimizer.
+    * `nonfinite`: `int32[]` number of non-finite messages and client states so far.
+    * `mean` and `peak`: mean of all clients' messages, updated incrementally (`[*P]`),
+      and its largest magnitude `[]` since it was last computed from all messages.
+    * `attack`, `optimizer`: state of the attack and of the server optimizer.
     * `past`: for late clients, server states before the latest rounds, round r at row r
       modulo their number.
     * `statistics`: running statistics of a `StatisticsModel` that all clients share.
     * `clip`: `[]` norm to which messages of this round are clipped, if it adapts.
-    * `draws`: earlier rounds' part in the noise of later ones.
+    * `draws`: draws of earlier rounds that later rounds use for their noise.
 
     Entries of `rows`, which are never sent:
 
-    * `messages`: those that the server received last.
-    * `steps`: `int32[N]` local steps that each client has taken, for schedules.
-    * `carry`: what local solvers keep from round to round; of a `RoleModel` the
-      personal parameters.
+    * `messages`: last received message of every client.
+    * `steps`: `int32[N]` local steps of every client so far, for schedules.
+    * `carry`: state of local solvers between rounds; personal parameters of a
+      `RoleModel`.
     * `transforms`: memory of every transform of messages.
     * `statistics`: running statistics that stay with the clients.
 
     Attributes:
       round: `int32[]` number of finished rounds.
       key: `[]` key of the run.
-      server: the method's; no leaf has a client axis.
-      clients: the method's; every leaf has leading axis N.
-      memory: of parts at the server, by name.
-      rows: of parts for every client, by name; every leaf has leading axis N.
+      server: state of the method's server; no leaf has a client axis.
+      clients: states of the method's clients; every leaf has leading axis N.
+      memory: server state of parts, by name.
+      rows: client states of parts, by name; every leaf has leading axis N.
     """
 
     round: jax.Array
@@ -76,18 +75,18 @@ class State:
         return dataclasses.replace(self, rows=_merged(self.rows, entries))
 
     def of_clients(self) -> dict[str, Any]:
-        """Returns all that is kept for every client, by name; `clients` is one."""
+        """Returns all rows of clients by name, with `clients` among them."""
         return {"clients": self.clients, **self.rows}
 
     def at(self, rows: dict[str, Any] | None) -> "State":
         """Returns the state with other rows, as `of_clients` returns them, or none."""
         clients = None if rows is None else rows["clients"]
-        others = {n: v for n, v in (rows or {}).items() if n != "clients"}
-        return dataclasses.replace(self, clients=clients, rows=others)
+        entries = {n: v for n, v in (rows or {}).items() if n != "clients"}
+        return dataclasses.replace(self, clients=clients, rows=entries)
 
 
 def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """Returns entries with others in their place; those that are None are left out."""
+    """Merges entries; entries that are None are removed."""
     return {name: v for name, v in (old | new).items() if v is not None}
 
 
@@ -96,9 +95,9 @@ class Downlink:
     """Broadcast that clients receive.
 
     Attributes:
-      shared: the same for all.
-      own: leading axis K, or None.
-      info: dict of `[]` values to report, which nobody receives.
+      shared: pytree for all members.
+      own: pytree of rows `[K, ...]`, one per member, or None.
+      info: dict of `[]` values for the report, which are not sent.
     """
 
     shared: Any
@@ -111,11 +110,11 @@ class Upload:
     """Messages that clients send; leading axis K once mapped over the cohort.
 
     Attributes:
-      message: what an attack may replace.
+      message: pytree that an attack may replace.
       weight: `[]` honest number of examples; 0 means dropped.
       aux: side information (losses, affinities), never attacked, or None.
-      within: `[]` what the server counts where clipping adapts, or None: 1/2 for a
-        message within the clip, -1/2 for another, 0 for none.
+      within: `[]` count for adaptive clipping, or None: 1/2 for a message within the
+        clip, -1/2 for another, 0 for no message.
     """
 
     message: Any
@@ -135,7 +134,7 @@ class Budget:
     Attributes:
       epochs: `int32[]` cap on local epochs.
       steps: `int32[]` cap on local steps.
-      straggler: `bool[]` whether the client was slowed down.
+      straggler: `bool[]` whether the client is a straggler.
     """
 
     epochs: jax.Array
@@ -155,9 +154,9 @@ class Report:
 
     Attributes:
       values: dict of `[]` values.
-      carry: what its solver keeps for the next round, or None; of a `RoleModel` the
-        personal parameters.
-      steps: `int32[]` local steps, or None where no local solver tells them.
+      carry: state of its solver for the next round, or None; personal parameters of a
+        `RoleModel`.
+      steps: `int32[]` local steps, or None if no local solver reports them.
       statistics: running statistics of a `StatisticsModel` after the work, or None.
     """
 
@@ -168,7 +167,7 @@ class Report:
 
     @classmethod
     def of(cls, report: Any) -> "Report":
-        """Returns a report, whose values alone a method may give."""
+        """Returns a report from a report, or from its values alone."""
         return report if isinstance(report, cls) else cls(values=report)
 
     def named(self) -> dict[str, Any]:
@@ -192,15 +191,14 @@ class Population:
 
 @struct.pytree_dataclass
 class Members:
-    """Members whose rows a round is given, where it is not given those of all clients.
+    """The members of a round that receives rows of its cohort only.
 
     Attributes:
       cohort: `int32[K]` rows of the cohort's members in the population.
-      population: what is known of all clients.
+      population: totals over all clients.
       mean: `[*P]` mean over all clients' messages after this round, or None for methods
         that do not keep one.
-      use_mean: `bool[]` whether to take it in place of the mean that is kept
-        incrementally.
+      use_mean: `bool[]` whether it replaces the incrementally updated mean.
     """
 
     cohort: jax.Array
@@ -218,8 +216,8 @@ class RoundContext:
       round: `int32[]` round number, from 0.
       cohort: `int32[K]` rows of the cohort's members.
       num_clients: N.
-      expected: how many of them take part on average, by which the server divides
-        where their number is a secret; else None.
+      expected: expected number of participants, by which the server divides if their
+        number is secret; else None.
     """
 
     key: Key
@@ -234,12 +232,11 @@ class RoundInfo:
     """Report of a round; stacked over rounds by the driver.
 
     Attributes:
-      cohort: `int32[K]` who took part; -1 in rows of nobody.
+      cohort: `int32[K]` participants; -1 in empty rows.
       client: pytree of `[K]` values from the clients' updates.
       aggregator: pytree of values from the aggregator.
       server: dict of `[]` values from the server's preparation of the downlink.
-      num_nonfinite: `int32[]` messages and state rows of this round that were not
-        finite.
+      num_nonfinite: `int32[]` non-finite messages and state rows of this round.
       client_diverged: `bool[K]` honest members with a non-finite state, or with a
         non-finite message to a server that takes a mean.
       server_diverged: `bool[]` whether the server's state was not finite.

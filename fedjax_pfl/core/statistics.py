@@ -1,7 +1,7 @@
-"""Running statistics of normalization layers, beside a model's parameters.
+"""Running statistics of normalization layers.
 
-They are state. In files, in parameters to start from and in saved models they stand
-below one name among the parameters; everywhere else they come with the constants.
+They are state. In files, in initial parameters and in saved models they are among the
+parameters, under one name; everywhere else they are in the constants.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 NAME = "batch_stats"
-"""Where they stand among parameters; flax calls its collection so."""
+"""Their name among parameters, that of the collection in flax."""
 
 
 def split(params: Any) -> tuple[Any, Any]:
@@ -39,31 +39,31 @@ def split(params: Any) -> tuple[Any, Any]:
 
 
 def joined(params: Any, statistics: Any) -> Any:
-    """Inverts `split`; parameters as they are where there are no statistics."""
+    """Inverts `split`; parameters are unchanged without statistics."""
     return params if statistics is None else params | {NAME: statistics}
 
 
 def taken(params: Any, constants: Any) -> tuple[Any, Constants]:
-    """Returns parameters alone, and constants with the statistics that are to be used.
+    """Returns parameters without statistics, and constants with statistics.
 
-    Those among the parameters, as saved models have them, come before others.
+    Statistics among the parameters, as in saved models, have precedence.
     """
-    params, own = split(params)
+    params, saved = split(params)
     constants = Constants.of(constants)
-    if own is not None:
-        constants = dataclasses.replace(constants, statistics=own)
+    if saved is not None:
+        constants = dataclasses.replace(constants, statistics=saved)
     return params, constants
 
 
 def forward(
     model: Any, params: Any, batch: Batch, key: Key | None
 ) -> tuple[jax.Array, Any]:
-    """Applies a model to a batch, and moves running statistics where it has some.
+    """Applies a model to a batch, and updates its running statistics, if any.
 
     Args:
       model: the model.
       params: `[*P]` its parameters.
-      batch: examples, whose constants have the statistics of before.
+      batch: examples; their constants have the current statistics.
       key: `[]` key of the model's randomness, or None in evaluation mode.
 
     Returns:
@@ -76,12 +76,12 @@ def forward(
 
 
 def settled(new: Any, old: Any, weight: jax.Array | None) -> Any:
-    """Returns new statistics in the old ones' types; the old ones of an empty batch.
+    """Casts new statistics to the old types; returns old ones for an empty batch.
 
     Args:
       new: `[*S]` after a batch.
       old: `[*S]` before it.
-      weight: `[B]` of the batch, or None for ones.
+      weight: `[B]` weights of the batch, or None for ones.
     """
     some = jnp.ones((), bool) if weight is None else (weight > 0).any()
     return jax.tree.map(lambda a, b: jnp.where(some, a.astype(b.dtype), b), new, old)

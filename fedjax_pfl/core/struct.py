@@ -1,6 +1,6 @@
 """The one mechanism for states, hyperparameters and device data: frozen pytrees.
 
-JAX is imported with the first of them: what is only a dataclass needs none.
+JAX is imported with the first pytree: plain dataclasses do not need it.
 """
 
 import dataclasses
@@ -76,14 +76,13 @@ def static_field(**kwargs: Any) -> Any:
     """Marks a dataclass field as static: part of the tree's structure, not a leaf.
 
     A field is static iff it fixes a shape, a loop length, a dtype or which code runs. A
-    new value of a static field costs one compilation. What is annotated `Literal` is
+    new value of a static field costs one compilation. Fields annotated `Literal` are
     static without the mark.
 
     Args:
       **kwargs: `above`, `at_least`, `at_most`, `below`: limits of a number, which is
-        whole where the field is annotated `int`; `search=[...]`, the values that
-        `fp.tune` tries; others are passed to `dataclasses.field`, for example
-        `default=20`.
+        whole if the field is annotated `int`; `search=[...]`, the values that `fp.tune`
+        tries; others are passed to `dataclasses.field`, for example `default=20`.
 
     Returns:
       The field description.
@@ -104,10 +103,10 @@ def traced_field(**kwargs: Any) -> Any:
     """Marks a dataclass field as a traced number in a range: a leaf of the tree.
 
     Args:
-      **kwargs: limits and others, as those of `static_field`; `search=(low, high)`, the
-        range in which `fp.tune` draws logarithms, `(low, high, False)` the numbers;
+      **kwargs: limits and others, as in `static_field`; `search=(low, high)`, the range
+        in which `fp.tune` draws logarithms, `(low, high, False)` the numbers;
         `unless=NAMES`, fields that must be None for a field that is None to be searched
-        (others are not); `unsearched`, the reason why a number has no range.
+        (otherwise it is not); `unsearched`, the reason why a number has no range.
 
     Returns:
       The field description.
@@ -125,10 +124,10 @@ def traced_field(**kwargs: Any) -> Any:
 
 
 def inner(label: str) -> dict[str, str]:
-    """Returns the metadata of a wrapper's field that has the object which it wraps.
+    """Returns the metadata of a wrapper's field that contains the wrapped object.
 
-    Dotted names enter that object as if it stood in the wrapper's place. The wrapper's
-    own fields are below `label`.
+    Dotted names enter that object as if it replaced the wrapper. The wrapper's other
+    fields are below `label`.
 
     Args:
       label: a name that the fields of wrapped objects do not have.
@@ -169,8 +168,8 @@ def _limited(metadata: dict[str, Any], kwargs: dict[str, Any]) -> Any:
 def _kinds(kind: Any) -> tuple[Any, ...]:
     """Returns the alternatives of an annotation.
 
-    `Annotated[Any, Protocol]` stands for the protocol, of which types of attributes
-    that only some parts have are not known.
+    `Annotated[Any, Protocol]` stands for the protocol, for parts with attributes beyond
+    it.
     """
     if typing.get_origin(kind) is typing.Annotated:
         kind, mark = typing.get_args(kind)[:2]
@@ -200,15 +199,15 @@ def _is_array(kind: Any) -> bool:
 
 
 def _is_part(kind: Any) -> bool:
-    """Returns whether an annotation is one of objects with fields, methods or rows."""
+    """Returns whether an annotation is a dataclass, an interface or an array."""
     is_class = inspect.isabstract(kind) or dataclasses.is_dataclass(kind)
     return is_class or _is_array(kind) or bool(_methods(kind))
 
 
 def _fits(value: Any, kind: Any) -> bool:
-    """Returns whether a value is of an annotation, as far as that can be checked."""
+    """Returns whether a value fits an annotation, as far as that can be checked."""
     if len(_kinds(kind)) > 1:
-        return any(_fits(value, each) for each in _kinds(kind))
+        return any(_fits(value, option) for option in _kinds(kind))
     origin, of = typing.get_origin(kind) or kind, typing.get_args(kind)
     if origin is Callable:
         return callable(value)
@@ -238,7 +237,7 @@ def _fits(value: Any, kind: Any) -> bool:
 
 
 def _words(kind: Any) -> str:
-    """Returns an annotation in the words of messages."""
+    """Describes an annotation, for messages."""
     if len(_kinds(kind)) > 1:
         return " or ".join(map(_words, _kinds(kind)))
     origin, of = typing.get_origin(kind) or kind, typing.get_args(kind)
@@ -259,15 +258,15 @@ def _words(kind: Any) -> str:
 def _check_of(
     field: dataclasses.Field, cls: str | None
 ) -> tuple[Callable[[Any], None], set[type]] | None:
-    """Returns what refuses values that a field's declaration does not allow, or None.
+    """Returns the check of a field's values by its declaration, or None.
 
-    Beside it are the classes whose objects need not be checked again.
+    The second result is the set of classes with objects that need no further check.
 
-    All fields are static where no pytree's name is given. Tracers pass for numbers.
+    Without the name of a pytree all fields are static. Tracers pass as numbers.
     """
     is_static = cls is None or bool(field.metadata.get("static"))
     kinds = [kind for kind in _kinds(field.type) if kind is not types.NoneType]
-    others = [kind for kind in kinds if kind not in (int, float, Any)]
+    part_kinds = [kind for kind in kinds if kind not in (int, float, Any)]
     is_part = any(map(_is_part, kinds))
     limits: dict[str, Any] | None = field.metadata.get("limits")
     if limits is None and not is_part and (not is_static or Any in kinds):
@@ -277,10 +276,10 @@ def _check_of(
     if typing.get_origin(field.type) is typing.Annotated:
         noun = typing.get_args(field.type)[1]
     place = name if cls is None else f"{name} of {cls}"
-    wanted = " or ".join(map(_words, kinds))
+    words = " or ".join(map(_words, kinds))
     if is_part and dataclasses.is_dataclass(field.default):
-        wanted = f"an object such as {type(field.default).__name__}()"
-    every = (*kinds, *(each for kind in kinds for each in typing.get_args(kind)))
+        words = f"an object such as {type(field.default).__name__}()"
+    every = (*kinds, *(arg for kind in kinds for arg in typing.get_args(kind)))
     is_whole = is_static and int in every
 
     def check_number(value: Any, name: str) -> None:
@@ -292,7 +291,7 @@ def _check_of(
             )
 
     by_class = limits is None and not choices
-    passed: set[type] = set()  # whose objects all fit, which a round asks often
+    passed: set[type] = set()  # classes of fitting objects, since rounds check often
 
     def check(value: Any) -> None:
         if value is None and is_optional:
@@ -300,23 +299,23 @@ def _check_of(
         if choices:
             checks.known(value, choices, noun)
             return
-        fits = any(_fits(value, kind) for kind in others)
+        fits = any(_fits(value, kind) for kind in part_kinds)
         if not fits and is_part:
-            refuse_stand_in(place, value, wanted)
+            refuse_stand_in(place, value, words)
         elif not fits and not is_static and not isinstance(value, str):
             refuse_stand_in(place, value, "a number or an object")
-        if limits is not None and (fits or len(others) < len(kinds)):
+        if limits is not None and (fits or len(part_kinds) < len(kinds)):
             if not fits:
                 check_number(value, name)
             numbers = value if isinstance(value, tuple) else ()
-            if isinstance((*numbers, 0)[0], str):  # a name, which knows its numbers
+            if isinstance((*numbers, 0)[0], str):  # a name, with its numbers
                 numbers = ()
             for number in numbers:
                 check_number(number, f"every one of {name}")
         elif not fits and not any(_fits(value, kind) for kind in kinds):
-            given = checks.shown(value)
+            text = checks.shown(value)
             raise checks.InputError(
-                f"Expected {place if is_part else name} to be {wanted}, got {given}."
+                f"Expected {place if is_part else name} to be {words}, got {text}."
             )
         is_container = isinstance(value, tuple | list | Mapping | type)
         if by_class and not is_container and not _may_stand_in(type(value)):
@@ -335,13 +334,13 @@ def _is_unhashable(value: Any) -> bool:
 
 
 def check_fields(self: Any, *names: str) -> None:
-    """Checks the fields of a dataclass that is no pytree, as they are declared.
+    """Checks the fields of a dataclass that is no pytree, by their declarations.
 
-    All of them count as static. JAX is not imported.
+    All fields count as static. JAX is not imported.
 
     Args:
       self: dataclass; the function is assigned as `__post_init__` in its body.
-      *names: of the fields to check; all of them by default.
+      *names: names of the fields to check; by default all.
 
     Raises:
       InputError: if a value is not allowed.
@@ -370,15 +369,14 @@ def check_fields(self: Any, *names: str) -> None:
 def pytree_dataclass(cls: type[_T]) -> type[_T]:
     """Makes a class a frozen, keyword-only dataclass that JAX treats as a pytree.
 
-    Given values are checked as the fields are declared: numbers with limits
+    Values are checked by the declarations of fields: numbers with limits
     (`static_field`, `traced_field`), `Literal`s, static fields by their annotation, and
-    parts, annotated by a protocol or an abstract class, such as `core.Aggregator`.
-    Nothing is checked when JAX rebuilds the object, of tracers, and `__post_init__` is
+    parts, annotated by a protocol or an abstract class, such as `core.Aggregator`. When
+    JAX rebuilds the object, of tracers, values are not checked, and `__post_init__` is
     not called.
 
     Args:
-      cls: class with annotated fields; those made by `static_field` and `Literal`s are
-        structure.
+      cls: class with annotated fields; `static_field`s and `Literal`s become structure.
 
     Returns:
       The registered dataclass.
@@ -405,9 +403,9 @@ def pytree_dataclass(cls: type[_T]) -> type[_T]:
     cls.__init__ = _checked(cls.__init__, cls.__name__, fields)
 
     def structure(node: Any) -> tuple[Any, ...]:
-        # The class is part of the structure by hand: JAX compares what
-        # `register_dataclass` makes by fields alone, so that two rules without fields
-        # would be equal, and one could run the other's compiled program.
+        # Here the class is part of the structure: JAX compares structures of
+        # `register_dataclass` by fields alone. Two rules without fields would then be
+        # equal, and one could run the other's compiled program.
         return (cls, *(getattr(node, name) for name in static))
 
     def flatten(node: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
@@ -418,7 +416,7 @@ def pytree_dataclass(cls: type[_T]) -> type[_T]:
         return tuple(keyed), structure(node)
 
     def unflatten(known: tuple[Any, ...], children: Iterable[Any]) -> Any:
-        # Of tracers, stacked arrays or anything else that JAX puts into trees.
+        # Without checks: JAX also puts tracers and other objects into trees.
         node = object.__new__(cls)
         for name, value in zip((*static, *data), (*known[1:], *children), strict=True):
             object.__setattr__(node, name, value)
@@ -431,9 +429,9 @@ def pytree_dataclass(cls: type[_T]) -> type[_T]:
 def _checked(
     init: Callable[..., None], cls: str, fields: Sequence[dataclasses.Field]
 ) -> Callable[..., None]:
-    """Wraps `__init__` to refuse names and values that are not declared.
+    """Wraps `__init__` to refuse undeclared names and values.
 
-    JAX rebuilds objects without it.
+    JAX rebuilds objects without `__init__`.
     """
     names = [field.name for field in fields]
     data = [field.name for field in fields if not field.metadata.get("static")]
@@ -445,12 +443,12 @@ def _checked(
     @functools.wraps(init)
     def checked(self: Any, /, *args: Any, **values: Any) -> None:
         if args:
-            first = args[0]
-            if dataclasses.is_dataclass(first):
-                first = f"{type(first).__name__}(...)"
+            argument = args[0]
+            if dataclasses.is_dataclass(argument):
+                argument = f"{type(argument).__name__}(...)"
             raise checks.InputError(
                 f"Expected fields of {cls} by their names ({', '.join(names)}), got"
-                f" {len(args)} without: {first}; write {cls}({names[0]}={first})."
+                f" {len(args)} without: {argument}; write {cls}({names[0]}={argument})."
             )
         for name in values.keys() - names:
             checks.known(name, names, f"field of {cls}")
@@ -463,7 +461,7 @@ def _checked(
                 f" without {' and '.join(missing)}."
             )
         init(self, **values)
-        for name in data:  # which `__post_init__` may have replaced
+        for name in data:  # `__post_init__` may have replaced values
             value = getattr(self, name)
             if _may_stand_in(type(value)):
                 refuse_stand_in(f"{name} of {cls}", value, "a number or an object")
@@ -474,12 +472,12 @@ def _checked(
 def checked_call(
     function: Callable[..., Any], signature: inspect.Signature | None = None
 ) -> Any:
-    """Decorates a function to refuse arguments that are not as it is annotated.
+    """Decorates a function to refuse arguments that do not fit its annotations.
 
     Args:
       function: the function.
-      signature: of all that callers may give, where the function has open options and
-        checks its parts, such as processes and models, itself; None for its own.
+      signature: all allowed arguments, if the function has open options and checks its
+        parts, such as processes and models, itself; None for its own signature.
 
     Returns:
       The function, which raises an `InputError` of one sentence.
@@ -493,36 +491,36 @@ def checked_call(
         ...
       fedjax_pfl.core.checks.InputError: Expected number to be a whole number, got 'a'.
     """
-    own, has_parts = inspect.signature(function), signature is not None
-    signature = signature or own
-    names = [p.name for p in own.parameters.values() if p.kind < p.VAR_POSITIONAL]
+    annotated, has_parts = inspect.signature(function), signature is not None
+    signature = signature or annotated
+    names = [p.name for p in annotated.parameters.values() if p.kind < p.VAR_POSITIONAL]
 
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
         is_open = any(p.kind == p.VAR_KEYWORD for p in signature.parameters.values())
         for name in () if is_open else options.keys() - signature.parameters.keys():
-            what = f"option of {function.__name__}"
-            checks.known(name, signature.parameters, what)
+            noun = f"option of {function.__name__}"
+            checks.known(name, signature.parameters, noun)
         try:
-            given = signature.bind(*args, **options).arguments
+            arguments = signature.bind(*args, **options).arguments
         except TypeError as error:
             raise checks.InputError(
                 f"Expected {function.__name__}({', '.join(names)}) and options by their"
                 f" names, got {len(args)} arguments without: {error}."
             ) from None
-        for name, parameter in own.parameters.items():
+        for name, parameter in annotated.parameters.items():
             kinds = _kinds(parameter.annotation)
-            is_default = name not in given or given[name] is parameter.default
+            is_default = name not in arguments or arguments[name] is parameter.default
             is_plain = all((typing.get_origin(k) or k) in _WORDS for k in kinds)
             is_left = parameter.kind == parameter.VAR_KEYWORD or (
                 has_parts and not is_plain
             )
             if is_default or is_left:
                 continue
-            if not any(_fits(given[name], kind) for kind in kinds):
+            if not any(_fits(arguments[name], kind) for kind in kinds):
                 words = " or ".join(map(_words, kinds))
-                shown = checks.shown(given[name])
-                raise checks.InputError(f"Expected {name} to be {words}, got {shown}.")
+                text = checks.shown(arguments[name])
+                raise checks.InputError(f"Expected {name} to be {words}, got {text}.")
         return function(*args, **options)
 
     call.__signature__ = signature  # pyright: ignore
@@ -541,7 +539,7 @@ def check_arrays(name: str, tree: Any) -> None:
     """
     import jax
 
-    # JAX warns of iterators, which are no trees.
+    # JAX warns about iterators, which are no trees.
     for leaf in [tree] if isinstance(tree, Iterator) else jax.tree.leaves(tree):
         if isinstance(leaf, type) or not _fits(leaf, jax.Array):
             raise checks.InputError(
@@ -560,8 +558,8 @@ def refuse_stand_in(name: str, value: Any, wanted: str) -> None:
 
     Args:
       name: name shown in the message.
-      value: what was given; anything else passes.
-      wanted: what is expected, for the message.
+      value: the given value; other objects pass.
+      wanted: description of allowed values, for the message.
 
     Raises:
       InputError: in one sentence.
@@ -589,7 +587,7 @@ def refuse_stand_in(name: str, value: Any, wanted: str) -> None:
 
 
 def changed_repr(self: Any) -> str:
-    """Returns the representation of a dataclass by what differs from its defaults.
+    """Represents a dataclass by the fields that differ from their defaults.
 
     Args:
       self: dataclass; the function is assigned as `__repr__` in its body.
@@ -605,16 +603,16 @@ def changed_repr(self: Any) -> str:
       >>> Step(), Step(size=0.5)
       (Step(), Step(size=0.5))
     """
-    shown = []
+    parts = []
     for field in dataclasses.fields(self):
         value = getattr(self, field.name)
         if is_required(field) or not same(value, _default(field)):
-            shown.append(f"{field.name}={_changed(value)}")
-    return f"{type(self).__name__}({', '.join(shown)})"
+            parts.append(f"{field.name}={_changed(value)}")
+    return f"{type(self).__name__}({', '.join(parts)})"
 
 
 def _changed(value: Any) -> str:
-    """Returns a value in few characters; of dataclasses, what is not default."""
+    """Formats a value in few characters; dataclasses by fields without defaults."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return changed_repr(value)
     if isinstance(value, tuple) and 0 < len(value) <= _MAX_SHOWN:
@@ -631,7 +629,7 @@ def _default(field: dataclasses.Field) -> Any:
 
 
 def array_repr(self: Any) -> str:
-    """Returns the representation of a dataclass with shapes in place of arrays.
+    """Represents a dataclass, with shapes in place of arrays.
 
     Args:
       self: dataclass; the function is assigned as `__repr__` in its body.
@@ -648,18 +646,18 @@ def array_repr(self: Any) -> str:
       Rows(x=float64[20, 3])
     """
     values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-    shown = [f"{n}={_short(v)}" for n, v in values.items() if v is not None]
-    return f"{type(self).__name__}({', '.join(shown)})"
+    parts = [f"{n}={_short(v)}" for n, v in values.items() if v is not None]
+    return f"{type(self).__name__}({', '.join(parts)})"
 
 
 def _short(value: Any) -> str:
-    """Returns a value in few characters."""
+    """Formats a value in few characters."""
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         return f"{value.dtype}[{', '.join(map(str, value.shape))}]"
     if isinstance(value, Mapping):
         names = list(map(str, value))
-        more = [f"... {len(names)} in all"] if len(names) > _MAX_SHOWN else []
-        return f"{{{', '.join([*names[:_MAX_SHOWN], *more])}}}"
+        tail = [f"... {len(names)} in all"] if len(names) > _MAX_SHOWN else []
+        return f"{{{', '.join([*names[:_MAX_SHOWN], *tail])}}}"
     if isinstance(value, tuple) and len(value) > _MAX_SHOWN:
         return f"({value[0]!r}, ... {len(value)} in all)"
     return repr(value)
@@ -725,12 +723,12 @@ def traced_numbers(tree: Any) -> dict[str, Any]:
     import jax
     import jax.numpy as jnp
 
-    found = {}
+    values = {}
     for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
         is_number = isinstance(leaf, int | float) and not isinstance(leaf, bool)
         if is_number or jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
-            found[jax.tree_util.keystr(path, simple=True, separator=".")] = leaf
-    return found
+            values[jax.tree_util.keystr(path, simple=True, separator=".")] = leaf
+    return values
 
 
 def is_required(field: dataclasses.Field) -> bool:
@@ -740,7 +738,7 @@ def is_required(field: dataclasses.Field) -> bool:
 
 
 class _Own(dict[str, Any]):
-    """Values of the own fields of a wrapper, by name.
+    """Values of a wrapper's fields, without the wrapped object, by name.
 
     Attributes:
       kind: class of the wrapper.
@@ -752,14 +750,14 @@ class _Own(dict[str, Any]):
 
 
 def _inner(node: Any) -> dataclasses.Field | None:
-    """Returns the field of a wrapper that has the object which it wraps, or None."""
+    """Returns the field of a wrapper that contains the wrapped object, or None."""
     if not dataclasses.is_dataclass(node) or isinstance(node, type):
         return None
     return next((f for f in dataclasses.fields(node) if "inner" in f.metadata), None)
 
 
 def innermost(node: Any) -> Any:
-    """Returns the object that wrappers wrap; anything else as it is.
+    """Returns the innermost wrapped object; other objects are returned unchanged.
 
     Args:
       node: an object, for example a model with roles; see `inner`.
@@ -773,7 +771,7 @@ def replace_innermost(node: Any, value: Any) -> Any:
 
     Args:
       node: an object, or wrappers of one; see `inner`.
-      value: what is in its place.
+      value: object that replaces the innermost one.
     """
     field = _inner(node)
     if field is None:
@@ -783,10 +781,10 @@ def replace_innermost(node: Any, value: Any) -> Any:
 
 
 def kind_of(node: Any) -> type | None:
-    """Returns the class that has the fields below a dotted name; None if none has.
+    """Returns the class with the fields below a dotted name; None without a class.
 
     Args:
-      node: what `get_field` returns; of a wrapper, the class of what it wraps.
+      node: result of `get_field`; a wrapper stands for the wrapped object.
     """
     if isinstance(node, _Own):
         return node.kind
@@ -796,14 +794,14 @@ def kind_of(node: Any) -> type | None:
 
 def _values(node: Any) -> dict[str, Any]:
     """Returns the fields of a dataclass."""
-    # Flax's modules hide their parents, which are no settings of theirs.
+    # Flax's modules hide their parents, which are not settings.
     return {f.name: getattr(node, f.name) for f in dataclasses.fields(node) if f.repr}
 
 
 def _children(node: Any) -> Mapping[str, Any] | None:
-    """Returns the named children of a node that dotted names may enter, else None.
+    """Returns the children of a node by their parts of dotted names, or None.
 
-    Those of a tuple of dataclasses are named by their numbers.
+    Elements of a tuple of dataclasses are named by their numbers.
     """
     if dataclasses.is_dataclass(node) and not isinstance(node, type):
         values, field = _values(node), _inner(node)
@@ -821,8 +819,8 @@ def _children(node: Any) -> Mapping[str, Any] | None:
 def named_fields(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yields `(dotted name, value)` for every leaf field, static ones included.
 
-    A nested dataclass yields the name of its class, then its fields; a wrapper those of
-    what it wraps, then its own, see `inner`.
+    A nested dataclass yields the name of its class, then its fields; a wrapper the
+    fields of the wrapped object, then its own, see `inner`.
 
     Args:
       node: dataclass or mapping.
@@ -842,7 +840,7 @@ def named_fields(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def plain_fields(node: Any, prefix: str = "") -> dict[str, Any]:
-    """Returns `named_fields` as JSON knows them: classes and functions by name.
+    """Returns `named_fields` in JSON types: classes and functions by name.
 
     Args:
       node: dataclass, mapping or None.
@@ -855,7 +853,7 @@ def plain_fields(node: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Returns a value as JSON knows it: arrays as lists, components by class name."""
+    """Returns a value in JSON types: arrays as lists, components by class name."""
     is_array = hasattr(value, "dtype") and hasattr(value, "shape")
     if is_array and not isinstance(value, type):
         return np.asarray(value).tolist()
@@ -867,12 +865,12 @@ def plain(value: Any) -> Any:
         return type(innermost(value)).__name__
     if _cells(value):
         return _of_closure(value)
-    # Without addresses: the name is the same in another process.
+    # Without addresses, so that the name is the same in another process.
     return getattr(value, "__name__", _ADDRESS.sub("", repr(value)))
 
 
 def _cells(value: Any) -> Any:
-    """Returns what a function has in its closure, if it has any."""
+    """Returns the closure of a function, if it has one."""
     return isinstance(value, types.FunctionType) and value.__closure__
 
 
@@ -955,11 +953,11 @@ def replace_field(node: _T, name: str, value: Any) -> _T:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Returns whether nested values are equal; NaN equals NaN, a tuple its list.
+    """Returns whether nested values are equal; NaN equals NaN, a tuple equals a list.
 
     Args:
       a: dataclass, mapping, list, tuple, array or anything else.
-      b: what it is compared with.
+      b: the value to compare with.
     """
     if dataclasses.is_dataclass(a) and type(a) is type(b):
         return same(_values(a), _values(b))

@@ -1,6 +1,6 @@
-"""Temporary files and directories, which nothing is left of when a process ends.
+"""Temporary files and directories, which are removed when a process ends.
 
-A signal ends a command without the `finally` of its blocks: see `command/signals.py`.
+A signal ends a command without running `finally` blocks: see `command/signals.py`.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ def registered(path: Path) -> Iterator[Path]:
 
 
 def remove(path: Path) -> None:
-    """Removes a directory, a file, or a link itself, where there is one."""
+    """Removes a directory, a file, or a link itself, if it exists."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -34,6 +34,6 @@ def remove(path: Path) -> None:
 
 
 def remove_all() -> None:
-    """Removes what is registered, the newest first."""
+    """Removes all registered paths, the newest first."""
     for path in reversed(list(_paths)):
         remove(path)

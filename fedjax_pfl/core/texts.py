@@ -1,4 +1,4 @@
-"""Texts of others, such as names in data files and result folders."""
+"""Untrusted texts, such as names in data files and result folders."""
 
 import re
 
@@ -11,10 +11,10 @@ _ACTING = re.compile(
 
 
 def printable(text: object) -> str:
-    r"""Returns a text with its control characters, but tabs and newlines, written out.
+    r"""Escapes the control characters of a text, except tabs and newlines.
 
     Example:
       >>> printable("\x1b[31mred")
       '\\x1b[31mred'
     """
-    return _ACTING.sub(lambda found: ascii(found[0])[1:-1], str(text))
+    return _ACTING.sub(lambda match: ascii(match[0])[1:-1], str(text))

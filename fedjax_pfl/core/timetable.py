@@ -1,4 +1,4 @@
-"""Timetable of a training in virtual time: who is in which round, and when it ends."""
+"""Timetable of a training in virtual time: cohorts and ends of rounds."""
 
 from typing import Any
 
@@ -16,14 +16,14 @@ class Timetable:
 
     Attributes:
       cohort: `int32[R, K]` rows of members, distinct and ascending.
-      staleness: `int32[R, K]` rounds that the server has ended since it sent a member
-        the model that it trained from.
-      present: `bool[R, K]` whether a member's work arrived; what others did is lost.
+      staleness: `int32[R, K]` rounds that ended since the server sent the model from
+        which a member trained.
+      present: `bool[R, K]` whether a member's work arrived; other work is lost.
       steps: `int32[R, K]` most local steps of a member.
       seconds: `[R]` virtual time at the end of the round, from the start.
-      received: `int32[R]` clients to which the server has sent its model since the
-        round before.
-      sent: `int32[R]` clients whose message has arrived since then, lost ones as well.
+      received: `int32[R]` clients that have received the server's model since the
+        previous round.
+      sent: `int32[R]` messages that have arrived since then, including lost ones.
     """
 
     cohort: Any
@@ -41,13 +41,13 @@ class Timetable:
 
 @struct.pytree_dataclass
 class Charges:
-    """Charge of a task of every client: its work and what is sent.
+    """Charges of every client's task: its work and its messages.
 
     Attributes:
       examples: `[N]` gradients of single examples.
       steps: `[N]` local steps.
       up: bytes that a client sends.
-      down: bytes that it receives.
+      down: bytes that a client receives.
     """
 
     examples: np.ndarray

@@ -39,8 +39,8 @@ def spread(value: Any, tree: Any) -> Any:
     """Returns a number for every leaf of a tree.
 
     Args:
-      value: `[]`, one for all leaves, or `[L]`, one for each in JAX's order.
-      tree: of L arrays.
+      value: `[]`, one for all leaves, or `[L]`, one per leaf in JAX's order.
+      tree: pytree of L arrays.
 
     Returns:
       The tree with `[]` in place of arrays.
@@ -94,7 +94,7 @@ def split(tree: Any, pattern: str) -> tuple[Any, Any]:
       pattern: regular expression searched in the leaf path, for example `"^head/"`.
 
     Returns:
-      `(matching, rest)`, both of the tree's structure with None in the other's places.
+      `(matching, rest)`, both with the tree's structure, and None for other leaves.
 
     Example:
       >>> split({"body": 1, "head": 2}, "^head")
@@ -126,18 +126,18 @@ def head_and_body(params: Any, pattern: str) -> tuple[Any, Any]:
         if not jax.tree.leaves(part):
             raise checks.InputError(
                 f"Expected head={pattern!r} to match {words} of the model's "
-                f"parameters: {_shown(params)}."
+                f"parameters: {_paths(params)}."
             )
     return head, body
 
 
 def check_pattern(name: str, pattern: Any) -> None:
-    """Refuses what is not a regular expression."""
+    """Checks that a value is a regular expression."""
     _check(f"{name} to be a regular expression", pattern)
 
 
 def check_patterns(patterns: Any) -> None:
-    """Refuses what is not a tuple of regular expressions, at least one."""
+    """Checks that a value is a tuple of regular expressions, at least one."""
     if not isinstance(patterns, tuple) or not patterns:
         raise checks.InputError(
             f"Expected patterns to be a tuple, not empty, got {checks.shown(patterns)}."
@@ -147,7 +147,7 @@ def check_patterns(patterns: Any) -> None:
 
 
 def _check(expected: str, pattern: Any) -> None:
-    """Refuses what is not a regular expression, in these words."""
+    """Checks a regular expression; `expected` begins the message."""
     message = f"Expected {expected}, got {checks.shown(pattern)}"
     if not isinstance(pattern, str):
         raise checks.InputError(f"{message}.")
@@ -170,25 +170,25 @@ def blocks(tree: Any, patterns: Sequence[str]) -> list[Any]:
         if not jax.tree.leaves(block):
             raise checks.InputError(
                 f"Expected every pattern to match a leaf that none before it does, but"
-                f" {pattern!r} does not; the leaves are {_shown(tree)}."
+                f" {pattern!r} does not; the leaves are {_paths(tree)}."
             )
         parts.append(block)
     if jax.tree.leaves(rest):
         raise checks.InputError(
             f"Expected every leaf to match one of the patterns {list(patterns)}, but"
-            f" these do not: {_shown(rest)}."
+            f" these do not: {_paths(rest)}."
         )
     return parts
 
 
 def join_blocks(parts: Sequence[Any]) -> Any:
     """Inverts `blocks`."""
-    whole, *others = parts
-    for other in others:
-        whole = join(whole, other)
-    return whole
+    tree, *tail = parts
+    for part in tail:
+        tree = join(tree, part)
+    return tree
 
 
-def _shown(tree: Any) -> str:
+def _paths(tree: Any) -> str:
     """Returns the paths of a tree's leaves."""
     return ", ".join(jax.tree.leaves(names(tree)))

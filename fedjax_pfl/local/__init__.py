@@ -1,4 +1,4 @@
-"""Local work of one client: who takes part, how much, and by which solver."""
+"""Local work of clients: participation, budgets and solvers."""
 
 from typing import TYPE_CHECKING
 

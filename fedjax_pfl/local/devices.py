@@ -21,11 +21,11 @@ class Fleet:
 
     Attributes:
       examples_per_second: `[N]` gradients of single examples per second.
-      upload: `[N]` bytes per second; infinite where sending takes no time.
-      download: `[N]` the same of what clients receive.
-      windows: per client `[W, 2]` seconds of a day between which it is online, in
-        order; none of a client that always is.
-      day: seconds after which windows repeat.
+      upload: `[N]` bytes per second sent; infinite if sending takes no time.
+      download: `[N]` bytes per second received.
+      windows: per client `[W, 2]` start and end, in seconds of a day, of the windows
+        in which it is online, in order; W = 0 for a client that is always online.
+      day: period of the windows in seconds.
     """
 
     examples_per_second: np.ndarray
@@ -35,55 +35,55 @@ class Fleet:
     day: float
 
     def seconds(self, examples: np.ndarray, up: float, down: float) -> np.ndarray:
-        """Returns seconds `[N]` of a task: receive, compute, send.
+        """Returns the seconds `[N]` of a task: receive, compute, send.
 
         Args:
           examples: `[N]` gradients of single examples.
           up: bytes that a client sends.
-          down: bytes that it receives.
+          down: bytes that a client receives.
         """
         sending = down / self.download + up / self.upload
         return sending + examples / self.examples_per_second
 
     def online(self, clients: np.ndarray, time: float) -> np.ndarray:
-        """Returns `bool[...]`: which clients are online at a time in seconds."""
+        """Returns whether clients are online at a time in seconds, `bool[...]`."""
         return np.array([self.next_online(i, time) <= time for i in clients], bool)
 
     def next_online(self, client: int, time: float) -> float:
-        """Returns the first time from now on at which a client is online."""
+        """Returns the first time at or after `time` at which a client is online."""
         windows = self.windows[client]
         if not len(windows):
             return time
-        begun = time // self.day * self.day
-        for start in (begun - self.day, begun, begun + self.day):
-            for first, last in start + windows:
-                if time < last:
-                    return max(time, first)
-        raise AssertionError("a window lies in every day")
+        midnight = time // self.day * self.day
+        for start in (midnight - self.day, midnight, midnight + self.day):
+            for opening, closing in start + windows:
+                if time < closing:
+                    return max(time, opening)
+        raise AssertionError("every day has a window")
 
 
 @struct.pytree_dataclass
 class Devices:
     """Speeds of clients' devices, log-normal or from a table, and when they are online.
 
-    Only the host reads them: they decide who is in which round, and when it ends, never
-    what a round computes.
+    Only the host reads them: they determine the cohorts and the ends of rounds, not the
+    computation of a round.
 
     Attributes:
       examples_per_second: `[]` median, over clients, of the gradients of single
         examples that a device computes per second; > 0.
       spread: `[]` standard deviation of the logarithms of these speeds, at least 0.
       upload: `[]` median of the bytes per second that a device sends, > 0, or None
-        where sending takes no time.
-      download: `[]` the same of what it receives.
+        if sending takes no time.
+      download: `[]` median of the bytes per second that it receives, or None.
       bandwidth_spread: `[]` standard deviation of the logarithms of both, at least 0.
       online: `[]` share of every day in which a client is online, above 0 and at most
-        1: one window, which begins at an hour of the client's own. A task that has
-        begun runs to its end.
+        1: one window, which begins at a client-specific hour. Running tasks finish.
       day: `[]` seconds of a day, > 0.
-      traces: static; a csv file in place of all these: a row per client and window, or
-        per client, with `client` (from 0), `examples_per_second`, and where wanted
-        `upload`, `download`, `online_from` and `online_until` in seconds of a day.
+      traces: static; a csv file in place of the other fields: a row per client and
+        window, or per client, with `client` (from 0), `examples_per_second`, and
+        optionally `upload`, `download`, `online_from` and `online_until` in seconds of
+        a day.
     """
 
     examples_per_second: float = struct.traced_field(default=1000.0, above=0)
@@ -99,7 +99,7 @@ class Devices:
         """Draws the devices of N clients, or reads them.
 
         Args:
-          rng: random numbers of the host.
+          rng: random number generator.
           num_clients: N.
 
         Returns:
@@ -108,7 +108,7 @@ class Devices:
         Raises:
           InputError: if the table cannot be read, or lacks a client.
         """
-        # All is drawn, wanted or not: one field changes no other's numbers.
+        # Draw everything, used or not, so that no field changes another field's draws.
         normal = rng.standard_normal((3, num_clients))
         hours = rng.random(num_clients)
         if self.traces is not None:
@@ -120,9 +120,9 @@ class Devices:
             return float(median) * np.exp(float(spread) * draws)
 
         day, share = float(self.day), float(self.online)
-        none = np.zeros((0, 2))
+        no_window = np.zeros((0, 2))
         windows = [
-            none if share >= 1 else np.array([[start, start + share * day]])
+            no_window if share >= 1 else np.array([[start, start + share * day]])
             for start in day * hours
         ]
         return Fleet(
@@ -145,33 +145,34 @@ def _read(path: Path, num_clients: int, day: float) -> Fleet:
     except (OSError, ValueError) as error:
         raise checks.InputError(f"Cannot read traces '{path}': {error}.") from error
     missing = [n for n in ("client", _SPEEDS[0]) if n not in table.columns]
-    known = ("client", *_SPEEDS, *_WINDOW)
-    other = [name for name in table.columns if name not in known]
-    if missing or other or len(set(_WINDOW) & set(table.columns)) == 1:
+    names = ("client", *_SPEEDS, *_WINDOW)
+    extras = [name for name in table.columns if name not in names]
+    if missing or extras or len(set(_WINDOW) & set(table.columns)) == 1:
         raise checks.InputError(
             f"Expected columns client and {_SPEEDS[0]} in '{path}', and at most"
-            f" {', '.join(_SPEEDS[1:])} and both of {', '.join(_WINDOW)} besides, got"
+            f" {', '.join(_SPEEDS[1:])} and both of {', '.join(_WINDOW)}, got"
             f" {', '.join(map(str, table.columns))}."
         )
     numbers: Any = table.apply(pd.to_numeric, errors="coerce")
     if numbers.isna().any().any():
+        # Rows count from 0, and the header is line 1 of the file.
         line = int(np.flatnonzero(numbers.isna().any(axis=1))[0]) + 2
         raise checks.InputError(
             f"Expected a number in every cell of '{path}', but line {line} lacks one."
         )
     if (numbers[[n for n in _SPEEDS if n in numbers]] <= 0).any().any():
         raise checks.InputError(f"Expected speeds above 0 in '{path}'.")
-    lacking = sorted(set(range(num_clients)) - set(numbers["client"].astype(int)))
-    if lacking:
+    absent = sorted(set(range(num_clients)) - set(numbers["client"].astype(int)))
+    if absent:
         raise checks.InputError(
             f"Expected a row of every client from 0 to {num_clients - 1} in '{path}',"
-            f" but {len(lacking)} have none, the first of them {lacking[0]}."
+            f" but {len(absent)} have none, the first of them {absent[0]}."
         )
-    first = numbers.drop_duplicates("client").set_index("client")
-    first = first.loc[range(num_clients)]
+    clients = numbers.drop_duplicates("client").set_index("client")
+    clients = clients.loc[range(num_clients)]
     speeds = {
-        name: first[name].to_numpy(float)
-        if name in first
+        name: clients[name].to_numpy(float)
+        if name in clients
         else np.full(num_clients, np.inf)
         for name in _SPEEDS
     }
@@ -187,6 +188,6 @@ def _read(path: Path, num_clients: int, day: float) -> Fleet:
                 f"Expected windows of '{path}' to begin before they end, within a day"
                 f" of {day:g} seconds."
             )
-        of = numbers["client"].to_numpy(int)
-        windows = [np.sort(spans[of == i], axis=0) for i in range(num_clients)]
+        owner = numbers["client"].to_numpy(int)
+        windows = [np.sort(spans[owner == i], axis=0) for i in range(num_clients)]
     return Fleet(**speeds, windows=tuple(windows), day=day)

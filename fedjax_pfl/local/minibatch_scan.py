@@ -29,10 +29,10 @@ __all__ = [
 Order = Callable[[core.ClientView, jax.Array], jax.Array]
 
 Remainder = Literal["even", "full", "drop", "scaled"]
-"""What becomes of an epoch whose examples do not fill its batches."""
+"""How an epoch ends if the batch size does not divide the number of examples."""
 
 _SORTED = tuple(64 * 4**k for k in range(12))
-"""Numbers of positions for which there is a sort, up to half of the slots."""
+"""Compiled sizes of the sort, up to half of the slots."""
 
 
 @struct.pytree_dataclass
@@ -42,8 +42,8 @@ class LocalInfo:
     Attributes:
       num_steps: `int32[]` steps taken.
       num_examples: `int32[]` gradients of single examples evaluated.
-      converged: `bool[]` whether a tolerance was met; True where there is none.
-      carry: what the solver keeps for the client's next round, or None.
+      converged: `bool[]` whether a tolerance was met; True without a tolerance.
+      carry: state of the solver for the client's next round, or None.
       statistics: running statistics of a `StatisticsModel` after the work, or None.
     """
 
@@ -54,7 +54,7 @@ class LocalInfo:
     statistics: Any = None
 
     def then(self, later: "LocalInfo") -> "LocalInfo":
-        """Adds later work of the same client, whose carry and statistics are kept."""
+        """Adds later work of the same client, and takes its carry and statistics."""
         return LocalInfo(
             num_steps=self.num_steps + later.num_steps,
             num_examples=self.num_examples + later.num_examples,
@@ -79,8 +79,8 @@ def _sorted_positions(bits: jax.Array, count: jax.Array) -> jax.Array:
 
     Sorting random bits does not depend on how much padding there is. The lowest bits of
     a key are its position: one array to be sorted instead of two takes a third of the
-    time. A tie of the others, as good as never and in favor of the earlier position,
-    changes the chance that one comes before another by 2^(bits of count - 33).
+    time. A tie of the upper bits is negligible: in favor of the earlier position, it
+    changes the probability of an order of two by 2^(bits of count - 33).
     """
     low = 32 - lax.clz(jnp.maximum(count, 1).astype(jnp.uint32) - 1)
     position = jnp.arange(bits.shape[0], dtype=jnp.uint32)
@@ -108,7 +108,7 @@ def _shuffled_positions(key: core.Key, data: core.ClientData, length: int) -> ja
     largest = client_map.lane_max(data.num_examples)
     number = sum((largest > size).astype(jnp.int32) for size in sizes[:-1])
     branches = [shuffle(size) for size in sizes]
-    # Drawn once, outside the branches: each place that draws has to be compiled.
+    # Draw once, outside the branches: every call is compiled separately.
     bits = jax.random.bits(key, (slots,), jnp.uint32)
     return lax.switch(jnp.asarray(number), branches, bits, data.num_examples)
 
@@ -116,7 +116,7 @@ def _shuffled_positions(key: core.Key, data: core.ClientData, length: int) -> ja
 def independent_batch(
     key: core.Key, data: core.ClientData, batch_size: int
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns a sampler for `local_scan` whose batches know nothing of each other.
+    """Draws a batch independently of all others; a sampler for `local_scan`.
 
     Every batch is a fresh uniform subset of `min(B, n)` of the client's n examples: an
     example appears once in a batch, and again in others. A batch size of at least n
@@ -154,8 +154,8 @@ def local_scan(
     """Runs a step over minibatches of one client: shuffles, masks, trip counts.
 
     An epoch visits every example once, in a fresh order, in batches of nearly one size.
-    Steps beyond a client's own number or budget leave the carry as it is. Under `vmap`
-    a loop runs as long as the longest client of the vmapped chunk.
+    Steps beyond a client's number or budget leave the carry unchanged. Under `vmap` a
+    loop runs as long as the longest client of the vmapped chunk.
 
     Args:
       view: the client; the caps of its budget apply on top of `epochs`.
@@ -164,21 +164,20 @@ def local_scan(
       carry: pytree.
       batch_size: B, examples per batch, at most.
       epochs: local epochs.
-      num_steps: local steps in place of epochs, through as many epochs as they take,
-        the last one broken off; a budget of epochs then caps steps.
+      num_steps: local steps in place of epochs, over as many epochs as necessary, the
+        last one incomplete; a budget of epochs then caps steps.
       batches_per_step: batches that one step consumes.
       sampler: `(key, data, batch_size) -> (positions int32[B], weight [B])` in place of
-        shuffled epochs; an epoch is then as many steps as it would be with shuffling.
-      epoch_steps: steps of an epoch in place of these, the same for all clients with
-        examples; no more than these without a sampler, which fills any number.
-      epoch_end: `(epoch, carry) -> carry`, after every epoch that the client took part
-        in.
-      order: `(view, epoch) -> int32[m]`, positions of the client's examples in place of
-        a shuffle, of which the first as many as it has are taken.
-      remainder: `even`, the n examples of an epoch in ceil(n / B) batches whose sizes
-        differ by at most one; `full` or `scaled`, batches of B and a shorter last one;
-        `drop`, without that one, so that a client with fewer than B examples takes no
-        step. A step learns from the weights of its batch that it is short.
+        shuffled epochs; an epoch has the same number of steps as with shuffling.
+      epoch_steps: steps of an epoch in place of that number, for all clients with
+        examples; without a sampler at most that number.
+      epoch_end: `(epoch, carry) -> carry`, after every epoch with a step of the client.
+      order: `(view, epoch) -> int32[m]`, positions of the client's n examples in place
+        of a shuffle; the first n are used.
+      remainder: `even`, the n examples of an epoch in ceil(n / B) batches with sizes
+        that differ by at most one; `full` or `scaled`, batches of B and a shorter last
+        one; `drop`, only batches of B, so that a client with fewer examples takes no
+        step. The weights of a short batch have zeros.
       dtype: floating dtype of batches and weights.
 
     Returns:
@@ -194,8 +193,8 @@ def local_scan(
     if num_steps is not None:
         most_epochs, most_steps = num_steps, min(num_steps, most_steps)
 
-    # On a way back all steps are kept at once, and no epoch is run again for its own,
-    # where epochs are so few that those beyond the bound, without a step, are nothing.
+    # In reverse mode a scan saves the values of all steps at once, and no epoch is
+    # computed again. Epochs beyond the bound, without steps, cost next to nothing.
     is_whole = loops.is_reversible() and num_steps is None
 
     def run_step(
@@ -208,26 +207,26 @@ def local_scan(
     ):
         carry, steps, examples = state
         step_key = jax.random.fold_in(epoch_key, index + 1)
-        drawn = batches.of_step(step_key, positions, index)
-        new = step(step_key, carry, drawn)
+        parts = batches.of_step(step_key, positions, index)
+        next_carry = step(step_key, carry, parts)
         active = limits.allow(epoch, index, steps)
-        # What a step returns as it was is told apart by loops with a way back.
+        # Reversible loops recognize unchanged leaves by identity.
         carry = jax.tree.map(
-            lambda a, b: b if a is b else jnp.where(active, a, b), new, carry
+            lambda a, b: b if a is b else jnp.where(active, a, b), next_carry, carry
         )
-        seen = sum((batch.weight.sum() for batch in drawn), jnp.zeros((), dtype))
+        size = sum((batch.weight.sum() for batch in parts), jnp.zeros((), dtype))
         return (
             carry,
             steps + active,
-            examples + jnp.where(active, seen, 0).astype(jnp.int32),
+            examples + jnp.where(active, size, 0).astype(jnp.int32),
         )
 
     def run_epoch(epoch: jax.Array, state: tuple[Any, jax.Array, jax.Array]):
         epoch_key = jax.random.fold_in(view.key, epoch)
         positions = batches.positions(jax.random.fold_in(epoch_key, 0), epoch)
-        before, most = state[1], limits.epoch_steps
+        epoch_start, most = state[1], limits.epoch_steps
         if num_steps is not None:
-            most = jnp.minimum(most, limits.steps - before)
+            most = jnp.minimum(most, limits.steps - epoch_start)
         most = client_map.lane_max(most)
         state = loops.bounded(
             jnp.where(epoch < bound, most, 0) if is_whole else most,
@@ -240,8 +239,8 @@ def local_scan(
         if epoch_end is None:
             return state
         carry, steps, examples = state
-        ended = epoch_end(epoch, carry)
-        carry = optax.tree.where(steps > before, ended, carry)
+        next_carry = epoch_end(epoch, carry)
+        carry = optax.tree.where(steps > epoch_start, next_carry, carry)
         return carry, steps, examples
 
     zero = jnp.zeros((), jnp.int32)
@@ -262,7 +261,7 @@ def local_scan(
 
 @dataclasses.dataclass(frozen=True)
 class _Batches:
-    """Minibatches of one client's examples, by the number of the step."""
+    """Minibatches of one client's examples, by step number."""
 
     view: core.ClientView
     batch_size: int
@@ -291,7 +290,7 @@ class _Batches:
         return -(-count // self.step_size)
 
     def positions(self, key: core.Key, epoch: jax.Array) -> jax.Array | None:
-        """Draws the order of an epoch; None where a sampler draws each batch."""
+        """Draws the order of an epoch; None if a sampler draws each batch."""
         if self.sampler is not None:
             return None
         slots = self.data.index.shape[0]
@@ -315,32 +314,32 @@ class _Batches:
     def _gather(
         self, key: core.Key, epoch: jax.Array | None, number: jax.Array
     ) -> core.Batch:
-        """Gathers batch `number` of an epoch; what lies past its end weighs nothing."""
+        """Gathers batch `number` of an epoch; positions past its end have weight 0."""
         if self.sampler is not None or epoch is None:
             assert self.sampler is not None
             positions, weight = self.sampler(key, self.data, self.batch_size)
         else:
-            first, end = self._bounds(number)
-            positions = lax.dynamic_slice(epoch, (first,), (self.batch_size,))
-            weight = first + jnp.arange(self.batch_size) < end
+            start, end = self._bounds(number)
+            positions = lax.dynamic_slice(epoch, (start,), (self.batch_size,))
+            weight = start + jnp.arange(self.batch_size) < end
         return self.data.gather(positions, weight.astype(self.dtype), key=key)
 
     def _bounds(self, number: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Returns where a batch begins and ends in the order of its epoch."""
+        """Returns start and end of a batch in the order of its epoch."""
         count = self.data.num_examples
         if self.remainder != "even":
             return number * self.batch_size, count
         batches = jnp.maximum(self.num_steps * self.per_step, 1)
-        # A quotient and a rest, since the product number * count may overflow.
+        # Quotient and remainder, since the product number * count may overflow.
         size, longer = count // batches, count % batches
-        first = number * size + jnp.minimum(number, longer)
-        # Steps past the last batch run and are undone; their slots are padding.
-        return first, jnp.minimum(first + size + (number < longer), count)
+        start = number * size + jnp.minimum(number, longer)
+        # Steps past the last batch run, but are discarded; their slots are padding.
+        return start, jnp.minimum(start + size + (number < longer), count)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Limits:
-    """Limits of one client: epochs, steps of an epoch, steps in all."""
+    """Limits of one client: epochs, steps per epoch, steps in total."""
 
     epochs: jax.Array
     epoch_steps: jax.Array
@@ -361,25 +360,25 @@ def _limits(
 ) -> _Limits:
     """Combines the solver's epochs or steps with the client's budget and examples."""
     work, data = view.work, view.data
-    own_steps = batches.num_steps
+    client_steps = batches.num_steps
     if epoch_steps is not None:
-        own_steps = jnp.where(data.num_examples > 0, jnp.int32(epoch_steps), 0)
-    own_epochs, most_steps = jnp.minimum(jnp.int32(epochs), work.epochs), work.steps
+        client_steps = jnp.where(data.num_examples > 0, jnp.int32(epoch_steps), 0)
+    client_epochs, most_steps = jnp.minimum(jnp.int32(epochs), work.epochs), work.steps
     if num_steps is not None:
         most_steps = jnp.minimum(jnp.minimum(num_steps, work.epochs), work.steps)
-        many = -(-most_steps // jnp.maximum(own_steps, 1))
-        own_epochs = jnp.where(own_steps > 0, many, 0)
-    return _Limits(epochs=own_epochs, epoch_steps=own_steps, steps=most_steps)
+        needed = -(-most_steps // jnp.maximum(client_steps, 1))
+        client_epochs = jnp.where(client_steps > 0, needed, 0)
+    return _Limits(epochs=client_epochs, epoch_steps=client_steps, steps=most_steps)
 
 
-def params_dtype(params: Any) -> Any:
+def params_dtype(params: core.Params) -> Any:
     """Returns the floating dtype of a parameter tree."""
     return jnp.result_type(*jax.tree.leaves(params))
 
 
 def full_value_and_gradient(
     objective: Objective,
-    params: Any,
+    params: core.Params,
     context: Any,
     data: core.ClientData,
     batch_size: int = 256,
@@ -390,7 +389,7 @@ def full_value_and_gradient(
       objective: `(key, params, batch, context) -> []`, a mean over the batch plus terms
         that do not depend on it; called without randomness (key None).
       params: point.
-      context: what the objective reads besides.
+      context: further input of the objective.
       data: examples of one client.
       batch_size: examples per pass; bounds memory, not the result.
 
@@ -406,7 +405,7 @@ def full_value_and_gradient(
 
 def full_value(
     objective: Objective,
-    params: Any,
+    params: core.Params,
     context: Any,
     data: core.ClientData,
     batch_size: int = 256,
@@ -416,7 +415,7 @@ def full_value(
     Args:
       objective: see `full_value_and_gradient`.
       params: point.
-      context: what the objective reads besides.
+      context: further input of the objective.
       data: examples of one client.
       batch_size: examples per pass; bounds memory, not the result.
 
@@ -431,31 +430,31 @@ def full_value(
 
 def passed_statistics(
     objective: Objective,
-    params: Any,
+    params: core.Params,
     context: Any,
     view: core.ClientView,
     batch_size: int = 256,
 ) -> Any:
-    """Moves running statistics by one pass over all examples of one client.
+    """Updates running statistics by one pass over all examples of one client.
 
-    Where gradients are over all examples, and take the statistics as they are.
+    For solvers with gradients over all examples, during which statistics are fixed.
 
     Args:
       objective: see `full_value_and_gradient`.
       params: point.
-      context: what the objective reads besides.
+      context: further input of the objective.
       view: the client.
       batch_size: examples per batch.
 
     Returns:
-      `[*S]` like `view.data.statistics`, or None where there are none.
+      `[*S]` like `view.data.statistics`, or None without statistics.
     """
     if (running := view.data.statistics) is None:
         return None
     move = stepwise(objective, None)
 
-    def add(running: Any, drawn: tuple[jax.Array, core.Batch]):
-        number, batch = drawn
+    def add(running: Any, pair: tuple[jax.Array, core.Batch]):
+        number, batch = pair
         key = jax.random.fold_in(view.key, number)
         batch = batch.with_statistics(running)
         return move(key, params, batch, context, None)[1][1]
@@ -474,8 +473,8 @@ def _mean_over_examples(
     dtype = params_dtype(zero)
     total = jnp.maximum(data.num_examples, 1).astype(dtype)
 
-    def add(sums: Any, drawn: tuple[jax.Array, core.Batch]):
-        _, batch = drawn
+    def add(sums: Any, pair: tuple[jax.Array, core.Batch]):
+        _, batch = pair
         share = batch.weight.sum() / total
         return jax.tree.map(lambda t, g: t + share * g, sums, fn(batch))
 

@@ -1,4 +1,4 @@
-"""Objectives of local problems, and how they meet models of sequences."""
+"""Objectives of local problems, also for models of sequences."""
 
 import abc
 import dataclasses
@@ -16,42 +16,42 @@ Objective = Callable[[core.Key | None, Any, core.Batch, Any], jax.Array]
 
 
 class StatefulLoss(abc.ABC):
-    """An `Objective` that also tells what a model keeps from batch to batch.
+    """An `Objective` that also returns a model's state between batches.
 
     A subclass defines `step`. Any other function `(key, params, batch, context) -> []`
-    is an objective, too, of models that keep nothing.
+    is an objective, too, of models without such state.
     """
 
     @abc.abstractmethod
     def step(
         self,
         key: core.Key | None,
-        params: Any,
+        params: core.Params,
         batch: core.Batch,
         context: Any,
         carry: Any,
     ) -> tuple[jax.Array, tuple[Any, Any]]:
-        """Returns the value of a batch, and what is kept after it.
+        """Returns the value of a batch, and the model's state after it.
 
         Args:
           key: `[]` key of the model's randomness, or None for none.
           params: parameters.
-          batch: examples; those of a `StatisticsModel` with the statistics of before.
-          context: what the objective reads besides.
-          carry: that of a `SequenceModel`; None for other models.
+          batch: examples; for a `StatisticsModel` with its current statistics.
+          context: further input of the objective.
+          carry: carry of a `SequenceModel`; None for other models.
 
         Returns:
           The value `[]`, and a pair: the carry, and running statistics or None.
         """
 
     def __call__(
-        self, key: core.Key | None, params: Any, batch: core.Batch, context: Any
+        self, key: core.Key | None, params: core.Params, batch: core.Batch, context: Any
     ) -> jax.Array:
         """Returns the value `[]` of a batch."""
         return self.step(key, params, batch, context, None)[0]
 
     def with_statistics(
-        self, key: core.Key | None, params: Any, batch: core.Batch, context: Any
+        self, key: core.Key | None, params: core.Params, batch: core.Batch, context: Any
     ) -> tuple[jax.Array, Any]:
         """Returns the value `[]` of a batch, and running statistics after it."""
         value, (_, running) = self.step(key, params, batch, context, None)
@@ -60,13 +60,13 @@ class StatefulLoss(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class DataLoss(StatefulLoss):
-    """A model's loss on a batch, and perhaps a term that looks at no examples.
+    """A model's loss on a batch, and optionally a term of the parameters.
 
     Attributes:
       model: the model.
       term: `(params, context) -> []`, or None.
-      network: `(params, context) -> [*P]` of the model, where what is trained is not
-        all of it; or None.
+      network: `(params, context) -> [*P]`, all parameters of the model, if only a part
+        is trained; or None.
     """
 
     model: core.Model
@@ -78,18 +78,18 @@ class DataLoss(StatefulLoss):
     def step(
         self,
         key: core.Key | None,
-        params: Any,
+        params: core.Params,
         batch: core.Batch,
         context: Any,
         carry: Any,
     ) -> tuple[jax.Array, tuple[Any, Any]]:
-        """Returns the value of a batch, and what is kept; see `StatefulLoss.step`."""
-        model, seen = self.model, batch
+        """Returns the value, and the model's state; see `StatefulLoss.step`."""
+        model, inputs = self.model, batch
         if carry is not None and isinstance(model, core.SequenceModel):
-            seen = dataclasses.replace(batch, x=model.recall(carry, batch))
-        whole = params if self.network is None else self.network(params, context)
-        outputs, running = statistics.forward(model, whole, seen, key)
-        value = model.loss(outputs, seen)
+            inputs = dataclasses.replace(batch, x=model.recall(carry, batch))
+        full_params = params if self.network is None else self.network(params, context)
+        outputs, running = statistics.forward(model, full_params, inputs, key)
+        value = model.loss(outputs, inputs)
         if self.term is not None:
             value = value + self.term(params, context)
         if carry is not None and isinstance(model, core.SequenceModel):
@@ -103,10 +103,10 @@ class DataLoss(StatefulLoss):
 
 @dataclasses.dataclass(frozen=True)
 class Joint(StatefulLoss):
-    """An objective of the shared and the client's own parameters, a pair, together.
+    """An objective of a pair: shared parameters and the client's personal ones.
 
     Attributes:
-      objective: of shared parameters.
+      objective: the objective of shared parameters.
     """
 
     objective: Objective
@@ -114,12 +114,12 @@ class Joint(StatefulLoss):
     def step(
         self,
         key: core.Key | None,
-        params: Any,
+        params: core.Params,
         batch: core.Batch,
         context: Any,
         carry: Any,
     ) -> tuple[jax.Array, tuple[Any, Any]]:
-        """Returns the value of a batch, and what is kept; see `StatefulLoss.step`."""
+        """Returns the value, and the model's state; see `StatefulLoss.step`."""
         shared, personal = params
         step = stepwise(self.objective, carry)
         return step(key, shared, batch.with_personal(personal), context, carry)
@@ -129,8 +129,8 @@ def stepwise(objective: Objective, carry: Any) -> Callable[..., Any]:
     """Returns `StatefulLoss.step` of an objective.
 
     Args:
-      objective: of the local problem.
-      carry: that of a `SequenceModel`; None for models without.
+      objective: objective of the local problem.
+      carry: carry of a `SequenceModel`; None for other models.
     """
     if carry is not None:
         _sequence_model(objective)
@@ -142,8 +142,8 @@ def stepwise(objective: Objective, carry: Any) -> Callable[..., Any]:
     ):
         if core.Constants.of(batch.constants).running is not None:
             raise checks.InputError(
-                "Expected a method whose local objective tells the running statistics"
-                " of a model with batch normalization, as DataLoss does, got one with"
+                "Expected a method with an objective that returns running statistics,"
+                " such as DataLoss, for a model with batch normalization, got one with"
                 " an objective of its own."
             )
         return objective(key, params, batch, context), (None, None)
@@ -154,7 +154,7 @@ def stepwise(objective: Objective, carry: Any) -> Callable[..., Any]:
 def sampler(
     objective: Objective, view: core.ClientView
 ) -> Callable[..., tuple[jax.Array, jax.Array]] | None:
-    """Returns the sampler of `local_scan` that a `SequenceModel` wants, else None."""
+    """Returns the sampler of `local_scan` for a `SequenceModel`, else None."""
     if view.carry is None:
         return None
     model = _sequence_model(objective)
@@ -166,8 +166,8 @@ def sampler(
 
 
 def _sequence_model(objective: Objective) -> core.SequenceModel:
-    """Returns the model of an objective that tells its outputs."""
-    # Parts of a network train in turns, between which nothing would be remembered.
+    """Returns the sequence model of an objective that exposes its outputs."""
+    # Parts of a network train in turns, between which the carry would be lost.
     if isinstance(objective, DataLoss) and objective.network is None:
         model = objective.model
         if isinstance(model, core.SequenceModel):

@@ -46,15 +46,15 @@ class AllClients(core.Participation):
 
 @struct.pytree_dataclass
 class UniformCohort(core.Participation):
-    """A cohort drawn uniformly without replacement, afresh in every round.
+    """A cohort drawn uniformly without replacement in every round.
 
-    The time to draw follows the cohort, not the population, where a population of more
-    than 65,536 has more than 8 clients per cohort member.
+    With more than 65,536 clients, and more than 8 per cohort member, the time of a draw
+    depends on the size of the cohort only.
 
     Attributes:
       size: static number of cohort members K, at most the number of clients.
-      among: static; only the first so many clients are ever drawn, the others never
-        take part. None for all.
+      among: static; number of clients from which cohorts are drawn, the first ones; the
+        others never take part. None for all.
 
     Example:
       >>> import jax
@@ -91,7 +91,7 @@ class UniformCohort(core.Participation):
         return self.size
 
     def eligible(self, num_clients: int) -> int:
-        """Returns how many clients may ever take part."""
+        """Returns the number of clients from which cohorts are drawn."""
         return num_clients if self.among is None else self.among
 
     def __call__(self, key: core.Key, num_clients: int) -> jax.Array:
@@ -169,17 +169,17 @@ class FullWork(core.Work):
 
 @struct.pytree_dataclass
 class Stragglers(core.Work):
-    """Stragglers that stop early, drawn afresh in every round.
+    """Stragglers that stop early, drawn in every round.
 
     As in FedProx's experiments, `round((1 - fraction) K)` of the K members do all of
     their work, and each of the others has time for a number of epochs uniform in 1,
-    ..., max_epochs - 1. What a client draws depends on the key and its id only, and who
-    straggles on these draws in the cohort: every method sees the same stragglers.
+    ..., max_epochs - 1. A client's draw depends on the key and its id only, and the
+    stragglers on the draws of the cohort: every method sees the same stragglers.
 
     Attributes:
-      fraction: `[]` of stragglers, between 0 and 1.
-      max_epochs: static, at least 2; the local epochs of those who are no stragglers,
-        or their local steps where a method counts those.
+      fraction: `[]` fraction of stragglers, between 0 and 1.
+      max_epochs: static, at least 2; the local epochs of the other members, or their
+        local steps if a method counts steps.
 
     Example:
       >>> import jax
@@ -219,12 +219,12 @@ class Stragglers(core.Work):
 
 @struct.pytree_dataclass
 class ClientBudgets(core.Work):
-    """Every client has a number of local epochs of its own, the same in every round.
+    """Every client has its number of local epochs, the same in every round.
 
     Attributes:
-      epochs: static tuple of numbers of epochs (steps where a method counts those), at
-        least 0; client i has the number i modulo their count. A method's own number is
-        a cap on top.
+      epochs: static tuple of numbers of epochs (steps if a method counts steps), each
+        at least 0; client i has entry i modulo the length. A method's number of epochs
+        is a second cap.
 
     Example:
       >>> import jax
@@ -252,6 +252,6 @@ class ClientBudgets(core.Work):
 
 
 def _capped(epochs: jax.Array, straggler: jax.Array) -> core.Budget:
-    """Budgets with caps on epochs only."""
+    """Returns budgets with caps on epochs only."""
     steps = jnp.full(epochs.shape, NO_CAP, jnp.int32)
     return core.Budget(epochs=epochs, steps=steps, straggler=straggler)

@@ -1,4 +1,4 @@
-"""Participation whose randomness, or order, differential privacy can account for."""
+"""Random or cyclic participation with an epsilon for differential privacy."""
 
 import functools
 from typing import Any
@@ -14,22 +14,22 @@ from fedjax_pfl.local.participation import by_random_bits, check_size
 
 __all__ = ["CyclicCohorts", "PoissonCohort"]
 
-_RARE = 1e-9  # chance of a round in which a capacity of our own choice is too small
+_RARE = 1e-9  # probability of a round in which the default capacity is too small
 
 
 @struct.pytree_dataclass
 class PoissonCohort(core.Participation):
-    """Every client takes part by itself, with the same probability, in every round.
+    """Every client takes part independently, with the same probability.
 
     The number of participants varies, but shapes cannot: a cohort has `capacity` rows.
-    Where fewer take part, the others are clients that do no work, keep their states and
-    send nothing; where more would, as many of them as there are rows, drawn uniformly,
-    do. The time of a round follows the capacity, and that of the draw all clients.
+    If fewer clients take part, the other rows are clients that do no work, keep their
+    states and send no messages. If more would take part, a uniform subset does. The
+    time of a round depends on the capacity, that of the draw on the number of clients.
 
     Attributes:
       rate: static probability q of each client, in (0, 1], exact to 2^-32.
-      capacity: static number of rows K; None for the smallest that is too small in at
-        most one round of 10^9.
+      capacity: static number of rows K; None for the smallest number that is exceeded
+        with a probability of at most 1e-9 per round.
 
     Example:
       >>> import jax
@@ -63,7 +63,7 @@ class PoissonCohort(core.Participation):
         return self.capacity
 
     def expected(self, num_clients: int) -> float:
-        """Returns how many clients take part on average, q N."""
+        """Returns the expected number of participants, q N."""
         return self.rate * num_clients
 
     def __call__(self, key: core.Key, num_clients: int) -> jax.Array:
@@ -76,27 +76,27 @@ class PoissonCohort(core.Participation):
         Returns:
           `int32[K]`, distinct and ascending.
         """
-        return self._drawn(key, num_clients)[0]
+        return self._draw(key, num_clients)[0]
 
     def present(self, key: core.Key, num_clients: int) -> jax.Array:
-        """Returns `bool[K]`: which of the drawn rows take part."""
-        return self._drawn(key, num_clients)[1]
+        """Returns whether the drawn rows take part, `bool[K]`."""
+        return self._draw(key, num_clients)[1]
 
-    def _drawn(self, key: core.Key, num_clients: int) -> tuple[jax.Array, jax.Array]:
-        """Returns the rows with the smallest random bits, and who is below the rate.
+    def _draw(self, key: core.Key, num_clients: int) -> tuple[jax.Array, jax.Array]:
+        """Returns the rows with the smallest random bits, and whether they take part.
 
-        Those below it come first, in an order that is uniform among them.
+        Participants have bits below the rate, and their order is uniform.
         """
         size = self.cohort_size(num_clients)
         high, rows = (x[:size] for x in by_random_bits(key, num_clients))
-        last = np.uint32(max(int(self.rate * 2**32), 1) - 1)
-        rows, is_present = lax.sort((rows, high <= last), num_keys=1)
+        threshold = np.uint32(max(int(self.rate * 2**32), 1) - 1)
+        rows, is_present = lax.sort((rows, high <= threshold), num_keys=1)
         return rows, is_present
 
 
 @functools.lru_cache(maxsize=64)
 def _rarely_exceeded(num_clients: int, rate: float) -> int:
-    """Returns the smallest K that a binomial number exceeds rarely enough."""
+    """Returns the smallest K that a binomial number exceeds with a low probability."""
     from scipy import special
 
     low, high = 1, num_clients
@@ -111,11 +111,11 @@ def _rarely_exceeded(num_clients: int, rate: float) -> int:
 
 @struct.pytree_dataclass
 class CyclicCohorts(core.Participation):
-    """Cohorts in turn: who has taken part waits until all others have, too.
+    """Cohorts in turn: a client takes part again after all others have.
 
-    Round r takes the places `r K, ..., r K + K - 1` modulo N of an order of all clients
-    that never changes. Between two rounds of a client there are never less than
-    `floor(N / K) - 1` others.
+    Round r takes the places `r K, ..., r K + K - 1` modulo N of a fixed order of all
+    clients. Between two rounds of a client there are at least `floor(N / K) - 1` other
+    rounds.
 
     Attributes:
       size: static number of cohort members K, at most the number of clients.
@@ -147,7 +147,7 @@ class CyclicCohorts(core.Participation):
         return self.size
 
     def separation(self, num_clients: int) -> int:
-        """Returns the rounds b in a row of which no client has two, `floor(N / K)`."""
+        """Returns b = `floor(N / K)`: no client is in two of b consecutive rounds."""
         return num_clients // self.cohort_size(num_clients)
 
     def in_round(self, key: Any, num_clients: int, round: Any) -> jax.Array:
@@ -164,7 +164,7 @@ class CyclicCohorts(core.Participation):
         size = self.cohort_size(num_clients)
         order = np.random.default_rng(self.order).permutation(num_clients)
         order = jnp.asarray(order, jnp.int32)
-        turn = num_clients // np.gcd(num_clients, size)  # rounds until all begins anew
-        firsts = np.arange(turn) * size % num_clients  # of 64 bits: r K may be large
-        first = jnp.asarray(firsts, jnp.int32)[round % turn]
-        return jnp.sort(order[(first + jnp.arange(size)) % num_clients])
+        turn = num_clients // np.gcd(num_clients, size)  # rounds of one period
+        starts = np.arange(turn) * size % num_clients  # of 64 bits: r K may be large
+        start = jnp.asarray(starts, jnp.int32)[round % turn]
+        return jnp.sort(order[(start + jnp.arange(size)) % num_clients])

@@ -1,4 +1,4 @@
-"""Stochastic gradient descent that is private for the examples of its client."""
+"""Stochastic gradient descent that is private for the examples of a client."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -13,28 +13,27 @@ from fedjax_pfl.local import minibatch_scan, objectives, solvers
 
 __all__ = ["PrivateSGD"]
 
-_NOISE = 2**30  # of the streams of a step's key; its examples have 0, 1, ...
+_NOISE = 2**30  # stream of the noise under a step's key; examples have 0, 1, ...
 
 
 @struct.pytree_dataclass
 class PrivateSGD(solvers.MinibatchSolver):
     """DP-SGD: gradients of single examples are clipped, and their sum is noisy.
 
-    Every step draws B of the client's n examples afresh, without replacement, and moves
-    along
+    Every step draws B of the client's n examples without replacement, and moves along
 
         (sum_j g_j min(1, c / |g_j|) + N(0, (z c)^2 I)) / B  +  gradient of other terms,
 
-    where terms of the objective that look at no example, such as a pull to the server's
-    model, are left as they are. One example in place of another moves the sum by 2 c.
-    A step needs gradients of B examples at once.
+    where terms of the objective without examples, such as a pull to the server's model,
+    are neither clipped nor noisy. Replacing one example moves the sum by 2 c at most. A
+    step needs gradients of B examples at once.
 
     Attributes:
       learning_rate: `[]` step size, > 0.
       norm: `[]` c, > 0.
       multiplier: `[]` z, at least 0; without noise epsilon is infinite.
       delta: `[]` for which epsilon is reported, in (0, 1).
-      epochs: local epochs, of as many steps as it takes to draw n examples.
+      epochs: local epochs of ceil(n / B) steps.
       num_steps: local steps in place of epochs, or None.
       batch_size: B, at least 1; a client with fewer examples takes all in every step.
 
@@ -57,7 +56,7 @@ class PrivateSGD(solvers.MinibatchSolver):
     remainder: ClassVar[minibatch_scan.Remainder] = "even"
 
     def most_steps(self, num_examples: int) -> int:
-        """Counts the steps of a round of a client with so many examples, at most."""
+        """Bounds the steps per round of a client with `num_examples` examples."""
         if self.num_steps is not None:
             return self.num_steps if num_examples else 0
         return self.epochs * -(-num_examples // self.batch_size)
@@ -81,43 +80,44 @@ class PrivateSGD(solvers.MinibatchSolver):
             )
         gradient = jax.grad(objective, argnums=1)
 
-        def one(key: core.Key, params: Any, x: Any, y: Any, weight: Any, more: Any):
-            constants, context = more
+        def slope(key: core.Key, params: Any, x: Any, y: Any, weight: Any, extra: Any):
+            constants, context = extra
             batch = core.Batch(
                 x=x[None], y=y[None], weight=weight[None], constants=constants
             )
             return gradient(key, params, batch, context)
 
         def private(key: Any, params: Any, batch: core.Batch, context: Any, carry: Any):
-            more, weight = (batch.constants, context), batch.weight
-            rest = one(key, params, batch.x[0], batch.y[0], 0 * weight[0], more)
+            extra, weight = (batch.constants, context), batch.weight
+            # An example of weight 0 leaves the other terms, which must not be clipped.
+            term = slope(key, params, batch.x[0], batch.y[0], 0 * weight[0], extra)
 
             def clipped(number: jax.Array, x: Any, y: Any, weight: jax.Array):
-                own = jax.random.fold_in(key, number)
-                full = one(own, params, x, y, jnp.ones_like(weight), more)
-                part = optax.tree.sub(full, rest)
+                subkey = jax.random.fold_in(key, number)
+                full = slope(subkey, params, x, y, jnp.ones_like(weight), extra)
+                part = optax.tree.sub(full, term)
                 part = client_rows.clip(part, self.norm)
                 return optax.tree.where(weight > 0, part, optax.tree.zeros_like(part))
 
             numbers = jnp.arange(weight.shape[0])
             parts = jax.vmap(clipped)(numbers, batch.x, batch.y, weight)
             total = jax.tree.map(lambda g: g.sum(axis=0), parts)
-            own = randomness.noise_key(jax.random.fold_in(key, _NOISE))
-            total = randomness.plus_gaussian(own, total, self.multiplier * self.norm)
+            subkey = randomness.noise_key(jax.random.fold_in(key, _NOISE))
+            total = randomness.plus_gaussian(subkey, total, self.multiplier * self.norm)
             count = jnp.maximum(weight.sum(), 1)
-            mean = jax.tree.map(lambda g, r: g / count.astype(g.dtype) + r, total, rest)
+            mean = jax.tree.map(lambda g, r: g / count.astype(g.dtype) + r, total, term)
             return mean, (carry, None)
 
         return private
 
-    def _init(self, params: Any, round: Any, step: Any) -> None:
+    def _init(self, params: core.Params, round: Any, step: Any) -> None:
         return None
 
     def _update(
         self,
         gradient: Any,
         moments: None,
-        params: Any,
+        params: core.Params,
         round: Any,
         step: Any,
         share: Any,

@@ -19,7 +19,7 @@ NAMES: dict[str, Callable[..., Callable[[Any], Any]]] = {
     "linear": optax.linear_schedule,
     "warmup_cosine": optax.warmup_cosine_decay_schedule,
 }
-"""Schedules of optax that settings name."""
+"""Schedules of optax that have a name in settings."""
 
 
 class Named:
@@ -27,18 +27,18 @@ class Named:
 
     def __init__(self, name: str, arguments: tuple[float, ...]):
         """Takes a name, and numbers in the order of optax."""
-        self._of = name, arguments
+        self._call = name, arguments
         self.__name__ = f"{name}({', '.join(map(str, arguments))})"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Named) and self._of == other._of
+        return isinstance(other, Named) and self._call == other._call
 
     def __hash__(self) -> int:
-        return hash(self._of)
+        return hash(self._call)
 
     def __call__(self, count: Any) -> Any:
         """Returns the rate `[]` at a number `int32[]`."""
-        name, arguments = self._of
+        name, arguments = self._call
         return NAMES[name](*arguments)(count)
 
 
@@ -48,9 +48,9 @@ class Schedule:
 
     Attributes:
       function: static; from a number `int32[]`, which begins at 0, to the rate `[]`.
-      per_round: static; whether that is the number of the round, so that a rate is held
-        during a round. Else it is that of the client's local step: all steps count that
-        the client has taken, in the rounds in which it took part.
+      per_round: static; whether the number is that of the round, so that the rate is
+        constant in a round. Otherwise it counts all local steps of the client, over all
+        rounds in which it took part.
     """
 
     function: Callable[[Any], Any] = struct.static_field()
@@ -61,16 +61,15 @@ class Schedule:
 
         Args:
           round: `int32[]` number of the round; None counts as 0.
-          step: `int32[]` steps that the client took before; None where no step is
-            taken.
+          step: `int32[]` earlier steps of the client; None outside of steps.
         """
         number = step
         if self.per_round:
             number = 0 if round is None else round
         elif step is None:
             raise checks.InputError(
-                "Expected a learning rate that is held during a round, of which this"
-                " method's rule is made, got a schedule of steps; add per_round=True."
+                "Expected a learning rate that is held during a round, as this method's"
+                " rule requires, got a schedule of steps; add per_round=True."
             )
         return jnp.asarray(self.function(number), jnp.zeros(()).dtype)
 
@@ -79,7 +78,7 @@ Rate = float | Schedule | tuple[str | float, ...] | Callable[[Any], Any]
 
 
 def scheduled(rate: Any, per_round: bool) -> Any:
-    """Returns a learning rate as solvers keep it: a function as a `Schedule`.
+    """Returns a learning rate in the form of solvers: a function as a `Schedule`.
 
     Args:
       rate: number, function, schedule, or the name of one of `NAMES` and its numbers,
@@ -90,7 +89,7 @@ def scheduled(rate: Any, per_round: bool) -> Any:
     if isinstance(rate, Schedule):
         return dataclasses.replace(rate, per_round=per_round)
     if isinstance(rate, tuple | list):
-        rate = _named(rate)
+        rate = _parse(rate)
     if not callable(rate):
         return rate
     if problem := _problem(rate):
@@ -102,7 +101,7 @@ def scheduled(rate: Any, per_round: bool) -> Any:
     return Schedule(function=rate, per_round=per_round)
 
 
-def _named(values: Sequence[Any]) -> Named:
+def _parse(values: Sequence[Any]) -> Named:
     """Reads the name and the numbers of a schedule."""
     name, *numbers = values or ("",)
     checks.known(name, NAMES, "schedule")
@@ -117,8 +116,8 @@ def _problem(function: Callable[[Any], Any]) -> str:
     try:
         rate = jax.eval_shape(function, jnp.zeros((), jnp.int32))
     except Exception as error:
-        said = str(error).strip().partition("\n")[0].rstrip(".")
-        return f"which says {type(error).__name__}: {said}"
+        message = str(error).strip().partition("\n")[0].rstrip(".")
+        return f"which raises {type(error).__name__}: {message}"
     shape = getattr(rate, "shape", None)
     return "" if shape == () else "which does not return one number"
 

@@ -29,40 +29,40 @@ EpochEnd = Callable[[jax.Array, Any, Any], tuple[Any, Any]]
 
 
 def _joint(
-    view: core.ClientView, objective: objectives.Objective, params: Any
+    view: core.ClientView, objective: objectives.Objective, params: core.Params
 ) -> tuple[core.ClientView, objectives.Objective, Any]:
-    """Returns the problem in shared and personal parameters, a pair, together."""
+    """Returns the problem in a pair of parameters, shared and personal."""
     personal = view.data.personal
-    alone = dataclasses.replace(view, data=view.data.with_personal(None))
-    return alone, objectives.Joint(objective), (params, personal)
+    shared_view = dataclasses.replace(view, data=view.data.with_personal(None))
+    return shared_view, objectives.Joint(objective), (params, personal)
 
 
 def _of_shared(
     step_end: StepEnd | None, epoch_end: EpochEnd | None
 ) -> tuple[StepEnd | None, EpochEnd | None]:
-    """Returns hooks of pairs of parameters, which change the shared ones only."""
+    """Returns hooks of pairs of parameters that change only the shared ones."""
 
-    def end_step(both: Any, context: Any) -> Any:
-        return step_end(both[0], context), both[1]  # pyright: ignore
+    def end_step(pair: Any, context: Any) -> Any:
+        return step_end(pair[0], context), pair[1]  # pyright: ignore
 
-    def end_epoch(epoch: jax.Array, both: Any, context: Any) -> Any:
-        params, context = epoch_end(epoch, both[0], context)  # pyright: ignore
-        return (params, both[1]), context
+    def end_epoch(epoch: jax.Array, pair: Any, context: Any) -> Any:
+        params, context = epoch_end(epoch, pair[0], context)  # pyright: ignore
+        return (params, pair[1]), context
 
     return step_end and end_step, epoch_end and end_epoch
 
 
 def whole(view: core.ClientView, params: Any, info: minibatch_scan.LocalInfo) -> Any:
-    """Returns parameters with those that stay with the client, for its predictors.
+    """Adds personal parameters and running statistics, for a client's predictors.
 
     Args:
-      view: the client, as its solver saw it.
-      params: what the solver returned.
-      info: its report.
+      view: the client, as passed to its solver.
+      params: parameters that the solver returned.
+      info: report of the solver.
 
     Returns:
-      The parameters, with the running statistics of a `StatisticsModel` among them; as
-      they are where there are neither.
+      The parameters, with the running statistics of a `StatisticsModel` among them;
+      unchanged if there are neither.
     """
     if view.data.personal is not None:
         params = tree_paths.join(params, info.carry)
@@ -70,7 +70,7 @@ def whole(view: core.ClientView, params: Any, info: minibatch_scan.LocalInfo) ->
 
 
 class MinibatchSolver(core.LocalSolver):
-    """Shared part of the solvers that walk over minibatches."""
+    """Common base of solvers over minibatches."""
 
     epochs: int
     num_steps: int | None
@@ -79,7 +79,7 @@ class MinibatchSolver(core.LocalSolver):
     remainder: minibatch_scan.Remainder
 
     def share(self, batch: core.Batch) -> Any:
-        """Returns the factor `[]` of a step: below 1 where short batches are scaled."""
+        """Returns the factor `[]` of a step, below 1 if short batches are scaled."""
         if self.remainder != "scaled":
             return 1.0
         return batch.weight.sum() / self.batch_size
@@ -95,14 +95,14 @@ class MinibatchSolver(core.LocalSolver):
         """Returns a sampler in place of shuffled epochs, or None."""
         return objectives.sampler(objective, view)
 
-    def _init(self, params: Any, round: Any, step: Any) -> Any:
+    def _init(self, params: core.Params, round: Any, step: Any) -> Any:
         raise NotImplementedError
 
     def _update(
         self,
         gradient: Any,
         moments: Any,
-        params: Any,
+        params: core.Params,
         round: Any,
         step: Any,
         share: Any,
@@ -122,7 +122,7 @@ class MinibatchSolver(core.LocalSolver):
 
         Args:
           view: the client.
-          step: `(key, carry, batches) -> carry`; scales itself by `share`.
+          step: `(key, carry, batches) -> carry`; has to scale its update by `share`.
           carry: pytree.
           dtype: floating dtype of batches and weights.
           **options: `sampler` and `epoch_end` of `local_scan`.
@@ -136,7 +136,7 @@ class MinibatchSolver(core.LocalSolver):
 
     @property
     def _walk(self) -> dict[str, Any]:
-        """Returns how minibatches follow each other, for `local_scan`."""
+        """Returns the arguments of `local_scan` that determine the minibatches."""
         names = ("batch_size", "epochs", "num_steps", "order", "remainder")
         return {name: getattr(self, name) for name in names}
 
@@ -144,7 +144,7 @@ class MinibatchSolver(core.LocalSolver):
         self,
         view: core.ClientView,
         objective: objectives.Objective,
-        params: Any,
+        params: core.Params,
         context: Any = None,
         *,
         step_end: StepEnd | None = None,
@@ -153,11 +153,11 @@ class MinibatchSolver(core.LocalSolver):
         """Minimizes an objective approximately, starting at `params`.
 
         Args:
-          view: the client. Where it has a carry, batches are pieces that the
-            `SequenceModel` draws, and the objective must be a `DataLoss`.
+          view: the client. If it has a carry, batches are pieces drawn by the
+            `SequenceModel`, and the objective must be a `DataLoss`.
           objective: `(key, params, batch, context) -> []`.
           params: start.
-          context: what the objective reads besides (a prox centre); constant within an
+          context: further input of the objective, such as a prox center; constant in an
             epoch.
           step_end: `(params, context) -> params`, after every step.
           epoch_end: `(epoch, params, context) -> (params, context)`, after every epoch.
@@ -176,19 +176,19 @@ class MinibatchSolver(core.LocalSolver):
         ):
             params, moments, context, (carry, running), count = state
             batch = batches[0].with_statistics(running)
-            gradient, kept = gradient_of(step_key, params, batch, context, carry)
+            gradient, memory = gradient_of(step_key, params, batch, context, carry)
             params, moments = self._update(
                 gradient, moments, params, view.round, count, self.share(batch)
             )
             if step_end is not None:
                 params = step_end(params, context)
             count = None if count is None else count + 1
-            return params, moments, context, kept, count
+            return params, moments, context, memory, count
 
         def end(epoch: jax.Array, state: tuple[Any, ...]):
-            params, moments, context, *others = state
+            params, moments, context, *tail = state
             params, context = epoch_end(epoch, params, context)  # pyright: ignore
-            return params, moments, context, *others
+            return params, moments, context, *tail
 
         sampler = self._sampler(objective, view)
         if sampler is not None and self.order is not None:
@@ -200,17 +200,17 @@ class MinibatchSolver(core.LocalSolver):
         if schedules.counts_steps(self):
             count = jnp.zeros((), jnp.int32) if view.steps is None else view.steps
         moments = self._init(params, view.round, count)
-        kept = (view.carry, view.data.statistics)
-        (params, _, context, kept, _), info = minibatch_scan.local_scan(
+        memory = (view.carry, view.data.statistics)
+        (params, _, context, memory, _), info = minibatch_scan.local_scan(
             view,
             step,
-            (params, moments, context, kept, count),
+            (params, moments, context, memory, count),
             dtype=minibatch_scan.params_dtype(params),
             sampler=sampler,
             epoch_end=None if epoch_end is None else end,
             **self._walk,
         )
-        carry, running = kept
+        carry, running = memory
         if has_personal:
             params, carry = params
         info = dataclasses.replace(info, carry=carry, statistics=running)
@@ -225,11 +225,11 @@ class SGD(MinibatchSolver):
     `v = 0` at the start of round t and `eta_t = learning_rate decay^t`.
 
     Attributes:
-      learning_rate: `[]` step size, > 0; a traced bad value gives a diverging run. Or a
-        schedule, such as one of optax or `("cosine", 0.1, 1000)`: a function from the
-        number of a step, which counts all steps that the client has taken, in the
-        rounds in which it took part (of methods with two solvers, those of both);
-        outside of rounds it begins at 0.
+      learning_rate: `[]` step size, > 0; a bad traced value gives a diverging run. Or a
+        schedule, such as one of optax or `("cosine", 0.1, 1000)`: a function of the
+        number of a step, which counts all steps of the client in the rounds in which it
+        took part (the steps of both solvers in methods with two); outside of rounds it
+        begins at 0.
       epochs: local epochs H, at least 1.
       num_steps: local steps in place of epochs, or None; a straggler's budget of epochs
         then counts steps.
@@ -237,19 +237,18 @@ class SGD(MinibatchSolver):
       momentum: `[]` in [0, 1), or None for none (and no buffer).
       weight_decay: `[]` L2 weight added to the gradient, at least 0.
       decay: `[]` factor of the learning rate per round, in (0, 1], or None for none.
-      clip_norm: `[]` norm, > 0, to which the gradient of a batch is shortened before
+      clip_norm: `[]` norm, > 0, to which the gradient of a batch is clipped before
         weight decay and momentum, or None.
-      per_round: whether a schedule gets the number of the round instead, and its rate
-        is held during the round.
-      order: static; a function `(view, epoch) -> int32[m]` of the client's view, which
-        has its round and its `data.client_id`, that gives the order in which an epoch
-        visits the client's examples, to replay another program's run; or None for fresh
-        shuffles.
-      remainder: what becomes of the n examples of an epoch where B does not divide n:
-        `even`, ceil(n / B) batches whose sizes differ by at most one; `full`, as
-        PyTorch does, a short last batch, whose step is as long as any other, though a
-        single example may decide it; `scaled`, that step times its examples over B;
-        `drop`, no such step, and none at all for a client with n < B.
+      per_round: whether a schedule gets the number of the round instead, so that its
+        rate is constant in a round.
+      order: static; a function `(view, epoch) -> int32[m]` that returns the order of
+        the client's examples in an epoch, to replay another program's run; `view` has
+        the round and `data.client_id`. None shuffles every epoch.
+      remainder: batches of the n examples of an epoch if B does not divide n: `even`,
+        ceil(n / B) batches with sizes that differ by at most one; `full`, as in
+        PyTorch, a short last batch with a step of full length, even for a single
+        example; `scaled`, that step times its number of examples over B; `drop`, no
+        such step, and no step at all for a client with n < B.
     """
 
     learning_rate: schedules.Rate = struct.traced_field(
@@ -277,7 +276,7 @@ class SGD(MinibatchSolver):
 
         Args:
           round: `int32[]` t, from 0; None counts as 0.
-          step: `int32[]` steps that the client took before, for a schedule of steps.
+          step: `int32[]` earlier steps of the client, for a schedule of steps.
 
         Returns:
           `learning_rate decay^t`.
@@ -295,7 +294,7 @@ class SGD(MinibatchSolver):
         return rate if self.decay is None or round is None else rate * self.decay**round
 
     def clipped(self, gradient: Any) -> Any:
-        """Shortens the gradient `[*P]` of a batch to `clip_norm`, if there is one."""
+        """Clips the gradient `[*P]` of a batch to `clip_norm`, if there is one."""
         if self.clip_norm is None:
             return gradient
         return client_rows.clip(gradient, self.clip_norm)
@@ -308,7 +307,7 @@ class SGD(MinibatchSolver):
           round: `int32[]` t; the rate must not change within a round.
 
         Returns:
-          The rate times the steps, of which scaled ones count as a part of one; at
+          The rate times the number of steps, a scaled step counting as a fraction; at
           least the rate of one step.
         """
         rate = self.rate(round)
@@ -316,14 +315,14 @@ class SGD(MinibatchSolver):
             return jnp.maximum(info.num_examples, 1) * rate / self.batch_size
         return jnp.maximum(info.num_steps, 1) * rate
 
-    def _init(self, params: Any, round: Any, step: Any):
+    def _init(self, params: core.Params, round: Any, step: Any):
         return None if self.momentum is None else jax.tree.map(jnp.zeros_like, params)
 
     def _update(
         self,
         gradient: Any,
         moments: Any,
-        params: Any,
+        params: core.Params,
         round: Any,
         step: Any,
         share: Any,
@@ -342,12 +341,12 @@ class SGD(MinibatchSolver):
 
 @struct.pytree_dataclass
 class Optax(MinibatchSolver):
-    """Any optax optimizer over shuffled minibatches; its state starts anew every round.
+    """Any optax optimizer over shuffled minibatches; its state is reset every round.
 
     Attributes:
       hyperparameters: dict of traced `[]` arguments of `optimizer`, by dotted name
         `local.hyperparameters.learning_rate`; the learning rate may be a schedule, as
-        that of `SGD`.
+        in `SGD`.
       optimizer: function such as `optax.adam`.
       epochs: local epochs, at least 1.
       num_steps: local steps in place of epochs, or None; see `SGD`.
@@ -392,14 +391,14 @@ class Optax(MinibatchSolver):
             values["learning_rate"] = rate.rate(round, step)
         return self.optimizer(**values)
 
-    def _init(self, params: Any, round: Any, step: Any):
+    def _init(self, params: core.Params, round: Any, step: Any):
         return self._transformation(round, step).init(params)
 
     def _update(
         self,
         gradient: Any,
         moments: Any,
-        params: Any,
+        params: core.Params,
         round: Any,
         step: Any,
         share: Any,
@@ -416,13 +415,13 @@ class Optax(MinibatchSolver):
 class ToTolerance(core.LocalSolver):
     """Full-batch gradient descent until the squared gradient norm is small enough.
 
-    Gradients take running statistics of a `StatisticsModel` as they are; these move in
+    Gradients use fixed running statistics of a `StatisticsModel`, which are updated by
     one pass over the examples at the end.
 
     Attributes:
       learning_rate: `[]` step size, > 0; below 2 / smoothness or it does not converge.
       tolerance: `[]` bound on the squared norm of the objective's gradient, >= 0.
-      max_steps: hard cap; `info.converged` is False where it was hit.
+      max_steps: hard cap; `info.converged` is False if it was reached.
       batch_size: examples per pass of the gradient; bounds memory, not the result.
     """
 
@@ -439,7 +438,7 @@ class ToTolerance(core.LocalSolver):
         self,
         view: core.ClientView,
         objective: objectives.Objective,
-        params: Any,
+        params: core.Params,
         context: Any = None,
         *,
         tolerance: jax.Array | None = None,
@@ -450,7 +449,7 @@ class ToTolerance(core.LocalSolver):
           view: the client; full gradients need no key, the cap on steps applies.
           objective: `(key, params, batch, context) -> []`.
           params: start.
-          context: what the objective reads besides.
+          context: further input of the objective.
           tolerance: `[]` in place of the field.
 
         Returns:
@@ -482,6 +481,7 @@ class ToTolerance(core.LocalSolver):
 
         start = (params, *gradient_at(params), jnp.zeros((), jnp.int32))
         params, _, norm, steps = lax.while_loop(unfinished, body, start)
+        # Under `at_solutions` derivatives are those of the solution, not of the steps.
         params = loops.stationary(lambda x: gradient_at(x)[0], params)
         running = minibatch_scan.passed_statistics(
             objective, params, context, view, self.batch_size

@@ -1,8 +1,8 @@
 """Participation in virtual time: rounds with deadlines, and buffers without rounds.
 
-How long a task takes depends on the client's device, its examples and the size of what
-is sent, not on weights. So the host computes before a training who is in which round,
-and the training is one compiled program like any other.
+The duration of a task depends on the client's device, its examples and the size of the
+messages, not on weights. So the host computes the cohorts of all rounds before a
+training, and the training is one compiled program like any other.
 """
 
 import heapq
@@ -24,7 +24,7 @@ __all__ = ["Buffered", "Synchronous"]
 _Member = tuple[int, int, bool, int]
 """Client, staleness, presence and most steps."""
 _Row = tuple[float, int, int, list[_Member]]
-"""Time at the end of a round, models and messages sent, and members."""
+"""Time at the end of a round, numbers of models and messages sent, and members."""
 
 
 @struct.pytree_dataclass
@@ -33,7 +33,7 @@ class _Timed(core.Participation):
 
     Attributes:
       size: static number of cohort members K.
-      devices: whose speeds decide.
+      devices: devices of the clients.
       timetable: filled in by the engine before a training.
     """
 
@@ -44,7 +44,7 @@ class _Timed(core.Participation):
     chooses: ClassVar[str] = "who is in which round"
 
     def _needed(self) -> int:
-        """Counts the clients that there have to be."""
+        """Returns the smallest possible number of clients."""
         return self.size
 
     def cohort_size(self, num_clients: int) -> int:
@@ -57,7 +57,7 @@ class _Timed(core.Participation):
         return self.size
 
     def __call__(self, key: core.Key, num_clients: int) -> jax.Array:
-        """Refuses: cohorts follow from the round."""
+        """Raises an `InputError`: cohorts depend on the round."""
         raise checks.InputError(
             f"Expected a training of simulate, grid or a command, which make the"
             f" timetable of {type(self).__name__}."
@@ -72,7 +72,7 @@ class _Timed(core.Participation):
     def schedule(
         self, rng: np.random.Generator, charges: Charges, num_rounds: int
     ) -> Timetable:
-        """Computes who is in which round, and when it ends."""
+        """Computes the cohorts and the ends of rounds."""
         fleet = self.devices.fleet(rng, len(charges.examples))
         rounds = itertools.islice(self._rounds(rng, fleet, charges), num_rounds)
         ends, received, sent, members = zip(*rounds, strict=True)
@@ -91,27 +91,27 @@ class _Timed(core.Participation):
     def _rounds(
         self, rng: np.random.Generator, fleet: Fleet, charges: Charges
     ) -> Iterator[_Row]:
-        """Yields round after round, without an end."""
+        """Yields one round after another, without end."""
         raise NotImplementedError
 
 
 @struct.pytree_dataclass
 class Synchronous(_Timed):
-    """Synchronous rounds that wait for the first clients, or until a deadline.
+    """Synchronous rounds that end with the first K messages, or at a deadline.
 
     The server chooses `select` clients that are online, and a round ends when `size` of
-    them have sent their work, or at the deadline. What comes later is lost: its client
-    stays as it was. A server that finds fewer clients online waits until there are
+    them have sent their work, or at the deadline. Later work is lost, and its client
+    keeps its state. If too few clients are online, the server waits until there are
     enough.
 
     Attributes:
-      size: static number of clients K whose work is used, at most.
+      size: static number K; work of at most K clients is used.
       select: static number of clients that are chosen, at least `size`; None for
         `size`.
       deadline: `[]` seconds after which a round ends, > 0, or None.
-      late: what becomes of those who are late at the deadline: `drop`, or `partial`:
-        they send what their steps until then led to, if they have time for one.
-      devices: whose speeds decide.
+      late: treatment of clients that are late at the deadline: `drop`, or `partial`:
+        they send the result of their steps until then, if they have time for one.
+      devices: devices of the clients.
       timetable: filled in by the engine.
     """
 
@@ -125,7 +125,7 @@ class Synchronous(_Timed):
 
     @property
     def may_lose(self) -> bool:
-        """Returns whether work may come too late to be used: there is a deadline."""
+        """Returns whether work may be lost, because there is a deadline."""
         return self.deadline is not None
 
     def _needed(self) -> int:
@@ -134,67 +134,67 @@ class Synchronous(_Timed):
     def _rounds(
         self, rng: np.random.Generator, fleet: Fleet, charges: Charges
     ) -> Iterator[_Row]:
-        everyone, count = np.arange(len(charges.examples)), self._needed()
+        clients, count = np.arange(len(charges.examples)), self._needed()
         seconds = fleet.seconds(charges.examples, charges.up, charges.down)
         sending = fleet.seconds(0 * charges.examples, charges.up, charges.down)
         limit = np.inf if self.deadline is None else float(self.deadline)
-        each = (seconds - sending) / np.maximum(charges.steps, 1)
-        possible = np.full(len(everyone), NO_CAP)
+        step_seconds = (seconds - sending) / np.maximum(charges.steps, 1)
+        step_caps = np.full(len(clients), NO_CAP)
         if self.late == "partial" and np.isfinite(limit):
-            room = np.floor((limit - sending) / np.maximum(each, 1e-300))
-            possible = np.clip(room, 0, charges.steps).astype(int)
+            room = np.floor((limit - sending) / np.maximum(step_seconds, 1e-300))
+            step_caps = np.clip(room, 0, charges.steps).astype(int)
         time = 0.0
         while True:
-            time = self._when_enough(fleet, everyone, time)
-            online = everyone[fleet.online(everyone, time)]
+            time = self._when_enough(fleet, clients, time)
+            online = clients[fleet.online(clients, time)]
             chosen = rng.permutation(online)[:count]
             chosen = chosen[np.argsort(seconds[chosen], kind="stable")]
             on_time = chosen[seconds[chosen] <= limit][: self.size]
             members = [(int(i), 0, True, NO_CAP) for i in on_time]
             late = [i for i in chosen if i not in on_time][: self.size - len(on_time)]
             for i in late:
-                sends = self.late == "partial" and possible[i] > 0
-                members.append((int(i), 0, bool(sends), int(possible[i] * sends)))
+                sends = self.late == "partial" and step_caps[i] > 0
+                members.append((int(i), 0, bool(sends), int(step_caps[i] * sends)))
             time += float(limit if late else seconds[on_time[-1]])
             yield time, count, sum(member[2] for member in members), members
 
-    def _when_enough(self, fleet: Fleet, everyone: np.ndarray, time: float) -> float:
-        """Returns the first time from now on when enough clients are online at once."""
-        count, begun = self._needed(), time
-        while (is_online := fleet.online(everyone, time)).sum() < count:
-            time = min(fleet.next_online(i, time) for i in everyone[~is_online])
-            if time > begun + 2 * fleet.day:
+    def _when_enough(self, fleet: Fleet, clients: np.ndarray, time: float) -> float:
+        """Returns the first time at or after `time` with enough clients online."""
+        count, start = self._needed(), time
+        while (is_online := fleet.online(clients, time)).sum() < count:
+            time = min(fleet.next_online(i, time) for i in clients[~is_online])
+            if time > start + 2 * fleet.day:
                 raise checks.InputError(
-                    f"Expected {count} clients that are online at once, but on no hour"
-                    " of a day there are as many; choose fewer, or raise online."
+                    f"Expected {count} clients that are online at once, but at no hour"
+                    " of a day are there as many; choose fewer, or raise online."
                 )
         return time
 
 
 @struct.pytree_dataclass
 class Buffered(_Timed):
-    """Asynchronous training: the server moves whenever a buffer of K messages is full.
+    """Asynchronous training: the server updates whenever K messages are buffered.
 
-    `concurrency` clients work at any time. One that has sent its work is followed by
-    another, drawn uniformly from those that are online, do not work and have nothing in
-    the buffer, with the server's model of that moment. If there is none, the first that
-    comes online follows. A message that was trained from
-    the model of tau moves ago counts `1 / (1 + tau)^discount`; one with a tau above
-    `max_staleness` is lost.
+    `concurrency` clients work at any time. A client that has sent its work is replaced
+    by another, which starts from the current server model. It is drawn uniformly from
+    online clients that neither work nor have a message in the buffer; if there is none,
+    the next client to come online starts. A message trained from the model of tau
+    updates ago has weight `1 / (1 + tau)^discount`; it is lost if tau exceeds
+    `max_staleness`.
 
     In methods whose server averages models into its own (FedAvg, FedProx, pFedMe, ...),
     a message is the server's model plus the discounted change of the one that was
     received: FedBuff, Nguyen et al., "Federated Learning with Buffered Asynchronous
-    Aggregation" (2022). In ADMM (FLAME, FedADMM), whose messages are states of clients,
-    the latest ones are averaged as they are, and nothing is discounted. Clients' own
-    states move with their own work only, so that they are never stale.
+    Aggregation" (2022). In ADMM (FLAME, FedADMM), where messages are states of clients,
+    the latest messages are averaged without discount. Clients' states change by their
+    local work only, so that they are never stale.
 
     Attributes:
       size: static number of messages K in a full buffer.
       concurrency: static number of clients that work at any time.
-      max_staleness: static; the server keeps as many models of before.
+      max_staleness: static; number of earlier models that the server keeps.
       discount: `[]` power, at least 0; FedBuff has 0.5.
-      devices: whose speeds decide.
+      devices: devices of the clients.
       timetable: filled in by the engine.
     """
 
@@ -207,7 +207,7 @@ class Buffered(_Timed):
         return max(self.size, self.concurrency)
 
     def weight(self, staleness: jax.Array) -> jax.Array:
-        """Returns what a change counts `[...]` for staleness `int32[...]`."""
+        """Returns the weight `[...]` of changes with staleness `int32[...]`."""
         import jax.numpy as jnp
 
         return (1.0 + staleness) ** -jnp.asarray(self.discount)
@@ -222,21 +222,21 @@ class Buffered(_Timed):
         time, version, received, sent = 0.0, 0, 0, 0
         while True:
             candidates = np.array(sorted(idle), int)
-            opens = np.array([fleet.next_online(i, time) for i in candidates], float)
-            free = self.concurrency - len(tasks)
-            for client in rng.permutation(candidates[opens <= time])[:free]:
+            openings = np.array([fleet.next_online(i, time) for i in candidates], float)
+            free_slots = self.concurrency - len(tasks)
+            for client in rng.permutation(candidates[openings <= time])[:free_slots]:
                 heapq.heappush(
                     tasks, (time + float(seconds[client]), int(client), version)
                 )
                 idle.discard(int(client))
                 received += 1
             # A slot that is still free waits for the first client that comes online.
-            coming = float(opens[opens > time].min(initial=np.inf))
-            if len(tasks) < self.concurrency and (not tasks or coming <= tasks[0][0]):
-                time = coming
+            opening = float(openings[openings > time].min(initial=np.inf))
+            if len(tasks) < self.concurrency and (not tasks or opening <= tasks[0][0]):
+                time = opening
                 continue
-            time, client, begun = heapq.heappop(tasks)
-            staleness, sent = version - begun, sent + 1
+            time, client, version_received = heapq.heappop(tasks)
+            staleness, sent = version - version_received, sent + 1
             if staleness > self.max_staleness:
                 idle.add(client)
                 continue

@@ -1,17 +1,16 @@
 """Epsilon of trainings with Gaussian noise, by dp-accounting (extra `privacy`).
 
-Neighbors are federations of N clients of which one is replaced by another. The sum of
-a cohort's clipped messages then moves by two clips at most, so that noise of z clips is
-z / 2 of its sensitivity. What is not sampled is one Gaussian mechanism, whose epsilon
-is known exactly: n sums with the client in it have `sqrt(n)` times the sensitivity of
-one. A cohort of fixed size, drawn without replacement: Rényi divergences at many
-orders, which add up. Clients that are drawn each by itself: privacy loss distributions,
-which are convolved.
+Neighbors are federations of N clients that differ in one client. The sum of a cohort's
+clipped messages then differs by two clips at most, so that noise of z clips is z / 2 of
+its sensitivity. Rounds without sampling are one Gaussian mechanism with an exact
+epsilon: n sums that contain the client have `sqrt(n)` times the sensitivity of one. For
+cohorts drawn without replacement, Rényi divergences at many orders are added up; for
+clients drawn independently, privacy loss distributions are convolved.
 
 Neighbors have the same clients in every round, since draws do not depend on data. Given
 the draws, a training is a Gaussian mechanism of at most as many sums as rounds, and
-hockey-stick divergences are jointly convex: of the same neighbors, the epsilon of all
-clients in every round bounds that of drawn ones, and the smaller bound is reported.
+hockey-stick divergences are jointly convex: the epsilon for all clients in every round
+also bounds the epsilon for sampled clients, and the smaller bound is reported.
 
 References: Balle, Wang, "Improving the Gaussian Mechanism for Differential Privacy";
 Wang, Balle, Kasiviswanathan, "Subsampled Rényi Differential Privacy and Analytical
@@ -43,12 +42,12 @@ INTERVAL = 1e-3
 """Steps in which privacy losses are rounded up, which raises epsilon by less."""
 
 _CLIPS = 2  # by which a replaced client moves a sum
-_ALL_UNTIL = 16  # rounds whose epsilon is computed by convolution, each of them
-_RATIO = 1.1  # of the later ones that it is computed for
+_ALL_UNTIL = 16  # up to this round, epsilon is computed by convolution for every round
+_RATIO = 1.1  # between later rounds for which epsilon is computed
 
 
 def check_installed() -> None:
-    """Refuses to go on without dp-accounting.
+    """Checks that dp-accounting is installed.
 
     Raises:
       InputError: if it is not installed.
@@ -63,56 +62,56 @@ def check_installed() -> None:
 def gaussian_epsilons(
     multiplier: float, delta: float, participations: Sequence[float]
 ) -> np.ndarray:
-    """Computes what rounds have spent whose participants are not drawn.
+    """Computes epsilon of rounds without sampled participants.
 
     Args:
       multiplier: z, deviation of the noise in clips, at least 0.
       delta: in (0, 1).
-      participations: `[R]` most sums that one client is in, after 1, ..., R rounds; of
-        sums that share their noise, what `banded_squares` counts.
+      participations: `[R]` largest number of sums with one client, after 1, ..., R
+        rounds; for correlated noise the result of `banded_squares`.
 
     Returns:
       `[R]` epsilon, exact; infinite without noise.
     """
-    each = [epsilon_after(multiplier, delta, 1, 1, n) for n in participations]
-    return np.array(each, float)
+    values = [epsilon_after(multiplier, delta, 1, 1, n) for n in participations]
+    return np.array(values, float)
 
 
 def epsilons(
     multiplier: float, delta: float, cohort: int, num_clients: int, num_rounds: int
 ) -> np.ndarray:
-    """Computes what rounds have spent whose cohorts have a fixed size.
+    """Computes epsilon of rounds with cohorts of a fixed size.
 
     Args:
       multiplier: z, deviation of the noise in clips, at least 0.
       delta: in (0, 1).
-      cohort: clients K of a round, of which a uniform draw decides.
+      cohort: number of clients K of a round, drawn uniformly.
       num_clients: clients N that may be drawn.
       num_rounds: R.
 
     Returns:
       `[R]` epsilon after 1, ..., R rounds; infinite without noise.
     """
-    each = [
+    values = [
         epsilon_after(multiplier, delta, cohort, num_clients, count)
         for count in range(1, num_rounds + 1)
     ]
-    return np.array(each, float)
+    return np.array(values, float)
 
 
 @functools.lru_cache(maxsize=2**16)
 def epsilon_after(
     multiplier: float, delta: float, size: int, population: int, count: float
 ) -> float:
-    """Computes what noisy sums over uniform samples have spent.
+    """Computes epsilon of noisy sums over uniform samples.
 
     Args:
       multiplier: z, deviation of the noise in clips, at least 0.
       delta: in (0, 1).
       size: members of a sample, drawn without replacement.
-      population: of how many.
-      count: number of sums; where all are in every one, also a part of one, by the
-        square of what it can be moved.
+      population: number of clients from which they are drawn.
+      count: number of sums; if all clients are in every sum, any number >= 0, the
+        squared sensitivity relative to that of one sum.
 
     Returns:
       Epsilon; infinite without noise, and 0 without sums.
@@ -124,14 +123,14 @@ def epsilon_after(
     import dp_accounting  # pyright: ignore[reportMissingImports] (an extra)
 
     sigma = multiplier / _CLIPS / math.sqrt(count)
-    whole = float(dp_accounting.get_epsilon_gaussian(sigma, delta))
+    gaussian_bound = float(dp_accounting.get_epsilon_gaussian(sigma, delta))
     if size == population:
-        return whole
+        return gaussian_bound
     from dp_accounting import rdp  # pyright: ignore[reportMissingImports]
 
     orders, divergences = _fixed_size(multiplier, size, population)
-    drawn = rdp.compute_epsilon(orders, count * divergences, delta)[0]
-    return min(whole, float(drawn))
+    sampled_bound = rdp.compute_epsilon(orders, count * divergences, delta)[0]
+    return min(gaussian_bound, float(sampled_bound))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -159,30 +158,30 @@ def poisson_epsilons(
     num_clients: int,
     num_rounds: int,
 ) -> np.ndarray:
-    """Computes what rounds have spent whose clients are drawn each by itself.
+    """Computes epsilon of rounds with independently drawn clients.
 
-    That a round takes no more than `capacity` of them is accounted for.
+    The guarantee includes the truncation to `capacity` clients per round.
 
     Args:
       multiplier: z, deviation of the noise in clips, at least 0.
       delta: in (0, 1).
       rate: probability q of every client.
-      capacity: K, the most clients of a round, drawn uniformly of more.
+      capacity: K, the most clients of a round; of more a uniform subset takes part.
       num_clients: N.
       num_rounds: R.
 
     Returns:
-      `[R]` epsilon after 1, ..., R rounds, where above 16 rounds it is computed for
-      the last, and for others of which each is at most a tenth later than the one
-      before; in between it is that of the next one. Infinite without noise.
+      `[R]` epsilon after 1, ..., R rounds; infinite without noise. Above 16 rounds it
+      is computed for the last round and for others in steps of at most a tenth; a
+      round in between has the value of the next computed one.
     """
     if multiplier == 0:
         return np.full(num_rounds, math.inf)
     computed = [num_rounds]
     while computed[-1] > 1:
         last = computed[-1]
-        before = last - 1 if last <= _ALL_UNTIL else math.ceil(last / _RATIO)
-        computed.append(min(before, last - 1))
+        candidate = last - 1 if last <= _ALL_UNTIL else math.ceil(last / _RATIO)
+        computed.append(min(candidate, last - 1))
     computed = np.array(computed[::-1])
     setting = (multiplier, delta, rate, capacity, num_clients)
     values = [_poisson_epsilon(*setting, int(count)) for count in computed]
@@ -200,17 +199,17 @@ def _poisson_epsilon(
     count: int,
 ) -> float:
     """Computes epsilon after `count` rounds."""
-    whole = epsilon_after(multiplier, delta, 1, 1, count)
+    gaussian_bound = epsilon_after(multiplier, delta, 1, 1, count)
     distribution = _poisson_round(multiplier, rate, capacity, num_clients)
-    drawn = distribution.self_compose(count).get_epsilon_for_delta(delta)
-    return min(whole, float(drawn))
+    sampled_bound = distribution.self_compose(count).get_epsilon_for_delta(delta)
+    return min(gaussian_bound, float(sampled_bound))
 
 
 @functools.lru_cache(maxsize=16)
 def _poisson_round(multiplier: float, rate: float, capacity: int, num_clients: int):
     """Returns the distribution of the privacy loss of one round.
 
-    The noise is in clips: a replacement, which moves the sum by two, is known to it.
+    The noise is in clips; dp-accounting accounts for a replacement moving two clips.
     """
     import dp_accounting  # pyright: ignore[reportMissingImports]
     from dp_accounting.pld import (  # pyright: ignore[reportMissingImports]
@@ -228,7 +227,7 @@ def _poisson_round(multiplier: float, rate: float, capacity: int, num_clients: i
 
 
 def cyclic_participations(cohort: int, num_clients: int, num_rounds: int) -> list[int]:
-    """Counts the sums that a client is in at most when cohorts take turns.
+    """Bounds the number of sums with one client when cohorts take turns.
 
     Args:
       cohort: K.
@@ -242,10 +241,10 @@ def cyclic_participations(cohort: int, num_clients: int, num_rounds: int) -> lis
 
 
 def tree_participations(period: int, num_rounds: int) -> list[int]:
-    """Counts the nodes that a client is in at most, over all trees.
+    """Bounds the number of nodes with one client, over all trees.
 
     Args:
-      period: rounds b of a tree, in of which a client takes part in one.
+      period: rounds b of a tree; a client takes part in one of them at most.
       num_rounds: R.
 
     Returns:
@@ -255,9 +254,9 @@ def tree_participations(period: int, num_rounds: int) -> list[int]:
       >>> tree_participations(4, 6)
       [1, 2, 2, 3, 4, 5]
     """
-    whole = period.bit_length()
+    depth = period.bit_length()
     return [
-        r // period * whole + (r % period).bit_length()
+        r // period * depth + (r % period).bit_length()
         for r in range(1, num_rounds + 1)
     ]
 
@@ -265,12 +264,12 @@ def tree_participations(period: int, num_rounds: int) -> list[int]:
 def banded_squares(
     strategy: np.ndarray, cohort: int, num_clients: int, num_rounds: int
 ) -> list[float]:
-    """Computes how far a client moves what banded noise hides, when cohorts take turns.
+    """Computes the squared sensitivity under banded noise when cohorts take turns.
 
-    With a client in rounds `t_1, t_2, ...`, of which no two are closer than the bands,
-    the columns `t_1, t_2, ...` of the strategy's matrix have no row in common: squares
-    of their norms add up. After R rounds a column has R rows. The first client of all
-    is in its m-th round no later than any other, and so moves the most.
+    If no two of a client's rounds `t_1, t_2, ...` are closer than the bands, the
+    columns `t_1, t_2, ...` of the strategy's matrix have no row in common, and squares
+    of their norms add up. After R rounds a column has R rows. The client of the first
+    place reaches its m-th round no later than any other, and has the most influence.
 
     Args:
       strategy: `[b]`, b at most `floor(N / K)`.
@@ -279,8 +278,8 @@ def banded_squares(
       num_rounds: R.
 
     Returns:
-      `[R]` squared sensitivities after 1, ..., R rounds, in squares of two clips: as
-      many as the rounds that a client is in, where the strategy has norm 1.
+      `[R]` squared sensitivities after 1, ..., R rounds, in squares of two clips; for
+      a strategy of norm 1 the number of the client's rounds.
 
     Example:
       >>> squares = banded_squares(np.array([0.6, 0.8]), 1, 2, 4)
@@ -291,6 +290,6 @@ def banded_squares(
     column[: len(strategy)] = np.square(strategy)[:num_rounds]
     grown, total = np.cumsum(column), np.zeros(num_rounds)
     turns = -(-num_rounds * cohort // num_clients)
-    for first in (turn * num_clients // cohort for turn in range(turns)):
-        total[first:] += grown[: num_rounds - first]
+    for start in (turn * num_clients // cohort for turn in range(turns)):
+        total[start:] += grown[: num_rounds - start]
     return total.tolist()

@@ -1,4 +1,4 @@
-"""Messages of bounded norm, where the bound follows a quantile of their norms."""
+"""Messages of bounded norm; the bound follows a quantile of their norms."""
 
 import dataclasses
 from typing import Any
@@ -15,22 +15,22 @@ __all__ = ["AdaptiveClip"]
 
 @struct.pytree_dataclass
 class AdaptiveClip(core.Transform):
-    """Bounds the norm of messages by what about a share of them stay below.
+    """Bounds the norm of messages by a quantile of their norms.
 
-    The server clips what arrives to c, and counts who was within c. With a share gamma
-    wanted, and a share b of K clients with noise in their number,
+    The server clips messages to c, and counts those with a norm of at most c. gamma is
+    the target of their share, and b the share among K clients, with noise in the count,
 
         b = (sum_i [|x_i| <= c] + N(0, s^2)) / K,   c <- c exp(-eta (b - gamma)).
 
-    The number is released as the sum is, so that noise of z clips in the sum and of s
-    clients in the number are together noise of `(z^-2 + (2 s)^-2)^(-1/2)` clips, which
-    epsilon is computed from.
+    The count is released like the sum: noise of z clips in the sum and of s clients in
+    the count are together noise of `(z^-2 + (2 s)^-2)^(-1/2)` clips, from which epsilon
+    is computed.
 
     Attributes:
       norm: `[]` c of the first round, > 0.
       quantile: `[]` gamma in (0, 1).
       learning_rate: `[]` eta, > 0.
-      count_noise: `[]` s, deviation of the noise in the number of clients, at least 0;
+      count_noise: `[]` s, deviation of the noise in the count of clients, at least 0;
         the paper has a 20th of the cohort. Without it epsilon is infinite.
 
     Reference: Andrew, Thakkar, McMahan, Ramaswamy, "Differentially Private Learning
@@ -43,15 +43,15 @@ class AdaptiveClip(core.Transform):
     count_noise: Any = struct.traced_field(default=5.0, at_least=0)
 
     def receive(self, key: core.Key | None, message: Any) -> Any:
-        """Clips whatever has arrived."""
+        """Clips a received message."""
         return ClipNorm(norm=self.norm).receive(key, message)
 
     def at(self, norm: jax.Array) -> "AdaptiveClip":
-        """Returns the transform of a round whose clip is `norm`."""
+        """Returns the transform of a round with the clip `norm`."""
         return dataclasses.replace(self, norm=norm)
 
     def within(self, message: Any) -> jax.Array:
-        """Returns 1/2 for a message that has arrived within the clip, else -1/2."""
+        """Returns 1/2 for a received message within the clip, else -1/2."""
         norm, unit = client_rows.norm(message)
         return jnp.where(norm <= self.norm / unit, 0.5, -0.5).astype(norm.dtype)
 
@@ -59,9 +59,9 @@ class AdaptiveClip(core.Transform):
         """Returns the clip of the next round.
 
         Args:
-          key: `[]` key of the noise in the number.
-          within: `[K]` what `within` says of the cohort, 0 of who is missing.
-          count: K, or how many take part on average.
+          key: `[]` key of the noise in the count.
+          within: `[K]` values of `within`; 0 for absent members.
+          count: K, or the expected number of participants.
 
         Returns:
           `[]`.

@@ -14,14 +14,14 @@ __all__ = ["ClipNorm"]
 class ClipNorm(core.Transform):
     """Bounds the norm of every message, at the client and again at the server.
 
-    A message x becomes `x min(1, c / |x|)`. The server repeats that behind the attack
-    and behind all that other transforms undo, so that whatever a client sends moves
-    the sum of a cohort by no more than c, to rounding.
+    A message x becomes `x min(1, c / |x|)`. The server clips again, after the attack
+    and after decoding by the other transforms, so that no message moves the sum of a
+    cohort by more than c, to rounding.
 
     Attributes:
       norm: `[]` c, > 0.
-      per_layer: static; whether each of L arrays is bounded by `c / sqrt(L)` on its
-        own, which bounds the whole by c, too.
+      per_layer: static; whether each of L arrays is bounded by `c / sqrt(L)`
+        separately, which bounds the message by c, too.
 
     Example:
       >>> ClipNorm(norm=2.5).receive(None, jax.numpy.array([3.0, 4.0])).tolist()
@@ -39,7 +39,7 @@ class ClipNorm(core.Transform):
         return self.receive(key, message), None
 
     def receive(self, key: core.Key | None, message: Any) -> Any:
-        """Clips whatever has arrived."""
+        """Clips a received message."""
         if not self.per_layer:
             return client_rows.clip(message, self.norm)
         bound = self.norm / max(len(jax.tree.leaves(message)), 1) ** 0.5

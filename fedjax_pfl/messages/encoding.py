@@ -14,14 +14,14 @@ __all__ = ["Encoding"]
 
 @dataclasses.dataclass(frozen=True)
 class Encoding:
-    """How ONE client's message is written down.
+    """The encoding of ONE client's message.
 
     Attributes:
       shapes: shapes of the message's arrays.
-      float_bits: bits of one of its numbers as they are in memory.
-      values: numbers that are sent.
-      value_bits: bits of each of them.
-      side_bits: bits of everything else: places, norms.
+      float_bits: bits of one of the message's numbers in memory.
+      values: how many numbers are sent.
+      value_bits: bits of one number that is sent.
+      side_bits: bits of side information: places, norms.
     """
 
     shapes: tuple[tuple[int, ...], ...]
@@ -34,7 +34,7 @@ class Encoding:
 
     @classmethod
     def plain(cls, message: Any) -> "Encoding":
-        """Returns the encoding of a message `[*P]` as it is."""
+        """Returns the encoding of an uncompressed message `[*P]`."""
         leaves = jax.tree.leaves(message)
         shapes = tuple(jnp.shape(leaf) for leaf in leaves)
         bits = 8 * jnp.result_type(*leaves).itemsize if leaves else 0
@@ -52,16 +52,16 @@ class Encoding:
         return -(-(self.values * self.value_bits + self.side_bits) // 8)
 
     def check_whole(self, name: str) -> None:
-        """Refuses a transform of whole messages behind one that leaves numbers out.
+        """Refuses a transform that needs all numbers after one that drops some.
 
         Args:
-          name: of the transform.
+          name: name of the transform.
 
         Raises:
           InputError: if not all numbers of the message are sent.
         """
         if self.values != self.size:
             raise checks.InputError(
-                f"Expected {name} to see whole messages, got it behind a transform that"
-                f" leaves {self.size - self.values:,} of {self.size:,} numbers out."
+                f"Expected {name} to see whole messages, got it after a transform that"
+                f" drops {self.size - self.values:,} of {self.size:,} numbers."
             )

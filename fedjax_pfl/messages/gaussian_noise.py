@@ -1,4 +1,4 @@
-"""Gaussian noise of the server, afresh in every round."""
+"""Gaussian noise of the server, independent in every round."""
 
 from typing import Any
 
@@ -11,11 +11,11 @@ __all__ = ["GaussianNoise"]
 
 @struct.pytree_dataclass
 class GaussianNoise(ServerNoise):
-    """Makes what the server releases differentially private for whole clients.
+    """Makes the server's releases differentially private for whole clients.
 
-    Behind `ClipNorm` with the norm c, the server adds `N(0, (z c)^2 I)` once to the sum
-    of messages of which it takes the uniform mean, or to every message in front of a
-    robust rule. One client in place of another moves either by 2 c at most.
+    After `ClipNorm` with the norm c, the server adds `N(0, (z c)^2 I)` once to the sum
+    of messages if it takes their uniform mean, and to every message before a robust
+    rule. Replacing one client by another moves either by 2 c at most.
 
     Attributes:
       multiplier: `[]` z, at least 0; without noise epsilon is infinite.

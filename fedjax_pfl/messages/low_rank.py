@@ -22,12 +22,12 @@ class LowRank(base.Compression):
     An array M, as a matrix `[m, n]` with the first axis against all others, becomes
     `P P^T M` with P `[m, r]` an orthonormal basis of `M M^T M G`, G Gaussian: one step
     of subspace iteration from a random start. Exact for matrices of rank r at most, and
-    a contraction for all. P and `P^T M` are sent, `r (m + n)` numbers; arrays of which
-    that is no less than the whole, vectors among them, are sent whole.
+    a contraction for all. P and `P^T M` are sent, `r (m + n)` numbers; arrays that have
+    no more numbers, such as vectors, are sent whole.
 
     Attributes:
       rank: static r, at least 1.
-      error_feedback: static; whether clients remember what was left out.
+      error_feedback: static; whether clients add the last error to the next message.
 
     Example:
       >>> x = jax.numpy.outer(jax.numpy.arange(9.0), jax.numpy.arange(5.0))
@@ -79,7 +79,7 @@ class LowRank(base.Compression):
 def _orthonormal(columns: jax.Array) -> jax.Array:
     """Orthonormalizes columns `[m, r]` by Gram and Schmidt, twice; null ones are zero.
 
-    A column that the others span leaves its rounding, which is cut.
+    A column in the span of the others leaves only rounding errors, which are cut.
     """
     basis: list[jax.Array] = []
     cut = 100 * jnp.finfo(columns.dtype).eps
@@ -87,8 +87,8 @@ def _orthonormal(columns: jax.Array) -> jax.Array:
         column, _ = client_rows.rescale(columns[:, number])
         size = jnp.sqrt(client_rows.dot(column, column))
         for _ in range(2):
-            for other in basis:
-                column = column - client_rows.dot(other, column) * other
+            for vector in basis:
+                column = column - client_rows.dot(vector, column) * vector
         norm = jnp.sqrt(client_rows.dot(column, column))
         is_new = ~(norm <= cut * size)
         basis.append(jnp.where(is_new, column / jnp.where(is_new, norm, 1), 0))

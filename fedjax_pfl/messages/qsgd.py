@@ -22,11 +22,11 @@ class QSGD(base.Compression):
     whole numbers around `s |x| / n`, drawn so that the mean is x: unbiased, with
     `E |C(x) - x|^2 <= min(D / s^2, sqrt(D) / s) |x|^2` for an array of D numbers. A
     number takes a sign and `ceil(log2(s + 1))` bits for its level, and every array its
-    norm in full. Zeros stay zeros, so that it may come behind `TopK` or `RandomK`.
+    norm in full. Zeros stay zeros, so that it may follow `TopK` or `RandomK`.
 
     Attributes:
       levels: static s, at least 1.
-      error_feedback: static; whether clients remember what was rounded off.
+      error_feedback: static; whether clients add the last error to the next message.
 
     Example:
       >>> sent = QSGD(levels=1).fit(jax.random.key(0), jax.numpy.array([3.0, -4.0]))

@@ -16,16 +16,16 @@ __all__ = ["RandomK"]
 
 @struct.pytree_dataclass
 class RandomK(base.Compression):
-    """Sends the numbers at k places that are drawn anew for every client and round.
+    """Sends the numbers at k random places, drawn for every client and round.
 
     Of D numbers `k = floor(fraction D)` are sent, without their places: the server
     draws them from the same key. They are multiplied by D / k, which makes the message
-    unbiased with `E |C(x)|^2 = (D/k) |x|^2`; with error feedback they are sent as they
-    are, a contraction by `1 - k/D` on average.
+    unbiased with `E |C(x)|^2 = (D/k) |x|^2`; with error feedback they are not scaled,
+    which is a contraction by `1 - k/D` on average.
 
     Attributes:
       fraction: static; share of the numbers that is sent, in (0, 1].
-      error_feedback: static; whether clients remember what was left out.
+      error_feedback: static; whether clients add the last error to the next message.
 
     Example:
       >>> sent = RandomK(fraction=0.5).fit(jax.random.key(0), jax.numpy.ones(4))
@@ -42,15 +42,15 @@ class RandomK(base.Compression):
         """Keeps the numbers at places drawn by `key`; the others are zero."""
         if not jax.tree.leaves(message):
             return message
-        x, back = base.whole(message)
+        x, back = base.flatten(message)
         count = base.count("RandomK", self.fraction, x.size)
         draws = jax.random.bits(key, x.shape, jnp.uint32) >> 1
-        kept = top_k.last(draws.astype(jnp.int32), count)
+        mask = top_k.largest(draws.astype(jnp.int32), count)
         scale = 1 if self.error_feedback else x.size / count
-        return back(jnp.where(kept, scale * x, 0))
+        return back(jnp.where(mask, scale * x, 0))
 
     def encoding(self, before: Encoding) -> Encoding:
         """Counts k numbers."""
         before.check_whole("RandomK")
-        kept = base.count("RandomK", self.fraction, before.size)
-        return dataclasses.replace(before, values=kept)
+        count = base.count("RandomK", self.fraction, before.size)
+        return dataclasses.replace(before, values=count)

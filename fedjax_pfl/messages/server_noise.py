@@ -14,13 +14,13 @@ __all__ = ["NoisyRound", "ServerNoise"]
 
 @dataclasses.dataclass(frozen=True)
 class NoisyRound:
-    """Round that noise belongs to, as far as noise knows it.
+    """The round to which noise is added.
 
     Attributes:
       number: `int32[]`, from 0.
-      key_of: returns the key of any round, of Threefry whatever the run draws with.
-      period: rounds in a row of which no client has two, or None.
-      draws: of `ServerNoise.next_draws`, the round's among them, or None.
+      key_of: returns the key of any round, of Threefry for all generators of the run.
+      period: rounds b such that no client is in two of b consecutive ones, or None.
+      draws: result of `ServerNoise.next_draws` for the round, or None.
     """
 
     number: jax.Array
@@ -33,14 +33,14 @@ class NoisyRound:
 
 @struct.pytree_dataclass
 class ServerNoise(core.Transform):
-    """Noise on what the server makes of messages; abstract.
+    """Noise in the server's sum, mean or rule of messages; abstract.
 
     Attributes:
       multiplier: `[]` z, deviation of a draw in clips, at least 0; without noise
         epsilon is infinite.
       delta: `[]` for which epsilon is reported, in (0, 1).
-      over_rounds: whether draws of several rounds are correlated, so that the guarantee
-        is one of sums over rounds.
+      over_rounds: whether draws of several rounds are correlated; the guarantee is then
+        one for sums over rounds.
     """
 
     multiplier: Any = struct.traced_field(default=1.0, at_least=0)
@@ -48,7 +48,7 @@ class ServerNoise(core.Transform):
     over_rounds: ClassVar[bool] = False
 
     def first_draws(self, message: Any) -> Any:
-        """Returns draws `[b, *P]` that rounds keep for later ones, or None.
+        """Returns draws `[b, *P]` that rounds store for later rounds, or None.
 
         Args:
           message: pytree like a message, `[*P]`.
@@ -56,12 +56,12 @@ class ServerNoise(core.Transform):
         return None
 
     def next_draws(self, key: core.Key, round: jax.Array, draws: Any) -> Any:
-        """Returns the draws that are kept, with those of a round.
+        """Returns the stored draws, updated by a round.
 
         Args:
           key: `[]` key of the round.
           round: `int32[]`.
-          draws: of the rounds before.
+          draws: stored draws of the rounds before.
         """
         return draws
 
@@ -69,7 +69,7 @@ class ServerNoise(core.Transform):
         """Adds a round's noise to a sum or a mean.
 
         Args:
-          round: that it belongs to.
+          round: the round.
           tree: pytree of `[*P]`.
           scale: `[]` the clip c, or `c / n` for a mean of n.
 

@@ -23,7 +23,7 @@ class SignScale(base.Compression):
     `1 - |x|_1^2 / (D |x|^2)`: it needs error feedback, which is the default.
 
     Attributes:
-      error_feedback: static; whether clients remember what was left out.
+      error_feedback: static; whether clients add the last error to the next message.
 
     Example:
       >>> SignScale().fit(None, jax.numpy.array([3.0, -1.0])).tolist()

@@ -1,9 +1,9 @@
-"""Strategies of noise over rounds: what makes sums over rounds accurate.
+"""Strategies of correlated noise, for accurate sums over rounds.
 
 A lower-triangular Toeplitz matrix C with b bands, `C[i, j] = c_{i-j}`, correlates
 independent draws Z: rounds get the rows of `C^-1 Z` as noise, and the sum of the first
-t rounds has a row of `A C^-1 Z`, where A has ones on and below its diagonal. What is
-released, `A (G + C^-1 Z) = A C^-1 (C G + Z)` for the rounds' sums G, is made of one
+t rounds has a row of `A C^-1 Z`, where A has ones on and below its diagonal. With the
+rounds' sums G the release is `A (G + C^-1 Z) = A C^-1 (C G + Z)`, a function of one
 Gaussian mechanism for `C G`.
 
 References: Choquette-Choo, Ganesh, McKenna, McMahan, Rush, Thakurta, Xu, "(Amplified)
@@ -19,7 +19,7 @@ from fedjax_pfl.core import checks
 
 __all__ = ["banded_toeplitz", "squared_error"]
 
-_HUGE = 700.0  # logarithm of an error that is no number of 64 bits
+_HUGE = 700.0  # logarithm of an error near the largest 64-bit float
 
 
 @functools.lru_cache(maxsize=64)
@@ -38,7 +38,7 @@ def banded_toeplitz(bands: int, rounds: int) -> tuple[float, ...]:
     checks.positive_int("bands", bands)
     checks.positive_int("rounds", rounds)
     numbers = np.arange(1, bands)
-    # Where b = n the square root of A, 1, 1/2, 3/8, ..., is nearly the best.
+    # For b = n the square root of A, 1, 1/2, 3/8, ..., is nearly optimal.
     start = np.cumprod((2 * numbers - 1) / (2 * numbers))
     if bands == 1:
         return (1.0,)
@@ -56,7 +56,7 @@ def banded_toeplitz(bands: int, rounds: int) -> tuple[float, ...]:
 
 
 def squared_error(coefficients: np.ndarray, rounds: int) -> float:
-    """Computes the variance of sums, per square of what one round can move.
+    """Computes the variance of sums, relative to one round's squared sensitivity.
 
     Args:
       coefficients: `[b]` c_0, ..., c_{b-1}, of any norm, `c_0 > 0`.

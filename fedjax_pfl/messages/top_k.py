@@ -14,20 +14,20 @@ from fedjax_pfl.core.client_rows import dot
 from fedjax_pfl.messages import base
 from fedjax_pfl.messages.encoding import Encoding
 
-__all__ = ["TopK", "last"]
+__all__ = ["TopK", "largest"]
 
 
-def last(order: jax.Array, count: int) -> jax.Array:
-    """Returns which integers are the largest.
+def largest(order: jax.Array, count: int) -> jax.Array:
+    """Marks the k largest integers.
 
     Bisection, exact after one pass per bit; on a CPU several times faster than a sort.
 
     Args:
       order: `int[D]`, at least 0.
-      count: static number k of them, at most D.
+      count: static number k, at most D.
 
     Returns:
-      `bool[D]`, exactly k of which are true; of equal ones the first.
+      `bool[D]` with exactly k true values; the first of equal integers win.
     """
     if count == order.size:
         return jnp.ones(order.shape, bool)
@@ -36,7 +36,7 @@ def last(order: jax.Array, count: int) -> jax.Array:
     is_tie = order == limit
     room = count - _count(order > limit)
     place = lax.iota(jnp.int32, order.size)
-    all_fit = _count(is_tie) == room  # mostly: then there is nothing to look for
+    all_fit = _count(is_tie) == room  # usually, and then no search is needed
 
     def fits(end: jax.Array) -> jax.Array:
         return _count(is_tie & (place < end)) <= room
@@ -47,8 +47,8 @@ def last(order: jax.Array, count: int) -> jax.Array:
 
 
 def _count(marks: jax.Array) -> jax.Array:
-    """Counts true values `bool[D]`; as a product, which a CPU does many at once."""
-    if marks.size > 2**24:  # of which float32 would lose some
+    """Counts true values `bool[D]`, as a product, which CPUs vectorize."""
+    if marks.size > 2**24:  # float32 counts exactly up to this number
         return marks.sum(dtype=jnp.int32)
     return dot(marks.astype(jnp.float32), jnp.ones(marks.size, jnp.float32)).astype(
         jnp.int32
@@ -60,10 +60,10 @@ def _highest(
 ) -> jax.Array:
     """Returns the highest whole number below 2^bits up to which a condition holds."""
 
-    def add(number: jax.Array, found: jax.Array) -> jax.Array:
+    def add(number: jax.Array, prefix: jax.Array) -> jax.Array:
         place = jnp.asarray(bits - 1 - number, dtype)
-        more = found | jnp.left_shift(jnp.ones((), dtype), place)
-        return jnp.where(holds(more), more, found)
+        candidate = prefix | jnp.left_shift(jnp.ones((), dtype), place)
+        return jnp.where(holds(candidate), candidate, prefix)
 
     return lax.fori_loop(0, jnp.asarray(bits), add, jnp.zeros((), dtype))
 
@@ -78,7 +78,7 @@ class TopK(base.Compression):
 
     Attributes:
       fraction: static; share of the numbers that is sent, in (0, 1].
-      error_feedback: static; whether clients remember what was left out.
+      error_feedback: static; whether clients add the last error to the next message.
 
     Example:
       >>> x = jax.numpy.array([3.0, -5.0, 1.0, 0.0])
@@ -95,18 +95,18 @@ class TopK(base.Compression):
         """Keeps the largest numbers; the others are zero."""
         if not jax.tree.leaves(message):
             return message
-        x, back = base.whole(message)
+        x, back = base.flatten(message)
         # Bits of absolute values order like these; NaN comes last, and is sent.
         ints = jnp.dtype(f"int{8 * x.dtype.itemsize}")
         order = lax.bitcast_convert_type(jnp.abs(x), ints)
-        kept = last(order, base.count("TopK", self.fraction, x.size))
-        return back(jnp.where(kept, x, 0))
+        mask = largest(order, base.count("TopK", self.fraction, x.size))
+        return back(jnp.where(mask, x, 0))
 
     def encoding(self, before: Encoding) -> Encoding:
         """Counts k numbers, with a place each."""
         before.check_whole("TopK")
-        kept = base.count("TopK", self.fraction, before.size)
-        places = kept * max(before.size - 1, 0).bit_length()
+        count = base.count("TopK", self.fraction, before.size)
+        places = count * max(before.size - 1, 0).bit_length()
         return dataclasses.replace(
-            before, values=kept, side_bits=before.side_bits + places
+            before, values=count, side_bits=before.side_bits + places
         )

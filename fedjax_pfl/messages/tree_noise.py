@@ -17,13 +17,13 @@ class TreeNoise(ServerNoise):
 
     The rounds are the leaves of binary trees, and every node has a draw of
     `N(0, (z c)^2 I)`. The sum of a tree's first t rounds is released with the draws of
-    the nodes that these t leaves fall into, as many as t has binary ones, where
-    independent noise of every round would make t. A round gets the difference of two
-    such sums: the draws of the nodes that it completes, minus those that they take the
-    place of. Draws follow from the key, so that nothing is remembered.
+    the nodes that cover these t leaves, as many as t has binary ones; independent noise
+    in every round would add t draws. A round gets the difference of two such sums: the
+    draw of the node that it completes, minus the draws of the nodes that this one
+    replaces. Draws follow from the key, so that no draw is stored.
 
     A client is in one leaf of a tree, and so in `floor(log2 b) + 1` nodes of a tree of
-    b rounds. That needs `CyclicCohorts`, after whose separation b a new tree begins.
+    b rounds. That needs `CyclicCohorts`: b is its separation.
 
     Attributes:
       multiplier: `[]` z, at least 0; without noise epsilon is infinite.
@@ -44,16 +44,16 @@ class TreeNoise(ServerNoise):
         deviation = self.multiplier * scale
         now = round.number
         count = now % round.period + 1  # rounds of this tree, this one included
-        level = lax.population_count((count & -count) - 1)  # of what is completed
+        level = lax.population_count((count & -count) - 1)  # of the completed node
 
-        def drawn(number: jax.Array, level: jax.Array, noise: Any, sign: int) -> Any:
+        def add_draw(number: jax.Array, level: jax.Array, noise: Any, sign: int) -> Any:
             key = jax.random.fold_in(round.key_of(number), level)
             return randomness.plus_gaussian(key, noise, sign * deviation)
 
-        def without(lower: jax.Array, noise: Any) -> Any:
+        def subtract_node(lower: jax.Array, noise: Any) -> Any:
             end = count - 1 >> lower << lower  # leaves before the end of that node
-            return drawn(now - count + end, lower, noise, -1)
+            return add_draw(now - count + end, lower, noise, -1)
 
-        tree = drawn(now, level, tree, 1)
+        tree = add_draw(now, level, tree, 1)
         most = max(round.period.bit_length() - 1, 0)
-        return loops.bounded(level, most, without, tree) if most else tree
+        return loops.bounded(level, most, subtract_node, tree) if most else tree

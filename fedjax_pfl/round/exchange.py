@@ -57,7 +57,7 @@ class Exchange:
     ctx: core.RoundContext
     start: core.State
     work: core.Budget
-    model: Any
+    model: core.Model
     federation: core.Federation
     data: core.ClientData
     population: core.Population
@@ -80,8 +80,8 @@ class Exchange:
         members: core.Members | None,
     ) -> Exchange:
         """Draws the cohort of a round and its budgets."""
-        known = federation if members is None else members
-        population, key = known.population, state.key
+        source = federation if members is None else members
+        population, key = source.population, state.key
         count = population.num_clients
         work_key, server_key, who_key = (
             core.stream_key(key, stream, state.round)
@@ -91,7 +91,7 @@ class Exchange:
                 core.Stream.PARTICIPATION,
             )
         )
-        who = process.participation
+        plan = process.participation
         if members is None:
             cohort = process.cohort(key, state.round, count)
         else:
@@ -99,8 +99,9 @@ class Exchange:
         identities = federation.train.client_id
         if identities.shape != cohort.shape:
             identities = identities[cohort]
-        work, present = process.work(work_key, identities), who.present(who_key, count)
-        timing = None if who.timetable is None else who.timetable.at(state.round)
+        work, present = process.work(work_key, identities), plan.present(who_key, count)
+        timing = None if plan.timetable is None else plan.timetable.at(state.round)
+        # Shapes are fixed: absent members stay in the cohort, and take no steps.
         steps = work.steps
         if timing is not None:
             steps, present = jnp.minimum(steps, timing.steps), timing.present
@@ -119,7 +120,7 @@ class Exchange:
                 round=state.round,
                 cohort=cohort,
                 num_clients=count,
-                expected=None if noisy is None else who.expected(count),
+                expected=None if noisy is None else plan.expected(count),
             ),
             start=state,
             work=dataclasses.replace(work, steps=steps),
@@ -181,8 +182,8 @@ class Exchange:
     @staticmethod
     def is_same(tree: Any, other: Any) -> bool:
         """Returns whether two trees consist of the same objects."""
-        leaves, others = jax.tree.leaves(tree), jax.tree.leaves(other)
-        return len(leaves) == len(others) and all(map(operator.is_, leaves, others))
+        left, right = jax.tree.leaves(tree), jax.tree.leaves(other)
+        return len(left) == len(right) and all(map(operator.is_, left, right))
 
     def map(
         self, fn: Callable[..., Any], rows: Any, shared: Any, *, exchange: int = 0
@@ -230,8 +231,8 @@ class Exchange:
             received = core.Downlink(
                 shared=turn.shared["method"], own=turn.given["method"]
             )
-            own = process.method(view.data.client_id)
-            new, upload, report = own.client_update(view, received, client, self.model)
+            rule = process.method(view.data.client_id)
+            new, upload, report = rule.client_update(view, received, client, self.model)
             turn = dataclasses.replace(turn, upload=upload, report=report)
             turn = turn.with_rows(clients=new)
             turn = self._fold("send", self._fold("after", turn))
@@ -251,23 +252,23 @@ class Exchange:
         Returns:
           Updated state, and received uploads.
         """
-        known = core.Downlink(shared=self.process.algorithm.reference(state.server))
-        given, shared = self._handed_out(core.Downlink(shared=None), known)
+        reference = core.Downlink(shared=self.process.algorithm.reference(state.server))
+        inputs, shared = self._handed_out(core.Downlink(shared=None), reference)
 
-        def send(rows: Any, given: Any, upload: core.Upload) -> Turn:
-            turn = self._fold("send", Turn(None, rows, rows, given, shared, upload))
+        def send(rows: Any, inputs: Any, upload: core.Upload) -> Turn:
+            turn = self._fold("send", Turn(None, rows, rows, inputs, shared, upload))
             is_attacked = self.process.attack is not None
             return turn if is_attacked else self._fold("arrive", turn)
 
-        turns = jax.vmap(send)(self._rows(state), given, uploads)
-        state, turns = self._received(state, turns, (given, shared))
+        turns = jax.vmap(send)(self._rows(state), inputs, uploads)
+        state, turns = self._received(state, turns, (inputs, shared))
         return state, turns.upload
 
     def _handed_out(
-        self, down: core.Downlink, known: core.Downlink | None
+        self, down: core.Downlink, reference: core.Downlink | None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Collects inputs of the turns from all parts: per member, and shared."""
-        pairs = {part.name: part.hand_out(self, known) for part in self.parts}
+        pairs = {part.name: part.hand_out(self, reference) for part in self.parts}
         pairs["method"] = (down.own, down.shared)
         return {n: p[0] for n, p in pairs.items()}, {n: p[1] for n, p in pairs.items()}
 
@@ -286,18 +287,18 @@ class Exchange:
         is_part = self.execution.mode == "shard" and pool.num_parts > 1
 
         def one(rows: dict[str, Any], row: tuple[Any, ...], everything: Any):
-            (key, budget, fields, given), (pool, round, shared) = row, everything
+            (key, budget, fields, inputs), (pool, round, shared) = row, everything
             data = divided_examples.client(pool, fields, is_part=is_part)
             view = ClientView(key=key, round=round, data=data, work=budget)
-            turn = self._fold("before", Turn(view, rows, rows, given, shared))
+            turn = self._fold("before", Turn(view, rows, rows, inputs, shared))
             turn = work(turn)
             return turn.rows, ((turn.upload, turn.report, turn.notes), turn.sums)
 
-        given, shared = handed_out
-        members = (self.keys(core.Stream.CLIENT, exchange), self.work, fields, given)
+        inputs, shared = handed_out
+        members = (self.keys(core.Stream.CLIENT, exchange), self.work, fields, inputs)
         specs = (divided_examples.specs(pool), PartitionSpec(), PartitionSpec())
         epochs = jnp.minimum(self.work.epochs, _MANY_EPOCHS).astype(jnp.float32)
-        # A device has all columns of its own clients: nothing is split inside.
+        # A device has all columns of its clients: arrays are not divided inside.
         with sharding.over(sharding.Execution()):
             after, ((upload, report, notes), sums) = client_map.move_clients(
                 one,
@@ -345,7 +346,7 @@ class Exchange:
         self, state: core.State, turns: Turn, handed_out: tuple[Any, Any]
     ) -> tuple[core.State, Turn]:
         """Applies the attack, then the hooks `arrive`."""
-        process, (given, shared) = self.process, handed_out
+        process, (inputs, shared) = self.process, handed_out
         messages, memory = process.attack(
             self.keys(core.Stream.ATTACK),
             state.memory.get("attack"),
@@ -354,12 +355,12 @@ class Exchange:
             process.algorithm.reference(state.server),
         )
 
-        def arrive(turn: Turn, given: Any) -> Turn:
-            here = dataclasses.replace(turn, given=given, shared=shared)
-            here = self._fold("arrive", here)
-            return dataclasses.replace(here, given={}, shared={})
+        def arrive(turn: Turn, inputs: Any) -> Turn:
+            turn = dataclasses.replace(turn, given=inputs, shared=shared)
+            turn = self._fold("arrive", turn)
+            return dataclasses.replace(turn, given={}, shared={})
 
-        turns = jax.vmap(arrive)(turns.with_upload(message=messages), given)
+        turns = jax.vmap(arrive)(turns.with_upload(message=messages), inputs)
         return state.with_memory(attack=memory), turns
 
     def aggregate(
@@ -455,11 +456,11 @@ class Exchange:
 
     def with_bytes(self, info: core.RoundInfo, each: int) -> core.RoundInfo:
         """Adds bytes that every member sends and receives in addition."""
-        more = each * self.ctx.cohort.shape[0]
+        total = each * self.ctx.cohort.shape[0]
         return dataclasses.replace(
             info,
-            bytes_up=info.bytes_up + self._words(more, "sent"),
-            bytes_down=info.bytes_down + self._words(more, "received"),
+            bytes_up=info.bytes_up + self._words(total, "sent"),
+            bytes_down=info.bytes_down + self._words(total, "received"),
         )
 
     def _words(self, count: int | jax.Array, by: Literal["sent", "received"]) -> Any:
@@ -468,7 +469,7 @@ class Exchange:
             return count
         if self.present is None:
             return byte_counts.words(count)
-        each, number = count // self.ctx.cohort.shape[0], self.present.sum()
+        per_member, number = count // self.ctx.cohort.shape[0], self.present.sum()
         if self.timing is not None:
             number = self.timing.sent if by == "sent" else self.timing.received
-        return byte_counts.times(byte_counts.words(each), number)
+        return byte_counts.times(byte_counts.words(per_member), number)

@@ -14,9 +14,9 @@ __all__ = ["Spending", "check", "local_epsilons", "solver_of"]
 
 
 def solver_of(process: Any) -> PrivateSGD | None:
-    """Returns the private solver that all a client hands out comes from, or None.
+    """Returns the private solver behind all releases of a client, or None.
 
-    It hands out its messages, and in `Local`, which has none, its model.
+    Releases are the messages, and in `Local`, which has no messages, the model.
     """
     name = process.algorithm.uploads_through
     solver = None if name is None else getattr(process.algorithm, name)
@@ -24,43 +24,43 @@ def solver_of(process: Any) -> PrivateSGD | None:
 
 
 def check(process: Any) -> None:
-    """Refuses a private solver where messages see examples in other ways, too."""
+    """Refuses a private solver if messages also see examples in other ways."""
     method = process.algorithm
     fields = dataclasses.fields(method)
-    found = [f.name for f in fields if isinstance(getattr(method, f.name), PrivateSGD)]
-    if found and solver_of(process) is None:
+    names = [f.name for f in fields if isinstance(getattr(method, f.name), PrivateSGD)]
+    if names and solver_of(process) is None:
         raise checks.InputError(
-            "Expected PrivateSGD as `local` of a method whose messages see examples"
-            " through that solver alone, which FedAvg, FedProx, FedPer, Ditto and Flame"
-            " are, or of Local, got it as"
-            f" {' and '.join(found)} of {type(method).__name__}."
+            "Expected PrivateSGD as `local` of a method with messages that depend on"
+            " examples through that solver only, FedAvg, FedProx, FedPer, Ditto, Flame"
+            " or Local, got it as"
+            f" {' and '.join(names)} of {type(method).__name__}."
         )
-    if found:
+    if names:
         accounting.check_installed()
 
 
 def local_epsilons(
     process: Any, num_examples: np.ndarray, num_rounds: np.ndarray
 ) -> np.ndarray:
-    """Computes what clients' messages reveal of single examples.
+    """Computes epsilon of clients' messages for single examples.
 
-    Neighbors are data sets of one client of which one example is replaced. In `Local`,
-    which sends nothing, it is what a client's model reveals to who may see or use it;
-    so do personal models that the same solver trains, FLAME's and those of FedPer.
+    Neighbors are data sets of one client that differ in one example. In `Local`, which
+    has no messages, it is the epsilon of a client's model. It also holds for personal
+    models that the same solver trains, those of FLAME and FedPer.
 
     Args:
       process: one whose `local` is a `PrivateSGD` with concrete numbers.
       num_examples: `int[N]` training examples of every client.
-      num_rounds: `int[N]` rounds in which each took part.
+      num_rounds: `int[N]` rounds in which every client took part.
 
     Returns:
-      `[N]` epsilon, 0 of who never took part.
+      `[N]` epsilon, 0 for clients that never took part.
     """
     solver: Any = solver_of(process)
     values = float(solver.multiplier), float(solver.delta)
     pairs = np.stack([np.asarray(num_examples), np.asarray(num_rounds)])
     unique, place = np.unique(pairs, axis=1, return_inverse=True)
-    each = [
+    epsilons = [
         accounting.epsilon_after(
             *values,
             min(solver.batch_size, int(examples)),
@@ -69,22 +69,22 @@ def local_epsilons(
         )
         for examples, rounds in unique.T
     ]
-    return np.array(each, float)[place.reshape(-1)]
+    return np.array(epsilons, float)[place.reshape(-1)]
 
 
 class Spending:
     """Computes the largest epsilon of all clients while a group of trainings runs."""
 
     def __init__(self, processes: Sequence[Any], num_examples: Sequence[np.ndarray]):
-        """Takes the processes, and `int[N]` examples of the clients of each."""
+        """Takes the processes, and `int[N]` examples of the clients of each process."""
         self._points = list(zip(processes, num_examples, strict=True))
 
     def after(self, times: np.ndarray, cohorts: np.ndarray) -> np.ndarray:
-        """Computes it after every round of a segment.
+        """Computes the largest epsilon after every round of a segment.
 
         Args:
           times: `int[G, N]` rounds in which clients took part before the segment.
-          cohorts: `int[G, segment, K]` who takes part; -1 for nobody.
+          cohorts: `int[G, segment, K]` participants; -1 for empty rows.
 
         Returns:
           `[G, segment]`.

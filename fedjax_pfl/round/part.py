@@ -28,7 +28,7 @@ class First:
       messages: initial messages `[K, *P]`, or None.
     """
 
-    model: Any
+    model: core.Model
     train: core.ClientData
     num_clients: int
     server: Any
@@ -168,8 +168,8 @@ def check_entries(
     for entry in new:
         if entry in taken:
             raise checks.InputError(
-                f"Expected {name} to keep what it needs by a name of its own, got"
-                f" {entry!r}, which another part has."
+                f"Expected {name} to store its state under names that no other part"
+                f" uses, got {entry!r}."
             )
     shapes = [jax.numpy.shape(leaf) for leaf in jax.tree.leaves(new)]
     if wrong := [s for s in shapes if count is not None and s[:1] != (count,)]:
@@ -188,6 +188,6 @@ def check_turn(part: Part, new: Turn, old: Turn) -> None:
         ]
         if shapes[0] != shapes[1]:
             raise checks.InputError(
-                f"Expected {type(part).__name__} to leave {name!r} of ONE client as it"
-                f" was, {shapes[1]}, got {shapes[0]}."
+                f"Expected {type(part).__name__} to keep shapes and dtypes of {name!r}"
+                f" of ONE client, {shapes[1]}, got {shapes[0]}."
             )

@@ -31,8 +31,8 @@ _KNOWN = (AllClients, UniformCohort, PoissonCohort, CyclicCohorts)
 
 def adaptive_clip(process: Any) -> AdaptiveClip | None:
     """Returns the adaptive clip of a process, or None."""
-    first = process.transforms[0] if process.transforms else None
-    return first if isinstance(first, AdaptiveClip) else None
+    clip = process.transforms[0] if process.transforms else None
+    return clip if isinstance(clip, AdaptiveClip) else None
 
 
 def check(process: Any) -> None:
@@ -49,19 +49,19 @@ def check(process: Any) -> None:
             f" {_names(process)}."
         )
     noise = noise_of(process)
+    # Without noise there is no guarantee to protect: all other rules are allowed.
     if noise is None:
         return
     kinds = [isinstance(transform, ServerNoise) for transform in process.transforms]
     if not isinstance(process.transforms[0], _CLIPS) or kinds.count(True) > 1:
         raise checks.InputError(
-            f"Expected one {type(noise).__name__} behind ClipNorm, which comes first"
-            f" and which noise is measured in, got {_names(process)}."
+            f"Expected one {type(noise).__name__} behind ClipNorm, the first transform"
+            f" and the unit of the noise, got {_names(process)}."
         )
     if process.algorithm.released is None:
         raise checks.InputError(
-            "Expected a method of which nothing but the aggregate of bounded messages"
-            " leaves the server, such as FedAvg, to make it private by"
-            f" {type(noise).__name__}, got {method}."
+            "Expected a method that releases nothing but the aggregate of bounded"
+            f" messages, such as FedAvg, under {type(noise).__name__}, got {method}."
         )
     _check_rule(process, noise)
     _check_participation(process, noise)
@@ -110,14 +110,15 @@ def _check_participation(process: Any, noise: ServerNoise) -> None:
     """Checks that the epsilon of the participation is known."""
     kind, under = type(process.participation), type(noise).__name__
     method, is_cohort = type(process.algorithm).__name__, True
+    # With last messages of all clients, every client counts in every round.
     if process.algorithm.aggregate_over == "all":
         is_cohort = False
     if noise.over_rounds and (kind is not CyclicCohorts or not is_cohort):
-        found = kind.__name__ if is_cohort else f"{method}, which takes those of all"
+        culprit = kind.__name__ if is_cohort else f"{method}, which takes those of all"
         raise checks.InputError(
             f"Expected CyclicCohorts under {under}, and a method that aggregates the"
             " messages of the cohort, so that rounds of a client are far apart, got"
-            f" {found}."
+            f" {culprit}."
         )
     if noise.over_rounds and adaptive_clip(process) is not None:
         raise checks.InputError(
@@ -132,8 +133,8 @@ def _check_participation(process: Any, noise: ServerNoise) -> None:
     if not is_cohort and kind is PoissonCohort:
         raise checks.InputError(
             "Expected a method that aggregates the messages of the cohort with"
-            f" PoissonCohort under {under}, got {method}, in which everybody counts in"
-            " every round."
+            f" PoissonCohort under {under}, got {method}, in which every client counts"
+            " in every round."
         )
     if not is_cohort and adaptive_clip(process) is not None:
         raise checks.InputError(
@@ -143,7 +144,7 @@ def _check_participation(process: Any, noise: ServerNoise) -> None:
 
 
 def check_bands(process: Any, num_clients: int) -> None:
-    """Refuses noise over more rounds than lie between two of a client."""
+    """Refuses correlated noise over more rounds than a client pauses."""
     noise = noise_of(process)
     if not isinstance(noise, BandedNoise):
         return
@@ -160,18 +161,18 @@ def epsilons(process: Any, num_clients: int, num_rounds: int) -> np.ndarray:
     """Computes epsilon after every round of a process with noise.
 
     Returns:
-      `[R]`. Where messages of all clients are aggregated, everybody takes part in
+      `[R]`. If messages of all clients are aggregated, every client takes part in
       every round.
     """
     noise: Any = noise_of(process)
-    who: Any = process.participation
-    cohort = who.cohort_size(num_clients)
-    drawn_from = who.eligible(num_clients)
+    plan: Any = process.participation
+    cohort = plan.cohort_size(num_clients)
+    drawn_from = plan.eligible(num_clients)
     multiplier, delta = _multiplier(process), float(noise.delta)
     if process.algorithm.aggregate_over == "all":
-        cohort, who = drawn_from, AllClients()
+        cohort, plan = drawn_from, AllClients()
     if isinstance(noise, TreeNoise):
-        period = who.separation(num_clients)
+        period = plan.separation(num_clients)
         counts = accounting.tree_participations(period, num_rounds)
         return accounting.gaussian_epsilons(multiplier, delta, counts)
     if isinstance(noise, BandedNoise):
@@ -179,12 +180,12 @@ def epsilons(process: Any, num_clients: int, num_rounds: int) -> np.ndarray:
             noise.strategy, cohort, num_clients, num_rounds
         )
         return accounting.gaussian_epsilons(multiplier, delta, squares)
-    if isinstance(who, CyclicCohorts):
+    if isinstance(plan, CyclicCohorts):
         counts = accounting.cyclic_participations(cohort, num_clients, num_rounds)
         return accounting.gaussian_epsilons(multiplier, delta, counts)
-    if isinstance(who, PoissonCohort):
+    if isinstance(plan, PoissonCohort):
         return accounting.poisson_epsilons(
-            multiplier, delta, float(who.rate), cohort, num_clients, num_rounds
+            multiplier, delta, float(plan.rate), cohort, num_clients, num_rounds
         )
     return accounting.epsilons(multiplier, delta, cohort, drawn_from, num_rounds)
 
@@ -192,7 +193,7 @@ def epsilons(process: Any, num_clients: int, num_rounds: int) -> np.ndarray:
 def _multiplier(process: Any) -> float:
     """Returns the deviation of the noise in clips, of sum and number together.
 
-    The number, less a half per client, moves by a half where the sum moves by a clip.
+    Centered at half a client, the count moves by 1/2 when the sum moves by a clip.
     """
     noise: Any = noise_of(process)
     clip, multiplier = adaptive_clip(process), float(noise.multiplier)

@@ -28,7 +28,7 @@ from fedjax_pfl.round.parts import (
 __all__ = ["PARTS", "FederatedProcess"]
 
 VMAP = sharding.Execution()
-PARTS = {  # field of a process -> its class or what it has, and an example
+PARTS = {  # field of a process -> its class or an attribute of it, and an example
     "algorithm": ("predictors", "FedAvg()"),
     "aggregator": (core.Aggregator, "CoordinateMedian()"),
     "server_optimizer": (core.ServerOptimizer, "ServerMomentum()"),
@@ -44,12 +44,12 @@ class FederatedProcess:
 
     Attributes:
       algorithm: the method.
-      aggregator: how messages are combined; None takes the algorithm's own.
+      aggregator: rule that combines messages; None takes the algorithm's own.
       server_optimizer: optimizer that uses the change of the server's model in a round
         as a gradient, or None; for methods with a model as server state.
-      participation: who takes part in a round.
-      work: how much local work the members may do.
-      attack: what malicious clients send, or None.
+      participation: draws the cohort of a round.
+      work: draws the budgets of local work.
+      attack: replaces the messages of malicious clients, or None.
       transforms: transforms of messages, in the order of the clients; the server
         applies their inverses in reverse order, after the attack.
       parts: additional `Part`s of the round.
@@ -63,11 +63,11 @@ class FederatedProcess:
         its old one, and the training goes on. `freeze`: a round in which the server or
         a client diverges leaves the whole state as it was, except for the round number
         and the count.
-      per_client: values `[N]` by dotted name, such as `algorithm.lam`, of numbers of
-        the algorithm of which every client has its own: in its first state, in its
-        local work and in its models. Of some numbers also `[N, L]`, a value for each of
-        the L arrays of a model's parameters, in JAX's order. Servers, and clients that
-        never trained, have the algorithm's. None for none.
+      per_client: values `[N]` by dotted name, such as `algorithm.lam`, in place of
+        numbers of the algorithm in initial states, local work and models of clients.
+        For some numbers also `[N, L]`, a value for each of the L arrays of a model's
+        parameters, in JAX's order. Servers, and clients that never trained, use the
+        algorithm's numbers. None for none.
     """
 
     algorithm: Any
@@ -86,8 +86,8 @@ class FederatedProcess:
     def __post_init__(self):
         checks.known(self.on_nonfinite, ("stop", "drop", "freeze"), "on_nonfinite")
         for name, (_, example) in PARTS.items():
-            wanted = f"an object such as {example}"
-            struct.refuse_stand_in(name, getattr(self, name), wanted)
+            description = f"an object such as {example}"
+            struct.refuse_stand_in(name, getattr(self, name), description)
         if not isinstance(self.transforms, tuple):
             raise checks.InputError(
                 "Expected transforms to be a tuple such as (fp.TopK(fraction=0.01),),"
@@ -115,10 +115,10 @@ class FederatedProcess:
         numbers = struct.traced_numbers(self)
         for name, values in self.per_client.items():
             if not name.startswith("algorithm.") or name not in numbers:
-                known = [n for n in numbers if n.startswith("algorithm.")]
+                allowed = [n for n in numbers if n.startswith("algorithm.")]
                 raise checks.InputError(
                     "Expected per_client to have traced numbers of the algorithm,"
-                    f" {', '.join(known)}, got {name!r}."
+                    f" {', '.join(allowed)}, got {name!r}."
                 )
             shape = jnp.shape(values)
             if shape[:1] != (num_clients,) or len(shape) > 2:
@@ -136,19 +136,19 @@ class FederatedProcess:
         """Returns the algorithm with the values of ONE client.
 
         Args:
-          client: `int32[]` its number; from N on, of one that never trained.
+          client: `int32[]` number of the client; from N on, one that never trained.
         """
         method = self.algorithm
         for name, values in (self.per_client or {}).items():
             inner = name.removeprefix("algorithm.")
-            own = jnp.asarray(values)[jnp.minimum(client, len(values) - 1)]
-            common = struct.get_field(method, inner)
-            own = jnp.where(client < len(values), own, common)
-            method = struct.replace_field(method, inner, own)
+            value = jnp.asarray(values)[jnp.minimum(client, len(values) - 1)]
+            default = struct.get_field(method, inner)
+            value = jnp.where(client < len(values), value, default)
+            method = struct.replace_field(method, inner, value)
         return method
 
     def used_aggregator(self) -> core.Aggregator:
-        """Returns the aggregator of the process, or the algorithm's own."""
+        """Returns the aggregator of the process, or the algorithm's default."""
         if self.aggregator is None:
             return self.algorithm.default_aggregator()
         return self.aggregator
@@ -175,10 +175,10 @@ class FederatedProcess:
 
         Parts without a feature to handle are left out.
         """
-        who, rule = self.participation, self.used_aggregator()
-        added = noise.noise_of(self)
+        plan, rule = self.participation, self.used_aggregator()
+        server_noise = noise.noise_of(self)
         optional = (
-            (lateness.Lateness(who, self.algorithm.aggregate_over != "all"),),
+            (lateness.Lateness(plan, self.algorithm.aggregate_over != "all"),),
             schedules.counts_steps(self.algorithm) and (steps.Steps(),),
             (self._model_state,),
             self.transforms and (transforms.Transforms(self),),
@@ -189,10 +189,10 @@ class FederatedProcess:
             ),
             self.parts,
             (nonfinite.Nonfinite(self.on_nonfinite, bool(rule.incremental)),),
-            added is not None and (noise.Noise(self, added),),
+            server_noise is not None and (noise.Noise(self, server_noise),),
             (self._mailbox,),
         )
-        return tuple(part for some in optional if some for part in some)
+        return tuple(part for group in optional if group for part in group)
 
     @property
     def _model_state(self) -> model_state.ModelState:
@@ -230,19 +230,19 @@ class FederatedProcess:
         train = self.with_first_kept(key, model, train)
         init_key = core.stream_key(key, core.Stream.INIT, 0)
         started = model_state.started(model, train)
-        first = functools.partial(
-            self._first, init_key, started, population, train.pool()
+        init = functools.partial(
+            self._init_client, init_key, started, population, train.pool()
         )
-        server, clients, messages = jax.vmap(first, out_axes=(None, 0, 0))(train.rows())
+        server, clients, messages = jax.vmap(init, out_axes=(None, 0, 0))(train.rows())
         at = First(model, train, population.num_clients, server, messages)
         rows = {"clients": clients}
         for part in self.all_parts():
-            more = {n: v for n, v in part.first_rows(at).items() if v is not None}
-            check_entries(part, more, rows, len(train.num_examples))
-            rows |= more
+            entries = {n: v for n, v in part.first_rows(at).items() if v is not None}
+            check_entries(part, entries, rows, len(train.num_examples))
+            rows |= entries
         return server, rows
 
-    def _first(
+    def _init_client(
         self,
         key: core.Key,
         model: core.Model,
@@ -271,12 +271,12 @@ class FederatedProcess:
         model = model_state.started(model, train)
 
         def message(key: core.Key, fields: dict[str, Any]) -> Any:
-            return self._first(key, model, population, pool, fields)[2]
+            return self._init_client(key, model, population, pool, fields)[2]
 
         mapped = jax.vmap(message, in_axes=(None, 0), out_axes=None)
         try:
             jax.eval_shape(mapped, jax.random.key(0), train.rows())
-        except ValueError:  # what vmap raises for an output that depends on the client
+        except ValueError:  # raised by vmap for an output that depends on the client
             return False
         return True
 
@@ -304,8 +304,8 @@ class FederatedProcess:
         self.algorithm.check_cohort(size)
         if not self.algorithm.aggregates:
             return
-        everyone = self.algorithm.aggregate_over == "all"
-        self.used_aggregator().check_cohort(num_clients if everyone else size)
+        is_over_all = self.algorithm.aggregate_over == "all"
+        self.used_aggregator().check_cohort(num_clients if is_over_all else size)
 
     def init(
         self, key: core.Key, model: core.Model, federation: core.Federation
@@ -314,7 +314,7 @@ class FederatedProcess:
 
         Args:
           key: `[]` key of the run (`jax.random.key(seed)`).
-          model: the model, already given the federation's shapes.
+          model: the model, with the federation's shapes.
           federation: data of N clients.
 
         Returns:
@@ -340,7 +340,7 @@ class FederatedProcess:
         train: core.ClientData,
         num_clients: int,
     ) -> dict[str, Any]:
-        """Returns what parts keep at the server before the first round, by name.
+        """Returns initial server states of parts, by name.
 
         Args:
           model: the model.
@@ -349,13 +349,13 @@ class FederatedProcess:
           num_clients: N.
 
         Returns:
-          Entries of `State.memory`, but for the mean of messages; None for none.
+          Entries of `State.memory`, except for the mean of messages; None for none.
         """
         at, memory = First(model, train, num_clients, state.server), {}
         for part in self.all_parts():
-            more = part.first_memory(at, state.of_clients())
-            check_entries(part, more, memory)
-            memory |= more
+            entries = part.first_memory(at, state.of_clients())
+            check_entries(part, entries, memory)
+            memory |= entries
         return memory
 
     def with_first_kept(
@@ -424,7 +424,7 @@ class FederatedProcess:
         model: core.Model,
         data: core.ClientData,
     ) -> dict[str, Any]:
-        """Functions `x -> outputs` of ONE client, by name.
+        """Returns functions `x -> outputs` of ONE client, by name.
 
         Args:
           key: `[]` key of evaluation for this client.

@@ -244,7 +244,7 @@ def test_histories_have_the_largest_epsilon_of_all_clients():
         (lambda: PrivateSGD(delta=1.0), "delta .* below 1, got 1.0"),
         (
             lambda: local_privacy.check(process(fp.FedRep(local=PrivateSGD()))),
-            "that solver alone, .* or of Local, got it as local of FedRep",
+            "that solver only, .* or Local, got it as local of FedRep",
         ),
         (
             lambda: local_privacy.check(

@@ -230,17 +230,17 @@ def test_wrong_fields_are_sentences():
         (lambda: LowRank(rank=0), "rank .* at least 1, got 0"),
         (
             lambda: TopK(fraction=0.01).fit(None, jnp.ones(50)),
-            "TopK to leave something of a message of 50 numbers",
+            "TopK to send at least one of the 50 numbers",
         ),
         (
             lambda: RandomK(fraction=0.01).fit(KEY, jnp.ones(50)),
-            "RandomK to leave something of a message of 50 numbers",
+            "RandomK to send at least one of the 50 numbers",
         ),
         (
             lambda: SignScale().encoding(
                 TopK(fraction=0.5).encoding(Encoding.plain(jnp.ones(50)))
             ),
-            "SignScale to see whole messages, .* leaves 25 of 50 numbers out",
+            "SignScale to see whole messages, .* drops 25 of 50 numbers",
         ),
     ):
         with pytest.raises(checks.InputError, match=match):

@@ -229,7 +229,7 @@ def test_wrong_transforms_are_refused():
         fp.FederatedProcess(algorithm=fp.FedAvg(), transforms=(QSGD,))
     federation = fp.load_federation("digits", num_clients=4, seed=0)
     for transforms, match in (
-        ((TopK(fraction=1e-4),), "TopK to leave something of a message of 650"),
+        ((TopK(fraction=1e-4),), "TopK to send at least one of the 650 numbers"),
         ((TopK(), LowRank()), "LowRank to see whole messages"),
     ):
         run = (KEY, process(*transforms), fp.LogisticRegression(), federation, 1)

@@ -110,9 +110,9 @@ class Mailbox(fp.round.Part):
     [
         ((Mailbox(),), "Mailbox to have a name of its own among .* got 'mailbox'"),
         ((Attendance(), Attendance()), "Attendance to have a name of its own"),
-        ((Named(rows="clients"),), "Named to keep .* got 'clients', which another"),
+        ((Named(rows="clients"),), "Named to store its state .* got 'clients'"),
         ((Named(size=3),), "first_rows of Named .* each of 8 clients, .* \\(3,\\)"),
-        ((Named(dtype="float32"),), "Named to leave 'own' of ONE client as it was"),
+        ((Named(dtype="float32"),), "Named to keep shapes and dtypes of 'own' of ONE"),
         ((fp.TopK(),), "parts.0 to be an object such as a subclass of fp.round.Part"),
     ],
     ids=["name", "twice", "entry", "axis", "structure", "class"],

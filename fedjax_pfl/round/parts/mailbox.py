@@ -18,9 +18,9 @@ RECOMPUTE_EVERY = 100
 """Rounds between two recomputations of an incrementally kept mean from the cache."""
 
 RARELY = 10_000
-"""The same for streamed trainings, which must read all messages from files."""
+"""The same for streamed trainings, which read all messages from files."""
 
-_CANCELLED = 16.0  # a mean this many times smaller than what was in it is recomputed
+_CANCELLED = 16.0  # a mean this many times smaller than its terms is recomputed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,8 +45,8 @@ class Mailbox(Part):
 
     def first_rows(self, at: First) -> dict[str, Any]:
         """Returns the initial messages, if the method uses them."""
-        kept = at.messages is not None and self.message_of is None
-        return {"messages": at.messages} if kept else {}
+        is_stored = at.messages is not None and self.message_of is None
+        return {"messages": at.messages} if is_stored else {}
 
     def hand_out(self, exchange: Any, known: core.Downlink | None) -> tuple[Any, Any]:
         """Returns totals over all clients, if messages are summed inside the map."""
@@ -79,16 +79,16 @@ class Mailbox(Part):
             old = turns.before["messages"]
         elif exchange.everyone:
             state = with_mean(state, turns.sums[self.name])
-            return state, turns.with_upload(message=self.told(turns.rows["clients"]))
+            return state, turns.with_upload(message=self._latest(turns.rows["clients"]))
         else:
-            old, new = self.told(turns.before["clients"]), turns.upload.message
+            old, new = self._latest(turns.before["clients"]), turns.upload.message
         if self.keeps_mean and exchange.everyone:
             state = with_mean(state, self._mean_of_all(exchange, state, new))
         elif self.keeps_mean:
             state = self._with_moved_mean(exchange, state, old, new)
         return state, turns.with_upload(message=new)
 
-    def told(self, clients: Any) -> Any:
+    def _latest(self, clients: Any) -> Any:
         """Computes the last messages `[K, *P]` from client states."""
         assert self.message_of is not None
         return jax.vmap(self.message_of)(clients)
@@ -97,7 +97,7 @@ class Mailbox(Part):
         """Returns the last messages `[K, *P]`, or None."""
         if self.message_of is None:
             return state.rows.get("messages")
-        return self.told(state.clients)
+        return self._latest(state.clients)
 
     def with_first_mean(
         self, state: core.State, counts: jax.Array, population: core.Population
@@ -121,7 +121,7 @@ class Mailbox(Part):
         Rounding errors are relative to the largest term of a sum. The mean is therefore
         recomputed if it is much smaller than earlier terms, or not finite. The error is
         at most that of `RECOMPUTE_EVERY` sums of `_CANCELLED` times its size. A
-        streamed round, which lacks the other messages, asks for a recomputation by an
+        streamed round, which lacks the other messages, requests a recomputation by an
         infinite peak.
         """
         counts = exchange.take(exchange.federation.train.num_examples)
@@ -136,12 +136,12 @@ class Mailbox(Part):
         every = RECOMPUTE_EVERY if members is None else RARELY
         due = (exchange.ctx.round + 1) % every == 0
         stale = due | ~(jnp.isfinite(peak) & (size >= peak / _CANCELLED))
-        moved = state.with_memory(mean=mean, peak=peak)
+        next_state = state.with_memory(mean=mean, peak=peak)
 
         if members is not None:
-            unsure = moved.with_memory(peak=jnp.where(stale, jnp.inf, peak))
-            given = with_mean(state, members.mean)
-            return optax.tree.where(members.use_mean, given, unsure)
+            unsure = next_state.with_memory(peak=jnp.where(stale, jnp.inf, peak))
+            exact = with_mean(state, members.mean)
+            return optax.tree.where(members.use_mean, exact, unsure)
 
         def recompute() -> Any:
             fresh = self._mean_of_all(exchange, state, new)
@@ -158,9 +158,9 @@ class Mailbox(Part):
         """Returns the mean `[*P]` over all clients' messages.
 
         Args:
-          exchange: of the round.
-          state: state with messages that are kept; or with clients' states before the
-            round, which tell the others'.
+          exchange: exchange of the round.
+          state: state with stored messages; or with clients' states before the round,
+            from which the messages of other clients follow.
           new: messages `[K, *P]` of the cohort.
         """
         counts, population = exchange.federation.train.num_examples, exchange.population
@@ -177,12 +177,12 @@ class Mailbox(Part):
             return still, (None, optax.tree.where(counts, part, nothing))
 
         rows = (state.clients, counts, is_other)
-        others = client_map.move_clients(
+        other_sum = client_map.move_clients(
             one, None, rows, None, exchange.execution, summed=True
         )[1][1]
         parts = shares(self.aggregator, exchange.take(counts), population)
-        own = client_rows.weighted_sum(new, parts)
-        return jax.tree.map(jnp.add, others, own)
+        cohort_sum = client_rows.weighted_sum(new, parts)
+        return jax.tree.map(jnp.add, other_sum, cohort_sum)
 
 
 def with_mean(state: core.State, mean: Any) -> core.State:

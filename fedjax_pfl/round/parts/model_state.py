@@ -26,9 +26,9 @@ def with_kept(
     train = federation.train
     if "carry" in state.rows and isinstance(model, core.RoleModel):
         train = train.with_personal(state.rows["carry"])
-    shared, own = state.memory.get("statistics"), state.rows.get("statistics")
-    if shared is not None or own is not None:
-        train = train.with_statistics(own, shared=shared)
+    shared, local = state.memory.get("statistics"), state.rows.get("statistics")
+    if shared is not None or local is not None:
+        train = train.with_statistics(local, shared=shared)
     return dataclasses.replace(federation, train=train)
 
 
@@ -73,22 +73,22 @@ class ModelState(Part):
         self, model: core.Model, train: core.ClientData
     ) -> core.ClientData:
         """Returns data with running statistics before the first round, if any."""
-        first = started(model, train).first_statistics()
-        if first is None:
+        initial = started(model, train).first_statistics()
+        if initial is None:
             return train
         if not self.are_local(model):
-            return train.with_statistics(shared=first)
+            return train.with_statistics(shared=initial)
         (count,) = train.num_examples.shape
-        return train.with_statistics(client_rows.broadcast(first, count))
+        return train.with_statistics(client_rows.broadcast(initial, count))
 
     def first_rows(self, at: First) -> dict[str, Any]:
         """Returns initial carries, and initial statistics that stay with clients."""
         carry, train = at.train.personal, at.train
         if isinstance(at.model, core.SequenceModel):
-            pool, first = train.pool(), at.model.first_carry
-            carry = jax.vmap(lambda rows: first(pool.with_rows(rows)))(train.rows())
-        own = core.Constants.of(train.constants).statistics
-        return {"carry": carry, "statistics": own}
+            pool, init = train.pool(), at.model.first_carry
+            carry = jax.vmap(lambda rows: init(pool.with_rows(rows)))(train.rows())
+        local = core.Constants.of(train.constants).statistics
+        return {"carry": carry, "statistics": local}
 
     def first_memory(self, at: First, rows: dict[str, Any]) -> dict[str, Any]:
         """Returns the initial shared running statistics `[*S]`."""
@@ -110,19 +110,19 @@ class ModelState(Part):
     def end(self, exchange: Any, state: core.State, info: core.RoundInfo) -> Any:
         """Stores the model state that solvers report."""
         if (old := state.rows.get("carry")) is not None:
-            what = "a model of series such as a portfolio policy"
+            noun = "a model of series such as a portfolio policy"
             if isinstance(exchange.model, core.RoleModel):
-                what = "personal parameters of the model"
-            carry = self._reported(info.client.carry, what)
+                noun = "personal parameters of the model"
+            carry = self._reported(info.client.carry, noun)
             carry = _finite(exchange, carry, exchange.take(old))
             state = state.with_rows(carry=exchange.put(old, carry))
-        own, shared = state.rows.get("statistics"), state.memory.get("statistics")
-        if own is None and shared is None:
+        local, shared = state.rows.get("statistics"), state.memory.get("statistics")
+        if local is None and shared is None:
             return state, info
         new = self._reported(info.client.statistics, "running statistics of the model")
-        if own is not None:
-            rows = _finite(exchange, new, exchange.take(own))
-            return state.with_rows(statistics=exchange.put(own, rows)), info
+        if local is not None:
+            rows = _finite(exchange, new, exchange.take(local))
+            return state.with_rows(statistics=exchange.put(local, rows)), info
         if exchange.server_noise is not None:
             raise checks.InputError(
                 "Expected running statistics that stay with the clients under"
@@ -134,12 +134,12 @@ class ModelState(Part):
             info = exchange.with_bytes(info, client_rows.num_bytes(shared))
         return state.with_memory(statistics=mean), info
 
-    def _reported(self, new: Any, what: str) -> Any:
+    def _reported(self, new: Any, noun: str) -> Any:
         """Raises an `InputError` if the method does not report model state."""
         if new is None:
             raise checks.InputError(
                 "Expected a method whose clients train through a local solver, SGD or"
-                f" Optax, with {what}, got {type(self.method).__name__} with"
+                f" Optax, with {noun}, got {type(self.method).__name__} with"
                 " minibatches of its own."
             )
         return new

@@ -18,8 +18,8 @@ __all__ = ["Noise", "noise_of"]
 
 def noise_of(process: Any) -> ServerNoise | None:
     """Returns the noise among a process's transforms, or None."""
-    found = (t for t in process.transforms if isinstance(t, ServerNoise))
-    return next(found, None)
+    noises = (t for t in process.transforms if isinstance(t, ServerNoise))
+    return next(noises, None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,8 +65,8 @@ class Noise(Part):
         self, exchange: Any, state: core.State, mean: Any, count: int | float
     ) -> Any:
         """Adds the noise of the round to a mean `[*P]` over `count` clients."""
-        who, draws = self.process.participation, state.memory.get("draws")
-        period = who.separation(exchange.population.num_clients)
+        plan, draws = self.process.participation, state.memory.get("draws")
+        period = plan.separation(exchange.population.num_clients)
         key = functools.partial(exchange.noise_key, core.Stream.NOISE)
         now = NoisyRound(exchange.ctx.round, key, period, draws)
         return self.noise.in_round(now, mean, self._clip(exchange) / count)
@@ -80,8 +80,8 @@ class Noise(Part):
         clip, noise = self._clip(exchange), self.noise
 
         def noisy(identity: jax.Array, message: Any) -> Any:
-            own = jax.random.fold_in(key, identity)
-            return noise.add(own, message, clip)  # pyright: ignore
+            client_key = jax.random.fold_in(key, identity)
+            return noise.add(client_key, message, clip)  # pyright: ignore
 
         return jax.vmap(noisy)(identities, messages)
 

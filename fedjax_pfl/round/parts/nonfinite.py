@@ -39,8 +39,8 @@ class Nonfinite(Part):
         new = turn.rows["clients"]
         is_whole = client_rows.is_finite(new)
         if self.mode != "stop":
-            kept = optax.tree.where(is_whole, new, turn.before["clients"])
-            turn = turn.with_rows(clients=kept)
+            client = optax.tree.where(is_whole, new, turn.before["clients"])
+            turn = turn.with_rows(clients=client)
         return turn.noting(whole=is_whole)
 
     def arrive(self, turn: Turn) -> Turn:
@@ -77,7 +77,7 @@ class Nonfinite(Part):
             clients = exchange.put(state.clients, rows)
             state = dataclasses.replace(state, server=server, clients=clients)
             state = state.with_memory(optimizer=optimizer)
-        counts = [each.sum() for each in (~is_finite, *lost, *broken)]
+        counts = [flags.sum() for flags in (~is_finite, *lost, *broken)]
         number = sum(count.astype(jnp.int32) for count in counts)
         met = old.memory["nonfinite"] + number
         state = state.with_memory(nonfinite=met)

@@ -28,7 +28,7 @@ class ServerOptimizer(Part):
         self._check()
 
     def _check(self) -> None:
-        """Does what `check` does, also for plans, which are made before it."""
+        """Checks the server state, also for plans, which are made before `check`."""
         if not self.method.server_is_model:
             raise checks.InputError(
                 f"Expected no server_optimizer with {type(self.method).__name__}, whose"

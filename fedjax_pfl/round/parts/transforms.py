@@ -48,8 +48,8 @@ class Transforms(Part):
 
     def first_memory(self, at: First, rows: dict[str, Any]) -> dict[str, Any]:
         """Returns the clip of the first round."""
-        first = self.process.transforms[0]
-        return {"clip": jax.numpy.asarray(first.norm)} if self._adapts else {}
+        clip = self.process.transforms[0]
+        return {"clip": jax.numpy.asarray(clip.norm)} if self._adapts else {}
 
     def hand_out(self, exchange: Any, known: core.Downlink | None) -> tuple[Any, Any]:
         """Returns keys and own reference points; the shared point and the clip."""
@@ -61,37 +61,37 @@ class Transforms(Part):
 
     def at(self, clip: Any) -> tuple[Any, ...]:
         """Returns the transforms with the clip of a round, or with the initial one."""
-        first, *others = self.process.transforms
-        return (first if clip is None else first.at(clip), *others)
+        head, *tail = self.process.transforms
+        return (head if clip is None else head.at(clip), *tail)
 
     def _of(self, turn: Turn) -> tuple[tuple[Any, ...], core.Key, Any]:
         """Returns the transforms, the key of the client, and its reference point."""
-        (key, own), (shared, clip) = turn.given[self.name], turn.shared[self.name]
-        return self.at(clip), key, shared if own is None else own
+        (key, point), (shared, clip) = turn.given[self.name], turn.shared[self.name]
+        return self.at(clip), key, shared if point is None else point
 
     def send(self, turn: Turn) -> Turn:
         """Applies `send` of all transforms to ONE message.
 
         A client keeps its old memory if its weight is 0 or its memory is not finite.
         """
-        transforms, key, known = self._of(turn)
-        message = _difference(turn.upload.message, known)
-        kept = turn.before.get("transforms")
-        old = (None,) * len(transforms) if kept is None else kept
+        transforms, key, point = self._of(turn)
+        message = _difference(turn.upload.message, point)
+        memories = turn.before.get("transforms")
+        old = (None,) * len(transforms) if memories is None else memories
         new = []
-        for number, (transform, own) in enumerate(zip(transforms, old, strict=True)):
+        for number, (transform, memory) in enumerate(zip(transforms, old, strict=True)):
             if not (number == 0 and self._clips_once):
-                part = jax.random.fold_in(key, number)
-                message, own = transform.send(part, own, message)
-            new.append(own)
-        if kept is not None:
+                subkey = jax.random.fold_in(key, number)
+                message, memory = transform.send(subkey, memory, message)
+            new.append(memory)
+        if memories is not None:
             memory = tuple(new)
             is_used = (turn.upload.weight > 0) & client_rows.is_finite(memory)
             turn = turn.with_rows(transforms=optax.tree.where(is_used, memory, old))
         if self.process.attack is None:  # no second map is needed
             message, within = self._received_by(transforms, key, message)
             turn = turn.with_upload(within=within)
-        return turn.with_upload(message=_moved(message, known, turn.upload.message))
+        return turn.with_upload(message=_added(message, point, turn.upload.message))
 
     @property
     def _clips_once(self) -> bool:
@@ -99,9 +99,9 @@ class Transforms(Part):
 
         It does if only noise, which is added to the aggregate, comes between them.
         """
-        first, *others = self.process.transforms
-        is_alone = all(isinstance(transform, ServerNoise) for transform in others)
-        return self.process.attack is None and isinstance(first, ClipNorm) and is_alone
+        head, *tail = self.process.transforms
+        is_alone = all(isinstance(transform, ServerNoise) for transform in tail)
+        return self.process.attack is None and isinstance(head, ClipNorm) and is_alone
 
     def arrive(self, turn: Turn) -> Turn:
         """Applies `receive` of all transforms after an attack.
@@ -111,13 +111,13 @@ class Transforms(Part):
         """
         if self.process.attack is None:
             return turn
-        transforms, key, known = self._of(turn)
-        sent = message = _difference(turn.upload.message, known)
+        transforms, key, point = self._of(turn)
+        sent = message = _difference(turn.upload.message, point)
         for number, transform in enumerate(transforms):
             sent = transform.fit(jax.random.fold_in(key, number), sent)
         message = optax.tree.where(turn.given["attack"], sent, message)
         message, within = self._received_by(transforms, key, message)
-        message = _moved(message, known, turn.upload.message)
+        message = _added(message, point, turn.upload.message)
         return turn.with_upload(message=message, within=within)
 
     def _received_by(
@@ -159,17 +159,17 @@ class Transforms(Part):
         return encoding
 
 
-def _difference(message: Any, known: Any) -> Any:
+def _difference(message: Any, point: Any) -> Any:
     """Returns ONE message minus its reference point."""
-    if jax.tree.structure(message) != jax.tree.structure(known):
+    if jax.tree.structure(message) != jax.tree.structure(point):
         raise checks.InputError(
             "Expected a method whose `reference` is like its messages, to transform"
-            f" them, got {jax.tree.structure(known)} and"
+            f" them, got {jax.tree.structure(point)} and"
             f" {jax.tree.structure(message)}."
         )
-    return optax.tree.sub(message, known)
+    return optax.tree.sub(message, point)
 
 
-def _moved(message: Any, known: Any, like: Any) -> Any:
+def _added(message: Any, point: Any, like: Any) -> Any:
     """Inverts `_difference`; `like` gives the dtypes."""
-    return jax.tree.map(lambda x, k, s: (x + k).astype(s.dtype), message, known, like)
+    return jax.tree.map(lambda x, k, s: (x + k).astype(s.dtype), message, point, like)

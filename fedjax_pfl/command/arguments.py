@@ -117,9 +117,9 @@ def _is_whole(text: str) -> bool:
     return text.isdecimal() and len(text) <= _MAX_DIGITS
 
 
-def say_version(wanted: bool) -> None:
+def say_version(is_given: bool) -> None:
     """Prints the version and ends the command."""
-    if wanted:
+    if is_given:
         print(f"fedjax_pfl {fp.__version__}")
         raise typer.Exit
 

@@ -54,9 +54,9 @@ def show(
     if names:
         fields.of_some([group.processes[0] for group in groups], names)
     free, device = cost.available_bytes(), jax.devices()[0].device_kind
-    known = "unknown" if free is None else cost.shown(free)
+    memory = "unknown" if free is None else cost.shown(free)
     console.print(
-        f"This machine: {jax.device_count()} x {device}, {known} of memory free."
+        f"This machine: {jax.device_count()} x {device}, {memory} of memory free."
     )
     larger = groups
     if num_clients is not None:
@@ -68,11 +68,11 @@ def show(
             for group in groups
         ]
     total = 0.0
-    for number, (group, known) in enumerate(zip(larger, groups, strict=True)):
+    for number, (group, actual) in enumerate(zip(larger, groups, strict=True)):
         name = type(group.processes[0].algorithm).__name__
         title = f"{number + 1}/{len(groups)} {name}"
         extra = _going_back(group, options, learned)
-        total += _print_group(console, title, group, known, options, trainer, extra)
+        total += _print_group(console, title, group, actual, options, trainer, extra)
     console.print(f"All together about {seconds(total)}.")
     if saves_models:
         size = sum(save_models.size(plan_group(group, options)) for group in larger)
@@ -126,6 +126,7 @@ def _print_group(
     state, plan = trainer(planned, are_shapes=True), planned.plan
     rows: list[tuple[str, ...]] = [*_sizes(planned, state.start[0], group, actual), ()]
     try:
+        # Arrays first: if they alone do not fit, nothing has to be compiled.
         try:
             cost.check_arrays(state)
         except checks.InputError:

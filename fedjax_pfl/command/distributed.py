@@ -92,11 +92,11 @@ def check_alike(**parts: dict[str, Any]) -> None:
     for number, values_there in enumerate(later, start=1):
         for part, values in zeroth.items():
             for name in dict.fromkeys([*values, *values_there[part]]):
-                first, second = values.get(name), values_there[part].get(name)
-                if first != second:
+                ours, theirs = values.get(name), values_there[part].get(name)
+                if ours != theirs:
                     raise checks.InputError(
                         f"Expected the same {part} in all processes, but {name} is"
-                        f" {_short(first)} in process 0 and {_short(second)}"
+                        f" {_short(ours)} in process 0 and {_short(theirs)}"
                         f" in process {number}."
                     )
 

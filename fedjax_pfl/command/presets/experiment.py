@@ -117,10 +117,10 @@ class Grid:
             axes=axes,
         )
 
-    def started(self, params: Any) -> Grid:
+    def started(self, params: core.Params) -> Grid:
         """Returns a copy with models that start from these parameters."""
 
-        def start(model: Any) -> Any:
+        def start(model: core.Model) -> core.Model:
             return struct.replace_field(model, "initial_params", params)
 
         axes = dict(self.axes)
@@ -136,7 +136,7 @@ class Grid:
 
 def grids_of(
     methods: Iterable[Any],
-    model: Any,
+    model: core.Model,
     spec: core.Specification,
     axes: Mapping[str, tuple[Any, ...]] | None = None,
     *,
@@ -439,11 +439,11 @@ def _set_field(
     if (kind := struct.kind_of(owner)) is not None:
         fields = {f.name: f for f in dataclasses.fields(kind)}
         annotation = json_fields.annotation(kind, fields[field])
-    other = _ALTERNATIVES.get(name)
-    if other in parsed:
-        raise checks.InputError(f"Expected {name} or {other}, got both.")
-    if other in grid.names():
-        grid = grid.replace(other, None)
+    alternative = _ALTERNATIVES.get(name)
+    if alternative in parsed:
+        raise checks.InputError(f"Expected {name} or {alternative}, got both.")
+    if alternative in grid.names():
+        grid = grid.replace(alternative, None)
     values = tuple(json_fields.check(name, v, annotation) for v in parsed[name])
     for value in values:  # the object checks every value
         try:

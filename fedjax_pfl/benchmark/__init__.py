@@ -1,10 +1,10 @@
-"""An equal comparison: every method tuned with the same effort, then trained anew.
+"""An equal comparison: every method tuned with the same effort, then trained again.
 
-`tasks` says what is compared; `training` does the work of one data set, method by
-method, with the `choice` of their settings; `tables` reads what it left as rows;
-`ranking` says which of them can be told apart, `differences` how far they are from a
-fine-tuned FedAvg, and `kinds` what they are; `findings`, `pictures`, the tables of
-`data_set` and `costs`, `reading` and `page` show it.
+`tasks` defines comparisons; `training` does the work of one data set, method by method,
+with the `choice` of their settings; `tables` reads its files as rows; `ranking` finds
+groups of similar methods, `differences` their distances from a fine-tuned FedAvg, and
+`kinds` their types; `findings`, `pictures`, the tables of `data_set` and `costs`,
+`reading` and `page` present the results.
 """
 
 from typing import TYPE_CHECKING

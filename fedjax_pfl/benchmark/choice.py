@@ -1,4 +1,4 @@
-"""How the settings of a method are chosen: by a search, along derivatives, or not."""
+"""Choice of a method's settings: by a search, along derivatives, or by default."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -42,15 +42,15 @@ Base = tuple[core.Key, FederatedProcess, Any, core.Specification]
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """Settings that were chosen for a method.
+    """Chosen settings of a method.
 
     Attributes:
-      process: the process with them.
+      process: the process with these settings.
       settings: values by dotted name.
-      tried: settings that were compared.
-      spent: gradients of single examples that it took.
-      trainings: results by the names of their folders: `search`, in which settings were
-        compared, and `learning`; none where the method has nothing to choose.
+      tried: number of compared settings.
+      spent: gradients of single examples for the choice.
+      trainings: results by the names of their folders: `search`, with the compared
+        settings, and `learning`; none if the method has no settings to choose.
     """
 
     process: FederatedProcess
@@ -74,10 +74,10 @@ def search(
     Args:
       base: key, process, model and federation.
       num_rounds: rounds R of a training that is not dropped.
-      budget: of the search.
-      seeds: of every setting.
-      by_model: model that is compared; None for the usual one.
-      **options: those of `tune`.
+      budget: budget of the search.
+      seeds: seeds of every setting.
+      by_model: model to compare; None for the usual one.
+      **options: options of `tune`.
     """
     if not tuning.search_space(base[1]):
         return Choice(base[1])
@@ -95,7 +95,7 @@ def search(
 
 
 def check_learned(name: str, process: FederatedProcess) -> None:
-    """Refuses a method that has nothing to learn, or no derivatives."""
+    """Refuses a method without fields to learn, or without derivatives."""
     if not _ranges(process):
         raise checks.InputError(
             f"Expected a method that declares ranges of its fields, to learn them, got"
@@ -105,15 +105,15 @@ def check_learned(name: str, process: FederatedProcess) -> None:
 
 
 def trainings_of(process: FederatedProcess) -> int:
-    """Returns what a training that learns counts as: 1 + p trainings, of p fields.
+    """Returns the cost of a training that learns p fields: 1 + p trainings.
 
-    About so long do the derivatives in p fields take.
+    The derivatives in p fields take about that long.
     """
     return 1 + len(_ranges(process))
 
 
 def middle(process: FederatedProcess) -> Choice:
-    """Takes the middle of all ranges, from which learning starts, as it is."""
+    """Chooses the middle of all ranges, where learning starts."""
     settings = _middle(process)
     return Choice(_with(process, settings), settings)
 
@@ -145,22 +145,22 @@ def learn(
     by_model: str | None,
     **options: Any,
 ) -> Choice:
-    """Moves the fields that a search would vary along their derivatives.
+    """Learns the fields that a search would vary, from their derivatives.
 
     At most half of the budget is for one training, in which the fields move from the
-    middle of their ranges so that the validation loss falls; a derivative in p fields
+    middle of their ranges to reduce the validation loss; a derivative in p fields
     counts as p more trainings. It has as many rounds as that pays for, up to R. Values
     that suit the end of a training need not suit its beginning, so the rest is for a
-    search, by halving, among points of the path, whose values outside of the ranges are
-    moved to their ends: searches stay inside, too.
+    search, by halving, among points of the path. Their values are clipped to the
+    ranges, since searches stay inside, too.
 
     Args:
       base: key, process, model and federation.
       num_rounds: rounds R of a training that is not dropped, and at most of learning.
-      budget: of both.
-      seeds: of all trainings.
-      by_model: model that is learned with and compared; None for the usual one.
-      **options: those of `grid`, `metric` and `checkpoints` among them.
+      budget: budget of both.
+      seeds: seeds of all trainings.
+      by_model: model for learning and comparisons; None for the usual one.
+      **options: options of `grid`, including `metric` and `checkpoints`.
     """
     rule = stopping.Halving(model=by_model, metric=options.get("metric"))
     rung = rule.first_rung(num_rounds)
@@ -171,31 +171,32 @@ def learn(
     base = (base[0], _with(base[1], _middle(base[1])), *base[2:])
     (group,) = grids.groups_of(*base, [{"seed": seeds[0]}])
     steps = len(seeds) * tuning.round_gradients(group, parsed)
-    each = trainings_of(base[1])
-    least = steps * tuning.rounds_of(rule.eta, parsed)
-    rounds = int(min(budget.count / 2, budget.count - least) // (each * steps))
+    factor = trainings_of(base[1])
+    # Learning takes half of the budget, or less, to leave enough for a smallest search.
+    minimum = steps * tuning.rounds_of(rule.eta, parsed)
+    rounds = int(min(budget.count / 2, budget.count - minimum) // (factor * steps))
     rounds = min(max(rounds, 1), num_rounds)
     count = budgets.most_settings(
         budget,
-        lambda n: steps * (each * rounds + tuning.rounds_of(n, parsed)),
+        lambda n: steps * (factor * rounds + tuning.rounds_of(n, parsed)),
         rule.eta,
     )
-    left = time_left(options.pop("max_minutes", None))
-    learned = _path(base, rounds, seeds, by_model, _part(options, "path", left()))
+    clock = time_left(options.pop("max_minutes", None))
+    learned = _path(base, rounds, seeds, by_model, _part(options, "path", clock()))
     points = _points(learned.path, ranges, count)
     settings = [{**point, "seed": seed} for point in points for seed in seeds]
     result = simulation.grid(
-        *(*base, settings, num_rounds), **_part(options, "points", left()), **competing
+        *(*base, settings, num_rounds), **_part(options, "points", clock()), **competing
     )
     table = selection.trials(result, learned.fields, **rule.described)
     best = {name: float(table[name].iloc[0]) for name in learned.fields}
-    (moved,), (compared,) = learned.result.groups, result.groups
-    done = each * moved.ends.sum() + compared.ends.sum()
+    (learning,), (trials,) = learned.result.groups, result.groups
+    total_rounds = factor * learning.ends.sum() + trials.ends.sum()
     return Choice(
         process=_with(base[1], best),
         settings=best,
         tried=len(points),
-        spent=float(done * steps / len(seeds)),
+        spent=float(total_rounds * steps / len(seeds)),
         trainings={"learning": learned.result, "search": result},
     )
 
@@ -203,7 +204,7 @@ def learn(
 def _part(
     options: Mapping[str, Any], name: str, minutes: float | None
 ) -> dict[str, Any]:
-    """Returns the options of one of two calls, whose checkpoints are apart."""
+    """Returns the options of one of two calls, with separate checkpoints."""
     part = {**options, "max_minutes": minutes}
     places = options.get("checkpoints")
     if places is not None:
@@ -232,7 +233,7 @@ def _path(
 def _points(
     path: "pd.DataFrame", ranges: Mapping[str, tuning.Range], count: int
 ) -> list[dict[str, float]]:
-    """Returns at most so many points of a path, evenly, with both ends, in the box."""
+    """Returns at most `count` even points of a path, with both ends, in the box."""
     table = path[list(ranges)].to_numpy(float)
     table = table[np.isfinite(table).all(axis=1)]
     lows, highs = zip(*((r.low, r.high) for r in ranges.values()), strict=True)

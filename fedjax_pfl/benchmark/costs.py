@@ -1,4 +1,4 @@
-"""The table of what methods cost, whole and until they are as good as FedAvg."""
+"""The table of methods' costs, in total and until they are as good as FedAvg."""
 
 import math
 
@@ -22,36 +22,36 @@ _MEGA = 1e6
 def table(task: tables.Tables, places: list[ranking.Place]) -> texts.Table | None:
     """Returns the table of costs of one data set, in the order of places.
 
-    Means over seeds until the target are of those seeds whose training came there.
-    A training that was there at its first evaluation came at an unknown time before.
-    Costs that no method has are left out; None if there are none.
+    Costs until the target are means over the seeds that reached it. A training that was
+    there at its first evaluation reached it at an unknown time before. Costs that no
+    method has are left out; None without any costs.
     """
     by_method = task.scores.groupby("method", sort=False)
     means, counts = by_method.mean(numeric_only=True), by_method.count()
-    whole, until = (
+    totals, until = (
         [f"{n}{end}" for n in names if counts[f"{n}{end}"].any()]
         for names, end in ((finished.COSTS, ""), (tuple(_TITLES), finished.TO_TARGET))
     )
-    if not whole:
+    if not totals:
         return None
     is_early = task.scores[_ROUNDS] <= task.scores["first_evaluation"]
-    early = is_early.groupby(task.scores["method"]).sum()
-    columns = ["method", *(_TITLES[name] for name in whole)]
+    early_counts = is_early.groupby(task.scores["method"]).sum()
+    columns = ["method", *(_TITLES[name] for name in totals)]
     columns += ["reached"] * bool(until)
     columns += [f"{_TITLES[n.removesuffix(finished.TO_TARGET)]} to it" for n in until]
     rows = []
     for place in places:
         name = place.method
-        cells = _cells(means.loc[name, whole])
+        cells = _cells(means.loc[name, totals])
         if until:
             came, seeds = counts.loc[name, _ROUNDS], counts.loc[name, "seed"]
             cells.append(f"{came} of {seeds}")
-            spent = _cells(means.loc[name, until])
-            if came and early[name] == came:
-                spent = ["at once"] * len(spent)
-            elif early[name]:
-                spent = [f"≤ {cell}" if cell != "–" else cell for cell in spent]
-            cells += spent
+            costs = _cells(means.loc[name, until])
+            if came and early_counts[name] == came:
+                costs = ["at once"] * len(costs)
+            elif early_counts[name]:
+                costs = [f"≤ {cell}" if cell != "–" else cell for cell in costs]
+            cells += costs
         rows.append((name, *cells))
     parts = (texts.Part("", tuple(rows)),)
     name = f"{task.tasks[0]}-costs"

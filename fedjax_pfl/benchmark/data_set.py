@@ -18,9 +18,9 @@ _SHARES = {
 
 
 def command(task: tables.Tables) -> str:
-    """Returns the line that repeats a data set, or with --only a method of it.
+    """Returns the line that repeats a data set, or with --only one of its methods.
 
-    It has the budget, which would follow from the methods if it were left out.
+    It includes the budget, which otherwise would follow from the methods.
     """
     line = str(task.searches["command"].iloc[0]).rpartition(" --only ")[0]
     if not line or "--tune-budget" in line or task.outdated:
@@ -125,7 +125,7 @@ def _table(
 
 
 def _unseen(value: float, model: str) -> str:
-    """Formats the value of clients that never trained, and how they adapted."""
+    """Formats the value of clients that never trained, and their adaptation."""
     rule = " (own rule)" if "own rule" in model else ""
     return f"{_percent(value)}{rule}"
 

@@ -19,7 +19,7 @@ __all__ = [
 ]
 
 REFERENCES = ("FedAvg fine-tuned", "FedAvg")
-"""Methods that all others are compared with, in order of preference."""
+"""Reference methods of all comparisons, in order of preference."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Gap:
 
     Attributes:
       seeds: interval over seeds, of means over data sets.
-      tasks: interval over data sets, of means over seeds; None of a single one.
+      tasks: interval over data sets, of means over seeds; None for a single data set.
     """
 
     seeds: paired.Interval
@@ -41,9 +41,9 @@ class Gap:
 
     @property
     def wider(self) -> paired.Interval:
-        """Interval that judges: the wider of both."""
-        both = [each for each in (self.seeds, self.tasks) if each is not None]
-        return max(both, key=lambda interval: interval.margin)
+        """The wider interval, which determines the verdict."""
+        intervals = [i for i in (self.seeds, self.tasks) if i is not None]
+        return max(intervals, key=lambda interval: interval.margin)
 
     def __str__(self) -> str:
         if self.tasks is None:
@@ -56,7 +56,7 @@ class Gap:
 
 
 def reference(all_tasks: tables.Tables) -> str | None:
-    """Returns the method that others are compared with, or None."""
+    """Returns the reference method, or None."""
     complete = ranking.complete(all_tasks)
     return next((name for name in REFERENCES if name in complete), None)
 
@@ -82,7 +82,7 @@ def p_values(gaps: Mapping[str, Gap]) -> dict[str, float]:
 
 
 def verdicts(gaps: Mapping[str, Gap]) -> dict[str, bool]:
-    """Returns whether a method is clearly better, of those that clearly differ."""
+    """Returns whether methods are better, for methods that clearly differ."""
     chances = p_values(gaps)
     return {m: bool(g.mean > 0) for m, g in gaps.items() if chances[m] < ranking.LEVEL}
 
@@ -90,11 +90,11 @@ def verdicts(gaps: Mapping[str, Gap]) -> dict[str, bool]:
 def of_task(
     task: tables.Tables, places: Sequence[ranking.Place]
 ) -> tuple[str, dict[str, Gap]]:
-    """Returns the differences of all methods of one data set, diverged ones included.
+    """Returns the differences of all methods of one data set, including diverged ones.
 
     Returns:
-      The reference, which is the best method if no other is there; and differences by
-      method, in points.
+      The reference, or the best method without a reference; and differences by method,
+      in points.
     """
     name = reference(task) or places[0].method
     return name, gaps_to(

@@ -32,7 +32,7 @@ def sentences(all_tasks: tables.Tables) -> list[str]:
 
 
 def rule(all_tasks: tables.Tables) -> str:
-    """Returns which data sets and methods count in findings, and which do not."""
+    """Describes the data sets and methods that count in findings."""
     shared, parts = ranking.counted(all_tasks), []
     if len(all_tasks.tasks) > 1:
         parts.append(
@@ -56,14 +56,14 @@ def rule(all_tasks: tables.Tables) -> str:
     )
     complete = ranking.complete(shared)
     methods = dict.fromkeys(shared.scores["method"])
-    missing = [m for m in methods if m not in complete and m not in shared.starts]
-    if missing:
-        parts.append(f"Missing: {', '.join(missing)}.")
+    absentees = [m for m in methods if m not in complete and m not in shared.starts]
+    if absentees:
+        parts.append(f"Missing: {', '.join(absentees)}.")
     return " ".join(parts)
 
 
 def _over(names: list[str], count: int) -> str:
-    """Names the data sets that means are over: all, or those that count."""
+    """Names the data sets of means: all, or the ones that count."""
     if len(names) == 1:
         return "on this data set" if count == 1 else f"on {names[0]}"
     of_all = "" if len(names) == count else f" of {count}"
@@ -77,36 +77,36 @@ def _methods(shared: tables.Tables, column: str = "value") -> dict[str, pd.DataF
 
 
 def _against_fine_tuning(shared: tables.Tables, over: str) -> Iterator[str]:
-    """Yields how methods of each kind compare with the simplest personal model."""
+    """Yields comparisons of each kind of methods with the simplest personal model."""
     values, reference = _methods(shared), differences.reference(shared)
     if reference is None or len(values) < 2:
         return
     gaps = differences.gaps_to(values, reference)
     kind_of, rising = kinds.of_methods(shared), ranking.rising(shared)
-    named = "FedAvg" if reference == "FedAvg" else "a fine-tuned FedAvg"
+    noun = "FedAvg" if reference == "FedAvg" else "a fine-tuned FedAvg"
     trained = [name for name in gaps if kind_of[name] in _TRAINED]
     if trained:
         best = max(trained, key=lambda name: gaps[name].mean)
         yield (
-            f"{ranking.marked(best, rising)} minus {named} is the largest such"
+            f"{ranking.marked(best, rising)} minus {noun} is the largest such"
             f" difference, {over}: {gaps[best]} points."
         )
     is_single = len(shared.tasks) == 1
     judged = "corrected" if is_single else "by the wider of two intervals, corrected"
     yield (
-        f"Compared with {named}, {over}, {judged} for {len(gaps)} comparisons:"
+        f"Compared with {noun}, {over}, {judged} for {len(gaps)} comparisons:"
         f" {_by_kind(shared, gaps)}."
     )
     if not is_single:
-        alone = {m: dataclasses.replace(gap, tasks=None) for m, gap in gaps.items()}
+        by_seed = {m: dataclasses.replace(gap, tasks=None) for m, gap in gaps.items()}
         yield (
             "By intervals over seeds alone, which hold for these data sets only:"
-            f" {_by_kind(shared, alone)}."
+            f" {_by_kind(shared, by_seed)}."
         )
 
 
 def _by_kind(shared: tables.Tables, gaps: Mapping[str, differences.Gap]) -> str:
-    """Lists how many methods of each kind are clearly better and worse."""
+    """Counts the methods of each kind that are clearly better and worse."""
     is_better, kind_of = differences.verdicts(gaps), kinds.of_methods(shared)
     rising, parts = ranking.rising(shared), []
     for kind in kinds.KINDS:
@@ -126,7 +126,7 @@ def _by_kind(shared: tables.Tables, gaps: Mapping[str, differences.Gap]) -> str:
 def _harm(shared: tables.Tables, over: str) -> Iterator[str]:
     """Yields the shares of clients that lose and gain, compared with training alone.
 
-    References and methods that are Local somewhere are no candidates for harming few.
+    References and methods that equal Local somewhere cannot be the least harmful.
     """
     worse, better = (
         {
@@ -138,10 +138,10 @@ def _harm(shared: tables.Tables, over: str) -> Iterator[str]:
     )
     kind_of, copies = kinds.of_methods(shared), kinds.copies(shared)
     names = [m for m in worse if kind_of[m] in _TRAINED and m not in copies]
-    others = [name for name in names if name != "FedAvg"]
-    if "FedAvg" not in names or not others:
+    methods = [name for name in names if name != "FedAvg"]
+    if "FedAvg" not in names or not methods:
         return
-    fewest = min(others, key=lambda name: worse[name].mean(axis=None))
+    fewest = min(methods, key=lambda name: worse[name].mean(axis=None))
 
     def served(name: str) -> str:
         text = f"{_share(worse[name])} of the clients worse"
@@ -161,16 +161,16 @@ def _share(table: pd.DataFrame) -> str:
 
 
 def _sooner(shared: tables.Tables, over: str) -> Iterator[str]:
-    """Yields which method is as good as FedAvg in the least virtual time.
+    """Yields the method that is as good as FedAvg in the least virtual time.
 
-    Only methods that are so in every seed compete. If one of them is so at its first
-    evaluation, the time is unknown and there is no finding. Ratios are geometric means:
-    their logarithms are paired by seed.
+    Only methods that reach this in every seed compete. If one of them reaches it at its
+    first evaluation, the time is unknown and there is no finding. Ratios are geometric
+    means: their logarithms are paired by seed.
     """
-    first = shared.scores.groupby("task")["first_evaluation"].max()
+    starts = shared.scores.groupby("task")["first_evaluation"].max()
     rounds, times = _methods(shared, _ROUNDS), _methods(shared, _TIME)
     times = {m: v for m, v in times.items() if v.notna().all(axis=None)}
-    is_early = [(rounds[m] <= first[shared.tasks]).any(axis=None) for m in times]
+    is_early = [(rounds[m] <= starts[shared.tasks]).any(axis=None) for m in times]
     if any(is_early) or finished.TARGET not in times or len(times) < 2:
         return
     logs = {method: np.log(table).mean(axis=1) for method, table in times.items()}
@@ -190,12 +190,12 @@ def _learning(shared: tables.Tables, over: str) -> Iterator[str]:
     """Yields the differences of learned to searched fields, and to their start."""
     values = ranking.complete(shared, starts=True)
     starts = {method: row for row, method in shared.starts.items()}
-    others = {
+    controls = {
         "fields searched at the same budget": lambda method: method,
         "the middle of the ranges, where learning starts": starts.get,
     }
-    for words, other in others.items():
-        pairs = {m: (row, other(m)) for row, m in shared.learned.items()}
+    for words, control in controls.items():
+        pairs = {m: (row, control(m)) for row, m in shared.learned.items()}
         gaps = {
             m: differences.gaps_to({a: values[a], b: values[b]}, b)[a]
             for m, (a, b) in pairs.items()

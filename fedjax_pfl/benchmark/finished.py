@@ -1,4 +1,4 @@
-"""A finished method of a benchmark: what its trainings say, as rows of the tables."""
+"""A finished method of a benchmark: results of its trainings as rows of the tables."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -24,17 +24,17 @@ __all__ = [
 
 REFERENCES = tuple(name for name, _ in shares.REFERENCES)
 TARGET = "FedAvg"
-"""Method whose last validation value is the target of all."""
+"""Method with the last validation value that is the target of all."""
 COSTS = ("bytes", "gradients", "virtual_seconds")
 TO_TARGET = f"_to_{TARGET.lower()}"
-"""Ending of columns of what was spent until the target."""
+"""Suffix of columns of the costs until the target."""
 ORIGIN = ("commit", "versions", "machine", "date")
-"""Columns that say where a row comes from."""
+"""Columns for the origin of a row."""
 _PACKAGES = ("python", "jax", "fedjax_pfl")
 _MACHINE = ("platform", "num_devices", "device")
 _COMMIT = 12  # digits
 _LAST = 0.7
-"""Of the rounds: the line through what follows says whether a training still gains."""
+"""Share of the rounds; the slope of a line after it is the last gain of a training."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Finished:
 
     Attributes:
       task: name of the data set.
-      said: what its folder says.
+      said: content of the file in its folder.
       final: trainings of the best setting.
       searched: trainings of the search, or None.
     """
@@ -82,7 +82,7 @@ class Finished:
     ) -> Iterator[dict[str, Any]]:
         """Yields the rows of `Tables.scores`."""
         (group,) = self.final.groups
-        table, own = self.final.table(), self.clients()
+        table, values = self.final.table(), self.clients()
         is_shown = (table["when"] == "last") & (table["metric"] == self._metric)
         for point, settings in enumerate(group.points):
             seed = int(settings["seed"])
@@ -90,20 +90,20 @@ class Finished:
             head = {"task": self.task, "method": self.said.name, "seed": seed}
             head |= {"metric": self._metric, "model": self.said.model}
             head |= {"status": group.status[point]}
-            spent = spending.after(group, point, int(group.ends[point]))
-            cost = _costs(spent)
+            totals = spending.after(group, point, int(group.ends[point]))
+            cost = _costs(totals)
             cost |= self._costs_to(targets.get(seed, np.nan), group, point)
             rise = {"rise": self._rise(group, point)}
             rise["first_evaluation"] = int(group.rounds[group.rounds > 0].min())
             shares: dict[str, float] = {}
             for name in REFERENCES:
-                shares |= self._shares(seed, own, name, served.get(name))
+                shares |= self._shares(seed, values, name, served.get(name))
             yield head | self._means(rows) | self._unseen(rows) | rise | shares | cost
 
     def _costs_to(
         self, target: float, group: history.History, point: int
     ) -> dict[str, float]:
-        """Returns what was spent until a training was as good as a target."""
+        """Returns the costs until a training was as good as a target."""
         if not np.isfinite(target):
             return {name + TO_TARGET: np.nan for name in ("rounds", *COSTS)}
         rows = (
@@ -116,7 +116,7 @@ class Finished:
 
     @property
     def _metric(self) -> str:
-        """The metric that methods are ranked by."""
+        """The metric of the ranking."""
         return self.final.headline
 
     def _hybrid(self, rows: pd.DataFrame) -> float:
@@ -148,42 +148,42 @@ class Finished:
         return {"unseen": float(values[models[-1]]), "unseen_model": models[-1]}
 
     def _shares(
-        self, seed: int, own: pd.Series, name: str, other: pd.Series | None
+        self, seed: int, values: pd.Series, name: str, reference: pd.Series | None
     ) -> dict[str, float]:
-        """Returns the shares of clients that a reference serves better, and worse."""
+        """Returns the shares of clients that a reference serves better or worse."""
         columns = [f"{side}_than_{name.lower()}" for side in ("worse", "better")]
-        if other is None or name == self.said.name:
+        if reference is None or name == self.said.name:
             return dict.fromkeys(columns, np.nan)
-        gap = (own - other).xs(seed, level="seed").dropna()
+        gap = (values - reference).xs(seed, level="seed").dropna()
         gap *= metrics.sign(self._metric)
         return dict(zip(columns, ((gap < 0).mean(), (gap > 0).mean()), strict=True))
 
     def _validated(self, group: history.History, point: int) -> np.ndarray:
         """Returns the validation curve `[E]` of one training, mean over clients."""
         m, d = group.models.index(self.said.model), group.data.index("validation")
-        who = group.evaluated[point, :, d] & ~group.malicious[point]
-        return metrics.mean(group.metrics[self._metric][point, :, m, d], who)
+        counts = group.evaluated[point, :, d] & ~group.malicious[point]
+        return metrics.mean(group.metrics[self._metric][point, :, m, d], counts)
 
     def _rise(self, group: history.History, point: int) -> float:
         """Returns the last gain of the validation curve in a tenth of the rounds.
 
-        That of the line through the last three tenths by least squares: the difference
-        of two evaluations alone has several times its deviation over seeds.
+        It is the slope of a least-squares line through the last three tenths: the
+        difference of two evaluations varies several times more over seeds.
         """
         means = self._validated(group, point)
-        before = np.flatnonzero(group.rounds <= _LAST * group.rounds[-1])
-        start = before[-1] if before.size else 0
+        earlier = np.flatnonzero(group.rounds <= _LAST * group.rounds[-1])
+        start = earlier[-1] if earlier.size else 0
         rounds = group.rounds[start:] - np.mean(group.rounds[start:])
         slope = rounds @ means[start:] / (rounds @ rounds or 1.0)
         return float(metrics.sign(self._metric) * slope * group.rounds[-1] / 10)
 
     def search(self) -> dict[str, Any]:
         """Returns the row of `Tables.searches`."""
-        said = self.said
+        file = self.said
         best = median = np.nan
         failed = 0.0
         if self.searched is not None:
-            fields = list(said.settings)
+            fields = list(file.settings)
             parts = [self._first_scores(g, fields) for g in self.searched.groups]
             scores = np.concatenate(parts)
             finite = scores[np.isfinite(scores)]
@@ -192,32 +192,32 @@ class Finished:
                 best, median = float(finite.max()), float(np.median(finite))
         return {
             "task": self.task,
-            "method": said.name,
+            "method": file.name,
             "settings": ", ".join(
                 f"{name.removeprefix('algorithm.')} = {_short(value)}{self._end(name)}"
-                for name, value in said.settings.items()
+                for name, value in file.settings.items()
             ),
-            "fields": len(said.settings),
-            "tried": said.tried,
-            "budget": said.budget,
-            "spent": said.spent,
+            "fields": len(file.settings),
+            "tried": file.tried,
+            "budget": file.budget,
+            "spent": file.spent,
             "best": best,
             "median": median,
             "failed": failed,
-            "command": said.command,
+            "command": file.command,
             "data": federation(self.final.groups[0].config),
             **self._origin(),
         }
 
     def _end(self, name: str) -> str:
-        """Returns a mark if the best value of a field is an extreme one of those tried.
+        """Returns a mark if the best value of a field is at an end of its tried values.
 
         The range may then be too narrow.
         """
-        best, tried = self.said.settings[name], set()
+        best, values = self.said.settings[name], set()
         for group in self.searched.groups if self.searched is not None else ():
-            tried |= {point[name] for point in group.points}
-        numbers = [value for value in tried if isinstance(value, int | float)]
+            values |= {point[name] for point in group.points}
+        numbers = [value for value in values if isinstance(value, int | float)]
         if len(numbers) < 3 or not min(numbers) < max(numbers):
             return ""
         ends = {min(numbers): " (least tried)", max(numbers): " (largest tried)"}
@@ -225,35 +225,35 @@ class Finished:
 
     def _origin(self) -> dict[str, str]:
         """Returns commits, versions, machine and date of the trainings."""
-        said = dict.fromkeys(_MACHINE, "?") | self.final.provenance
+        info = dict.fromkeys(_MACHINE, "?") | self.final.provenance
         parts = [part for part in (self.searched, self.final) if part is not None]
         commits = dict.fromkeys(_commit(part.provenance) for part in parts)
-        versions = (f"{name} {said.get(name, '?')}" for name in _PACKAGES)
+        versions = (f"{name} {info.get(name, '?')}" for name in _PACKAGES)
         return {
             "commit": " and ".join(commits),
             "versions": ", ".join(versions),
-            "machine": f"{said['platform']}, {said['num_devices']} × {said['device']}",
-            "date": str(said.get("started", "")).partition("T")[0],
+            "machine": f"{info['platform']}, {info['num_devices']} × {info['device']}",
+            "date": str(info.get("started", "")).partition("T")[0],
         }
 
     def _first_scores(self, group: history.History, fields: list[str]) -> np.ndarray:
-        """Returns every setting's validation score where none was dropped yet."""
+        """Returns every setting's validation score before the first one was dropped."""
         is_dropped = np.zeros(len(group.points), bool)
         if group.dropped is not None:
             is_dropped = group.dropped
         rung = group.ends[is_dropped].min() if is_dropped.any() else group.rounds[-1]
-        first = group.rounds.tolist().index(rung)
+        place = group.rounds.tolist().index(rung)
         values: dict[tuple[Any, ...], list[float]] = {}
         for point, settings in enumerate(group.points):
-            score = float(self._validated(group, point)[first])
+            score = float(self._validated(group, point)[place])
             values.setdefault(tuple(settings[n] for n in fields), []).append(score)
         return np.array([np.mean(scores) for scores in values.values()])
 
 
-def _costs(spent: dict[str, Any]) -> dict[str, float]:
-    """Returns the costs of a score from those of a training."""
-    sent = {"bytes": spent["bytes_up"] + spent["bytes_down"]}
-    return {name: (sent | spent)[name] for name in COSTS}
+def _costs(totals: dict[str, Any]) -> dict[str, float]:
+    """Returns the columns of costs for the costs of a training."""
+    sent = {"bytes": totals["bytes_up"] + totals["bytes_down"]}
+    return {name: (sent | totals)[name] for name in COSTS}
 
 
 def _short(value: Any) -> str:
@@ -262,7 +262,7 @@ def _short(value: Any) -> str:
 
 
 def _commit(origin: Mapping[str, Any]) -> str:
-    """Returns the start of a commit, and whether the code was another one."""
+    """Returns the start of a commit, marked if the code was changed."""
     is_mixed = origin.get("clean") is False or provenance.continued(origin)
     return (
         f"{str(origin.get('commit', ''))[:_COMMIT]}{' with changes' * bool(is_mixed)}"
@@ -289,8 +289,8 @@ def federation(config: Mapping[str, Any]) -> str:
         )
 
     def named(start: str) -> str:
-        own = fields(start)
-        return f"{config.get(start, '')}{f' ({own})' * bool(own)}"
+        details = fields(start)
+        return f"{config.get(start, '')}{f' ({details})' * bool(details)}"
 
     parts = [named("federation.dataset"), named("federation.partition")]
     parts += [fields("federation"), named("model"), f"{config['num_rounds']} rounds"]

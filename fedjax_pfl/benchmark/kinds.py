@@ -24,12 +24,12 @@ _NOUNS = {
 _ALONE = "Local"
 _REFERENCES = (_ALONE, "Centralized", "Majority")
 _SAME = 1e-6
-"""Largest distance of accuracies that are those of Local."""
+"""Largest difference of accuracies that still equal Local's."""
 
 
 def copies(all_tasks: tables.Tables) -> dict[str, list[str]]:
-    """Returns the methods whose value is Local's in every seed, with the data sets."""
-    where: dict[str, list[str]] = {}
+    """Returns the methods that equal Local in every seed, with the data sets."""
+    places: dict[str, list[str]] = {}
     for name in all_tasks.tasks:
         scores = all_tasks.of_tasks(name).scores
         values = scores.pivot(index="method", columns="seed", values="value")
@@ -37,25 +37,25 @@ def copies(all_tasks: tables.Tables) -> dict[str, list[str]]:
             continue
         distance = values.sub(values.loc[_ALONE]).abs().max(axis=1, skipna=False)
         for method in distance.index[distance <= _SAME].drop(_ALONE, errors="ignore"):
-            where.setdefault(str(method), []).append(name)
-    return where
+            places.setdefault(str(method), []).append(name)
+    return places
 
 
 def of_methods(all_tasks: tables.Tables) -> dict[str, str]:
     """Returns the kind of every method.
 
     Args:
-      all_tasks: tables of data sets; a copy of Local is one on each of them that has
+      all_tasks: tables of data sets; a copy of Local must equal it on every data set of
         the method.
     """
-    where = copies(all_tasks)
+    places = copies(all_tasks)
     kinds = {}
     for method, rows in all_tasks.scores.groupby("method", sort=False):
         name = str(method)
         kinds[name] = PERSONAL
         if name in _REFERENCES:
             kinds[name] = REFERENCE
-        elif set(where.get(name, ())) == set(rows["task"]):
+        elif set(places.get(name, ())) == set(rows["task"]):
             kinds[name] = COPY
         elif set(rows["model"]) == {"global"}:
             kinds[name] = GLOBAL

@@ -37,13 +37,13 @@ class _Section:
     Attributes:
       title: heading.
       command: line that repeats the section.
-      name: of the figure's file.
+      name: stem of the figure's file name.
       figure: the figure, or None.
-      sentences: of a list.
-      paragraphs: of text, below the figure or the list.
+      sentences: items of a list.
+      paragraphs: text below the figure or the list.
       terms: names with their meanings, in a box.
       links: data sets with their descriptions.
-      tables: below everything else.
+      tables: tables at the end.
     """
 
     title: str = ""
@@ -62,11 +62,11 @@ class _Page:
     """A page.
 
     Attributes:
-      path: of its file, without a suffix, with slashes.
+      path: path of its file, without a suffix, with slashes.
       title: heading.
       intro: first paragraph.
       sections: parts.
-      origin: of its rows.
+      origin: origin of its rows.
     """
 
     path: str
@@ -81,24 +81,24 @@ class _Page:
         return "../" * self.path.count("/")
 
 
-def write(found: tables.Tables, folder: str | Path, *, html: bool = True) -> Path:
+def write(bench: tables.Tables, folder: str | Path, *, html: bool = True) -> Path:
     """Writes the front page, a page per data set, and figures, in place of older ones.
 
     Args:
-      found: tables of the benchmark.
-      folder: where to write.
-      html: whether to write pages for browsers, too. Without them those in Markdown are
+      bench: tables of the benchmark.
+      folder: folder of the pages.
+      html: whether to write pages for browsers, too. Otherwise the Markdown pages are
         for Sphinx: the front page has a table of contents.
 
     Returns:
-      The front page: `benchmark.html`, or `benchmark.md` where that is not wanted.
+      The front page: `benchmark.html`, or `benchmark.md` without `html`.
       Data sets are at `benchmark/<name>.html` and `benchmark/<name>.md`.
 
     Raises:
-      InputError: if there is a link in the place of a folder.
+      InputError: if a folder is a link.
     """
     folder = Path(folder)
-    pages = [_front(found), *(_of_data_set(found.of_tasks(n)) for n in found.tasks)]
+    pages = [_front(bench), *(_of_data_set(bench.of_tasks(n)) for n in bench.tasks)]
     sections = [section for page in pages for section in page.sections]
     figures = {s.name: s.figure for s in sections if s.figure is not None}
     for name in (_NAME, _FIGURES):
@@ -108,7 +108,7 @@ def write(found: tables.Tables, folder: str | Path, *, html: bool = True) -> Pat
     for page in pages:
         text = "\n\n".join(_markdown(page)) + "\n"
         if not html and page is pages[0]:
-            names = "\n".join(f"{_NAME}/{name}" for name in found.tasks)
+            names = "\n".join(f"{_NAME}/{name}" for name in bench.tasks)
             text += f"\n```{{toctree}}\n:hidden:\n\n{names}\n```\n"
         plain_files.write_text(folder / f"{page.path}.md", text)
         if html:
@@ -116,19 +116,19 @@ def write(found: tables.Tables, folder: str | Path, *, html: bool = True) -> Pat
     return folder / f"{_NAME}.{'html' if html else 'md'}"
 
 
-def _front(found: tables.Tables) -> _Page:
+def _front(bench: tables.Tables) -> _Page:
     """Returns the front page."""
-    shared = ranking.counted(found)
+    shared = ranking.counted(bench)
     ranks = ranking.over_tasks(shared)
-    intro, how = _intro(found)
+    intro, how = _intro(bench)
     sections = [
         _Section(
             title="Findings",
-            sentences=tuple(findings.sentences(found)),
-            paragraphs=(findings.rule(found),),
+            sentences=tuple(findings.sentences(bench)),
+            paragraphs=(findings.rule(bench),),
         ),
         _Section(title="What was compared", paragraphs=(how,)),
-        _Section(title="How to read", terms=reading.terms(found.metric)),
+        _Section(title="How to read", terms=reading.terms(bench.metric)),
     ]
     rank_figure = {}
     if ranks is not None:
@@ -139,17 +139,17 @@ def _front(found: tables.Tables) -> _Page:
         )
         figure = pictures.of_ranks(ranks, ranking.rising(shared))
         rank_figure = {"name": "ranks", "figure": figure, "paragraphs": (text,)}
-    table = overview(found)
+    table = overview(bench)
     sections.append(_Section(title="All methods", tables=(table,), **rank_figure))
-    about = found.searches.groupby("task")["data"].first()
-    links = tuple((name, str(about[name])) for name in found.tasks)
+    about = bench.searches.groupby("task")["data"].first()
+    links = tuple((name, str(about[name])) for name in bench.tasks)
     sections.append(_Section(title="Data sets", links=links))
     return _Page(
         path=_NAME,
         title="Benchmark",
         intro=intro,
         sections=tuple(sections),
-        origin=reading.origin(found),
+        origin=reading.origin(bench),
     )
 
 
@@ -189,44 +189,44 @@ def _of_data_set(task: tables.Tables) -> _Page:
     )
 
 
-def _intro(found: tables.Tables) -> tuple[str, str]:
-    """Returns the size of the comparison, and how it was made."""
-    seeds = sorted(found.scores["seed"].unique().tolist())
-    rows = found.learned | found.starts
-    methods = {rows.get(method, method) for method in found.scores["method"]}
+def _intro(bench: tables.Tables) -> tuple[str, str]:
+    """Returns the size of the comparison, and its method."""
+    seeds = sorted(bench.scores["seed"].unique().tolist())
+    rows = bench.learned | bench.starts
+    methods = {rows.get(method, method) for method in bench.scores["method"]}
     size = (
-        f"{_plural(len(methods), 'method')} on {_plural(len(found.tasks), 'data set')}."
+        f"{_plural(len(methods), 'method')} on {_plural(len(bench.tasks), 'data set')}."
     )
     text = (
-        f"{_effort(found).strip()} Settings are chosen on validation data with three"
+        f"{_effort(bench).strip()} Settings are chosen on validation data with three"
         f" seeds; what is shown are test data and {len(seeds)} other seeds"
         f" ({', '.join(map(str, seeds))}), of which each draws its own partition of the"
         " same examples: what is a test example of one seed may have chosen settings in"
         " another."
     )
-    if found.outdated:
-        is_all = len(found.outdated) == len(found.tasks)
-        names = "All data sets" if is_all else ", ".join(found.outdated)
+    if bench.outdated:
+        is_all = len(bench.outdated) == len(bench.tasks)
+        names = "All data sets" if is_all else ", ".join(bench.outdated)
         text += f" {names}: {reading.OUTDATED[0].lower()}{reading.OUTDATED[1:]}"
     return size, text.strip()
 
 
-def _effort(found: tables.Tables) -> str:
+def _effort(bench: tables.Tables) -> str:
     """Returns the sentences on the budget of a method."""
-    new = [name for name in found.tasks if name not in found.outdated]
-    searches = found.of_tasks(*(new or found.tasks)).searches
-    is_learned = searches["method"].isin(found.learned)
-    tried, points = (
+    current = [name for name in bench.tasks if name not in bench.outdated]
+    searches = bench.of_tasks(*(current or bench.tasks)).searches
+    is_learned = searches["method"].isin(bench.learned)
+    counts, points = (
         searches["tried"][rows & (searches["tried"] > 0)]
         for rows in (~is_learned, is_learned)
     )
-    unit = "gradients of single examples" if new else "local steps"
+    unit = "gradients of single examples" if current else "local steps"
     text = ""
-    if len(tried):
+    if len(counts):
         text = (
             " Every method searches its own fields, at random and with successive"
             f" halving, with the same number of {unit} on a data set: that pays"
-            f" for {_range(tried)} settings, fewer where a round takes more."
+            f" for {_range(counts)} settings, fewer where a round takes more."
         )
     if len(points):
         text += (
@@ -235,7 +235,7 @@ def _effort(found: tables.Tables) -> str:
             " derivatives of the validation loss, where a derivative in p fields counts"
             " as p more trainings; the rest pays for a search among"
             f" {_range(points)} points of the path."
-            + (" Rows called start have the middle of the ranges." * bool(found.starts))
+            + (" Rows called start have the middle of the ranges." * bool(bench.starts))
         )
     return text
 
@@ -251,25 +251,25 @@ def _plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def overview(found: tables.Tables) -> texts.Table:
+def overview(bench: tables.Tables) -> texts.Table:
     """Returns the table of all methods and data sets, the best mean first."""
-    shared = ranking.counted(found)
+    shared = ranking.counted(bench)
     complete = {m: v.mean(axis=None) for m, v in ranking.complete(shared).items()}
-    kind_of = kinds.of_methods(found) | kinds.of_methods(shared)
-    cells = {name: _cells(found.of_tasks(name)) for name in found.tasks}
+    kind_of = kinds.of_methods(bench) | kinds.of_methods(shared)
+    cells = {name: _cells(bench.of_tasks(name)) for name in bench.tasks}
     methods = [
-        m for m in dict.fromkeys(found.scores["method"]) if m not in found.starts
+        m for m in dict.fromkeys(bench.scores["method"]) if m not in bench.starts
     ]
     order = sorted(methods, key=lambda name: -complete.get(name, -np.inf))
     rising, rows = ranking.rising(shared), []
     for method in order:
         mean = f"{100 * complete[method]:.1f}" if method in complete else "–"
-        values = (cells[name].get(method, "–") for name in found.tasks)
+        values = (cells[name].get(method, "–") for name in bench.tasks)
         marked = ranking.marked(method, rising)
         rows.append((marked, kind_of[method], *values, mean))
-    metric = f"{found.metric[0].upper()}{found.metric[1:]}"
+    metric = f"{bench.metric[0].upper()}{bench.metric[1:]}"
     caption = f"{metric} in percent, the best mean first."
-    columns = ("method", "kind", *found.tasks, "mean")
+    columns = ("method", "kind", *bench.tasks, "mean")
     return texts.Table(
         name="overview",
         title="Methods and data sets",

@@ -12,7 +12,7 @@ from fedjax_pfl.figures import drawing
 __all__ = ["of_gaps", "of_ranks"]
 
 _ROW = 0.19  # inches
-_SPAN = 16  # points beside the reference that are drawn
+_SPAN = 16  # points to each side of the reference that are drawn
 _STEP = 0.3  # between lines of the diagram of ranks
 
 
@@ -27,9 +27,9 @@ def of_gaps(
     Args:
       places: rows, the best mean on top; at the right are their means.
       gaps: differences in points, by method. Blue are clearly better methods, orange
-        clearly worse ones; open circles are not ranked. What is far from the reference
-        is written at the edge.
-      reference: whose row has a diamond at zero.
+        clearly worse ones; open circles are not ranked. Large differences are written
+        at the edge.
+      reference: the reference, with a diamond at zero.
       metric: in words.
     """
     figure = Figure(layout="constrained")
@@ -39,8 +39,8 @@ def of_gaps(
     axes.axvline(0, color="black", linewidth=0.8)
     for row, place in enumerate(places):
         mean = "–" if math.isnan(place.mean) else f"{100 * place.mean:.1f}"
-        beside = {"transform": axes.get_yaxis_transform(), "va": "center"}
-        axes.text(1.02, row, mean, fontsize=8, **beside)
+        margin = {"transform": axes.get_yaxis_transform(), "va": "center"}
+        axes.text(1.02, row, mean, fontsize=8, **margin)
         if place.method == reference:
             axes.plot(0, row, "D", markersize=4, color="black")
             continue
@@ -53,7 +53,7 @@ def of_gaps(
                 {"x": 0.01, "ha": "left"} if is_left else {"x": 0.99, "ha": "right"}
             )
             if not math.isnan(gap.mean):
-                axes.text(y=row, s=text, color=color, fontsize=8, **place_of, **beside)
+                axes.text(y=row, s=text, color=color, fontsize=8, **place_of, **margin)
             continue
         axes.errorbar(
             gap.mean,
@@ -84,8 +84,8 @@ def of_gaps(
 def of_ranks(ranks: ranking.Ranks, rising: Collection[str] = ()) -> Figure:
     """Draws mean ranks as a critical-difference diagram, the best on the left.
 
-    Bars join methods whose mean ranks are nearer than the critical difference; only
-    bars that lie in no other one are drawn. Daggers mark `rising` methods.
+    Bars join methods with mean ranks closer than the critical difference; bars inside
+    another one are not drawn. Daggers mark `rising` methods.
     """
     count, means = len(ranks.means), ranks.means
     half = -(-count // 2)
@@ -123,7 +123,7 @@ def of_ranks(ranks: ranking.Ranks, rising: Collection[str] = ()) -> Figure:
 
 
 def _marks(count: int) -> list[int]:
-    """Returns the ranks that the axis names."""
+    """Returns the ranks to label on the axis."""
     step = 1 if count <= 10 else 5
     marks = MultipleLocator(step).tick_values(1, count)
     return sorted({1, count, *(int(m) for m in marks if 1 < m < count)})
@@ -134,6 +134,6 @@ def _bars(means: Sequence[float], distance: float) -> list[tuple[float, float]]:
     bars: list[tuple[float, float]] = []
     for start, low in enumerate(means):
         high = max(m for m in means[start:] if m - low <= distance)
-        if high > low and not any(high <= other for _, other in bars):
+        if high > low and not any(high <= end for _, end in bars):
             bars.append((low, high))
     return bars

@@ -25,9 +25,9 @@ __all__ = [
 
 LEVEL = 0.05
 SHARE = 2 / 3
-"""Of all methods, which must be trained on a data set for it to count."""
+"""Share of all methods that must be trained on a data set for it to count."""
 RISE = 0.005
-"""Gain of a validation curve in a tenth, above which it has not converged."""
+"""Gain of a validation curve in a tenth of the rounds that means no convergence."""
 RISING = "not converged"
 
 
@@ -37,9 +37,9 @@ class Place:
 
     Attributes:
       method: its name.
-      values: one number per seed; NaN where the training diverged.
+      values: one number per seed; NaN if the training diverged.
       group: number of its group, from 1; 0 if it is not ranked.
-      why_not: why it is not ranked, else empty.
+      why_not: reason if it is not ranked, else empty.
     """
 
     method: str
@@ -61,7 +61,7 @@ def _values_of(task: tables.Tables, column: str = "value") -> dict[str, pd.Serie
 
 
 def _why_not(task: tables.Tables) -> dict[str, str]:
-    """Returns why methods of one data set are not ranked, of those that are not."""
+    """Returns the reasons of the methods of one data set that are not ranked."""
     rises, why = _values_of(task, "rise"), {}
     for method, numbers in _values_of(task).items():
         lost = int(numbers.isna().sum())
@@ -73,7 +73,7 @@ def _why_not(task: tables.Tables) -> dict[str, str]:
 
 
 def ranked(task: tables.Tables) -> dict[str, pd.Series]:
-    """Returns values by seed, of the methods that `places` ranks on one data set."""
+    """Returns values by seed of the methods that `places` ranks on one data set."""
     why = _why_not(task)
     return {m: v for m, v in _values_of(task).items() if m not in why}
 
@@ -81,11 +81,11 @@ def ranked(task: tables.Tables) -> dict[str, pd.Series]:
 def complete(
     all_tasks: tables.Tables, column: str = "value", *, starts: bool = False
 ) -> dict[str, pd.DataFrame]:
-    """Returns a column, seeds by data sets, of the methods that count.
+    """Returns a column, seeds by data sets, for the methods that count.
 
     Returns:
-      By method, of those that were trained on all data sets and diverged in no seed,
-      whether they had converged or not.
+      Tables by method, for methods that were trained on all data sets and diverged in
+      no seed, even if they had not converged.
     """
     by_method = {}
     for method, rows in all_tasks.scores.groupby("method", sort=False):
@@ -101,12 +101,12 @@ def complete(
 
 def rising(all_tasks: tables.Tables) -> dict[str, list[str]]:
     """Returns the methods that had not converged, with the data sets."""
-    where: dict[str, list[str]] = {}
+    data_sets: dict[str, list[str]] = {}
     for name in all_tasks.tasks:
         for method, why in _why_not(all_tasks.of_tasks(name)).items():
             if why == RISING:
-                where.setdefault(method, []).append(name)
-    return where
+                data_sets.setdefault(method, []).append(name)
+    return data_sets
 
 
 def marked(method: str, rising: Collection[str]) -> str:
@@ -137,23 +137,23 @@ def _key(values: pd.Series) -> float:
 
 
 def leaders(values: Mapping[str, pd.Series]) -> dict[str, int]:
-    """Groups methods that cannot be told from the best of them.
+    """Groups methods that are not clearly worse than the best of the group.
 
     The best method is compared with all others by paired tests at five percent,
-    corrected by Holm's method for their number; those that are not clearly below it
-    are its group. The next group begins with the best method that is left.
+    corrected by Holm's method for their number; methods that are not clearly below it
+    form its group. The next group begins with the best remaining method.
     """
-    left = sorted(values, key=lambda name: -_key(values[name]))
+    names = sorted(values, key=lambda name: -_key(values[name]))
     groups: dict[str, int] = {}
     number = 0
-    while left:
+    while names:
         number += 1
-        best, *others = left
-        gaps = [paired.interval(values[best], values[name]) for name in others]
+        best, *rivals = names
+        gaps = [paired.interval(values[best], values[name]) for name in rivals]
         chances = paired.holm([gap.p_value for gap in gaps])
-        near = [n for n, chance in zip(others, chances, strict=True) if chance >= LEVEL]
+        near = [n for n, chance in zip(rivals, chances, strict=True) if chance >= LEVEL]
         groups |= dict.fromkeys([best, *near], number)
-        left = [name for name in others if name not in near]
+        names = [name for name in rivals if name not in near]
     return groups
 
 
@@ -164,9 +164,9 @@ class Ranks:
     Attributes:
       means: mean rank, 1 is best, of every `complete` method.
       tasks: names of the data sets.
-      distance: Nemenyi's critical difference at five percent: mean ranks that are
-        nearer cannot be told apart.
-      p_value: of Friedman's test that all methods are alike.
+      distance: Nemenyi's critical difference at five percent: closer mean ranks do not
+        differ significantly.
+      p_value: p-value of Friedman's test that all methods are alike.
     """
 
     means: pd.Series
@@ -176,22 +176,22 @@ class Ranks:
 
 
 def counted(all_tasks: tables.Tables) -> tables.Tables:
-    """Returns the rows of the data sets that findings are over.
+    """Returns the rows of the data sets for findings.
 
-    Two thirds of all methods must have been trained there, whatever they reached: the
-    rule depends on no score. Outdated data sets and others are never mixed: those that
-    are more count. A single data set counts always.
+    Two thirds of all methods must have been trained there, with any score: the rule
+    must not depend on results. Outdated data sets and others are never mixed: the
+    larger set counts. A single data set always counts.
     """
-    old = set(all_tasks.outdated)
-    names = [name for name in all_tasks.tasks if name not in old]
-    if len(names) <= len(old):
+    outdated = set(all_tasks.outdated)
+    names = [name for name in all_tasks.tasks if name not in outdated]
+    if len(names) <= len(outdated):
         names = all_tasks.outdated
-    kept = all_tasks.of_tasks(*names)
+    rows = all_tasks.of_tasks(*names)
     if len(names) == 1:
-        return kept
-    least = SHARE * kept.scores["method"].nunique()
-    methods = kept.scores.groupby("task")["method"].nunique()
-    return kept.of_tasks(*(name for name in names if methods[name] >= least))
+        return rows
+    minimum = SHARE * rows.scores["method"].nunique()
+    methods = rows.scores.groupby("task")["method"].nunique()
+    return rows.of_tasks(*(name for name in names if methods[name] >= minimum))
 
 
 def over_tasks(shared: tables.Tables) -> Ranks | None:
@@ -209,7 +209,7 @@ def over_tasks(shared: tables.Tables) -> Ranks | None:
     table = pd.DataFrame({method: rows.mean() for method, rows in values.items()}).T
     ranks = table.rank(ascending=False).mean(axis=1).sort_values(kind="stable")
     count, num_tasks = table.shape
-    # The range of infinitely precise means, by the number of methods.
+    # The studentized range with infinite degrees of freedom, by number of methods.
     quantile = stats.studentized_range.ppf(1 - LEVEL, count, np.inf) / math.sqrt(2)
     distance = float(quantile * math.sqrt(count * (count + 1) / (6 * num_tasks)))
     test = stats.friedmanchisquare(*table.to_numpy())

@@ -100,9 +100,9 @@ def terms(metric: str) -> tuple[tuple[str, str], ...]:
     )
 
 
-def origin(found: tables.Tables) -> str:
+def origin(bench: tables.Tables) -> str:
     """Returns the sentence on code, machines and dates of the rows."""
-    rows, parts = found.searches, []
+    rows, parts = bench.searches, []
     if (rows[list(finished.ORIGIN)] == "").all(axis=None):
         names = ", ".join(finished.ORIGIN[:-1])
         return f"Origin of the rows: {names} and {finished.ORIGIN[-1]} {_NOT_RECORDED}."

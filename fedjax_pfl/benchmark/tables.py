@@ -1,7 +1,7 @@
-"""Tables of a benchmark, two of them, kept as CSV files.
+"""The two tables of a benchmark, stored as CSV files.
 
 `scores.csv` has a row per data set, method and seed; `searches.csv` one per data set
-and method. All pages and figures are made of them.
+and method. All pages and figures are made from these tables.
 """
 
 import dataclasses
@@ -43,27 +43,27 @@ class Tables:
     Attributes:
       scores: per data set (`task`), `method` and `seed`: the `metric`; the judged
         `model`; how the training ended (`status`); mean over clients of the metric on
-        their own test data (`value`), that of the worst tenth of them (`worst`), and
-        that with each client's better model on validation data (`hybrid`, NaN for a
-        method without global and personal models), in the last round; that on
+        their own test data (`value`), mean of the worst tenth of clients (`worst`), and
+        mean with each client's better model on validation data (`hybrid`, NaN for a
+        method without global and personal models), in the last round; mean on
         `validation` data, and its `rise` in a tenth of the
-        rounds, by a line through the last three tenths; that of clients that never
-        trained (`unseen`, NaN where there are none) with the model that they were given
-        (`unseen_model`, adapted where that is possible); shares of clients who are
+        rounds, by a line through the last three tenths; mean of clients that never
+        trained (`unseen`, NaN if there are none) with their model
+        (`unseen_model`, adapted if that is possible); shares of clients that are
         worse off than with FedAvg's global model and than alone, and better off than
         alone; `bytes` sent, `gradients` of single examples and `virtual_seconds` of the
-        training; round of the `first_evaluation` of what has been trained; and these
-        costs, with `rounds`, until the validation value was first what FedAvg's of that
-        seed was in the end, NaN where it never was.
+        training; round of the `first_evaluation` of a trained model; and these
+        costs, with `rounds`, until the validation value first reached FedAvg's last
+        value with that seed, NaN if it never did.
       searches: per data set and method: the best `settings`, and the number of `fields`
-        that have one; settings that were `tried`; gradients of the `budget` and those
-        `spent`, NaN where a file counts local steps; at the first rung, where all
-        settings were trained alike, the `best` and `median` score, and the share of
-        settings that `failed`, with a value that is not finite; the `command` that
+        in them; settings that were `tried`; gradients of the `budget` and gradients
+        `spent`, NaN if a file counts local steps; at the first rung, with equal
+        training of all settings, the `best` and `median` score, and the share of
+        settings that `failed`, with a non-finite value; the `command` that
         repeats the row; a description of the `data`; and `commit`, `versions`,
-        `machine` and `date` of its trainings, empty where they were not recorded. Where
-        fields were learned, settings are points of the path, and `spent` has the
-        learning in it.
+        `machine` and `date` of its trainings, empty if they were not recorded. If
+        fields were learned, settings are points of the path, and `spent` includes the
+        learning.
     """
 
     scores: pd.DataFrame
@@ -94,7 +94,7 @@ class Tables:
 
     @property
     def starts(self) -> dict[str, str]:
-        """Methods by the names of their rows in which learning would start."""
+        """Methods by the names of their rows with the start of learning."""
         return self._rows(tasks.START)
 
     def _rows(self, ending: str) -> dict[str, str]:
@@ -120,7 +120,7 @@ class Tables:
 
     @classmethod
     def load(cls, folder: Path) -> "Tables":
-        """Reads what `save` wrote.
+        """Reads the files of `save`.
 
         Raises:
           InputError: if the files are missing or have other columns.
@@ -148,13 +148,13 @@ def collect(directory: str | Path) -> Tables:
     """Reads the finished methods of a benchmark.
 
     Args:
-      directory: of the benchmark: a folder per data set with one per method.
+      directory: directory of the benchmark: a folder per data set with one per method.
 
     Returns:
-      The tables, rounded as the files are.
+      The tables, rounded like the files.
 
     Raises:
-      InputError: if nothing is finished, or something cannot be read.
+      InputError: if no method is finished, or a file cannot be read.
     """
     scores: list[dict[str, Any]] = []
     searches: list[dict[str, Any]] = []
@@ -175,14 +175,14 @@ def collect(directory: str | Path) -> Tables:
 
 
 def _typed(table: pd.DataFrame) -> pd.DataFrame:
-    """Gives columns of numbers the types that they have in both places."""
-    whole = {name: int for name in _WHOLE if name in table}
-    numbers = {n: float for n in table.select_dtypes("number") if n not in whole}
-    return table.astype(whole | numbers)
+    """Converts columns of numbers to the same types as in files."""
+    integers = {name: int for name in _WHOLE if name in table}
+    numbers = {n: float for n in table.select_dtypes("number") if n not in integers}
+    return table.astype(integers | numbers)
 
 
 def _rounded(table: pd.DataFrame) -> pd.DataFrame:
-    """Rounds numbers as files have them, so that both say the same."""
+    """Rounds numbers like files, so that both agree."""
     table = _typed(table)
     for name in table.select_dtypes("floating"):
         table[name] = [float(f"{value:.{_DIGITS}g}") for value in table[name]]

@@ -1,4 +1,4 @@
-"""Tasks of a benchmark: methods on one data set, and what each may be tuned with."""
+"""Tasks of a benchmark: methods on one data set, with a budget for tuning."""
 
 import dataclasses
 import itertools
@@ -18,32 +18,32 @@ from fedjax_pfl.results import metrics, plain_files
 __all__ = ["LEARNED", "START", "Task", "budget_of", "key", "name_of"]
 
 LEARNED = " learned"
-"""End of the names of rows whose fields were learned in place of searched."""
+"""Suffix of the names of rows with fields that were learned instead of searched."""
 START = " start"
-"""End of the names of rows in which those fields stay where learning starts."""
+"""Suffix of the names of rows with these fields where learning starts."""
 NUM_SEARCH_SEEDS = 3
 _CENTERS = {"L1": "coordinate median", "L2": "geometric median", "Squared": "mean"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """Methods that are compared on one data set.
+    """A comparison of methods on one data set.
 
     Attributes:
-      name: of the data set and its distribution; a folder's name.
+      name: name of the data set and its distribution, also of its folder.
       methods: processes by the names of methods, in the order of the page.
-      model: what they train.
+      model: the model to train.
       spec: the federation, with validation examples.
       num_rounds: rounds R of a training.
-      seeds: of the trainings that are compared, at least two.
-      metric: one of `metrics.SHARES`, by which settings are chosen and methods ranked.
-      budget: of every method's search; None for what 27 settings of the usual method
-        take (`budget_of`).
-      command: line that repeats the task; empty for a program's.
-      learned: processes of methods by name that have a row, called `NAME learned`, in
-        which the fields that a search would vary are learned (`fp.learn`) with the same
-        budget, see `benchmark.choice.learn`; and a row `NAME start` as its control,
-        whose fields stay where learning starts.
+      seeds: seeds of the compared trainings, at least two.
+      metric: one of `metrics.SHARES`, which chooses settings and ranks methods.
+      budget: budget of every method's search; None for the cost of 27 settings of the
+        usual method (`budget_of`).
+      command: line that repeats the task; empty for a program.
+      learned: processes by name of the methods with two more rows: in `NAME learned`,
+        the fields that a search would vary are learned (`fp.learn`) with the same
+        budget, see `benchmark.choice.learn`; in `NAME start`, the control, they stay
+        where learning starts.
     """
 
     name: str
@@ -90,7 +90,7 @@ class Task:
 
     @property
     def rows(self) -> dict[str, engine.FederatedProcess]:
-        """Processes by the names of rows: methods, then those whose fields learn."""
+        """Processes by the names of rows: methods, then rows with learned fields."""
         learned = {
             name + ending: process
             for ending in (LEARNED, START)
@@ -100,13 +100,13 @@ class Task:
 
     @property
     def search_seeds(self) -> tuple[int, ...]:
-        """The first seeds that are none of those compared."""
-        others = (seed for seed in itertools.count() if seed not in self.seeds)
-        return tuple(itertools.islice(others, NUM_SEARCH_SEEDS))
+        """The first seeds that are not among the compared ones."""
+        seeds = (seed for seed in itertools.count() if seed not in self.seeds)
+        return tuple(itertools.islice(seeds, NUM_SEARCH_SEEDS))
 
 
 def name_of(process: engine.FederatedProcess) -> str:
-    """Names a method by its class and what makes another method of it.
+    """Names a method by its class and the settings that change the method.
 
     Example:
       >>> import fedjax_pfl as fp
@@ -119,7 +119,7 @@ def name_of(process: engine.FederatedProcess) -> str:
         name = f"S-{name}"
     if algorithm.fine_tune is not None:
         name = f"{name} fine-tuned"
-    if isinstance(algorithm, algorithms.FedPlus):  # by what its center is
+    if isinstance(algorithm, algorithms.FedPlus):  # by its center
         phi = type(algorithm.phi).__name__
         name = f"{name} {_CENTERS.get(phi, phi)}"
     if process.aggregator is not None:
@@ -128,11 +128,11 @@ def name_of(process: engine.FederatedProcess) -> str:
 
 
 def budget_of(task: Task) -> budgets.Gradients:
-    """Returns the gradients that every method of a task may search with.
+    """Returns the budget of gradients for the search of every method of a task.
 
-    If they are not given, those of a search over 27 settings for the method whose
-    search takes the median number, or, if that is more, those of the smallest search
-    for the method whose search takes the most.
+    The default is the cost of a search over 27 settings for the method with the median
+    cost, or, if that is more, the cost of the smallest search for the most expensive
+    method.
     """
     if task.budget is not None:
         return task.budget
@@ -141,21 +141,21 @@ def budget_of(task: Task) -> budgets.Gradients:
     every = rule.first_rung(task.num_rounds)
     options = Options(num_rounds=task.num_rounds, stop_when=rule, eval_every=every)
     trials = [{"seed": seed} for seed in task.search_seeds]
-    usual, least = [], [1]
+    usual, smallest = [], [1]
     for name, process in {**task.learned, **task.methods}.items():
         if not tuning.search_space(process):
             continue
         base = (key(), process, task.model, task.spec)
         cost = tuning.search_cost(base, budgets.Gradients, options, trials, federations)
         usual.append(cost(tuning.NUM_SETTINGS))
-        least.append(cost(rule.eta))
+        smallest.append(cost(rule.eta))
         if name in task.learned:  # for a round of learning at least
             (group,) = grids.groups_of(*base, trials[:1], federations)
-            each = len(trials) * tuning.round_gradients(group, options)
-            least[-1] += each * choice.trainings_of(process)
-    return budgets.Gradients(max(statistics.median_low(usual or [1]), *least))
+            one_round = len(trials) * tuning.round_gradients(group, options)
+            smallest[-1] += one_round * choice.trainings_of(process)
+    return budgets.Gradients(max(statistics.median_low(usual or [1]), *smallest))
 
 
 def key() -> core.Key:
-    """Key of all trainings, whose seeds tell them apart."""
+    """Key of all trainings, which differ by their seeds."""
     return jax.random.key(0, impl="threefry2x32")

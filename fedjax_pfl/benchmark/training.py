@@ -1,12 +1,12 @@
 """Trainings of a benchmark: a search for every method, then new seeds of its best.
 
-Fields of some methods are learned, too, in rows of their own. A directory has one
-folder per data set, and in it one per row:
+Some methods also have rows with learned fields. A directory has one folder per data
+set, with one folder per row:
 
-    search/      all trainings of the search, if the method has anything to search
-    learning/    the training whose path was searched, where fields are learned
-    final/       trainings of the best setting, with seeds that the search did not see
-    method.json  written last: with it the method is finished
+    search/      all trainings of the search, if the method has settings to search
+    learning/    the training with the searched path, if fields are learned
+    final/       trainings of the best setting, with seeds outside of the search
+    method.json  written last: it completes the method
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ __all__ = ["DEVICES", "Method", "is_finished", "read", "run"]
 DEVICES = local.Devices(examples_per_second=100.0, spread=1.0, upload=1e5, download=1e6)
 """Clients' devices in virtual time: some take ten times as long as others."""
 EVALUATIONS = 20
-"""Evaluations of a training, of which the last ones say whether it has converged."""
+"""Evaluations of a training; the last ones determine whether it has converged."""
 _FILE, _FORMAT = "method.json", "fedjax_pfl method 1"
 _WORK = ".work"  # a method's unfinished trainings
 
@@ -41,13 +41,13 @@ class Method(documents.Document):
     """Content of `method.json`.
 
     Attributes:
-      name: of the method, or of its row with learned fields.
-      model: which of its models is judged.
+      name: name of the method, or of its row with learned fields.
+      model: the model that ranks the method.
       settings: the best values by dotted name.
-      tried: settings of the search; 0 where there was none.
-      budget: gradients of single examples that the search was allowed to take.
-      spent: gradients that it took.
-      command: line that repeats the method's row; empty for a program's.
+      tried: number of settings of the search; 0 without a search.
+      budget: gradients of single examples allowed for the search.
+      spent: gradients that the search took.
+      command: line that repeats the method's row; empty for a program.
     """
 
     format: Literal["fedjax_pfl method 1"]
@@ -71,19 +71,19 @@ def run(
 ) -> None:
     """Tunes and trains every method of a task that is not finished.
 
-    A call that was interrupted is repeated: finished methods are left as they are, and
-    the one that was in training goes on from its checkpoints.
+    Repeat an interrupted call to continue: finished methods stay unchanged, and the
+    unfinished one continues from its checkpoints.
 
     Args:
-      directory: of the benchmark.
-      task: what is compared.
-      say: is told of every method.
-      max_minutes: after which the call ends with an error, or None.
-      resume_anyway: whether to go on from checkpoints of other code.
+      directory: directory of the benchmark.
+      task: the comparison.
+      say: receives a line about every method.
+      max_minutes: minutes after which the call ends with an error, or None.
+      resume_anyway: whether to continue from checkpoints of other code.
       **options: `execution`, `memory_limit`, `progress` and `callbacks` of `grid`.
 
     Raises:
-      InputError: if something does not fit, in one sentence.
+      InputError: if an argument does not fit.
       Interrupted: after `max_minutes`.
     """
     if task.spec.build().num_classes is None:
@@ -117,7 +117,7 @@ def is_finished(folder: Path) -> bool:
 
 
 def read(folder: Path) -> Method:
-    """Reads what a method's folder says of itself."""
+    """Reads the file of a method's folder."""
     try:
         return documents.read(folder / _FILE, Method)
     except (OSError, ValueError) as error:
@@ -138,17 +138,17 @@ def _train(
 
     def options_of(part: str, *evaluated: str) -> dict[str, Any]:
         place = checkpoint.Checkpoints(work / part, resume_anyway=resume_anyway)
-        more = {"checkpoints": place, "max_minutes": minutes_left()}
-        more["metric"] = task.metric
-        return options | more | {"evaluate_on": evaluated}
+        values = {"checkpoints": place, "max_minutes": minutes_left()}
+        values["metric"] = task.metric
+        return options | values | {"evaluate_on": evaluated}
 
     process = task.rows[name]
     model = None if process.algorithm.fine_tune is None else "fine-tuned"
     if name.endswith(tasks.START):
-        chosen = choice.middle(process)
+        best = choice.middle(process)
     else:
         choose = choice.learn if name.endswith(tasks.LEARNED) else choice.search
-        chosen = choose(
+        best = choose(
             (tasks.key(), process, task.model, task.spec),
             task.num_rounds,
             budget=budget,
@@ -158,7 +158,7 @@ def _train(
         )
     final = engine.grid(
         tasks.key(),
-        _on_devices(chosen.process, task.spec.build().num_clients),
+        _on_devices(best.process, task.spec.build().num_clients),
         task.model,
         task.spec,
         {"seed": task.seeds},
@@ -167,32 +167,33 @@ def _train(
         **options_of("final", "validation", "test"),
     )
     judged = model or metrics.judge(final.groups[0].models)
-    own = plain_files.plain_name(name.replace(tasks.START, tasks.LEARNED))
-    command = task.command and f"{task.command} --only {own}"
-    told = {
+    folder_name = plain_files.plain_name(name.replace(tasks.START, tasks.LEARNED))
+    command = task.command and f"{task.command} --only {folder_name}"
+    content = {
         "format": _FORMAT,
         "name": name,
         "model": judged,
-        "settings": {n: struct.plain(v) for n, v in chosen.settings.items()},
-        "tried": chosen.tried,
-        "spent": chosen.spent,
+        "settings": {n: struct.plain(v) for n, v in best.settings.items()},
+        "tried": best.tried,
+        "spent": best.spent,
         "command": command,
     }
-    with directories.new(folder) as made:
-        for part, result in chosen.trainings.items():
-            result.save(made / part)
-        final.save(made / "final")
-        text = documents.seal(told | {"budget": budget.count})
-        (made / _FILE).write_text(text, "utf-8")
+    # In one step: an interrupted call finds either no folder or a finished method.
+    with directories.new(folder) as temporary:
+        for part, result in best.trainings.items():
+            result.save(temporary / part)
+        final.save(temporary / "final")
+        text = documents.seal(content | {"budget": budget.count})
+        (temporary / _FILE).write_text(text, "utf-8")
     temporaries.remove(work)
 
 
 def _on_devices(
     process: engine.FederatedProcess, num_clients: int
 ) -> engine.FederatedProcess:
-    """Gives rounds of all clients their length in virtual time, and changes no more.
+    """Adds the length of rounds in virtual time, without changing the training.
 
-    Rounds of some clients, work of a random length and training on a server have none.
+    Only rounds of all clients have one, without random work or training on a server.
     """
     if (
         not isinstance(process.participation, local.AllClients)

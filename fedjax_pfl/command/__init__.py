@@ -1,6 +1,6 @@
 """The command line `fedjax-pfl`, which needs the extra `experiments`.
 
-Names, help and the check of the extra are here, where nothing else is imported.
+This module has names, help and the check of the extra, and imports nothing slow.
 """
 
 import os
@@ -13,7 +13,7 @@ CAUGHT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that end a command with a sentence."""
 
 NEEDED = ("typer>=0.15", "matplotlib>=3.10.7", "jinja2>=3.1")
-"""The extra `experiments`, by the packages that it brings."""
+"""Packages of the extra `experiments`."""
 
 COMMANDS = {
     "run": "Trains one setting (several seeds if asked for) and writes a result"
@@ -21,28 +21,28 @@ COMMANDS = {
     "sweep": "Trains all settings of a preset side by side and writes one result"
     " directory. Without options: FLAME, Ditto, FedAvg with fine-tuning and Local on"
     " the digits of scikit-learn, four labels per client.",
-    "benchmark": "Tunes all methods with the same effort, trains them anew and ranks"
+    "benchmark": "Tunes all methods with the same effort, trains them again and ranks"
     " them. Without options: on the digits of scikit-learn.",
     "pretrain": "Trains a network on a share of the users of a data set, and writes a"
     " file that --init reads. Federations that start from it leave these users out.",
     "report": "Makes one page about results, with figures and tables as files.",
-    "plan": "Says how much memory and time a sweep with the same options would take on"
-    " this machine, and trains nothing. Takes the options of sweep.",
+    "plan": "Estimates the memory and time of a sweep with the same options on this"
+    " machine, without training. Takes the options of sweep.",
     "data": "Lists and fetches data sets, shows how they are distributed, and checks"
     " data files.",
     "methods": "Lists the methods; with a name, the fields that --set takes and their"
     " defaults.",
 }
-"""The commands and their help, whose first sentence says what they do."""
+"""The commands and their help; lists of commands show its first sentence."""
 
 
 def sentence(name: str) -> str:
-    """Returns the first sentence of a command's help, which lists of commands show."""
+    """Returns the first sentence of a command's help, for lists of commands."""
     return f"{COMMANDS[name].split('. ')[0].rstrip('.')}."
 
 
 def lacking() -> str | None:
-    """Returns missing packages of the extra and their installation, or None."""
+    """Returns a sentence on missing packages and their installation, or None."""
     import importlib.util
     import re
     import shlex
@@ -59,7 +59,7 @@ def lacking() -> str | None:
 
 
 def prepare() -> None:
-    """Readies a process for a command, before it imports what takes long."""
+    """Prepares the process of a command, before slow imports."""
     signal.pthread_sigmask(signal.SIG_BLOCK, CAUGHT)  # until they have a handler
     from fedjax_pfl.command import outputs, signals
 
@@ -71,7 +71,7 @@ def prepare() -> None:
 
 
 def main() -> None:
-    """Runs the command line, or says what to install, with exit status 2."""
+    """Runs the command line, or prints what to install, with exit status 2."""
     if "_FEDJAX_PFL_COMPLETE" not in os.environ:  # a shell waits
         prepare()
     if missing := lacking():

@@ -1,4 +1,4 @@
-"""`python -m fedjax_pfl.command`, the command line where no script is installed."""
+"""`python -m fedjax_pfl.command`, the command line without an installed script."""
 
 from fedjax_pfl import command
 

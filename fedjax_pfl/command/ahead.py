@@ -1,4 +1,4 @@
-"""Imports what the end of a command needs while its trainings are compiled."""
+"""Imports modules for the end of a command while its trainings are compiled."""
 
 import importlib
 import threading

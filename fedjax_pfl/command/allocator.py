@@ -1,8 +1,8 @@
 """Settings of glibc's allocator under which large buffers keep their memory.
 
-XLA takes a new buffer for every large result. By default malloc takes it from the
-system, which clears every page of it, and gives it back after its use. Under these
-settings it keeps what it has, in huge pages. They are read when a process starts.
+XLA takes a new buffer for every large result. By default malloc gets it from the
+system, which clears every page, and returns it after use. Under these settings malloc
+keeps its memory, in huge pages. The settings are read when a process starts.
 """
 
 import os
@@ -20,30 +20,30 @@ VARIABLES = {
     "MALLOC_TRIM_THRESHOLD_": str(2**36),
     "MALLOC_TOP_PAD_": str(2**28),
 }
-_is_own = False  # whether the process is that of a command
+_is_own = False  # whether this is the process of a command
 
 
 def allow() -> None:
-    """Allows `settle` to start the process again, since it is that of a command."""
+    """Allows `settle` to restart the process: it belongs to a command."""
     global _is_own
     _is_own = True
 
 
 def is_allowed() -> bool:
-    """Returns whether the process is that of a command, which may start again."""
+    """Returns whether `settle` may restart the process."""
     return _is_own
 
 
 def settle() -> None:
-    """Starts a command's process again under the settings, once.
+    """Restarts a command's process under the settings, once.
 
-    The process keeps its number. Nothing happens where the variable is set, where the
-    user has settings of the allocator or another one, without glibc, or in a process
-    that has done more than start a command.
+    The process keeps its number. It does not restart if the variable is set, if the
+    user has settings of the allocator or another allocator, without glibc, or if the
+    process has done more than start a command.
     """
     is_new = _is_own and "jax" not in sys.modules
-    chosen = {VARIABLE, "LD_PRELOAD", *VARIABLES}
-    if not is_new or chosen & os.environ.keys() or not _is_glibc():
+    names = {VARIABLE, "LD_PRELOAD", *VARIABLES}
+    if not is_new or names & os.environ.keys() or not _is_glibc():
         return
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""The commands as one application, and each as one of its own."""
+"""The application of all commands, and separate applications of each."""
 
 from typing import Annotated
 
@@ -51,11 +51,11 @@ def _of_all(
             "--version",
             callback=arguments.say_version,
             is_eager=True,
-            help="Only say the version.",
+            help="Only print the version.",
         ),
     ] = False,
 ) -> None:
-    """Takes the options that come before a command."""
+    """Handles the options before a command."""
 
 
 for _name, _main in _MAINS.items():

@@ -25,9 +25,9 @@ __all__ = [
 ]
 
 PAPERS = ("fedacs_", "fedpg_", "fedplus_", "flame_", "portfolio", "finetune_", "atlas_")
-"""Beginnings of the names of presets that only a clone has."""
+"""Prefixes of the presets that only a clone has."""
 _PAPERS = ", ".join(f"{name.rstrip('_')}_*" for name in PAPERS)
-_MORE = (  # where they were added before
+_MORE = (  # if they were added before
     f"portfolio, or a comparison: {_PAPERS}"
     if "experiments.presets" in sys.modules
     else f"{_PAPERS} in a clone, by python -m experiments.COMMAND"
@@ -53,22 +53,22 @@ def option(
     """Declares a field that a command reads from an option of its name.
 
     Args:
-      group: heading of `--help` under which it is shown.
-      help: what `--help` says.
-      default: value where the option is not given.
-      setting: what it is short for, as in `--set NAME=VALUE`.
+      group: heading of the option in `--help`.
+      help: text of the option in `--help`.
+      default: value if the option is not given.
+      setting: the setting that it abbreviates, as in `--set NAME=VALUE`.
       is_stored: whether it belongs to the run that a command begins, not to this
         command alone.
-      others: arguments of `typer.Option` that differ in some commands, by their names.
+      others: arguments of `typer.Option` that differ in some commands, by command.
       **more: arguments of `typer.Option`.
     """
-    read = {"help": help, "rich_help_panel": group, **more}
+    spec = {"help": help, "rich_help_panel": group, **more}
     metadata = {"setting": setting, "is_stored": is_stored, "others": others or {}}
-    return dataclasses.field(default=default, metadata={**metadata, "typer": read})
+    return dataclasses.field(default=default, metadata={**metadata, "typer": spec})
 
 
 def flag(name: str) -> str:
-    """Returns how a field is called on the command line."""
+    """Returns the name of a field on the command line."""
     return "--" + name.strip("_").replace("_", "-")
 
 
@@ -76,13 +76,13 @@ def logs(texts: list[str] | None) -> tuple[tuple[str, str | None], ...]:
     """Reads `tensorboard=DIR`, `wandb` and `mlflow`."""
     places = {}
     for text in texts or ():
-        name, equals, where = text.partition("=")
-        if name not in _LOGS or name in places or (equals and not where):
+        name, equals, place = text.partition("=")
+        if name not in _LOGS or name in places or (equals and not place):
             raise typer.BadParameter(
                 "expected each --log once, as tensorboard[=DIR], wandb[=PROJECT] or"
                 f" mlflow[=EXPERIMENT], got {text!r}"
             )
-        places[name] = where or None
+        places[name] = place or None
     return tuple(places.items())
 
 
@@ -117,21 +117,21 @@ def _is_whole(text: str) -> bool:
     return text.isdecimal() and len(text) <= _MAX_DIGITS
 
 
-def say_version(wanted: bool) -> None:
+def say_version(is_given: bool) -> None:
     """Prints the version and ends the command."""
-    if wanted:
+    if is_given:
         print(f"fedjax_pfl {fp.__version__}")
         raise typer.Exit
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataOptions:
-    """Options that say what the data are; None where the preset decides."""
+    """Options for the data; None if the preset decides."""
 
     data: str | None = option(
         "Data",
         "Your own data: a csv, parquet, npz or LEAF json file, a folder of images, or"
-        " one with a table or npz file for each client.",
+        " a folder with a table or npz file for each client.",
         metavar="PATH",
     )
     label: str | None = option(
@@ -147,35 +147,35 @@ class DataOptions:
     )
     time: str | None = option(
         "Data",
-        "Column of a table with the time of each row: the last rows of a client are"
+        "Column of a table with the time of each row: the last rows of a client become"
         " its test part.",
         metavar="COLUMN",
     )
     window: int | None = option(
         "Data",
-        "With --time: the rows of the same client before a row that are its input, its"
-        " label among them.",
+        "With --time: number of previous rows of the same client, including labels,"
+        " that form the input of a row.",
         setting="federation.dataset.window",
         min=1,
         metavar="ROWS",
     )
     scale: str | None = option(
         "Data",
-        "Training rows by which columns of numbers are scaled: of all clients, the"
-        " default, or of each client.",
+        "Training rows for scaling columns of numbers: of all clients, the default, or"
+        " of each client.",
         setting="federation.dataset.scale",
         metavar="all|client",
     )
     missing: str | None = option(
         "Data",
         "Missing values of a table: refuse, the default; drop their rows; or fill"
-        " those of features, numbers with the mean of training rows, or with 0 and a"
-        " class of their own.",
+        " features, numbers with the mean of training rows, or with 0 and a separate"
+        " class.",
         setting="federation.dataset.missing",
         metavar="refuse|drop|mean|class",
     )
     text: str | None = option(
-        "Data", "Column of a table whose texts are the inputs.", metavar="COLUMN"
+        "Data", "Column of a table with texts as inputs.", metavar="COLUMN"
     )
     tokenizer: str | None = option(
         "Data",
@@ -208,7 +208,7 @@ class DataOptions:
     )
     version: bool = option(
         "Output",
-        "Only say the version.",
+        "Only print the version.",
         False,
         is_stored=False,
         callback=say_version,
@@ -216,7 +216,7 @@ class DataOptions:
     )
 
     def check(self) -> None:
-        """Refuses options that do not go together."""
+        """Refuses options that exclude each other."""
         if self.data is not None and self.dataset is not None:
             raise typer.BadParameter("give --dataset or --data, not both")
         for name in _OF_OWN_DATA:
@@ -225,23 +225,23 @@ class DataOptions:
 
     @property
     def settings(self) -> tuple[str, ...]:
-        """Settings `name=value`, those of the short options first."""
+        """Settings `name=value`, the short options first."""
         short = {"federation.data_dir": self.data_dir and json.dumps(self.data_dir)}
         for field in dataclasses.fields(self):
             if setting := field.metadata.get("setting"):
                 short[setting] = getattr(self, field.name)
-        named = [
+        texts = [
             f"{name}={value}" for name, value in short.items() if value is not None
         ]
-        return (*named, *(self.set_ or ()))
+        return (*texts, *(self.set_ or ()))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(DataOptions):
-    """Options of trainings as given to the commands; None where the preset decides.
+    """Options of trainings as given to the commands; None if the preset decides.
 
-    Their only list: the command line, the files of runs and the line that repeats a run
-    are made of these fields.
+    This is the only list: these fields make the command line, the files of runs and the
+    line that repeats a run.
 
     Attributes:
       command: `run`, `sweep`, `plan` or `benchmark`.
@@ -268,21 +268,21 @@ class Options(DataOptions):
     )
     algorithm: str | None = option(
         "Method",
-        "Short for --set algorithm=NAME,...: names of the package's, or module:Class of"
-        " your own; +NAME,... adds them to the preset's.",
+        "Short for --set algorithm=NAME,...: names from the package, or module:Class of"
+        " your own; +NAME,... adds methods to the preset.",
         setting="algorithm",
         metavar="[+]NAME[,NAME...]",
         autocompletion=completion.algorithms,
     )
     init: str | None = option(
         "Method",
-        "Start every training from the parameters of this safetensors file, such as one"
-        " of --save-models.",
+        "Start every training from the parameters in this safetensors file, for example"
+        " from --save-models.",
         metavar="FILE",
     )
     only: list[str] | None = option(
         "Method",
-        "Only these of the methods, by the names of their folders.",
+        "Only these methods, by the names of their folders.",
         metavar="NAME[,NAME...]",
     )
     seeds: int | None = option(
@@ -303,8 +303,8 @@ class Options(DataOptions):
     )
     eval_on: str | None = option(
         "Budget",
-        "Data to evaluate on: test, validation, train, others, everybody; each with a"
-        " period of its own if wanted.",
+        "Data to evaluate on: test, validation, train, others, everybody; each with an"
+        " optional period.",
         metavar="DATA[=ROUNDS],...",
     )
     metric: str | None = option(
@@ -322,25 +322,25 @@ class Options(DataOptions):
         },
     )
     eval_clients: str | None = option(
-        "Budget", "Whose models are evaluated.", metavar="all|participants|N"
+        "Budget", "Clients to evaluate.", metavar="all|participants|N"
     )
     execution: str = option(
         "Processes",
-        "How clients are computed: one after the other, as one array axis, K at a time,"
+        "How to compute clients: one after the other, as one array axis, K at a time,"
         " or divided among devices.",
         "auto",
         metavar="auto|loop|vmap|chunk=K|shard[=DEVICES]",
     )
     devices: int | None = option(
         "Processes",
-        "Devices that the CPU is split into; one per core if not given.",
+        "Number of devices to split the CPU into; one per core if not given.",
         min=1,
         max=1000,
         metavar="N",
         others={
             "plan": {
-                "help": "Devices that the CPU is split into, one per core if not given;"
-                " with --hosts: devices of each host."
+                "help": "Devices to split the CPU into, one per core if not given; with"
+                " --hosts: devices of each host."
             }
         },
     )
@@ -349,25 +349,25 @@ class Options(DataOptions):
     )
     points_per_unit: int | None = option(
         "Processes",
-        "Most grid points that are compiled and trained together, and that a process of"
-        " --join takes at a time; all that can be if not given.",
+        "Most grid points to compile and train together, and for a process of --join to"
+        " take at a time; as many as possible if not given.",
         min=1,
         metavar="N",
         others={
             "plan": {
-                "help": "Most grid points that are compiled and trained together; all"
-                " that can be if not given."
+                "help": "Most grid points to compile and train together; as many as"
+                " possible if not given."
             }
         },
     )
     streamed: bool = option(
         "Processes",
-        "Keep the clients' models in a file: for populations beyond the memory.",
+        "Keep the clients' models in a file, for populations larger than the memory.",
         False,
     )
     patience: int | None = option(
         "Budget",
-        "End after so many evaluations without improvement.",
+        "End after this many evaluations without improvement.",
         min=1,
         metavar="N",
     )
@@ -376,30 +376,30 @@ class Options(DataOptions):
     )
     tune: int | None = option(
         "Search",
-        "Search so many settings of every method at random, in the ranges that it"
-        " declares, and drop what falls behind on validation data.",
+        "Search this many random settings of every method, in its declared ranges, and"
+        " drop settings that fall behind on validation data.",
         min=2,
         max=10_000,
         metavar="N",
     )
     tune_budget: str | None = option(
         "Search",
-        "In place of the number of --tune: as many settings of every method as so many"
-        " rounds or gradients pay for. Or minutes of each compiled program, after"
-        " which the search ends with what it has.",
+        "In place of the number of --tune: as many settings of every method as this"
+        " many rounds or gradients allow. Or minutes of each compiled program, after"
+        " which the search ends with its results so far.",
         metavar="Nrounds|Ngradients|Nmin",
         others={
             "benchmark": {
-                "help": "Gradients that the search of every method may take, for"
-                " example 2e6gradients; those of 27 settings of the usual method if"
-                " not given.",
+                "help": "Gradients for the search of every method, for example"
+                " 2e6gradients; if not given, as many as 27 settings of the usual"
+                " method take.",
                 "metavar": "Ngradients",
             }
         },
     )
     learn: str | None = option(
         "Search",
-        "Move these fields during the training, along the derivatives of a loss on"
+        "Learn these fields during the training, from the derivatives of a loss on"
         " validation data, in every method that has them; for example"
         " algorithm.lam,algorithm.local.learning_rate.",
         metavar="NAME[,NAME...]",
@@ -407,35 +407,35 @@ class Options(DataOptions):
     )
     learn_on: str | None = option(
         "Search",
-        "What --learn makes small, for example validation:loss:personal, with"
-        " :worst_decile or :client=3 for other than the mean over clients.",
+        "Objective that --learn minimizes, for example validation:loss:personal, with"
+        " :worst_decile or :client=3 in place of the mean over clients.",
         metavar="DATA:METRIC:MODEL",
     )
     learn_trainings: int | None = option(
         "Search",
-        "Train so many times, each with the fields that the last training led to.",
+        "Train this many times, each time from the fields that the last one learned.",
         min=1,
         metavar="N",
     )
     learn_per_client: str | None = option(
         "Search",
-        "Say what learning this field of every client by going back would keep in"
-        " memory, for example algorithm.lam.",
+        "Estimate the memory of learning this field of every client by reverse mode,"
+        " for example algorithm.lam.",
         metavar="NAME",
     )
     learn_per_layer: str | None = option(
-        "Search", "The same of learning this field of every layer.", metavar="NAME"
+        "Search", "The same for learning this field of every layer.", metavar="NAME"
     )
     stop_on: str | None = option(
         "Budget",
-        "What --patience and --target look at, for example"
-        " personal:validation:accuracy; parts may be empty, the last one for --metric.",
+        "Value for --patience and --target, for example personal:validation:accuracy;"
+        " parts may be empty, the last one for --metric.",
         metavar="MODEL:DATA:METRIC",
     )
     memory_limit: str = option(
         "Budget",
-        "Most memory that the trainings of one compilation may need, for example 8GB;"
-        " free is what is free then, none refuses nothing.",
+        "Most memory for the trainings of one compilation, for example 8GB; free allows"
+        " the free memory, none has no limit.",
         "free",
         is_stored=False,
         metavar="SIZE|free|none",
@@ -451,13 +451,13 @@ class Options(DataOptions):
     )
     resume: Path | None = option(
         "Output",
-        "Go on with what an earlier command has left in its directory.",
+        "Continue the run of an earlier command in its directory.",
         is_stored=False,
         metavar="DIR",
     )
     resume_anyway: bool = option(
         "Output",
-        "Let --resume go on with other code than before; the result says so.",
+        "Let --resume continue with changed code; the result records the change.",
         False,
         is_stored=False,
     )
@@ -466,16 +466,16 @@ class Options(DataOptions):
     )
     save_models: str | None = option(
         "Output",
-        "Write the trained models of the evaluated clients, too: those of the last"
-        " round, of the best one on validation data, or of each client's own best.",
+        "Also write the trained models of the evaluated clients: from the last round,"
+        " the best round on validation data, or the best round of each client.",
         metavar="last|best|best-of-each",
     )
     dry_run: bool = option(
-        "Output", "Only say what would be trained.", False, is_stored=False
+        "Output", "Only print what would be trained.", False, is_stored=False
     )
     as_if_clients: int | None = option(
         "Budget",
-        "Plan for so many clients like those that there are.",
+        "Plan for this many clients like the actual ones.",
         is_stored=False,
         min=1,
         max=2**31 - 1,
@@ -483,7 +483,7 @@ class Options(DataOptions):
     )
     hosts: int | None = option(
         "Processes",
-        "Plan for so many hosts with --devices each, by formulae alone.",
+        "Plan for this many hosts with --devices each, by formulas only.",
         is_stored=False,
         min=1,
         max=100_000,
@@ -491,7 +491,7 @@ class Options(DataOptions):
     )
     device_tflops: float = option(
         "Processes",
-        "With --hosts: 10^12 floating-point operations that a device does per second.",
+        "With --hosts: 10^12 floating-point operations of a device per second.",
         10.0,
         is_stored=False,
         min=1e-6,
@@ -507,7 +507,7 @@ class Options(DataOptions):
     )
     network_gb: float = option(
         "Processes",
-        "With --hosts: 10^9 bytes per second that a host sends.",
+        "With --hosts: 10^9 bytes per second from a host.",
         12.5,
         is_stored=False,
         min=1e-6,
@@ -515,7 +515,7 @@ class Options(DataOptions):
     )
     latency_us: float = option(
         "Processes",
-        "With --hosts: microseconds of a message.",
+        "With --hosts: microseconds per message.",
         20.0,
         is_stored=False,
         min=1e-6,
@@ -543,32 +543,32 @@ class Options(DataOptions):
     distributed: bool = option(
         "Processes",
         "Train with the devices of all processes that are started with these options,"
-        " on one host or several; JAX asks Slurm, MPI or a pod of TPUs who they are.",
+        " on one host or several; JAX detects them with Slurm, MPI or a pod of TPUs.",
         False,
     )
     coordinator: str | None = option(
         "Processes",
-        "Where JAX asks nobody: address of process 0 for --distributed.",
+        "Without such a launcher: address of process 0 for --distributed.",
         is_stored=False,
         metavar="HOST:PORT",
     )
     num_processes: int | None = option(
         "Processes",
-        "Where JAX asks nobody: number of processes.",
+        "Without such a launcher: number of processes.",
         is_stored=False,
         min=1,
         metavar="N",
     )
     process_id: int | None = option(
         "Processes",
-        "Where JAX asks nobody: number of this process, from 0.",
+        "Without such a launcher: number of this process, from 0.",
         is_stored=False,
         min=0,
         metavar="N",
     )
     connect_seconds: float = option(
         "Processes",
-        "How long a process of --distributed waits for the others at the start.",
+        "Longest wait of a --distributed process for the others at the start.",
         300.0,
         is_stored=False,
         min=1,
@@ -576,13 +576,13 @@ class Options(DataOptions):
     )
     join: bool = option(
         "Processes",
-        "Begin the sweep in --out or, if it is begun, join it: processes that share the"
+        "Begin the sweep in --out, or join it if it has begun: processes that share the"
         " folder, on any hosts, divide its static groups.",
         False,
     )
     lease_seconds: float = option(
         "Processes",
-        "A process of --join that gives no sign of life for so long loses its work to"
+        "A process of --join without a sign of life for this time loses its work to"
         " another one.",
         60.0,
         min=1,
@@ -593,7 +593,7 @@ class Options(DataOptions):
     )
 
     def check(self) -> None:
-        """Refuses options that do not go together, or cannot be read."""
+        """Refuses options that exclude each other, or cannot be read."""
         super().check()
         if self.seeds is not None and self.seed_list is not None:
             raise typer.BadParameter("give --seeds or --seed-list, not both")
@@ -601,20 +601,20 @@ class Options(DataOptions):
             self.diagnostics or self.profile is not None or self.memory_limit != "free"
         ):
             raise typer.BadParameter(
-                "--streamed goes with none of --diagnostics, --profile and"
+                "--streamed cannot be combined with --diagnostics, --profile or"
                 " --memory-limit"
             )
         if self.points_per_unit is not None and (self.is_search or self.learn):
             raise typer.BadParameter(
-                "--points-per-unit goes with none of --tune, --tune-budget and --learn,"
-                " where settings of one unit depend on each other"
+                "--points-per-unit cannot be combined with --tune, --tune-budget or"
+                " --learn, since their settings in one unit depend on each other"
             )
         if self.join and self.out is None and not self.dry_run:
             raise typer.BadParameter(
                 "--join needs --out, the folder that all processes share"
             )
         if self.join and self.profile is not None:
-            raise typer.BadParameter("--join does not go with --profile")
+            raise typer.BadParameter("--join cannot be combined with --profile")
         if not self.join and self.lease_seconds != type(self).lease_seconds:
             raise typer.BadParameter("--lease-seconds needs --join")
         self._check_processes()
@@ -623,16 +623,16 @@ class Options(DataOptions):
             raise typer.BadParameter("--resume-anyway needs --resume")
         if len(self.only or ()) > 1:
             raise typer.BadParameter("give --only once, as in --only flame,ditto")
-        for read in ("preset_name", "all_seeds", "evaluate_on"):
-            getattr(self, read)
+        for name in ("preset_name", "all_seeds", "evaluate_on"):
+            getattr(self, name)
         if self.learn is None and (self.learn_on or self.learn_trainings):
             raise typer.BadParameter("--learn-on and --learn-trainings need --learn")
         if self.learn is not None and (
             self.streamed or self.is_search or self.stop_rule() is not None
         ):
             raise typer.BadParameter(
-                "--learn goes with none of --streamed, --tune, --tune-budget,"
-                " --patience and --target"
+                "--learn cannot be combined with --streamed, --tune, --tune-budget,"
+                " --patience or --target"
             )
         if self.stop_rule() is not None and self.is_search:
             raise typer.BadParameter("give --tune, or --patience and --target")
@@ -645,9 +645,9 @@ class Options(DataOptions):
 
     def _check_processes(self) -> None:
         """Refuses options of a training of several processes that do not fit."""
-        given = (self.coordinator, self.num_processes, self.process_id)
+        values = (self.coordinator, self.num_processes, self.process_id)
         if not self.distributed:
-            is_given = given != (None, None, None) or self.connect_seconds != 300.0
+            is_given = values != (None, None, None) or self.connect_seconds != 300.0
             if is_given and (self.resume is None or self.out is not None):
                 raise typer.BadParameter(
                     "--coordinator, --num-processes, --process-id and --connect-seconds"
@@ -656,29 +656,29 @@ class Options(DataOptions):
             return
         if self.learn is not None or self.profile is not None:
             raise typer.BadParameter(
-                "--distributed goes with none of --learn and --profile"
+                "--distributed cannot be combined with --learn or --profile"
             )
         if self.execution not in ("auto", "shard"):
             raise typer.BadParameter(
                 "--distributed needs --execution shard, with all devices, got"
                 f" {self.execution!r}"
             )
-        if None in given and given != (None, None, None):
+        if None in values and values != (None, None, None):
             raise typer.BadParameter(
                 "give --coordinator, --num-processes and --process-id together, or none"
-                " of them where JAX knows the cluster"
+                " of them if JAX detects the cluster"
             )
-        if None in given:
+        if None in values:
             return
         if self.process_id >= self.num_processes:
             raise typer.BadParameter(
                 f"expected --process-id below --num-processes {self.num_processes},"
                 f" got {self.process_id}"
             )
-        self.address  # noqa: B018 (refuses what is none)
+        self.address  # noqa: B018 (raises for an invalid one)
 
     def _check_hosts(self) -> None:
-        """Refuses what describes hosts without a number of them."""
+        """Refuses descriptions of hosts without their number."""
         names = ("device_tflops", "link_gb", "network_gb", "latency_us")
         changed = [n for n in names if getattr(self, n) != getattr(type(self), n)]
         if self.hosts is None and changed:
@@ -701,7 +701,7 @@ class Options(DataOptions):
 
     @property
     def preset_name(self) -> str:
-        """The preset, or that of a family of problems."""
+        """The preset, or the preset of a family of problems."""
         usual = "digits" if self.data is None else "own_data"
         if self.command == "benchmark":
             usual = "benchmark_digits"
@@ -718,7 +718,7 @@ class Options(DataOptions):
 
     @property
     def all_seeds(self) -> tuple[int, ...] | None:
-        """Seeds that were asked for, or None."""
+        """The given seeds, or None."""
         if self.seed_list is not None:
             return seeds(self.seed_list)
         return None if self.seeds is None else tuple(range(self.seeds))
@@ -729,7 +729,7 @@ class Options(DataOptions):
         return None if self.eval_on is None else periods(self.eval_on)
 
     def stop_rule(self) -> dict[str, Any] | None:
-        """Arguments of `StopWhen`, or None where trainings do not end early."""
+        """Arguments of `StopWhen`, or None if trainings do not end early."""
         if self.patience is None and self.target is None:
             if self.stop_on is not None:
                 raise typer.BadParameter("--stop-on needs --patience or --target")

@@ -1,8 +1,7 @@
 """Several presets with one command: `--preset 'flame_fair_mnist_*'`.
 
-The directory has one run per preset. Finished ones are not run again, an interrupted
-one goes on where it was, and those whose data are not there are skipped with a
-sentence.
+The directory has one run per preset. Finished runs are not repeated, an interrupted run
+continues, and presets without their data are skipped with a sentence.
 """
 
 import dataclasses
@@ -30,7 +29,7 @@ def do(options: arguments.Options) -> None:
     """Does the job of one preset, or of all that match.
 
     Args:
-      options: parsed options; of a pattern, `out` is the directory of all runs.
+      options: parsed options; for a pattern, `out` is the directory of all runs.
     """
     names = presets.matching(options.preset_name)
     if not presets.is_pattern(options.preset_name):
@@ -44,7 +43,7 @@ def do(options: arguments.Options) -> None:
     if options.command == "plan" or options.dry_run:
         for name in names:
             outputs.say(f"{name}:")
-            _one(dataclasses.replace(options, preset=name))
+            _run(dataclasses.replace(options, preset=name))
         return
     if options.join:
         raise checks.InputError(
@@ -64,8 +63,8 @@ def do(options: arguments.Options) -> None:
 def _run_all(
     names: list[str], options: arguments.Options, out: Path, hint: str
 ) -> None:
-    """Runs what is not finished, one after the other."""
-    left, skipped = time_left(options.max_minutes), []
+    """Runs the unfinished presets one after the other."""
+    time, skipped = time_left(options.max_minutes), []
     for number, name in enumerate(names, start=1):
         folder = out / name
         if run_folder.is_finished(folder):
@@ -74,26 +73,26 @@ def _run_all(
         outputs.say(f"{number}/{len(names)} {name}")
         plain_files.check(folder, is_directory=True)
         begun = folder if folder.exists() else None
-        one = dataclasses.replace(
-            options, preset=name, out=folder, resume=begun, max_minutes=left()
+        job_options = dataclasses.replace(
+            options, preset=name, out=folder, resume=begun, max_minutes=time()
         )
         try:
-            if not _one(one):
+            if not _run(job_options):
                 skipped.append(name)
         except errors.StoppedError as stopped:
             raise errors.StoppedError(
                 f"Stopped in {name}, {number} of {len(names)}; {hint}",
                 stopped.status,
             ) from None
-    done = len(names) - len(skipped)
-    text = f"Finished {done} of {len(names)} presets"
+    finished = len(names) - len(skipped)
+    text = f"Finished {finished} of {len(names)} presets"
     outputs.say(f"{text}; skipped {', '.join(skipped)}." if skipped else f"{text}.")
     outputs.say(f"Results: {out}")
     outputs.say(f"Report: {invocation.of('report', out)}")
 
 
-def _one(options: arguments.Options) -> bool:
-    """Does one job; False where its data are not there, which it says."""
+def _run(options: arguments.Options) -> bool:
+    """Does one job; False, after a sentence, if its data are missing."""
     try:
         job.do(options)
     except data.MissingFilesError as error:

@@ -1,8 +1,8 @@
 """The command `benchmark`: one or several data sets, method by method.
 
 Its directory has `experiment.json`, a folder per data set (see `benchmark.training`),
-the tables `scores.csv` and `searches.csv`, and the pages, which are written anew after
-every data set.
+the tables `scores.csv` and `searches.csv`, and the pages, which are updated after every
+data set.
 """
 
 import dataclasses
@@ -36,23 +36,23 @@ __all__ = ["do", "task_of"]
 
 
 def do(options: arguments.Options) -> None:
-    """Tunes, trains and ranks the methods of the data sets that are asked for."""
+    """Tunes, trains and ranks the methods on the requested data sets."""
     compilation_cache.keep()
     if options.max_minutes is not None:
         checks.number("max_minutes", options.max_minutes, above=0)
     names = presets.matching(options.preset_name)
-    first = task_of(dataclasses.replace(options, preset=names[0]))
+    task_of_first = task_of(dataclasses.replace(options, preset=names[0]))
     out = options.out or job.default_directory(options.preset_name.strip("*?_"))
     if options.resume is None:
         directories.check_new(out)
     hint = job.continuation(options, out)
     with run_folder.opened(out, options), signals.resumable(hint):
         ahead.start()
-        _run_all(names, options, out, hint, first)
+        _run_all(names, options, out, hint, task_of_first)
     console = printing.console(quiet=options.quiet)
-    found = tables.Tables.load(out)
-    for task in found.tasks:
-        _show(console, found.of_tasks(task))
+    bench = tables.Tables.load(out)
+    for task in bench.tasks:
+        _show(console, bench.of_tasks(task))
     if options.quiet:
         outputs.say(out)
         return
@@ -65,12 +65,12 @@ def _run_all(
     options: arguments.Options,
     out: Path,
     hint: str,
-    first: tasks.Task,
+    task_of_first: tasks.Task,
 ) -> None:
-    """Does one data set after the other; those whose data are missing are skipped."""
-    left, skipped = time_left(options.max_minutes), []
+    """Does one data set after the other; skips data sets with missing files."""
+    time, skipped = time_left(options.max_minutes), []
     for number, name in enumerate(names):
-        task = first
+        task = task_of_first
         if number:
             task = task_of(dataclasses.replace(options, preset=name))
         plain_files.check(out / task.name, is_directory=True)
@@ -79,7 +79,7 @@ def _run_all(
                 out,
                 task,
                 say=_silent if options.quiet else outputs.say,
-                max_minutes=left(),
+                max_minutes=time(),
                 resume_anyway=options.resume_anyway,
                 progress=not options.quiet,
                 execution=options.execution,
@@ -93,9 +93,9 @@ def _run_all(
             continue
         except Interrupted as stopped:
             raise errors.StoppedError(f"{stopped}; {hint}", 3) from None
-        found = tables.collect(out)
-        found.save(out)
-        page.write(found, out)
+        bench = tables.collect(out)
+        bench.save(out)
+        page.write(bench, out)
     if len(skipped) == len(names):
         raise checks.InputError(f"None of {', '.join(names)} has its data here.")
 
@@ -107,7 +107,7 @@ def _silent(text: str) -> None:
 def task_of(options: arguments.Options) -> tasks.Task:
     """Returns the task of a preset, with the options applied."""
     experiment = job.experiment_of(options)
-    first = experiment.grids[0]
+    grid_of_all = experiment.grids[0]
     methods = {}
     for grid in experiment.grids:
         name = tasks.name_of(grid.process)
@@ -133,8 +133,8 @@ def task_of(options: arguments.Options) -> tasks.Task:
     return tasks.Task(
         name=plain_files.plain_name(experiment.name.removeprefix("benchmark_")),
         methods=methods,
-        model=first.model,
-        spec=first.spec,
+        model=grid_of_all.model,
+        spec=grid_of_all.spec,
         num_rounds=experiment.num_rounds,
         seeds=experiment.seeds,
         metric=options.metric or "accuracy",
@@ -147,23 +147,23 @@ def task_of(options: arguments.Options) -> tasks.Task:
 def _only(
     methods: Mapping[str, fp.FederatedProcess], names: str
 ) -> tuple[dict[str, fp.FederatedProcess], dict[str, fp.FederatedProcess]]:
-    """Returns the methods of `--only`, and those whose fields are learned."""
+    """Returns the methods of `--only`, without and with learned fields."""
     searched, learned = (
         {plain_files.plain_name(f"{name}{ending}"): name for name in methods}
         for ending in ("", tasks.LEARNED)
     )
-    wanted = [name.strip() for name in names.split(",")]
-    for name in wanted:
+    choices = [name.strip() for name in names.split(",")]
+    for name in choices:
         checks.known(name, {**searched, **learned}, "method of --only")
-    first, second = (
-        {folders[name]: methods[folders[name]] for name in wanted if name in folders}
+    searches, learnings = (
+        {folders[name]: methods[folders[name]] for name in choices if name in folders}
         for folders in (searched, learned)
     )
-    return first, second
+    return searches, learnings
 
 
-def _show(console: Console, found: tables.Tables) -> None:
+def _show(console: Console, bench: tables.Tables) -> None:
     """Prints the ranking of one data set."""
-    shown = data_set.results(found, ranking.places(found))
-    (part,) = shown.parts
-    printing.table(console, shown.columns, part.rows, title=found.tasks[0])
+    section = data_set.results(bench, ranking.places(bench))
+    (part,) = section.parts
+    printing.table(console, section.columns, part.rows, title=bench.tasks[0])

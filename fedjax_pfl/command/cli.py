@@ -36,7 +36,7 @@ __all__ = [
     "with_options",
 ]
 
-_shown: set[str] = set()  # sentences of warnings
+_warned: set[str] = set()  # sentences of warnings
 _OF_SOME = {"streamed": ("run",), "as_if_clients": ("plan",), "tune": ("sweep",)}
 _OF_SOME |= {"tune_budget": ("sweep", "benchmark"), "only": ("benchmark",)}
 _OF_SOME |= {"join": ("sweep",), "lease_seconds": ("sweep",)}
@@ -93,7 +93,7 @@ class Command(typer.core.TyperCommand):
 
 
 class Commands(typer.core.TyperGroup):
-    """Several commands, with examples of them first."""
+    """Several commands, with examples first."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Writes what follows the sentences of `--help`."""
@@ -102,17 +102,17 @@ class Commands(typer.core.TyperGroup):
 
 
 def _write_examples(name: str | None, ctx: Any, formatter: Any) -> None:
-    """Writes examples of a command, as it was called."""
+    """Writes examples of a command under the name that it was called by."""
     with formatter.section("Examples"):
         for words in examples.EXAMPLES.get(name or "", ()):
             formatter.write(f"  {ctx.command_path} {words}".rstrip() + "\n")
 
 
 def make_main(command: str) -> Callable[..., None]:
-    """Makes the function of a command that trains, for typer."""
+    """Makes the typer function of a command that trains."""
 
-    def main(context: typer.Context, **given: Any) -> None:
-        options = arguments.Options(command=command, **given)
+    def main(context: typer.Context, **values: Any) -> None:
+        options = arguments.Options(command=command, **values)
         # A check imports NumPy. Its threads must not take signals, which would be lost
         # with them if the process starts again.
         with signals.carried():
@@ -125,9 +125,9 @@ def make_main(command: str) -> Callable[..., None]:
             _start(lambda: options)
             return
         _check_alone(context)
-        now = _WITH_RESUME - {"resume", "algorithm"}
-        now = {name: given[name] for name in now & given.keys()}
-        _start(lambda: _resumed(options, now))
+        changes = _WITH_RESUME - {"resume", "algorithm"}
+        changes = {name: values[name] for name in changes & values.keys()}
+        _start(lambda: _resumed(options, changes))
 
     absent = {name for name, some in _OF_SOME.items() if command not in some}
     absent |= {"resume", "resume_anyway"} if command == "plan" else set()
@@ -141,15 +141,15 @@ def with_options(
     absent: Container[str] = (),
     command: str = "",
 ) -> Callable[..., None]:
-    """Gives a function the signature from which typer reads options."""
+    """Sets the signature of a function, from which typer reads options."""
     hints = typing.get_type_hints(kind)
     annotations = {"context": (inspect.Parameter.empty, typer.Context)}
     for field in dataclasses.fields(kind):
         if field.name not in absent and "typer" in field.metadata:
-            read = dict(field.metadata["typer"])
-            read |= field.metadata["others"].get(command, {})
-            read = typer.Option(arguments.flag(field.name), **read)
-            annotations[field.name] = field.default, Annotated[hints[field.name], read]
+            entry = dict(field.metadata["typer"])
+            entry |= field.metadata["others"].get(command, {})
+            entry = typer.Option(arguments.flag(field.name), **entry)
+            annotations[field.name] = field.default, Annotated[hints[field.name], entry]
     main.__signature__ = inspect.Signature(  # pyright: ignore
         [
             inspect.Parameter(
@@ -162,39 +162,39 @@ def with_options(
 
 
 def _check_alone(context: typer.Context) -> None:
-    """Refuses options beside --resume that would change the trainings."""
+    """Refuses options with --resume that would change the trainings."""
     for name in context.params.keys() - _WITH_RESUME:
         source = context.get_parameter_source(name)
         if source is not None and source.name != "DEFAULT":
             raise typer.BadParameter(
-                "--resume goes on with the options of the first command; only"
-                " --resume-anyway, --max-minutes, --memory-limit, --log, --quiet and"
-                " what connects processes may be given with it, and --algorithm for"
-                f" methods of your own, not {arguments.flag(name)}"
+                "--resume continues with the options of the first command; only"
+                " --resume-anyway, --max-minutes, --memory-limit, --log, --quiet, the"
+                " options that connect processes, and --algorithm for methods of your"
+                f" own may be given with it, not {arguments.flag(name)}"
             )
 
 
-def _resumed(given: arguments.Options, now: dict[str, Any]) -> arguments.Options:
-    """Reads the options of the command that is continued, with those given now."""
+def _resumed(line: arguments.Options, changes: dict[str, Any]) -> arguments.Options:
+    """Reads the options of the continued command, and merges the current ones."""
     from fedjax_pfl.command import presets, run_folder
 
-    directory = Path(given.resume or ".")
+    directory = Path(line.resume or ".")
     options = run_folder.read(directory)
-    is_shown = run_folder.is_finished(directory)  # and trains nothing, if it is one run
+    is_shown = run_folder.is_finished(directory)  # and not trained, if it is one run
     is_shown = is_shown and not presets.is_pattern(options.preset_name)
-    if given.algorithm is not None or not is_shown:
-        run_folder.check_own_algorithms(directory, options, given.algorithm)
-    options = dataclasses.replace(options, **now)
+    if line.algorithm is not None or not is_shown:
+        run_folder.check_own_algorithms(directory, options, line.algorithm)
+    options = dataclasses.replace(options, **changes)
     options.check()
     return options
 
 
-def _start(read: Callable[[], arguments.Options]) -> None:
+def _start(read_options: Callable[[], arguments.Options]) -> None:
     """Does the job, on a CPU by default with a device per core."""
 
     def work() -> None:
         compilation_cache.silence()  # reading a run's options imports JAX
-        options = read()
+        options = read_options()
         _check_names(options)
         is_joint = options.distributed and not _is_finished(options)
         if is_joint and allocator.is_allowed():
@@ -204,8 +204,8 @@ def _start(read: Callable[[], arguments.Options]) -> None:
         flag = "--xla_force_host_platform_device_count"
         flags = os.environ.get("XLA_FLAGS", "")
         if options.devices is not None or flag not in flags:
-            devices = options.devices or num_cores()  # JAX looks when it is first used
-            devices = 1 if options.hosts else devices  # which are others' then
+            devices = options.devices or num_cores()  # JAX reads this at its first use
+            devices = 1 if options.hosts else devices  # the plan is for other machines
             os.environ["XLA_FLAGS"] = f"{flags} {flag}={devices}".strip()
         if options.command == "benchmark":
             from fedjax_pfl.command import benchmark
@@ -226,7 +226,7 @@ def _start(read: Callable[[], arguments.Options]) -> None:
 
 
 def _is_finished(options: arguments.Options) -> bool:
-    """Returns whether a command would go on with what is finished."""
+    """Returns whether a command would continue a finished run."""
     from fedjax_pfl.command import run_folder
 
     return options.resume is not None and run_folder.is_finished(options.resume)
@@ -242,19 +242,19 @@ def _check_names(options: arguments.Options) -> None:
 
 
 def num_cores() -> int:
-    """Cores that this process may use."""
+    """Number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def answer(work: Callable[[], None]) -> None:
-    """Does a command's work; errors of the user are one sentence and exit status 2.
+    """Does a command's work; user errors become one sentence and exit status 2.
 
     Args:
       work: imports JAX itself, so that `--help` answers at once.
     """
-    _shown.clear()
+    _warned.clear()
     warnings.showwarning = _show_warning
     try:
         from fedjax_pfl.core import checks
@@ -267,17 +267,17 @@ def answer(work: Callable[[], None]) -> None:
         except errors.StoppedError as error:
             _stop(str(error), error.status)
     except OSError as error:
-        where = f" '{error.filename}'" if error.filename else ""
-        _stop(f"Cannot read or write{where}: {error.strerror or error}.", 2)
+        place = f" '{error.filename}'" if error.filename else ""
+        _stop(f"Cannot read or write{place}: {error.strerror or error}.", 2)
     except KeyboardInterrupt:
         _stop("Interrupted.", 130)
 
 
 def _show_warning(message: Warning | str, *_: object) -> None:
-    """Shows a sentence once and alone, without the line of code that it came from."""
+    """Prints a warning once, without its line of code."""
     sentence = compilation_cache.sentence(str(message))
-    if sentence not in _shown:
-        _shown.add(sentence)
+    if sentence not in _warned:
+        _warned.add(sentence)
         outputs.say(f"Warning: {sentence}", error=True)
 
 

@@ -1,8 +1,8 @@
-"""Compiled programs, kept from one command to the next.
+"""Cache of compiled programs for later commands.
 
-They are at home, or where JAX's own variable says. Small ones are kept, too: a command
-has many of them. At home every kind of machine has a directory of its own, since
-programs are made for the instructions of one.
+It is in the home directory, or in the one that JAX's own variable names. It includes
+small programs, since a command has many. In the home directory every kind of machine
+has a separate folder, since programs are compiled for its instructions.
 """
 
 import hashlib
@@ -21,49 +21,48 @@ _LOGS_UNTIL = (0, 12)  # version of jaxlib
 
 
 def silence() -> None:
-    """Keeps false alarms about kept programs out of a command's output.
+    """Hides false alarms about cached programs from a command's output.
 
-    Older versions of JAX log two long lines for each of them on some CPUs, as if
-    preferences of the compiler were instructions that the machine lacks
-    (https://github.com/jax-ml/jax/issues/38445). Acts before JAX is imported.
+    Older versions of JAX log two long lines per program on some CPUs, because they take
+    preferences of the compiler for instructions that the machine lacks
+    (https://github.com/jax-ml/jax/issues/38445). Call this before JAX is imported.
     """
-    from importlib import metadata  # which completion does without
+    from importlib import metadata  # not needed by completion
 
     version = metadata.version("jaxlib").split(".")
     if tuple(map(int, version[:2])) < _LOGS_UNTIL:
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # what fails is raised
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # failures raise errors
 
 
 def sentence(warning: str) -> str:
-    """Rephrases a warning: JAX's of single programs become one of all."""
+    """Rephrases JAX's warnings about single programs as one warning."""
     if not warning.startswith("Error reading persistent compilation cache entry"):
         return warning
     return (
-        "JAX cannot use the compiled programs that it has kept on this machine, and"
-        " compiles them again."
+        "JAX cannot use its cached programs on this machine, and compiles them again."
     )
 
 
 def keep() -> None:
-    """Turns on JAX's cache of compiled programs, where there is a place for it."""
+    """Turns on JAX's cache of compiled programs if a directory for it is usable."""
     import jax
 
     from fedjax_pfl.core import checks
 
-    own = os.environ.get(_VARIABLE)
-    if own == "":  # what JAX takes for no directory
+    variable = os.environ.get(_VARIABLE)
+    if variable == "":  # means no directory in JAX
         return
-    directory = _home() if own is None else own
+    directory = _home() if variable is None else variable
     reason = None if "://" in directory else _unwritable(Path(directory))
-    if reason is None and own is None:
+    if reason is None and variable is None:
         reason = _unsafe(Path(directory))
     if reason is not None:
-        said = f"Cannot keep compiled programs in '{directory}': {reason}"
-        if own is not None:
+        problem = f"Cannot keep compiled programs in '{directory}': {reason}"
+        if variable is not None:
             raise checks.InputError(
-                f"{said}. Let {_VARIABLE} name a directory that can be written."
+                f"{problem}. Set {_VARIABLE} to a directory that can be written."
             )
-        warnings.warn(f"{said}; every command compiles its own.", stacklevel=1)
+        warnings.warn(f"{problem}; every command compiles its own.", stacklevel=1)
         return
     jax.config.update("jax_compilation_cache_dir", directory)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
@@ -76,8 +75,8 @@ def _home() -> str:
         text = Path("/proc/cpuinfo").read_text("utf-8")
     except OSError:
         text = platform.processor()
-    named = re.findall(r"^(?:model name|flags|Features)\s*:.*$", text, re.MULTILINE)
-    kind = " ".join(sorted(set(named))) or text
+    lines = re.findall(r"^(?:model name|flags|Features)\s*:.*$", text, re.MULTILINE)
+    kind = " ".join(sorted(set(lines))) or text
     digest = hashlib.sha256(kind.encode()).hexdigest()[:12]
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     name = f"{platform.machine()}-{digest}"
@@ -85,18 +84,18 @@ def _home() -> str:
 
 
 def _unsafe(directory: Path) -> str | None:
-    """Returns the reason why programs of a directory are not to be run, or None.
+    """Returns the reason not to run programs from a directory, or None.
 
-    Who names a directory by JAX's variable has decided whom to trust.
+    A user who sets JAX's variable has decided to trust its directory.
     """
     about = directory.stat()
     if about.st_uid != os.getuid() or about.st_mode & stat.S_IWOTH:
-        return "others can write there, and what it holds is run"
+        return "other users can write there, and its programs are run"
     return None
 
 
 def _unwritable(directory: Path) -> str | None:
-    """Returns the reason why nothing can be written into a directory, or None."""
+    """Returns the reason why a directory is not writable, or None."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=directory).close()

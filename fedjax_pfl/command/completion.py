@@ -1,7 +1,7 @@
-"""Values that a shell completes: names of presets, parts and fields.
+"""Values for shell completion: names of presets, parts and fields.
 
-A shell waits for them, so that neither JAX nor NumPy is imported: names are in
-registries that import late, or in the tuples below, and fields are read from the
+The shell waits for them, so this module imports neither JAX nor NumPy: names come from
+registries that import late, or from the tuples below, and fields are read from the
 sources of the classes.
 """
 
@@ -67,7 +67,7 @@ _SOURCES = {  # of the classes of a registry
     "data.FEATURE_NOISES": ("data/corruption.py",),
     "portfolio.MARKETS": ("portfolio/markets/*.py",),
 }
-_CLASS = re.compile(  # of a formatted file, which is read faster than parsed
+_CLASS = re.compile(  # for formatted files, and faster than a parser
     r"^(@\S*dataclass.*\n)?class (\w+)(?:\((.*)\))?:\n((?:(?:    .*)?\n)*)",
     re.MULTILINE,
 )
@@ -101,45 +101,45 @@ def methods(incomplete: str) -> list[str]:
 
 
 def algorithms(incomplete: str) -> list[str]:
-    """Completes the last of several names of methods, which `+` may begin."""
+    """Completes the last of several names of methods, with an optional `+` first."""
     plus = "+" if incomplete.startswith("+") else ""
-    return [f"{plus}{name}" for name in _last(incomplete.removeprefix("+"), methods)]
+    return [f"{plus}{name}" for name in _extend(incomplete.removeprefix("+"), methods)]
 
 
 def fields(context: typer.Context, incomplete: str) -> list[str]:
     """Completes the last of several dotted names of fields."""
-    return _last(incomplete, lambda name: _dotted(context, name))
+    return _extend(incomplete, lambda name: _dotted(context, name))
 
 
 def settings(context: typer.Context, incomplete: str) -> list[str]:
-    """Completes a dotted name, and the name of a part behind it."""
+    """Completes a dotted name, and the name of a part after `=`."""
     name, equals, value = incomplete.partition("=")
     if not equals:
-        return [f"{each}=" for each in _dotted(context, name)]
-    known = _registered(name)
-    return [f"{name}={each}" for each in _last(value, lambda v: _starting(v, known))]
+        return [f"{word}=" for word in _dotted(context, name)]
+    names = _registered(name)
+    return [f"{name}={word}" for word in _extend(value, lambda v: _starting(v, names))]
 
 
 def _starting(incomplete: str, names: Iterable[str]) -> list[str]:
-    """Returns the names that begin with what is typed."""
+    """Returns the names that begin with the typed text."""
     return [name for name in names if name.startswith(incomplete)]
 
 
-def _last(incomplete: str, complete: Callable[[str], list[str]]) -> list[str]:
+def _extend(incomplete: str, complete: Callable[[str], list[str]]) -> list[str]:
     """Completes the last of several values with commas between them."""
-    before, comma, last = incomplete.rpartition(",")
-    return [f"{before}{comma}{value}" for value in complete(last)]
+    start, comma, end = incomplete.rpartition(",")
+    return [f"{start}{comma}{value}" for value in complete(end)]
 
 
 def _dotted(context: typer.Context, incomplete: str) -> list[str]:
-    """Completes names of fields: the first parts, or fields of what is typed."""
+    """Completes names of fields: the first parts, or fields of a typed part."""
     owner = incomplete.rpartition(".")[0]
     names = {name for name in COMPONENTS if name.rpartition(".")[0] == owner}
     if owner == "federation":
         names |= {f"{owner}.{field}" for field in _of_federations()}
     elif owner in COMPONENTS:
-        chosen = (context.params.get(owner) or "").removeprefix("+").split(",")
-        names |= {f"{owner}.{field}" for field in _of_component(owner, chosen)}
+        kinds = (context.params.get(owner) or "").removeprefix("+").split(",")
+        names |= {f"{owner}.{field}" for field in _of_component(owner, kinds)}
     elif not owner:
         names |= {"federation", *_OWN}
     return sorted(_starting(incomplete, names))
@@ -151,15 +151,15 @@ def _registered(component: str) -> Iterable[str]:
     return _NAMES.get(path) or getattr(registry, path.rpartition(".")[2], ())
 
 
-def _of_component(component: str, chosen: Iterable[str]) -> set[str]:
-    """Returns fields of a component's classes, of those chosen if there are any."""
+def _of_component(component: str, kinds: Iterable[str]) -> set[str]:
+    """Returns fields of a component's classes: the chosen ones, or else all."""
     path, _ = COMPONENTS[component]
     classes = _classes(_SOURCES[path])
-    known = getattr(registry, path.rpartition(".")[2], None)
+    entries = getattr(registry, path.rpartition(".")[2], None)
     names = [name for name in classes if not name.startswith("_")]
-    if known is not None:
-        names = [known.data[name] for name in chosen if name in known]
-        names = [name.rpartition(".")[2] for name in names or known.data.values()]
+    if entries is not None:
+        names = [entries.data[name] for name in kinds if name in entries]
+        names = [name.rpartition(".")[2] for name in names or entries.data.values()]
     return set().union(*(_fields(name, classes) for name in names))
 
 
@@ -169,7 +169,7 @@ def _of_federations() -> set[str]:
 
 
 def _classes(patterns: Iterable[str]) -> dict[str, tuple[list[str], set[str]]]:
-    """Reads bases and fields of the classes of files of the package."""
+    """Reads bases and fields of the classes in files of the package."""
     classes = {}
     for file in (file for pattern in patterns for file in _PACKAGE.glob(pattern)):
         for is_data, name, bases, body in _CLASS.findall(file.read_text("utf-8")):

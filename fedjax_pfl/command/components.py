@@ -1,4 +1,4 @@
-"""Settings that are components, known without JAX and NumPy."""
+"""Settings that are components, readable without JAX and NumPy."""
 
 __all__ = ["COMPONENTS"]
 

@@ -23,8 +23,8 @@ __all__ = ["enlarged", "largest_of_chunk", "seconds", "show"]
 _MOST_EXAMPLES = 2**31 - 1
 _PARTS = ("data", "state", "round", "evaluation", "history", "compiler")
 _PER_POINT = ("points", "processes", "federations", "described", "keys")
-_MOST_DRAWN = 1000  # chunks of a cohort that are looked at
-_DRAWS = 20  # cohorts whose sizes are looked at
+_MOST_DRAWN = 1000  # chunks of a cohort in an estimate
+_DRAWS = 20  # cohorts in an estimate of sizes
 
 
 def show(
@@ -37,27 +37,26 @@ def show(
     learned_of_clients: str | None = None,
     learned_of_layers: str | None = None,
 ) -> None:
-    """Prints memory and time of every group, then whether all fits.
+    """Prints memory and time of every group, then whether all groups fit.
 
     Args:
-      console: where to.
-      groups: what would be trained.
-      options: of the trainings.
-      num_clients: how many clients there are to be in place of the federations' own.
-      saves_models: whether the trained models are to be written.
+      console: console to print to.
+      groups: groups of the planned trainings.
+      options: options of the trainings.
+      num_clients: number of clients to plan for, or None for the actual number.
+      saves_models: whether the trained models will be written.
       trainer: makes the trainers of groups.
-      learned_of_clients: dotted name of a field that would be learned for every client,
-        or None.
-      learned_of_layers: one that would be learned for every layer, or None.
+      learned_of_clients: dotted name of a field to learn for every client, or None.
+      learned_of_layers: dotted name of a field to learn for every layer, or None.
     """
     learned = {"client": learned_of_clients, "layer": learned_of_layers}
-    wanted = [name for name in learned.values() if name is not None]
-    if wanted:
-        fields.of_some([group.processes[0] for group in groups], wanted)
+    names = [name for name in learned.values() if name is not None]
+    if names:
+        fields.of_some([group.processes[0] for group in groups], names)
     free, device = cost.available_bytes(), jax.devices()[0].device_kind
-    known = "unknown" if free is None else cost.shown(free)
+    memory = "unknown" if free is None else cost.shown(free)
     console.print(
-        f"This machine: {jax.device_count()} x {device}, {known} of memory free."
+        f"This machine: {jax.device_count()} x {device}, {memory} of memory free."
     )
     larger = groups
     if num_clients is not None:
@@ -69,26 +68,26 @@ def show(
             for group in groups
         ]
     total = 0.0
-    for number, (group, known) in enumerate(zip(larger, groups, strict=True)):
+    for number, (group, actual) in enumerate(zip(larger, groups, strict=True)):
         name = type(group.processes[0].algorithm).__name__
         title = f"{number + 1}/{len(groups)} {name}"
-        more = _going_back(group, options, learned)
-        total += _print_group(console, title, group, known, options, trainer, more)
+        extra = _going_back(group, options, learned)
+        total += _print_group(console, title, group, actual, options, trainer, extra)
     console.print(f"All together about {seconds(total)}.")
     if saves_models:
         size = sum(save_models.size(plan_group(group, options)) for group in larger)
         console.print(f"Trained models: {cost.shown(size)}.")
     match options.parsed_memory:
         case "none":
-            console.print("Whether this fits into the memory was not asked.")
+            console.print("Whether this fits into the memory was not checked.")
         case "free":
-            console.print("This fits into the memory that is free.")
+            console.print("This fits into the free memory.")
         case limit:
             console.print(f"This fits into {cost.shown(int(limit))}.")
 
 
 def enlarged(federation: core.Federation, num_clients: int) -> core.Federation:
-    """Returns shapes of a federation with more clients of the same size."""
+    """Returns the shapes of a federation with more clients of the same size."""
     pools = {
         id(leaf)
         for part in (federation.train, federation.validation, federation.test)
@@ -109,34 +108,35 @@ def enlarged(federation: core.Federation, num_clients: int) -> core.Federation:
             shape = (num_clients, *shape[1:])
         return jax.ShapeDtypeStruct(shape, leaf.dtype)
 
-    known = {id(leaf): grown(leaf) for leaf in jax.tree.leaves(federation)}
-    return jax.tree.map(lambda leaf: known[id(leaf)], federation)
+    shapes = {id(leaf): grown(leaf) for leaf in jax.tree.leaves(federation)}
+    return jax.tree.map(lambda leaf: shapes[id(leaf)], federation)
 
 
 def _print_group(
     console: Console,
     title: str,
     group: Group,
-    known: Group,
+    actual: Group,
     options: Options,
     trainer: Callable[..., Resident],
-    more: Sequence[tuple[str, str]],
+    extra: Sequence[tuple[str, str]],
 ) -> float:
-    """Prints one group's table, with more rows at its end, and returns its seconds."""
+    """Prints one group's table, followed by extra rows, and returns its seconds."""
     planned = plan_group(group, options)
-    whole, plan = trainer(planned, are_shapes=True), planned.plan
-    rows: list[tuple[str, ...]] = [*_sizes(planned, whole.start[0], group, known), ()]
+    state, plan = trainer(planned, are_shapes=True), planned.plan
+    rows: list[tuple[str, ...]] = [*_sizes(planned, state.start[0], group, actual), ()]
     try:
+        # Arrays first: if they alone do not fit, nothing has to be compiled.
         try:
-            cost.check_arrays(whole)
+            cost.check_arrays(state)
         except checks.InputError:
-            rows += _memory(cost.memory(whole, work=False))
+            rows += _memory(cost.memory(state, work=False))
             raise
-        if group is known:  # there are data, so that rounds can be run
-            whole = trainer(planned)
-        rows += _memory(cost.memory(whole))
-        cost.check(whole, is_held=group is known)
-        pace, measured = _pace(whole, group, known, options, trainer)
+        if group is actual:  # with data, so that rounds can be timed
+            state = trainer(planned)
+        rows += _memory(cost.memory(state))
+        cost.check(state, is_held=group is actual)
+        pace, measured = _pace(state, group, actual, options, trainer)
         num_evaluations = 1 + -(-options.num_rounds // plan.schedule.segment)
         total = pace.total(options.num_rounds, num_evaluations)
         rows += [
@@ -146,9 +146,9 @@ def _print_group(
             ("time of an evaluation", seconds(pace.evaluation)),
             ("time of all", seconds(total)),
             ("measured on", measured),
-            *more,
+            *extra,
         ]
-    finally:  # what is known of a group that does not fit, too
+    finally:  # also print the rows so far of a group that does not fit
         printing.table(console, ("", ""), rows, title=title)
     return total
 
@@ -156,7 +156,7 @@ def _print_group(
 def _going_back(
     group: Group, options: Options, learned: Mapping[str, str | None]
 ) -> list[tuple[str, str]]:
-    """Returns what going back for values of clients and layers keeps in memory."""
+    """Returns the memory of reverse mode for fields of clients and of layers."""
     rows = []
     for of, field in learned.items():
         if field is None or not fields.own(group.processes[0], [field]):
@@ -165,13 +165,13 @@ def _going_back(
         valued = descent.begun(group, [field], per=of)
         planned = plan_group(valued, options)
         fields.check(planned.group.processes[0], [name])
-        kept = str(reverse.kept(planned, (name,)))
-        rows.append((f"memory: going back for {of}s", kept))
+        memory = str(reverse.kept(planned, (name,)))
+        rows.append((f"memory: going back for {of}s", memory))
     return rows
 
 
 def _memory(needed: cost.Memory) -> list[tuple[str, str]]:
-    """Returns a row for every part that is known, and one for all."""
+    """Returns a row for every known part, and one for the total."""
     parts = {part: getattr(needed, part) for part in _PARTS}
     rows = [
         (f"memory: {part}", cost.shown(size)) for part, size in parts.items() if size
@@ -180,31 +180,31 @@ def _memory(needed: cost.Memory) -> list[tuple[str, str]]:
 
 
 def _pace(
-    whole: Resident,
+    resident: Resident,
     group: Group,
-    known: Group,
+    actual: Group,
     options: Options,
     trainer: Callable[..., Resident],
 ) -> tuple[cost.Pace, str]:
-    """Estimates the seconds of a group, and says what they were measured on.
+    """Estimates the seconds of a group, and describes the measured sample.
 
-    A few rounds of as many points as are computed together, and of the clients that
-    there are; work grows in proportion to points, and to clients of a round.
+    It measures a few rounds of as many points as are computed together, with the actual
+    clients; work grows in proportion to points, and to clients of a round.
     """
-    plan, count = whole.planned.plan, known.federations[0].num_clients
+    plan, count = resident.planned.plan, actual.federations[0].num_clients
     at_once = plan.points_per_chunk * plan.point_devices
-    sample, of_points = known, 1.0
-    if at_once < len(known.points):
-        of_points = len(known.points) / at_once
+    sample, of_points = actual, 1.0
+    if at_once < len(actual.points):
+        of_points = len(actual.points) / at_once
         sample = dataclasses.replace(
-            known, **{name: getattr(known, name)[:at_once] for name in _PER_POINT}
+            actual, **{name: getattr(actual, name)[:at_once] for name in _PER_POINT}
         )
     if sample is group:
-        return cost.pace(whole), "these trainings"
+        return cost.pace(resident), "these trainings"
     cohort, sampled = _cohort(group), count
-    if group is known or _cohort_fits(known):
-        sampled = _cohort(known)
-    else:  # fewer clients than a cohort wants
+    if group is actual or _cohort_fits(actual):
+        sampled = _cohort(actual)
+    else:  # fewer clients than a cohort
         processes = [
             struct.replace_field(process, "participation.size", count)
             for process in sample.processes
@@ -219,17 +219,17 @@ def _pace(
         options = dataclasses.replace(options, eval_clients=min(some, count))
     options = dataclasses.replace(options, execution=plan.execution)
     pace = cost.pace(trainer(plan_group(sample, options)))
-    few = f"{len(sample.points)} of {len(known.points)} grid points"
-    if group is not known:
-        pace = dataclasses.replace(pace, compilation=whole.compile_seconds)
-        few = f"{few}, {count:,} clients"
+    text = f"{len(sample.points)} of {len(actual.points)} grid points"
+    if group is not actual:
+        pace = dataclasses.replace(pace, compilation=resident.compile_seconds)
+        text = f"{text}, {count:,} clients"
     scaled = dataclasses.replace(
         pace,
         start=pace.start * of_points * of_clients,
         round=pace.round * of_points * of_members,
         evaluation=pace.evaluation * of_points * of_evaluated,
     )
-    return scaled, few
+    return scaled, text
 
 
 def _cohort(group: Group) -> int:
@@ -257,9 +257,9 @@ def largest_of_chunk(
     """Averages the largest number of examples over chunks of random cohorts.
 
     Args:
-      num_examples: `int[n]` of clients like those that there will be.
+      num_examples: `int[n]` examples of sampled clients.
       cohort: K.
-      num_clients: N; where it is K and n, cohorts are all clients in order.
+      num_clients: N; if it equals K and n, cohorts are all clients in order.
       chunk: clients per chunk.
       by_size: whether chunks are formed by size.
     """
@@ -287,17 +287,17 @@ def _chunk_size(plan: Plan, cohort: int) -> int:
 
 
 def _sizes(
-    planned: PlannedGroup, processes: FederatedProcess, group: Group, known: Group
+    planned: PlannedGroup, processes: FederatedProcess, group: Group, actual: Group
 ) -> list[tuple[str, str]]:
     """Describes the group in rows of a table."""
     plan, count = planned.plan, group.federations[0].num_clients
     cohort = processes.participation.cohort_size(count)
-    examples = np.asarray(known.federations[0].train.num_examples)
+    examples = np.asarray(actual.federations[0].train.num_examples)
     low, middle, high = examples.min(), np.median(examples), examples.max()
     chunk = _chunk_size(plan, cohort)
     by_size = plan.execution.by_size
     padded = largest_of_chunk(examples, cohort, count, chunk, by_size=by_size)
-    # Of cohorts that are drawn alike: the mean of all is another one's.
+    # Compared over the same draws of cohorts: the mean over all clients may differ.
     wasted = padded / largest_of_chunk(examples, cohort, count, 1) - 1
     at_once = "one client" if chunk == 1 else f"{chunk} clients"
     return [

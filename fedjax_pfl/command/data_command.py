@@ -17,7 +17,7 @@ from fedjax_pfl.command.arguments import DataOptions, option
 __all__ = ["app"]
 
 _FORMATS = (".png", ".pdf", ".svg")
-_COLUMNS = {  # of the table of a directory's data sets: titles and their fields
+_COLUMNS = {  # titles and fields of the table of a directory's data sets
     "name": "name",
     "status": "status",
     "layout": "layout",
@@ -60,9 +60,9 @@ class _Show(DataOptions):
     rows: int = option("Output", "Clients in the table.", 20, min=0, metavar="N")
 
 
-def _show(context: typer.Context, **given: Any) -> None:
-    """Distributes a data set and shows who holds what; trains nothing."""
-    options = _Show(**given)
+def _show(context: typer.Context, **values: Any) -> None:
+    """Distributes a data set and shows the clients' shares, without training."""
+    options = _Show(**values)
     options.check()
     cli.answer(lambda: _print_federation(options))
 
@@ -86,7 +86,7 @@ def _check(
         ),
     ] = None,
 ) -> None:
-    """Reads every data set that a directory holds and says what is wrong."""
+    """Reads every data set in a directory and reports damage."""
     cli.answer(lambda: _print_inspections(data_dir))
 
 
@@ -117,7 +117,7 @@ cli.add(app, "fetch", _fetch)
 
 
 def _print_fetched(name: str, data_dir: str | None) -> None:
-    """Fetches a data set and says what is in it."""
+    """Fetches a data set and prints its size."""
     from fedjax_pfl import data
 
     outputs.say(f"Fetching {name}; this can take minutes.")
@@ -192,8 +192,8 @@ def _print_federation(options: _Show) -> None:
             described.class_names,
             described.client_names,
         )
-        with plain_files.created(out) as new:
-            partitions.draw([holdings]).savefig(new, dpi=200)
+        with plain_files.created(out) as draft:
+            partitions.draw([holdings]).savefig(draft, dpi=200)
         outputs.say(f"Figure: {out}")
 
 
@@ -212,9 +212,9 @@ def _spec(options: _Show) -> Any:
                 f" example federation.test_fraction=0.1, got {setting!r}."
             )
     experiment = apply_settings(experiment, options.settings)
-    grid, *others = experiment.grids
-    swept = {name for each in experiment.grids for name in each.axes}
-    if swept or others:
+    grid, *rest_of_grids = experiment.grids
+    swept = {name for part in experiment.grids for name in part.axes}
+    if swept or rest_of_grids:
         names = f" of {', '.join(sorted(swept))}" if swept else ""
         raise checks.InputError(
             f"Expected one federation, got a sweep{names}; see"
@@ -224,27 +224,27 @@ def _spec(options: _Show) -> Any:
 
 
 def _print_inspections(data_dir: str | None) -> None:
-    """Prints a row per data set that is read from files, and what is damaged."""
+    """Prints a row per data set that is read from files, and the damage."""
     from fedjax_pfl.command import printing
     from fedjax_pfl.core import checks
     from fedjax_pfl.data import sources
 
     inspections = sources.check(data_dir)
     rows = [
-        [_cell(getattr(each, field)) for field in _COLUMNS.values()]
-        for each in inspections
+        [_cell(getattr(item, field)) for field in _COLUMNS.values()]
+        for item in inspections
     ]
     numbers = ("examples", "classes", "clients", "seconds")
     printing.table(printing.console(), tuple(_COLUMNS), rows, numbers=numbers)
-    if any(each.status == "missing" for each in inspections):
+    if any(item.status == "missing" for item in inspections):
         outputs.say(
             f"{invocation.of('data')} show --dataset NAME lists the files it needs."
         )
-    damaged = [each for each in inspections if each.status == "damaged"]
-    for each in damaged:
-        outputs.say(f"{each.name}: {each.problem}")
+    damaged = [item for item in inspections if item.status == "damaged"]
+    for item in damaged:
+        outputs.say(f"{item.name}: {item.problem}")
     if damaged:
-        listed = ", ".join(each.name for each in damaged)
+        listed = ", ".join(item.name for item in damaged)
         raise checks.InputError(f"Damaged or unreadable data sets: {listed}.")
 
 

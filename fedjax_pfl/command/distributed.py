@@ -1,7 +1,7 @@
-"""One training of several processes, which JAX's own runtime connects.
+"""One training of several processes, connected by JAX's own runtime.
 
 All processes are started with the same options. Each computes its share of the clients;
-the first one has the files and says what there is to say.
+the first one writes the files and prints the messages.
 """
 
 import contextlib
@@ -22,15 +22,15 @@ __all__ = ["check_alike", "connected"]
 
 _TRY_AGAIN = 0.2
 _LAST = 1.0
-_SILENCE = 30  # seconds after which JAX takes a process for lost
+_SILENCE = 30  # seconds after which JAX considers a process lost
 _LOCAL = ("127.0.0.1", "localhost")
 
 
 @contextlib.contextmanager
 def connected(options: arguments.Options) -> Iterator[None]:
-    """Connects this process to the others, before JAX is used, until all have ended."""
+    """Connects this process to the others for a block; call it before JAX is used."""
     _connect(options)
-    # The first process leaves last: it has the service that others would miss.
+    # The first process leaves last: it runs the service that the others need.
     signals.leave_after(_LAST if processes.is_first() else 0.0)
     try:
         yield
@@ -44,13 +44,13 @@ def connected(options: arguments.Options) -> Iterator[None]:
 def _connect(options: arguments.Options) -> None:
     """Connects this process to the others."""
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    more: dict[str, Any] = {}
+    options_here: dict[str, Any] = {}
     if options.coordinator is not None:
         host, port = options.address
         if options.process_id:
             _wait_for(host, port, options.connect_seconds)
         if host in _LOCAL:
-            more["coordinator_bind_address"] = options.coordinator
+            options_here["coordinator_bind_address"] = options.coordinator
     try:
         jax.distributed.initialize(
             options.coordinator,
@@ -58,15 +58,15 @@ def _connect(options: arguments.Options) -> None:
             options.process_id,
             initialization_timeout=round(options.connect_seconds),
             heartbeat_timeout_seconds=_SILENCE,
-            **more,
+            **options_here,
         )
     except (RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())[:200].rstrip(".")
         raise checks.InputError(
             "JAX cannot connect the processes; give --coordinator, --num-processes and"
-            f" --process-id where it does not know the cluster: {reason}."
+            f" --process-id if it does not detect the cluster: {reason}."
         ) from None
-    # JAX has taken SIGTERM for itself, in C++; the command's handler is set again.
+    # JAX has replaced the handler of SIGTERM in C++; restore the command's.
     signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
 
 
@@ -80,27 +80,27 @@ def _wait_for(host: str, port: int, seconds: float) -> None:
         except OSError as error:
             if time.monotonic() >= end:
                 raise checks.InputError(
-                    f"Expected --process-id 0 at {host}:{port}, but nobody answers"
-                    f" there for {seconds:g} seconds: {error.strerror or error}."
+                    f"Expected --process-id 0 at {host}:{port}, but got no answer there"
+                    f" for {seconds:g} seconds: {error.strerror or error}."
                 ) from None
         time.sleep(_TRY_AGAIN)
 
 
 def check_alike(**parts: dict[str, Any]) -> None:
-    """Refuses processes that would not train the same; one process is like itself."""
-    zeroth, *others = map(json.loads, processes.gathered(json.dumps(parts)))
-    for number, other in enumerate(others, start=1):
+    """Refuses processes with different trainings; does nothing for one process."""
+    zeroth, *later = map(json.loads, processes.gathered(json.dumps(parts)))
+    for number, values_there in enumerate(later, start=1):
         for part, values in zeroth.items():
-            for name in dict.fromkeys([*values, *other[part]]):
-                here, there = values.get(name), other[part].get(name)
-                if here != there:
+            for name in dict.fromkeys([*values, *values_there[part]]):
+                ours, theirs = values.get(name), values_there[part].get(name)
+                if ours != theirs:
                     raise checks.InputError(
                         f"Expected the same {part} in all processes, but {name} is"
-                        f" {_shown(here)} in process 0 and {_shown(there)}"
+                        f" {_short(ours)} in process 0 and {_short(theirs)}"
                         f" in process {number}."
                     )
 
 
-def _shown(value: Any) -> str:
-    """Returns a value as text that fits into a sentence."""
+def _short(value: Any) -> str:
+    """Formats a value as text that is short enough for a sentence."""
     return textwrap.shorten(json.dumps(value), 80)

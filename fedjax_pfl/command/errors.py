@@ -1,10 +1,10 @@
-"""End of a command before its work is done."""
+"""Error that ends a command before its work is done."""
 
 __all__ = ["StoppedError"]
 
 
 class StoppedError(Exception):
-    """A command ends before its work is done, with a sentence and a status."""
+    """Early end of a command, with a sentence and an exit status."""
 
     def __init__(self, sentence: str, status: int):
         super().__init__(sentence)

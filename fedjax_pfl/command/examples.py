@@ -1,4 +1,4 @@
-"""Three examples of every command, which its help begins with."""
+"""Three examples of every command, for the start of its help."""
 
 from fedjax_pfl.command.completion import FETCHED
 

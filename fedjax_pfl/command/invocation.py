@@ -1,4 +1,4 @@
-"""Names by which commands call each other in what they print."""
+"""Names of commands in printed texts."""
 
 import shlex
 import sys
@@ -8,7 +8,7 @@ __all__ = ["of"]
 
 
 def of(command: str, *words: str | Path) -> str:
-    """Returns how a command is called: as installed, or from a clone if this one is."""
+    """Returns the call of a command: as installed, or from a clone if this one is."""
     is_clone = "experiments" in sys.modules
     start = f"python -m experiments.{command}" if is_clone else f"fedjax-pfl {command}"
     return " ".join([start, *(shlex.quote(str(word)) for word in words)])

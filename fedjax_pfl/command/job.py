@@ -1,4 +1,4 @@
-"""The job of a command once its arguments are parsed."""
+"""The job of a command after its arguments are parsed."""
 
 import contextlib
 import dataclasses
@@ -63,9 +63,9 @@ _MAX_FEDERATIONS = 2  # described before starting
 
 
 def do(options: arguments.Options) -> None:
-    """Plans, trains, saves and shows what the options ask for."""
-    compilation_cache.keep()  # JAX looks once, at its first compilation
-    gc.set_threshold(100_000, 20, 20)  # tracing makes much that has no cycles
+    """Plans, trains, saves and shows the trainings of the options."""
+    compilation_cache.keep()  # JAX reads this at its first compilation only
+    gc.set_threshold(100_000, 20, 20)  # tracing makes many objects without cycles
     console = printing.console(quiet=options.quiet or not processes.is_first())
     if options.join and options.out is not None and run_folder.is_begun(options.out):
         run_folder.check_same(options.out, options)
@@ -97,7 +97,7 @@ def do(options: arguments.Options) -> None:
     _print_plan(console, experiment, grouped, is_search=options.is_search)
     if options.dry_run:
         return
-    del groups, grouped  # devices have the examples of their clients now
+    del groups, grouped  # devices hold the examples of their clients now
     if options.distributed:
         fp.data.forget()
     training = dataclasses.replace(
@@ -131,8 +131,8 @@ def _show_finished(console: Console, options: arguments.Options, folder: Path) -
         )
     result = results.Result.load(folder)
     is_cleaned = run_folder.cleaned(folder)
-    more = "; what a killed process had left is removed" if is_cleaned else ""
-    console.print(f"The run in '{folder}' is finished{more}.")
+    note = "; what a killed process had left is removed" if is_cleaned else ""
+    console.print(f"The run in '{folder}' is finished{note}.")
     show.result(console, result)
     _print_place(console, options, folder)
 
@@ -159,7 +159,7 @@ def _show_costs(
 
 
 def _check_new(out: Path, options: arguments.Options) -> None:
-    """Refuses a directory that exists, unless it has just been begun to be shared."""
+    """Refuses a directory that exists, unless a shared sweep has just begun there."""
     try:
         directories.check_new(out)
     except checks.InputError:
@@ -169,16 +169,16 @@ def _check_new(out: Path, options: arguments.Options) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _Work:
-    """Trainings that are planned, and the directory of their result.
+    """Planned trainings, and the directory of their result.
 
     Attributes:
-      options: of the command.
+      options: options of the command.
       out: the directory.
       planned: groups of trainings.
-      training: options of all of them.
+      training: options of all trainings.
       trainer: class of their trainers.
-      time_is_up: gives a reason to end once it is.
-      profile: of a few rounds, or None.
+      time_is_up: returns a reason to end after the time limit, else None.
+      profile: profile of a few rounds, or None.
     """
 
     options: arguments.Options
@@ -191,19 +191,19 @@ class _Work:
 
     @property
     def hint(self) -> str:
-        """Sentence on how to go on."""
+        """Sentence with the command that continues the run."""
         return continuation(self.options, self.out)
 
     @contextlib.contextmanager
     def _interrupt(self) -> Iterator[Callable[[], str | None]]:
-        """Gives what trainings ask for a reason to end, and says how to go on."""
-        with _stopping(self.hint) as asked:
-            yield lambda: asked() or self.time_is_up()
+        """Yields the trainings' check for a reason to end, and adds the hint."""
+        with _stopping(self.hint) as ask:
+            yield lambda: ask() or self.time_is_up()
 
     def do_alone(self) -> results.Result:
-        """Trains everything in a directory that no other training may use.
+        """Trains all groups in a directory that no other training may use.
 
-        Of several processes of one training the first one has the directory.
+        If one training has several processes, the first one locks the directory.
         """
         if self.options.distributed:
             (plan,) = _units(self.planned)
@@ -216,7 +216,7 @@ class _Work:
             return self._finish(self.training)
 
     def join(self, console: Console) -> results.Result | None:
-        """Trains what other processes do not; returns None if one has the result."""
+        """Trains free groups; returns None if another process writes the result."""
         run_folder.joined(self.out, self.options, _units(self.planned))
         ahead.start()
         crew = shared.Crew(
@@ -245,11 +245,11 @@ class _Work:
     def _finish(
         self, training: Options, check: Callable[[], None] | None = None
     ) -> results.Result:
-        """Trains what no checkpoint says has ended, and writes the result.
+        """Trains all groups that have not ended, and writes the result.
 
         Args:
           training: options of the trainings.
-          check: of a lease, before the result counts; None where the directory is
+          check: checks a lease before the result counts; None if the directory is
             locked.
         """
         if self.options.save_models:
@@ -283,29 +283,29 @@ class _Work:
 def _trainer(
     options: arguments.Options, groups: Sequence[Group], training: Options
 ) -> tuple[Any, Options]:
-    """Returns what makes the trainers, and the options of all their rounds."""
+    """Returns the factory of trainers, and the options of all their rounds."""
     if options.streamed:
         num_clients = groups[0].federations[0].num_clients
         return streaming.Streamed, training.within(num_clients)
     if options.learn is None:
         return Resident, training
     processes = [group.processes[0] for group in groups]
-    what = learner.Learning(
+    learning = learner.Learning(
         names=fields.of_some(processes, options.learn.split(",")),
         objective=Objective.parse(options.learn_on or Objective()),
         optimizer=default_optimizer(),
         restart=training.num_rounds if options.learn_trainings else None,
     )
-    return what, what.options(training, options.learn_trainings)
+    return learning, learning.options(training, options.learn_trainings)
 
 
 def _profile(options: arguments.Options, training: Options) -> profiling.Profile:
-    """Returns the profile that is asked for, of rounds that there are."""
+    """Returns the requested profile; refuses rounds beyond the training."""
     rounds, segment = training.num_rounds, training.schedule.segment
     if segment >= rounds:
         raise checks.InputError(
             "Expected an --eval-every below the number of rounds with --profile, which"
-            f" records the second of these periods, got {segment} and {rounds} rounds."
+            f" records the second period, got {segment} and {rounds} rounds."
         )
     return profiling.Profile(options.profile or ".")
 
@@ -329,8 +329,8 @@ def _budget(options: arguments.Options) -> budgets.Budget | None:
     budget = budgets.parse(options.tune_budget)
     if options.tune is not None and not isinstance(budget, budgets.Minutes):
         raise checks.InputError(
-            f"Expected --tune, or a --tune-budget in {budget.unit}, which says how many"
-            f" settings there are, got both: {options.tune} and {options.tune_budget}."
+            f"Expected --tune, or a --tune-budget in {budget.unit}, which sets their"
+            f" number, got both: {options.tune} and {options.tune_budget}."
         )
     return budget
 
@@ -345,9 +345,9 @@ def _training(
     if options.is_search:
         minutes = budget.count if isinstance(budget, budgets.Minutes) else None
         rule = fp.engine.Halving(minutes=minutes)
-        first = rule.first_rung(experiment.num_rounds)
-        stop_when = dataclasses.replace(rule, min_rounds=first)
-        eval_every = options.eval_every or first
+        rung = rule.first_rung(experiment.num_rounds)
+        stop_when = dataclasses.replace(rule, min_rounds=rung)
+        eval_every = options.eval_every or rung
     if options.streamed and options.eval_clients is None:
         eval_clients = streaming.EVAL_CLIENTS
     return Options(
@@ -368,16 +368,16 @@ def _training(
 
 
 def continuation(options: arguments.Options, out: Path) -> str:
-    """Returns how to resume a run."""
-    return f"go on with: {run_folder.resuming(options, out)}"
+    """Returns the hint with the command that resumes a run."""
+    return f"continue with: {run_folder.resuming(options, out)}"
 
 
 @contextlib.contextmanager
 def _stopping(hint: str) -> Iterator[Callable[[], str | None]]:
-    """Gives what the trainings ask for signals, and says how to go on if they end."""
-    with signals.asking() as asked:
+    """Yields the trainings' check for signals; adds a hint if it ended them."""
+    with signals.asking() as ask:
         try:
-            yield asked
+            yield ask
         except Interrupted as stopped:
             number = signals.number()
             status = 3 if number is None else 128 + number
@@ -405,7 +405,7 @@ def experiment_of(options: arguments.Options) -> Experiment:
     experiment = own_data.with_data(experiment, options)
     experiment = apply_settings(experiment, options.settings)
     if options.init is not None:
-        experiment = _started(experiment, Path(options.init))
+        experiment = _with_start(experiment, Path(options.init))
     fields = {
         "seeds": options.all_seeds,
         "evaluate_on": options.evaluate_on,
@@ -421,23 +421,23 @@ def experiment_of(options: arguments.Options) -> Experiment:
     return experiment
 
 
-def _started(experiment: Experiment, file: Path) -> Experiment:
-    """Starts all trainings from a file, without the users that made it."""
+def _with_start(experiment: Experiment, file: Path) -> Experiment:
+    """Starts all trainings from a file, without the users of its pretraining."""
     params = fp.load_params(file)
     users = pretraining.held_out_of(file)
     grids = []
     for grid in experiment.grids:
         grid = grid.started(params)
         name = "federation.held_out_users"
-        known = None if users is None else pretraining.HeldOut.of(grid.spec)
-        if users and known and known.dataset == users.dataset:
-            least = min(grid.axes.get(name, (known.fraction,)))
-            if not least:
+        held_out = None if users is None else pretraining.HeldOut.of(grid.spec)
+        if users and held_out and held_out.dataset == users.dataset:
+            share = min(grid.axes.get(name, (held_out.fraction,)))
+            if not share:
                 grid = grid.replace(name, users.fraction)
-            elif least < users.fraction:
+            elif share < users.fraction:
                 raise checks.InputError(
                     f"Expected {name} of at least {users.fraction:g}, the share that"
-                    f" '{file}' was pretrained on, got {least:g}."
+                    f" '{file}' was pretrained on, got {share:g}."
                 )
         grids.append(grid)
     return dataclasses.replace(experiment, grids=tuple(grids))
@@ -459,7 +459,7 @@ def _groups(
     num_settings = options.tune
     grouped = []
     key = jax.random.key(0, impl="threefry2x32")
-    federations = grids.Federations()  # all methods train on the same
+    federations = grids.Federations()  # shared by all methods
     for grid in experiment.grids:
         axes = {"seed": experiment.seeds, **grid.axes}
         base = (grid.process, grid.model, grid.spec)
@@ -468,12 +468,12 @@ def _groups(
             count = num_settings or tuning.NUM_SETTINGS
             is_counted = isinstance(budget, budgets.Rounds | budgets.Gradients)
             if is_counted and tuning.search_space(grid.process):
-                one = tuning.points(grid.process, axes, 1)
+                single = tuning.points(grid.process, axes, 1)
                 cost = tuning.search_cost(
-                    (key, *base), type(budget), training, one, federations
+                    (key, *base), type(budget), training, single, federations
                 )
-                least = tuning.least_settings(training)
-                count = budgets.most_settings(budget, cost, least)
+                minimum = tuning.least_settings(training)
+                count = budgets.most_settings(budget, cost, minimum)
             axes = tuning.points(grid.process, axes, count)
         groups = form(axes)
         if options.points_per_unit is not None:
@@ -484,7 +484,7 @@ def _groups(
 
 
 def _units(planned: Sequence[PlannedGroup]) -> list[dict[str, Any]]:
-    """Describes units of work, for processes that share them to compare."""
+    """Describes units of work, so that processes can compare them."""
     federations = {
         id(f): f
         for group in planned
@@ -505,7 +505,7 @@ def _units(planned: Sequence[PlannedGroup]) -> list[dict[str, Any]]:
 
 
 def _check_tests(groups: Sequence[Group], training: Options) -> None:
-    """Refuses runs without clients' own test data, which all tables are about."""
+    """Refuses runs without clients' own test data, which all tables need."""
     if "test" not in training.schedule.data:
         raise checks.InputError(
             "Expected test among the data of --eval-on, which the tables of a command"
@@ -536,34 +536,34 @@ def _print_plan(
     for grid, groups in zip(experiment.grids, grouped, strict=True):
         varied = {n: v for n, v in grid.axes.items() if n != "algorithm.kappa"}
         space = tuning.search_space(grid.process) if is_search else {}
-        shown = [
+        texts = [
             f"{n} = {', '.join(map(show.text, v))}"
             for n, v in varied.items()
             if n not in space
         ]
-        shown += [f"{name} in {tuning.text(values)}" for name, values in space.items()]
+        texts += [f"{name} in {tuning.text(values)}" for name, values in space.items()]
         if isinstance(grid.process.algorithm, fp.Flame) and not is_search:
             kappas = (f"{kappa:g}" for kappa in _kappas(groups))
-            shown.append(f"kappa = {', '.join(kappas)}")
-        line = "; ".join([type(grid.process.algorithm).__name__, *shown])
+            texts.append(f"kappa = {', '.join(kappas)}")
+        line = "; ".join([type(grid.process.algorithm).__name__, *texts])
         console.print(f"  {line}")
     _print_federations(console, list(itertools.chain.from_iterable(grouped)))
 
 
 def _print_federations(console: Console, groups: Sequence[Group]) -> None:
-    """Prints the first few federations, above all whether examples leak."""
+    """Prints the first few federations, with any leaks of examples."""
     described = {id(d): d for group in groups for d in group.described}.values()
-    described = list(dict.fromkeys(each.summary() for each in described))
-    shown = described[:_MAX_FEDERATIONS]
-    for summary in shown:
+    described = list(dict.fromkeys(item.summary() for item in described))
+    head = described[:_MAX_FEDERATIONS]
+    for summary in head:
         console.print(summary)
-    if len(described) > len(shown):
-        more = _plural(len(described) - len(shown), "more federation")
-        console.print(f"... and {more}.")
+    if len(described) > len(head):
+        count = _plural(len(described) - len(head), "more federation")
+        console.print(f"... and {count}.")
 
 
 def _kappas(groups: Sequence[Group]) -> list[float]:
-    """FLAME's ADMM ratios: `rho N / lam`, of equal clients, where rho is given."""
+    """FLAME's ADMM ratios: `rho N / lam`, of equal clients, if rho is given."""
     kappas = set()
     for group in groups:
         for process, federation in zip(group.processes, group.federations, strict=True):

@@ -13,27 +13,27 @@ MLFLOW = "mlflow"
 
 
 def callbacks(options: arguments.Options, out: Path) -> list[fp.Callback]:
-    """Returns the writers that are asked for; nothing is written yet."""
+    """Returns the requested writers, which have written nothing yet."""
     writers: list[fp.Callback] = []
-    for name, where in arguments.logs(options.log):
+    for name, place in arguments.logs(options.log):
         if name == TENSORBOARD:
-            writers.append(fp.engine.TensorBoard(_directory(where, out)))
+            writers.append(fp.engine.TensorBoard(_directory(place, out)))
         elif name == MLFLOW:
-            writers.append(fp.engine.MLflow(*filter(None, [where])))
+            writers.append(fp.engine.MLflow(*filter(None, [place])))
         else:
-            more = {} if where is None else {"project": where}
-            writers.append(fp.engine.WeightsAndBiases(group=out.name, **more))
+            fields = {} if place is None else {"project": place}
+            writers.append(fp.engine.WeightsAndBiases(group=out.name, **fields))
     return writers
 
 
-def _directory(where: str | None, out: Path) -> Path:
-    """Returns a place in the result, or under its name in a shared directory."""
-    return out / TENSORBOARD if where is None else Path(where) / out.name
+def _directory(place: str | None, out: Path) -> Path:
+    """Returns a folder in the result, or below a shared directory."""
+    return out / TENSORBOARD if place is None else Path(place) / out.name
 
 
 def print_hint(options: arguments.Options, out: Path) -> None:
-    """Prints how to open the files for TensorBoard, if there are any."""
-    where = dict(arguments.logs(options.log))
-    if TENSORBOARD in where:
-        directory = _directory(where[TENSORBOARD], out)
+    """Prints the command that opens the files for TensorBoard, if there are any."""
+    places = dict(arguments.logs(options.log))
+    if TENSORBOARD in places:
+        directory = _directory(places[TENSORBOARD], out)
         outputs.say(f"TensorBoard: tensorboard --logdir {shlex.quote(str(directory))}")

@@ -53,7 +53,7 @@ def _sentence(kind: type) -> str:
 def _fields(
     kind: type, prefix: str = "algorithm"
 ) -> Iterator[tuple[str, str, str, str]]:
-    """Yields what can be set: default, cost in a grid, and documentation.
+    """Yields the settable fields: name, default, cost in a grid, documentation.
 
     A part, such as a local solver, is followed by its own fields.
     """
@@ -78,7 +78,7 @@ def _fields(
 
 
 def _meanings(kind: type) -> dict[str, str]:
-    """Reads the `Attributes:` of a class and, where it has none, of its bases."""
+    """Reads the `Attributes:` of a class or, if it has none, of its bases."""
     meanings: dict[str, str] = {}
     for owner in reversed(kind.__mro__):
         block = (inspect.getdoc(owner) or "").partition("Attributes:\n")[2]

@@ -1,7 +1,7 @@
-"""Standard output and error that may be closed, or whose reader may have gone.
+"""Standard output and error that may be closed, or lose their reader.
 
-A command that only prints ends as programs in pipes do, by SIGPIPE. One whose product
-is a folder goes on without a word.
+A command that only prints ends by SIGPIPE, like other programs in pipes. A command that
+makes a folder continues silently.
 """
 
 import io
@@ -16,10 +16,10 @@ __all__ = ["go_on", "install", "say"]
 
 
 class _Unread(io.FileIO):
-    """A stream that throws away what cannot be written."""
+    """A stream that drops output after its reader has gone."""
 
     def write(self, data: Any) -> int | None:
-        """Writes, or turns the descriptor into that of a file that takes everything."""
+        """Writes, or redirects the descriptor to the null device."""
         try:
             return super().write(data)
         except OSError:
@@ -30,15 +30,15 @@ class _Unread(io.FileIO):
 
 
 def install() -> None:
-    """Opens what is closed, so that no file gets its number; SIGPIPE ends the process.
+    """Opens closed streams, so that no file gets their number; restores SIGPIPE.
 
-    Acts before anything else is opened.
+    Call this before any file is opened.
     """
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         if getattr(sys, name) is None:
             setattr(sys, name, open(descriptor, "w", closefd=False))
@@ -46,12 +46,12 @@ def install() -> None:
 
 
 def say(text: object, *, error: bool = False) -> None:
-    """Prints a text, whose control characters a terminal shows."""
+    """Prints a text, with control characters made visible."""
     print(texts.printable(text), file=sys.stderr if error else None, flush=True)
 
 
 def go_on() -> None:
-    """Keeps the command going where nobody reads what it prints."""
+    """Lets the command continue without a reader of its output."""
     if signal.getsignal(signal.SIGPIPE) != signal.SIG_DFL:
         return  # a caller's process, where `install` was not called
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
@@ -59,11 +59,11 @@ def go_on() -> None:
 
 
 def _unread(stream: TextIO) -> TextIO:
-    """Returns a stream like another that throws away what cannot be written."""
+    """Returns a copy of a stream that drops output without a reader."""
     try:
         descriptor = stream.fileno()
     except (OSError, ValueError):
-        return stream  # of a program that calls the command, and reads what it prints
+        return stream  # replaced by a program that calls the command
     stream.flush()
     raw = _Unread(descriptor, "w", closefd=False)
     return io.TextIOWrapper(

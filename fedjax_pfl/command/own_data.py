@@ -18,10 +18,10 @@ _OF_TEXT = ("text", "tokenizer")
 def with_data(experiment: Experiment, options: arguments.DataOptions) -> Experiment:
     """Replaces the data of an experiment by a user's own.
 
-    Natural clients are the clients where there are any. Targets that are not classes
-    get a linear model and, without natural clients, an i.i.d. partition; texts get an
-    encoder. The data are read as settings of `federation.dataset` say; other settings
-    can still change all of this. Prices take the place of a market.
+    Natural clients are used if the data have them. Targets that are not classes get a
+    linear model and, without natural clients, an i.i.d. partition; texts get an
+    encoder. Settings of `federation.dataset` determine how the data are read; other
+    settings can still change all of this. Prices replace a market.
     """
     if options.data is None:
         return experiment
@@ -36,8 +36,8 @@ def with_data(experiment: Experiment, options: arguments.DataOptions) -> Experim
     place = (options.data, options.label, options.client, options.data_dir)
     source = _with_text(user.source_for(*place, options.split, options.time), options)
     experiment = _changed(experiment, source.name, {"federation.dataset": source})
-    own = [text for text in options.settings if text.startswith(_OF_DATA)]
-    experiment = apply_settings(experiment, own)
+    of_data = [text for text in options.settings if text.startswith(_OF_DATA)]
+    experiment = apply_settings(experiment, of_data)
     source = experiment.grids[0].spec.dataset
     dataset = source.load(data_dir=options.data_dir, seed=0, num_clients=None)
     changes: dict[str, Any] = {}
@@ -56,15 +56,15 @@ def with_data(experiment: Experiment, options: arguments.DataOptions) -> Experim
 
 
 def _with_text(source: Any, options: arguments.DataOptions) -> Any:
-    """Returns the source with a column of texts as inputs, where there is one."""
+    """Returns the source with a column of texts as inputs, if it has one."""
     fields = {option: getattr(options, option) for option in _OF_TEXT}
     for option, value in fields.items():
         if value is not None and not isinstance(source, fp.data.Csv):
             raise checks.InputError(
                 f"Expected --{option} with a table of text, got {options.data!r}."
             )
-    given = any(value is not None for value in fields.values())
-    return dataclasses.replace(source, **fields) if given else source
+    is_given = any(value is not None for value in fields.values())
+    return dataclasses.replace(source, **fields) if is_given else source
 
 
 def _changed(experiment: Experiment, name: str, changes: dict[str, Any]) -> Experiment:

@@ -1,4 +1,4 @@
-"""Pretraining on users that the federation does not contain: `fedjax-pfl pretrain`.
+"""Pretraining on users outside of the federation: `fedjax-pfl pretrain`.
 
 Arguments are parsed before JAX is imported, so that `--help` answers at once.
 """
@@ -25,10 +25,10 @@ class _Options(DataOptions):
 
     preset: str | None = option(
         "Method",
-        "Whose model and data to take.",
+        "Preset of the model and the data.",
         metavar="NAME",
         autocompletion=completion.presets,
-        show_default="that of the data set's name, digits, or own_data with --data",
+        show_default="the one named like --dataset, digits, or own_data with --data",
     )
     users: float = option(
         "Data",
@@ -42,7 +42,7 @@ class _Options(DataOptions):
     learning_rate: float = option("Method", "Step size of SGD.", 0.1, metavar="RATE")
     seed: int = option(
         "Budget",
-        "Seed of the first parameters and of the order.",
+        "Seed of the initial parameters and of the order.",
         0,
         min=0,
         metavar="N",
@@ -61,7 +61,7 @@ class _Options(DataOptions):
 
     @property
     def preset_name(self) -> str:
-        """The preset, that of the data set, or what stands for own data."""
+        """The given preset, that of the data set, or that of own data."""
         from fedjax_pfl.command import presets
 
         if self.preset is not None:
@@ -69,9 +69,9 @@ class _Options(DataOptions):
         return self.dataset if self.dataset in presets.PRESETS else "own_data"
 
 
-def _main(context: typer.Context, **given: Any) -> None:
-    """Trains one network, as if there were no clients."""
-    options = _Options(**given)
+def _main(context: typer.Context, **values: Any) -> None:
+    """Trains one network on all users together."""
+    options = _Options(**values)
     options.check()
     outputs.go_on()
     cli.answer(lambda: _pretrain(options))
@@ -92,7 +92,7 @@ def _pretrain(options: _Options) -> None:
     _check_users(options)
     from fedjax_pfl.results import pretraining
 
-    model, spec = _what(options)
+    model, spec = _recipe(options)
     dataset = spec.pretraining()
     if not options.quiet:
         users = len(set(dataset.client.tolist()))
@@ -100,16 +100,16 @@ def _pretrain(options: _Options) -> None:
             f"Pretraining on {dataset.num_samples:,} examples of {users:,} users of"
             f" {dataset.name}."
         )
-    params, judged = _trained(options, model, dataset)
+    params, judged = _train(options, model, dataset)
     users = pretraining.HeldOut.of(spec)
     assert users is not None
     pretraining.write(out, params, users)
     if options.quiet:
         outputs.say(out)
         return
-    outputs.say(f"On a tenth of the examples, which were kept apart: {judged}.")
+    outputs.say(f"On a tenth of the examples, held out from training: {judged}.")
     outputs.say(f"Parameters: {out}")
-    outputs.say(f"With --init {out} trainings start there, and leave these users out.")
+    outputs.say(f"Trainings with --init {out} start there, without these users.")
 
 
 def _check_users(options: _Options) -> None:
@@ -136,7 +136,7 @@ def _check_users(options: _Options) -> None:
         )
 
 
-def _what(options: _Options) -> tuple[Any, Any]:
+def _recipe(options: _Options) -> tuple[Any, Any]:
     """Returns the network, without roles and adapters, and the federation's recipe."""
     from fedjax_pfl.command import own_data, presets
     from fedjax_pfl.command.presets.experiment import apply_settings
@@ -146,9 +146,9 @@ def _what(options: _Options) -> tuple[Any, Any]:
     experiment = presets.get(options.preset_name).single()
     experiment = own_data.with_data(experiment, options)
     experiment = apply_settings(experiment, options.settings)
-    grid, *others = experiment.grids
+    grid, *extra = experiment.grids
     swept = sorted(grid.axes)
-    if others or swept:
+    if extra or swept:
         names = f" of {', '.join(swept)}" if swept else ""
         raise checks.InputError(
             f"Expected one network and one data set, got a sweep{names}."
@@ -161,15 +161,15 @@ def _what(options: _Options) -> tuple[Any, Any]:
     return struct.innermost(grid.model), spec
 
 
-def _trained(options: _Options, model: Any, dataset: Any) -> tuple[Any, str]:
-    """Trains on all examples together; returns parameters and how good they are."""
+def _train(options: _Options, model: Any, dataset: Any) -> tuple[Any, str]:
+    """Trains on all examples together; returns parameters and their metrics."""
     import jax
 
     import fedjax_pfl as fp
     from fedjax_pfl.core import checks, temporaries
     from fedjax_pfl.data import federation
 
-    everything = federation.from_dataset(
+    federated = federation.from_dataset(
         dataset,
         fp.IID(),
         num_clients=1,
@@ -188,21 +188,21 @@ def _trained(options: _Options, model: Any, dataset: Any) -> tuple[Any, str]:
             key,
             process,
             model,
-            everything,
+            federated,
             num_rounds=options.epochs,
             evaluate_on=("test",),
             progress=not options.quiet,
             models_to=place,
         )
         (history,) = result.groups
-        last = {n: float(v[0, -1, 0, 0, 0]) for n, v in history.metrics.items()}
-        ended = history.status[0]
-        if ended == "ok" and not math.isfinite(last["loss"]):
-            ended = "has no finite loss"
-        if ended != "ok":
+        final = {n: float(v[0, -1, 0, 0, 0]) for n, v in history.metrics.items()}
+        status = history.status[0]
+        if status == "ok" and not math.isfinite(final["loss"]):
+            status = "has no finite loss"
+        if status != "ok":
             raise checks.InputError(
-                f"The pretraining {ended}; expected a --learning-rate below"
+                f"The pretraining {status}; expected a --learning-rate below"
                 f" {options.learning_rate:g}."
             )
         params = fp.load_models(place).find(model="global").params
-    return params, ", ".join(f"{name} {value:.4g}" for name, value in last.items())
+    return params, ", ".join(f"{name} {value:.4g}" for name, value in final.items())

@@ -1,4 +1,4 @@
-"""The console and the tables of commands, as wide as the terminal is."""
+"""The console and the tables of commands, as wide as the terminal."""
 
 import os
 import sys
@@ -19,15 +19,15 @@ _GAP = 2  # between columns; the edges take one of them and one more
 
 
 class _Console(Console):
-    """A console that prints texts as they are: no markup, no emoji, no control."""
+    """A console that prints texts unchanged: no markup, emoji or control."""
 
     def render_str(self, text: str, **options: Any) -> rich_console.Text:
-        """Renders a text, also of a table's cell, with what terminals would act on."""
+        """Renders a text or a table's cell, with control characters made visible."""
         return super().render_str(texts.printable(text), **options)
 
 
 def console(*, quiet: bool = False) -> Console:
-    """Makes a console that prints text as it is, and leaves lines to the terminal."""
+    """Makes a console that prints texts unchanged, without wrapping lines."""
     is_known = sys.stdout.isatty() or "COLUMNS" in os.environ
     return _Console(
         quiet=quiet,
@@ -48,21 +48,21 @@ def table(
     numbers: Container[str] = (),
     styles: Sequence[str] = (),
 ) -> None:
-    """Prints a table whose cells are broken between words where lines are short."""
+    """Prints a table; breaks cells between words if lines are short."""
     rows = [[*map(texts.printable, row)] for row in rows]
     columns = list(zip(titles, *filter(None, rows), strict=True))
-    made = Table(
+    drawn = Table(
         title=title, box=box.SIMPLE_HEAD, show_header=any(titles), padding=(0, 1, 0, 0)
     )
     for name, width in zip(titles, _widths(columns, console.width), strict=True):
         justify = "right" if name in numbers else "left"
-        made.add_column(name, width=width, justify=justify, overflow="fold")
+        drawn.add_column(name, width=width, justify=justify, overflow="fold")
     for number, row in enumerate(rows):
         if row:
-            made.add_row(*row, style=styles[number] if styles else None)
+            drawn.add_row(*row, style=styles[number] if styles else None)
         else:
-            made.add_section()
-    console.print(made, soft_wrap=False, crop=False)
+            drawn.add_section()
+    console.print(drawn, soft_wrap=False, crop=False)
 
 
 def _widths(columns: Sequence[Sequence[str]], available: int) -> list[int]:
@@ -70,10 +70,10 @@ def _widths(columns: Sequence[Sequence[str]], available: int) -> list[int]:
     widths = [_longest(cells, "\n") for cells in columns]
     words = [_longest(cells, None) for cells in columns]
     while sum(widths) + _GAP * len(widths) + 1 > available:
-        wide = [k for k, width in enumerate(widths) if width > words[k]]
-        if not wide:
+        candidates = [k for k, width in enumerate(widths) if width > words[k]]
+        if not candidates:
             break
-        widths[max(wide, key=lambda k: widths[k])] -= 1
+        widths[max(candidates, key=lambda k: widths[k])] -= 1
     return widths
 
 

@@ -15,15 +15,15 @@ def main(
         list[Path],
         typer.Argument(
             metavar="DIR",
-            help="Directories that the commands sweep or run have written, or results"
-            " that were saved. Several are compared with each other.",
+            help="Directories of the commands sweep or run, or saved results. Several"
+            " are compared with each other.",
         ),
     ],
     out: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Where report.html and report_files/ are written; the directory"
+            help="Folder for report.html and report_files/; by default the directory"
             " itself if there is only one.",
         ),
     ] = None,
@@ -32,7 +32,7 @@ def main(
         typer.Option(
             metavar="NAME",
             help="Metric that chooses rounds, settings and hybrids and ranks methods,"
-            " for example macro_f1; that of the commands if not given.",
+            " for example macro_f1; the metric of the commands if not given.",
         ),
     ] = None,
 ) -> None:

@@ -1,13 +1,13 @@
-"""The directory of a run: its options first, its checkpoints, in the end its result.
+"""The directory of a run: its options first, then checkpoints, finally the result.
 
-    experiment.json  the options of the command, with which --resume goes on, the code
-                     that it began with, and of a shared sweep its units of work
+    experiment.json  the options of the command for --resume, the code at its start, and
+                     the units of work of a shared sweep
     checkpoints/     see `results.checkpoint`; removed when the result is complete
     models/          with --save-models, see `fedjax_pfl.results.trained_models`
-    config.json      written last: with it the result is complete
+    config.json      written last: it completes the result
 
-Options are read before JAX is imported. They may be anybody's: they are data, and no
-module that they name is imported unless the user names it, too.
+Options are read before JAX is imported. They may come from a stranger: they are data,
+and a module in them is imported only if the user also names it.
 """
 
 import contextlib
@@ -58,30 +58,30 @@ _PLACES = (
     "data_dir",
     "init",
     "tokenizer",
-)  # which hosts may have in different places
+)  # hosts may have them in different places
 
 
 @contextlib.contextmanager
 def begun(directory: Path, options: arguments.Options) -> Iterator[None]:
-    """Makes the directory, and keeps other processes out of it.
+    """Makes the directory, and locks it for this process.
 
-    Nothing is left if the block refuses its input before the first checkpoint, or,
-    where it holds several runs, before the first of them.
+    It is removed again if the block refuses its input before the first checkpoint, or,
+    for a directory of several runs, before the first run.
     """
     from fedjax_pfl.core import checks
     from fedjax_pfl.results import directories
 
-    missing = [path for path in directory.absolute().parents if not path.exists()]
+    parents = [path for path in directory.absolute().parents if not path.exists()]
     _make(directory, options, units=[])
     try:
         with directories.locked(directory):
             yield
     except checks.InputError:
-        left = (f"{CHECKPOINTS}/*/*", f"*/{_FILE}")
-        if not any(any(directory.glob(pattern)) for pattern in left):
+        patterns = (f"{CHECKPOINTS}/*/*", f"*/{_FILE}")
+        if not any(any(directory.glob(pattern)) for pattern in patterns):
             shutil.rmtree(directory, ignore_errors=True)
             with contextlib.suppress(OSError):
-                for path in missing:
+                for path in parents:
                     path.rmdir()
         raise
 
@@ -89,7 +89,7 @@ def begun(directory: Path, options: arguments.Options) -> Iterator[None]:
 def _make(
     directory: Path, options: arguments.Options, units: list[dict[str, Any]]
 ) -> None:
-    """Makes the directory, with its file in it."""
+    """Makes the directory and its file."""
     from fedjax_pfl.results import directories, documents, plain_files
 
     stored = {"format": _FORMAT, "options": _to_json(options), "code": _code(options)}
@@ -104,7 +104,7 @@ def _make(
 def joined(
     directory: Path, options: arguments.Options, units: list[dict[str, Any]]
 ) -> None:
-    """Begins the directory of a sweep that several processes share, or joins it."""
+    """Begins or joins the directory of a sweep that several processes share."""
     from fedjax_pfl.core import checks
     from fedjax_pfl.results import plain_files
 
@@ -119,16 +119,16 @@ def joined(
     check_same(directory, options)
     theirs, ours = _document(directory).units, json.loads(json.dumps(units))
     _compare(directory, "units", len(theirs), len(ours))
-    for number, (before, now) in enumerate(zip(theirs, ours, strict=True), start=1):
-        for name in dict.fromkeys([*before, *now]):
-            shown = f"{name} of unit {number}"
-            _compare(directory, shown, before.get(name), now.get(name))
+    for number, (stored, unit) in enumerate(zip(theirs, ours, strict=True), start=1):
+        for name in dict.fromkeys([*stored, *unit]):
+            label = f"{name} of unit {number}"
+            _compare(directory, label, stored.get(name), unit.get(name))
 
 
 def check_same(directory: Path, options: arguments.Options) -> None:
     """Checks that a directory was begun with the same code and options.
 
-    Paths of data may differ, as hosts have them in different places.
+    Paths of data may differ, since hosts may have them in different places.
     """
     import msgspec
 
@@ -144,18 +144,18 @@ def check_same(directory: Path, options: arguments.Options) -> None:
 
 
 def identity(options: arguments.Options) -> dict[str, dict[str, Any]]:
-    """Returns the options, but for paths of data, and the code of a run."""
+    """Returns the options of a run, without paths of data, and its code."""
     stored = _to_json(options).items()
-    kept = {arguments.flag(n): v for n, v in stored if n not in _PLACES}
-    return {"options": kept, "code": _code(options)}
+    values = {arguments.flag(n): v for n, v in stored if n not in _PLACES}
+    return {"options": values, "code": _code(options)}
 
 
-def _compare(directory: Path, name: str, before: Any, now: Any) -> None:
-    """Refuses to join a sweep in which something is different."""
+def _compare(directory: Path, name: str, theirs: Any, ours: Any) -> None:
+    """Refuses to join a sweep with a different value."""
     from fedjax_pfl.core import checks
 
-    if before != now:
-        was, is_now = (textwrap.shorten(json.dumps(v), 80) for v in (before, now))
+    if theirs != ours:
+        was, is_now = (textwrap.shorten(json.dumps(v), 80) for v in (theirs, ours))
         raise checks.InputError(
             f"Expected the sweep that was begun in '{directory}', but {name} is {was}"
             f" there and {is_now} here."
@@ -165,15 +165,15 @@ def _compare(directory: Path, name: str, before: Any, now: Any) -> None:
 def opened(
     directory: Path, options: arguments.Options
 ) -> contextlib.AbstractContextManager[None]:
-    """Opens the directory of a run that begins or, as the options say, goes on."""
+    """Opens the directory of a run that begins or, with --resume, continues."""
     from fedjax_pfl.results import directories, plain_files, provenance
 
     if options.resume is None:
         return begun(directory, options)
     for name in (CHECKPOINTS, MODELS, "figures", "tensorboard"):
         plain_files.check(directory / name, is_directory=True)
-    before, now = _document(directory).code, _code(options)
-    provenance.compare(directory, before, now, anyway=options.resume_anyway)
+    stored, code = _document(directory).code, _code(options)
+    provenance.compare(directory, stored, code, anyway=options.resume_anyway)
     return directories.locked(directory)
 
 
@@ -181,8 +181,8 @@ def opened(
 def completed(directory: Path) -> Iterator[Path]:
     """Adds the result to the directory of a run, and then removes its checkpoints.
 
-    They are what is large of a run, many gigabytes of a long sweep, and nothing reads
-    them once the result is there.
+    Checkpoints are the large files of a run, many gigabytes for a long sweep, and are
+    never read after the result exists.
 
     Yields:
       An empty directory for the files of the result, `config.json` among them.
@@ -197,8 +197,8 @@ def completed(directory: Path) -> Iterator[Path]:
 def tidy(directory: Path) -> None:
     """Removes the checkpoints of a finished run.
 
-    Also for a process that stood still while others finished: it may have been writing
-    one, and have made it when all were gone.
+    A process that was suspended while others finished calls it, too: it may have
+    written a checkpoint after the others removed theirs.
     """
     from fedjax_pfl.core import temporaries
 
@@ -206,7 +206,7 @@ def tidy(directory: Path) -> None:
 
 
 def cleaned(directory: Path) -> bool:
-    """Removes what a process that was killed after `completed` has left."""
+    """Removes leftovers of a process that was killed after `completed`."""
     from fedjax_pfl.core import temporaries
     from fedjax_pfl.results import directories
 
@@ -219,9 +219,9 @@ def cleaned(directory: Path) -> bool:
 
 
 def models_place(directory: Path) -> Path:
-    """Returns the place of an unfinished run's models, free of what was left there.
+    """Returns the folder of an unfinished run's models, after emptying it.
 
-    A process may have been killed after they were written, or while they were.
+    A process may have been killed while it wrote them, or afterwards.
     """
     for path in (*directory.glob(f".{MODELS}.*"), directory / MODELS):
         shutil.rmtree(path, ignore_errors=True)
@@ -245,38 +245,38 @@ def resumed_by(directory: Path) -> str:
 
 def resuming(options: arguments.Options, directory: Path) -> str:
     """Returns the command line that continues a run of these options."""
-    own = experiment.own_algorithms(options.settings)
-    words = ("--algorithm", ",".join(own)) if own else ()
+    names = experiment.own_algorithms(options.settings)
+    words = ("--algorithm", ",".join(names)) if names else ()
     return invocation.of(options.command, "--resume", directory, *words)
 
 
 def check_own_algorithms(
-    directory: Path, options: arguments.Options, named: str | None
+    directory: Path, options: arguments.Options, given_names: str | None
 ) -> None:
-    """Checks that the user names the modules that continuing a run would import."""
+    """Checks that the user names all own modules that continuing a run imports."""
     from fedjax_pfl.core import checks
 
-    own = experiment.own_algorithms(options.settings)
-    if named is not None and not own:
+    names = experiment.own_algorithms(options.settings)
+    if given_names is not None and not names:
         raise checks.InputError(
             "Expected no --algorithm with --resume, which names methods of your own"
             f" again: the run in '{directory}' has none."
         )
-    if set(own) != {name.strip() for name in (named or "").split(",")} - {""}:
+    if set(names) != {name.strip() for name in (given_names or "").split(",")} - {""}:
         raise checks.InputError(
-            f"The run in '{directory}' has methods that are not the package's, and"
-            " a folder's word runs no code: if you trust these modules, name them with"
-            f" {resuming(options, directory)}"
+            f"The run in '{directory}' has methods from outside the package, and a"
+            " folder may not choose the code to run: if you trust these modules, name"
+            f" them with {resuming(options, directory)}"
         )
 
 
 def is_finished(directory: Path) -> bool:
-    """Returns whether the result is there."""
+    """Returns whether the result exists."""
     return (directory / _RESULT).is_file()
 
 
 def read(directory: Path) -> arguments.Options:
-    """Reads the options with which a run was begun."""
+    """Reads the initial options of a run."""
     import msgspec
 
     from fedjax_pfl.core import checks
@@ -312,25 +312,25 @@ def _document(directory: Path) -> Any:
 
 
 def _unreadable(directory: Path) -> str:
-    """Returns the sentence on a file that is not what a command wrote."""
+    """Returns the sentence for a damaged file."""
     return f"Cannot read '{directory / _FILE}': it is damaged or of another version."
 
 
 def _code(options: arguments.Options) -> dict[str, Any]:
-    """Returns the code of a run; imports its own methods, which the user has named."""
+    """Returns the code of a run; imports its own methods, named by the user."""
     from fedjax_pfl.algorithms import own_methods
     from fedjax_pfl.results import provenance
 
-    own = experiment.own_algorithms(options.settings)
-    return provenance.code(*map(own_methods.find, own))
+    names = experiment.own_algorithms(options.settings)
+    return provenance.code(*map(own_methods.find, names))
 
 
 def command(options: arguments.Options) -> str:
     """Returns the command line that repeats a run; DIR and FILE stand for places."""
     words = [*invocation.of(options.command).split(), "--preset", options.preset_name]
-    shown = {"data": "DIR", "data_dir": "DIR", "init": "FILE"}
+    texts = {"data": "DIR", "data_dir": "DIR", "init": "FILE"}
     if options.tokenizer != tokens.MINILM:
-        shown["tokenizer"] = "FILE"
+        texts["tokenizer"] = "FILE"
     for field in _stored():
         value = getattr(options, field.name)
         if field.name in _NOT_REPEATED or value == field.default:
@@ -340,7 +340,7 @@ def command(options: arguments.Options) -> str:
             words.append(flag)
         else:
             values = value if isinstance(value, list) else [value]
-            words += [w for v in values for w in (flag, shown.get(field.name, str(v)))]
+            words += [w for v in values for w in (flag, texts.get(field.name, str(v)))]
     return shlex.join(words)
 
 
@@ -349,13 +349,13 @@ _NOT_REPEATED += ("join", "lease_seconds", "distributed")
 
 
 def _stored() -> list[dataclasses.Field[Any]]:
-    """Returns the fields of options that are kept with a run."""
+    """Returns the fields of options that are stored with a run."""
     fields = dataclasses.fields(arguments.Options)
     return [field for field in fields if field.metadata.get("is_stored", True)]
 
 
 def _to_json(options: arguments.Options) -> dict[str, Any]:
-    """Returns options as JSON knows them; files by absolute paths."""
+    """Returns options as JSON values, with absolute paths of files."""
     stored = {field.name: getattr(options, field.name) for field in _stored()}
     for name in _PLACES:
         if stored[name] not in (None, tokens.MINILM):
@@ -364,7 +364,7 @@ def _to_json(options: arguments.Options) -> dict[str, Any]:
 
 
 def _schema() -> Any:
-    """Returns the schema of the file, with the ranges that the command line has."""
+    """Returns the schema of the file, with the ranges of the command line."""
     import msgspec
 
     from fedjax_pfl.results import documents

@@ -19,11 +19,11 @@ def result(console: Console, result: results.Result) -> None:
     ranked = comparison.rank(result)
     if ranked is not None:
         _print_ranking(console, ranked)
-    compared = result.contenders()
-    if newcomers := comparison.unseen_text(compared):
+    finalists = result.contenders()
+    if newcomers := comparison.unseen_text(finalists):
         console.print(newcomers.lstrip())
-    if selection.tuned(compared):
-        summary = compared.summary()
+    if selection.tuned(finalists):
+        summary = finalists.summary()
         _print_settings(console, summary[summary["model"] != "hybrid (oracle)"])
     _print_learned(console, result)
     _print_dropped(console, result)
@@ -41,13 +41,13 @@ def result(console: Console, result: results.Result) -> None:
 
 
 def _print_learned(console: Console, result: results.Result) -> None:
-    """Prints the learned fields, a line per start, and how to train with the best."""
+    """Prints the learned fields, a line per start, and options for the best."""
     settings = learned.settings(result)
     if settings is None:
         return
     names = list(settings.columns)
-    shown = selection.short([str(name) for name in learned.fields(result)])
-    short = dict(zip(learned.fields(result), shown, strict=True))
+    texts = selection.short([str(name) for name in learned.fields(result)])
+    short = dict(zip(learned.fields(result), texts, strict=True))
     titles = [str(name) for name in names]
     for name, text in short.items():
         titles = [title.replace(name, text) for title in titles]
@@ -60,7 +60,7 @@ def _print_learned(console: Console, result: results.Result) -> None:
 
 
 def _print_dropped(console: Console, result: results.Result) -> None:
-    """Prints a line per group of a search: what it has dropped, and what that saved."""
+    """Prints a line per group of a search: dropped trainings and saved rounds."""
     for group in result.groups:
         if group.dropped is not None:
             console.print(
@@ -87,7 +87,7 @@ def _print_diverged(console: Console, result: results.Result) -> None:
 
 
 def _print_communication(console: Console, result: results.Result) -> None:
-    """Prints what is sent per round and in all, one line per algorithm."""
+    """Prints the traffic per round and in total, one line per algorithm."""
     columns = ["bytes_up", "bytes_down", "total_bytes_up", "total_bytes_down"]
     sent = result.communication().groupby("algorithm", sort=False)
     for algorithm, row in sent[columns].mean().iterrows():
@@ -96,28 +96,28 @@ def _print_communication(console: Console, result: results.Result) -> None:
             totals = (f"{value / 1e6:,.2f}" for value in row.iloc[2:])
             console.print(
                 f"{algorithm}: clients send {up} and receive {down} bytes per round,"
-                f" {' and '.join(totals)} MB in all."
+                f" {' and '.join(totals)} MB in total."
             )
 
 
 def _print_privacy(console: Console, result: results.Result) -> None:
-    """Prints what trainings with noise reveal, one line per algorithm."""
-    for table, what in (
+    """Prints the privacy loss of trainings with noise, one line per algorithm."""
+    for table, unit in (
         (result.privacy(), "one client in place of another"),
         (result.local_privacy(), "one example of a client in place of another"),
     ):
-        spent = table.groupby(["algorithm", "delta"], sort=False)["epsilon"]
-        for (algorithm, delta), values in spent:
-            least, most = (f"{value:.3g}" for value in (values.min(), values.max()))
-            span = least if least == most else f"{least} to {most}"
+        losses = table.groupby(["algorithm", "delta"], sort=False)["epsilon"]
+        for (algorithm, delta), values in losses:
+            low, high = (f"{value:.3g}" for value in (values.min(), values.max()))
+            span = low if low == high else f"{low} to {high}"
             console.print(
-                f"{algorithm}: epsilon {span} at delta {delta:g} for {what}, every"
+                f"{algorithm}: epsilon {span} at delta {delta:g} for {unit}, every"
                 " training for itself."
             )
 
 
 def _print_left_out(console: Console, result: results.Result) -> None:
-    """Prints how often FedPG left its fairness objective out."""
+    """Prints the share of rounds in which FedPG left out its fairness objective."""
     reports = result.reports()
     shares = reports[reports["name"] == "fair_row"].groupby("algorithm")["value"]
     for algorithm, share in shares.mean().items():
@@ -128,13 +128,13 @@ def _print_left_out(console: Console, result: results.Result) -> None:
             )
 
 
-def _print_ranking(console: Console, compared: comparison.Comparison) -> None:
-    """Prints a table per environment, the best first, and who is best."""
-    for environment in compared.environments:
-        titles, rows = comparison.brief(compared, environment)
-        ended = (row.cells[-1] for row in environment.rows)
-        styles = ["" if status == "ok" else "red" for status in ended]
-        if compared.is_paired:
+def _print_ranking(console: Console, ranking: comparison.Comparison) -> None:
+    """Prints a table per environment, the best first, and its conclusion."""
+    for environment in ranking.environments:
+        titles, rows = comparison.brief(ranking, environment)
+        statuses = (row.cells[-1] for row in environment.rows)
+        styles = ["" if status == "ok" else "red" for status in statuses]
+        if ranking.is_paired:
             styles[0] = "bold"
         printing.table(
             console,
@@ -171,7 +171,7 @@ def _print_settings(console: Console, summary: "pd.DataFrame") -> None:
 
 
 def text(value: Any) -> str:
-    """Formats a setting, lists as in JSON; nothing where an algorithm lacks it."""
+    """Formats a setting, lists as in JSON; empty if an algorithm lacks it."""
     if value is None or value != value:
         return ""
     return str(list(value)) if isinstance(value, tuple) else str(value)

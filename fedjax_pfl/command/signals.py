@@ -1,11 +1,11 @@
 """SIGINT, SIGTERM and SIGHUP, from a command's first line to the end of its process.
 
 A signal's number goes into a pipe, and a thread reads it: the main thread may be inside
-the compiler, or inside a callback that swallows what is raised in it. So nothing is
-raised: the main thread waits, at its next line of Python, until the other one has
-acted. The first signal ends the process at once, with a sentence and 128 plus its
-number; inside `held` it is kept until the work there is whole. The second one ends the
-process wherever it is. Temporary files are removed.
+the compiler, or inside a callback that swallows exceptions. So no exception is raised:
+the main thread waits, at its next line of Python, until the other thread has acted. The
+first signal ends the process at once, with a sentence and 128 plus its number; inside
+`held` it waits until the work there is complete. The second signal ends the process at
+any point. Temporary files are removed.
 """
 
 import atexit
@@ -38,14 +38,14 @@ _SHOW_CURSOR = "\x1b[?25h"  # which progress bars hide
 
 
 class _State:
-    """Signals that have come to this process, and what holds them.
+    """Signals of this process, and the blocks that hold them.
 
     Attributes:
       number: the first signal that came, or None.
-      holding: blocks of `held` that have not ended.
-      pipe: where numbers of signals are written, or None before `install`.
-      marks: zeros that the thread has read from the pipe.
-      hint: how to go on, where there is a folder to go on with.
+      holding: number of open blocks of `held`.
+      pipe: pipe for the numbers of signals, or None before `install`.
+      marks: number of zeros that the thread has read from the pipe.
+      hint: how to continue, if there is a folder to continue with.
       delay: seconds after which `leave` ends the process without any signal, or None.
     """
 
@@ -61,19 +61,19 @@ _state = _State()
 
 
 def install() -> None:
-    """Catches the signals until the process ends, but for those it was told to ignore.
+    """Catches the signals until the process ends, except ignored ones.
 
-    `nohup` ignores SIGHUP, and a shell SIGINT for what it runs in the background. What
-    was blocked by `carried`, or by the command's first line, comes now.
+    `nohup` ignores SIGHUP, and a shell SIGINT for processes in the background. Signals
+    that `carried` or the command's first line blocked arrive now.
     """
-    signal.pthread_sigmask(signal.SIG_BLOCK, CAUGHT)  # in the thread for ever
+    signal.pthread_sigmask(signal.SIG_BLOCK, CAUGHT)  # in the thread forever
     reading, _state.pipe = os.pipe()
     os.set_blocking(_state.pipe, False)
     signal.set_wakeup_fd(_state.pipe, warn_on_full_buffer=False)
     threading.Thread(target=_watch, args=(reading,), daemon=True).start()
     _handle(_wait)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, CAUGHT)
-    # All is done then, and Python would give the handlers back.
+    # The work is done then, and Python would restore the default handlers.
     atexit.register(_handle, signal.SIG_IGN)
 
 
@@ -90,32 +90,32 @@ def held() -> Iterator[None]:
         yield
     finally:
         _state.holding -= 1
-    # Not where the block has failed: that has a sentence of its own.
+    # Not after an error in the block, which prints its own sentence.
     if _state.number is not None and not _state.holding:
         _end_with_sentence()
 
 
 @contextlib.contextmanager
 def carried() -> Iterator[None]:
-    """Leaves signals to the command that this process becomes or starts in the block.
+    """Passes signals to the command that this process becomes or starts in the block.
 
-    Blocked signals stay so over the start of a program, until `install` of the new one.
+    Signals stay blocked while a program starts, until its own `install`.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, CAUGHT)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, CAUGHT)
     try:
         if _state.pipe is not None:
-            _wait()  # for what came before
+            _wait()  # for earlier signals
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 @contextlib.contextmanager
 def asking() -> Iterator[Callable[[], str | None]]:
-    """Gives a function that returns the signal that came, as a reason to end, or None.
+    """Yields a function that returns a signal as a reason to end, or None.
 
-    From its first call to the end of the block a signal is kept. Before it nothing has
-    been done that could be lost, so that a signal need not wait for the compiler.
+    From its first call to the end of the block a signal is held. Before that call no
+    work can be lost, so a signal need not wait for the compiler.
     """
     with contextlib.ExitStack() as stack:
         hold = functools.cache(lambda: stack.enter_context(held()))
@@ -131,25 +131,25 @@ def asking() -> Iterator[Callable[[], str | None]]:
 
 @contextlib.contextmanager
 def resumable(hint: str) -> Iterator[None]:
-    """Adds how to go on to the sentence of a signal; the outermost block counts."""
-    before = _state.hint
-    _state.hint = before or hint
+    """Adds a hint to the sentence of a signal; the outermost block counts."""
+    outer_hint = _state.hint
+    _state.hint = outer_hint or hint
     try:
         yield
     finally:
-        _state.hint = before
+        _state.hint = outer_hint
 
 
 def forward(send: Callable[[int], None]) -> None:
-    """Hands signals on from now on, to a process that acts on them in place of this."""
+    """Forwards later signals to a process that acts on them in place of this one."""
     signal.set_wakeup_fd(-1)
     _handle(lambda number, frame: send(number))
 
 
 def leave_after(seconds: float) -> None:
-    """Makes `leave` end the process, a while after its sentence was printed.
+    """Makes `leave` end the process some time after its sentence was printed.
 
-    At a usual end JAX would wait for processes that may be gone.
+    At a normal exit JAX would wait for processes that may be gone.
     """
     _state.delay = seconds
 
@@ -165,21 +165,21 @@ def leave(status: int) -> None:
 
 
 def _handle(action: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
-    """Sets what a signal does in the main thread, but for ignored ones."""
+    """Sets the handler of all signals that are not ignored."""
     for number in CAUGHT:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, action)
 
 
 def _wait(number: int = 0, frame: FrameType | None = None) -> None:
-    """Waits until the thread has acted on all that came, and thus for ever if it ends.
+    """Waits until the thread has acted on all signals; forever if it ends the process.
 
-    Without locks, as a signal may come while one is taken.
+    It uses no locks, since a signal may come while one is held.
     """
-    before = _state.marks
+    marks = _state.marks
     assert _state.pipe is not None
     os.write(_state.pipe, bytes(1))
-    while _state.marks == before:
+    while _state.marks == marks:
         time.sleep(0.001)
 
 
@@ -200,19 +200,19 @@ def _come(number: int) -> None:
     if not _state.holding:
         _end_with_sentence()
     _say(
-        "Ending after the rounds that are running, or their compilation; once more"
-        " ends at once.\n"
+        "Ending after the current rounds, or their compilation; a second signal ends at"
+        " once.\n"
     )
 
 
 def _end_with_sentence() -> None:
-    """Ends the process where nothing is half written."""
+    """Ends the process at a point where no file is half written."""
     hint = "." if _state.hint is None else f"; {_state.hint}"
     _end(_state.number or signal.SIGINT, f"Interrupted{hint}\n")
 
 
 def _end(number: int, sentence: str = "") -> None:
-    """Ends the process, with the terminal and the directories as they were."""
+    """Ends the process, after restoring the terminal and the directories."""
     if (module := sys.modules.get("fedjax_pfl.core.temporaries")) is not None:
         module.remove_all()
     _say((_SHOW_CURSOR if os.isatty(2) else "") + sentence)
@@ -220,7 +220,7 @@ def _end(number: int, sentence: str = "") -> None:
 
 
 def _say(text: str) -> None:
-    """Writes on standard error, past streams that a print may have locked."""
+    """Writes to standard error directly, since a print may hold the stream's lock."""
     with contextlib.suppress(OSError):
         if select.select([], [2], [], 0)[1]:
             os.write(2, text.encode())

@@ -1,7 +1,7 @@
-"""A parent of a process that JAX's runtime may end, if other processes are gone.
+"""A parent of a process that JAX's runtime may abort if other processes are gone.
 
-Its C++ part prints a trace and aborts. The parent passes on everything else that the
-process says, and says in one sentence what has happened.
+Its C++ part prints a trace and aborts. The parent passes on all other output of the
+process, and explains the abort in one sentence.
 """
 
 import os
@@ -18,19 +18,19 @@ __all__ = ["LOST", "STATUS", "start"]
 
 LOST = (
     "Another process of this training has ended, never came or cannot be reached; start"
-    " all of them again, with --resume where the folder has been made."
+    " all of them again, with --resume if the folder exists."
 )
 STATUS = 4
-"""Status of a process whose training has lost another one."""
+"""Exit status of a process after another one of its training was lost."""
 _VARIABLE = "FEDJAX_PFL_WATCHED"
 _FATAL = re.compile(rb"F\d{4} \d\d:\d\d:\d\d")
-_NOISE = re.compile(rb"[EWI]\d{4} \d\d:\d\d:\d\d|\[Gloo\]")  # failures are raised
+_NOISE = re.compile(rb"[EWI]\d{4} \d\d:\d\d:\d\d|\[Gloo\]")  # failures raise errors
 
 
 def start() -> None:
-    """Starts this command again as a child, and ends as it does; returns in the child.
+    """Starts this command again as a child, and ends like it; returns in the child.
 
-    The child ends where the parent is gone.
+    The child ends if the parent is gone.
     """
     if os.environ.get(_VARIABLE) == str(os.getppid()):
         threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -46,7 +46,7 @@ def start() -> None:
         )
         signals.forward(child.send_signal)
     streams = ((child.stdout, sys.stdout), (child.stderr, sys.stderr))
-    pumps = [threading.Thread(target=_pass_on, args=each) for each in streams]
+    pumps = [threading.Thread(target=_pass_on, args=pair) for pair in streams]
     for pump in pumps:
         pump.start()
     status = child.wait()
@@ -66,11 +66,11 @@ def _end_with_parent() -> None:
 
 
 def _pass_on(source: IO[bytes], target: TextIO) -> None:
-    """Prints what the child says, but for the trace of an abort."""
+    """Prints the child's output, without the trace of an abort."""
     is_trace = False
     for line in source:
         is_trace = is_trace or _FATAL.match(line) is not None
-        is_said = line.startswith(LOST.encode())  # at the end, by the parent
+        is_said = line.startswith(LOST.encode())  # the parent prints it at the end
         if not (is_trace or is_said or _NOISE.match(line)):
             target.write(line.decode(errors="replace"))
             target.flush()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["catalog", "draw", "plot", "save_all"]
 
 _SAVED = {"dpi": 200, "pil_kwargs": {"compress_level": 1}}  # sooner than smaller
-_KINDS = {  # of `plot` -> figures, of which the first that shows something is drawn
+_KINDS = {  # of `plot` -> figures, of which the first with content is drawn
     "curves": ("learning_curves",),
     "differences": ("differences",),
     "virtual_time": ("virtual_time",),
@@ -39,21 +39,21 @@ def plot(result: results.Result, kind: str = "curves") -> "list[Axes]":
     """Draws a result, for a notebook or a program.
 
     Args:
-      result: of `simulate` or `grid`, or several of them merged.
+      result: a result of `simulate` or `grid`, or several merged ones.
       kind: `curves`, the metric against rounds; `differences`, the ranking as
         differences to its reference with intervals; `virtual_time` and `megabytes`, the
-        same against the time of clients' devices and what was sent; `clients`, its
-        distribution over clients in the last round; `fairness`, mean accuracy against
-        the variance of clients' losses; `grid`, the metric over the two numeric fields
-        with most values, or against the only one.
+        curves against the time of clients' devices and the traffic; `clients`, the
+        metric's distribution over clients in the last round; `fairness`, mean accuracy
+        against the variance of clients' losses; `grid`, the metric over the two numeric
+        fields with most values, or against the only one.
 
     Returns:
-      One axes per panel. pyplot knows the figure, `axes[0].figure`: a notebook shows
-      it below its cell, a program with `matplotlib.pyplot.show()`.
+      One axes per panel. The figure, `axes[0].figure`, is registered with pyplot: a
+      notebook shows it below its cell, a program with `matplotlib.pyplot.show()`.
 
     Raises:
-      InputError: if the kind is unknown, if the result has nothing to show in it, or
-        if matplotlib is not installed.
+      InputError: if the kind is unknown, if the result has no content for it, or if
+        matplotlib is not installed.
 
     Example:
       >>> import jax
@@ -81,24 +81,24 @@ def plot(result: results.Result, kind: str = "curves") -> "list[Axes]":
     from matplotlib import pyplot
 
     pyplot.figure(FigureClass=lambda *_, **__: figure)  # pyplot shows it from now on
-    shown = [axes for axes in figure.axes if axes.get_visible()]
-    return [axes for axes in shown if axes.get_label() != "<colorbar>"]
+    panels = [axes for axes in figure.axes if axes.get_visible()]
+    return [axes for axes in panels if axes.get_label() != "<colorbar>"]
 
 
 def draw(name: str, result: results.Result) -> "Figure | None":
     """Draws one figure.
 
     Args:
-      name: of its file, for example `learning_curves`.
-      result: what to draw.
+      name: name of its file, for example `learning_curves`.
+      result: the result to draw.
     """
     select, drawing = catalog()[name]
-    shown = select(result)
-    return None if shown is None else drawing(shown)
+    content = select(result)
+    return None if content is None else drawing(content)
 
 
 def save_all(result: results.Result, directory: Path) -> list[Path]:
-    """Draws everything that the result has, into `directory/figures`."""
+    """Draws all figures with content into `directory/figures`."""
     folder, result = directory / "figures", result.contenders()
     folder.mkdir()
     files = []
@@ -106,17 +106,17 @@ def save_all(result: results.Result, directory: Path) -> list[Path]:
         figure = draw(name, result)
         if figure is not None:
             files.append(folder / f"{name}.png")
-            with plain_files.created(files[-1]) as new:
-                figure.savefig(new, **_SAVED)
+            with plain_files.created(files[-1]) as file:
+                figure.savefig(file, **_SAVED)
     return files
 
 
 def catalog() -> dict[str, tuple[Callable[[Any], Any], Callable[[Any], "Figure"]]]:
-    """Returns how to select and to draw the content of every figure, by its name.
+    """Returns the functions that select and draw every figure, by its name.
 
     Returns:
-      Two functions: from a result to what is shown, None where there is nothing, and
-      from that to a figure.
+      Two functions: the first maps a result to the content, or None without any; the
+      second maps the content to a figure.
     """
     try:
         from fedjax_pfl.figures import (

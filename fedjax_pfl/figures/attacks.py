@@ -20,7 +20,7 @@ _TOLD = "algorithm.malicious_fraction"  # follows the fraction
 def _attacked(result: results.Result) -> tuple[pd.DataFrame, list[str], str]:
     """Returns means over clients, last round, with a column `kind`; settings; metric.
 
-    Empty where there is no field that says how many are malicious.
+    Empty without a field for the number of malicious clients.
     """
     if FRACTION not in result.fields:
         return pd.DataFrame(), [], ""
@@ -33,21 +33,20 @@ def _attacked(result: results.Result) -> tuple[pd.DataFrame, list[str], str]:
         only = next((config[name] for name in _KINDS if config.get(name)), None)
         kind = pd.Series(only, rows.index, dtype=object)
     kind = kind.where(kind.notna() & (rows[FRACTION] > 0), _NONE)
-    others = [f for f in result.fields if f not in (FRACTION, *_KINDS, _TOLD)]
-    described = [*selection.DESCRIPTION, *others]
+    fields = [f for f in result.fields if f not in (FRACTION, *_KINDS, _TOLD)]
+    described = [*selection.DESCRIPTION, *fields]
     return rows.assign(kind=kind), described, metric
 
 
 def with_attackers(result: results.Result) -> contents.Lines | None:
     """Returns the metric against the fraction of malicious clients.
 
-    There is a panel per attack and environment. Where all settings are too many lines,
-    an algorithm's own ones are those that are best on validation data, fraction by
-    fraction.
+    There is a panel per attack and environment. If all settings are too many lines, an
+    algorithm's own settings are the best on validation data, fraction by fraction.
 
     Returns:
-      The lines, with a band over seeds; None unless there are several fractions, and
-      where `under_attacks` shows the same as a table.
+      The lines, with a band over seeds; None without several fractions, or if
+      `under_attacks` shows the same values as a table.
     """
     rows, settings, metric = _attacked(result)
     if rows.empty or rows[FRACTION].nunique() < 2 or _is_table(rows):
@@ -94,8 +93,8 @@ def under_attacks(result: results.Result) -> contents.Heats | None:
     names = selection.varying(rows, settings)
     labels, values = [], []
     for line in selection.groups(rows, [*settings, "model"]):
-        first = line.iloc[0]
-        labels.append(f"{selection.label(first, names)}, {first['model']}")
+        head = line.iloc[0]
+        labels.append(f"{selection.label(head, names)}, {head['model']}")
         values.append(line.groupby("kind")["value"].mean().reindex(kinds))
     is_share = metric in metrics.SHARES
     fraction = rows[FRACTION].max()

@@ -1,4 +1,4 @@
-"""Clients one by one: distribution of a metric, fairness, and who holds which data."""
+"""Clients one by one: distribution of a metric, fairness, and distribution of data."""
 
 import itertools
 from collections.abc import Sequence
@@ -25,14 +25,14 @@ __all__ = [
 _MARKERS = {"personal": "o", "global": "D", "fine-tuned": "s"}
 _OTHER_MARKER = "X"
 _HELD = ("federation.dataset", "federation.partition")
-MAX_HOLDINGS = 6  # environments of which it is shown who holds which data
+MAX_HOLDINGS = 6  # environments with a figure of their clients' data
 _MAX_DRAWN = 2000  # points that are lines in vector graphics; more are one image
 
 
 def values_of_clients(result: results.Result) -> contents.Boxes | None:
     """Returns every client's metric in the last round, one row per model.
 
-    Settings, models and panels are those of the learning curves.
+    Settings, models and panels are the same as in the learning curves.
     """
     clients, metric = selection.shown_clients(result)
     clients = clients[clients["value"].notna()]
@@ -40,12 +40,12 @@ def values_of_clients(result: results.Result) -> contents.Boxes | None:
         return None
     methods = selection.contenders(result, clients)
     populations = " or ".join(clients["population"].unique())
-    seeds = max(1, clients["seed"].nunique())  # of a single one it may not be known
-    least, most = clients["num_test"].min(), clients["num_test"].max()
-    sizes = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+    seeds = max(1, clients["seed"].nunique())  # a single seed may be missing
+    low, high = clients["num_test"].min(), clients["num_test"].max()
+    sizes = f"{low:,}" if low == high else f"{low:,} to {high:,}"
     label = (
         f"{metric} of each client, {populations} clients, {summaries.OWN_TEST} data"
-        f" ({sizes} example{'s' if most > 1 else ''} of a client), last round"
+        f" ({sizes} example{'s' if high > 1 else ''} of a client), last round"
         f" ({seeds} seed{'s' if seeds > 1 else ''})"
     )
     return multiples.in_panels(
@@ -63,8 +63,8 @@ def _box(rows: pd.DataFrame, setting: str, color: int) -> contents.Box:
     """Returns the clients of one setting and model."""
     rounds = np.unique(np.concatenate(list(rows["rounds"])))
     histories = np.full((len(rows), len(rounds)), np.nan)
-    for own, client in zip(histories, rows.itertuples(), strict=True):
-        own[np.searchsorted(rounds, client.rounds)] = client.history
+    for row, client in zip(histories, rows.itertuples(), strict=True):
+        row[np.searchsorted(rounds, client.rounds)] = client.history
     return contents.Box(
         setting=setting,
         algorithm=rows["algorithm"].iloc[0],
@@ -79,17 +79,17 @@ def _box(rows: pd.DataFrame, setting: str, color: int) -> contents.Box:
     )
 
 
-def draw_boxes(shown: contents.Boxes) -> Figure:
+def draw_boxes(chart: contents.Boxes) -> Figure:
     """Draws distributions over clients.
 
     The box spans the quartiles over clients and seeds, the line in it is the median and
     the triangle the mean.
     """
-    figure, panels = drawing.panels(len(shown.panels))
-    rows = shown.rows
-    rng = np.random.default_rng(0)  # the same whenever they are drawn
+    figure, panels = drawing.panels(len(chart.panels))
+    rows = chart.rows
+    rng = np.random.default_rng(0)  # the same points in every drawing
     numbers = itertools.count()
-    for axes, panel in zip(panels, shown.panels, strict=True):
+    for axes, panel in zip(panels, chart.panels, strict=True):
         for box in panel.marks:
             heights = rng.uniform(-0.25, 0.25, len(box.values))
             row = rows[box.setting, box.model]
@@ -97,9 +97,9 @@ def draw_boxes(shown: contents.Boxes) -> Figure:
     labels = [drawing.text(f"{model}\n{setting}") for setting, model in rows]
     panels[0].set_yticks(range(len(rows)), labels)
     panels[0].set_ylim(len(rows) - 0.5, -0.5)
-    drawing.name(panels, shown.panels, shown.xlabel, "")
-    if shown.left_out:
-        figure.suptitle(shown.left_out, **drawing.TEXT)
+    drawing.name(panels, chart.panels, chart.xlabel, "")
+    if chart.left_out:
+        figure.suptitle(chart.left_out, **drawing.TEXT)
     across, down = drawing.shape(panels)
     longest = max(len(setting) for setting, _ in rows)
     width = drawing.WIDTH if across == 1 else drawing.WIDTH + 0.06 * longest
@@ -122,9 +122,9 @@ def _draw_box(
         linewidths=0,
         rasterized=not is_vector,
     )
-    told = zip(box.clients, box.seeds, box.sizes, box.values, strict=True)
+    people = zip(box.clients, box.seeds, box.sizes, box.values, strict=True)
     if is_vector:
-        series.name(points, texts=[_told(*row) for row in told], number=number)
+        series.name(points, texts=[_text(*row) for row in people], number=number)
     else:
         series.name(points)
     drawn = axes.boxplot(
@@ -141,8 +141,8 @@ def _draw_box(
     series.name(*(artist for artists in drawn.values() for artist in artists))
 
 
-def _told(client: str, seed: float, size: int, value: float) -> str:
-    """Returns what is said of one client."""
+def _text(client: str, seed: float, size: int, value: float) -> str:
+    """Returns the text for one client."""
     seed_text = "" if pd.isna(seed) else f", seed {seed:g}"
     return f"client {client}{seed_text}: {value:.4g}, {size:,} training examples"
 
@@ -150,12 +150,12 @@ def _told(client: str, seed: float, size: int, value: float) -> str:
 def accuracy_and_spread(result: results.Result) -> contents.Spots | None:
     """Returns mean accuracy, or the headline, against the variance of clients' losses.
 
-    In the last round. Up and to the left is better; every setting is a point, of which
-    the best of each method on validation data have colors. Without such data all have.
+    Values are from the last round; up and to the left is better. Every setting is a
+    point; the best of each method on validation data, or all without, have colors.
 
     Returns:
       The points, with standard deviations over seeds; None if the headline is no
-      share from 0 to 1, or nothing is finite.
+      share from 0 to 1, or without finite values.
     """
     accuracy, metric = selection.last_round(result)
     loss, _ = selection.last_round(result, "variance", "loss")
@@ -195,29 +195,29 @@ def accuracy_and_spread(result: results.Result) -> contents.Spots | None:
 
 def _spot(rows: pd.DataFrame, setting: str, colors: dict[str, int]) -> contents.Spot:
     """Averages one setting and model over seeds."""
-    first = rows.iloc[0]
+    head = rows.iloc[0]
     pair = rows[["value_variance", "value"]]
     (x, y), (x_std, y_std) = pair.mean(), pair.std().fillna(0)
     return contents.Spot(
         setting=setting,
-        algorithm=first["algorithm"],
-        model=first["model"],
-        color=colors[first["algorithm"]],
+        algorithm=head["algorithm"],
+        model=head["model"],
+        color=colors[head["algorithm"]],
         x=float(x),
         y=float(y),
         x_std=float(x_std),
         y_std=float(y_std),
-        is_best=bool(first["is_best"]),
+        is_best=bool(head["is_best"]),
     )
 
 
-def draw_spots(shown: contents.Spots) -> Figure:
+def draw_spots(chart: contents.Spots) -> Figure:
     """Draws settings in a plane, one color per algorithm and one marker per model.
 
     Settings that are not the best of their algorithm are gray.
     """
-    figure, panels = drawing.panels(len(shown.panels))
-    for axes, panel in zip(panels, shown.panels, strict=True):
+    figure, panels = drawing.panels(len(chart.panels))
+    for axes, panel in zip(panels, chart.panels, strict=True):
         groups: dict[tuple[bool, str], list[contents.Spot]] = {}
         for spot in panel.marks:
             name = f"{spot.algorithm}, {spot.model}"
@@ -246,28 +246,28 @@ def draw_spots(shown: contents.Spots) -> Figure:
                 for s in spots
             ]
             series.tell(axes, [s.x for s in spots], [s.y for s in spots], texts)
-    drawing.name(panels, shown.panels, shown.xlabel, shown.ylabel)
+    drawing.name(panels, chart.panels, chart.xlabel, chart.ylabel)
     title = (
-        f"{shown.data} data, {shown.population} clients, last round;"
+        f"{chart.data} data, {chart.population} clients, last round;"
         " one point per setting"
     )
-    if not all(spot.is_best for spot in shown.marks):
+    if not all(spot.is_best for spot in chart.marks):
         title += "\nin color the best on validation data, other settings gray"
-    drawing.legend(figure, "\n".join(filter(None, (title, shown.left_out))))
+    drawing.legend(figure, "\n".join(filter(None, (title, chart.left_out))))
     return figure
 
 
 def draw_holdings(several: Sequence[tuple[partitions.Holdings, float]]) -> Figure:
-    """Draws who holds which training data, in the first environments."""
+    """Draws the clients' training data in the first environments."""
     return partitions.draw([holdings for holdings, _ in several[:MAX_HOLDINGS]])
 
 
 def holdings(result: results.Result) -> list[tuple[partitions.Holdings, float]]:
-    """Draws who holds which training data in the first training of every environment.
+    """Returns the clients' training data in the first training of every environment.
 
-    Environments with the same holdings, as those that differ by an attack, are one.
+    Environments with the same data, for example under different attacks, count once.
     """
-    where = [(g, point) for g in result.groups for point in range(len(g.points))]
+    points = [(g, point) for g in result.groups for point in range(len(g.points))]
     rows = result.points()
     names = [
         name
@@ -277,23 +277,23 @@ def holdings(result: results.Result) -> list[tuple[partitions.Holdings, float]]:
     different: dict[tuple[object, ...], int] = {}
     for part in selection.groups(rows, names):
         number = int(part.index[0])
-        group, point = where[number]
+        group, point = points[number]
         counts = group.num_train if group.label_counts is None else group.label_counts
         held = (*map(str, map(group.config.get, _HELD)), counts[point].tobytes())
         different.setdefault(held, number)
-    kept = list(different.values())
+    firsts = list(different.values())
     environments = []
-    for title, part in selection.by_environment(rows.loc[kept], names):
-        group, point = where[int(part.index[0])]
+    for title, part in selection.by_environment(rows.loc[firsts], names):
+        group, point = points[int(part.index[0])]
         counts = None if group.label_counts is None else group.label_counts[point]
-        title = title if len(kept) > 1 else _only_title(group)
+        title = title if len(firsts) > 1 else _only_title(group)
         names = None
         if group.client_names is not None:
             names = tuple(group.client_names[point])
-        shown = partitions.Holdings(
+        holding = partitions.Holdings(
             title, counts, group.num_train[point], group.class_names, names
         )
-        environments.append((shown, float(group.leak[point])))
+        environments.append((holding, float(group.leak[point])))
     return environments
 
 

@@ -1,4 +1,4 @@
-"""Figures of who learns from whom, and of the share from the own cluster."""
+"""Figures of collaboration weights, and of the share from the own cluster."""
 
 import dataclasses
 import itertools
@@ -18,8 +18,8 @@ _MAX_PANELS = 4
 def between_clients(result: results.Result) -> contents.Heats | None:
     """Returns weights between clients after the last round, ordered by cluster.
 
-    One panel per static group that mixes messages, for its first grid point; a client's
-    weight for itself is left out, because it hides the others.
+    There is one panel per static group that mixes messages, for its first grid point; a
+    client's weight for itself is left out, because it would dominate the colors.
     """
     groups = [g for g in result.groups if g.collaboration is not None]
     if not groups:
@@ -39,13 +39,13 @@ def between_clients(result: results.Result) -> contents.Heats | None:
 def _panel(group: history.History) -> contents.Heat:
     """Returns the weights of a group's first point."""
     assert group.collaboration is not None
-    shown = group.collaboration[0].copy()
-    order = np.arange(len(shown))
+    weights = group.collaboration[0].copy()
+    order = np.arange(len(weights))
     edges = np.zeros(0)
     if group.cluster is not None:
         order = np.argsort(group.cluster[0], kind="stable")
         edges = np.flatnonzero(np.diff(group.cluster[0][order])) + 0.5
-    np.fill_diagonal(shown, np.nan)
+    np.fill_diagonal(weights, np.nan)
     title = group.config["algorithm"]
     if group.own_cluster is not None:
         share = _mean_share(group)[:, -1].mean()
@@ -57,7 +57,7 @@ def _panel(group: history.History) -> contents.Heat:
         algorithm=group.config["algorithm"],
         columns=names,
         rows=names,
-        values=shown[np.ix_(order, order)],
+        values=weights[np.ix_(order, order)],
         edges=tuple(edges.tolist()),
     )
 
@@ -65,14 +65,14 @@ def _panel(group: history.History) -> contents.Heat:
 def shares(result: results.Result) -> contents.Lines | None:
     """Returns the share of weight inside the own cluster against rounds.
 
-    The mean over clients that receive something, one line per setting and one panel per
-    environment, and what equal weights for all would give.
+    It is the mean over clients that receive messages, one line per setting and one
+    panel per environment, with the level of equal weights for all.
     """
     rows = _share_rows(result)
     if rows.empty:
         return None
     methods, environments = selection.methods(result), selection.environments(result)
-    shown = multiples.in_panels(
+    chart = multiples.in_panels(
         contents.Lines,
         rows,
         methods,
@@ -82,22 +82,22 @@ def shares(result: results.Result) -> contents.Lines | None:
         ylabel="share of weight in the own cluster",
         spread="mean over clients, then over seeds; band from min to max",
     )
-    return multiples.beside(shown, rows, environments, _equal)
+    return multiples.extend(chart, rows, environments, _equal)
 
 
 def _share_rows(result: results.Result) -> pd.DataFrame:
-    """Returns mean shares, and what equal weights give, by point and round."""
+    """Returns mean shares, and the share of equal weights, by point and round."""
     points = iter(result.points().drop(columns="status").to_dict("records"))
     parts = []
     for group in result.groups:
-        own = list(itertools.islice(points, len(group.points)))
+        heads = list(itertools.islice(points, len(group.points)))
         if group.own_cluster is None or group.cluster is None:
             continue
         for point, share, cluster in zip(
-            own, _mean_share(group), group.cluster, strict=True
+            heads, _mean_share(group), group.cluster, strict=True
         ):
-            same = (cluster[:, None] == cluster).sum() / len(cluster) - 1
-            equal = float(same / max(1, len(cluster) - 1))  # all others weigh the same
+            peers = (cluster[:, None] == cluster).sum() / len(cluster) - 1
+            equal = float(peers / max(1, len(cluster) - 1))  # all others weigh the same
             rows = pd.DataFrame({"round": group.rounds, "value": share})
             parts.append(rows.assign(**point, equal=equal))
     if not parts:
@@ -113,7 +113,7 @@ def _equal(rows: pd.DataFrame) -> list[contents.Line]:
 
 
 def _mean_share(group: history.History) -> np.ndarray:
-    """Averages `[G, E]` over clients that receive anything; NaN if nobody does."""
+    """Averages `[G, E]` over clients that receive messages; NaN without any."""
     assert group.own_cluster is not None
     count = (~np.isnan(group.own_cluster)).sum(-1)
     total = np.nansum(group.own_cluster, axis=-1)

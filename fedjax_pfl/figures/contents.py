@@ -35,9 +35,9 @@ class _Shown:
     """Line, box or point of one setting and model.
 
     Attributes:
-      setting: what a legend calls the setting.
+      setting: name of the setting in a legend.
       algorithm: its algorithm; may be empty.
-      model: whose metric it is; may be empty.
+      model: model of the metric; may be empty.
       color: number of the setting's color, the same in all panels.
     """
 
@@ -48,7 +48,7 @@ class _Shown:
 
     @property
     def label(self) -> str:
-        """Setting and model, as a legend names them."""
+        """Setting and model for a legend."""
         return f"{self.setting}, {self.model}" if self.model else self.setting
 
 
@@ -58,10 +58,10 @@ class _Panels(Generic[_Mark]):
 
     Attributes:
       panels: at least one.
-      xlabel: of all panels.
-      ylabel: of all panels.
-      data: on which models are judged; may be empty.
-      left_out: which of more lines and panels are shown; `""` where all are.
+      xlabel: label of all panels.
+      ylabel: label of all panels.
+      data: evaluation data; may be empty.
+      left_out: description of the selection if lines or panels are left out, else `""`.
     """
 
     panels: tuple[Panel[_Mark], ...]
@@ -78,15 +78,15 @@ class _Panels(Generic[_Mark]):
 
 @dataclasses.dataclass(frozen=True)
 class Line(_Shown):
-    """A mean over seeds, and what is around it.
+    """A mean over seeds, with a band around it.
 
     Attributes:
-      population: of clients; may be empty.
+      population: population of clients; may be empty.
       x: `[X]` ascending.
       y: `[X]` means.
-      low: `[X]` lower end of the band; NaN where there is none.
-      high: `[X]` upper end of the band; NaN where there is none.
-      is_level: whether it is the same for all `x`, of which it knows nothing.
+      low: `[X]` lower end of the band; NaN without a band.
+      high: `[X]` upper end of the band; NaN without a band.
+      is_level: whether it is constant, because it does not depend on `x`.
     """
 
     population: str
@@ -102,16 +102,16 @@ class Lines(_Panels[Line]):
     """A figure of lines.
 
     Attributes:
-      spread: what bands or bars show, `""` of one seed.
-      around: what is from `low` to `high`.
+      spread: description of bands or bars, `""` for one seed.
+      around: name of the range from `low` to `high`.
       log_x: whether x is logarithmic.
       log_y: whether y is logarithmic.
       bars: whether `low` and `high` are bars at points, not a band.
-      zooms: whether first rounds may lie outside of the axes, where they would flatten
-        the rest.
-      is_loss: whether y is a loss, which may be shown on a logarithmic axis, too.
-      is_best: whether every point of a line has the settings that are best on
-        validation data, which its name does not say.
+      zooms: whether first rounds may lie outside of the axes if they would flatten the
+        later ones.
+      is_loss: whether y is a loss, which can also have a logarithmic axis.
+      is_best: whether every point of a line has the best settings on validation data,
+        without naming them.
     """
 
     spread: str
@@ -125,12 +125,12 @@ class Lines(_Panels[Line]):
 
     @property
     def names(self) -> str:
-        """Data and clients of all lines; empty where there are no data."""
+        """Data and clients of all lines; empty if there are no data."""
         return f"{self.data} data, {self.populations} clients" if self.data else ""
 
     @property
     def populations(self) -> str:
-        """Of clients, in all panels, as in `all or honest`."""
+        """Populations of clients in all panels, as in `all or honest`."""
         names = dict.fromkeys(line.population for line in self.marks)
         return " or ".join(name for name in names if name)
 
@@ -142,10 +142,10 @@ class Box(_Shown):
     Attributes:
       values: `[V]` one per client and seed.
       clients: V names of clients, or their numbers as texts.
-      seeds: `int[V]` which seed.
+      seeds: `int[V]` seed of the training.
       sizes: `int[V]` training examples of the client.
       rounds: `int[E]` evaluated rounds.
-      histories: `[V, E]` values in these rounds; NaN where there is none.
+      histories: `[V, E]` values in these rounds; NaN without a value.
     """
 
     values: np.ndarray
@@ -172,7 +172,7 @@ class Gap(_Shown):
 
     Attributes:
       mean: mean difference over seeds.
-      margin: half of its interval; not finite where there is none.
+      margin: half of its interval; not finite without an interval.
       is_reference: whether the row is the reference itself.
       value: mean of the row.
     """
@@ -188,7 +188,7 @@ class Gaps(_Panels[Gap]):
     """A figure of differences.
 
     Attributes:
-      decimals: of the numbers.
+      decimals: decimals of the numbers.
     """
 
     decimals: int
@@ -220,12 +220,12 @@ class Heat:
     """A colored table.
 
     Attributes:
-      title: of the panel.
-      algorithm: what it is about; empty where that is several.
+      title: title of the panel.
+      algorithm: its algorithm; empty if it has several.
       columns: names of the X columns.
       rows: names of the Y rows.
-      values: `[Y, X]`, NaN where there is nothing.
-      edges: between which rows, and columns, lines are drawn.
+      values: `[Y, X]`, NaN for empty fields.
+      edges: positions of lines between rows and between columns.
     """
 
     title: str
@@ -242,14 +242,14 @@ class Heats:
 
     Attributes:
       panels: at least one.
-      xlabel: of columns.
-      ylabel: of rows.
-      value: what the colors show.
-      total: panels that there would be, of which the first are shown.
+      xlabel: label of columns.
+      ylabel: label of rows.
+      value: meaning of the colors.
+      total: number of panels before the selection of the first ones.
       low: value of the first color, None for the least.
       high: value of the last color, None for the largest.
       labeled: whether numbers are written into the fields.
-      is_one_scale: whether a color is the same value in all panels.
+      is_one_scale: whether a color means the same value in all panels.
     """
 
     panels: tuple[Heat, ...]

@@ -1,4 +1,4 @@
-"""Lines, drawn: learning curves, metrics against swept fields, and all others.
+"""Drawing of lines: learning curves, metrics against swept fields, and others.
 
 Colors are settings, dashes models, panels environments; bands and bars are over seeds.
 """
@@ -15,106 +15,106 @@ from fedjax_pfl.figures import contents, drawing
 __all__ = ["draw", "views"]
 
 _MAX_MARKED = 12  # points of a line
-_MAX_TOLD = 60  # points of a line that say their values
+_MAX_TOLD = 60  # points of a line with texts of their values
 _FIRST = 0.1  # share of the rounds that are the first
-_FLAT = 0.6  # share of the whole span below which the rest is shown alone
+_FLAT = 0.6  # share of the full span below which the later rounds are shown alone
 _MARGIN = 0.05
-_MAX_BANDS = 3  # of a panel, which can be told apart
-_MAX_LABELED, _MAX_LABEL = 12, 34  # lines, and letters of a name, beside the axes
+_MAX_BANDS = 3  # distinguishable bands of a panel
+_MAX_LABELED, _MAX_LABEL = 12, 34  # lines, and letters of a name, next to the axes
 _APART = 0.065  # share of the height between two names
 _DASHES = {"solid": "-", "dash": "--", "dot": ":"}
 
 
-def draw(shown: contents.Lines) -> Figure:
+def draw(chart: contents.Lines) -> Figure:
     """Draws lines with bands or bars."""
-    figure, panels = drawing.panels(len(shown.panels))
-    at_ends = not shown.bars and _are_many(shown)
-    for axes, panel in zip(panels, shown.panels, strict=True):
+    figure, panels = drawing.panels(len(chart.panels))
+    at_ends = not chart.bars and _are_many(chart)
+    for axes, panel in zip(panels, chart.panels, strict=True):
         for number, line in enumerate(panel.marks):
-            _line(axes, line, shown, at_ends)
+            _line(axes, line, chart, at_ends)
             if at_ends:
                 _interval(axes, line, number, len(panel.marks))
-    if shown.log_x:
+    if chart.log_x:
         panels[0].set_xscale("log")
-    if shown.log_y:
+    if chart.log_y:
         panels[0].set_yscale("log")
-    drawing.name(panels, shown.panels, shown.xlabel, shown.ylabel)
-    limits = _zoomed(shown)
+    drawing.name(panels, chart.panels, chart.xlabel, chart.ylabel)
+    limits = _zoomed(chart)
     if limits is not None:
         panels[0].set_ylim(*limits)
     cut = "" if limits is None else "the first rounds lie outside of the axes"
-    spread = shown.spread or "one seed"
+    spread = chart.spread or "one seed"
     if at_ends:
         spread = spread.replace("band", "bar at the end")
-    said = "\n".join(filter(None, (shown.names, spread, shown.left_out, cut)))
-    is_labeled = len(panels) == 1 and not shown.bars and _label_ends(panels[0], shown)
-    drawing.legend(figure, said, is_empty=is_labeled)
+    caption = "\n".join(filter(None, (chart.names, spread, chart.left_out, cut)))
+    is_labeled = len(panels) == 1 and not chart.bars and _label_ends(panels[0], chart)
+    drawing.legend(figure, caption, is_empty=is_labeled)
     return figure
 
 
-def views(shown: contents.Lines) -> dict[str, contents.Lines]:
-    """Returns lines with every y-axis that suits them, by its name.
+def views(chart: contents.Lines) -> dict[str, contents.Lines]:
+    """Returns lines with every suitable y-axis, by name of the axis.
 
     Returns:
       At least `full`, which shows all values; first the axis of `shown`.
     """
-    span = _span(shown)
-    whole = dataclasses.replace(shown, zooms=False, log_y=False)
-    named = {} if _zoomed(shown) is None else {"zoomed": shown}
-    named["full"] = whole
-    if shown.log_y:
-        named = {"logarithmic": shown} | named
-    elif shown.is_loss and span is not None and span[0] > 0:
-        named["logarithmic"] = dataclasses.replace(whole, log_y=True)
-    return named
+    span = _span(chart)
+    full = dataclasses.replace(chart, zooms=False, log_y=False)
+    charts = {} if _zoomed(chart) is None else {"zoomed": chart}
+    charts["full"] = full
+    if chart.log_y:
+        charts = {"logarithmic": chart} | charts
+    elif chart.is_loss and span is not None and span[0] > 0:
+        charts["logarithmic"] = dataclasses.replace(full, log_y=True)
+    return charts
 
 
-def _zoomed(shown: contents.Lines) -> tuple[float, float] | None:
-    """Returns the limits of values after the first rounds, if others are flat."""
-    whole, rest = _span(shown), _span(shown, _FIRST)
-    if not shown.zooms or rest is None or whole is None:
+def _zoomed(chart: contents.Lines) -> tuple[float, float] | None:
+    """Returns the limits of values after the first rounds, if these are flat."""
+    span, tail = _span(chart), _span(chart, _FIRST)
+    if not chart.zooms or tail is None or span is None:
         return None
-    if not 0 < np.ptp(rest) <= _FLAT * np.ptp(whole):
+    if not 0 < np.ptp(tail) <= _FLAT * np.ptp(span):
         return None
-    margin = _MARGIN * np.ptp(rest)
-    return rest[0] - margin, rest[1] + margin
+    margin = _MARGIN * np.ptp(tail)
+    return tail[0] - margin, tail[1] + margin
 
 
-def _span(shown: contents.Lines, start: float = 0) -> tuple[float, float] | None:
-    """Returns the least and the largest finite value from a share of the x-axis on."""
-    end = max(line.x[-1] for line in shown.marks)
+def _span(chart: contents.Lines, start: float = 0) -> tuple[float, float] | None:
+    """Returns the range of finite values after a share `start` of the x-axis."""
+    end = max(line.x[-1] for line in chart.marks)
     parts = [
         np.stack([line.y, line.low, line.high])[:, line.x >= start * end]
-        for line in shown.marks
+        for line in chart.marks
     ]
-    joined = np.concatenate([part.ravel() for part in parts])
-    joined = joined[np.isfinite(joined)]
-    return (joined.min(), joined.max()) if joined.size else None
+    values = np.concatenate([part.ravel() for part in parts])
+    values = values[np.isfinite(values)]
+    return (values.min(), values.max()) if values.size else None
 
 
-def _are_many(shown: contents.Lines) -> bool:
+def _are_many(chart: contents.Lines) -> bool:
     """Returns whether bands would cover each other."""
-    most = max(len(panel.marks) for panel in shown.panels)
-    return most > _MAX_BANDS and shown.spread.startswith("mean over")
+    count = max(len(panel.marks) for panel in chart.panels)
+    return count > _MAX_BANDS and chart.spread.startswith("mean over")
 
 
 def _interval(axes: Axes, line: contents.Line, number: int, count: int) -> None:
-    """Draws what is around the last point, beside those of other lines."""
+    """Draws the band at the last point as a bar, next to the bars of other lines."""
     finite = np.flatnonzero(np.isfinite(line.low) & np.isfinite(line.high))
     if not finite.size:
         return
     color, _ = drawing.style(line)
-    last, span = finite[-1], line.x[-1] - line.x[0]
-    x = line.x[last] + span * (0.01 + 0.05 * number / count)
+    end, span = finite[-1], line.x[-1] - line.x[0]
+    x = line.x[end] + span * (0.01 + 0.05 * number / count)
     series = drawing.Series(line.label, line.algorithm)
-    ends = (line.low[last], line.high[last])
+    ends = (line.low[end], line.high[end])
     series.name(axes.vlines(x, *ends, color=color, linewidth=2))
 
 
-def _label_ends(axes: Axes, shown: contents.Lines) -> bool:
-    """Names lines at their ends; returns False where the names do not fit."""
-    marks = [line for line in shown.marks if np.isfinite(line.y[-1])]
-    if len(marks) < len(shown.marks) or len(marks) > _MAX_LABELED:
+def _label_ends(axes: Axes, chart: contents.Lines) -> bool:
+    """Names lines at their ends; returns False if the names do not fit."""
+    marks = [line for line in chart.marks if np.isfinite(line.y[-1])]
+    if len(marks) < len(chart.marks) or len(marks) > _MAX_LABELED:
         return False
     if max(len(line.label) for line in marks) > _MAX_LABEL:
         return False
@@ -123,61 +123,61 @@ def _label_ends(axes: Axes, shown: contents.Lines) -> bool:
     points = [axes.transData.transform((line.x[-1], line.y[-1])) for line in marks]
     ends = [float(to_share.transform(point)[1]) for point in points]
     axes.set_ylim(*limits)
-    places = _apart(ends)
+    places = _spread(ends)
     for line, end, place in zip(marks, ends, places, strict=True):
         color, _ = drawing.style(line)
         drawing.name_end(axes, line, color, end, place)
     return True
 
 
-def _apart(ends: list[float]) -> list[float]:
-    """Moves places on an axis apart, as little as their order allows."""
+def _spread(ends: list[float]) -> list[float]:
+    """Moves places on an axis apart as little as possible, keeping their order."""
     order = np.argsort(ends)[::-1]
     places = np.clip(np.array(ends)[order], 0.02, 0.98)
     for k in range(1, len(places)):
         places[k] = min(places[k], places[k - 1] - _APART)
-    places += max(0.0, 0.02 - places[-1])  # what is below the axis moves up
-    moved = np.empty(len(places))
-    moved[order] = places
-    return moved.tolist()
+    places += max(0.0, 0.02 - places[-1])  # move names below the axis up
+    result = np.empty(len(places))
+    result[order] = places
+    return result.tolist()
 
 
 def _line(
-    axes: Axes, line: contents.Line, shown: contents.Lines, at_ends: bool
+    axes: Axes, line: contents.Line, chart: contents.Lines, at_ends: bool
 ) -> None:
-    """Draws one line and what is around it."""
+    """Draws one line and its band or bars."""
     color, dash = drawing.style(line)
     series = drawing.Series(line.label, line.algorithm)
     style = {"color": color, "linestyle": _DASHES[dash], "linewidth": 1.2}
     style |= {"label": line.label} | _marks(line)
-    if shown.bars and not line.is_level:
+    if chart.bars and not line.is_level:
         bars = axes.errorbar(line.x, line.y, line.high - line.y, capsize=3, **style)
         series.name(*bars.get_children())
     else:
         series.name(*axes.plot(line.x, line.y, **style))
-    if not (shown.bars or line.is_level or at_ends):
+    if not (chart.bars or line.is_level or at_ends):
         series.name(
             axes.fill_between(
                 line.x, line.low, line.high, color=color, alpha=0.15, linewidth=0
             )
         )
     step = -(-len(line.x) // _MAX_TOLD)
-    series.tell(axes, line.x[::step], line.y[::step], _texts(line, shown)[::step])
+    series.tell(axes, line.x[::step], line.y[::step], _texts(line, chart)[::step])
 
 
-def _texts(line: contents.Line, shown: contents.Lines) -> list[str]:
-    """Returns what is said of the points of a line."""
+def _texts(line: contents.Line, chart: contents.Lines) -> list[str]:
+    """Returns the texts for the points of a line."""
     texts = []
     for x, y, low, high in zip(line.x, line.y, line.low, line.high, strict=True):
-        text = f"{shown.xlabel} {x:g}: {y:.4g}"
-        if shown.spread and not line.is_level and np.isfinite(low):
-            text += f", {shown.around} {low:.4g} to {high:.4g}"
+        text = f"{chart.xlabel} {x:g}: {y:.4g}"
+        if chart.spread and not line.is_level and np.isfinite(low):
+            text += f", {chart.around} {low:.4g} to {high:.4g}"
         texts.append(text)
     return texts
 
 
 def _marks(line: contents.Line) -> dict[str, Any]:
-    """Marks of a line: none on long ones, unless hollow ones tell it from another."""
+    """Marks of a line: none on long lines, unless they are hollow to distinguish it."""
     is_hollow = drawing.is_hollow(line.color)
     is_long = len(line.x) > _MAX_MARKED
     if not line.algorithm or (not is_hollow and (line.is_level or is_long)):

@@ -65,15 +65,15 @@ def to_reference(result: results.Result) -> contents.Gaps | None:
 
 
 def _wrapped(label: str) -> str:
-    """Breaks the name of a row so that half of the figure is left."""
+    """Breaks the name of a row so that it takes half of the figure at most."""
     return textwrap.fill(label, _LETTERS)
 
 
-def draw(shown: contents.Gaps) -> Figure:
+def draw(chart: contents.Gaps) -> Figure:
     """Draws a row per method and model, the best on top, with its mean at the right."""
-    figure, panels = drawing.panels(len(shown.panels), share_y=False)
-    most = max(len(panel.marks) for panel in shown.panels)
-    for axes, panel in zip(panels, shown.panels, strict=True):
+    figure, panels = drawing.panels(len(chart.panels), share_y=False)
+    count = max(len(panel.marks) for panel in chart.panels)
+    for axes, panel in zip(panels, chart.panels, strict=True):
         axes.axvline(0, color="black", linewidth=0.8)
         for row, gap in enumerate(panel.marks):
             series = drawing.Series(gap.label, gap.algorithm)
@@ -90,22 +90,22 @@ def draw(shown: contents.Gaps) -> Figure:
                 linewidth=1.2,
             )
             series.name(*bars.get_children())
-            text = f"{gap.mean:+.{shown.decimals}f}"
+            text = f"{gap.mean:+.{chart.decimals}f}"
             if has_bar:
-                text += f" ± {gap.margin:.{shown.decimals}f}"
-            value = f"{gap.value:.{shown.decimals}f}"
+                text += f" ± {gap.margin:.{chart.decimals}f}"
+            value = f"{gap.value:.{chart.decimals}f}"
             series.tell(axes, [gap.mean], [row], [f"{text}, mean {value}"])
-            where = {"transform": axes.get_yaxis_transform(), "va": "center"}
-            axes.text(1.02, row, value, **where, **drawing.TEXT)
+            place = {"transform": axes.get_yaxis_transform(), "va": "center"}
+            axes.text(1.02, row, value, **place, **drawing.TEXT)
         labels = [drawing.text(_wrapped(gap.label)) for gap in panel.marks]
         axes.set_yticks(range(len(labels)), labels, **drawing.TEXT)
-        axes.set_ylim(most - 0.5, -0.5)
+        axes.set_ylim(count - 0.5, -0.5)
         head = {"transform": axes.transAxes, "ha": "left", "va": "bottom"}
         axes.text(1.02, 1.0, "mean", **head, **drawing.TEXT)
-    drawing.name(panels, shown.panels, shown.xlabel, "")
-    if shown.left_out:
-        figure.suptitle(shown.left_out, **drawing.TEXT)
-    lines = max(_wrapped(gap.label).count("\n") + 1 for gap in shown.marks)
-    height = 0.8 + len(panels) * (0.3 + _ROW * most * max(1, 0.7 * lines))
+    drawing.name(panels, chart.panels, chart.xlabel, "")
+    if chart.left_out:
+        figure.suptitle(chart.left_out, **drawing.TEXT)
+    lines = max(_wrapped(gap.label).count("\n") + 1 for gap in chart.marks)
+    height = 0.8 + len(panels) * (0.3 + _ROW * count * max(1, 0.7 * lines))
     figure.set_size_inches(drawing.WIDTH, height)
     return figure

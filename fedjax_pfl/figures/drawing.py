@@ -39,36 +39,36 @@ __all__ = [
     "shape",
     "style",
     "text",
-    "told",
+    "with_ids",
 ]
 
-# Okabe and Ito's colors that can be told apart with any color vision, without yellow;
+# Okabe and Ito's colors, distinguishable with any color vision, without yellow;
 # then gray and wine for the longest comparisons.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 COLORS += ("#999999", "#882255")
 GRAY = "#7F7F7F"
 MARKERS = "osD^vPX*h"
 _DASHES = {"": "solid", "personal": "solid", "global": "dash"}
-FEW_LINES = len(COLORS)  # of which every setting and model is shown
+FEW_LINES = len(COLORS)  # up to here every setting and model is drawn
 MAX_LINES = 2 * len(COLORS)  # the second half with hollow marks
 MAX_PANELS = 12
 _COLUMNS = 3
 TEXT = {"fontsize": 8}
 WIDTH, _HEIGHT, _LINE = 6.0, 3.2, 0.18  # inches; 600 pixels at 100 dots per inch
-_LOW = 1.9  # inches of a panel where there are several rows of them
+_LOW = 1.9  # inches of a panel if there are several rows
 _LETTERS = 84  # of titles side by side
 
-_told: weakref.WeakKeyDictionary[Artist, str] = weakref.WeakKeyDictionary()
-"""Texts that a page is told of artists, as `told` writes it."""
+_ids: weakref.WeakKeyDictionary[Artist, str] = weakref.WeakKeyDictionary()
+"""Ids of artists for a page, written by `with_ids`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Series:
-    """Artists that a page shows and hides together; files do not know of it.
+    """Artists that a page shows and hides together; files ignore it.
 
     Attributes:
-      label: in the legend, of which a click hides them.
-      method: algorithm with which they are hidden, too; may be empty.
+      label: entry of the legend; a click on it hides them.
+      method: algorithm that also hides them; may be empty.
     """
 
     label: str
@@ -77,17 +77,17 @@ class Series:
     def name(
         self, *artists: Artist, texts: Sequence[str] = (), number: int | None = None
     ) -> None:
-        """Makes artists known to the page, with texts of the points of each.
+        """Registers artists for the page, with texts of their points.
 
-        The number of a box is that of the histories behind its points.
+        The number of a box is the number of the histories of its points.
         """
         lines = [f"{self.label}\n{text}".strip() for text in texts]
-        told = json.dumps([self.label, self.method, lines, number])
+        entry = json.dumps([self.label, self.method, lines, number])
         for artist in artists:
-            _told[artist] = f"series:{told}"
+            _ids[artist] = f"series:{entry}"
 
     def tell(self, axes: Axes, x: Any, y: Any, texts: Sequence[str]) -> None:
-        """Puts texts at finite points, which only a pointer on the page finds."""
+        """Puts texts at finite points, for a pointer on the page."""
         x, y = np.asarray(x, float), np.asarray(y, float)
         good = np.isfinite(x) & np.isfinite(y)
         points = axes.scatter(x[good], y[good], s=40, alpha=0, linewidths=0)
@@ -96,13 +96,13 @@ class Series:
 
 
 @contextlib.contextmanager
-def told(figure: Figure) -> Iterator[None]:
-    """Marks series, legend and points by ids in what is written in the block."""
-    artists = figure.findobj(lambda artist: artist in _told)
+def with_ids(figure: Figure) -> Iterator[None]:
+    """Marks series, legend and points by ids in files written in the block."""
+    artists = figure.findobj(lambda artist: artist in _ids)
     hidden = [artist for artist in artists if not artist.get_visible()]
     try:
         for artist in artists:
-            artist.set(gid=_told[artist], visible=True)
+            artist.set(gid=_ids[artist], visible=True)
         yield
     finally:
         for artist in artists:
@@ -112,7 +112,7 @@ def told(figure: Figure) -> Iterator[None]:
 
 
 def text(words: str) -> str:
-    r"""Returns words as matplotlib shows them, with dollars that begin no formula.
+    r"""Returns words for matplotlib, with dollars escaped, so they begin no formula.
 
     Example:
       >>> text("$x$ costs 3 $")
@@ -122,7 +122,7 @@ def text(words: str) -> str:
 
 
 def color(number: int) -> str:
-    """Returns the color of a number; they start again when there are no more."""
+    """Returns the color of a number; colors repeat after the last one."""
     return COLORS[number % len(COLORS)]
 
 
@@ -134,7 +134,7 @@ def is_hollow(number: int) -> bool:
 def style(line: contents.Line) -> tuple[str, str]:
     """Returns color and dash of a line, the same in all panels of a figure.
 
-    Colors are settings and dashes models; what is no method is gray.
+    Colors are settings and dashes models; lines without a method are gray.
     """
     if not line.algorithm:
         return GRAY, ("dash", "dot")[line.color % 2]
@@ -149,7 +149,7 @@ def dash(model: str) -> str:
 
 
 def left_out(lines: int, panels: int) -> str:
-    """Returns which lines and panels are shown, if some are left out."""
+    """Describes the drawn lines and panels if some are left out."""
     parts = []
     if lines > MAX_LINES:
         parts.append(f"the first {MAX_LINES} of {lines} lines")
@@ -161,7 +161,7 @@ def left_out(lines: int, panels: int) -> str:
 def panels(count: int, share_y: bool = True) -> tuple[Figure, list[Axes]]:
     """Returns a figure of panels with the same axes, at most three side by side.
 
-    Panels with rows of their own do not share the y-axis, and are one below the other.
+    Panels with separate rows do not share the y-axis, and are one below the other.
     """
     columns = (2 if count == 4 else min(count, _COLUMNS)) if share_y else 1
     rows = -(-count // columns)
@@ -179,28 +179,28 @@ def panels(count: int, share_y: bool = True) -> tuple[Figure, list[Axes]]:
     return figure, list(grid.flat[:count])
 
 
-def shape(shown: list[Axes]) -> tuple[int, int]:
+def shape(grid: list[Axes]) -> tuple[int, int]:
     """Returns the numbers of columns and rows of panels."""
-    spec: Any = shown[0].get_subplotspec()
+    spec: Any = grid[0].get_subplotspec()
     rows, columns = spec.get_gridspec().get_geometry()
     return columns, rows
 
 
 def name(
-    shown: list[Axes],
+    grid: list[Axes],
     panels: Sequence[contents.Panel[Any]],
     xlabel: str,
     ylabel: str,
 ) -> None:
-    """Writes titles, and names of the axes in the middle below and beside every row."""
-    columns, rows = shape(shown)
-    for axes, panel in zip(shown, panels, strict=True):
-        whole = panel.title.replace(" = ", "\u00a0=\u00a0")  # never ends a line
-        title = textwrap.fill(whole, _LETTERS // columns, break_long_words=False)
+    """Writes titles, and names of the axes in the middle below and left of each row."""
+    columns, rows = shape(grid)
+    for axes, panel in zip(grid, panels, strict=True):
+        words = panel.title.replace(" = ", "\u00a0=\u00a0")  # never ends a line
+        title = textwrap.fill(words, _LETTERS // columns, break_long_words=False)
         axes.set_title(text(title), **TEXT)
-    lowest = shown[columns * (rows - 1) :]
+    lowest = grid[columns * (rows - 1) :]
     lowest[len(lowest) // 2].set_xlabel(text(textwrap.fill(xlabel, 48)), fontsize=9)
-    for axes in shown[::columns]:
+    for axes in grid[::columns]:
         label = ylabel if rows == 1 else textwrap.fill(ylabel, _LETTERS // 4)
         axes.set_ylabel(text(label), fontsize=9 if rows == 1 else 8)
 
@@ -209,40 +209,40 @@ def name_end(
     axes: Axes, line: contents.Line, color: str, end: float, place: float
 ) -> None:
     """Writes the name of a line at its end, joined to it if the name had to move."""
-    joined = {"arrowstyle": "-", "color": color, "linewidth": 0.6}
-    named = axes.annotate(
+    arrow = {"arrowstyle": "-", "color": color, "linewidth": 0.6}
+    label = axes.annotate(
         text(line.label),
         (1.0, end),
         (1.03, place),
         xycoords="axes fraction",
         textcoords="axes fraction",
         annotation_clip=False,
-        arrowprops={**joined, "shrinkA": 0, "shrinkB": 0, "relpos": (0, 0.5)},
+        arrowprops={**arrow, "shrinkA": 0, "shrinkB": 0, "relpos": (0, 0.5)},
         color=color,
         va="center",
         **TEXT,
     )
-    told = json.dumps([line.label, line.algorithm, [], None])
-    _told[named] = f"legend:series:{told}"
+    entry = json.dumps([line.label, line.algorithm, [], None])
+    _ids[label] = f"legend:series:{entry}"
 
 
 def legend(figure: Figure, title: str, is_empty: bool = False) -> None:
     """Draws one legend, of all panels, below them; they keep their height.
 
-    An empty one has the title alone, where lines are named at their ends.
+    An empty one has only the title, for lines that are named at their ends.
     """
-    named: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     for panel in figure.axes:
         handles, labels = panel.get_legend_handles_labels()
-        named = dict(zip(labels, handles, strict=True)) | named
+        entries = dict(zip(labels, handles, strict=True)) | entries
     if is_empty:
-        named = {}
-    labels, handles = list(named), list(named.values())
+        entries = {}
+    labels, handles = list(entries), list(entries.values())
     columns = 1 if max(map(len, labels), default=0) > 35 else 2
     rows = math.ceil(len(labels) / columns) + len(title.splitlines())
     width, height = figure.get_size_inches()
     figure.set_size_inches(width, height + _LINE * rows)
-    shown = figure.legend(
+    drawn = figure.legend(
         handles,
         list(map(text, labels)),
         loc="outside lower center",
@@ -252,7 +252,7 @@ def legend(figure: Figure, title: str, is_empty: bool = False) -> None:
         frameon=False,
         **TEXT,
     )
-    for entry, handle in zip(shown.get_texts(), handles, strict=True):
-        first = handle[0] if isinstance(handle, Container) else handle
-        if first in _told:  # those of theory pages belong to no page of a report
-            _told[entry] = f"legend:{_told[first]}"
+    for entry, handle in zip(drawn.get_texts(), handles, strict=True):
+        artist = handle[0] if isinstance(handle, Container) else handle
+        if artist in _ids:  # figures of theory pages have no report
+            _ids[entry] = f"legend:{_ids[artist]}"

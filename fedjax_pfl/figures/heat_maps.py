@@ -1,4 +1,4 @@
-"""Colored tables: a metric over two swept fields, and whatever else has two axes."""
+"""Colored tables: a metric over two swept fields, and other data with two axes."""
 
 import textwrap
 from collections.abc import Sequence
@@ -17,9 +17,9 @@ __all__ = ["MAX_PANELS", "draw", "over_two_fields"]
 
 MAX_PANELS = 9
 _COLUMNS = 3
-_MAX_LABELED = 12  # columns whose numbers can be read
+_MAX_LABELED = 12  # columns with readable numbers
 _MAX_TICKS = 24
-_MAX_TOLD = 1600  # fields that say their values
+_MAX_TOLD = 1600  # fields with texts of their values
 _MAX_INCHES = 3.0  # of a table without numbers in its fields
 _LETTERS = 90  # of titles side by side
 
@@ -29,15 +29,15 @@ def over_two_fields(result: results.Result) -> contents.Heats | None:
 
     Returns:
       One panel per model and setting of all other fields, with means over seeds, NaN
-      where all seeds diverged; None unless an algorithm has two such fields.
+      if all seeds diverged; None unless an algorithm has two such fields.
     """
     table, metric = selection.last_round(result)
     fields = lines.numeric(table, result.fields)[:2]
     if len(fields) < 2:
         return None
     x, y = fields
-    others = [f for f in result.fields if f not in fields]
-    keys = [*selection.DESCRIPTION, *others]
+    fixed = [f for f in result.fields if f not in fields]
+    keys = [*selection.DESCRIPTION, *fixed]
     table = table[table[fields].notna().all(axis=1)]
     names = selection.varying(table, keys) if len(table) else []
     complete = [
@@ -52,11 +52,11 @@ def over_two_fields(result: results.Result) -> contents.Heats | None:
         means = rows.pivot_table(
             index=y, columns=x, values="value", aggfunc="mean", dropna=False
         ).sort_index(ascending=False)
-        first = rows.iloc[0]
-        title = f"{selection.label(first, names)}, {first['model']}"
+        head = rows.iloc[0]
+        title = f"{selection.label(head, names)}, {head['model']}"
         panel = contents.Heat(
             title=title,
-            algorithm=first["algorithm"],
+            algorithm=head["algorithm"],
             columns=tuple(f"{value:g}" for value in means.columns),
             rows=tuple(f"{value:g}" for value in means.index),
             values=means.to_numpy(float),
@@ -73,58 +73,58 @@ def over_two_fields(result: results.Result) -> contents.Heats | None:
     )
 
 
-def draw(shown: contents.Heats) -> Figure:
+def draw(chart: contents.Heats) -> Figure:
     """Draws colored tables, at most three in a row."""
-    panels = shown.panels
+    panels = chart.panels
     columns = min(_COLUMNS, len(panels))
     count = -(-len(panels) // columns)
     longest = max(len(name) for panel in panels for name in panel.rows)
     rows = 0.22 * max(len(panel.rows) for panel in panels)
-    height = 0.9 + (rows if shown.labeled else min(rows, _MAX_INCHES))
+    height = 0.9 + (rows if chart.labeled else min(rows, _MAX_INCHES))
     width = drawing.WIDTH if longest < 20 else drawing.WIDTH + 0.05 * longest
     figure = Figure(layout="constrained")
     figure.set_size_inches(width, 0.8 + count * max(height, 1.5))
     grid = figure.subplots(count, columns, squeeze=False)
     for axes, panel in zip(grid.flat, panels, strict=False):
-        parts = panels if shown.is_one_scale else (panel,)
-        image = _heat(axes, shown, panel, _limits(shown, parts), columns)
-        if not shown.is_one_scale:
-            _scale(figure, image, axes, shown.value)
+        parts = panels if chart.is_one_scale else (panel,)
+        image = _heat(axes, chart, panel, _limits(chart, parts), columns)
+        if not chart.is_one_scale:
+            _scale(figure, image, axes, chart.value)
     for axes in grid.flat[len(panels) :]:
         axes.set_visible(False)
     for axes in grid[-1]:
-        axes.set_xlabel(drawing.text(shown.xlabel), **drawing.TEXT)
+        axes.set_xlabel(drawing.text(chart.xlabel), **drawing.TEXT)
     for axes in grid[:, 0]:
-        axes.set_ylabel(drawing.text(shown.ylabel), **drawing.TEXT)
-    if shown.is_one_scale:
-        _scale(figure, image, grid, shown.value)
+        axes.set_ylabel(drawing.text(chart.ylabel), **drawing.TEXT)
+    if chart.is_one_scale:
+        _scale(figure, image, grid, chart.value)
     return figure
 
 
 def _heat(
     axes: Axes,
-    shown: contents.Heats,
+    chart: contents.Heats,
     panel: contents.Heat,
     limits: tuple[float, float],
     columns: int,
 ) -> AxesImage:
-    """Draws one table, and returns what a scale is made of."""
+    """Draws one table, and returns the image for a scale."""
     low, high = limits
     image = axes.imshow(
         panel.values, aspect="auto", cmap="viridis", vmin=low, vmax=high
     )
     title = textwrap.fill(panel.title, _LETTERS // columns, replace_whitespace=False)
     axes.set_title(drawing.text(title), fontsize=7 if columns > 1 else 8)
-    _name(axes, panel, len(panel.rows) if shown.labeled else _MAX_TICKS // 2)
+    _name(axes, panel, len(panel.rows) if chart.labeled else _MAX_TICKS // 2)
     for edge in panel.edges:
         axes.axhline(edge, color="white", linewidth=0.8)
         axes.axvline(edge, color="white", linewidth=0.8)
-    if shown.labeled and len(panel.columns) * columns <= 3 * _MAX_LABELED:
+    if chart.labeled and len(panel.columns) * columns <= 3 * _MAX_LABELED:
         _write(axes, panel.values, low, high)
     if panel.values.size <= _MAX_TOLD:
         rows, places = np.indices(panel.values.shape)
         texts = [
-            f"{shown.ylabel} {row}, {shown.xlabel} {column}: {value:.4g}".lstrip()
+            f"{chart.ylabel} {row}, {chart.xlabel} {column}: {value:.4g}".lstrip()
             for row, values in zip(panel.rows, panel.values, strict=True)
             for column, value in zip(panel.columns, values, strict=True)
         ]
@@ -133,23 +133,23 @@ def _heat(
     return image
 
 
-def _scale(figure: Figure, image: AxesImage, beside: Any, value: str) -> None:
-    """Draws what the colors mean."""
-    bar = figure.colorbar(image, ax=beside, location="bottom", shrink=0.8, aspect=40)
+def _scale(figure: Figure, image: AxesImage, axes: Any, value: str) -> None:
+    """Draws the scale of the colors."""
+    bar = figure.colorbar(image, ax=axes, location="bottom", shrink=0.8, aspect=40)
     bar.ax.tick_params(labelsize=7)
     bar.set_label(drawing.text(value), **drawing.TEXT)
 
 
 def _limits(
-    shown: contents.Heats, panels: Sequence[contents.Heat]
+    chart: contents.Heats, panels: Sequence[contents.Heat]
 ) -> tuple[float, float]:
     """Returns the values of the first and the last color."""
     values = np.concatenate([panel.values.ravel() for panel in panels])
     finite = values[np.isfinite(values)]
     if not len(finite):
         return 0.0, 1.0
-    low = finite.min() if shown.low is None else shown.low
-    high = finite.max() if shown.high is None else shown.high
+    low = finite.min() if chart.low is None else chart.low
+    high = finite.max() if chart.high is None else chart.high
     return (float(low), float(high)) if low < high else (float(low) - 0.5, low + 0.5)
 
 
@@ -178,7 +178,7 @@ def _write(axes: Axes, values: np.ndarray, low: float, high: float) -> None:
 
 
 def _number(value: float, low: float, high: float) -> str:
-    """Returns a number of a colored table, as short as tells colors apart."""
+    """Formats a number of a colored table, just long enough to distinguish colors."""
     if max(abs(low), abs(high)) >= 20:
         return f"{value:.3g}" if max(abs(low), abs(high)) >= 1e4 else f"{value:.0f}"
     return f"{value:.2f}" if high - low >= 0.02 else f"{value:.3g}"

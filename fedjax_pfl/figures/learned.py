@@ -1,4 +1,4 @@
-"""Paths of learned fields, beside the objective that they were moved by."""
+"""Paths of learned fields, with their objective."""
 
 import dataclasses
 
@@ -23,7 +23,7 @@ class Paths:
     Attributes:
       steps: from `results.learned.path`.
       fields: dotted names of the fields.
-      objective: what they were moved by.
+      objective: the objective of the learning.
     """
 
     steps: pd.DataFrame
@@ -39,24 +39,24 @@ def paths(result: results.Result) -> Paths | None:
     return Paths(steps, learned.fields(result), objective)
 
 
-def draw(shown: Paths) -> Figure:
+def draw(chart: Paths) -> Figure:
     """Draws a panel for the objective and one for each field, a line per start."""
-    columns = ["objective", *shown.fields]
-    is_one = ", " not in shown.objective  # which the caption has otherwise
-    first = shown.objective if is_one else "objective"
-    names = [first, *selection.short(shown.fields)]
+    columns = ["objective", *chart.fields]
+    is_one = ", " not in chart.objective  # which the caption has otherwise
+    goal = chart.objective if is_one else "objective"
+    names = [goal, *selection.short(chart.fields)]
     across = min(len(columns), 3)
     down = -(-len(columns) // across)
     figure = Figure(layout="constrained")
     figure.set_size_inches(drawing.WIDTH, _HEIGHT * down)
     grid = figure.subplots(down, across, squeeze=False).ravel()
-    every = _lines(shown.steps)
+    every = _lines(chart.steps)
     lines = every[: drawing.MAX_LINES]
     for axes, column, name in zip(grid, columns, names, strict=False):
-        for number, (label, own) in enumerate(lines):
-            values = own[column].to_numpy(float)
+        for number, (label, rows) in enumerate(lines):
+            values = rows[column].to_numpy(float)
             axes.plot(
-                own["round"],
+                rows["round"],
                 values,
                 color=drawing.COLORS[number % len(drawing.COLORS)],
                 marker=drawing.MARKERS[number % len(drawing.MARKERS)],
@@ -64,7 +64,7 @@ def draw(shown: Paths) -> Figure:
                 linewidth=1.2,
                 label=label,
             )
-        if _is_wide(shown.steps[column].to_numpy(float)):
+        if _is_wide(chart.steps[column].to_numpy(float)):
             axes.set_yscale("log")
         axes.set_title(drawing.text(name), **drawing.TEXT)
         axes.set_xlabel("round", fontsize=8)
@@ -72,8 +72,8 @@ def draw(shown: Paths) -> Figure:
         axes.grid(alpha=0.3)
     for axes in grid[len(columns) :]:
         axes.set_visible(False)
-    more = len(every) - len(lines)
-    drawing.legend(figure, f"{more} more starts are not shown" if more else "")
+    count = len(every) - len(lines)
+    drawing.legend(figure, f"{count} more starts are not shown" if count else "")
     return figure
 
 
@@ -81,20 +81,20 @@ def _lines(steps: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     """Returns the steps of every start with its name."""
     starts = [c for c in steps if c.startswith("start ")]
     short = selection.short([c.removeprefix("start ") for c in starts])
-    found = []
-    for values, own in steps.groupby(["algorithm", *starts], sort=False, dropna=False):
+    named = []
+    for values, rows in steps.groupby(["algorithm", *starts], sort=False, dropna=False):
         method, *at = values
         begun = ", ".join(
             f"{name} = {value:.4g}" if isinstance(value, float) else f"{name} = {value}"
             for name, value in zip(short, at, strict=True)
             if value == value  # NaN where another method has the axis
         )
-        found.append((f"{method} from {begun}" if begun else str(method), own))
-    return found
+        named.append((f"{method} from {begun}" if begun else str(method), rows))
+    return named
 
 
 def _is_wide(values: np.ndarray) -> bool:
-    """Returns whether values want a logarithmic axis."""
+    """Returns whether values need a logarithmic axis."""
     values = values[np.isfinite(values)]
     return bool(values.size and values.min() > 0) and (
         values.max() > _SPAN * values.min()

@@ -27,18 +27,18 @@ __all__ = [
 _DATA = summaries.OWN_TEST
 _TRAINING = "own training"
 _BESIDE = {"uniform_value": "equal shares, rebalanced", "hold_value": "bought and held"}
-_WIDE = 10  # ratio of the largest to the smallest value that asks for logarithms
+_WIDE = 10  # ratio of the largest to the smallest value that requires logarithms
 _TUNED = "fine-tuned"
-_LEVEL = "is level"  # column: whether a row knows nothing of what it is drawn against
+_LEVEL = "is level"  # column: whether a row does not depend on the x-axis
 
 
 def learning_curves(result: results.Result, data: str = _DATA) -> contents.Lines | None:
     """Returns the mean over clients against rounds, one line per algorithm and model.
 
-    There is a panel per environment. Where there are too many lines, an algorithm's
-    personal model stands for it. Of the settings of an algorithm's own fields, the one
-    that is best on validation data in the last round is shown, the first if there are
-    no such data; all other swept fields are compared.
+    There is a panel per environment. If there are too many lines, an algorithm's
+    personal model represents it. For an algorithm's own fields only the best setting on
+    validation data in the last round is drawn, or the first without such data; all
+    other swept fields are compared.
     """
     curves, metric = selection.shown_curves(result, data)
     if curves.empty:
@@ -46,8 +46,8 @@ def learning_curves(result: results.Result, data: str = _DATA) -> contents.Lines
     methods = selection.contenders(result, curves)
     ylabel = f"mean {metric} over clients"
     score = functools.partial(_last_value, metric=metric)
-    shown = _over_rounds(result, curves, methods, ylabel, data, score)
-    return dataclasses.replace(shown, zooms=True, is_loss=metric == "loss")
+    chart = _over_rounds(result, curves, methods, ylabel, data, score)
+    return dataclasses.replace(chart, zooms=True, is_loss=metric == "loss")
 
 
 def over_virtual_time(result: results.Result) -> contents.Lines | None:
@@ -56,11 +56,11 @@ def over_virtual_time(result: results.Result) -> contents.Lines | None:
 
 
 def over_megabytes(result: results.Result) -> contents.Lines | None:
-    """Returns the curves of `learning_curves` against what was sent, both ways.
+    """Returns the curves of `learning_curves` against the traffic in both directions.
 
     Returns:
-      The lines; None where all trainings send the same in a round, so that it tells no
-      more than rounds do.
+      The lines; None if all trainings send the same in a round, since the figure would
+      be the same as against rounds.
     """
     return _over_cost(result, "bytes", "sent by and to clients, MB", 1e-6)
 
@@ -68,40 +68,39 @@ def over_megabytes(result: results.Result) -> contents.Lines | None:
 def _over_cost(
     result: results.Result, name: str, xlabel: str, scale: float
 ) -> contents.Lines | None:
-    """Returns learning curves against what was spent, means over seeds of both."""
+    """Returns learning curves against costs, with means over seeds of both."""
     curves, metric = selection.shown_curves(result)
-    spent = result.spent()
-    spent["bytes"] = spent["bytes_up"] + spent["bytes_down"]
-    columns = [c for c in spent.columns if c in curves.columns]
-    rows = curves.merge(spent[[*columns, name]], on=columns)
+    costs = result.spent()
+    costs["bytes"] = costs["bytes_up"] + costs["bytes_down"]
+    columns = [c for c in costs.columns if c in curves.columns]
+    rows = curves.merge(costs[[*columns, name]], on=columns)
     rows = rows[rows[name].notna() & (rows["round"] > 0)]
     per_round = (rows[name] / rows["round"]).round(3)
     if rows.empty or (name == "bytes" and per_round.nunique() < 2):
         return None
     rows = rows.assign(cost=scale * rows[name])
-    # Ways to take part and to send are compared by what they cost: in one panel.
+    # Participations and transforms are compared by their costs, so in one panel.
     every = selection.environments(result)
     ways = [f for f in every if f.startswith(("participation", "transforms"))]
     methods = [*selection.contenders(result, rows), *ways]
-    others = [field for field in every if field not in ways]
+    places = [field for field in every if field not in ways]
     ylabel = f"mean {metric} over clients"
     score = functools.partial(_last_value, metric=metric)
-    shown = _in_panels(rows, methods, others, _against_cost, ylabel, _DATA, score)
-    return dataclasses.replace(shown, xlabel=xlabel)
+    chart = _in_panels(rows, methods, places, _against_cost, ylabel, _DATA, score)
+    return dataclasses.replace(chart, xlabel=xlabel)
 
 
 def _against_cost(rows: pd.DataFrame, setting: str, color: int) -> contents.Line:
-    """Makes a line of one setting and model, whose places are means over seeds, too."""
-    shown = multiples.over_seeds(rows, setting, color)
-    return dataclasses.replace(shown, x=rows.groupby("round")["cost"].mean().to_numpy())
+    """Makes a line of one setting and model; its costs are means over seeds as well."""
+    curve = multiples.over_seeds(rows, setting, color)
+    return dataclasses.replace(curve, x=rows.groupby("round")["cost"].mean().to_numpy())
 
 
 def training_loss(result: results.Result) -> contents.Lines | None:
     """Returns the mean loss on own training data against rounds, of all settings.
 
     Returns:
-      The lines, with a logarithmic axis; None if nothing was evaluated on training
-      data.
+      The lines, with a logarithmic axis; None without evaluations on training data.
     """
     curves, _ = selection.reported(result, result.curves(), "loss")
     is_shown = (curves["data"] == _TRAINING) & curves["model"].isin(selection.MODELS)
@@ -109,8 +108,8 @@ def training_loss(result: results.Result) -> contents.Lines | None:
         return None
     label = "mean training loss over clients"
     methods = selection.methods(result)
-    shown = _over_rounds(result, curves[is_shown], methods, label, _TRAINING)
-    return dataclasses.replace(shown, log_y=True)
+    chart = _over_rounds(result, curves[is_shown], methods, label, _TRAINING)
+    return dataclasses.replace(chart, log_y=True)
 
 
 def _over_rounds(
@@ -128,7 +127,7 @@ def _over_rounds(
 
 
 def _last_value(rows: pd.DataFrame, metric: str) -> float:
-    """Scores rows of a line by their mean in the last round; those without are last."""
+    """Scores a line by its mean in the last round; lines without one come last."""
     value = rows.loc[rows["round"] == rows["round"].max(), "value"].mean()
     return -math.inf if math.isnan(value) else metrics.score(metric, value)
 
@@ -161,8 +160,8 @@ def swept(result: results.Result) -> contents.Lines | None:
     """Returns the metric in the last round against the numeric field with most values.
 
     There is a panel per model and environment. Algorithms without this field are
-    levels. Where there are too many lines, an algorithm's own settings are those that
-    are best on validation data, unless one of them is the field.
+    levels. If there are too many lines, an algorithm's own settings are the best on
+    validation data, unless one of them is the field.
     """
     table, metric = selection.last_round(result)
     fields = numeric(table, result.fields)
@@ -202,10 +201,10 @@ def swept(result: results.Result) -> contents.Lines | None:
 def _with_levels(
     table: pd.DataFrame, field: str, values: Sequence[float]
 ) -> pd.DataFrame:
-    """Returns rows of models with the field; those without for each of its values."""
+    """Returns rows with the field, and rows without it repeated for its values."""
     knows = table[field].notna()
     models = set(table.loc[knows, "model"])
-    if "personal" in models:  # the bar to beat, beside what it is to be beaten by
+    if "personal" in models:  # the bar to beat, in the same panel
         tuned = table[~knows & (table["model"] == _TUNED)]
         names = tuned["algorithm"] + f", {_TUNED}"
         tuned = tuned.assign(algorithm=names, model="personal")
@@ -223,7 +222,7 @@ def _with_levels(
 
 
 def numeric(table: pd.DataFrame, fields: Sequence[str]) -> list[str]:
-    """Returns numeric fields with several values; those with most values first."""
+    """Returns numeric fields with several values, most values first."""
     counts = {
         f: table[f].nunique()
         for f in fields
@@ -233,31 +232,31 @@ def numeric(table: pd.DataFrame, fields: Sequence[str]) -> list[str]:
 
 
 def is_wide(values: Sequence[float]) -> bool:
-    """Returns whether positive values in ascending order ask for a logarithmic axis."""
+    """Returns whether positive ascending values need a logarithmic axis."""
     return values[0] > 0 and values[-1] >= _WIDE * values[0]
 
 
 def over_days(result: results.Result) -> contents.Lines | None:
     """Returns values of portfolios over the test days, one panel per market.
 
-    Means over parties and seeds of the personal model, or of the first there is; the
-    band is from the 10 % to the 90 % quantile of the parties of a seed, averaged over
-    seeds, of the first method.
+    Values are means over parties and seeds for the personal model, or else the first
+    one; the band of the first method is from the 10 % to the 90 % quantile of the
+    parties of a seed, averaged over seeds.
 
     Returns:
-      The lines; those without an algorithm are of no method. None for trainings without
-      such series.
+      The lines; lines without an algorithm belong to no method. None for trainings
+      without such series.
     """
     table = result.series()
     if table.empty:
         return None
     table = table[table["model"].isin(selection.MODELS)].assign(population="honest")
     methods, markets = selection.methods(result), selection.environments(result)
-    own = table[table["name"] == "value"]
-    own = pd.concat(map(selection.first_model, selection.groups(own, methods)))
-    shown = multiples.in_panels(
+    rows = table[table["name"] == "value"]
+    rows = pd.concat(map(selection.first_model, selection.groups(rows, methods)))
+    chart = multiples.in_panels(
         contents.Lines,
-        own,
+        rows,
         methods,
         markets,
         _by_day,
@@ -266,7 +265,7 @@ def over_days(result: results.Result) -> contents.Lines | None:
         spread="mean over parties and seeds; band: 10 % to 90 % of parties",
         around="10 % to 90 %",
     )
-    return multiples.beside(shown, table, markets, _strategies)
+    return multiples.extend(chart, table, markets, _strategies)
 
 
 def _strategies(table: pd.DataFrame) -> list[contents.Line]:

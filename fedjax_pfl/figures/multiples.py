@@ -1,4 +1,4 @@
-"""Small multiples: a panel per environment, the same methods in all of them."""
+"""Small multiples: a panel per environment, the same methods in all panels."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -12,20 +12,20 @@ from fedjax_pfl.figures import contents, drawing
 from fedjax_pfl.results import selection
 
 __all__ = [
-    "beside",
     "best_of_many",
+    "extend",
     "in_panels",
     "line",
     "of_few_models",
     "over_seeds",
 ]
 
-_WITH_HYBRIDS = 6  # lines, hybrids among them, that can be told apart
+_WITH_HYBRIDS = 6  # distinguishable lines, including hybrids
 _Shown = TypeVar("_Shown")
 
 
 def of_few_models(rows: pd.DataFrame, methods: Sequence[str]) -> pd.DataFrame:
-    """Keeps all models, of many lines no hybrids, of too many each method's first."""
+    """Keeps all models; drops hybrids of many lines, and all but the first of more."""
     if rows[[*methods, "model"]].drop_duplicates().shape[0] > _WITH_HYBRIDS:
         rows = rows[~rows["model"].str.startswith(selection.HYBRID)]
     if rows[[*methods, "model"]].drop_duplicates().shape[0] <= drawing.FEW_LINES:
@@ -38,13 +38,13 @@ def of_few_models(rows: pd.DataFrame, methods: Sequence[str]) -> pd.DataFrame:
 def best_of_many(
     result: results.Result, rows: pd.DataFrame, methods: list[str]
 ) -> tuple[pd.DataFrame, list[str], bool]:
-    """Keeps the best of too many settings; returns their columns, and whether so."""
+    """Keeps the best of too many settings; also returns columns and whether it did."""
     if rows[methods].drop_duplicates().shape[0] <= drawing.FEW_LINES:
         return rows, methods, False
     best = selection.best_settings(result)
     tuned = selection.tuned(result)
-    kept = rows.merge(best, on=list(best.columns))
-    return kept, [name for name in methods if name not in tuned], True
+    chosen = rows.merge(best, on=list(best.columns))
+    return chosen, [name for name in methods if name not in tuned], True
 
 
 def in_panels(
@@ -55,22 +55,22 @@ def in_panels(
     make: Callable[[pd.DataFrame, str, int], Any],
     also: Sequence[str] = (),
     score: Callable[[pd.DataFrame], float] | None = None,
-    **named: Any,
+    **fields: Any,
 ) -> _Shown:
     """Makes small multiples: a panel per environment, in each the same lines.
 
     Args:
       figure: class of the contents.
-      rows: of all lines.
-      columns: those that tell lines apart.
-      environments: columns that tell panels apart.
-      make: line of its rows, its setting's name and number of its color.
-      also: further columns that tell panels apart, named in every title.
-      score: of a line's rows, by which lines are in order, the best first; None for the
-        order of the result.
-      **named: further fields of the contents.
+      rows: rows of all lines.
+      columns: columns that distinguish lines.
+      environments: columns that distinguish panels.
+      make: makes a line from its rows, the name of its setting and the number of its
+        color.
+      also: further columns that distinguish panels, named in every title.
+      score: scores a line's rows, to order the best lines first; None for result order.
+      **fields: further fields of the contents.
     """
-    order = rows.index.argsort(kind="stable")  # of the result: one color in all figures
+    order = rows.index.argsort(kind="stable")  # result order: one color in all figures
     rows = rows.reset_index(drop=True)
     settings = [name for name in columns if name != "model"]
     names = selection.varying(rows, settings)
@@ -83,9 +83,9 @@ def in_panels(
     if score is not None:
         scores = {id(index): score(rows.loc[index]) for index, *_ in lines}
         lines.sort(key=lambda line: -scores[id(line[0])])
-    shown = pd.Index(np.concatenate([index for index, *_ in lines]))
+    indices = pd.Index(np.concatenate([index for index, *_ in lines]))
     parts = selection.by_environment(rows, environments, also)
-    parts = [part for part in parts if part[1].index.isin(shown).any()]
+    parts = [part for part in parts if part[1].index.isin(indices).any()]
     panels = []
     for title, part in parts[: drawing.MAX_PANELS]:
         marks = [
@@ -95,22 +95,22 @@ def in_panels(
         ]
         panels.append(contents.Panel(title, tuple(marks)))
     left_out = drawing.left_out(len(every), len(parts))
-    return figure(panels=tuple(panels), left_out=left_out, **named)
+    return figure(panels=tuple(panels), left_out=left_out, **fields)
 
 
-def beside(
-    shown: contents.Lines,
+def extend(
+    chart: contents.Lines,
     rows: pd.DataFrame,
     environments: Sequence[str],
     make: Callable[[pd.DataFrame], list[contents.Line]],
 ) -> contents.Lines:
-    """Adds lines of no method to every panel, made of its environment's rows."""
+    """Adds lines without a method to every panel, from the rows of its environment."""
     parts = selection.by_environment(rows, environments)
     panels = [
         contents.Panel(panel.title, (*panel.marks, *make(part)))
-        for panel, (_, part) in zip(shown.panels, parts, strict=False)
+        for panel, (_, part) in zip(chart.panels, parts, strict=False)
     ]
-    return dataclasses.replace(shown, panels=tuple(panels))
+    return dataclasses.replace(chart, panels=tuple(panels))
 
 
 def over_seeds(
@@ -122,7 +122,7 @@ def over_seeds(
 ) -> contents.Line:
     """Makes a line of rows of one setting and model, against one of their columns.
 
-    Around the mean are minimum and maximum, or a standard deviation.
+    The band around the mean is the range, or one standard deviation to each side.
     """
     values = rows.groupby(by)["value"]
     mean, low, high = values.mean(), values.min(), values.max()
@@ -140,13 +140,13 @@ def line(
     low: pd.Series,
     high: pd.Series,
 ) -> contents.Line:
-    """Makes a line of means, and of what is around them, of the method of rows."""
-    first = rows.iloc[0]
+    """Makes a line of means with a band, for the method of the rows."""
+    head = rows.iloc[0]
     return contents.Line(
         setting=setting,
-        algorithm=first["algorithm"],
-        model=first["model"],
-        population=first["population"],
+        algorithm=head["algorithm"],
+        model=head["model"],
+        population=head["population"],
         color=color,
         x=mean.index.to_numpy(),
         y=mean.to_numpy(),

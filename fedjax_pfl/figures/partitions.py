@@ -1,6 +1,6 @@
-"""A figure of who holds which data: bubbles where there is room, else a heat map.
+"""A figure of the clients' data: bubbles if there is room, else a heat map.
 
-Drawn without pyplot and readable at 600 pixels, like the figures of results.
+It is drawn without pyplot and readable at 600 pixels, like the figures of results.
 """
 
 import dataclasses
@@ -17,11 +17,11 @@ __all__ = ["Holdings", "draw"]
 
 _COLOR = "#0072B2"
 _MAX_BARS = 60
-"""Clients that can be told apart."""
-_MAX_LETTERS = 60  # of names that fit beside each other
-_MAX_TICKS = 26  # classes that are all named, and that have room for bubbles
+"""Distinguishable clients."""
+_MAX_LETTERS = 60  # of names that fit next to each other
+_MAX_TICKS = 26  # classes with room for all names and for bubbles
 _WIDTH, _SIZES, _HISTOGRAM = 6.0, 1.1, 1.6  # inches
-_WIDE = 30  # ratio of the largest to the smallest size that asks for a logarithmic axis
+_WIDE = 30  # ratio of the largest to the smallest size that needs a logarithmic axis
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -29,8 +29,8 @@ class Holdings:
     """The examples of every client of one federation.
 
     Attributes:
-      title: what it is.
-      label_counts: `int[N, C]` examples by class, or None where there are no classes.
+      title: title of the panels.
+      label_counts: `int[N, C]` examples by class, or None if there are no classes.
       sizes: `int[N]` examples.
       class_names: C names, or None for numbers.
       client_names: N names, or None for numbers; up to 26 are written.
@@ -52,18 +52,18 @@ def draw(several: Sequence[Holdings]) -> Figure:
     """Draws the examples of every client, one federation or several in two columns.
 
     Returns:
-      Of each, up to 60 clients: a bar per client and, below, a bubble per client and
-      class whose area is the number of examples. More clients: a heat map of the share
-      of each class, clients in the given order, and a histogram of sizes. More than 26
-      classes take the heat map, too. Without classes: the bars, or the histogram.
+      For each federation of up to 60 clients: a bar per client and, below, a bubble per
+      client and class with the number of examples as its area. More clients: a heat map
+      of the share of each class, clients in the given order, and a histogram of sizes.
+      More than 26 classes also get the heat map. Without classes: bars or histogram.
     """
     columns = min(len(several), 2)
     rows = [several[i : i + columns] for i in range(0, len(several), columns)]
-    heights = [max(sum(_heights(one)) + 0.9 for one in row) for row in rows]
+    heights = [max(sum(_heights(holding)) + 0.9 for holding in row) for row in rows]
     figure = Figure(layout="constrained", figsize=(columns * _WIDTH, sum(heights)))
     parts = figure.subfigures(len(rows), columns, height_ratios=heights, squeeze=False)
-    for part, one in zip(parts.flat, several, strict=False):
-        _draw_in(part, one)
+    for part, holding in zip(parts.flat, several, strict=False):
+        _draw_in(part, holding)
     return figure
 
 
@@ -110,7 +110,7 @@ def _draw_in(figure: FigureBase, holdings: Holdings) -> None:
 
 
 def _name_clients(axes: Axes, names: Sequence[str]) -> None:
-    """Writes the names of clients, across where they are short."""
+    """Writes the names of clients, horizontally if they are short."""
     is_long = sum(map(len, names)) > _MAX_LETTERS
     texts = [drawing.text(name) for name in names]
     axes.set_xticks(range(len(names)), texts, rotation=90 if is_long else 0)
@@ -150,7 +150,7 @@ def _bins(sizes: np.ndarray) -> tuple[np.ndarray, bool]:
     low, high = int(sizes.min()), int(sizes.max()) + 1
     if high > _WIDE * max(1, low) and low > 0:
         return np.geomspace(low, high, 31), True
-    width = -(-(high - low) // 30)  # bars around whole numbers, of the same number each
+    width = -(-(high - low) // 30)  # bars around equally many whole numbers
     return np.arange(low, high + width, width) - 0.5, False
 
 
@@ -200,6 +200,6 @@ def _name_classes(
     """Names, or numbers, as many classes as fit."""
     names = class_names or [str(label) for label in range(num_classes)]
     step = -(-num_classes // _MAX_TICKS)
-    shown = range(0, num_classes, step)
+    ticks = range(0, num_classes, step)
     cut = [name if len(name) <= 16 else f"{name[:15]}…" for name in names]
-    axes.set_yticks(shown, [drawing.text(cut[label]) for label in shown], fontsize=7)
+    axes.set_yticks(ticks, [drawing.text(cut[label]) for label in ticks], fontsize=7)

@@ -1,4 +1,4 @@
-"""Facts about trainings: how long they took, where, and with which settings."""
+"""Facts about trainings: their duration, machine and settings."""
 
 import dataclasses
 import itertools
@@ -43,9 +43,9 @@ def overview(loaded: sources.Loaded) -> list[tuple[str, str]]:
     data = dict.fromkeys(map(_data, groups))
     clients = dict.fromkeys(_clients(group) for group in groups)
     rounds = dict.fromkeys(str(_rounds(group)) for group in groups)
-    ended = [status for status in result.status if status != "ok"]
-    diverged = sum(status.startswith("diverged") for status in ended)
-    early = len(ended) - diverged
+    endings = [status for status in result.status if status != "ok"]
+    diverged = sum(status.startswith("diverged") for status in endings)
+    early = len(endings) - diverged
     status = f"{len(points) - diverged} of {len(points)} finite"
     status += f", {diverged} diverged" if diverged else ""
     status += f", {early} ended early" if early else ""
@@ -57,8 +57,8 @@ def overview(loaded: sources.Loaded) -> list[tuple[str, str]]:
         ("seeds", str(len(seeds) or 1)),
         ("trainings", status),
     ]
-    said = (origins.continued(source.provenance) for source in loaded.sources)
-    if continued := dict.fromkeys(itertools.chain.from_iterable(said)):
+    notes = (origins.continued(source.provenance) for source in loaded.sources)
+    if continued := dict.fromkeys(itertools.chain.from_iterable(notes)):
         facts.append(("continued with other code", "; ".join(continued)))
     if loaded.unfinished:
         facts.append(("not finished, left out", ", ".join(loaded.unfinished)))
@@ -71,7 +71,7 @@ def methods(result: results.Result) -> list[str]:
 
 
 def timing(loaded: sources.Loaded) -> tables.Table:
-    """Returns the seconds of every static group, and on what."""
+    """Returns the seconds of every static group, and its machine."""
     parts = []
     for source in loaded.sources:
         rows = []
@@ -111,7 +111,7 @@ def timing(loaded: sources.Loaded) -> tables.Table:
 
 
 def communication(loaded: sources.Loaded) -> tables.Table:
-    """Returns what every algorithm sent and computed, means over its trainings."""
+    """Returns the bytes and steps of every algorithm, means over its trainings."""
     columns = ["bytes_up", "bytes_down", "total_bytes_up", "total_bytes_down"]
     sent = loaded.result.communication().groupby("algorithm", sort=False)
     rows = []
@@ -156,20 +156,20 @@ _OF_EXAMPLES = (
 
 
 def privacy(loaded: sources.Loaded) -> list[tables.Table]:
-    """Returns the tables of epsilons, where the server or clients added noise."""
-    result, shown = loaded.result, []
-    for name, title, spent, caption in (
+    """Returns the tables of epsilons, if the server or clients added noise."""
+    result, parts = loaded.result, []
+    for name, title, losses, caption in (
         ("privacy", "Privacy", result.privacy(), _OF_CLIENTS),
         ("local_privacy", "Local privacy", result.local_privacy(), _OF_EXAMPLES),
     ):
-        if spent.empty:
+        if losses.empty:
             continue
         keys = ["algorithm", "delta", "epsilon", "rounds"]
         rows = [
             (r["algorithm"], *(f"{r[k]:.3g}" for k in keys[1:3]), f"{r['rounds']:,}")
-            for _, r in spent[keys].drop_duplicates().iterrows()
+            for _, r in losses[keys].drop_duplicates().iterrows()
         ]
-        shown.append(
+        parts.append(
             tables.Table(
                 name=name,
                 title=title,
@@ -178,11 +178,11 @@ def privacy(loaded: sources.Loaded) -> list[tables.Table]:
                 parts=(tables.Part("", tuple(rows)),),
             )
         )
-    return shown
+    return parts
 
 
 def unseen(loaded: sources.Loaded) -> list[tables.Table]:
-    """Returns the table of clients that never trained, where there were some."""
+    """Returns the table of clients that never trained, if there were some."""
     parts: dict[str, list[tuple[str, ...]]] = {}
     for heading, *row in comparison.unseen(loaded.result.contenders()):
         parts.setdefault(heading, []).append(tuple(row))
@@ -195,35 +195,35 @@ def unseen(loaded: sources.Loaded) -> list[tables.Table]:
         " by the method's own rule, or by local epochs where it has none."
     )
     columns = ("method", "model", "mean", "worst 10 %")
-    made = tuple(tables.Part(name, tuple(rows)) for name, rows in parts.items())
-    return [tables.Table("unseen", "Unseen clients", caption, columns, made, 2)]
+    built = tuple(tables.Part(name, tuple(rows)) for name, rows in parts.items())
+    return [tables.Table("unseen", "Unseen clients", caption, columns, built, 2)]
 
 
 def named_clients(loaded: sources.Loaded) -> list[tables.Table]:
-    """Returns a table of clients by name per environment, where they have names."""
-    found, metric = of_names.of_result(loaded.result.contenders())
-    made = []
-    for number, named in enumerate(found):
-        shown = metric.replace("_", " ")
-        limit = f", the {len(named.rows)} lowest of all" if named.left_out else ""
+    """Returns a table of clients by name per environment, if they have names."""
+    groups, metric = of_names.of_result(loaded.result.contenders())
+    built = []
+    for number, group in enumerate(groups):
+        noun = metric.replace("_", " ")
+        limit = f", the {len(group.rows)} lowest of all" if group.left_out else ""
         caption = " ".join(
             (
-                *named.sentences,
-                f"The {shown} of each client on its own test data after the last round,"
+                *group.sentences,
+                f"The {noun} of each client on its own test data after the last round,"
                 f" mean over seeds{limit}. Differences between single clients are not"
                 " tested: with few test examples they can be chance.",
             )
         )
         name = f"named_clients_{number}" if number else "named_clients"
-        title = f"Clients by name: {named.title}" if named.title else "Clients by name"
-        columns = ("client", "test examples", *named.columns)
-        part = tables.Part("", named.rows)
-        made.append(tables.Table(name, title, caption, columns, (part,)))
-    return made
+        title = f"Clients by name: {group.title}" if group.title else "Clients by name"
+        columns = ("client", "test examples", *group.columns)
+        part = tables.Part("", group.rows)
+        built.append(tables.Table(name, title, caption, columns, (part,)))
+    return built
 
 
 def searches(loaded: sources.Loaded) -> list[tables.Table]:
-    """Returns the table of what searches tried and dropped, where there were some."""
+    """Returns the table of the settings in searches, if there were some."""
     parts = []
     for group in loaded.result.groups:
         if group.dropped is None:
@@ -257,7 +257,7 @@ def searches(loaded: sources.Loaded) -> list[tables.Table]:
 
 
 def configuration(loaded: sources.Loaded) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Returns settings by dotted name: what all groups share, then each group's own."""
+    """Returns settings by dotted name: shared by all groups, then of each group."""
     groups = [group for source in loaded.sources for group in source.groups]
     shared = {
         name: value
@@ -265,12 +265,12 @@ def configuration(loaded: sources.Loaded) -> list[tuple[str, list[tuple[str, str
         if all(name in g.config and g.config[name] == value for g in groups[1:])
     }
     if len(groups) == 1:
-        return [("settings", _shown(shared | _swept(groups[0])))]
-    settings = [("all groups", _shown(shared))]
+        return [("settings", _items(shared | _swept(groups[0])))]
+    settings = [("all groups", _items(shared))]
     for number, group in enumerate(groups, start=1):
-        own = {n: v for n, v in group.config.items() if n not in shared}
+        config = {n: v for n, v in group.config.items() if n not in shared}
         title = f"group {number}: {_algorithm(group)}"
-        settings.append((title, _shown(own | _swept(group))))
+        settings.append((title, _items(config | _swept(group))))
     return settings
 
 
@@ -285,15 +285,15 @@ def _swept(group: history.History) -> dict[str, list[Any]]:
 
 def provenance(source: sources.Source) -> list[tuple[str, str]]:
     """Returns the time, versions and machine of a result."""
-    known = source.provenance
-    versions = ", ".join(f"{n} {known[n]}" for n in _VERSIONS if known.get(n))
-    facts = known | {"versions": versions}
-    if known.get("clean") is False:
-        facts["commit"] = f"{known.get('commit')}, changed since"
-    own = known.get("own_sources")
-    if isinstance(own, dict):
-        facts["own modules"] = ", ".join(f"{name} {own[name]}" for name in own)
-    facts["continued with other code"] = "; ".join(origins.continued(known))
+    record = source.provenance
+    versions = ", ".join(f"{n} {record[n]}" for n in _VERSIONS if record.get(n))
+    facts = record | {"versions": versions}
+    if record.get("clean") is False:
+        facts["commit"] = f"{record.get('commit')}, changed since"
+    digests = record.get("own_sources")
+    if isinstance(digests, dict):
+        facts["own modules"] = ", ".join(f"{name} {digests[name]}" for name in digests)
+    facts["continued with other code"] = "; ".join(origins.continued(record))
     names = ("started", "commit", "sources", "own modules", "versions", "platform")
     names += ("continued with other code",)
     return [(name, str(facts[name])) for name in names if facts.get(name)]
@@ -304,7 +304,7 @@ def _algorithm(group: history.History) -> str:
 
 
 def _value(group: history.History, name: str) -> Any:
-    """Returns a setting, or its values where it was swept; None where it is neither."""
+    """Returns a setting, or its values if it was swept; None for unknown names."""
     if name in group.config:
         return group.config[name]
     values = dict.fromkeys(str(p[name]) for p in group.points if name in p)
@@ -332,17 +332,17 @@ def _place(provenance: dict[str, Any]) -> str:
 
 
 def _clients(group: history.History) -> str:
-    """Counts clients, and how many of them were evaluated."""
-    total, known = _value(group, "federation.num_clients"), len(group.clients)
+    """Counts clients and evaluated clients."""
+    total, count = _value(group, "federation.num_clients"), len(group.clients)
     judged = group.evaluated.any(axis=2)[:, -1].sum(axis=-1)
-    least, most = int(judged.min()), int(judged.max())
-    text = str(total or known)
-    if text.isdecimal() and int(text) == least == most:
+    low, high = int(judged.min()), int(judged.max())
+    text = str(total or count)
+    if text.isdecimal() and int(text) == low == high:
         return text
-    return f"{text}, {least} judged" if least == most else f"{text}, some judged"
+    return f"{text}, {low} judged" if low == high else f"{text}, some judged"
 
 
-def _shown(settings: dict[str, Any]) -> list[tuple[str, str]]:
+def _items(settings: dict[str, Any]) -> list[tuple[str, str]]:
     """Formats settings."""
     return [
         (n, v if isinstance(v, str) else json.dumps(v)) for n, v in settings.items()

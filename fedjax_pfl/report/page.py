@@ -1,4 +1,4 @@
-"""The page of a report: one file with everything in it."""
+"""The page of a report: one self-contained file."""
 
 import dataclasses
 import json
@@ -13,7 +13,7 @@ from fedjax_pfl.results import comparison
 __all__ = ["FOLDER", "Content", "asset", "render", "template"]
 
 FOLDER = "report_files"
-"""Where figures and tables are as files, beside the page."""
+"""Folder of the figures and tables as files, next to the page."""
 _HERE = Path(__file__).parent
 _MANY = 3  # methods that a title names
 
@@ -25,9 +25,9 @@ class Content:
     Attributes:
       loaded: the results.
       headline: comparisons that are open.
-      details: comparisons that are opened by a click.
+      details: comparisons that a click opens.
       sections: figures.
-      facts: what was searched, and seconds.
+      facts: searched settings, and seconds.
     """
 
     loaded: sources.Loaded
@@ -40,18 +40,18 @@ class Content:
 def render(content: Content) -> str:
     """Writes the page.
 
-    Everything that comes from names and settings is escaped; a rule of the page lets
-    nothing be read from elsewhere.
+    Texts from names and settings are escaped; a rule of the page forbids loading other
+    files.
     """
     loaded = content.loaded
-    named = [(table.name, table.title) for table in content.headline]
-    named += [(section.name, section.title) for section in content.sections]
-    named += [(table.name, table.title) for table in content.facts]
-    named += [("configuration", "Configuration"), ("again", "How to run it again")]
+    links = [(table.name, table.title) for table in content.headline]
+    links += [(section.name, section.title) for section in content.sections]
+    links += [(table.name, table.title) for table in content.facts]
+    links += [("configuration", "Configuration"), ("again", "How to run it again")]
     return template("page.html.jinja").render(
         title=_title(loaded),
         overview=facts.overview(loaded),
-        chapters=named,
+        chapters=links,
         methods=facts.methods(loaded.result),
         headline=content.headline,
         details=content.details,
@@ -91,10 +91,10 @@ def _drawn(section: sections.Section) -> dict[str, str]:
 
 def _title(loaded: sources.Loaded) -> str:
     """Formats text, for example `Flame, FedAvg and Local on digits`."""
-    *others, last = facts.methods(loaded.result)
-    text = f"{', '.join(others)} and {last}" if others else last
-    if len(others) >= _MANY:
-        text = f"{len(others) + 1} methods"
+    *heads, tail = facts.methods(loaded.result)
+    text = f"{', '.join(heads)} and {tail}" if heads else tail
+    if len(heads) >= _MANY:
+        text = f"{len(heads) + 1} methods"
     data = loaded.result.communication()["dataset"].dropna().unique()
     return f"{text} on {', '.join(map(str, data)) or 'own data'}"
 

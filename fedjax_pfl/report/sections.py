@@ -1,4 +1,4 @@
-"""Figures of a report, and what each shows in words."""
+"""Figures of a report, with captions."""
 
 import dataclasses
 import functools
@@ -22,7 +22,7 @@ from fedjax_pfl.results import selection
 __all__ = ["WIDER", "Section", "all_of"]
 
 WIDER = {"others": "own + others' test", "everybody": "everybody's test"}
-"""Kinds of test data beside clients' own, by the start of a name."""
+"""Kinds of test data other than clients' own, by prefix of a name."""
 _BEST = (
     " Each method has its best setting on validation data in the last round, or all"
     " settings if fewer than half of the clients have validation data."
@@ -38,11 +38,11 @@ class Section:
     """One figure.
 
     Attributes:
-      name: of its files and its place in the page.
+      name: stem of its files, and its anchor in the page.
       title: heading.
-      caption: what it shows: model, population, data, round and seeds.
-      content: what is drawn.
-      draw: draws it.
+      caption: description: model, population, data, round and seeds.
+      content: data of the figure.
+      draw: draws the content.
     """
 
     name: str
@@ -61,142 +61,142 @@ class Section:
         if not isinstance(self.content, contents.Lines):
             yield "", self.figure
             return
-        first, *others = curves.views(self.content).items()
-        yield first[0], self.figure
-        for name, content in others:
+        default, *variants = curves.views(self.content).items()
+        yield default[0], self.figure
+        for name, content in variants:
             yield name, self.draw(content)
 
 
 def all_of(result: results.Result) -> list[Section]:
-    """Returns everything that a result has to show, in the order of a page."""
+    """Returns all figures with content, in the order of a page."""
     sections = []
     catalog = figures.catalog()
     for name, (title, figure, describe) in _SECTIONS.items():
         select, draw = catalog[figure]
         if name.startswith("learning_curves_"):
             data = WIDER[name.removeprefix("learning_curves_")]
-            shown = lines.learning_curves(result, data)
+            chart = lines.learning_curves(result, data)
         else:
-            shown = select(result)
-        caption = None if shown is None else describe(result, shown)
+            chart = select(result)
+        caption = None if chart is None else describe(result, chart)
         if caption is not None:
-            sections.append(Section(name, title, caption, shown, draw))
+            sections.append(Section(name, title, caption, chart, draw))
     return sections
 
 
-def _of_lines(result: results.Result, shown: contents.Lines) -> str:
+def _of_lines(result: results.Result, chart: contents.Lines) -> str:
     """Describes lines against rounds."""
-    more = _BEST if shown.zooms and selection.tuned(result) else ""
-    if more and len(shown.panels) > 1:
-        more += _BY_PANEL
+    note = _BEST if chart.zooms and selection.tuned(result) else ""
+    if note and len(chart.panels) > 1:
+        note += _BY_PANEL
     if any(status != "ok" for status in result.status):
-        ended = " Seeds that diverged or ended early leave the mean at that round."
+        ending = " Seeds that diverged or ended early leave the mean at that round."
     else:
-        ended = ""
+        ending = ""
     return (
-        f"Each line is a model's {shown.ylabel} by round: {shown.populations} clients,"
-        f" {shown.data} data, {shown.spread or 'one seed'}.{more}"
-        f"{_limited(shown)}{ended}"
+        f"Each line is a model's {chart.ylabel} by round: {chart.populations} clients,"
+        f" {chart.data} data, {chart.spread or 'one seed'}.{note}"
+        f"{_limited(chart)}{ending}"
     )
 
 
-def _of_differences(_: results.Result, shown: contents.Gaps) -> str:
+def _of_differences(_: results.Result, chart: contents.Gaps) -> str:
     """Describes differences to the reference."""
     return (
-        f"The ranking: {shown.xlabel}, on {shown.data} data in the last round. A"
+        f"The ranking: {chart.xlabel}, on {chart.data} data in the last round. A"
         " difference is clear if its interval excludes zero. The numbers on the right"
-        f" are means.{_limited(shown)}"
+        f" are means.{_limited(chart)}"
     )
 
 
-def _of_costs(result: results.Result, shown: contents.Lines) -> str:
-    """Describes learning curves against what was spent."""
+def _of_costs(result: results.Result, chart: contents.Lines) -> str:
+    """Describes learning curves against costs."""
     return (
-        f"The learning curves against {shown.xlabel} in place of rounds. Both axes are"
-        f" means over seeds.{_limited(shown)}"
+        f"The learning curves against {chart.xlabel} in place of rounds. Both axes are"
+        f" means over seeds.{_limited(chart)}"
     )
 
 
-def _of_series(_: results.Result, shown: contents.Lines) -> str:
+def _of_series(_: results.Result, chart: contents.Lines) -> str:
     """Describes values of portfolios."""
     return (
-        f"Named models, honest clients, own test data, last round: {shown.ylabel};"
-        f" {shown.spread}, of the first method.{_limited(shown)}"
+        f"Named models, honest clients, own test data, last round: {chart.ylabel};"
+        f" {chart.spread}, of the first method.{_limited(chart)}"
     )
 
 
-def _of_learned(_: results.Result, shown: learned.Paths) -> str:
+def _of_learned(_: results.Result, chart: learned.Paths) -> str:
     """Describes the paths of learned fields."""
     return (
-        f"The first panel is the learning objective, {shown.objective}, over honest"
+        f"The first panel is the learning objective, {chart.objective}, over honest"
         " clients; the others are the values of the fields. Each line is one start, a"
         " mean over seeds. If trainings restart, each point is the end of one training"
-        " and the count of rounds goes on."
+        " and the count of rounds continues."
     )
 
 
-def _of_clients(_: results.Result, shown: contents.Boxes) -> str:
+def _of_clients(_: results.Result, chart: contents.Boxes) -> str:
     """Describes distributions over clients."""
     return (
-        f"{_sentence(shown.xlabel)}. Settings are the same as in the learning curves."
+        f"{_sentence(chart.xlabel)}. Settings are the same as in the learning curves."
         " Each point is one client with one seed. The box spans the quartiles, with the"
-        f" median as a line and the mean as a triangle.{_limited(shown)}"
+        f" median as a line and the mean as a triangle.{_limited(chart)}"
     )
 
 
-def _of_fairness(_: results.Result, shown: contents.Spots) -> str | None:
-    """Describes points of settings; None of a single one."""
-    if len(shown.marks) < 2:
+def _of_fairness(_: results.Result, chart: contents.Spots) -> str | None:
+    """Describes points of settings; None for a single setting."""
+    if len(chart.marks) < 2:
         return None
-    has_bars = any(spot.x_std or spot.y_std for spot in shown.marks)
+    has_bars = any(spot.x_std or spot.y_std for spot in chart.marks)
     bars = "bars are standard deviations over seeds" if has_bars else "one seed"
-    best = ""
-    if not all(spot.is_best for spot in shown.marks):
-        best = (
+    note = ""
+    if not all(spot.is_best for spot in chart.marks):
+        note = (
             " Colors mark each method's best setting on validation data; other settings"
             " are gray."
         )
     return (
-        f"Each point is a setting of a model: {shown.population} clients, {shown.data}"
+        f"Each point is a setting of a model: {chart.population} clients, {chart.data}"
         f" data, last round, {bars}. Up and to the left is better."
-        f"{best}{_limited(shown)}"
+        f"{note}{_limited(chart)}"
     )
 
 
-def _of_attackers(_: results.Result, shown: contents.Lines) -> str:
+def _of_attackers(_: results.Result, chart: contents.Lines) -> str:
     """Describes the metric against the fraction of malicious clients."""
     return (
         f"Models against the fraction of malicious clients: honest clients,"
-        f" {shown.data} data, last round, {shown.spread or 'one seed'}."
-        f"{_BEST_EACH if shown.is_best else ''}{_limited(shown)}"
+        f" {chart.data} data, last round, {chart.spread or 'one seed'}."
+        f"{_BEST_EACH if chart.is_best else ''}{_limited(chart)}"
     )
 
 
-def _of_attacks(_: results.Result, shown: contents.Heats) -> str:
+def _of_attacks(_: results.Result, chart: contents.Heats) -> str:
     """Describes the table of attacks."""
-    return f"{_sentence(shown.value)}, mean over seeds; a row per model."
+    return f"{_sentence(chart.value)}, mean over seeds; a row per model."
 
 
-def _of_grid(_: results.Result, shown: contents.Heats) -> str:
+def _of_grid(_: results.Result, chart: contents.Heats) -> str:
     """Describes the metric over two swept fields."""
-    more = ""
-    if shown.total > len(shown.panels):
-        more = f" The first {len(shown.panels)} of {shown.total} tables."
+    note = ""
+    if chart.total > len(chart.panels):
+        note = f" The first {len(chart.panels)} of {chart.total} tables."
     return (
-        f"{_sentence(shown.value)}, over {shown.xlabel} and {shown.ylabel}; mean over"
-        f" seeds, empty if all diverged.{more}"
+        f"{_sentence(chart.value)}, over {chart.xlabel} and {chart.ylabel}; mean over"
+        f" seeds, empty if all diverged.{note}"
     )
 
 
-def _of_sweep(_: results.Result, shown: contents.Lines) -> str | None:
+def _of_sweep(_: results.Result, chart: contents.Lines) -> str | None:
     """Describes the metric against one field, unless robustness shows the same."""
-    if shown.xlabel == attacks.FRACTION:
+    if chart.xlabel == attacks.FRACTION:
         return None
     return (
-        f"{_sentence(shown.ylabel)}, of {shown.populations} clients on {shown.data}"
-        f" data, against {shown.xlabel}; {shown.spread or 'one seed'}. Dashed lines"
-        f" are methods without this field.{_BEST if shown.is_best else ''}"
-        f"{_limited(shown)}"
+        f"{_sentence(chart.ylabel)}, of {chart.populations} clients on {chart.data}"
+        f" data, against {chart.xlabel}; {chart.spread or 'one seed'}. Dashed lines"
+        f" are methods without this field.{_BEST if chart.is_best else ''}"
+        f"{_limited(chart)}"
     )
 
 
@@ -208,40 +208,40 @@ def _of_mixing(_: results.Result, __: contents.Heats) -> str:
     )
 
 
-def _of_shares(_: results.Result, shown: contents.Lines) -> str:
+def _of_shares(_: results.Result, chart: contents.Lines) -> str:
     """Describes the share of weight in the own cluster."""
-    return f"{_sentence(shown.ylabel)}: {shown.spread}.{_limited(shown)}"
+    return f"{_sentence(chart.ylabel)}: {chart.spread}.{_limited(chart)}"
 
 
 def _of_partition(
     result: results.Result, environments: list[tuple[partitions.Holdings, float]]
 ) -> str:
-    """Describes who holds which training data, in every environment."""
-    shown = environments[: clients.MAX_HOLDINGS]
+    """Describes the clients' training data in every environment."""
+    chosen = environments[: clients.MAX_HOLDINGS]
     caption = "Training examples of the first training in each environment."
     if len(environments) == 1:
-        caption = f"{_sentence(shown[0][0].title)}: training examples."
+        caption = f"{_sentence(chosen[0][0].title)}: training examples."
     if len(result.status) > len(environments):
         caption += " Each seed has different clients."
-    if len(environments) > len(shown):
+    if len(environments) > len(chosen):
         caption += (
-            f" The first {len(shown)} of {len(environments)} environments are shown."
+            f" The first {len(chosen)} of {len(environments)} environments are shown."
         )
-    for holdings, leak in shown:
+    for holdings, leak in chosen:
         if leak > 0:
-            where = f" of {holdings.title}" if len(environments) > 1 else ""
+            place = f" of {holdings.title}" if len(environments) > 1 else ""
             caption += (
-                f" {leak:.1%} of the test examples{where} are examples that another"
+                f" {leak:.1%} of the test examples{place} are examples that another"
                 " client trains on."
             )
     return caption
 
 
 def _limited(
-    shown: contents.Gaps | contents.Lines | contents.Boxes | contents.Spots,
+    chart: contents.Gaps | contents.Lines | contents.Boxes | contents.Spots,
 ) -> str:
     """Returns a sentence if lines or panels are left out."""
-    return f" This figure shows {shown.left_out}." if shown.left_out else ""
+    return f" This figure shows {chart.left_out}." if chart.left_out else ""
 
 
 def _sentence(text: str) -> str:

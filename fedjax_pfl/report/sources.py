@@ -1,4 +1,4 @@
-"""Result directories that a report is about, read and put together."""
+"""Result directories of a report, read and merged."""
 
 import dataclasses
 import io
@@ -12,7 +12,7 @@ from fedjax_pfl.results import csv_files, history, plain_files, selection, summa
 
 __all__ = ["Loaded", "Runs", "Source", "merged", "read"]
 
-# Rows of tables, by column, that files of earlier versions lack.
+# Rows of tables, by column, that older files lack.
 _LATER = {"stat": "weighted mean", "when": summaries.OF_EACH}
 _WATCHED = ("eval_every", "evaluate_on")  # settings that change no training
 
@@ -22,9 +22,9 @@ class Source:
     """One result directory.
 
     Attributes:
-      name: what the report calls it.
-      provenance: of its result.
-      command: what makes it again, or None if no command made it.
+      name: its name in the report.
+      provenance: provenance of its result.
+      command: command line that repeats it, or None if no command made it.
       groups: its static groups.
     """
 
@@ -36,12 +36,12 @@ class Source:
 
 @dataclasses.dataclass(frozen=True)
 class Loaded:
-    """Results that a report is about.
+    """Results of a report.
 
     Attributes:
       result: all groups of all directories.
-      sources: where they are from, in the order of the groups.
-      unfinished: names of runs, beside finished ones, that have no result yet.
+      sources: their directories, in the order of the groups.
+      unfinished: names of runs without a result, next to finished ones.
     """
 
     result: results.Result
@@ -50,18 +50,18 @@ class Loaded:
 
 
 class Runs(Protocol):
-    """Knowledge of a command line about the directories that it has written."""
+    """Questions to a command line about the directories that it has written."""
 
     def is_begun(self, directory: Path) -> bool:
         """Returns whether a command made the directory."""
         ...
 
     def is_finished(self, directory: Path) -> bool:
-        """Returns whether the result is there."""
+        """Returns whether the result exists."""
         ...
 
     def repeated_by(self, directory: Path) -> str:
-        """Returns the command line that makes the result again."""
+        """Returns the command line that repeats the result."""
         ...
 
     def resumed_by(self, directory: Path) -> str:
@@ -70,10 +70,10 @@ class Runs(Protocol):
 
 
 def read(directories: Sequence[Path], runs: Runs) -> Loaded:
-    """Reads results and puts them together.
+    """Reads results and merges them.
 
-    A directory of several presets stands for its finished runs. Trainings that several
-    directories hold are told apart by a field `run`; else different directories are
+    A directory of several presets represents its finished runs. A field `run`
+    distinguishes trainings that several directories hold; otherwise the directories are
     like one run of all their settings and seeds.
     """
     resolved = [directory.resolve() for directory in directories]
@@ -84,11 +84,11 @@ def read(directories: Sequence[Path], runs: Runs) -> Loaded:
             )
     folders, unfinished = [], []
     for directory in directories:
-        finished, missing = _runs(directory, runs)
+        finished, pending = _runs(directory, runs)
         folders += finished
-        unfinished += missing
+        unfinished += pending
     names = _names(folders)
-    read = [_read(folder) for folder in folders]
+    parts = [_read(folder) for folder in folders]
     sources = [
         Source(
             name,
@@ -96,16 +96,16 @@ def read(directories: Sequence[Path], runs: Runs) -> Loaded:
             runs.repeated_by(directory) if runs.is_begun(directory) else None,
             result.groups,
         )
-        for name, directory, result in zip(names, folders, read, strict=True)
+        for name, directory, result in zip(names, folders, parts, strict=True)
     ]
-    result = merged(read)
+    result = merged(parts)
     if _has_twins(result):
-        result = merged([_named(r, name) for r, name in zip(read, names, strict=True)])
+        result = merged([_label(r, name) for r, name in zip(parts, names, strict=True)])
     return Loaded(result, tuple(sources), tuple(unfinished))
 
 
 def _runs(directory: Path, runs: Runs) -> tuple[list[Path], list[str]]:
-    """Returns finished runs of a directory, and names of those that are not."""
+    """Returns finished runs of a directory, and names of unfinished ones."""
     if not directory.is_dir():
         raise checks.InputError(f"Expected a result directory, got '{directory}'.")
     if runs.is_finished(directory):
@@ -118,14 +118,14 @@ def _runs(directory: Path, runs: Runs) -> tuple[list[Path], list[str]]:
     finished = [run for run in inner if runs.is_finished(run)]
     if not finished:
         raise checks.InputError(
-            f"'{directory}' has no result yet, its run is not finished; go on with:"
+            f"'{directory}' has no result yet, its run is not finished; continue with:"
             f" {runs.resumed_by(directory)}"
         )
     return finished, [run.name for run in inner if run not in finished]
 
 
 def _names(directories: Sequence[Path]) -> list[str]:
-    """Names directories, with those above them where names would be the same."""
+    """Names directories, with their parents if names would be equal."""
     depth = 1
     while True:
         names = ["/".join(d.resolve().parts[-depth:]) for d in directories]
@@ -135,7 +135,7 @@ def _names(directories: Sequence[Path]) -> list[str]:
 
 
 def _read(directory: Path) -> results.Result:
-    """Returns the result, if its table says the same as its histories."""
+    """Returns the result, if its table agrees with its histories."""
     result = results.Result.load(directory)
     file = directory / "summary.csv"
     try:
@@ -154,14 +154,14 @@ def _read(directory: Path) -> results.Result:
     text = io.StringIO(csv_files.text(table))
     if not stored.equals(csv_files.read(text, low_memory=False)):
         raise checks.InputError(
-            f"'{file}' does not say what the histories beside it say: it is damaged or"
+            f"'{file}' does not agree with the histories next to it: it is damaged or"
             " was changed."
         )
     return result
 
 
 def merged(parts: Sequence[results.Result]) -> results.Result:
-    """Returns all groups as one result; how often they were judged tells none apart."""
+    """Returns all groups as one result, ignoring settings of evaluations."""
     result = results.Result.merge(parts)
     groups = []
     for group in result.groups:
@@ -171,11 +171,11 @@ def merged(parts: Sequence[results.Result]) -> results.Result:
 
 
 def _has_twins(result: results.Result) -> bool:
-    """Returns whether two trainings cannot be told apart."""
+    """Returns whether two trainings have the same settings."""
     return bool(result.points().drop(columns="status").duplicated().any())
 
 
-def _named(result: results.Result, name: str) -> results.Result:
+def _label(result: results.Result, name: str) -> results.Result:
     """Returns the result with its name as a setting."""
     groups = [
         dataclasses.replace(group, config=group.config | {selection.RUN: name})

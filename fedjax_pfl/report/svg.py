@@ -1,4 +1,4 @@
-"""Figures inside a page: SVG that follows its colors and hides what it is told to."""
+"""Figures inside a page: SVG with the page's colors and series that can be hidden."""
 
 import io
 import json
@@ -16,7 +16,7 @@ from fedjax_pfl.results import plain_files
 __all__ = ["inline", "page_color", "write", "write_all"]
 
 _SVG, _LINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
-_COLORS = {  # what cannot be read on a dark page -> a property of the page
+_COLORS = {  # color that is unreadable on a dark page -> a property of the page
     "#000000": "var(--ink)",
     "#0072b2": "var(--blue)",
     "#882255": "var(--wine)",
@@ -25,7 +25,7 @@ _COLOR = re.compile("|".join(_COLORS), re.IGNORECASE)
 
 
 def write(figure: Figure, path: Path, name: str) -> None:
-    """Writes a figure as a file beside a page, the same bytes every time."""
+    """Writes a figure as a file next to a page, with reproducible bytes."""
     with (
         plain_files.created(path) as file,
         matplotlib.rc_context({"svg.hashsalt": name}),
@@ -34,11 +34,11 @@ def write(figure: Figure, path: Path, name: str) -> None:
 
 
 def write_all(figures: Mapping[str, Figure], folder: Path) -> None:
-    """Writes figures into a folder, which is made if need be, as `<name>.svg`.
+    """Writes figures as `<name>.svg` into a folder, which is made if necessary.
 
     Args:
-      figures: by name; see `write`.
-      folder: where to.
+      figures: figures by name; see `write`.
+      folder: the folder.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for name, figure in figures.items():
@@ -49,12 +49,12 @@ def inline(figure: Figure, name: str, title: str) -> str:
     """Returns a figure as an element of a page.
 
     Series (`drawing.Series`) have `data-key` and `data-method`, entries of the legend
-    `data-name`; points say their texts as titles, boxes their number
+    `data-name`; points have their texts as titles, boxes their number
     as `data-box`.
     """
     file = io.BytesIO()
     settings = {"svg.hashsalt": name, "svg.fonttype": "none"}
-    with matplotlib.rc_context(settings), drawing.told(figure):
+    with matplotlib.rc_context(settings), drawing.with_ids(figure):
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
     ElementTree.register_namespace("", _SVG)
     ElementTree.register_namespace("xlink", _LINK)
@@ -62,7 +62,7 @@ def inline(figure: Figure, name: str, title: str) -> str:
     for parent in list(root.iter()):
         for child in list(parent):
             if child.tag in (f"{{{_SVG}}}metadata", f"{{{_SVG}}}style"):
-                parent.remove(child)  # rules would hold for the whole page
+                parent.remove(child)  # rules would apply to the entire page
     for element in root.iter():
         _adapt(element, name)
     for size in ("width", "height"):
@@ -73,15 +73,15 @@ def inline(figure: Figure, name: str, title: str) -> str:
 
 
 def _adapt(element: ElementTree.Element, name: str) -> None:
-    """Gives an element names and colors of the page."""
-    own = element.attrib.pop("id", "")
-    kind, _, told = own.partition(":")
+    """Sets names and colors of an element for the page."""
+    gid = element.attrib.pop("id", "")
+    kind, _, entry = gid.partition(":")
     if kind == "legend":
-        label, method, *_ = json.loads(told.partition(":")[2])
+        label, method, *_ = json.loads(entry.partition(":")[2])
         element.attrib |= {"data-name": label, "data-method": method}
         element.attrib |= {"role": "button", "tabindex": "0", "aria-pressed": "true"}
     elif kind == "series":
-        label, method, texts, number = json.loads(told)
+        label, method, texts, number = json.loads(entry)
         element.attrib |= {"data-key": label, "data-method": method}
         if number is not None:
             element.set("data-box", str(number))
@@ -94,8 +94,8 @@ def _adapt(element: ElementTree.Element, name: str) -> None:
             points = [element]
         for point, text in zip(points, texts, strict=False):
             ElementTree.SubElement(point, f"{{{_SVG}}}title").text = text
-    elif own and element.tag != f"{{{_SVG}}}g":
-        element.set("id", f"{name}-{own}")
+    elif gid and element.tag != f"{{{_SVG}}}g":
+        element.set("id", f"{name}-{gid}")
     for key, value in element.attrib.items():
         if key == f"{{{_LINK}}}href" and value.startswith("#"):
             element.set(key, f"#{name}-{value[1:]}")
@@ -105,5 +105,5 @@ def _adapt(element: ElementTree.Element, name: str) -> None:
 
 
 def page_color(text: str) -> str:
-    """Replaces colors that cannot be read on a dark page by properties of the page."""
+    """Replaces colors that are unreadable on a dark page by properties of the page."""
     return _COLOR.sub(lambda match: _COLORS[match[0].lower()], text)

@@ -25,7 +25,7 @@ _SPECIAL = {
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """Rows of a table under a heading of their own, which may be empty."""
+    """Rows of a table under a separate heading, which may be empty."""
 
     heading: str
     rows: tuple[tuple[str, ...], ...]
@@ -36,14 +36,14 @@ class Table:
     """A table of text.
 
     Attributes:
-      name: of its files.
+      name: stem of its file names.
       title: heading.
-      caption: what its numbers are.
+      caption: meaning of its numbers.
       columns: titles.
       parts: at least one.
-      num_texts: columns at the left that are not numbers.
-      short: caption for a paper, where the other one is a comment; or empty.
-      best: columns in which the first row of a part, the best one, is bold.
+      num_texts: number of text columns at the left.
+      short: caption for a paper, with the long one as a comment; or empty.
+      best: columns with the first row of a part, the best one, in bold.
     """
 
     name: str
@@ -56,26 +56,26 @@ class Table:
     best: tuple[int, ...] = ()
 
 
-def of_comparison(compared: comparison.Comparison) -> Table:
+def of_comparison(source: comparison.Comparison) -> Table:
     """Returns a comparison with differences to each environment's reference."""
     parts = tuple(
-        Part(environment.title, tuple(comparison.rows_of(compared, environment)))
-        for environment in compared.environments
+        Part(environment.title, tuple(comparison.rows_of(source, environment)))
+        for environment in source.environments
     )
     return Table(
-        name=compared.name,
-        title=compared.title,
-        caption=compared.caption,
-        columns=comparison.titles_of(compared),
+        name=source.name,
+        title=source.title,
+        caption=source.caption,
+        columns=comparison.titles_of(source),
         parts=parts,
         num_texts=2,
-        short=compared.short,
-        best=(0, 1, 2) if compared.is_paired else (),
+        short=source.short,
+        best=(0, 1, 2) if source.is_paired else (),
     )
 
 
 def markdown(table: Table) -> str:
-    """Returns the table as Markdown, with what its numbers are below it."""
+    """Returns the table as Markdown, with its caption below it."""
     lines = [f"### {_plain(table.title)}", ""]
     rule = ["---"] * table.num_texts
     rule += ["---:"] * (len(table.columns) - table.num_texts)
@@ -116,17 +116,17 @@ def latex(table: Table) -> str:
 
 
 def _row(cells: Sequence[str]) -> str:
-    """Formats a row of LaTeX; an opening bracket first would be an option."""
+    """Formats a row of LaTeX; protects a leading bracket, which starts an option."""
     return " & ".join(f"{{{t}}}" if t[:1] == "[" else t for t in cells) + r" \\"
 
 
 def _tex(text: str) -> str:
-    """Returns text that LaTeX prints as it is."""
+    """Escapes text for LaTeX."""
     return "".join(_SPECIAL.get(character, character) for character in _line(text))
 
 
 def _plain(text: str) -> str:
-    """Returns text that Markdown shows as it is, also where it lets HTML through."""
+    """Escapes text for Markdown, including HTML."""
     escaped = html.escape(_line(text), quote=False)
     return re.sub(r"([\\`*_|]|(?<=\])\()", r"\\\1", escaped)
 

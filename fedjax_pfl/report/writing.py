@@ -1,4 +1,4 @@
-"""A report as files: the page, and figures and tables of it beside it."""
+"""A report as files: the page, with its figures and tables next to it."""
 
 import dataclasses
 import functools
@@ -26,7 +26,7 @@ def write(
     runs: sources.Runs,
     metric: str | None = None,
 ) -> Path:
-    """Writes the report of some results; an earlier one is replaced."""
+    """Writes the report of some results, in place of an earlier one."""
     if out is None:
         if len(directories) > 1:
             raise checks.InputError(
@@ -49,9 +49,9 @@ def write(
 
 
 def content_of(loaded: sources.Loaded) -> page.Content:
-    """Returns everything that there is to say about results."""
+    """Returns the content of a page about results."""
     result = loaded.result.contenders()
-    own = comparison.rank(result)
+    ranking = comparison.rank(result)
     compare = functools.partial(comparison.compare, result)
     on_own = functools.partial(compare, data=summaries.OWN_TEST)
     wider = [
@@ -62,11 +62,11 @@ def content_of(loaded: sources.Loaded) -> page.Content:
     best = on_own(name="best", title=title, when="best (validation)")
     title = "All settings"
     every = on_own(name="all_settings", title=title, when="last", only_best=False)
-    if own is not None and every is not None and _size(own) == _size(every):
-        every = None  # it says the same
+    if ranking is not None and every is not None and _size(ranking) == _size(every):
+        every = None  # the same table
     return page.Content(
         loaded=loaded,
-        headline=tuple(table for table in (own, *wider) if table is not None),
+        headline=tuple(table for table in (ranking, *wider) if table is not None),
         details=tuple(table for table in (best, every) if table is not None),
         sections=tuple(sections.all_of(result)),
         facts=(
@@ -80,20 +80,20 @@ def content_of(loaded: sources.Loaded) -> page.Content:
     )
 
 
-def _size(compared: comparison.Comparison) -> int:
+def _size(table: comparison.Comparison) -> int:
     """Counts rows."""
-    return sum(len(environment.rows) for environment in compared.environments)
+    return sum(len(environment.rows) for environment in table.environments)
 
 
 def _write_figures(content: page.Content, folder: Path) -> None:
-    """Writes every figure as PNG, SVG and PDF, whose letters stay letters."""
+    """Writes every figure as PNG, SVG and PDF, with text as text."""
     import matplotlib
 
     folder.mkdir(parents=True)
     for section in content.sections:
         figure = section.figure
         for suffix, options in _SAVED.items():
-            # In PDF, fonts as publishers want them.
+            # In PDF, fonts of the type that publishers require.
             with (
                 created(folder / f"{section.name}.{suffix}") as file,
                 matplotlib.rc_context({"pdf.fonttype": 42}),
@@ -104,7 +104,7 @@ def _write_figures(content: page.Content, folder: Path) -> None:
 def _write_tables(content: page.Content, folder: Path) -> None:
     """Writes every table as Markdown and LaTeX."""
     folder.mkdir(parents=True)
-    compared = [*content.headline, *content.details]
-    for table in (*map(tables.of_comparison, compared), *content.facts):
+    rankings = [*content.headline, *content.details]
+    for table in (*map(tables.of_comparison, rankings), *content.facts):
         write_text(folder / f"{table.name}.md", tables.markdown(table))
         write_text(folder / f"{table.name}.tex", tables.latex(table))

@@ -21,15 +21,15 @@ def answer(rows: Sequence[Any], metric: str, steps: Mapping[str, float]) -> str:
     best = next(filter(_is_own, rows), None)
     if best is None or math.isnan(best.value) or not places.keys() >= {*_REFERENCES}:
         return ""
-    gaps = {each[0]: best.differences[places[each]] for each in _REFERENCES}
+    gaps = {pair[0]: best.differences[places[pair]] for pair in _REFERENCES}
     verdicts = {gap.verdict for gap in gaps.values()}
     texts = {name: _amount(abs(gap.mean), metric) for name, gap in gaps.items()}
     if verdicts == {"better"}:
         return f"Yes: {_OWN} gain {_over(texts)}{_price(best, rows, steps)}."
     ahead = [name for name, gap in gaps.items() if gap.verdict == "worse"]
     if ahead:
-        said = " and ".join(f"{_NAMES[n]} is {texts[n]} ahead of" for n in ahead)
-        return f"No: {said} {_OWN}."
+        leads = " and ".join(f"{_NAMES[n]} is {texts[n]} ahead of" for n in ahead)
+        return f"No: {leads} {_OWN}."
     gained = {n: texts[n] for n, gap in gaps.items() if gap.verdict == "better"}
     unclear = " or ".join(_NAMES[name] for name in gaps if name not in gained)
     if gained:
@@ -51,30 +51,30 @@ def _amount(difference: float, metric: str) -> str:
 
 def _over(texts: Mapping[str, str]) -> str:
     """Formats gains over references, equal ones once."""
-    first, *others = texts
-    said = f"{texts[first]} over {_NAMES[first]}"
-    for name in others:
-        amount = "" if texts[name] == texts[first] else f"{texts[name]} "
-        said += f" and {amount}over {_NAMES[name]}"
-    return said
+    reference, *references = texts
+    text = f"{texts[reference]} over {_NAMES[reference]}"
+    for name in references:
+        amount = "" if texts[name] == texts[reference] else f"{texts[name]} "
+        text += f" and {amount}over {_NAMES[name]}"
+    return text
 
 
 def _price(best: Any, rows: Sequence[Any], steps: Mapping[str, float]) -> str:
     """Returns a sentence on losing clients, steps, and the leading method."""
     lost = {name: f"{100 * share:.0f} %" for name, share in best.worse.items()}
-    said = ""
+    text = ""
     if len(set(lost.values())) == 1:
-        said += f"; {next(iter(lost.values()))} of clients lose"
+        text += f"; {next(iter(lost.values()))} of clients lose"
     elif lost:
-        each = [f"{share} to {_NAMES[name]}" for name, share in lost.items()]
-        said += f"; clients that lose: {', '.join(each)}"
+        losers = [f"{share} to {_NAMES[name]}" for name, share in lost.items()]
+        text += f"; clients that lose: {', '.join(losers)}"
     ratio = steps.get(best.algorithm, 1.0) / steps.get("FedAvg", 1.0)
     if abs(ratio - 1) > _FEW:
-        said += f"; {best.algorithm} takes {ratio:.2g} times the steps of FedAvg"
-    others = (row for row in rows if _is_own(row) and row.algorithm != best.algorithm)
-    rival = next(others, None)
+        text += f"; {best.algorithm} takes {ratio:.2g} times the steps of FedAvg"
+    rivals = (row for row in rows if _is_own(row) and row.algorithm != best.algorithm)
+    rival = next(rivals, None)
     if rival is None:
-        return said
+        return text
     if best.differences[rows.index(rival)].verdict == "better":
-        return f"{said}; {best.setting} gives the most"
-    return f"{said}; which method gives it is open"
+        return f"{text}; {best.setting} gives the most"
+    return f"{text}; which method gives it is open"

@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 _BOUND = "hybrid (oracle)"  # not a method
-_DIFFERENCE = 3  # its column, beside the measure that it is of
+_DIFFERENCE = 3  # its column, next to the measure that it compares
 _WORSE = tuple(shares.stat("worse", name) for name, _ in shares.REFERENCES)
 _WIDTH = 100  # characters of a line of text
 _UNSEEN_TITLES = ("environment", "method", "model", "mean", "worst 10 %")
@@ -34,7 +34,7 @@ _ROUNDS = {
     "last": "last round",
     "best (validation)": "round that is best on validation data",
 }
-_FORM = "+.4f"  # as many digits as a result's summary has
+_FORM = "+.4f"  # as many digits as in a result's summary
 _MANY = 5  # clients that a sentence names
 _VERBS = {"": "not clearly ahead of", "equal": "equal to"}
 _VERDICTS = {"holds": "better", "does not hold": "worse", "undecided": ""}
@@ -46,10 +46,10 @@ class Difference:
 
     Attributes:
       mean: mean difference.
-      margin: half of its interval; infinite where there is none.
+      margin: half of its interval; infinite if there is none.
       text: the mean difference with its interval.
-      verdict: `better` or `worse` where the interval excludes zero, `equal` where all
-        seeds have the same value, else empty.
+      verdict: `better` or `worse` if the interval excludes zero, `equal` if all seeds
+        have the same value, else empty.
     """
 
     mean: float
@@ -65,12 +65,12 @@ class Row:
     Attributes:
       setting: the method with its settings.
       algorithm: its algorithm.
-      model: what is judged.
-      value: mean over seeds of the metric; NaN where all diverged.
+      model: name of the model.
+      value: mean over seeds of the metric; NaN if all diverged.
       cells: one per measure, and how its trainings ended.
       differences: to every row of the environment; None for itself.
-      worse: shares of clients that are worse off than with a reference, by its name;
-        means over seeds.
+      worse: shares of clients that are worse off than with a reference, by name of the
+        reference; means over seeds.
     """
 
     setting: str
@@ -84,13 +84,13 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Environment:
-    """Rows whose clients and data are the same.
+    """Rows with the same clients and data.
 
     Attributes:
-      title: what they have in common.
+      title: common settings of the rows.
       rows: at least one, the best first.
-      reference: number of the row that others are compared with at first.
-      conclusion: who is best, and by how much; empty where nothing is compared.
+      reference: number of the row that the others are compared with by default.
+      conclusion: the best model and its lead; empty without comparisons.
     """
 
     title: str
@@ -104,10 +104,10 @@ class Comparison:
     """A table of methods.
 
     Attributes:
-      name: of its files.
+      name: stem of its file names.
       title: heading.
-      caption: which model, on whose data, when and with how many seeds.
-      short: the same in a few words, for a paper.
+      caption: description of models, data, round and seeds.
+      short: short form of the caption, for a paper.
       measures: titles of the cells of rows; `status` is one if not all are ok.
       environments: at least one.
       is_paired: whether rows are compared with each other.
@@ -145,21 +145,21 @@ def compare(
     """Compares methods in one round on one kind of data.
 
     Args:
-      result: what to compare.
-      name: of the table's files.
-      title: of the table.
+      result: trainings of the methods.
+      name: stem of the table's file names.
+      title: title of the table.
       when: the round, as in a result's table.
-      data: on which models are judged, as in a result's table.
-      only_best: whether of an algorithm's settings only the one that is best on
-        validation data is compared with others; else all are shown, not compared.
+      data: evaluation data, as in a result's table.
+      only_best: whether to keep only each algorithm's best setting on validation data
+        and compare these; else all settings are listed without a comparison.
     """
     points, metric = _points(result, when, data)
     if points.empty:
         return None
     sentence = ""
     if only_best:
-        kept = selection.best_settings(result)
-        points = points.merge(kept, on=list(kept.columns))
+        settings = selection.best_settings(result)
+        points = points.merge(settings, on=list(settings.columns))
         choice = selection.choice(result)
         # Without a choice all settings are shown, and none compared.
         only_best, sentence = choice.is_made, choice.sentence
@@ -191,7 +191,7 @@ def compare(
 
 
 def _columns(result: results.Result) -> list[str]:
-    """Columns that tell rows of all environments apart."""
+    """Columns that distinguish rows of all environments."""
     return [*selection.environments(result), *selection.methods(result), "model"]
 
 
@@ -202,7 +202,7 @@ def _has_rivals(result: results.Result, points: pd.DataFrame) -> bool:
 
 
 def _points(result: results.Result, when: str, data: str) -> tuple[pd.DataFrame, str]:
-    """Returns means over clients, one row per training and model; the metric."""
+    """Returns means over clients, one row per training and model, and the metric."""
     table = result.table()
     is_shown = (table["when"] == when) & (table["data"] == data)
     rows = table[is_shown & (table["stat"] == "mean") & (table["model"] != _BOUND)]
@@ -212,25 +212,25 @@ def _points(result: results.Result, when: str, data: str) -> tuple[pd.DataFrame,
 def _with_cells(
     result: results.Result, points: pd.DataFrame, when: str, data: str
 ) -> tuple[pd.DataFrame, list[str]]:
-    """Adds the texts of the result's summary, of which it returns the titles."""
+    """Adds the texts of the result's summary; also returns their titles."""
     summary = result.summary(when, data)
     place = list(summary.columns).index("model") + 1
     keys, measures = list(summary.columns[:place]), list(summary.columns[place:])
     texts = summary[measures].map(_text).itertuples(index=False, name=None)
-    points = _joined(points, summary[keys].assign(cells=list(texts)), keys)
+    points = _merged(points, summary[keys].assign(cells=list(texts)), keys)
     return points, [name.replace("_", " ") for name in measures]
 
 
 def _text(value: Any) -> str:
-    """Formats a cell: what privacy costs is a number, all else a text already."""
+    """Formats a cell: a privacy loss is a number, other cells are texts already."""
     if isinstance(value, str):
         return value or "–"
     return "–" if pd.isna(value) else f"{value:.3g}"
 
 
-def _joined(rows: pd.DataFrame, more: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    """Adds columns by equal keys; groups forget the type of keys that are missing."""
-    return rows.merge(more.astype(dict(rows[keys].dtypes)), on=keys, how="left")
+def _merged(rows: pd.DataFrame, extra: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """Adds columns by equal keys, with key types that grouping may have lost."""
+    return rows.merge(extra.astype(dict(rows[keys].dtypes)), on=keys, how="left")
 
 
 def _share_cells(
@@ -239,37 +239,37 @@ def _share_cells(
     """Adds shares of clients that are worse off than with the references.
 
     Args:
-      result: what is compared.
-      points: of the rows; `status` is the last of their cells.
-      metric: by which clients are worse off.
+      result: trainings of the methods.
+      points: points of the rows; `status` is their last cell.
+      metric: metric by which clients are worse off.
     """
     table, columns, titles = result.table(), _columns(result), []
     table = table[(table["metric"] == metric) & (table["when"] == "last")]
     for title in _WORSE:
-        own = table[table["stat"] == title]
-        if own.empty:
+        part = table[table["stat"] == title]
+        if part.empty:
             continue
-        heads = own[columns].drop_duplicates()
-        texts = [_percent(rows["value"]) for rows in selection.groups(own, columns)]
+        heads = part[columns].drop_duplicates()
+        texts = [_percent(rows["value"]) for rows in selection.groups(part, columns)]
         means = (
-            own.groupby(columns, sort=False, dropna=False)["value"].mean().to_numpy()
+            part.groupby(columns, sort=False, dropna=False)["value"].mean().to_numpy()
         )
         heads = heads.assign(share=texts, **{title: means})
-        points = _joined(points, heads, columns)
-        both = zip(points["cells"], points.pop("share").fillna("–"), strict=True)
-        points["cells"] = [(*cells[:-1], share, cells[-1]) for cells, share in both]
+        points = _merged(points, heads, columns)
+        pairs = zip(points["cells"], points.pop("share").fillna("–"), strict=True)
+        points["cells"] = [(*cells[:-1], share, cells[-1]) for cells, share in pairs]
         titles.append(title)
     return points, titles
 
 
 def _percent(values: pd.Series) -> str:
     """Formats the mean of shares over seeds with its interval: `12 % [3, 21]`."""
-    found = paired.of_mean(values)
-    text = f"{100 * found.mean:.0f} %"
-    if found.pairs < 2:
+    interval = paired.of_mean(values)
+    text = f"{100 * interval.mean:.0f} %"
+    if interval.pairs < 2:
         return text
-    low = max(100 * (found.mean - found.margin), 0)
-    high = min(100 * (found.mean + found.margin), 100)
+    low = max(100 * (interval.mean - interval.margin), 0)
+    high = min(100 * (interval.mean + interval.margin), 100)
     return f"{text} [{low:.0f}, {high:.0f}]"
 
 
@@ -281,7 +281,7 @@ def _environment(
     is_paired: bool,
     sentence: str,
 ) -> Environment:
-    """Returns the rows of one environment; a sentence follows its conclusion."""
+    """Returns the rows of one environment; `sentence` follows its conclusion."""
     groups = sorted(
         selection.groups(points, _columns(result)),
         key=lambda rows: metrics.score(metric, rows["value"].mean()),
@@ -296,8 +296,8 @@ def _environment(
             value=float(values[k].mean()),
             cells=head["cells"],
             differences=tuple(
-                None if other is values[k] else _difference(values[k], other, metric)
-                for other in values
+                None if base is values[k] else _difference(values[k], base, metric)
+                for base in values
                 if is_paired
             ),
             worse={
@@ -319,26 +319,26 @@ def _environment(
 
 
 def _steps(result: results.Result, heads: pd.DataFrame) -> dict[str, float]:
-    """Returns local steps of trainings by algorithm, of the settings that are shown."""
+    """Returns local steps of trainings by algorithm, for the listed settings."""
     columns = _columns(result)[:-1]
-    spent = result.communication().merge(heads[columns].drop_duplicates(), on=columns)
-    return spent.groupby("algorithm")["client_steps"].mean().to_dict()
+    costs = result.communication().merge(heads[columns].drop_duplicates(), on=columns)
+    return costs.groupby("algorithm")["client_steps"].mean().to_dict()
 
 
 def _at_ends(result: results.Result, heads: pd.DataFrame) -> str:
-    """Names the fields whose chosen value is the first or last of three or more."""
-    table, found = result.table(), {}
+    """Names fields with a chosen value at an end of a range of three or more."""
+    table, ranges = result.table(), {}
     fields = selection.tuned(result)
     for field, name in zip(fields, selection.short(fields), strict=True):
-        for algorithm, chosen in heads.groupby("algorithm", sort=False)[field]:
-            tried = table[table["algorithm"] == algorithm][field].dropna().unique()
-            ends = {min(tried), max(tried)} if _is_range(tried) else set()
-            if ends & set(chosen):
+        for algorithm, choices in heads.groupby("algorithm", sort=False)[field]:
+            values = table[table["algorithm"] == algorithm][field].dropna().unique()
+            ends = {min(values), max(values)} if _is_range(values) else set()
+            if ends & set(choices):
                 low, high = sorted(ends)
-                found.setdefault(f"{name} ({low:g} to {high:g})", []).append(algorithm)
-    if not found:
+                ranges.setdefault(f"{name} ({low:g} to {high:g})", []).append(algorithm)
+    if not ranges:
         return ""
-    parts = (f"{field} of {' and '.join(names)}" for field, names in found.items())
+    parts = (f"{field} of {' and '.join(names)}" for field, names in ranges.items())
     return f"Chosen at the end of its range: {', '.join(parts)}."
 
 
@@ -350,48 +350,48 @@ def _is_range(values: Sequence[Any]) -> bool:
 
 
 def _without_value(result: results.Result, heads: pd.DataFrame, metric: str) -> str:
-    """Names the clients of an environment whose test examples leave a metric undefined.
+    """Names clients with test examples for which a metric is undefined.
 
-    A client that diverged has no value of any metric, and is not among them.
+    Clients that diverged have no value of any metric, and are not included.
     """
     environment = selection.environments(result)
-    where = heads.head(1)[environment]
-    clients = result.clients().merge(where, on=environment)
-    who = ["seed", "name"]
-    everyone = clients[clients["value"].notna()][who].drop_duplicates()
-    defined = clients[clients["metric"] == metric][who].drop_duplicates()
-    marked = everyone.merge(defined, on=who, how="left", indicator=True)
+    keys = heads.head(1)[environment]
+    clients = result.clients().merge(keys, on=environment)
+    identity = ["seed", "name"]
+    evaluated = clients[clients["value"].notna()][identity].drop_duplicates()
+    defined = clients[clients["metric"] == metric][identity].drop_duplicates()
+    marked = evaluated.merge(defined, on=identity, how="left", indicator=True)
     lacking = marked[marked["_merge"] == "left_only"]["name"]
     names = list(dict.fromkeys(lacking))
     if not names:
         return ""
-    shown = ", ".join(names[:_MANY])
+    listed = ", ".join(names[:_MANY])
     if len(names) > _MANY:
-        shown += f" and {len(names) - _MANY} more"
+        listed += f" and {len(names) - _MANY} more"
     clients_are = "client" if len(names) == 1 else "clients"
     some = " in some seeds" if lacking.isin(defined["name"]).any() else ""
     return (
         f"The {metric.replace('_', ' ')} is undefined{some} on the test"
-        f" examples of {len(names)} {clients_are} ({shown}), left out of its mean."
+        f" examples of {len(names)} {clients_are} ({listed}), left out of its mean."
     )
 
 
 def _conclusion(rows: Sequence[Row], reference: int, metric: str) -> str:
     """Returns a sentence with the best model and the evidence for it."""
-    best = rows[0]
-    rivals = [k for k, row in enumerate(rows) if row.algorithm != best.algorithm]
-    if not rivals or math.isnan(best.value):
+    leader = rows[0]
+    rivals = [k for k, row in enumerate(rows) if row.algorithm != leader.algorithm]
+    if not rivals or math.isnan(leader.value):
         return ""
     parts = []
     for k in dict.fromkeys([reference, rivals[0]]):
-        difference = best.differences[k]
-        if difference is not None:  # to itself, where it is the reference
+        difference = leader.differences[k]
+        if difference is not None:  # None for the reference itself
             verb = _VERBS.get(difference.verdict, "ahead of")
             gap = "" if difference.verdict == "equal" else f" ({difference.text})"
             parts.append(f"{verb} the {_model_of(rows[k])}{gap}")
-    shown = metric.replace("_", " ")
+    metric_name = metric.replace("_", " ")
     return (
-        f"The {_model_of(best)} has the best mean {shown}, {best.value:.4f}:"
+        f"The {_model_of(leader)} has the best mean {metric_name}, {leader.value:.4f}:"
         f" {' and '.join(parts)}."
     )
 
@@ -401,10 +401,10 @@ def _model_of(row: Row) -> str:
     return f"{row.model.removesuffix(' (validation)')} model of {row.setting}"
 
 
-def _difference(values: pd.Series, others: pd.Series, metric: str) -> Difference:
+def _difference(values: pd.Series, reference: pd.Series, metric: str) -> Difference:
     """Returns one row minus another, paired by seed."""
-    interval = paired.interval(values, others)
-    if interval.pairs and not interval.lost and values.sub(others).eq(0).all():
+    interval = paired.interval(values, reference)
+    if interval.pairs and not interval.lost and values.sub(reference).eq(0).all():
         return Difference(0.0, 0.0, interval.text(_FORM), "equal")
     gain = dataclasses.replace(interval, mean=metrics.sign(metric) * interval.mean)
     numbers = (interval.mean, interval.margin)
@@ -414,7 +414,7 @@ def _difference(values: pd.Series, others: pd.Series, metric: str) -> Difference
 def _reference(result: results.Result, heads: pd.DataFrame, metric: str) -> int:
     """Picks FedAvg, else Local, else the best on validation data, else the first row.
 
-    Hybrids are never the best: they were chosen on these data, client by client.
+    Hybrids are never picked: they were chosen on these data, client by client.
     """
     names = list(zip(heads["algorithm"], heads["model"], strict=True))
     for name in shares.REFERENCES:
@@ -424,7 +424,7 @@ def _reference(result: results.Result, heads: pd.DataFrame, metric: str) -> int:
     judged, _ = _points(result, "last", selection.VALIDATION)
     judged = judged[judged["metric"] == metric].groupby(columns, dropna=False)["value"]
     means = judged.agg(lambda values: values.mean(skipna=False)).reset_index()
-    values = _joined(heads[columns], means, columns)["value"]
+    values = _merged(heads[columns], means, columns)["value"]
     scores = [
         -math.inf
         if model.startswith(selection.HYBRID)
@@ -437,10 +437,10 @@ def _reference(result: results.Result, heads: pd.DataFrame, metric: str) -> int:
 def _caption(
     points: pd.DataFrame, metric: str, data: str, when: str, is_paired: bool
 ) -> str:
-    """Describes which model, on whose data, when and with how many seeds."""
+    """Describes models, data, round and seeds."""
     population = " and ".join(points["population"].unique())
     seeds = sorted(points["seed"].dropna().unique().tolist())
-    count, shown = len(seeds), ", ".join(map(str, seeds))
+    count, seed_list = len(seeds), ", ".join(map(str, seeds))
     shown_metric = metric.replace("_", " ")
     text = (
         f"Models of {population} clients on {data} data, {_ROUNDS[when]}:"
@@ -452,9 +452,9 @@ def _caption(
     if not count:
         text += " One seed, which is not stored: no intervals and no spread over seeds."
     elif count > 1:
-        text += f" Mean ± standard deviation over {count} seeds ({shown})."
+        text += f" Mean ± standard deviation over {count} seeds ({seed_list})."
     else:
-        text += f" One seed ({shown}): no intervals and no spread over seeds."
+        text += f" One seed ({seed_list}): no intervals and no spread over seeds."
     if not is_paired:
         return text
     text += f" Differences are of {shown_metric}, row minus reference, paired by seed"
@@ -475,19 +475,19 @@ def _short_caption(
     return f"{text}; differences with 95 % intervals." if is_paired else f"{text}."
 
 
-def titles_of(compared: Comparison) -> tuple[str, ...]:
+def titles_of(comparison: Comparison) -> tuple[str, ...]:
     """Returns the titles of the columns of `rows_of`."""
-    titles = ("method", "model", *compared.measures)
-    between = ("difference",) if compared.is_paired else ()
+    titles = ("method", "model", *comparison.measures)
+    between = ("difference",) if comparison.is_paired else ()
     return (*titles[:_DIFFERENCE], *between, *titles[_DIFFERENCE:])
 
 
-def rows_of(compared: Comparison, environment: Environment) -> list[tuple[str, ...]]:
+def rows_of(comparison: Comparison, environment: Environment) -> list[tuple[str, ...]]:
     """Returns the rows of an environment, with the differences to its reference."""
     rows = []
     for row in environment.rows:
         cells = [row.setting, row.model, *row.cells]
-        if compared.is_paired:
+        if comparison.is_paired:
             difference = row.differences[environment.reference]
             text = "reference" if difference is None else difference.text
             cells.insert(_DIFFERENCE, text)
@@ -496,23 +496,23 @@ def rows_of(compared: Comparison, environment: Environment) -> list[tuple[str, .
 
 
 def brief(
-    compared: Comparison, environment: Environment
+    comparison: Comparison, environment: Environment
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Returns titles and rows for a terminal: without the variance of the loss."""
-    titles, rows = titles_of(compared), rows_of(compared, environment)
-    shown = [k for k, title in enumerate(titles) if title != "loss variance"]
-    return tuple(titles[k] for k in shown), [tuple(r[k] for k in shown) for r in rows]
+    titles, rows = titles_of(comparison), rows_of(comparison, environment)
+    places = [k for k, title in enumerate(titles) if title != "loss variance"]
+    return tuple(titles[k] for k in places), [tuple(r[k] for k in places) for r in rows]
 
 
-def text_of(compared: Comparison) -> str:
+def text_of(comparison: Comparison) -> str:
     """Formats a comparison as text: a star marks the best row of an environment.
 
-    Columns that do not fit into 100 characters follow below, beside the methods again.
+    Columns that do not fit into 100 characters follow below, with the methods repeated.
     """
     lines = []
-    for environment in compared.environments:
-        titles, rows = brief(compared, environment)
-        star = "*" if compared.is_paired else ""
+    for environment in comparison.environments:
+        titles, rows = brief(comparison, environment)
+        star = "*" if comparison.is_paired else ""
         table = [("", *titles), (star, *rows[0]), *(("", *row) for row in rows[1:])]
         columns = list(zip(*table, strict=True))
         lines += [environment.title, *_blocks(columns[:3], columns[3:])]
@@ -521,17 +521,17 @@ def text_of(compared: Comparison) -> str:
 
 
 def _blocks(
-    first: Sequence[tuple[str, ...]], others: Sequence[tuple[str, ...]]
+    row_labels: Sequence[tuple[str, ...]], data_columns: Sequence[tuple[str, ...]]
 ) -> list[str]:
-    """Formats columns of cells as lines, the first ones in every block of them."""
+    """Formats columns of cells as blocks of lines that repeat the first columns."""
 
     def width(columns: Sequence[tuple[str, ...]]) -> int:
         return sum(1 + max(map(len, column)) for column in columns) - 1
 
-    blocks = [[*first, others[0]]]
-    for column in others[1:]:
+    blocks = [[*row_labels, data_columns[0]]]
+    for column in data_columns[1:]:
         if width([*blocks[-1], column]) > _WIDTH:
-            blocks.append(list(first))
+            blocks.append(list(row_labels))
         blocks[-1].append(column)
     lines = []
     for block in blocks:
@@ -542,19 +542,19 @@ def _blocks(
 
 
 def unseen(result: results.Result) -> list[tuple[str, ...]]:
-    """Returns how models serve clients that never trained, best settings only.
+    """Returns metrics of clients that never trained, best settings only.
 
     Returns:
-      A row per setting and model: the environment's title, the setting, the model with
-      how it was adapted, and mean over seeds of the headline metric's mean and that of
-      its worst tenth; nothing without such clients.
+      A row per setting and model: the environment's title, the setting, the model and
+      its adaptation, and means over seeds of the headline metric's mean and of its
+      worst tenth; empty without such clients.
     """
     table = result.table()
     table = table[table["population"] == "unseen"]
     if table.empty:
         return []
-    best = selection.best_settings(result)
-    table = table.merge(best, on=list(best.columns))
+    settings = selection.best_settings(result)
+    table = table.merge(settings, on=list(settings.columns))
     table = table[table["metric"] == result.headline]
     names = selection.varying(table, selection.methods(result))
     rows = []

@@ -1,4 +1,4 @@
-"""Tables as csv files, whose texts no spreadsheet takes for formulas."""
+"""Tables as csv files with texts that spreadsheets do not run as formulas."""
 
 import csv
 import re
@@ -17,55 +17,55 @@ def text(table: "pd.DataFrame", **options: Any) -> str:
     """Returns the content of a file.
 
     Args:
-      table: whose texts and titles that a spreadsheet would calculate get an
-        apostrophe in front, which says that they are texts; numbers do not.
-      **options: of `DataFrame.to_csv`.
+      table: data; texts and titles that a spreadsheet would evaluate get a leading
+        apostrophe, which marks them as texts; numbers stay unchanged.
+      **options: options of `DataFrame.to_csv`.
     """
-    table = _changed(table, _quoted)
+    table = _with_texts(table, _quoted)
     content = table.to_csv(index=False, **options)
-    if "\r" in content:  # which begins a row where it is not quoted
+    if "\r" in content:  # begins a new row unless quoted
         options["quoting"] = csv.QUOTE_NONNUMERIC
         content = table.to_csv(index=False, **options)
     return content
 
 
 def read(source: Any, **options: Any) -> "pd.DataFrame":
-    """Reads a file as it was before `text`.
+    """Reads a file of `text` back, without the apostrophes.
 
     Args:
       source: file, path or stream.
-      **options: of `pandas.read_csv`.
+      **options: options of `pandas.read_csv`.
     """
     import pandas as pd
 
-    return _changed(pd.read_csv(source, **options), _unquoted)
+    return _with_texts(pd.read_csv(source, **options), _unquoted)
 
 
-def _changed(table: "pd.DataFrame", change: Callable[[Any], Any]) -> "pd.DataFrame":
-    """Changes titles and cells, and leaves columns without a text to change alone."""
+def _with_texts(table: "pd.DataFrame", change: Callable[[Any], Any]) -> "pd.DataFrame":
+    """Changes titles and cells of the columns that contain such texts."""
     table = table.rename(columns=change)
     for place, (_, column) in enumerate(table.items()):
-        before = list(column)
-        cells = [change(cell) for cell in before]
-        if any(new is not old for new, old in zip(cells, before, strict=True)):
+        texts = list(column)
+        cells = [change(cell) for cell in texts]
+        if any(new is not old for new, old in zip(cells, texts, strict=True)):
             table.isetitem(place, cells)
     return table
 
 
 def _quoted(cell: Any) -> Any:
-    """Adds an apostrophe to a text that would be calculated, or has a similar one."""
+    """Adds an apostrophe to texts that look like a formula or are quoted already."""
     is_formula = isinstance(cell, str) and _FORMULA.match(cell)
     return f"'{cell}" if is_formula and not _is_number(cell) else cell
 
 
 def _unquoted(cell: Any) -> Any:
-    """Takes the apostrophe off."""
+    """Removes the apostrophe."""
     is_quoted = isinstance(cell, str) and cell[:1] == "'" and _FORMULA.match(cell)
     return cell[1:] if is_quoted else cell
 
 
 def _is_number(cell: str) -> bool:
-    """Returns whether a text is a number, which stands for itself."""
+    """Returns whether a text is a number, which needs no apostrophe."""
     try:
         float(cell)
     except ValueError:

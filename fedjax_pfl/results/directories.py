@@ -1,6 +1,6 @@
 """Directories of results: checked before long work, locked, never half written.
 
-Single files are those of `plain_files`.
+See `plain_files` for single files.
 """
 
 import contextlib
@@ -43,14 +43,14 @@ class _Holder(documents.Document):
 
 @contextlib.contextmanager
 def new(directory: Path) -> Iterator[Path]:
-    """Makes a directory under a temporary name beside it; renames it at the end."""
+    """Makes a directory under a temporary name, and renames it at the end."""
     with writing(directory), staged(directory) as temporary:
         yield temporary
 
 
 @contextlib.contextmanager
 def staged(directory: Path) -> Iterator[Path]:
-    """Opens a folder like `new`, for a block that does more than write there.
+    """Opens a folder like `new`, for a block that not only writes there.
 
     Yields:
       The temporary directory, for blocks of `writing`.
@@ -68,7 +68,7 @@ def staged(directory: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def writing(directory: Path) -> Iterator[None]:
-    """Makes what goes wrong when files are written into one sentence."""
+    """Turns errors of writing files into one sentence."""
     checks.text("the name of the directory", str(directory))
     try:
         yield
@@ -81,11 +81,11 @@ def writing(directory: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Keeps other processes out of a directory, which is made if it does not exist.
+    """Locks a directory for this process; makes it if it does not exist.
 
     The operating system frees the lock of a process that is killed.
     """
-    import filelock  # its modules are needed only where something is written
+    import filelock  # needed by commands that write files only
 
     lock = filelock.FileLock(directory / _LOCK)
     with writing(directory):
@@ -93,7 +93,7 @@ def locked(directory: Path) -> Iterator[None]:
         plain_files.check(directory / _LOCK, in_place=True)
         try:
             lock.acquire(timeout=0)
-        except filelock.Timeout:  # which is an error of the operating system, too
+        except filelock.Timeout:  # before OSError, which is its base class
             raise checks.InputError(
                 f"Another process is writing in '{directory}': {_owner(directory)};"
                 " wait until it has ended, or use another directory."
@@ -108,14 +108,14 @@ def locked(directory: Path) -> Iterator[None]:
 
 def _write_owner(directory: Path) -> None:
     """Returns the holder of the lock."""
-    now = datetime.datetime.now().isoformat(sep=" ", timespec="seconds")
-    owner = {"pid": os.getpid(), "host": platform.node(), "since": now}
+    time = datetime.datetime.now().isoformat(sep=" ", timespec="seconds")
+    owner = {"pid": os.getpid(), "host": platform.node(), "since": time}
     with writing(directory), plain_files.created(directory / _OWNER) as file:
         file.write_text(json.dumps(owner), "utf-8")
 
 
 def _owner(directory: Path) -> str:
-    """Returns the owner of the lock, as far as is known."""
+    """Describes the owner of the lock as far as possible."""
     try:
         owner = documents.decode(plain_files.content(directory / _OWNER), _Holder)
         return f"process {owner.pid} on {owner.host} since {owner.since}"
@@ -125,12 +125,12 @@ def _owner(directory: Path) -> str:
 
 @contextlib.contextmanager
 def filled(directory: Path, last: str) -> Iterator[Path]:
-    """Adds files to a directory that exists, all of them or none that counts."""
+    """Adds files to an existing directory; `last`, which completes it, comes last."""
     folder = directory / f"{_FILLING}-{secrets.token_hex(4)}"
     with temporaries.registered(folder), writing(directory):
-        for left in directory.glob(f"{_FILLING}*"):
-            plain_files.check(left, is_directory=True)
-            temporaries.remove(left)
+        for leftover in directory.glob(f"{_FILLING}*"):
+            plain_files.check(leftover, is_directory=True)
+            temporaries.remove(leftover)
         folder.mkdir()
         yield folder
         names = sorted(os.listdir(folder), key=lambda name: name == last)
@@ -145,26 +145,26 @@ def filled(directory: Path, last: str) -> Iterator[Path]:
 
 
 def litter(directory: Path, *names: str) -> list[Path]:
-    """Lists what killed processes have left of `locked`, `filled` and single files."""
-    left = [directory / name for name in (_OWNER, *names)]
-    left = [path for path in left if os.path.lexists(path)]
+    """Lists files that killed processes left of `locked`, `filled` and others."""
+    paths = [directory / name for name in (_OWNER, *names)]
+    paths = [path for path in paths if os.path.lexists(path)]
     patterns = (f"{_FILLING}*", f"{plain_files.NEW}*")
-    return [*left, *itertools.chain.from_iterable(map(directory.glob, patterns))]
+    return [*paths, *itertools.chain.from_iterable(map(directory.glob, patterns))]
 
 
 def check_new(directory: str | os.PathLike[str]) -> None:
-    """Checks that a result can be saved; to be called before a long run."""
+    """Checks before a long run that a result can be saved."""
     directory = Path(directory)
     if os.path.lexists(directory):
         raise checks.InputError(
             f"Expected an output directory that does not exist yet, got '{directory}'."
         )
-    check_writable(directory.absolute().parent, named=directory)
+    check_writable(directory.absolute().parent, reported_path=directory)
 
 
-def check_writable(directory: Path, *, named: Path | None = None) -> None:
-    """Checks that files can be written into a directory; makes nothing."""
-    with writing(named or directory):
+def check_writable(directory: Path, *, reported_path: Path | None = None) -> None:
+    """Checks that files can be written into a directory; makes no file."""
+    with writing(reported_path or directory):
         os.rmdir(tempfile.mkdtemp(dir=nearest(directory), prefix=".check-"))
 
 

@@ -1,7 +1,7 @@
-"""JSON documents of result folders: one schema each, and a digest of what they say.
+"""JSON documents of result folders: one schema each, and a digest of the content.
 
-The digest finds damage; it is no signature, and anyone can compute it again. Hence
-everything that a document says is checked against its schema before it is used.
+The digest finds damage; it is no signature, since anyone can compute it again.
+Therefore the content is checked against its schema before it is used.
 """
 
 import hashlib
@@ -22,14 +22,14 @@ _MAX_DEPTH = 50
 
 
 class Document(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A document, or a part of one, whose fields are all that it may say."""
+    """A document, or a part of one, without fields other than the declared ones."""
 
 
 _D = TypeVar("_D", bound=Document)
 
 
 def digest_of(description: Mapping[str, Any]) -> str:
-    """Returns SHA-256 of what JSON holds, whatever the order of its names."""
+    """Returns SHA-256 of the JSON content, independent of the order of names."""
     text = json.dumps(description, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -41,7 +41,7 @@ def seal(description: Mapping[str, Any]) -> str:
 
 
 def read(path: Path, kind: type[_D]) -> _D:
-    """Reads a file with what `seal` returned."""
+    """Reads a file that was written with `seal`, and checks its digest."""
     content = plain_files.content(path)
     try:
         stored = _parsed(content)
@@ -62,7 +62,7 @@ def decode(content: bytes | str, kind: type[_D]) -> _D:
 
 
 def _parsed(content: bytes | str) -> Any:
-    """Returns what JSON says, NaN and infinity included, which configurations have."""
+    """Parses JSON, including NaN and infinity, which occur in configurations."""
     try:
         stored = json.loads(content)
     except RecursionError as error:
@@ -76,7 +76,7 @@ def _check(value: Any, depth: int) -> None:
     if depth == 0:
         raise ValueError("nested too deeply")
     if isinstance(value, str):
-        value.encode()  # a ValueError where half of a surrogate pair is in it
+        value.encode()  # a ValueError for half of a surrogate pair
     elif isinstance(value, dict):
         for name, inner in value.items():
             _check(name, depth - 1)

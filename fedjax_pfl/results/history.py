@@ -21,34 +21,33 @@ class History:
       models: predictors evaluated.
       data: splits evaluated on.
       rounds: `int[E]` finished rounds at each evaluation; the first is 0.
-      metrics: name -> `[G, E, models, data, N]` means over examples; NaN where there
-        are none, where a client was not evaluated, and from its divergence on.
+      metrics: name -> `[G, E, models, data, N]` means over examples; NaN without
+        examples, where a client was not evaluated, and from its divergence on.
       evaluated: `bool[G, E, data, N]` which clients were evaluated.
-      clients: `int[N]` rows of these clients in the population; all of them, but for a
-        streamed training, whose history is about a sample.
-      client_names: `object[G, N]` names of these clients, texts; None where clients
+      clients: `int[N]` rows of these clients in the population; all clients, or a
+        sample of them if the training is streamed.
+      client_names: `object[G, N]` names of these clients, texts; None if clients
         have numbers only.
       times_selected: `int[G, E, N]` rounds each client had taken part in.
       malicious: `bool[G, N]`.
       num_train: `int[G, N]` training examples.
-      num_test: `int[G, N]` test examples; None in files of before they were counted.
-      num_validation: `int[G, N]` validation examples; None in files of before they were
-        counted.
+      num_test: `int[G, N]` test examples; None in older files.
+      num_validation: `int[G, N]` validation examples; None in older files.
       moved: `int[G, N]` examples that the partition gave to each client beyond its
-        draw; None in files of before they were counted.
-      label_counts: `int[G, N, C]` training examples by true class, or None where
+        draw; None in older files.
+      label_counts: `int[G, N, C]` training examples by true class, or None if
         targets are not classes.
-      class_names: C texts, or None where classes have numbers only.
+      class_names: C texts, or None if classes have numbers only.
       leak: `[G]` share of test examples that another client trains on.
       collaboration: `[G, N, N]` weights with which each client (row) would get the
         others' messages after the last round, or None for methods that do not mix.
-      own_cluster: `[G, E, N]` share of these weights, without a client's own, that lies
-        in its own cluster; None where no clusters are known.
+      own_cluster: `[G, E, N]` share of these weights, without a client's own, within
+        its own cluster; None if the clusters are not known.
       cluster: `int[G, N]` known cluster of each client, or None.
       series: name -> `[G, models, N, T]` values of each client's test series after the
         last round, such as those of a portfolio; {} for models without series.
-      unseen_models: models of the U clients that never trained, whose names tell how
-        they were adapted.
+      unseen_models: models of the U clients that never trained; the names include the
+        adaptation.
       unseen: name -> `[G, unseen_models, U]` their means over own test examples after
         the last round; {} without such clients.
       per_round: name -> `[G, R]` over the cohort totals of counts and means of other
@@ -56,13 +55,13 @@ class History:
       diagnostics: name -> `[G, E]`.
       diverged_at: `int[G]` round in which the server or an honest client first
         diverged, from 1, or -1; see `FederatedProcess`.
-      client_diverged_at: `int[G, N]` the same of every client, which ends with the
-        server, too; None in files of before it was recorded.
+      client_diverged_at: `int[G, N]` the same for every client; a diverged server ends
+        all clients; None in older files.
       stopped_at: `int[G]` round at which a point was stopped early, or -1; its later
         evaluations repeat the last one.
       reached_target: `bool[G]` whether it was stopped because it reached its target.
-      dropped: `bool[G]` whether it was stopped because others were better; None where
-        nothing was.
+      dropped: `bool[G]` whether it was stopped because others were better; None if no
+        point was.
       config: flat configuration shared by the points; its `metric`, if there is one,
         chooses rounds, hybrids and settings.
       compile_seconds: lowering and compiling.
@@ -107,23 +106,23 @@ class History:
 
     __repr__ = struct.array_repr
 
-    def only(self, kept: np.ndarray) -> "History":
-        """Returns the history of the points `bool[G]` that are kept."""
+    def only(self, mask: np.ndarray) -> "History":
+        """Returns the history of the points in the mask `bool[G]`."""
 
         def chosen(value: Any) -> Any:
             if isinstance(value, dict):
-                return {name: array[kept] for name, array in value.items()}
-            return value[kept] if isinstance(value, np.ndarray) else value
+                return {name: array[mask] for name, array in value.items()}
+            return value[mask] if isinstance(value, np.ndarray) else value
 
         shared = ("models", "data", "rounds", "clients", "config", "unseen_models")
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         parts = {n: chosen(v) for n, v in fields.items() if n not in shared}
-        parts["points"] = tuple(itertools.compress(self.points, kept))
+        parts["points"] = tuple(itertools.compress(self.points, mask))
         return dataclasses.replace(self, **parts)
 
     @property
     def headline(self) -> str:
-        """Metric that chooses and ranks: the chosen one, or that of `headline`."""
+        """Metric that chooses and ranks: the configured one, or that of `headline`."""
         return headline(self.metrics, self.config.get("metric"))
 
     @property
@@ -139,7 +138,7 @@ class History:
 
     @property
     def status(self) -> tuple[str, ...]:
-        """How each point ended, in words; names clients if only these diverged."""
+        """How each point ended, in words; names clients if only some diverged."""
         reasons = np.where(self.reached_target, "reached its target", "stopped")
         if self.dropped is not None:
             reasons = np.where(self.dropped, "dropped", reasons)
@@ -152,7 +151,7 @@ class History:
         )
 
     def _diverged(self, point: int) -> str:
-        """Names the clients that diverged while others did not; empty for none."""
+        """Names diverged clients if others did not diverge; empty for none."""
         if self.client_diverged_at is None:
             return ""
         has_diverged = self.client_diverged_at[point] >= 0
@@ -173,5 +172,5 @@ def _listed(clients: list[Any]) -> str:
       ('client 3', 'clients ann, bob, eve and 2 more')
     """
     names = ", ".join(map(str, clients[:3]))
-    more = f" and {len(clients) - 3} more" if len(clients) > 3 else ""
-    return f"client{'s' * (len(clients) > 1)} {names}{more}"
+    remainder = f" and {len(clients) - 3} more" if len(clients) > 3 else ""
+    return f"client{'s' * (len(clients) > 1)} {names}{remainder}"

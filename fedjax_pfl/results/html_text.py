@@ -1,4 +1,4 @@
-"""Rankings as HTML, which notebooks show."""
+"""Rankings as HTML for notebooks."""
 
 import html
 from collections.abc import Sequence
@@ -13,9 +13,9 @@ def of_comparison(compared: comparison.Comparison) -> str:
     parts = []
     for environment in compared.environments:
         titles, rows = comparison.brief(compared, environment)
-        best, *others = rows
-        lines = [_row(titles, "th"), _row(best, "td", is_bold=compared.is_paired)]
-        lines += [_row(row, "td") for row in others]
+        top_row, *lower_rows = rows
+        lines = [_row(titles, "th"), _row(top_row, "td", is_bold=compared.is_paired)]
+        lines += [_row(row, "td") for row in lower_rows]
         if environment.title:
             parts.append(paragraph(environment.title))
         if environment.conclusion:
@@ -30,15 +30,15 @@ def paragraph(text: str) -> str:
 
 
 def preformatted(text: str) -> str:
-    """Returns lines of text in their columns; nothing if there are none."""
+    """Returns lines of text in fixed-width columns; empty without text."""
     return f"<pre>{html.escape(text)}</pre>" if text.strip() else ""
 
 
 def _row(cells: Sequence[str], kind: str, is_bold: bool = False) -> str:
     """Returns a row; the first two cells are texts."""
-    shown = []
+    texts = []
     for number, cell in enumerate(cells):
         text = f"<b>{html.escape(cell)}</b>" if is_bold else html.escape(cell)
         side = "left" if number < 2 else "right"
-        shown.append(f'<{kind} style="text-align: {side}">{text}</{kind}>')
-    return f"<tr>{''.join(shown)}</tr>"
+        texts.append(f'<{kind} style="text-align: {side}">{text}</{kind}>')
+    return f"<tr>{''.join(texts)}</tr>"

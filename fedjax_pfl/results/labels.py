@@ -27,12 +27,12 @@ class Named(Protocol):
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """Flat configuration of what the points share."""
+        """Flat configuration shared by the points."""
         ...
 
 
 def settings(group: Named) -> dict[str, Any]:
-    """Returns settings, whose `model` is not to be confused with a table's column."""
+    """Returns settings, with `model` renamed, since tables have such a column."""
     return {
         "model.class" if name == "model" else name: value
         for name, value in group.config.items()
@@ -40,11 +40,11 @@ def settings(group: Named) -> dict[str, Any]:
 
 
 def fields(groups: Sequence[Named]) -> tuple[str, ...]:
-    """Returns the names of what varies, beside the seed and what `IDENTITY` names.
+    """Returns the names of settings that vary, except the seed and `IDENTITY`.
 
     Returns:
-      The swept fields, and the settings of a component that differ between groups which
-      have the same component, parts that some of them lack included.
+      The swept fields, and the settings of a component that differ between groups with
+      the same component, including parts that only some groups have.
     """
     swept = dict.fromkeys(
         f for group in groups for point in group.points for f in point
@@ -57,20 +57,20 @@ def fields(groups: Sequence[Named]) -> tuple[str, ...]:
     differ = [f for (f, _), v in values.items() if any(x != v[0] for x in v)]
     differ += _missing_parts([group.config for group in groups])
     differ = [f for f in differ if f not in _DERIVED]
-    named = {"seed", *IDENTITY.values()}
-    return tuple(f for f in dict.fromkeys([*swept, *differ]) if f not in named)
+    excluded = {"seed", *IDENTITY.values()}
+    return tuple(f for f in dict.fromkeys([*swept, *differ]) if f not in excluded)
 
 
 def _missing_parts(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Returns the names of parts that not all components of one kind have."""
     names = dict.fromkeys(name for config in configs for name in config)
     parents = {name.rpartition(".")[0] for name in names}
-    missing = []
+    partial_names = []
     for name in names:
         parent = name.rpartition(".")[0]
         kinds = {True: set(), False: set()}
         for config in configs:
             kinds[name in config].add(str(config.get(parent)))
         if name in parents and parent and kinds[True] & kinds[False] - {"None"}:
-            missing.append(name)
-    return missing
+            partial_names.append(name)
+    return partial_names

@@ -27,7 +27,7 @@ OBJECTIVE = "objective:"
 VALUE = "value:"
 DERIVATIVE = "derivative:"
 TRAINING = "training"
-"""Names of diagnostics; the first three before what the objective or the field is."""
+"""Names of diagnostics; the first three are prefixes of an objective or a field."""
 
 
 def fields(result: "Result") -> tuple[str, ...]:
@@ -44,14 +44,14 @@ def fields(result: "Result") -> tuple[str, ...]:
 def objective(result: "Result") -> str | None:
     """Returns the objectives that have derivatives, as a string; None without any."""
     names = [name for group in result.groups for name in group.diagnostics]
-    found = [n.removeprefix(OBJECTIVE) for n in names if n.startswith(OBJECTIVE)]
-    return ", ".join(dict.fromkeys(found)) or None
+    objectives = [n.removeprefix(OBJECTIVE) for n in names if n.startswith(OBJECTIVE)]
+    return ", ".join(dict.fromkeys(objectives)) or None
 
 
 def sign(text: str) -> int:
-    """Returns 1 for an objective of which less is better, -1 for the others."""
-    named = [part for part in text.split(":") if part in metrics.METRICS]
-    return -metrics.sign(named[0]) if named else 1
+    """Returns 1 for an objective that is minimized, -1 for the others."""
+    metric_names = [part for part in text.split(":") if part in metrics.METRICS]
+    return -metrics.sign(metric_names[0]) if metric_names else 1
 
 
 def path(result: "Result") -> "pd.DataFrame | None":
@@ -60,8 +60,8 @@ def path(result: "Result") -> "pd.DataFrame | None":
     Returns:
       A row per start and step: `algorithm`, the start's axes as `start <name>`,
       `round`, the fields' values until then, `objective` and `d <field>`, the last two
-      as means over seeds. Of trainings that restart, rounds are counted on, and a step
-      is the end of each. None where nothing was learned.
+      as means over seeds. For trainings that restart, rounds are counted on, and a step
+      is the end of each training. None if no field was learned.
     """
     import pandas as pd
 
@@ -70,7 +70,7 @@ def path(result: "Result") -> "pd.DataFrame | None":
         if TRAINING not in group.diagnostics:
             continue
         kinds = {}
-        for prefix, shown in (
+        for prefix, title in (
             (VALUE, ""),
             (OBJECTIVE, "objective"),
             (DERIVATIVE, "d "),
@@ -78,7 +78,7 @@ def path(result: "Result") -> "pd.DataFrame | None":
             for name in group.diagnostics:
                 if name.startswith(prefix):
                     of = "" if prefix == OBJECTIVE else name.removeprefix(prefix)
-                    kinds[name] = shown + of
+                    kinds[name] = title + of
         training = _trainings(group)
         is_end = np.append(training[1:] != training[:-1], True)
         columns = np.flatnonzero(is_end) if training.any() else range(len(training))
@@ -89,8 +89,8 @@ def path(result: "Result") -> "pd.DataFrame | None":
                 start
                 | {"round": int(group.rounds[column])}
                 | {
-                    shown: float(group.diagnostics[name][number, column])
-                    for name, shown in kinds.items()
+                    title: float(group.diagnostics[name][number, column])
+                    for name, title in kinds.items()
                 }
                 for column in columns
             ]
@@ -98,7 +98,7 @@ def path(result: "Result") -> "pd.DataFrame | None":
         return None
     table = pd.DataFrame(rows)
     by = ["algorithm", *(c for c in table if c.startswith("start ")), "round"]
-    # One seed that diverges is enough for a mean without a value.
+    # pandas would skip NaN, but one diverged seed makes the mean undefined.
     means = table.groupby(by, sort=False, dropna=False).agg(_plain_mean)
     return means.reset_index()
 
@@ -106,7 +106,7 @@ def path(result: "Result") -> "pd.DataFrame | None":
 def _trainings(group: history.History) -> np.ndarray:
     """Returns the number of the training at each evaluation; 0 without restarts.
 
-    Points that diverged have none, and their rounds belong to the training before.
+    Diverged points have no number; their rounds belong to the previous training.
     """
     numbers = np.fmax.reduce(group.diagnostics[TRAINING], axis=0, initial=0)
     return np.maximum.accumulate(numbers)
@@ -118,11 +118,11 @@ def _plain_mean(values: Any) -> float:
 
 
 def settings(result: "Result") -> "pd.DataFrame | None":
-    """Returns what every start has learned, the best of an algorithm first.
+    """Returns the learned fields of every start, the best of an algorithm first.
 
     Returns:
-      A row of `path` per start: the one with the best objective where trainings restart
-      or diverge, else the last one. None where nothing was learned.
+      A row of `path` per start: the one with the best objective if trainings restart or
+      diverge, else the last one. None if no field was learned.
     """
     import pandas as pd
 
@@ -136,13 +136,13 @@ def settings(result: "Result") -> "pd.DataFrame | None":
     )
     by = ["algorithm", *(c for c in steps if c.startswith("start "))]
     rows = []
-    for _, own in steps.groupby(by, sort=False, dropna=False):
-        score = sign(text) * own["objective"].to_numpy()
-        known = np.isfinite(score)
-        number = len(own) - 1
-        if restarts or not known[-1]:  # the start, where nothing was reached
-            number = int(np.argmin(np.where(known, score, np.inf)))
-        rows.append(own.iloc[number])
+    for _, rows_of_start in steps.groupby(by, sort=False, dropna=False):
+        score = sign(text) * rows_of_start["objective"].to_numpy()
+        is_finite = np.isfinite(score)
+        number = len(rows_of_start) - 1
+        if restarts or not is_finite[-1]:  # the start, if no later row has a value
+            number = int(np.argmin(np.where(is_finite, score, np.inf)))
+        rows.append(rows_of_start.iloc[number])
     table = pd.DataFrame(rows)
     table["score"] = sign(text) * table["objective"]
     table["order"] = pd.factorize(table["algorithm"])[0]

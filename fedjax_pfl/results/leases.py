@@ -3,12 +3,12 @@
 The leases on a unit are numbered files, `unit.1`, `unit.2`, and so on: the process that
 made the highest number holds the unit. A file that must not exist yet is made
 atomically, on network file systems too, so that exactly one process gets each number.
-No lease is removed or renamed while there is work, hence no number comes twice.
+No lease is removed or renamed while there is work, so no number is used twice.
 
-The holder counts in its file. A process that sees the same count for a whole period may
-make the next number; the period is measured by its own monotonic clock, and no clock of
-one host is compared with another's. A holder that only stood still finds the next
-number before it saves anything (`Lease.check`).
+The holder increments a count in its file. A process that sees the same count for a
+whole period may make the next number; it measures the period by its own monotonic
+clock, and clocks of different hosts are never compared. A holder that was only
+suspended finds the next number before it saves anything (`Lease.check`).
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from fedjax_pfl.results import directories, documents, plain_files
 __all__ = ["BEATS", "Lease", "Leases", "LostError"]
 
 BEATS = 6
-"""Signs of life in the time after which a lease without any is lost."""
+"""Signs of life per period; a lease without any in a whole period is lost."""
 _SIZE = 512  # of a lease, which is written in one piece
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 _NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
@@ -47,9 +47,9 @@ class _Holder(documents.Document):
 
 
 class Lease:
-    """A unit of work held by this process, which says that it is alive meanwhile.
+    """A unit of work held by this process, with regular signs of life.
 
-    As a context it counts in a thread of its own, and is released at the end.
+    As a context it counts in a thread, and is released at the end.
     """
 
     def __init__(self, folder: Path, name: str, number: int, seconds: float):
@@ -77,7 +77,7 @@ class Lease:
         self._write(is_released=False)
 
     def _write(self, *, is_released: bool) -> None:
-        """Writes the file anew, in place: nobody else ever writes there."""
+        """Rewrites the file in place: no other process ever writes there."""
         descriptor = os.open(self._path, os.O_WRONLY | _NO_LINKS)
         try:
             os.write(descriptor, _content(self._count, is_released=is_released))
@@ -85,7 +85,7 @@ class Lease:
             os.close(descriptor)
 
     def _beat_on(self) -> None:
-        """Gives signs of life until the end; `check` says if the folder is gone."""
+        """Gives signs of life until the end; `check` reports a missing folder."""
         while not self._ended.wait(self._seconds / BEATS):
             with contextlib.suppress(OSError):
                 self.beat()
@@ -114,7 +114,7 @@ class Leases:
         """Makes the folder if it does not exist.
 
         Args:
-          folder: of the leases; its file system makes new files atomically.
+          folder: folder of the leases; its file system makes new files atomically.
           seconds: period without a sign of life after which a lease is lost, > 0; the
             same in all processes.
           clock: seconds of this process, from any start.
@@ -126,7 +126,7 @@ class Leases:
             folder.mkdir(parents=True, exist_ok=True)
 
     def claim(self, name: str) -> Lease | None:
-        """Takes a unit that is free, or whose holder has given no sign of life."""
+        """Takes a unit that is free, or that has an expired lease."""
         with directories.writing(self._folder):
             number = self._newest(name)
             if number and not self._is_free(self._folder / f"{name}.{number}"):
@@ -159,28 +159,28 @@ class Leases:
         return f"process {holder.pid} on {holder.host}"
 
     def _newest(self, name: str) -> int:
-        """Returns the highest number of a unit's leases, 0 where there is none."""
+        """Returns the highest number of a unit's leases, 0 if there is none."""
         numbers = [
             int(number)
             for unit, _, number in (
-                each.rpartition(".") for each in os.listdir(self._folder)
+                file.rpartition(".") for file in os.listdir(self._folder)
             )
             if unit == name and number.isdecimal()
         ]
         return max(numbers, default=0)
 
     def _is_free(self, path: Path) -> bool:
-        """Returns whether a lease was released, or its count has stood for long."""
+        """Returns whether a lease was released, or its count stayed for a period."""
         content = self._read(path)
         holder = _holder(content)
         if holder is not None and holder.is_released:
             return True
-        before, since = self._seen.get(path, (None, 0.0))
-        now = self._clock()
-        if content != before:
-            self._seen[path] = content, now
+        old_content, since = self._seen.get(path, (None, 0.0))
+        time_now = self._clock()
+        if content != old_content:
+            self._seen[path] = content, time_now
             return False
-        return now - since >= self._seconds
+        return time_now - since >= self._seconds
 
     def _read(self, path: Path) -> bytes:
         """Returns the content of a lease."""
@@ -189,7 +189,7 @@ class Leases:
 
 
 def _content(count: int, *, is_released: bool) -> bytes:
-    """Returns what a lease of this process says, in as many bytes as every other."""
+    """Returns the content of a lease of this process, padded to a fixed size."""
     host = "".join(c if c.isalnum() or c in "-." else "_" for c in platform.node())
     holder = _Holder(
         pid=os.getpid(),
@@ -201,7 +201,7 @@ def _content(count: int, *, is_released: bool) -> bytes:
 
 
 def _holder(content: bytes) -> _Holder | None:
-    """Reads a lease; None where it is not written yet, or only half."""
+    """Reads a lease; None if it is not, or only half, written."""
     try:
         return documents.decode(content, _Holder)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Metrics and models of evaluations: which comes first, and which way is better."""
+"""Metrics and models of evaluations: their order, and which direction is better."""
 
 from collections.abc import Collection, Iterable
 
@@ -24,7 +24,7 @@ __all__ = [
 MODELS = ("personal", "global", "fine-tuned", "hybrid (validation)")
 """Models that figures show, in the order in which they stand for a method."""
 HYBRID = "hybrid"
-"""How the names of models begin that were chosen client by client."""
+"""Prefixes of the names of models that were chosen client by client."""
 
 
 SHARES = ("accuracy", "balanced_accuracy", "macro_f1")
@@ -32,7 +32,7 @@ SHARES += ("f1", "precision", "recall", "auc")
 """Metrics of classifiers that lie between 0 and 1."""
 
 METRICS = (*SHARES, "r2", "annualized_return", "sharpe", "loss", "rmse", "mae")
-"""Metrics that choices are made by; models of the user's own may have others."""
+"""Metrics for choices; the user's own models may have others."""
 
 IN_UNITS = ("rmse", "mae")
 """Metrics in the units of targets, which models learn in deviations from the mean."""
@@ -44,17 +44,17 @@ BESIDE = {
     "loss": ("rmse", "r2"),
     "annualized_return": ("sharpe", "uniform_annualized_return", "uniform_sharpe"),
 }
-"""Metrics that are shown beside a headline."""
+"""Metrics that are listed next to a headline."""
 
 
 _WITHOUT_MODEL = ("uniform_", "hold_")
-"""Before metrics of portfolios that no model made: equal shares, bought and held."""
+"""Prefixes of metrics of portfolios without a model: equal shares, buy and hold."""
 
 _NORMAL = 1.959963984540054  # 97.5 % quantile of the standard normal distribution
 
 
 def headline(names: Collection[str], chosen: str | None = None) -> str:
-    """Picks the metric that speaks for a model and chooses models and rounds.
+    """Picks the metric that ranks models and chooses models and rounds.
 
     Returns:
       The chosen one; else the accuracy of classifiers, the annualized return of
@@ -76,7 +76,7 @@ def headline(names: Collection[str], chosen: str | None = None) -> str:
 
 
 def judge(models: Iterable[str]) -> str:
-    """Returns the model that speaks for a method: personal, else global, else any.
+    """Returns the model that represents a method: personal, else global, else any.
 
     Example:
       >>> judge(["global", "hybrid (validation)", "personal"])
@@ -90,9 +90,9 @@ def sign(name: str) -> int:
     """Returns 1 if more of a metric is better, -1 for a loss or an error.
 
     Args:
-      name: name of a metric; what is measured of portfolios that no model made, such
-        as `uniform_sharpe`, is judged as the same of a model's. Of a metric of the
-        user's own less is better if its name ends in `loss` or `error`.
+      name: name of a metric; metrics of portfolios without a model, such as
+        `uniform_sharpe`, have the sign of the metric of models. For the user's own
+        metrics, less is better if the name ends in `loss` or `error`.
 
     Example:
       >>> sign("loss"), sign("uniform_sharpe")
@@ -104,7 +104,7 @@ def sign(name: str) -> int:
 
 
 def score(name: str, value: float) -> float:
-    """Returns a number that is larger where a metric is better, the least for NaN.
+    """Returns a number that is larger if a metric is better, the least for NaN.
 
     Example:
       >>> score("loss", 2.0), score("accuracy", float("nan"))
@@ -121,7 +121,7 @@ def mean(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
       counts: `bool[..., N]` clients that count.
 
     Returns:
-      `[...]`; NaN where no client is left.
+      `[...]`; NaN without such clients.
 
     Example:
       >>> mean(np.array([1.0, np.nan, 4.0]), np.array([True, True, False])).item()
@@ -148,11 +148,11 @@ def wilson(shares: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarr
       >>> low.round(3).item(), high.round(3).item()
       (0.596, 0.982)
     """
-    known = (counts > 0) & ~np.isnan(shares)
-    trials = np.where(known, counts, 1).astype(float)
-    p, squared = np.where(known, shares, 0.5).astype(float), _NORMAL**2
+    has_share = (counts > 0) & ~np.isnan(shares)
+    trials = np.where(has_share, counts, 1).astype(float)
+    p, squared = np.where(has_share, shares, 0.5).astype(float), _NORMAL**2
     center = (p + squared / (2 * trials)) / (1 + squared / trials)
     spread = np.sqrt(p * (1 - p) / trials + squared / (4 * trials**2))
     half = _NORMAL * spread / (1 + squared / trials)
     low, high = np.clip(center - half, 0, 1), np.clip(center + half, 0, 1)
-    return np.where(known, low, np.nan), np.where(known, high, np.nan)
+    return np.where(has_share, low, np.nan), np.where(has_share, high, np.nan)

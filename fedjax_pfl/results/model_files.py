@@ -1,4 +1,4 @@
-"""Names in a directory of trained models, and how trees become named arrays."""
+"""Names in a directory of trained models, and trees as named arrays."""
 
 import re
 from collections.abc import Mapping
@@ -58,7 +58,7 @@ def file_name(group: int, algorithm: str, point: int, model: str) -> str:
 
 
 def is_file_name(text: str) -> bool:
-    """Returns whether `file_name` makes such paths."""
+    """Returns whether a text has the form of `file_name`."""
     return _FILE.fullmatch(text) is not None
 
 
@@ -74,7 +74,7 @@ def named(params: Any) -> dict[str, Any]:
 
 
 def prefixed(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns arrays of another program's names by those that `named` makes."""
+    """Returns arrays of another program under names like those of `named`."""
     if any(name.partition("/")[0] == _PARAMS for name in arrays):
         return dict(arrays)
     return {f"{_PARAMS}/{name}": value for name, value in arrays.items()}
@@ -97,14 +97,14 @@ def nested(arrays: Mapping[str, Any]) -> Any:
 
 
 def write(path: Path, arrays: dict[str, np.ndarray], header: dict[str, str]) -> None:
-    """Writes arrays into a new file, which appears when all of it is written."""
+    """Writes arrays into a new file, atomically."""
     import safetensors  # only where something is saved
     import safetensors.numpy
 
-    with plain_files.created(path) as new:
+    with plain_files.created(path) as temporary:
         try:
-            safetensors.numpy.save_file(arrays, new, header)
+            safetensors.numpy.save_file(arrays, temporary, header)
         except safetensors.SafetensorError as error:  # how it reports a full disk
             raise OSError(None, " ".join(str(error).split())) from error
-        # Readable for whoever may read the directory, which safetensors' are not.
-        new.chmod(path.parent.stat().st_mode & 0o666)
+        # Files of safetensors are private, but readers of the directory need them.
+        temporary.chmod(path.parent.stat().st_mode & 0o666)

@@ -16,7 +16,7 @@ class Interval:
 
     Attributes:
       mean: mean difference; NaN without pairs.
-      standard_error: of the mean; infinite with fewer than two pairs.
+      standard_error: standard error; infinite with fewer than two pairs.
       pairs: pairs that count.
       lost: pairs in which one side diverged or is missing.
     """
@@ -37,7 +37,7 @@ class Interval:
 
     @property
     def p_value(self) -> float:
-        """Probability of a mean at least this far from zero, if its truth is zero."""
+        """Probability of a mean at least this far from zero if the truth is zero."""
         return min(1.0, 2 * self.beyond(abs(self.mean)))
 
     def beyond(self, distance: float) -> float:
@@ -53,7 +53,7 @@ class Interval:
 
     @property
     def verdict(self) -> str:
-        """`holds` if all of it is above zero, `does not hold` if below, else open."""
+        """`holds` for an interval above zero, `does not hold` below it, else open."""
         if self.mean - self.margin > 0:
             return "holds"
         return "does not hold" if self.mean + self.margin < 0 else "undecided"
@@ -72,14 +72,14 @@ class Interval:
         return f"{self.mean:{form}} [{low:{form}}, {high:{form}}]{lost}"
 
 
-def interval(values: pd.Series, others: pd.Series) -> Interval:
-    """Returns the interval of the mean of `values - others`, by common index.
+def interval(values: pd.Series, reference: pd.Series) -> Interval:
+    """Returns the interval of the mean of `values - reference`, by common index.
 
     Args:
-      values: one number per seed; NaN where it is lost.
-      others: like `values`.
+      values: one number per seed; NaN for a lost seed.
+      reference: like `values`.
     """
-    return of_mean(values.sub(others))  # aligned by seed: NaN where one is missing
+    return of_mean(values.sub(reference))  # aligned by seed: NaN if one is missing
 
 
 def of_mean(values: pd.Series) -> Interval:

@@ -1,8 +1,8 @@
-"""Files of a result folder: made new when written, no links or pipes when read.
+"""Files of a result folder: written as new files, never read from links or pipes.
 
-A folder may come from a stranger. What is written under a new name and renamed changes
-nothing outside the folder, whatever a link in its place points to; a pipe or a device
-is never opened, as reading one may last for ever.
+A folder may come from a stranger. Files are written under a new name and renamed, so
+that a link in their place never changes a file outside the folder; pipes and devices
+are never opened, since reading from them may take forever.
 """
 
 import contextlib
@@ -19,20 +19,20 @@ from fedjax_pfl.core import checks, temporaries
 __all__ = ["NEW", "check", "content", "created", "opened", "plain_name", "write_text"]
 
 NEW = ".new-"
-"""Prefix of what is not complete."""
+"""Prefix of incomplete files."""
 _ONLY_FILES = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _NAME_LENGTH = 40
 _MEMORY_PER_BYTE = 20  # of JSON and tables, once parsed
 
 
 def check(path: Path, *, is_directory: bool = False, in_place: bool = False) -> None:
-    """Checks that there is a regular file, or nothing.
+    """Checks that a path is a regular file, or does not exist.
 
     Args:
-      path: of the file.
+      path: path of the file.
       is_directory: whether a directory is expected instead.
-      in_place: whether the file is going to be changed rather than replaced, so that it
-        may have no second name.
+      in_place: whether the file will be changed rather than replaced, so that it must
+        not have a second name.
     """
     try:
         status = os.lstat(path)
@@ -51,25 +51,25 @@ def check(path: Path, *, is_directory: bool = False, in_place: bool = False) -> 
 
 @contextlib.contextmanager
 def created(path: Path) -> Iterator[Path]:
-    """Makes a new file beside another one or none, which it replaces at the end.
+    """Makes a new file that replaces `path`, if that exists, at the end.
 
     Yields:
       The path of an empty file with the suffix of `path`; it is removed if the block
       fails.
     """
     check(path)
-    new = path.with_name(f"{NEW}{secrets.token_hex(4)}-{path.name}")
+    temporary = path.with_name(f"{NEW}{secrets.token_hex(4)}-{path.name}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _ONLY_FILES
-    with temporaries.registered(new):
-        os.close(os.open(new, flags, 0o666))
-        yield new
-        os.replace(new, path)
+    with temporaries.registered(temporary):
+        os.close(os.open(temporary, flags, 0o666))
+        yield temporary
+        os.replace(temporary, path)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a text as a new file, in place of an older one; see `created`."""
-    with created(path) as new:
-        new.write_text(text, "utf-8")
+    """Writes a text as a new file that replaces an older one; see `created`."""
+    with created(path) as temporary:
+        temporary.write_text(text, "utf-8")
 
 
 def opened(path: Path) -> io.BufferedReader:
@@ -91,7 +91,7 @@ def content(path: Path) -> bytes:
 
 
 def plain_name(name: str) -> str:
-    """Returns a name in letters that every file system has, and not too many.
+    """Returns a short name in letters that every file system supports.
 
     Example:
       >>> plain_name("../My Method")

@@ -1,4 +1,4 @@
-"""Files of pretrained parameters, which know the users that they were trained on."""
+"""Files of pretrained parameters, with a record of the users in their training."""
 
 import dataclasses
 import json
@@ -21,7 +21,7 @@ class HeldOut:
 
     Attributes:
       dataset: name of the data set, or of the user's own file.
-      fraction: `held_out_users` of the federations that they are no part of.
+      fraction: `held_out_users` of the federations that exclude them.
     """
 
     dataset: str
@@ -45,7 +45,7 @@ def write(path: Path, params: Any, users: HeldOut) -> None:
 
 
 def held_out_of(path: Path) -> HeldOut | None:
-    """Returns the users of a file that `write` has written; None of another.
+    """Returns the users of a file of `write`; None for other files.
 
     Args:
       path: a file that `load_params` reads.

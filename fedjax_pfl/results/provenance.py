@@ -1,8 +1,8 @@
 """The origin of a result: its code, versions, device.
 
-Code is what trains: the sources of this package, modules of the user's own, and the
-versions of the libraries below both. A training is of one code, unless somebody asked
-for another.
+The code of a training consists of the sources of this package, the user's own modules,
+and the versions of the libraries that both use. A training has one code, unless the
+user allowed it to resume with another.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 CONTINUED = "continued_with_other_code"
-"""Name of the sentences that say which code trained before that of the provenance."""
+"""Name of the sentences about code that trained before that of the provenance."""
 
 _PACKAGES = ("fedjax_pfl", "jax", "jaxlib", "flax", "optax", "numpy")
 _SHORT = 12  # digits of a digest that sentences show
@@ -59,11 +59,11 @@ def collect(*parts: Any) -> dict[str, Any]:
 
 
 def code(*parts: Any) -> dict[str, Any]:
-    """Returns what tells one code from another, as JSON knows it.
+    """Returns the identity of the code, in values for JSON.
 
     Args:
-      *parts: processes, models, or classes and functions of them, whose modules count
-        where they are not the package's.
+      *parts: processes, models, or classes and functions of them; their modules count
+        if they are not the package's.
 
     Returns:
       Versions by package; `commit` and `clean` of `package`; `sources`, the digest of
@@ -78,7 +78,7 @@ def _versions() -> Mapping[str, str]:
     versions = dict.fromkeys(_PACKAGES, _NOT_RECORDED) | {
         "python": platform.python_version()
     }
-    for name in _PACKAGES:  # of a folder that is not installed there is no version
+    for name in _PACKAGES:  # a folder that is not installed has no version
         with contextlib.suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
     return versions
@@ -86,12 +86,12 @@ def _versions() -> Mapping[str, str]:
 
 @functools.cache
 def package() -> Mapping[str, Any]:
-    """Returns commit and digest of this package, as it was when first asked for.
+    """Returns commit and digest of this package at the time of the first call.
 
     Returns:
-      `sources`, SHA-256 of all its modules; `commit` of the repository that they belong
-      to, and `clean`, whether they are those of the commit: "not recorded" and None
-      where they are installed.
+      `sources`, SHA-256 of all its modules; `commit` of their repository, and `clean`,
+      whether they are unchanged since that commit: "not recorded" and None if they are
+      installed.
     """
     folder = Path(__file__).parents[1]
     digest = hashlib.sha256()
@@ -100,7 +100,7 @@ def package() -> Mapping[str, Any]:
         digest.update(hashlib.sha256(path.read_bytes()).digest())
     commit, clean = _NOT_RECORDED, None
     try:
-        # Fails where the package is installed below another repository.
+        # Fails if the package is installed in a folder of another repository.
         _git(folder, "ls-files", "--error-unmatch", "__init__.py")
         commit = _git(folder, "rev-parse", "HEAD")
         clean = not _git(folder, "status", "--porcelain", "--", ".")
@@ -110,73 +110,73 @@ def package() -> Mapping[str, Any]:
 
 
 def _git(folder: Path, *words: str) -> str:
-    """Asks git about the repository of a folder."""
-    done = subprocess.run(
+    """Returns the output of a git command in a folder."""
+    process = subprocess.run(
         ["git", "-C", str(folder), *words], capture_output=True, text=True, check=True
     )
-    return done.stdout.strip()
+    return process.stdout.strip()
 
 
 def continued(origin: Mapping[str, Any]) -> list[str]:
-    """Returns what a provenance says of other code that trained before, if anything."""
-    said = origin.get(CONTINUED)
-    return list(map(str, said)) if isinstance(said, list) else []
+    """Returns a provenance's sentences about other code that trained before."""
+    sentences = origin.get(CONTINUED)
+    return list(map(str, sentences)) if isinstance(sentences, list) else []
 
 
 def compare(
-    place: Path, before: Any, now: Mapping[str, Any], *, anyway: bool
+    place: Path, stored: Any, current: Mapping[str, Any], *, anyway: bool
 ) -> list[str]:
-    """Refuses to go on with other code.
+    """Refuses to continue with other code.
 
     Args:
-      place: where the work of before is.
-      before: its code, as it was read from a file.
-      now: code of this process, from `code`.
-      anyway: whether to go on nevertheless.
+      place: folder of the earlier work.
+      stored: code of that work, as it was read from a file.
+      current: code of this process, from `code`.
+      anyway: whether to continue with a warning instead.
 
     Returns:
-      What differs, in words, of which a warning tells; nothing where the code is the
+      Descriptions of the differences, which the warning lists; none if the code is the
       same.
     """
-    before = before if isinstance(before, dict) else {}
-    differences = list(_differences(before, now))
+    stored = stored if isinstance(stored, dict) else {}
+    differences = list(_changes(stored, current))
     if differences and anyway:
         warnings.warn(
-            f"Going on with other code, as the result says: {'; '.join(differences)}.",
+            f"Resuming with other code, as the result notes: {'; '.join(differences)}.",
             stacklevel=2,
         )
     elif differences:
         raise checks.InputError(
-            f"'{place}' was made with other code: {'; '.join(differences)}; go on with"
-            " that code, start anew in another directory, or mix both and mark the"
+            f"'{place}' was made with other code: {'; '.join(differences)}; use"
+            " that code, start again in another directory, or mix both and mark the"
             " result with --resume-anyway (in Python: resume_anyway of Checkpoints)."
         )
     return differences
 
 
-def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    """Yields what differs between two codes; the commit is no difference by itself."""
+def _changes(stored: Mapping[str, Any], current: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the differences between two codes; the commit alone is none."""
     for name in (*_PACKAGES, "python"):
-        if before.get(name) != now.get(name):
-            was, is_now = (_shown(each.get(name)) for each in (before, now))
+        if stored.get(name) != current.get(name):
+            was, is_now = (_brief(record.get(name)) for record in (stored, current))
             yield f"{name} was {was} and is {is_now}"
-    if before.get("sources") != now.get("sources"):
+    if stored.get("sources") != current.get("sources"):
         was, is_now = (
-            f"{_shown(each.get('sources'))} (commit {_shown(each.get('commit'))}"
-            f"{', changed' if each.get('clean') is False else ''})"
-            for each in (before, now)
+            f"{_brief(record.get('sources'))} (commit {_brief(record.get('commit'))}"
+            f"{', changed' if record.get('clean') is False else ''})"
+            for record in (stored, current)
         )
         yield f"the sources of fedjax_pfl were {was} and are {is_now}"
-    own = [each.get("own_sources") for each in (before, now)]
-    ours, theirs = (each if isinstance(each, dict) else {} for each in reversed(own))
+    digests = [record.get("own_sources") for record in (stored, current)]
+    ours, theirs = (d if isinstance(d, dict) else {} for d in reversed(digests))
     for name in dict.fromkeys([*theirs, *ours]):
         if theirs.get(name) != ours.get(name):
-            was, is_now = (_shown(each.get(name)) for each in (theirs, ours))
-            yield f"the source of {_shown(name)} was {was} and is {is_now}"
+            was, is_now = (_brief(record.get(name)) for record in (theirs, ours))
+            yield f"the source of {_brief(name)} was {was} and is {is_now}"
 
 
-def _shown(value: Any) -> str:
-    """Returns a version, a digest or what a file has in its place, shortened."""
+def _brief(value: Any) -> str:
+    """Shortens a version, a digest, or any other value that a file has instead."""
     if value is None:
         return _NOT_RECORDED
     is_plain = isinstance(value, str) and value.isprintable()
@@ -186,17 +186,17 @@ def _shown(value: Any) -> str:
 
 
 def _own_sources(parts: Any) -> dict[str, str]:
-    """Returns SHA-256 of the modules of parts that no version tells, by module."""
+    """Returns SHA-256 of the parts' modules that have no version, by module."""
     owners = _definitions(parts, {})
     digests = {name: _digest(owner) for name, owner in owners}
     return dict(sorted(digests.items()))
 
 
-def _definitions(part: Any, seen: dict[int, Any]) -> Iterator[tuple[str, Any]]:
-    """Yields names of own modules, and the classes and functions that are used."""
-    if id(part) in seen or isinstance(part, str | bytes | types.ModuleType):
+def _definitions(part: Any, visited: dict[int, Any]) -> Iterator[tuple[str, Any]]:
+    """Yields names of the user's modules, with the classes and functions in use."""
+    if id(part) in visited or isinstance(part, str | bytes | types.ModuleType):
         return
-    seen[id(part)] = part  # alive, so that no other object gets its number
+    visited[id(part)] = part  # alive, so that no other object gets its number
     inner: list[Any] = []
     if isinstance(part, Mapping):
         inner = list(part.values())
@@ -216,12 +216,12 @@ def _definitions(part: Any, seen: dict[int, Any]) -> Iterator[tuple[str, Any]]:
         inner = [getattr(part, name, None) for name in names]
     is_definition = isinstance(part, type | types.FunctionType)
     owner = part if is_definition else type(part)
-    for each in owner.__mro__ if isinstance(owner, type) else (owner,):
-        if (name := each.__module__) and _is_own(name):
+    for item in owner.__mro__ if isinstance(owner, type) else (owner,):
+        if (name := item.__module__) and _is_own(name):
             is_script = name == "__main__"
-            yield f"{name}:{each.__qualname__}" if is_script else name, each
-    for each in inner:
-        yield from _definitions(each, seen)
+            yield f"{name}:{item.__qualname__}" if is_script else name, item
+    for item in inner:
+        yield from _definitions(item, visited)
 
 
 def _is_filled(cell: types.CellType) -> bool:
@@ -234,7 +234,7 @@ def _is_filled(cell: types.CellType) -> bool:
 
 
 def _is_own(module: str) -> bool:
-    """Returns whether no version says what a module's code is."""
+    """Returns whether a module is the user's own, which has no version."""
     top = module.partition(".")[0]
     return top not in _PACKAGES and top not in sys.stdlib_module_names
 
@@ -242,8 +242,8 @@ def _is_own(module: str) -> bool:
 def _digest(owner: Any) -> str:
     """Returns SHA-256 of the module of a class or function and of its own helpers.
 
-    Of a script or a notebook it is that of the definition alone: other lines of it
-    change nothing, and change often.
+    For a script or a notebook only the definition counts: other lines do not affect the
+    training, and change often.
     """
     try:
         if owner.__module__ == "__main__":
@@ -261,10 +261,10 @@ def _digest(owner: Any) -> str:
 
 
 def _with_helpers(module: types.ModuleType) -> dict[str, Path]:
-    """Returns files by module: of one, and of what it uses of the same project.
+    """Returns the files of a module and of its imports from the same project.
 
-    A project is what lies below the folder from which the module is imported; of what
-    is installed, the package.
+    A project is the folder from which the module is imported; for installed modules,
+    the package.
     """
     file = Path(inspect.getfile(module))
     depth = module.__name__.count(".") + (file.name == "__init__.py")
@@ -273,15 +273,15 @@ def _with_helpers(module: types.ModuleType) -> dict[str, Path]:
     files: dict[str, Path] = {}
     waiting = [module]
     while waiting:
-        each = waiting.pop()
-        name, path = each.__name__, Path(getattr(each, "__file__", None) or "")
+        member = waiting.pop()
+        name, path = member.__name__, Path(getattr(member, "__file__", None) or "")
         if name in files or not _is_own(name) or not path.is_relative_to(root):
             continue
         is_of_others = any(part in _INSTALLED for part in path.relative_to(root).parts)
         if is_of_others or (is_installed and name.partition(".")[0] != top):
             continue
         files[name] = path
-        for value in list(vars(each).values()):
+        for value in list(vars(member).values()):
             if isinstance(value, types.ModuleType):
                 waiting.append(value)
             elif isinstance(home := getattr(value, "__module__", None), str):

@@ -1,6 +1,6 @@
 """Results of trainings: tidy tables, labeled arrays, and one directory of files each.
 
-What the tables call model, population, data, stat and when is defined in `summaries`.
+`summaries` defines the columns model, population, data, stat and when of the tables.
 """
 
 import dataclasses
@@ -89,8 +89,8 @@ class Result:
     Attributes:
       groups: histories, one per static group (one compilation each).
       provenance: versions, commit, digests of sources, device, platform, start time,
-        and what other code has trained before, if any.
-      directory: where its trained models are, or may be; None if none were kept.
+        and other code that trained before, if any.
+      directory: folder that may hold its trained models; None if none were kept.
       held: writes and opens models that are still in memory, or None.
     """
 
@@ -109,11 +109,11 @@ class Result:
           results: at least one; differences are paired where seeds and data are equal.
 
         Returns:
-          All groups in this order, with the provenance of the first and what is said
-          of other code in any.
+          All groups in this order, with the provenance of the first result and the
+          sentences about other code of all results.
 
         Raises:
-          InputError: if there is none, or if something else is among them.
+          InputError: if there is none, or if one is no `Result`.
         """
         try:
             merged: list[Any] = list(results)
@@ -126,8 +126,8 @@ class Result:
             )
         groups = tuple(group for result in merged for group in result.groups)
         origin = dict(merged[0].provenance)
-        said = (provenance.continued(result.provenance) for result in merged)
-        if continued := list(dict.fromkeys(itertools.chain.from_iterable(said))):
+        sentences = (provenance.continued(result.provenance) for result in merged)
+        if continued := list(dict.fromkeys(itertools.chain.from_iterable(sentences))):
             origin[provenance.CONTINUED] = continued
         return cls(groups=groups, provenance=origin)
 
@@ -135,8 +135,8 @@ class Result:
         """Returns whether arrays, configurations and provenance are the same."""
         if not isinstance(other, Result):
             return False
-        same, others = ((r.groups, r.provenance) for r in (self, other))
-        return struct.same(same, others)
+        own_content, other_content = ((r.groups, r.provenance) for r in (self, other))
+        return struct.same(own_content, other_content)
 
     def __repr__(self) -> str:
         """Describes the trainings and how they ended, in one line."""
@@ -144,15 +144,15 @@ class Result:
             str(labels.settings(g).get("algorithm")) for g in self.groups
         )
         rounds = max(int(group.rounds[-1]) for group in self.groups)
-        ended = ", ".join(dict.fromkeys(self.status))
-        what = f"{', '.join(names)}: {len(self.status)} x {rounds} rounds, {ended}"
-        return f"Result({what}; see .summary(), .table(), .curves(), .clients())"
+        statuses = ", ".join(dict.fromkeys(self.status))
+        text = f"{', '.join(names)}: {len(self.status)} x {rounds} rounds, {statuses}"
+        return f"Result({text}; see .summary(), .table(), .curves(), .clients())"
 
     def __str__(self) -> str:
         """Ranks the methods by their models on clients' own test data, the best first.
 
-        Of an algorithm's settings the best on validation data counts; differences are
-        paired by seed, with 95 % intervals.
+        Each algorithm has its best setting on validation data; differences are paired
+        by seed, with 95 % intervals.
         """
         from fedjax_pfl.results import comparison
 
@@ -174,12 +174,12 @@ class Result:
     def models(self) -> "TrainedModels":
         """Opens the trained models: those saved with the result, or still in memory.
 
-        Of a training of `simulate` or `grid` that saved none they are written to a
-        temporary directory, which is removed when the process ends. Up to 256 MiB of
-        the newest trainings stay in memory; merged results have none.
+        Models of `simulate` or `grid` that were not saved are written to a temporary
+        directory, which is removed when the process ends. Up to 256 MiB of the newest
+        trainings stay in memory; merged results have none.
 
         Raises:
-          InputError: if there are none; the sentence says how to save them.
+          InputError: if there are none; the message includes how to save them.
         """
         from fedjax_pfl.results import model_files, trained_models
 
@@ -207,10 +207,10 @@ class Result:
 
     @functools.cached_property
     def fields(self) -> tuple[str, ...]:
-        """Names of what varies, beside seed, algorithm, dataset and partition.
+        """Names of settings that vary, except seed, algorithm, dataset and partition.
 
         These are the swept fields and the settings of a component that differ between
-        groups which have the same component.
+        groups with the same component.
         """
         return labels.fields(self.groups)
 
@@ -218,21 +218,21 @@ class Result:
     def headline(self) -> str:
         """Metric that chooses rounds, hybrids and settings, and ranks methods.
 
-        That of `by_metric`, or of the `metric` of all trainings; else the accuracy of
-        classifiers, the annualized return of portfolios, or the loss.
+        The metric of `by_metric`, or the common `metric` of all trainings; else the
+        accuracy of classifiers, the annualized return of portfolios, or the loss.
         """
-        chosen = {group.config.get("metric") for group in self.groups}
+        choices = {group.config.get("metric") for group in self.groups}
         names = {name for group in self.groups for name in group.metrics}
-        return metrics.headline(names, chosen.pop() if len(chosen) == 1 else None)
+        return metrics.headline(names, choices.pop() if len(choices) == 1 else None)
 
     def by_metric(self, metric: str) -> "Result":
         """Returns the result with another metric that chooses and ranks.
 
         Best rounds, hybrids, best settings, `to_target`, the summary and the ranking
-        are by this metric then; what was trained, stopped or dropped stays.
+        then use this metric; the trainings, and which were stopped or dropped, stay.
 
         Args:
-          metric: a name that every group has measured, such as `"macro_f1"`.
+          metric: a metric in the history of every group, such as `"macro_f1"`.
 
         Raises:
           InputError: if some group has not measured it.
@@ -246,9 +246,9 @@ class Result:
         return dataclasses.replace(self, groups=tuple(groups))
 
     def contenders(self) -> "Result":
-        """Returns the trainings that were not dropped by a search, of which tables are.
+        """Returns the trainings for tables: the ones that no search dropped.
 
-        All of a group where nothing was dropped.
+        All of a group if none was dropped.
         """
         if all(group.dropped is None for group in self.groups):
             return self
@@ -276,18 +276,18 @@ class Result:
 
         Returns:
           Columns algorithm, dataset, partition, seed, one per name in `fields`, model,
-          population, data, metric, stat, when, value, status. `value` is NaN where a
-          training had diverged by then. Where FedAvg or Local are among the algorithms,
-          stats of the headline metric on own test data in the last round have
+          population, data, metric, stat, when, value, status. `value` is NaN if a
+          training had diverged by then. If FedAvg or Local are among the algorithms,
+          stats of the headline metric on own test data in the last round include
           `worse than Local` and so on: the share of the population's clients for whom
           the model is worse than Local's personal model (FedAvg's global one) of the
-          same seed; no row where either diverged.
+          same seed; no row if either diverged.
         """
         return self._table.copy()
 
     @functools.cached_property
     def _table(self) -> "pd.DataFrame":
-        """The table, which figures and summaries read again and again."""
+        """The table, cached for figures and summaries."""
         rows = []
         for group in self.groups:
             parts = list(summaries.parts(group))
@@ -307,18 +307,18 @@ class Result:
 
         from fedjax_pfl.results import shares
 
-        compared = shares.of_clients(self)
-        if compared.empty:
+        client_shares = shares.of_clients(self)
+        if client_shares.empty:
             return table
         names = [*self._columns, "model", "population", "metric"]
         status = table.drop_duplicates(names)[[*names, "status"]]
-        compared = compared.merge(status, on=names, how="left")
+        client_shares = client_shares.merge(status, on=names, how="left")
         parts: list[Any] = [table]
         for side in shares.SIDES:
-            stats = [shares.stat(side, name) for name in compared["reference"]]
-            more = compared.assign(stat=stats, value=compared[side])
-            more = more.assign(data=_OWN_TEST, when="last")
-            parts.append(more[list(table.columns)])
+            stats = [shares.stat(side, name) for name in client_shares["reference"]]
+            rows = client_shares.assign(stat=stats, value=client_shares[side])
+            rows = rows.assign(data=_OWN_TEST, when="last")
+            parts.append(rows[list(table.columns)])
         return pd.concat(parts, ignore_index=True)
 
     def curves(self) -> "pd.DataFrame":
@@ -331,7 +331,7 @@ class Result:
 
     @functools.cached_property
     def _curves(self) -> "pd.DataFrame":
-        """The curves, which figures read again and again."""
+        """The curves, cached for figures."""
         rows = []
         for group in self.groups:
             heads = [self._head(group, point) for point in range(len(group.points))]
@@ -343,9 +343,9 @@ class Result:
                     name = (*part.name, data, metric)
                     for point, head in enumerate(heads):
                         means = part.means[metric][point, :, d].tolist()
-                        shown = part.evaluated[point, :, d]
-                        shown = shown & (group.rounds <= group.ends[point])
-                        for e in np.flatnonzero(shown).tolist():
+                        mask = part.evaluated[point, :, d]
+                        mask = mask & (group.rounds <= group.ends[point])
+                        for e in np.flatnonzero(mask).tolist():
                             rows.append((*head, *name, rounds[e], means[e]))
         tail = ("model", "population", "data", "metric", "round", "value")
         return _frame(rows, [*self._columns, *tail])
@@ -354,14 +354,14 @@ class Result:
         """Returns every client's own test metrics in the last round, one row per value.
 
         Args:
-          histories: whether to add columns `rounds` and `history`, whose cells are the
-            evaluated rounds and the client's values in them, NaN where it was not
+          histories: whether to add columns `rounds` and `history`, with the evaluated
+            rounds and the client's values in these rounds, NaN where it was not
             evaluated.
 
         Returns:
           The columns of `table` up to metric, then `client`, its number; `name`, its
           name or else its number as text; `num_train`, `num_test`, `value`, and `low`
-          and `high`: of an accuracy Wilson's 95 % interval, as if the client's test
+          and `high`: for an accuracy, Wilson's 95 % interval, as if the client's test
           examples were independent; NaN for other metrics.
         """
         rows = self._histories_of_clients
@@ -369,7 +369,7 @@ class Result:
 
     @functools.cached_property
     def _histories_of_clients(self) -> "pd.DataFrame":
-        """Clients' values and histories, which figures and the ranking both read."""
+        """Clients' values and histories, cached for figures and the ranking."""
         rows = []
         for group in self.groups:
             for part, metric in itertools.product(
@@ -381,18 +381,18 @@ class Result:
                 for point, mask in enumerate(part.masks[metric][:, :, d]):
                     name = (*self._head(group, point), *part.name, _OWN_TEST, metric)
                     values = part.values[metric][point, :, d]
-                    seen = group.rounds <= group.ends[point]
-                    shown = np.where(mask, values, np.nan)[seen]
+                    until_end = group.rounds <= group.ends[point]
+                    masked_values = np.where(mask, values, np.nan)[until_end]
                     called = group.names_of(point)
                     for client in np.flatnonzero(mask[-1]).tolist():
                         size = int(group.num_train[point, client])
                         value = float(values[-1, client])
-                        history = (group.rounds[seen], shown[:, client])
+                        history = (group.rounds[until_end], masked_values[:, client])
                         tests = np.nan
                         if group.num_test is not None:
                             tests = int(group.num_test[point, client])
-                        who = (int(group.clients[client]), str(called[client]))
-                        rows.append((*name, *who, size, tests, value, *history))
+                        identity = (int(group.clients[client]), str(called[client]))
+                        rows.append((*name, *identity, size, tests, value, *history))
         tail = ("model", "population", "data", "metric", *_CLIENT)
         table = _frame(rows, [*self._columns, *tail, *_HISTORY])
         counts = table["num_test"].where(table["metric"] == "accuracy", 0).fillna(0)
@@ -405,7 +405,7 @@ class Result:
         return table
 
     def series(self) -> "pd.DataFrame":
-        """Returns what became of clients' test series after the last round.
+        """Returns statistics of clients' test series after the last round.
 
         Returns:
           One row per moment: the columns that name a point, `model`, `name` of the
@@ -424,43 +424,43 @@ class Result:
         return _frame(rows, [*self._columns, "model", "name", *_MOMENTS])
 
     def communication(self) -> "pd.DataFrame":
-        """Returns how many bytes were sent, one row per point.
+        """Returns the bytes sent and the local steps, one row per point.
 
         Returns:
           The columns that name a point, then `rounds`; `bytes_up` and `bytes_down`,
           sent by and to all clients together, as means per round; `total_bytes_up`,
           `total_bytes_down` and `client_steps`, the local steps of all clients, over
-          all rounds. NaN where a file does not tell.
+          all rounds. NaN for files without these values.
         """
         rows = []
         for group in self.groups:
             for point in range(len(group.points)):
                 rounds = int(spending.rounds(group)[point])
-                spent = spending.after(group, point, rounds)
-                totals = [spent["bytes_up"], spent["bytes_down"]]
-                each = [total / max(rounds, 1) for total in totals]
-                numbers = (rounds, *each, *totals, spent["client_steps"])
+                costs = spending.after(group, point, rounds)
+                totals = [costs["bytes_up"], costs["bytes_down"]]
+                per_round = [total / max(rounds, 1) for total in totals]
+                numbers = (rounds, *per_round, *totals, costs["client_steps"])
                 rows.append((*self._head(group, point), *numbers))
         tail = ("bytes_up", "bytes_down", "total_bytes_up", "total_bytes_down")
         return _frame(rows, [*self._columns, "rounds", *tail, "client_steps"])
 
     def privacy(self) -> "pd.DataFrame":
-        """Returns what trainings with noise reveal of a client, one row per point.
+        """Returns the privacy loss of a client in trainings with noise, by point.
 
         Returns:
           The columns that name a point, then `rounds`, `epsilon` after all of them, and
           `delta`, for one client in place of another. Every training is accounted for
-          alone: not what was chosen by comparing trainings, or on validation data. No
+          alone: choices between trainings, or on validation data, are not included. No
           rows without noise.
         """
         return self._private("epsilon")
 
     def local_privacy(self) -> "pd.DataFrame":
-        """Returns what messages of a `PrivateSGD` reveal, one row per point.
+        """Returns the privacy loss of messages of a `PrivateSGD`, one row per point.
 
         Returns:
-          The columns of `privacy`, for one example in place of another of the client
-          of which most is revealed. No rows without noise in the local work.
+          The columns of `privacy`, for one example in place of another, of the client
+          with the largest loss. No rows without noise in the local work.
         """
         return self._private("local_epsilon")
 
@@ -471,33 +471,33 @@ class Result:
             if loss not in group.per_round:
                 continue
             for point, rounds in enumerate(spending.rounds(group)):
-                spent = spending.privacy(group, point, loss)
-                rows.append((*self._head(group, point), int(rounds), *spent))
+                losses = spending.privacy(group, point, loss)
+                rows.append((*self._head(group, point), int(rounds), *losses))
         return _frame(rows, [*self._columns, "rounds", "epsilon", "delta"])
 
     def spent(self) -> "pd.DataFrame":
-        """Returns what every training had spent at every evaluation, one row per pair.
+        """Returns the costs of every training until every evaluation, a row per pair.
 
         Returns:
-          The columns that name a point, `round`, and those of `to_target` from
+          The columns that name a point, `round`, and the columns of `to_target` from
           `bytes_up` to `virtual_seconds`, as totals until then.
         """
         return self._spent.copy()
 
     @functools.cached_property
     def _spent(self) -> "pd.DataFrame":
-        """The totals, which two figures of every report read."""
+        """The totals, cached for two figures of every report."""
         rows = []
         for group in self.groups:
             for point, end in enumerate(group.ends):
                 head = self._head(group, point)
                 for rounds in group.rounds[group.rounds <= end].tolist():
-                    spent = spending.after(group, point, rounds)
-                    rows.append((*head, rounds, *(spent[n] for n in spending.NUMBERS)))
+                    costs = spending.after(group, point, rounds)
+                    rows.append((*head, rounds, *(costs[n] for n in spending.NUMBERS)))
         return _frame(rows, [*self._columns, "round", *spending.NUMBERS])
 
     def to_target(self, target: float) -> "pd.DataFrame":
-        """Returns what every training spent until a model was good enough.
+        """Returns the costs of every training until a model was good enough.
 
         The first evaluated round counts in which the mean over the honest clients of
         the `headline` on own validation data is at least the target (at most, for a
@@ -507,13 +507,13 @@ class Result:
           target: value to be reached, finite; an accuracy or an F1 score from 0 to 1.
 
         Returns:
-          One row per training and model, but for hybrids, which validation data made:
-          the columns that name a point, `model`, `metric`, `target`; `rounds`;
+          One row per training and model, except hybrids, which depend on validation
+          data: the columns that name a point, `model`, `metric`, `target`; `rounds`;
           `bytes_up` and `bytes_down`, sent by and to all clients; `client_steps`;
           `gradients` of single examples; `seconds`, the training's share of the time
           its group ran, in proportion to rounds; `virtual_seconds`, the time of the
-          clients' devices; and the means `validation` and `test` in that round. NaN
-          where the target was not reached, or where a file does not tell.
+          clients' devices; and the means `validation` and `test` in that round. NaN if
+          the target was not reached, or if a file lacks the values.
 
         Raises:
           InputError: for a target that is no such number, or without validation data.
@@ -522,18 +522,18 @@ class Result:
         for group in self.groups:
             for point in range(len(group.points)):
                 head = self._head(group, point)
-                found = spending.to_target(group, point, target)
-                rows += [(*head, *row) for row in found]
+                targets = spending.to_target(group, point, target)
+                rows += [(*head, *row) for row in targets]
         return _frame(rows, [*self._columns, *spending.COLUMNS])
 
     def reports(self) -> "pd.DataFrame":
-        """Returns what rounds reported of the method, one row per value.
+        """Returns the method's reports of its rounds, one row per value.
 
         Returns:
           The columns that name a point, then `name` and `value`, the mean over the
-          rounds: of the members' counts their total, of other values their mean, and
-          the aggregator's own. `coverage` is the fraction of clients that have taken
-          part.
+          rounds: of totals for counts of cohort members, of means for their other
+          values, and of the aggregator's values. `coverage` is the fraction of clients
+          that have taken part.
         """
         rows = []
         for group in self.groups:
@@ -541,9 +541,9 @@ class Result:
                 values = {n: v[point] for n, v in group.per_round.items()}
                 values["coverage"] = group.times_selected[point, -1] > 0
                 for name, value in values.items():
-                    seen = value[~np.isnan(value)] if value.dtype.kind == "f" else value
-                    if len(seen):
-                        rows.append((*self._head(group, point), name, seen.mean()))
+                    part = value[~np.isnan(value)] if value.dtype.kind == "f" else value
+                    if len(part):
+                        rows.append((*self._head(group, point), name, part.mean()))
         return _frame(rows, [*self._columns, "name", "value"])
 
     def summary(self, when: str = "last", data: str = _OWN_TEST) -> "pd.DataFrame":
@@ -551,14 +551,14 @@ class Result:
 
         Args:
           when: the round, as in `table`.
-          data: on which models are judged, as in `table`.
+          data: the evaluation data, as in `table`.
 
         Returns:
           One row per algorithm, swept setting and model, over the honest clients: mean
-          accuracy (or what `headline` says), that of the worst tenth, what
-          belongs beside it, and variance of the loss. Seeds that diverged do not count;
-          spreads divide by the number of seeds minus 1. With noise also `epsilon` and
-          `delta` after all rounds, the largest of the seeds'; see `privacy`.
+          accuracy (or the `headline`), mean of the worst tenth, companion metrics, and
+          variance of the loss. Seeds that diverged do not count; spreads divide by the
+          number of seeds minus 1. With noise also `epsilon` and `delta` after all
+          rounds, the largest of all seeds; see `privacy`.
         """
         table: Any = self.table()
         private = self.privacy()
@@ -567,23 +567,23 @@ class Result:
         is_shown = (table["when"] == when) & (table["data"] == data)
         rows = table[is_shown & table["population"].isin(["all", "honest"])]
         value_of = [*self._columns, "model", "metric", "stat"]
-        rows = rows.drop_duplicates(value_of, keep="last")  # honest, where there is one
+        rows = rows.drop_duplicates(value_of, keep="last")  # honest, if there is one
         metric = self.headline
-        shown = {metric: (metric, "mean"), "worst 10 %": (metric, "worst 10 %")}
-        beside = metrics.BESIDE.get(metric, ())
+        columns = {metric: (metric, "mean"), "worst 10 %": (metric, "worst 10 %")}
+        companions = metrics.BESIDE.get(metric, ())
         measured = set(rows["metric"])
-        shown |= {name: (name, "mean") for name in beside if name in measured}
-        shown["loss variance"] = ("loss", "variance")
+        columns |= {name: (name, "mean") for name in companions if name in measured}
+        columns["loss variance"] = ("loss", "variance")
         varied = {c for c in self._columns if rows[c].nunique(dropna=False) > 1}
         keys = [c for c in self._columns if c in varied - {"seed"} | {"algorithm"}]
         summary = []
         for name, cell in rows.groupby([*keys, "model"], sort=False, dropna=False):
             values = {}
-            for title, wanted in shown.items():
-                is_wanted = (cell["metric"] == wanted[0]) & (cell["stat"] == wanted[1])
+            for title, source in columns.items():
+                is_wanted = (cell["metric"] == source[0]) & (cell["stat"] == source[1])
                 values[title] = summaries.mean_and_std(cell.loc[is_wanted, "value"])
-            spent = [c for c in ("epsilon", "delta") if c in cell]
-            values |= {column: cell[column].max() for column in spent}
+            losses = [c for c in ("epsilon", "delta") if c in cell]
+            values |= {column: cell[column].max() for column in losses}
             by_seed = cell.groupby("seed", dropna=False)
             values["status"] = summaries.tally(by_seed["status"].first())
             summary.append(dict(zip([*keys, "model"], name, strict=True)) | values)
@@ -607,10 +607,10 @@ class Result:
     def save(self, directory: str | os.PathLike[str]) -> None:
         """Writes `config.json`, tables and the histories into a new directory.
 
-        Everything is written under a temporary name beside it and renamed at the end.
+        All files are written under a temporary name and renamed at the end.
 
         Args:
-          directory: path that does not exist; its parents are made.
+          directory: path that does not exist yet; missing parents are made.
 
         Raises:
           InputError: if it exists or cannot be written.
@@ -622,21 +622,21 @@ class Result:
         """Writes the files of `save` into an existing directory.
 
         Args:
-          directory: empty; what fails leaves some of the files.
+          directory: an empty directory; an error leaves some of the files.
         """
         groups = []
         for k, group in enumerate(self.groups):
             algorithm = str(labels.settings(group).get("algorithm", "group"))
             name = plain_files.plain_name(algorithm)
             file = "history.nc" if len(self.groups) == 1 else f"history-{k}-{name}.nc"
-            with plain_files.created(directory / file) as new:
-                self.to_dataset(k).to_netcdf(new, engine="h5netcdf")
+            with plain_files.created(directory / file) as temporary:
+                self.to_dataset(k).to_netcdf(temporary, engine="h5netcdf")
             names = ("points", "config", "compile_seconds", "run_seconds")
             groups.append({"file": file} | {n: getattr(group, n) for n in names})
             groups[-1]["sha256"] = files.digest_of_file(directory / file)
         config = {"format": _FORMAT, "provenance": self.provenance, "groups": groups}
-        with plain_files.created(directory / _CONFIG) as new:
-            new.write_text(documents.seal(config), "utf-8")
+        with plain_files.created(directory / _CONFIG) as temporary:
+            temporary.write_text(documents.seal(config), "utf-8")
         tables = {"summary": self.table(), "reports": self.reports()}
         if any(group.client_names is not None for group in self.groups):
             tables["clients"] = self.clients()
@@ -648,7 +648,7 @@ class Result:
 
     @classmethod
     def load(cls, directory: str | os.PathLike[str]) -> "Result":
-        """Reads what `save` wrote.
+        """Reads a directory of `save`.
 
         Args:
           directory: the saved directory.

@@ -1,4 +1,4 @@
-"""Selection and naming of the rows that a figure shows."""
+"""Selection and naming of the rows for a figure."""
 
 import dataclasses
 import functools
@@ -46,40 +46,40 @@ __all__ = [
 
 _FEW = 100  # validation examples: the standard error of an accuracy is up to 5 %
 VALIDATION = "own validation"
-"""Data by which settings are chosen, as tables call them."""
-_METHODS = ("algorithm.phi",)  # fields that make another method of an algorithm
+"""Data for the choice of settings, by their name in tables."""
+_METHODS = ("algorithm.phi",)  # fields that turn an algorithm into another method
 DESCRIPTION = ("algorithm", "dataset", "partition")
 RUN = "run"
-"""Field that tells directories apart where they hold the same trainings."""
+"""Field that distinguishes directories with the same trainings."""
 _OF_METHODS = (*summaries.METHOD_FIELDS, RUN)
 
 
 def settings(result: results.Result) -> list[str]:
-    """Columns that tell settings apart: what is compared, then what is tuned."""
-    return [*_compared(result), *tuned(result)]
+    """Columns that distinguish settings: compared fields, then tuned fields."""
+    return [*_comparison_columns(result), *tuned(result)]
 
 
 def methods(result: results.Result) -> list[str]:
-    """Columns that tell methods apart."""
+    """Columns that distinguish methods."""
     return ["algorithm", *(f for f in result.fields if f.startswith(_OF_METHODS))]
 
 
 def environments(result: results.Result) -> list[str]:
-    """Columns that tell apart what methods are compared in."""
-    others = [f for f in result.fields if not f.startswith(_OF_METHODS)]
-    return ["dataset", "partition", *others]
+    """Columns that distinguish the environments of comparisons."""
+    fields = [f for f in result.fields if not f.startswith(_OF_METHODS)]
+    return ["dataset", "partition", *fields]
 
 
 def contenders(result: results.Result, rows: pd.DataFrame) -> list[str]:
-    """Columns that tell apart the methods of rows, of which best settings were kept.
+    """Columns that distinguish methods in rows of best settings.
 
-    Without an algorithm's own settings where another one is best in another
-    environment: it is the same method.
+    They exclude an algorithm's own settings if these differ between environments: it is
+    the same method.
     """
-    everything = methods(result)
-    few = [name for name in everything if name not in tuned(result)]
-    same = len(rows[everything].drop_duplicates()) == len(rows[few].drop_duplicates())
-    return everything if same else few
+    columns = methods(result)
+    general = [name for name in columns if name not in tuned(result)]
+    counts = [len(rows[names].drop_duplicates()) for names in (columns, general)]
+    return columns if counts[0] == counts[1] else general
 
 
 def by_environment(
@@ -96,20 +96,20 @@ def by_environment(
 def title(row: pd.Series, names: Sequence[str], bare: Sequence[str] = ()) -> str:
     """Formats text, for example `SignFlip, digits, concentration = 0.1`."""
     bare = [n for n in names if n in (*bare, *DESCRIPTION)]
-    shown = [str(row[name]) for name in bare if not pd.isna(row[name])]
-    shown += label_values(row, [name for name in names if name not in bare])
-    if names and not shown:
+    texts = [str(row[name]) for name in bare if not pd.isna(row[name])]
+    texts += label_values(row, [name for name in names if name not in bare])
+    if names and not texts:
         return f"no {short(names[-1:])[0]}"
-    return ", ".join(shown)
+    return ", ".join(texts)
 
 
 def shown_curves(
     result: results.Result, data: str = summaries.OWN_TEST
 ) -> tuple[pd.DataFrame, str]:
-    """Returns rows of the curves on some data that are drawn, and the metric.
+    """Returns the rows of the curves to draw for some data, and the metric.
 
-    Of the settings of an algorithm's own fields only the one that is best on validation
-    data in the last round is kept; all of them if too few clients validate.
+    Each algorithm keeps only the setting of its own fields that is best on validation
+    data in the last round, or all settings if too few clients validate.
     """
     curves, metric = _best_curves(result)
     curves = curves[curves["data"] == data]
@@ -124,11 +124,11 @@ def best_settings(
     All settings if too few clients validate; see `choice`.
 
     Args:
-      result: with several settings of an algorithm's own fields.
-      model: whose values choose, for all methods; None for each one's personal model,
-        or its global one where it has none. Never a hybrid, whose models were chosen on
+      result: trainings with several settings of an algorithm's own fields.
+      model: the model to choose by, for all methods; None for the personal model of
+        each, or else the global one. Never a hybrid, since its models were chosen on
         the same validation data, client by client.
-      metric: by which is chosen; None for the result's headline.
+      metric: the metric to choose by; None for the result's headline.
 
     Returns:
       Values of `settings`, one row per method and environment.
@@ -150,22 +150,22 @@ def _best_curves(
     curves, metric = reported(result, table, metric)
     if not tuned(result) or not choice(result).is_made:
         return curves, metric
-    kept = []
-    for candidates in groups(curves, _compared(result)):
+    curve_rows = []
+    for candidates in groups(curves, _comparison_columns(result)):
         judges = model or judge(candidates["model"].unique())
         score = functools.partial(_score, metric=metric, model=judges)
-        kept.append(max(groups(candidates, tuned(result)), key=score))
-    return pd.concat(kept), metric
+        curve_rows.append(max(groups(candidates, tuned(result)), key=score))
+    return pd.concat(curve_rows), metric
 
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """Grounds on which settings are chosen.
+    """Whether settings can be chosen, and a remark for readers.
 
     Attributes:
       is_made: whether half of the honest clients or more validate, in every training,
-        or there is nothing to choose.
-      sentence: what a reader has to know of it, or empty.
+        or there is only one setting.
+      sentence: a remark on the choice, or empty.
     """
 
     is_made: bool
@@ -173,19 +173,19 @@ class Choice:
 
 
 def choice(result: results.Result) -> Choice:
-    """Judges the validation data of the training that has fewest of them."""
+    """Judges the training with the fewest validation data."""
     if not tuned(result):
         return Choice(is_made=True, sentence="")
-    found = []  # share of clients that validate, clients, examples
+    counts = []  # share of clients that validate, clients, examples
     for group in result.groups:
         if group.num_validation is not None:
             honest = np.where(group.malicious, 0, group.num_validation)
             clients = (honest > 0).sum(axis=1)
             total = (~group.malicious).sum(axis=1)
-            found += zip(
+            counts += zip(
                 clients / total, clients, total, honest.sum(axis=1), strict=True
             )
-    share, clients, total, examples = min(found, default=(1, 0, 0, _FEW))
+    share, clients, total, examples = min(counts, default=(1, 0, 0, _FEW))
     if share < 0.5:
         sentence = f"only {clients} of {total} clients have validation examples."
         return Choice(is_made=False, sentence=f"No setting was chosen: {sentence}")
@@ -195,9 +195,9 @@ def choice(result: results.Result) -> Choice:
 
 def _score(setting: pd.DataFrame, metric: str, model: str) -> float:
     """Scores a model of a setting on validation data in the last round."""
-    last = setting[setting["round"] == setting["round"].max()]
-    last = last[(last["data"] == VALIDATION) & (last["model"] == model)]
-    return metrics.score(metric, last["value"].mean(skipna=False))
+    rows = setting[setting["round"] == setting["round"].max()]
+    rows = rows[(rows["data"] == VALIDATION) & (rows["model"] == model)]
+    return metrics.score(metric, rows["value"].mean(skipna=False))
 
 
 def trials(
@@ -208,14 +208,14 @@ def trials(
     model: str | None = None,
     data: str = "validation",
 ) -> pd.DataFrame:
-    """Returns a row per setting of a search, those trained longest and best first.
+    """Returns a row per setting of a search, the longest trained and best first.
 
     Args:
-      result: all trainings, also those that were dropped.
-      fields: dotted names of what makes a setting.
-      metric: what settings are compared by.
-      model: whose; None for the one that `judge` names.
-      data: on what, as in `evaluate_on`.
+      result: all trainings, including dropped ones.
+      fields: dotted names of the fields of a setting.
+      metric: metric to compare settings by.
+      model: model to compare; None for the one of `judge`.
+      data: evaluation data, as in `evaluate_on`.
 
     Returns:
       The fields, `rounds` a setting was trained for, its `score` in the last of them
@@ -254,9 +254,9 @@ def endings(
         m = group.models.index(model or judge(group.models))
         d = group.data.index(data)
         for g, point in enumerate(group.points):
-            last = group.rounds.tolist().index(group.ends[g])
-            who = group.evaluated[g, last, d] & ~group.malicious[g]
-            score = metrics.mean(group.metrics[metric][g, last, m, d], who)
+            final = group.rounds.tolist().index(group.ends[g])
+            is_counted = group.evaluated[g, final, d] & ~group.malicious[g]
+            score = metrics.mean(group.metrics[metric][g, final, m, d], is_counted)
             if 0 <= group.diverged_at[g] <= group.ends[g]:
                 score = np.nan  # not the mean over the clients that are left
             row = {name: point.get(name) for name in fields}
@@ -270,17 +270,17 @@ def shown_clients(result: results.Result) -> tuple[pd.DataFrame, str]:
     curves, metric = shown_curves(result)
     clients, _ = reported(result, result.clients(histories=True), metric)
     clients = clients[clients["model"].isin(MODELS)]
-    kept = curves[settings(result)].drop_duplicates()
-    return clients.merge(kept, on=settings(result)), metric
+    setting_rows = curves[settings(result)].drop_duplicates()
+    return clients.merge(setting_rows, on=settings(result)), metric
 
 
 def tuned(result: results.Result) -> list[str]:
-    """Columns of an algorithm's own settings, of which the best are shown."""
-    own = [f for f in result.fields if f.startswith("algorithm.")]
-    return [f for f in own if f not in _METHODS]
+    """Columns of an algorithm's own settings, which figures show the best of."""
+    method_fields = [f for f in result.fields if f.startswith("algorithm.")]
+    return [f for f in method_fields if f not in _METHODS]
 
 
-def _compared(result: results.Result) -> list[str]:
+def _comparison_columns(result: results.Result) -> list[str]:
     return [*DESCRIPTION, *(f for f in result.fields if f not in tuned(result))]
 
 
@@ -318,12 +318,12 @@ def groups(rows: pd.DataFrame, keys: Sequence[str]) -> Iterator[pd.DataFrame]:
 
 
 def first_model(rows: pd.DataFrame) -> pd.DataFrame:
-    """Keeps the model that stands for a setting, the first there is of `MODELS`."""
+    """Keeps the model that represents a setting, the first available of `MODELS`."""
     return rows[rows["model"] == judge(rows["model"].unique())]
 
 
 def varying(rows: pd.DataFrame, names: Sequence[str]) -> list[str]:
-    """Returns names whose values a label must show: swept fields and what varies."""
+    """Returns names for labels: swept fields, and others with several values."""
     return [n for n in names if rows[n].nunique(dropna=False) > 1 or "." in n]
 
 
@@ -335,8 +335,8 @@ def band(rows: pd.DataFrame) -> str:
 
 def label(row: pd.Series, names: Sequence[str]) -> str:
     """Formats text, for example `Flame (lam = 1, kappa = 2)`."""
-    shown = label_values(row, [name for name in names if name != "algorithm"])
-    return f"{row['algorithm']} ({', '.join(shown)})" if shown else row["algorithm"]
+    texts = label_values(row, [name for name in names if name != "algorithm"])
+    return f"{row['algorithm']} ({', '.join(texts)})" if texts else row["algorithm"]
 
 
 def label_values(row: pd.Series, names: Sequence[str]) -> list[str]:
@@ -349,16 +349,16 @@ def label_values(row: pd.Series, names: Sequence[str]) -> list[str]:
 
 
 def short(names: Sequence[str]) -> list[str]:
-    """Shortens dotted names to their last parts, and to two where these are equal.
+    """Shortens dotted names to the last part, or two parts if the last are equal.
 
     Example:
       >>> short(["algorithm.lam", "a.local.learning_rate", "a.fine_tune.learning_rate"])
       ['lam', 'local learning_rate', 'fine_tune learning_rate']
     """
-    lasts = [name.rpartition(".")[2] for name in names]
+    parts = [name.rpartition(".")[2] for name in names]
     return [
         " ".join(name.split(".")[-2:])
-        if lasts.count(last) > 1 or last == "seed"
-        else last
-        for name, last in zip(names, lasts, strict=True)
+        if parts.count(part) > 1 or part == "seed"
+        else part
+        for name, part in zip(names, parts, strict=True)
     ]

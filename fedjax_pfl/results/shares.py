@@ -8,7 +8,7 @@ from fedjax_pfl.results import metrics, selection
 __all__ = ["REFERENCES", "SIDES", "of_clients", "stat"]
 
 REFERENCES = (("FedAvg", "global"), ("Local", "personal"))
-"""Algorithms and models that all others must beat."""
+"""Reference algorithms, with their models, that others must beat."""
 SIDES = ("better", "worse")
 
 
@@ -20,14 +20,14 @@ def stat(side: str, reference: str) -> str:
 def of_clients(result: results.Result) -> pd.DataFrame:
     """Compares own test metrics in the last round, client by client and seed by seed.
 
-    A reference is in the same environment, with its setting that is best on validation
-    data; where an environment has several, the first. Its own rows are left out, and so
-    are clients for which one of both diverged.
+    A reference is from the same environment and has its best setting on validation
+    data; the first one if an environment has several. Rows of the reference are left
+    out, and so are clients for which one of the two diverged.
 
     Returns:
       One row per training, model and reference: the columns of `Result.table` that name
       a point, `model`, `population`, `metric`, `reference`, and the shares `better` and
-      `worse` of clients, from 0 to 1. No row where there is no reference.
+      `worse` of clients, from 0 to 1. No row without a reference.
     """
     identity = [*selection.DESCRIPTION, "seed", *result.fields]
     names = [*identity, "model", "population", "metric"]
@@ -38,16 +38,16 @@ def of_clients(result: results.Result) -> pd.DataFrame:
     clients, metric = selection.reported(result, result.clients())
     methods = [*selection.environments(result), *selection.methods(result), "model"]
     clients = clients.assign(row=_numbers(clients, methods))
-    who = [*selection.environments(result), "seed", "client"]
-    clients = clients.assign(who=_numbers(clients, who))
+    identities = [*selection.environments(result), "seed", "client"]
+    clients = clients.assign(who=_numbers(clients, identities))
     contenders = result.contenders()
     if not selection.choice(contenders).is_made:
         return empty
-    best = selection.best_settings(contenders)
+    settings = selection.best_settings(contenders)
     parts = [empty]
     for algorithm, model in REFERENCES:
         is_one = (clients["algorithm"] == algorithm) & (clients["model"] == model)
-        reference = clients[is_one].merge(best, on=list(best.columns))
+        reference = clients[is_one].merge(settings, on=list(settings.columns))
         reference = reference.drop_duplicates("who")[["who", "row", "value"]]
         pairs = clients.merge(reference, on="who", suffixes=("", "_of"))
         gap = metrics.sign(metric) * (pairs["value"] - pairs["value_of"])

@@ -18,13 +18,13 @@ COLUMNS = ("model", "metric", "target", "rounds", *NUMBERS, "validation", "test"
 
 
 def rounds(group: history.History) -> np.ndarray:
-    """Counts the rounds of every point, `int[G]`; 0 where the history has none."""
-    known = [~np.isnan(values) for values in group.per_round.values()]
-    return np.any(known or [np.zeros((len(group.points), 0))], axis=0).sum(axis=1)
+    """Counts the rounds of every point, `int[G]`; 0 if the history has none."""
+    has_value = [~np.isnan(values) for values in group.per_round.values()]
+    return np.any(has_value or [np.zeros((len(group.points), 0))], axis=0).sum(axis=1)
 
 
 _PRIVATE = {"epsilon": "transforms.", "local_epsilon": "algorithm."}
-"""Losses of a history, and where the configuration has their delta."""
+"""Privacy losses of a history, with the setting for their delta."""
 
 
 def privacy(
@@ -49,14 +49,14 @@ def privacy(
 
 
 def after(group: history.History, point: int, rounds: int) -> dict[str, float]:
-    """Returns what a training had spent after some rounds.
+    """Returns the costs of a training after some rounds.
 
     Returns:
       `bytes_up` and `bytes_down`, sent by and to all clients; `client_steps`, local
-      steps of all clients; `gradients` of single examples that these took; `seconds`,
+      steps of all clients; `gradients` of single examples in these steps; `seconds`,
       the share of the group's running time, as if all rounds of all its points took
-      equally long; `virtual_seconds`, the time of the clients' devices. NaN where the
-      history does not tell.
+      equally long; `virtual_seconds`, the time of the clients' devices. NaN if the
+      history lacks the values.
     """
 
     def total(name: str) -> float:
@@ -67,7 +67,7 @@ def after(group: history.History, point: int, rounds: int) -> dict[str, float]:
     def sent(direction: str) -> float:
         if f"bytes_{direction}" in group.per_round:
             return total(f"bytes_{direction}")
-        # Earlier histories count numbers, which were sent as the parameters are kept.
+        # Older histories count numbers, each sent with the size of a parameter.
         size = _BYTES.get(str(group.config.get("parameter_dtype")), np.nan)
         return size * total(f"floats_{direction}")
 
@@ -102,29 +102,29 @@ def to_target(
             if data not in group.data:
                 return np.full(len(group.rounds), np.nan)
             d = group.data.index(data)
-            who = group.evaluated[point, :, d] & honest
-            return metrics.mean(group.metrics[metric][point, :, m, d], who)
+            is_counted = group.evaluated[point, :, d] & honest
+            return metrics.mean(group.metrics[metric][point, :, m, d], is_counted)
 
         validation, test = means("validation"), means("test")
         gap = metrics.sign(metric) * (validation - target)
         places = np.flatnonzero((gap >= 0) & is_shown)
         numbers = (np.nan,) * (len(COLUMNS) - 3)
         if places.size:
-            first = places[0]
-            rounds = int(group.rounds[first])
-            spent = after(group, point, rounds)
-            numbers = (rounds, *(spent[name] for name in NUMBERS))
-            numbers += (float(validation[first]), float(test[first]))
+            place = places[0]
+            rounds = int(group.rounds[place])
+            costs = after(group, point, rounds)
+            numbers = (rounds, *(costs[name] for name in NUMBERS))
+            numbers += (float(validation[place]), float(test[place]))
         yield model, metric, target, *numbers
 
 
 def _check(group: history.History, metric: str, target: float) -> None:
-    """Refuses a target that cannot be one of this metric, and missing data."""
+    """Refuses impossible targets for this metric, and missing data."""
     checks.number("target", target)
     if metric in metrics.SHARES and not 0 <= target <= 1:
-        shown = metric.replace("_", " ")
+        metric_name = metric.replace("_", " ")
         raise checks.InputError(
-            f"Expected a target {shown} from 0 to 1, got target={target}."
+            f"Expected a target {metric_name} from 0 to 1, got target={target}."
         )
     d = group.data.index("validation") if "validation" in group.data else None
     if d is None or np.isnan(group.metrics[metric][:, :, :, d]).all():

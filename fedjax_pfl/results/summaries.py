@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 METHOD_FIELDS = ("algorithm.", "aggregator", "server_optimizer")
-"""Starts of the names of fields that belong to a method, not to its environment."""
+"""Prefixes of fields that belong to a method, not to its environment."""
 OWN_TEST = "own test"
 
 _DATA_NAMES = {
@@ -53,16 +53,16 @@ _DATA_NAMES = {
     "everybody": "everybody's test",
 }
 OF_EACH = "best of each client (validation)"
-"""When each client's model is that of its own best round."""
+"""Value of `when` if each client has the model of its own best round."""
 _CHOOSERS = {"best (validation)": "validation", "best (oracle)": "test"}
 _COUNTS = {"validation": "num_validation", "train": "num_train"}
 _LARGE = 1000  # from here on one decimal is enough
 _QUANTILES = {"10 %": 0.1, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "90 %": 0.9}
 
 
-def _better(metric: str, values: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Tells where `values` are better than `others`; False where either is NaN."""
-    return values > others if sign(metric) > 0 else values < others
+def _better(metric: str, values: np.ndarray, reference: np.ndarray) -> np.ndarray:
+    """Returns a mask of `values` better than `reference`; False if either is NaN."""
+    return values > reference if sign(metric) > 0 else values < reference
 
 
 def model_metrics(
@@ -76,7 +76,7 @@ def model_metrics(
     A hybrid takes, client by client and round by round, the global model where it is
     strictly better than the personal one. `hybrid (validation)` compares the headline
     on validation data; `hybrid (oracle)` compares each metric on the test data
-    themselves: a bound that is nowhere below either, not a method.
+    themselves: an upper bound for both models, not a method.
 
     Args:
       metrics: by name, `[G, E, model, data, N]`.
@@ -95,9 +95,9 @@ def model_metrics(
         return split
     personal, shared = split["personal"], split["global"]
 
-    def hybrid(judges: Mapping[str, str], where: str) -> dict[str, np.ndarray]:
+    def hybrid(judges: Mapping[str, str], split: str) -> dict[str, np.ndarray]:
         """Makes, for each metric, its judge's choice on the data `where`."""
-        d = data.index(where)
+        d = data.index(split)
         mixed = {}
         for name, judge in judges.items():
             pick = _better(judge, shared[judge][:, :, d], personal[judge][:, :, d])
@@ -139,24 +139,24 @@ def populations(
 def _has_examples(metric: np.ndarray) -> np.ndarray:
     """Returns which clients have examples: to `bool[G, data, N]`.
 
-    They have a value in some round: one whose model became NaN later still counts.
+    A value in any round is enough: clients with a NaN model later on still count.
     """
     return np.logical_not(np.isnan(metric).all(axis=(1, 2)))
 
 
 def _clients_mean(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Averages the last axis where `mask`; NaN if none is left or one is NaN."""
+    """Averages the last axis under `mask`; NaN for no values or any NaN."""
     count = mask.sum(-1)
     total = np.where(mask, values, 0).sum(-1)
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
-def _best_round(scores: np.ndarray, allowed: np.ndarray) -> np.ndarray:
+def _best_round(scores: np.ndarray, candidates: np.ndarray) -> np.ndarray:
     """Returns the index `int[G]` of the best allowed round, the earliest of equals.
 
-    Scores and `allowed` are `[G, E]`.
+    Scores and `candidates` are `[G, E]`.
     """
-    return np.where(allowed & ~np.isnan(scores), scores, -np.inf).argmax(-1)
+    return np.where(candidates & ~np.isnan(scores), scores, -np.inf).argmax(-1)
 
 
 def statistics(
@@ -165,7 +165,7 @@ def statistics(
     """Summaries over clients.
 
     Args:
-      metric: its name decides which end is the worst.
+      metric: its name determines which values are the worst.
       values: `[N]` values of the clients that count.
       counts: `int[N]` examples of each, or None.
 
@@ -173,9 +173,9 @@ def statistics(
       `mean`, with counts `weighted mean` by them, `std`, `min`, `worst 10 %` (mean of
       the worst tenth, at least of one client), the quantiles `10 %`, `25 %`, `median`,
       `75 %`, `90 %`, `variance`, both spreads divided by N, and `angle`, in degrees, of
-      the vector of the values with (1, ..., 1): 0 where all are the same, also where
-      all are 0, and `acos(1 / sqrt(N))` where one client has everything; all NaN where
-      there is no client or where a value is NaN.
+      the vector of the values with (1, ..., 1): 0 if all are equal, even to 0, and
+      `acos(1 / sqrt(N))` if all but one are 0; all statistics are NaN without clients
+      or if a value is NaN.
     """
     if values.size == 0 or np.isnan(values).any():
         values, counts = np.full(1, np.nan), counts if counts is None else np.ones(1)
@@ -192,7 +192,7 @@ def statistics(
             "worst 10 %": worst_first[: max(1, values.size // 10)].mean(),
             **dict(zip(_QUANTILES, quantiles, strict=True)),
             "variance": values.var(),
-            # Its cosine, mean / sqrt(mean^2 + variance), is 1 to rounding far too soon.
+            # The cosine, mean / sqrt(mean^2 + variance), rounds to 1 for small angles.
             "angle": np.degrees(np.arctan2(values.std(), values.mean())),
         }
     return {name: float(value) for name, value in numbers.items()}
@@ -242,7 +242,7 @@ class Part:
 def unseen_cells(
     record: history.History, point: int
 ) -> Iterator[tuple[str, str, str, str, str, str, float]]:
-    """Yields rows like `Part.cells` of the clients that never trained, if any."""
+    """Yields rows like `Part.cells` for the clients that never trained, if any."""
     for metric, values in record.unseen.items():
         has_examples = ~np.isnan(values).all(axis=(0, 1))
         for model, clients in zip(record.unseen_models, values[point], strict=True):
@@ -251,33 +251,33 @@ def unseen_cells(
 
 
 def parts(record: history.History) -> Iterator[Part]:
-    """Takes apart the metrics of one static group.
+    """Splits the metrics of one static group.
 
     Yields:
-      One part for every model and population; data of which no client has examples are
-      left out, and choose nothing.
+      One part for every model and population; data without examples of any client are
+      left out, also from the choice of rounds.
     """
     examples = {name: _has_examples(v) for name, v in record.metrics.items()}
-    some = np.any([known.any(axis=(0, 2)) for known in examples.values()], axis=0)
-    kept = np.flatnonzero(some).tolist()
-    metrics = {n: v[:, :, :, kept] for n, v in record.metrics.items()}
-    data, evaluated = [record.data[d] for d in kept], record.evaluated[:, :, kept]
+    some = np.any([some.any(axis=(0, 2)) for some in examples.values()], axis=0)
+    splits = np.flatnonzero(some).tolist()
+    metrics = {n: v[:, :, :, splits] for n, v in record.metrics.items()}
+    data, evaluated = [record.data[d] for d in splits], record.evaluated[:, :, splits]
     groups = populations(record.malicious, record.times_selected)
     headline = record.headline
     split = model_metrics(metrics, record.models, data, headline)
     counts = [getattr(record, _COUNTS.get(name, "num_test")) for name in data]
     for model, values in split.items():
-        counted = _judged(model, data, evaluated)
-        when = np.logical_or.reduce(counted, axis=-1)
+        is_counted = _judged(model, data, evaluated)
+        when = np.logical_or.reduce(is_counted, axis=-1)
         of_each = {}
         if "validation" in data and model != "global" and model in record.models:
-            own = sign(headline) * values[headline][:, :, data.index("validation")]
-            of_each[OF_EACH] = _best_of_each(own)
+            scores = sign(headline) * values[headline][:, :, data.index("validation")]
+            of_each[OF_EACH] = _best_of_each(scores)
         for population, mask in groups.items():
             masks = {
                 n: mask[:, :, None]
-                & counted
-                & examples[n][:, None, kept]
+                & is_counted
+                & examples[n][:, None, splits]
                 & _defined(values, n)
                 for n in values
             }
@@ -298,17 +298,17 @@ def parts(record: history.History) -> Iterator[Part]:
 
 
 def _defined(values: Mapping[str, np.ndarray], name: str) -> np.ndarray:
-    """Returns where a metric has a value, or the loss has none either, `[G, E, ...]`.
+    """Returns a mask: the metric has a value, or the loss has none either.
 
-    A client without a value but with a loss has not diverged: its examples leave the
-    metric undefined, and it does not count.
+    A client without a value but with a loss has not diverged: the metric is undefined
+    for its examples, and it does not count. The mask is `[G, E, ...]`.
     """
     lost = np.isnan(values.get("loss", values[name]))
     return lost | ~np.isnan(values[name])
 
 
 def _judged(model: str, data: Sequence[str], evaluated: np.ndarray) -> np.ndarray:
-    """Returns evaluated clients; of a hybrid only where its choice could be made."""
+    """Returns evaluated clients; for a hybrid only those with data for its choice."""
     judge = {"hybrid (validation)": "validation", "hybrid (oracle)": "test"}.get(model)
     if judge is None:
         return evaluated
@@ -320,31 +320,31 @@ def _reported(
 ) -> dict[str, np.ndarray]:
     """Returns the index `int[G]` of the reported round, by `when`.
 
-    Scores are `[G, E, data]` means over clients, larger where better.
+    Scores are `[G, E, data]` means over clients, larger if better.
     """
     num_points, num_evaluations, _ = evaluated.shape
     reported = {"last": np.full(num_points, num_evaluations - 1)}
     judged = [d for d, name in enumerate(data) if name in _CHOOSERS.values()]
-    allowed = np.logical_and.reduce(evaluated[:, :, judged], axis=-1)
+    candidates = np.logical_and.reduce(evaluated[:, :, judged], axis=-1)
     for when, chooser in _CHOOSERS.items():
         if chooser in data:
-            reported[when] = _best_round(scores[..., data.index(chooser)], allowed)
+            reported[when] = _best_round(scores[..., data.index(chooser)], candidates)
     return reported
 
 
 def _best_of_each(scores: np.ndarray) -> np.ndarray:
     """Returns the index `int[G, N]` of each client's best round, the first of equals.
 
-    Scores are `[G, E, N]`, larger where better; a client without any has the last one.
+    Scores are `[G, E, N]`, larger if better; clients without scores get the last round.
     """
-    known = np.where(np.isnan(scores), -np.inf, scores)
-    is_known = np.isfinite(known).any(axis=1)
-    return np.where(is_known, known.argmax(axis=1), scores.shape[1] - 1)
+    finite_scores = np.where(np.isnan(scores), -np.inf, scores)
+    has_scores = np.isfinite(finite_scores).any(axis=1)
+    return np.where(has_scores, finite_scores.argmax(axis=1), scores.shape[1] - 1)
 
 
 def tally(status: "pd.Series") -> str:
-    """Returns how the seeds of a setting ended: the most serious case."""
-    for start, shown in (
+    """Returns the status of a setting's seeds: the most serious case."""
+    for start, text in (
         ("diverged", "diverged"),
         ("dropped", "dropped"),
         ("stopped", "stopped early"),
@@ -352,7 +352,7 @@ def tally(status: "pd.Series") -> str:
     ):
         count = int(status.str.startswith(start).sum())
         if count:
-            return f"{count} of {len(status)} {shown}"
+            return f"{count} of {len(status)} {text}"
     return "ok"
 
 

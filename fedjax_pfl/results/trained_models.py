@@ -28,17 +28,17 @@ class TrainedModel:
     """One predictor of a method at the end of one training.
 
     Attributes:
-      params: what `apply` of the training's model takes, leaves `[K, *P]` with a row
-        per client, or `[*P]` where all clients have the same. Of some methods it is
-        another tree, which their pages describe.
-      clients: `int32[K]` numbers of the clients, in the order of the rows; None where
-        all have the same.
+      params: parameters for `apply` of the training's model, leaves `[K, *P]` with a
+        row per client, or `[*P]` if all clients share them. Some methods have another
+        tree, which their pages describe.
+      clients: `int32[K]` numbers of the clients, in the order of the rows; None if
+        all share one model.
       names: their names, in the same order, or None.
-      target_units: mean m and deviation s of the training targets, where the model
+      target_units: mean m and deviation s of the training targets, if the model
         predicts (y - m) / s; or None.
       about: `model`, the predictor's name; `status` of the training; `settings`, its
-        configuration by dotted name; `rounds`, after which the model was trained, where
-        it is not that of the last round: one, or one per client.
+        configuration by dotted name; `rounds`, the rounds of training of the model if
+        it is not the last one's: one number, or one per client.
     """
 
     params: Any
@@ -51,14 +51,14 @@ class TrainedModel:
 
     def __repr__(self) -> str:
         """Describes the model in one line."""
-        whose = "the same for all clients"
+        owner = "the same for all clients"
         if self.clients is not None:
-            whose = f"of {len(self.clients)} clients"
+            owner = f"of {len(self.clients)} clients"
         algorithm = self.about["settings"].get("algorithm")
-        return f"TrainedModel({self.about['model']} of {algorithm}, {whose})"
+        return f"TrainedModel({self.about['model']} of {algorithm}, {owner})"
 
     def of(self, client: int | str) -> Any:
-        """Returns the parameters that one client predicts with.
+        """Returns the parameters for one client's predictions.
 
         Args:
           client: its number, or its name.
@@ -67,18 +67,18 @@ class TrainedModel:
           `[*P]`, for `model.apply`.
 
         Raises:
-          InputError: if the client's was not saved.
+          InputError: if the client's model was not saved.
         """
         if self.clients is None:
             return self.params
-        known = self.clients
+        identities = self.clients
         if isinstance(client, str) and self.names is not None:
-            known = np.array(self.names, object)
-        rows = np.flatnonzero(known == client)
+            identities = np.array(self.names, object)
+        rows = np.flatnonzero(identities == client)
         if len(rows) != 1:
             raise checks.InputError(
                 f"Expected one of the {len(self.clients)} clients whose models were"
-                f" saved, such as {known[0]!r}, got {client!r}."
+                f" saved, such as {identities[0]!r}, got {client!r}."
             )
         return jax.tree.map(lambda leaf: leaf[rows[0]], self.params)
 
@@ -88,10 +88,10 @@ class TrainedModels:
     """A directory of trained models, from `load_models`.
 
     Attributes:
-      directory: where the files are.
+      directory: folder of the files.
       table: one row per file: the columns of `Result.points`, then `model`, the
-        predictor; `clients`, how many have one each, missing where all have the same;
-        `numbers`, parameters of one; `status`, `file` and its `sha256`.
+        predictor; `clients`, the number of clients, missing if all share one model;
+        `numbers`, the parameters of one; `status`, `file` and its `sha256`.
     """
 
     directory: Path
@@ -118,20 +118,20 @@ class TrainedModels:
           The model.
 
         Raises:
-          InputError: if there is none, or if there are several, or if its file is not
-            what was written.
+          InputError: if there is none, if there are several, or if the file has
+            changed.
         """
         rows = self.table.to_dict("records")
         for name in columns:
             checks.known(name, list(self.table.columns), "column")
-        chosen = [r for r in rows if all(r[n] == v for n, v in columns.items())]
-        if len(chosen) != 1:
-            wanted = ", ".join(f"{n} = {v!r}" for n, v in columns.items()) or "nothing"
+        hits = [r for r in rows if all(r[n] == v for n, v in columns.items())]
+        if len(hits) != 1:
+            query = ", ".join(f"{n} = {v!r}" for n, v in columns.items()) or "nothing"
             raise checks.InputError(
-                f"Expected what one model in '{self.directory}' has, got {wanted},"
-                f" which {len(chosen)} of {len(rows)} have{_differing(chosen or rows)}."
+                f"Expected values of one model in '{self.directory}', got {query},"
+                f" which {len(hits)} of {len(rows)} have{_differing(hits or rows)}."
             )
-        return self._read(chosen[0])
+        return self._read(hits[0])
 
     def _read(self, row: dict[str, Any]) -> TrainedModel:
         """Reads one file."""
@@ -149,7 +149,7 @@ class TrainedModels:
             clients = arrays.pop(model_files.CLIENTS, None)
             _check_rows(clients, about.names, arrays)
             params = model_files.nested(arrays)
-        except (KeyError, TypeError, AttributeError) as error:  # numbers of other kinds
+        except (KeyError, TypeError, AttributeError) as error:  # unknown number formats
             raise _unreadable(path, ValueError("it is no model of ours")) from error
         except (OSError, ValueError, safetensors.SafetensorError) as error:
             raise _unreadable(path, error) from error
@@ -164,8 +164,8 @@ def load_params(path: str | os.PathLike[str]) -> Any:
     """Reads a model's parameters from a safetensors file, for `initial_params`.
 
     Args:
-      path: a file of `models_to` or `--save-models` whose model all clients share, or
-        another one with names such as `hidden_0/kernel`.
+      path: a file of `models_to` or `--save-models` with a model that all clients
+        share, or another file with names such as `hidden_0/kernel`.
 
     Returns:
       Nested dictionaries of NumPy arrays.
@@ -198,7 +198,7 @@ def load_params(path: str | os.PathLike[str]) -> Any:
 def _check_rows(
     clients: np.ndarray | None, names: list[str] | None, arrays: dict[str, np.ndarray]
 ) -> None:
-    """Refuses arrays that do not have a row per client, and other numbers of names."""
+    """Refuses arrays or names that do not have a row per client."""
     count = 0 if clients is None else clients.size
     if names is not None and len(names) != count:
         raise ValueError("it has names of other clients")
@@ -211,28 +211,28 @@ def _check_rows(
 
 @struct.checked_call
 def load_models(directory: str | os.PathLike[str]) -> TrainedModels:
-    """Opens a directory that `models_to` or `--save-models` has filled.
+    """Opens a directory written by `models_to` or `--save-models`.
 
     Args:
-      directory: what `models_to` named, or the result of a command, which has it as
-        `models`.
+      directory: the directory given as `models_to`, or the result of a command, with a
+        folder `models`.
 
     Returns:
-      A table of what there is; `find` reads one.
+      A table of the models; `find` reads one.
 
     Raises:
       InputError: if it is not such a directory, or a damaged one.
     """
     directory = checks.path("directory", directory)
-    inside = directory / model_files.DIRECTORY
-    if not (directory / model_files.TABLE).exists() and inside.is_dir():
-        directory = inside
+    subfolder = directory / model_files.DIRECTORY
+    if not (directory / model_files.TABLE).exists() and subfolder.is_dir():
+        directory = subfolder
     path = directory / model_files.TABLE
     try:
         content = io.BytesIO(plain_files.content(path))
         table = csv_files.read(content, dtype={"clients": "Int64"})
-        if missing := set(_COLUMNS) - set(table.columns):
-            raise ValueError(f"it has no column {min(missing)}")
+        if lacking := set(_COLUMNS) - set(table.columns):
+            raise ValueError(f"it has no column {min(lacking)}")
         if not all(
             isinstance(f, str) and model_files.is_file_name(f) for f in table["file"]
         ):
@@ -254,12 +254,12 @@ def _differing(rows: Sequence[dict[str, Any]]) -> str:
     for name in rows[0] if rows else ():
         values = list(dict.fromkeys(str(row[name]) for row in rows))
         if len(values) > 1 and name not in _COLUMNS[1:]:
-            more = ", ..." if len(values) > _SHOWN else ""
-            text += f"; {name} is {', '.join(values[:_SHOWN])}{more}"
+            ellipsis = ", ..." if len(values) > _SHOWN else ""
+            text += f"; {name} is {', '.join(values[:_SHOWN])}{ellipsis}"
     return text
 
 
 def _unreadable(path: Path, error: Exception) -> checks.InputError:
-    """Returns the sentence for a file that cannot be used."""
+    """Returns the error for a file that cannot be used."""
     reason = " ".join(str(getattr(error, "strerror", None) or error).split())
     return checks.InputError(f"Cannot read '{path}': {reason.rstrip('.')}.")

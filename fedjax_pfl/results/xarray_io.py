@@ -1,4 +1,4 @@
-"""Histories as labeled arrays, which netCDF files hold, and back."""
+"""Conversion of histories to labeled arrays and netCDF files, and back."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ import numpy as np
 from fedjax_pfl.core import checks
 from fedjax_pfl.results import history
 
-if TYPE_CHECKING:  # slow to import, and needed by files and labeled arrays only
+if TYPE_CHECKING:  # slow to import, and needed only for files and labeled arrays
     import xarray as xr
 
 __all__ = ["read", "to_dataset"]
@@ -140,8 +140,8 @@ def to_dataset(record: history.History, title: str) -> "xr.Dataset":
     arrays = {n: (dims, getattr(record, n)) for n, dims in _ARRAYS.items()}
     arrays = {n: pair for n, pair in arrays.items() if pair[1] is not None}
     for kind, dims in _AXES.items():
-        named = getattr(record, kind)
-        arrays |= {_variable(kind, n): (dims, v) for n, v in named.items()}
+        arrays_by_name = getattr(record, kind)
+        arrays |= {_variable(kind, n): (dims, v) for n, v in arrays_by_name.items()}
     dataset = xr.Dataset(arrays, coords)
     dataset = dataset.assign_coords(step=np.arange(dataset.sizes.get("step", 0)) + 1)
     for name, variable in dataset.variables.items():
@@ -158,33 +158,33 @@ def to_dataset(record: history.History, title: str) -> "xr.Dataset":
 def read(
     path: Path, points: tuple[dict[str, Any], ...], **more: Any
 ) -> history.History:
-    """Reads a history from the file of a `to_dataset`.
+    """Reads a history from a file of `to_dataset`.
 
     Args:
-      path: of the file.
-      points: of the history; like `more`, what is not an array.
+      path: path of the file.
+      points: points of the history; like `more`, not stored as arrays.
       **more: `config`, `compile_seconds` and `run_seconds`.
     """
     import xarray as xr
 
     try:
         _check_sizes(path)
-        # Only what a history has is decoded: text and truth values.
+        # Only the encodings of a history are decoded: text and truth values.
         options = {"decode_times": False, "decode_timedelta": False}
         dataset = xr.load_dataset(path, engine="h5netcdf", **options)
         return _from_dataset(dataset, points, more)
     except checks.InputError:
         raise
-    except (Exception, MemoryError) as error:  # damage makes HDF5 raise many kinds
+    except (Exception, MemoryError) as error:  # HDF5 raises many kinds
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(f"its {path.name} has no history: {reason}") from error
 
 
 def _check_sizes(path: Path) -> None:
-    """Refuses what declares more than the file has, or refers to something else."""
+    """Refuses arrays larger than the file, and references to other files."""
     import h5py
 
-    most = path.stat().st_size
+    file_size = path.stat().st_size
     total = 0
     with h5py.File(path, "r") as file:
         for name in file:
@@ -195,7 +195,7 @@ def _check_sizes(path: Path) -> None:
                 or variable.chunks is not None  # and so neither growing nor compressed
                 or variable.is_virtual
                 or variable.external
-                or variable.nbytes > most
+                or variable.nbytes > file_size
             ):
                 raise ValueError(f"{name} is no array of this file")
             total += variable.nbytes
@@ -206,7 +206,7 @@ def _from_dataset(
     dataset: "xr.Dataset", points: tuple[dict[str, Any], ...], more: dict[str, Any]
 ) -> history.History:
     """Inverts `to_dataset`."""
-    named: dict[str, dict[str, np.ndarray]] = {kind: {} for kind in _AXES}
+    arrays_by_kind: dict[str, dict[str, np.ndarray]] = {kind: {} for kind in _AXES}
     arrays: dict[str, np.ndarray | None] = dict.fromkeys(_OPTIONAL)
     for name, array in dataset.data_vars.items():
         start, dot, short = str(name).partition(".")
@@ -215,13 +215,13 @@ def _from_dataset(
         dims = _ARRAYS[start] if is_single else _AXES[kind]
         if array.dims != dims or array.dtype.kind not in "biuf":
             raise ValueError(f"{name} has other axes or another type")
-        target = arrays if is_single else named[kind]
+        target = arrays if is_single else arrays_by_kind[kind]
         target[short if dot else start] = array.to_numpy()
     names = {n: tuple(dataset[n].to_numpy().tolist()) for n in ("model", "data")}
-    if named["unseen"]:
+    if arrays_by_kind["unseen"]:
         names["unseen_model"] = tuple(dataset["unseen_model"].to_numpy().tolist())
     rounds, clients = (dataset[name].to_numpy() for name in ("round", "client"))
-    if dataset.sizes["point"] != len(points) or not named["metrics"]:
+    if dataset.sizes["point"] != len(points) or not arrays_by_kind["metrics"]:
         raise ValueError("it has no metrics, or other points than config.json says")
     if not all(dataset.sizes[n] for n in ("round", "client", *names)):
         raise ValueError("it has no rounds, clients, models or data")
@@ -247,13 +247,13 @@ def _from_dataset(
         client_names=clients_called,
         class_names=names.get("class"),
         **arrays,
-        **named,
+        **arrays_by_kind,
         **more,
     )
 
 
 def _coordinate(values: list[Any]) -> np.ndarray:
-    """Returns values of a swept field as numbers or, where some are not, as text."""
+    """Returns values of a swept field as numbers or, if some are not, as text."""
     plain = all(isinstance(v, bool) for v in values) or all(
         isinstance(v, int | float) and not isinstance(v, bool) for v in values
     )
@@ -261,5 +261,5 @@ def _coordinate(values: list[Any]) -> np.ndarray:
 
 
 def _variable(kind: str, name: str) -> str:
-    """Names a variable: metrics keep theirs, others say where they belong."""
+    """Names a variable: metrics keep their name, others get the kind as a prefix."""
     return name if kind == "metrics" else f"{kind}.{name}"

@@ -69,7 +69,7 @@ def test_one_that_was_interrupted_goes_on(monkeypatch, three_presets):
         "--preset", "tiny_[ab]", "--out", "all", "--max-minutes", "1e-9", *options
     )
     assert stopped.exit_code == 3
-    assert "Stopped in tiny_a, 1 of 2; go on with" in stopped.output
+    assert "Stopped in tiny_a, 1 of 2; continue with" in stopped.output
     assert "--resume all" in stopped.output
     done = sweep_all("--resume", "all")
     assert done.exit_code == 0, done.output

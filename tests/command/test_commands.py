@@ -192,7 +192,7 @@ def test_presets_of_a_clone_are_known_elsewhere(monkeypatch, name):
     others = set(presets.PRESETS) - set(papers.PAPERS)
     own = {each: presets.PRESETS[each] for each in others}
     monkeypatch.setattr(presets, "PRESETS", own)
-    with pytest.raises(checks.InputError, match="there, python -m experiments.sweep"):
+    with pytest.raises(checks.InputError, match="for python -m experiments.sweep"):
         presets.matching(name)
     with pytest.raises(checks.InputError, match="Unknown preset 'fedavg_x'"):
         presets.matching("fedavg_x")

@@ -107,7 +107,7 @@ def test_programs_that_jax_cannot_use_are_one_sentence(capsys):
     with warnings.catch_warnings():
         cli.answer(work)
     said = capsys.readouterr().err
-    assert said.startswith("Warning: JAX cannot use the compiled programs")
+    assert said.startswith("Warning: JAX cannot use its cached programs")
     assert said.count("\n") == 1 and "jit_a" not in said
 
 
@@ -142,7 +142,7 @@ def test_a_cache_that_others_can_write_is_not_used(home):
     folder.mkdir(parents=True)
     folder.chmod(0o777)
     before = jax.config.jax_compilation_cache_dir
-    with pytest.warns(UserWarning, match="others can write there"):
+    with pytest.warns(UserWarning, match="other users can write there"):
         compilation_cache.keep()
     assert jax.config.jax_compilation_cache_dir == before
     folder.chmod(0o755)

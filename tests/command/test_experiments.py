@@ -364,7 +364,7 @@ def test_an_interrupt_says_how_to_go_on(monkeypatch):
         patched.setattr(job.signals, "number", lambda: signal.SIGINT)
         done = RUNNER.invoke(sweep.app, arguments)
     assert done.exit_code == 130
-    sentence = "Interrupted by SIGINT at round 0; go on with: python -m experiments."
+    sentence = "Interrupted by SIGINT at round 0; continue with: python -m experiments."
     assert done.stderr == f"{sentence}sweep --resume 'a b'\n"
     again = RUNNER.invoke(sweep.app, ["--resume", "a b", "--quiet"])
     assert (again.stdout, again.exit_code) == ("a b\n", 0)
@@ -386,7 +386,7 @@ def test_an_interrupt_says_how_to_go_on(monkeypatch):
         (("--patience", "0"), "greater than or equal to 1"),
         (("--eval-on", "train"), "Expected test among the data of --eval-on"),
         (("--max-minutes", "0"), "Expected max_minutes to be a finite number above 0"),
-        (("--resume", "empty", "--rounds", "3"), "--resume goes on with the options"),
+        (("--resume", "empty", "--rounds", "3"), "--resume continues with the options"),
     ],
 )
 def test_wrong_options_of_long_work(arguments, sentence):

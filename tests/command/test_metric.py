@@ -70,4 +70,4 @@ def test_tables_of_before_had_fewer_rows(tmp_path, words):
     assert done.exit_code == 0, done.output
     file.write_text("".join(kept[:-1]), "utf-8")
     done = RUNNER.invoke(application.app, ["report", str(folder)])
-    assert done.exit_code == 2 and "does not say what the histories" in done.stderr
+    assert done.exit_code == 2 and "does not agree with the" in done.stderr

@@ -51,4 +51,4 @@ def test_streaming_is_for_single_runs():
     done = RUNNER.invoke(sweep.app, ["--streamed"])
     assert done.exit_code == 2 and "No such option: --streamed" in done.output
     done = RUNNER.invoke(run.app, ["--streamed", "--diagnostics"])
-    assert done.exit_code == 2 and "goes with none of --diagnostics" in done.output
+    assert done.exit_code == 2 and "be combined with --diagnostics" in done.output

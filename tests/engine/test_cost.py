@@ -464,7 +464,7 @@ def test_the_command_prints_tables_and_writes_nothing(quick):
     assert done.exit_code == 0, done.output
     assert done.stdout.count("memory: at most") == 2
     assert done.stdout.count("time of a round") == 2
-    assert "This fits into the memory that is free." in done.stdout
+    assert "This fits into the free memory." in done.stdout
     assert list(pathlib.Path().iterdir()) == []
 
 
@@ -508,7 +508,7 @@ def test_a_limit_on_the_command_line(quick):
     assert "the limit is 1 kB" in done.stderr
     done = RUNNER.invoke(plan.app, [*FEW, "--memory-limit", "none"])
     assert done.exit_code == 0, done.output
-    assert "was not asked" in done.stdout
+    assert "was not checked" in done.stdout
 
 
 _RATE = "algorithm.local.learning_rate"

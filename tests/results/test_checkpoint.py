@@ -181,7 +181,7 @@ def test_other_code_is_named_and_goes_on_when_asked(tmp_path, changes, named):
     text = refused(tmp_path, IDENTITY | code())
     assert named in text and "--resume-anyway" in text
     anyway = store(tmp_path, resume_anyway=True)
-    with pytest.warns(UserWarning, match="Going on with other code"):
+    with pytest.warns(UserWarning, match="Resuming with other code"):
         found = anyway.latest(IDENTITY | code(), LIKE)
     assert_is(found, 10)
     (said,) = found.continued
@@ -252,12 +252,12 @@ DAMAGES = [
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(folder, damage):
     group = folder / "000-flame"
     damage(group / "00000020")
-    pattern = "00000020' is damaged .*going on from '.*00000010', the newest intact one"
+    pattern = "00000020' is damaged .*continuing from '.*00000010', the newest intact"
     with pytest.warns(UserWarning, match=pattern):
         assert_is(store(folder).latest(IDENTITY, LIKE), 10)
     shutil.rmtree(group / "00000010")
     text = refused(folder)
-    assert "00000020' is damaged" in text and "no other one is left" in text
+    assert "00000020' is damaged" in text and "no other one exists" in text
 
 
 def test_a_damaged_checkpoint_is_written_again(folder):

@@ -222,7 +222,7 @@ def test_own_methods_are_named_again_and_have_the_same_source(here):
     module = module.replace("SHARE\n", "helper.SHARE\n", 1)
     (here / "mine.py").write_text(module)
     said = stopped("--algorithm", "local,mine:Half", "--out", "own")
-    command = said.partition("go on with: ")[2]
+    command = said.partition("continue with: ")[2]
     assert command.endswith("--resume own --algorithm mine:Half")
     assert refused("--resume", "own").endswith(command)
     words = shlex.split(command)[3:]
@@ -256,7 +256,7 @@ def test_a_run_of_other_sources_is_refused_or_marked(here, monkeypatch):
 
     done = RUNNER.invoke(sweep.app, ["--resume", "run", "--resume-anyway"])
     assert done.exit_code == 0, done.output
-    assert done.stderr.count("Going on with other code, as the result says") == 1
+    assert done.stderr.count("Resuming with other code, as the result notes") == 1
     stored = json.loads((here / "run/config.json").read_text())
     (mark,) = stored["provenance"]["continued_with_other_code"]
     assert f"were {before[:12]} (commit " in mark and "are abababababab" in mark
@@ -304,7 +304,7 @@ def test_python_users_are_refused_or_marked_too(here, monkeypatch):
     flip_a_sign(monkeypatch)
     with pytest.raises(checks.InputError, match=r"are abababababab.*resume_anyway of"):
         train()
-    with pytest.warns(UserWarning, match="Going on with other code"):
+    with pytest.warns(UserWarning, match="Resuming with other code"):
         result = train(resume_anyway=True)
     (mark,) = result.provenance["continued_with_other_code"]
     assert "are abababababab" in mark

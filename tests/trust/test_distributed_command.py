@@ -290,9 +290,9 @@ def test_a_refusal_of_one_is_one_of_all(monkeypatch):
         (("--connect-seconds", "5"), "need --distributed"),
         (
             ("--distributed", "--learn", "algorithm.lam"),
-            "--distributed goes with none of --learn and --profile",
+            "--distributed cannot be combined with --learn or --profile",
         ),
-        (("--distributed", "--profile", "p"), "--distributed goes with none"),
+        (("--distributed", "--profile", "p"), "--distributed cannot be combined"),
         (
             ("--distributed", "--execution", "chunk=2"),
             "--distributed needs --execution shard, with all devices, got 'chunk=2'",

@@ -113,7 +113,7 @@ def test_a_signal_saves_and_ends(place, number, status):
     os.kill(command.process.pid, number)
     assert command.wait() == status, command.text()
     first, last = command.text().splitlines()
-    assert first.startswith("Ending after the rounds that are running")
+    assert first.startswith("Ending after the current rounds")
     assert last.startswith(f"Interrupted by {number.name} at round ")
     assert last.endswith(f"--resume {name}")
     assert not (folder / name / "config.json").exists()

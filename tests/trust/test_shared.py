@@ -210,7 +210,7 @@ def begun(tmp_path, monkeypatch):
     arguments = (*SMALL, "--seeds", "2", "--out", "shared", "--join", "--quiet")
     done = RUNNER.invoke(sweep.app, [*arguments, "--max-minutes", "1e-6"])
     assert done.exit_code == 3, done.output
-    assert done.output.startswith("The time of 1e-06 minutes was up; go on with")
+    assert done.output.startswith("The time of 1e-06 minutes was up; continue with")
     return tmp_path / "shared"
 
 
@@ -267,11 +267,11 @@ def test_other_versions_are_refused_and_named(begun, monkeypatch, name):
         (("--join",), "--join needs --out, the folder that all processes share"),
         (
             ("--join", "--out", "x", "--profile", "p"),
-            "--join does not go with --profile",
+            "--join cannot be combined with --profile",
         ),
         (("--lease-seconds", "5"), "--lease-seconds needs --join"),
-        (("--points-per-unit", "2", "--tune", "3"), "--points-per-unit goes with none"),
-        (("--points-per-unit", "2", "--learn", "algorithm.lam"), "goes with none of"),
+        (("--points-per-unit", "2", "--tune", "3"), "--points-per-unit cannot be"),
+        (("--points-per-unit", "2", "--learn", "algorithm.lam"), "cannot be combined"),
         (
             ("--join", "--out", "x", "--preset", "fedavg_*"),
             "Unknown preset",

@@ -281,7 +281,7 @@ def test_a_second_signal_ends_at_once_in_the_middle_of_compiled_rounds(place):
     command = run(*ARGUMENTS, *long, "--out", "twice")
     command.wait_for(lambda: newest(folder / "twice"))
     os.kill(command.process.pid, signal.SIGINT)
-    command.wait_for(lambda: "once more ends at once" in command.text())
+    command.wait_for(lambda: "a second signal ends at once" in command.text())
     os.kill(command.process.pid, signal.SIGTERM)
     assert command.wait() == 143, command.text()
     assert command.text().count("\n") == 1

@@ -1,6 +1,6 @@
 """Presets of data sets; every number of a preset can be changed by `--set`.
 
-Names are known without JAX, which is imported when an experiment is made.
+Names are available without JAX, which is imported when an experiment is made.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def digits() -> experiment.Experiment:
 
 
 def own_data() -> experiment.Experiment:
-    """Preset of a user's own data: whom do personal models help, and which?
+    """Preset for a user's own data: which clients do personal models help?
 
-    Stands on digits until the data take their place.
+    Uses digits until the data replace them.
     """
     sgd = fp.SGD(learning_rate=0.1, epochs=1, batch_size=20)
     axes = {"algorithm.lam": (0.01, 0.1, 1.0)}
@@ -192,7 +192,7 @@ PRESETS: dict[str, Callable[[], experiment.Experiment]] = {
 
 
 def add(presets: Mapping[str, Callable[[], experiment.Experiment]]) -> None:
-    """Adds presets of other places, for example those of the papers."""
+    """Adds presets from other modules, for example for the papers."""
     PRESETS.update(presets)
 
 
@@ -215,11 +215,11 @@ def get(name: str) -> experiment.Experiment:
 
 
 def _check(name: str) -> None:
-    """Refuses names of no preset; those of the papers are in a clone only."""
-    papers = any(each.startswith(arguments.PAPERS) for each in PRESETS)
+    """Refuses unknown presets; presets of the papers are in a clone only."""
+    papers = any(preset.startswith(arguments.PAPERS) for preset in PRESETS)
     if not papers and name.startswith(arguments.PAPERS):
         raise checks.InputError(
-            f"Expected a preset of the package, got {name!r}, which a clone of the"
-            " repository has: there, python -m experiments.sweep and run take it."
+            f"Expected a preset of the package, got {name!r}, which only a clone of the"
+            " repository has, for python -m experiments.sweep and run."
         )
     checks.known(name, PRESETS, "preset")

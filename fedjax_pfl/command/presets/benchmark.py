@@ -1,8 +1,8 @@
 """Data sets of the benchmark, each with every method of the registry that fits.
 
-Local solvers are SGD with one epoch; the numbers of methods are what a search begins
-with. Methods with loops of their own take about as many steps as an epoch has, but for
-pFedMe, whose steps on a batch are several by definition.
+Local solvers are SGD with one epoch; a search begins with the methods' numbers. Methods
+with their own loops take about as many steps as an epoch has, except pFedMe, which by
+definition takes several steps per batch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["PRESETS", "methods"]
 
 SEEDS = (10, 11, 12, 13, 14)
 _LEARNED = ("FedAvg", "Flame", "Ditto")
-"""Methods whose fields are learned, too: of global, local and both kinds of models."""
+"""Methods also run with learned fields: global, local and both kinds of models."""
 
 
 def methods(batch_size: int, steps: int) -> list[fp.FederatedProcess]:
@@ -54,17 +54,17 @@ def methods(batch_size: int, steps: int) -> list[fp.FederatedProcess]:
             kinds.FedALA,
         ),
     )
-    own = {"batch_size": batch_size}
+    batch = {"batch_size": batch_size}
     epochs = {"local": sgd, "gradient": "epochs"}
-    others = (
+    algorithms = (
         kinds.Majority(),
         *(kind(local=sgd) for kind in solved),
         kinds.MultiKrum(local=sgd, num_malicious=1),  # the least insurance
         kinds.FedRep(local=sgd, head_local=sgd),
         kinds.FedBABU(local=sgd, fine_tune=sgd),
-        kinds.PerFedAvg(num_steps=steps, **own),
-        kinds.PFedMe(num_steps=max(1, steps // 2), inner_steps=5, **own),
-        kinds.LpProj(num_steps=max(1, steps // 5), inner_steps=5, dim=100, **own),
+        kinds.PerFedAvg(num_steps=steps, **batch),
+        kinds.PFedMe(num_steps=max(1, steps // 2), inner_steps=5, **batch),
+        kinds.LpProj(num_steps=max(1, steps // 5), inner_steps=5, dim=100, **batch),
         kinds.FedPG(**epochs),
         kinds.FedPG(**epochs, search=kinds.Armijo()),
         kinds.FedPlus.mean(local=sgd),
@@ -72,7 +72,7 @@ def methods(batch_size: int, steps: int) -> list[fp.FederatedProcess]:
         kinds.FedPlus.coordinate_median(local=sgd),
     )
     return [
-        *(fp.FederatedProcess(algorithm=a) for a in others),
+        *(fp.FederatedProcess(algorithm=a) for a in algorithms),
         *(fp.FederatedProcess(algorithm=a, server_optimizer=rate) for a in averaged),
     ]
 
@@ -87,12 +87,12 @@ def _task(
     steps: int,
 ) -> experiment.Experiment:
     """Returns the experiment of a data set, with the methods that fit."""
-    kept = methods(batch_size, steps)
-    if spec.unseen_fraction:  # to whom SplitGP has nothing to give
-        kept = [m for m in kept if not isinstance(m.algorithm, fp.algorithms.SplitGP)]
+    rows = methods(batch_size, steps)
+    if spec.unseen_fraction:  # SplitGP has no model for unseen clients
+        rows = [m for m in rows if not isinstance(m.algorithm, fp.algorithms.SplitGP)]
     return experiment.Experiment(
         name=f"benchmark_{name}",
-        grids=experiment.grids_of(kept, model, spec),
+        grids=experiment.grids_of(rows, model, spec),
         num_rounds=num_rounds,
         seeds=SEEDS,
         learned=_LEARNED,
@@ -106,7 +106,7 @@ def _spec(dataset: Any, partition: Any, **fields: Any) -> fp.FederationSpec:
 
 
 def digits() -> experiment.Experiment:
-    """Digits, four labels each, and five clients who never train."""
+    """Digits, four labels each, and five clients that never train."""
     partition = fp.LabelShards(labels_per_client=4)
     spec = _spec("digits", partition, num_clients=25, unseen_fraction=0.2)
     sizes = {"num_rounds": 100, "batch_size": 10, "steps": 4}
@@ -114,7 +114,7 @@ def digits() -> experiment.Experiment:
 
 
 def clusters() -> experiment.Experiment:
-    """Clusters of clients who contradict each other."""
+    """Clusters of clients that contradict each other."""
     source = data.ClusteredClasses(num_classes=4, dim=10, examples_per_client=60)
     sizes = {"num_rounds": 100, "batch_size": 10, "steps": 3}
     return _task(
@@ -140,7 +140,7 @@ def _fmnist(name: str, partition: Any, width: int) -> experiment.Experiment:
 
 
 def femnist() -> experiment.Experiment:
-    """FEMNIST by writers, fifty for each seed, of whom a tenth never trains."""
+    """FEMNIST by writers, fifty for each seed; a tenth never trains."""
     partition = fp.ByClient(min_examples=20)
     fields = {"num_clients": 50, "unseen_fraction": 0.1, "train_examples": 200}
     spec = _spec(data.Femnist(light_ink=True), partition, **fields)

@@ -47,7 +47,7 @@ _EITHER = (
     ("aggregator.rule.num_malicious", "aggregator.rule.malicious_fraction"),
     ("model.roles.frozen", "model.roles.trained"),
 )
-_ALTERNATIVES = {**dict(_EITHER), **{other: one for one, other in _EITHER}}
+_ALTERNATIVES = {**dict(_EITHER), **{b: a for a, b in _EITHER}}
 _DEFAULTS = {"Optax": {"hyperparameters": {"learning_rate": 0.001}}}  # adam
 _BESIDE = "+"
 _OWN = {"seed": "seeds", "num_rounds": "num_rounds", "eval_every": "eval_every"}
@@ -65,13 +65,13 @@ def _registry(name: str) -> Mapping[str, Any]:
 
 
 def _is_none(name: str, value: Any) -> bool:
-    """Returns whether a component is to be left out, which not all may be."""
+    """Returns whether a value leaves an optional component out."""
     _, is_optional = components.COMPONENTS[name]
     return is_optional and value in (None, "none")
 
 
 def _evaluate_on() -> tuple[tuple[str, int | None], ...]:
-    """Returns the data of evaluations if nothing is said, without own periods."""
+    """Returns the default data of evaluations, without separate periods."""
     from fedjax_pfl.engine import options  # imports JAX
 
     return tuple((name, None) for name in options.EVALUATE_ON)
@@ -79,11 +79,11 @@ def _evaluate_on() -> tuple[tuple[str, int | None], ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """One process on one kind of data, and what varies.
+    """One process on one kind of data, and its swept fields.
 
     Attributes:
       process: the federated process.
-      model: what it trains.
+      model: the model to train.
       spec: the federation.
       axes: values by dotted name; seeds belong to the experiment.
     """
@@ -95,7 +95,7 @@ class Grid:
 
     @property
     def root(self) -> dict[str, Any]:
-        """The object that dotted names start from."""
+        """The root of dotted names."""
         fields = {
             f.name: getattr(self.process, f.name)
             for f in dataclasses.fields(self.process)
@@ -117,10 +117,10 @@ class Grid:
             axes=axes,
         )
 
-    def started(self, params: Any) -> Grid:
-        """Returns a copy whose models start from these parameters."""
+    def started(self, params: core.Params) -> Grid:
+        """Returns a copy with models that start from these parameters."""
 
-        def start(model: Any) -> Any:
+        def start(model: core.Model) -> core.Model:
             return struct.replace_field(model, "initial_params", params)
 
         axes = dict(self.axes)
@@ -129,14 +129,14 @@ class Grid:
         return dataclasses.replace(self, model=start(self.model), axes=axes)
 
     def names(self) -> list[str]:
-        """Returns all names that can be set; not what data or files decide."""
+        """Returns all settable names, without those that data or files determine."""
         names = dict(struct.named_fields(self.root)) | {"transforms": None}
         return [name for name in names if name not in _NOT_SET]
 
 
 def grids_of(
     methods: Iterable[Any],
-    model: Any,
+    model: core.Model,
     spec: core.Specification,
     axes: Mapping[str, tuple[Any, ...]] | None = None,
     *,
@@ -148,10 +148,10 @@ def grids_of(
         fields["participation"] = fp.UniformCohort(size=cohort)
     grids = []
     for method in methods:
-        process, own = method if isinstance(method, tuple) else (method, {})
+        process, own_axes = method if isinstance(method, tuple) else (method, {})
         if not isinstance(process, fp.FederatedProcess):
             process = fp.FederatedProcess(algorithm=process, **fields)
-        grids.append(Grid(process, model, spec, {**(axes or {}), **own}))
+        grids.append(Grid(process, model, spec, {**(axes or {}), **own_axes}))
     return tuple(grids)
 
 
@@ -166,8 +166,8 @@ class Experiment:
       seeds: seeds of every grid.
       eval_every: rounds between evaluations, or None for about twenty of them.
       evaluate_on: data to evaluate on, each with rounds between evaluations or None.
-      eval_clients: whose models are evaluated.
-      learned: methods by name of which a benchmark has a row with learned fields.
+      eval_clients: clients to evaluate.
+      learned: methods with an extra row with learned fields in a benchmark, by name.
     """
 
     name: str
@@ -215,8 +215,8 @@ def apply_settings(experiment: Experiment, settings: Iterable[str]) -> Experimen
     if "model" in parsed:
         experiment = _changed(experiment, "model", parsed)
     experiment = _wrapped(experiment, parsed)
-    done = {"algorithm", "model", wrappers.ROLES, wrappers.ADAPTERS}
-    names = [name for name in parsed if name not in done]
+    handled = {"algorithm", "model", wrappers.ROLES, wrappers.ADAPTERS}
+    names = [name for name in parsed if name not in handled]
     parts = components.COMPONENTS
     for name in sorted(names, key=lambda n: (n not in parts, n.count("."))):
         if name in _OWN:
@@ -244,13 +244,13 @@ def _changed(
 def _wrapped(
     experiment: Experiment, parsed: Mapping[str, tuple[Any, ...]]
 ) -> Experiment:
-    """Gives all models the roles and adapters that settings name."""
+    """Gives all models the roles and adapters of the settings."""
     names = (wrappers.ROLES, wrappers.ADAPTERS)
-    wanted = {n: v for n, v in parsed.items() if ".".join(n.split(".")[:2]) in names}
-    if not wanted:
+    wraps = {n: v for n, v in parsed.items() if ".".join(n.split(".")[:2]) in names}
+    if not wraps:
         return experiment
     wrapped = (
-        dataclasses.replace(grid, model=wrappers.wrap(grid.model, wanted))
+        dataclasses.replace(grid, model=wrappers.wrap(grid.model, wraps))
         for grid in experiment.grids
     )
     return dataclasses.replace(experiment, grids=tuple(wrapped))
@@ -268,41 +268,41 @@ def parse(settings: Iterable[str]) -> dict[str, tuple[Any, ...]]:
 def _check_component(name: str, values: Iterable[Any]) -> None:
     """Refuses names that are not in the registry."""
     registry = _registry(name)
-    what = name.rpartition(".")[2].replace("_", " ")
+    noun = name.rpartition(".")[2].replace("_", " ")
     if name == "algorithm":
         values = _algorithms(values)
     if name == "transforms":
-        what, values = "transform", itertools.chain(*map(_transforms, values))
+        noun, values = "transform", itertools.chain(*map(_transforms, values))
     for value in values:
         if name == "algorithm" and ":" in value:
             own_methods.check_name(value)
         elif not _is_none(name, value):
-            checks.known(value, registry, what)
+            checks.known(value, registry, noun)
 
 
 def _transforms(value: Any) -> list[Any]:
-    """Returns the names of transforms, in order, of a value such as `top_k+qsgd`."""
+    """Returns the ordered names of transforms in a value such as `top_k+qsgd`."""
     return [] if _is_none("transforms", value) else str(value).split(_BESIDE)
 
 
 def own_algorithms(settings: Iterable[str]) -> list[str]:
-    """Returns the algorithms `module:Class` that settings name; imports nothing."""
+    """Returns the algorithms `module:Class` in settings, without importing them."""
     names = _algorithms(parse(settings).get("algorithm", ()))
     return [name for name in names if ":" in name]
 
 
 def _algorithms(values: Iterable[Any]) -> list[str]:
-    """Returns names without the sign that keeps the preset's methods beside them."""
+    """Returns names without the `+` that keeps the preset's methods."""
     return [str(value).removeprefix(_BESIDE) for value in values]
 
 
 def _refuse(experiment: Experiment, name: str) -> None:
-    """Raises for a name that no grid has, showing the nearest level of names."""
-    known = {n for grid in experiment.grids for n in grid.names()} | set(_OWN)
-    known |= set(wrappers.known())
+    """Raises an error for an unknown name, with the nearest level of names."""
+    names = {n for grid in experiment.grids for n in grid.names()} | set(_OWN)
+    names |= set(wrappers.known())
     head = name.rpartition(".")[0]
-    level = [n for n in known if head and n.startswith(f"{head}.")]
-    checks.known(name, level or known, "field")
+    level = [n for n in names if head and n.startswith(f"{head}.")]
+    checks.known(name, level or names, "field")
 
 
 def _parse(text: str) -> tuple[str, tuple[Any, ...]]:
@@ -324,7 +324,7 @@ def _parse(text: str) -> tuple[str, tuple[Any, ...]]:
 
 
 def _values(name: str, text: str) -> list[Any]:
-    """Returns the values of one setting; a comma alone is a mark of a table."""
+    """Returns the values of one setting; a lone comma is a separator of a table."""
     if text == ",":
         return [text]
     try:
@@ -351,23 +351,23 @@ def _set_algorithms(
 ) -> Experiment:
     """Keeps the preset's grids of the named algorithms, or makes new ones.
 
-    A new one has the local solver of the first grid, so that comparisons stay fair. All
-    of the preset's grids are kept where the first name begins with a plus.
+    A new grid has the local solver of the first one, so that comparisons stay fair. All
+    of the preset's grids are kept if the first name begins with a plus.
     """
     is_beside = str(parsed["algorithm"][0]).startswith(_BESIDE)
     grids: list[Grid] = list(experiment.grids) if is_beside else []
     for value in _algorithms(parsed["algorithm"]):
         kind = own_methods.find(value)
-        own = [g for g in experiment.grids if type(g.process.algorithm) is kind]
-        if not own:
-            first = experiment.grids[0]
+        candidates = [g for g in experiment.grids if type(g.process.algorithm) is kind]
+        if not candidates:
+            base = experiment.grids[0]
             has_solver = any(f.name == "local" for f in dataclasses.fields(kind))
             solvers = (grid.process.algorithm.local for grid in experiment.grids)
             solver = next((s for s in solvers if s is not None), None)
             shares = has_solver and solver is not None
             method = kind.with_solver(solver) if shares else kind()
-            own = [first.replace("algorithm", method)]
-        grids += [grid for grid in own if grid not in grids]
+            candidates = [base.replace("algorithm", method)]
+        grids += [grid for grid in candidates if grid not in grids]
     return dataclasses.replace(experiment, grids=tuple(grids))
 
 
@@ -377,8 +377,8 @@ def _set_own(experiment: Experiment, name: str, values: tuple[Any, ...]) -> Expe
         json_fields.check(name, value, int)
     if name == "seed":
         return dataclasses.replace(experiment, seeds=values)
-    value, *others = values
-    if others:
+    value, *extra = values
+    if extra:
         raise checks.InputError(f"Expected one value of {name}, got {list(values)}.")
     return dataclasses.replace(experiment, **{_OWN[name]: value})
 
@@ -399,16 +399,16 @@ def _set_component(
         elif _is_none(name, value):
             grids.append(grid.replace(name, None))
         elif struct.kind_of(current) is _registry(name)[value]:
-            grids.append(grid)  # with the preset's own settings of this component
+            grids.append(grid)  # with the preset's settings of this component
         else:
-            made = _build(name, _registry(name)[value], parsed)
-            made = struct.replace_innermost(current, made)
-            grids.append(grid.replace(name, made))
+            component = _build(name, _registry(name)[value], parsed)
+            component = struct.replace_innermost(current, component)
+            grids.append(grid.replace(name, component))
     return grids
 
 
 def _build(name: str, cls: type, parsed: Mapping[str, tuple[Any, ...]]) -> Any:
-    """Makes a component with defaults; fields without one come from other settings."""
+    """Makes a component; fields without a default come from other settings."""
     fields = dict(_DEFAULTS.get(cls.__name__, {}))
     for field in dataclasses.fields(cls):
         if not struct.is_required(field) or field.name in fields:
@@ -439,19 +439,19 @@ def _set_field(
     if (kind := struct.kind_of(owner)) is not None:
         fields = {f.name: f for f in dataclasses.fields(kind)}
         annotation = json_fields.annotation(kind, fields[field])
-    other = _ALTERNATIVES.get(name)
-    if other in parsed:
-        raise checks.InputError(f"Expected {name} or {other}, got both.")
-    if other in grid.names():
-        grid = grid.replace(other, None)
+    alternative = _ALTERNATIVES.get(name)
+    if alternative in parsed:
+        raise checks.InputError(f"Expected {name} or {alternative}, got both.")
+    if alternative in grid.names():
+        grid = grid.replace(alternative, None)
     values = tuple(json_fields.check(name, v, annotation) for v in parsed[name])
-    for value in values:  # every value is checked by the object that takes it
+    for value in values:  # the object checks every value
         try:
-            changed = grid.replace(name, value)
+            result = grid.replace(name, value)
         except checks.InputError as error:
-            named = str(error).replace(f"Expected {field} ", f"Expected --set {name} ")
-            raise checks.InputError(named) from None
+            text = str(error).replace(f"Expected {field} ", f"Expected --set {name} ")
+            raise checks.InputError(text) from None
     if len(values) == 1 and name != "federation.seed":  # which follows the seed
-        return [changed]
-    first = grid.replace(name, values[0])
-    return [dataclasses.replace(first, axes={**first.axes, name: values})]
+        return [result]
+    base = grid.replace(name, values[0])
+    return [dataclasses.replace(base, axes={**base.axes, name: values})]

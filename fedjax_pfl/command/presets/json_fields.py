@@ -1,4 +1,4 @@
-"""Whether a JSON value may be put into a field of a dataclass."""
+"""Checks of JSON values for fields of dataclasses."""
 
 import dataclasses
 import json
@@ -28,7 +28,7 @@ def annotation(cls: type, field: dataclasses.Field) -> Any:
 
 
 def check(name: str, value: Any, annotation: Any) -> Any:
-    """Returns the value, whole numbers as floats where the field is one."""
+    """Returns the value, with whole numbers as floats if the field is a float."""
     if not fits(value, annotation):
         expected = f"Expected {name} to be {describe(annotation)}"
         raise checks.InputError(f"{expected}, got {json.dumps(value)}.")
@@ -48,7 +48,7 @@ def check(name: str, value: Any, annotation: Any) -> Any:
 def _members(annotation: Any) -> tuple[Any, ...]:
     """Returns the alternatives of a union, or the type itself; names are texts.
 
-    Which of the names a component knows, it says itself, with a suggestion.
+    The component checks the names itself, and suggests similar ones.
     """
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType):

@@ -1,7 +1,7 @@
 """Roles and adapters of models, from settings `model.roles.*` and `model.adapters.*`.
 
-A model gets what a setting names. With adapters all else is frozen, unless roles say
-what is trained.
+A model gets the wrappers of its settings. With adapters all other parameters are
+frozen, unless roles determine which are trained.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ def known() -> list[str]:
 
 
 def wrap(model: Any, parsed: Mapping[str, tuple[Any, ...]]) -> Any:
-    """Gives a model the roles and adapters that settings name, or takes them away."""
+    """Adds the roles and adapters of settings to a model, or removes them."""
     from fedjax_pfl.models import low_rank  # imports JAX
 
     for name in (ROLES, ADAPTERS):
@@ -59,16 +59,16 @@ def wrap(model: Any, parsed: Mapping[str, tuple[Any, ...]]) -> Any:
 
 
 def _names(parsed: Mapping[str, Any], prefix: str) -> bool:
-    """Returns whether a setting is below a name."""
+    """Returns whether a setting below a name is given."""
     return any(name.startswith(f"{prefix}.") for name in parsed)
 
 
 def _targets(parsed: Mapping[str, tuple[Any, ...]]) -> Any:
-    """Returns what adapters of a model that has none are for."""
+    """Returns the targets of new adapters."""
     name = f"{ADAPTERS}.targets"
     if name not in parsed:
         raise checks.InputError(
-            f"Expected --set {name}=PATTERN, of the kernels that get adapters, together"
+            f"Expected --set {name}=PATTERN, the kernels that get adapters, together"
             f" with {min(n for n in parsed if n.startswith(ADAPTERS))}."
         )
     return parsed[name][0]

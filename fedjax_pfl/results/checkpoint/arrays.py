@@ -1,10 +1,10 @@
-"""Arrays of a checkpoint: by orbax what every process has whole, by each its rows.
+"""Arrays of a checkpoint: shared ones in orbax's format, divided ones as rows.
 
-Rows that several processes divide are never together in one of them: each writes those
-on its own devices, and reads those that belong on them from whatever files have them.
-These are NumPy's, since orbax writes NumPy arrays of its primary process only, and
-arrays of all processes in an exchange of its own, in which one that fails lets the
-others wait.
+No process holds all rows of an array that is divided between processes. Each process
+writes the rows on its own devices, and reads the rows that belong there from the files
+that have them. These are NumPy files: orbax writes NumPy arrays of its primary process
+only, and arrays of several processes in an exchange in which one failing process would
+leave the others waiting.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ __all__ = ["named", "needs", "own_rows", "read", "whole", "write"]
 
 
 def named(tree: Any) -> dict[str, Any]:
-    """Returns leaves by dotted path; keys as their integers."""
+    """Returns leaves by dotted path, random keys as their integers."""
     flat, _ = jax.tree_util.tree_flatten_with_path(tree)
     return {jax.tree_util.keystr(path): _plain(leaf) for path, leaf in flat}
 
@@ -40,10 +40,10 @@ def _plain(leaf: Any) -> Any:
 
 
 def write(path: Path, leaves: dict[str, Any]) -> None:
-    """Writes arrays; those without values are left out."""
+    """Writes arrays, without the ones that have no values."""
     import orbax.checkpoint as ocp  # half a second, paid only where something is saved
 
-    handler, options = _alone()
+    handler, options = _handler()
     full = {name: leaf for name, leaf in leaves.items() if leaf.size}
     with _without_logs(), ocp.Checkpointer(handler, **options) as checkpointer:
         try:
@@ -60,7 +60,7 @@ def _is_divided(leaf: Any) -> bool:
     return not (sharding.is_fully_addressable or sharding.is_fully_replicated)
 
 
-def _own(leaf: Any) -> tuple[int, int, int]:
+def _extent(leaf: Any) -> tuple[int, int, int]:
     """Returns the axis along which an array is divided, and this process's rows."""
     axis = next(k for k, name in enumerate(leaf.sharding.spec) if name is not None)
     places = leaf.sharding.addressable_devices_indices_map(leaf.shape).values()
@@ -69,37 +69,37 @@ def _own(leaf: Any) -> tuple[int, int, int]:
 
 
 def whole(tree: Any) -> dict[str, Any]:
-    """Returns what every process has whole, by dotted path."""
+    """Returns the arrays that every process has completely, by dotted path."""
     leaves = {n: v for n, v in named(tree).items() if not _is_divided(v)}
     if jax.process_count() == 1:
         return leaves
-    # Arrays of several processes are no orbax's of one.
+    # This orbax handler takes arrays of a single process only.
     return {n: np.asarray(v.addressable_data(0)) for n, v in leaves.items()}
 
 
 def own_rows(tree: Any) -> tuple[dict[str, np.ndarray], int, int]:
-    """Returns this process's rows of divided arrays, and which ones these are."""
+    """Returns this process's rows of divided arrays, with their start and stop."""
     rows, start, stop = {}, 0, 0
     for name, leaf in named(tree).items():
         if _is_divided(leaf):
-            axis, start, stop = _own(leaf)
+            axis, start, stop = _extent(leaf)
             parts = {s.index[axis].start or 0: s.data for s in leaf.addressable_shards}
-            ordered = [np.asarray(parts[first]) for first in sorted(parts)]
+            ordered = [np.asarray(parts[row]) for row in sorted(parts)]
             rows[name] = np.concatenate(ordered, axis)
     return rows, start, stop
 
 
-def _alone() -> tuple[Any, dict[str, Any]]:
-    """Returns orbax's handler of trees, which waits for no other process."""
+def _handler() -> tuple[Any, dict[str, Any]]:
+    """Returns orbax's handler of trees, set up to wait for no other process."""
     import orbax.checkpoint as ocp
 
     number = jax.process_index()
-    alone = ocp.options.MultiprocessingOptions(
+    single_process = ocp.options.MultiprocessingOptions(
         primary_host=number,
         active_processes={number},
         barrier_sync_key_prefix=f"process-{number}",
     )
-    options: dict[str, Any] = {"multiprocessing_options": alone}
+    options: dict[str, Any] = {"multiprocessing_options": single_process}
     if jax.process_count() == 1:
         options = {}
     return ocp.PyTreeCheckpointHandler(**options), options
@@ -110,53 +110,53 @@ Rows = Mapping[tuple[int, int], Mapping[str, np.ndarray]]
 
 def needs(like: Any, start: int, stop: int) -> bool:
     """Returns whether this process needs some of the rows `start <= row < stop`."""
-    ranges = [_own(leaf)[1:] for leaf in jax.tree.leaves(like) if _is_divided(leaf)]
-    return not ranges or any(start < last and first < stop for first, last in ranges)
+    ranges = [_extent(leaf)[1:] for leaf in jax.tree.leaves(like) if _is_divided(leaf)]
+    return not ranges or any(start < high and low < stop for low, high in ranges)
 
 
 def read(path: Path, rows: Rows, like: Any) -> Any:
     """Reads arrays into the structure of `like`.
 
     Returns:
-      Arrays: on this process's first device, or rows that several processes divide on
-      the devices where they belong.
+      Arrays on this process's first device; divided rows are on the devices that they
+      belong to.
     """
     divided = {n: leaf for n, leaf in _by_path(like).items() if _is_divided(leaf)}
-    apart = {name for part in rows.values() for name in part}
+    row_names = {name for part in rows.values() for name in part}
     shapes = jax.eval_shape(named, like).items()
-    found = _loaded(path, {n: s for n, s in shapes if s.size and n not in apart})
+    loaded = _loaded(path, {n: s for n, s in shapes if s.size and n not in row_names})
 
     def join(path: Any, shape: Any) -> jax.Array:
         name = jax.tree_util.keystr(path)
         if not shape.size:  # which orbax does not write
             return jnp.zeros(shape.shape, shape.dtype)
-        if name in apart or name in divided:
-            parts = {(0, 0): found[name]} if name in found else None
+        if name in row_names or name in divided:
+            parts = {(0, 0): loaded[name]} if name in loaded else None
             parts = parts or {bounds: part[name] for bounds, part in rows.items()}
             return _placed(shape, parts, divided.get(name))
-        # A copy: donated buffers must not be those of NumPy.
-        value = jnp.array(found[name], copy=True)
+        # A copy: buffers of NumPy must not be donated.
+        value = jnp.array(loaded[name], copy=True)
         return core.new_key(value) if _is_key(shape) else value
 
     return jax.tree_util.tree_map_with_path(join, like)
 
 
 def _by_path(tree: Any) -> dict[str, Any]:
-    """Returns leaves by dotted path, as they are."""
+    """Returns unchanged leaves by dotted path."""
     flat, _ = jax.tree_util.tree_flatten_with_path(tree)
     return {jax.tree_util.keystr(path): leaf for path, leaf in flat}
 
 
 def _placed(shape: Any, parts: Mapping[Any, np.ndarray], leaf: Any) -> jax.Array:
-    """Joins rows of one array, of which there are enough, where they belong."""
+    """Joins a complete set of rows into one array on the devices of `leaf`."""
     ordered = [parts[rows] for rows in sorted(parts)]
     axis = _divided_axis(ordered[0].shape, shape.shape)
     lowest, highest = 0, shape.shape[axis]
     if leaf is not None:
-        axis, lowest, highest = _own(leaf)
-    block, first = np.concatenate(ordered, axis), min(parts)[0]
+        axis, lowest, highest = _extent(leaf)
+    block, offset = np.concatenate(ordered, axis), min(parts)[0]
     size = block.shape[axis]
-    if first > lowest or first + size < highest:
+    if offset > lowest or offset + size < highest:
         raise ValueError("rows are missing")
     size = highest if leaf is None else size
     if block.shape != (*shape.shape[:axis], size, *shape.shape[axis + 1 :]):
@@ -165,10 +165,10 @@ def _placed(shape: Any, parts: Mapping[Any, np.ndarray], leaf: Any) -> jax.Array
         return jnp.array(block, copy=True)
 
     def part(place: tuple[slice, ...] | None) -> np.ndarray:
-        own = list(place or ())
-        start, stop, _ = own[axis].indices(shape.shape[axis])
-        own[axis] = slice(start - first, stop - first)
-        return block[tuple(own)]
+        slices = list(place or ())
+        start, stop, _ = slices[axis].indices(shape.shape[axis])
+        slices[axis] = slice(start - offset, stop - offset)
+        return block[tuple(slices)]
 
     return jax.make_array_from_callback(shape.shape, leaf.sharding, part)
 
@@ -176,40 +176,40 @@ def _placed(shape: Any, parts: Mapping[Any, np.ndarray], leaf: Any) -> jax.Array
 def _divided_axis(part: tuple[int, ...], shape: tuple[int, ...]) -> int:
     """Returns the axis along which a part is shorter than the whole."""
     pairs = enumerate(zip(part, shape, strict=True))
-    return next((k for k, (own, full) in pairs if own != full), 0)
+    return next((k for k, (size, full) in pairs if size != full), 0)
 
 
 def _loaded(path: Path, shapes: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Reads arrays of these shapes."""
     import orbax.checkpoint as ocp
 
-    handler, options = _alone()
+    handler, options = _handler()
     with _without_logs(), ocp.Checkpointer(handler, **options) as checkpointer:
         stored = handler.metadata(path.absolute())
         stored = getattr(stored, "tree", stored)  # older versions return the tree
         for name, shape in shapes.items():  # before arrays of any size are made
             if tuple(stored[name].shape) != shape.shape:
                 raise ValueError(f"{name} has another shape")
-        wanted = dict.fromkeys(shapes, ocp.RestoreArgs(restore_type=np.ndarray))
+        restore_args = dict.fromkeys(shapes, ocp.RestoreArgs(restore_type=np.ndarray))
         return checkpointer.restore(
-            path.absolute(), args=ocp.args.PyTreeRestore(restore_args=wanted)
+            path.absolute(), args=ocp.args.PyTreeRestore(restore_args=restore_args)
         )
 
 
 @contextlib.contextmanager
 def _without_logs() -> Iterator[None]:
-    """Keeps orbax from printing the tracebacks of errors, which it raises as well."""
+    """Keeps orbax from printing tracebacks of the errors that it also raises."""
     logger = logging.getLogger("absl")
-    before = logger.disabled
+    was_disabled = logger.disabled
     logger.disabled = True
     try:
         yield
     finally:
-        logger.disabled = before
+        logger.disabled = was_disabled
 
 
 def _last_words(error: Exception) -> str:
     """Returns the reason at the end of a long message."""
     text = " ".join(str(error).split())
-    known = re.search(r"No space left on device|File too large|Permission denied", text)
-    return known.group() if known else text[:200]
+    match = re.search(r"No space left on device|File too large|Permission denied", text)
+    return match.group() if match else text[:200]

@@ -1,9 +1,9 @@
-"""One checkpoint: a folder that is written whole or not at all, and checked when read.
+"""One checkpoint: a folder that is written atomically and checked when read.
 
     state/           every leaf of the `State` of all points (orbax)
     rows-0-4.npz     or, of several processes, the rows of one of them
-    own-NAME.npz     what only one process knows, such as which rows of a file are valid
-    history.npz      everything measured so far, and what early stopping has counted
+    own-NAME.npz     data of one process, such as which rows of a file are valid
+    history.npz      all measurements so far, and the counts of early stopping
     checkpoint.json  format, the static configuration, code, SHA-256 of every file
 
 `checkpoint.json` is compared before anything else is read. Nothing is unpickled.
@@ -78,12 +78,12 @@ class Progress:
 
     Attributes:
       done: finished rounds.
-      states: `State` of all points, or None where only the history is wanted.
-      arrays: everything measured so far, by name.
+      states: `State` of all points, or None if only the history is needed.
+      arrays: all measurements so far, by name.
       seconds: compiling and running so far.
-      ended: whether nothing is left to train.
-      continued: which code, other than that of now, has trained some of it, in words.
-      own: what only this process knows, in files of its own; read, that of all.
+      ended: whether all training is done.
+      continued: descriptions of other code that trained some of the rounds.
+      own: arrays of this process only, in separate files; after reading, of all.
     """
 
     done: int
@@ -98,7 +98,7 @@ class Progress:
 
 
 def write_own(folder: Path, progress: Progress) -> dict[str, str]:
-    """Writes what only this process has: rows on its devices, and what it knows."""
+    """Writes the data of this process only: rows on its devices, and `own`."""
     parts = {f"{_OWN}{name}.npz": part for name, part in progress.own.items()}
     rows, start, stop = arrays.own_rows(progress.states)
     if rows:
@@ -112,22 +112,22 @@ def write_first(
     folder: Path,
     identity: Mapping[str, Any],
     progress: Progress,
-    others: Mapping[str, str],
+    row_digests: Mapping[str, str],
 ) -> None:
-    """Writes what the first process writes, the description last; others nothing.
+    """Writes the shared files in the first process only, the description last.
 
     Args:
       folder: of the checkpoint.
       identity: flat configuration.
       progress: what to save.
-      others: digests of what `write_own` has written in all processes.
+      row_digests: digests of the files of `write_own`, from all processes.
     """
     states = arrays.whole(progress.states)
     if not processes.is_first():
         return
     arrays.write(folder / _STATE, states)
     _write_arrays(folder / _HISTORY, progress.arrays)
-    own = digests(folder, skip=others)
+    shared_digests = digests(folder, skip=row_digests)
     description = {
         "format": _FORMAT,
         "backend": jax.default_backend(),
@@ -136,9 +136,9 @@ def write_first(
         "seconds": progress.seconds,
         "continued": progress.continued,
         "identity": identity,
-        "files": own | dict(others),
+        "files": shared_digests | dict(row_digests),
     }
-    with plain_files.created(folder / _DESCRIPTION) as new, open(new, "wb") as file:
+    with plain_files.created(folder / _DESCRIPTION) as draft, open(draft, "wb") as file:
         file.write(documents.seal(description).encode())
         file.flush()
         os.fsync(file.fileno())
@@ -148,15 +148,15 @@ def write_first(
 def compare(
     path: Path, stored: Description, ours: dict[str, Any], *, anyway: bool
 ) -> list[str]:
-    """Refuses checkpoints of another training or, but for `anyway`, of other code."""
+    """Refuses checkpoints of another training or, unless `anyway`, of other code."""
     theirs = stored.identity
-    code = [each.get("code", {}) for each in (theirs, ours)]
+    code = [identity.get("code", {}) for identity in (theirs, ours)]
     differences = provenance.compare(path, *code, anyway=anyway)
     for name in dict.fromkeys([*theirs, *ours]):
         if name == "code":
             continue
         if theirs.get(name) != ours.get(name):
-            was, now = (_shown(each.get(name)) for each in (theirs, ours))
+            was, now = (_shorten(identity.get(name)) for identity in (theirs, ours))
             raise checks.InputError(
                 f"Checkpoint '{path}' belongs to another training: {name} was {was}"
                 f" there and is {now} here."
@@ -181,7 +181,7 @@ def fingerprint(tree: Any) -> str:
 
 
 class DamagedError(Exception):
-    """Damage of a checkpoint, in a few words."""
+    """Damage of a checkpoint, with a short description."""
 
 
 def read_description(path: Path) -> Description:
@@ -194,7 +194,7 @@ def read_description(path: Path) -> Description:
 
 
 def verify(path: Path, files: dict[str, str]) -> None:
-    """Compares every file with what was written."""
+    """Compares the digest of every file with the recorded one."""
     try:
         actual = digests(path)
     except checks.InputError as error:
@@ -236,11 +236,11 @@ def read(path: Path, stored: Description, like: Any) -> Progress:
             if arrays.needs(like, *bounds)
         }
         states = arrays.read(path / _STATE, rows, like)
-        own = {
+        private_arrays = {
             piece.stem.removeprefix(_OWN): _read_arrays(piece)
             for piece in path.glob(f"{_OWN}*")
         }
-    except Exception as error:  # damage makes zipfile and orbax raise many kinds
+    except Exception as error:  # zipfile and orbax raise many kinds
         raise DamagedError("its arrays are not those of this training") from error
     return Progress(
         done=stored.done,
@@ -249,26 +249,26 @@ def read(path: Path, stored: Description, like: Any) -> Progress:
         seconds=stored.seconds,
         ended=stored.ended,
         continued=stored.continued,
-        own=own,
+        own=private_arrays,
     )
 
 
 def _range(piece: Path) -> tuple[int, int]:
-    """Returns the first row of a process's rows, and the one after the last."""
+    """Returns start and stop of a process's rows."""
     start, stop = piece.stem.removeprefix(_ROWS).split("-")
     return int(start), int(stop)
 
 
-def _write_arrays(path: Path, named: Mapping[str, np.ndarray]) -> None:
-    """Writes arrays into one file, which survives a crash of the machine."""
-    with plain_files.created(path) as new, open(new, "wb") as file:
-        np.savez(file, **named)  # pyright: ignore[reportArgumentType]
+def _write_arrays(path: Path, leaves: Mapping[str, np.ndarray]) -> None:
+    """Writes arrays into one file that survives a crash of the machine."""
+    with plain_files.created(path) as draft, open(draft, "wb") as file:
+        np.savez(file, **leaves)  # pyright: ignore[reportArgumentType]
         file.flush()
         os.fsync(file.fileno())
 
 
 def _read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Reads what `numpy.savez` wrote, where no header promises more than there is."""
+    """Reads a file of `numpy.savez`; refuses headers larger than the data."""
     with zipfile.ZipFile(path) as archive:
         for info in archive.infolist():
             with archive.open(info) as member:
@@ -281,14 +281,14 @@ def _read_arrays(path: Path) -> dict[str, np.ndarray]:
         return {name: file[name] for name in file.files}
 
 
-def _shown(value: Any) -> str:
-    """Returns a setting as text that fits into a sentence."""
+def _shorten(value: Any) -> str:
+    """Formats a setting as text that is short enough for a sentence."""
     text = json.dumps(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def flush(folder: Path) -> None:
-    """Makes a folder's entries survive a crash of the machine, where that is known."""
+    """Makes a folder's entries survive a crash of the machine, on POSIX systems."""
     if os.name == "posix":
         descriptor = os.open(folder, os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-"""Checkpoints of trainings: which there are, which is continued, which are kept."""
+"""Stores of checkpoints: writing, finding the newest intact one, removing old ones."""
 
 import contextlib
 import dataclasses
@@ -26,17 +26,17 @@ _UNFINISHED = (plain_files.NEW, _OLD)  # left by processes that were killed
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoints:
-    """Place and pace of the checkpoints from which trainings are continued.
+    """Directory and frequency of the checkpoints from which trainings continue.
 
     Attributes:
       directory: made if it does not exist; one per call of `simulate` or `grid`.
       min_seconds: a checkpoint follows an evaluation if the last one is at least this
         old, and always the last evaluation and an interruption. A killed process loses
         at most these seconds and the rounds between two evaluations.
-      keep: newest checkpoints kept per static group, at least 1; of a group whose
-        training has ended, only the last one is.
-      resume_anyway: whether to go on although the code that trained so far differs (the
-        package's, that of own modules, versions); the result says so.
+      keep: newest checkpoints kept per static group, at least 1; only the last one
+        after the training of a group has ended.
+      resume_anyway: whether to continue even if the code has changed since (the
+        package, your own modules, versions); the result records the change.
     """
 
     directory: str | os.PathLike[str]
@@ -54,13 +54,13 @@ class Checkpoints:
     def store(
         self, number: int, name: str, guard: Callable[[], None] = lambda: None
     ) -> "Store":
-        """Returns the checkpoints of one static group; nothing is written yet.
+        """Returns the checkpoints of one static group; writes no file yet.
 
         Args:
-          number: of the group, from 0.
-          name: of its algorithm.
-          guard: called before each checkpoint; raises an error if it is not to be
-            written any more.
+          number: number of the group, from 0.
+          name: name of its algorithm.
+          guard: called before each checkpoint; raises an error if the checkpoint must
+            not be written any more.
         """
         folder = self.path / f"{number:03d}-{plain_files.plain_name(name)}"
         return Store(folder, self, guard)
@@ -69,12 +69,12 @@ class Checkpoints:
         """Checks that the directory holds checkpoints of that many groups, or none.
 
         Raises:
-          InputError: if there is anything else, in one sentence.
+          InputError: if the directory holds anything else.
         """
         for name in sorted(path.name for path in self.path.glob("*")):
             number, dash, _ = name.partition("-")
-            known = dash and number.isdecimal() and int(number) < groups
-            if not known and not name.startswith("."):
+            is_group = dash and number.isdecimal() and int(number) < groups
+            if not is_group and not name.startswith("."):
                 raise checks.InputError(
                     f"Expected only checkpoints of this training in '{self.path}', "
                     f"found '{name}'."
@@ -98,8 +98,8 @@ class Store:
         """Makes a store.
 
         Args:
-          folder: of this group.
-          options: how many are kept, and how often they are written.
+          folder: folder of this group.
+          options: number and frequency of checkpoints.
           guard: see `Checkpoints.store`.
         """
         self._guard = guard
@@ -113,12 +113,12 @@ class Store:
         return time.monotonic() - self._written >= self._min_seconds
 
     def has_ended(self) -> bool:
-        """Returns whether the newest checkpoint says that its training has ended."""
+        """Returns whether the training of the newest checkpoint has ended."""
         for path in reversed(self._paths()):
             try:
                 return files.read_description(path).ended
             except (files.DamagedError, checks.InputError):
-                return False  # `latest` says what is wrong
+                return False  # `latest` reports the damage
         return False
 
     def latest(
@@ -130,14 +130,14 @@ class Store:
         """Reads the newest intact checkpoint; damaged newer ones cause a warning.
 
         Args:
-          identity: flat configuration of values as JSON knows them; only a checkpoint
-            that was saved with an equal one is continued. Its `code` may differ, where
-            the options say so.
+          identity: flat configuration of JSON values; only a checkpoint that was saved
+            with an equal one is continued. Its `code` may differ if the options allow
+            it.
           like: shapes of the states.
-          accept: raises a ValueError if what belongs to a checkpoint is not there.
+          accept: raises a ValueError if files that belong to a checkpoint are missing.
 
         Returns:
-          What was saved, or None if nothing was.
+          The saved progress, or None without checkpoints.
 
         Raises:
           InputError: if a checkpoint belongs to another training or to other code, or
@@ -164,23 +164,23 @@ class Store:
                 continue
             if problems:
                 warnings.warn(
-                    f"Checkpoint {' and '.join(problems)}; going on from '{path}', the"
-                    " newest intact one.",
+                    f"Checkpoint {' and '.join(problems)}; continuing from '{path}',"
+                    " the newest intact one.",
                     stacklevel=2,
                 )
             return progress
         if problems:
             raise checks.InputError(
-                f"Checkpoint {' and '.join(problems)}, and no other one is left; remove"
+                f"Checkpoint {' and '.join(problems)}, and no other one exists; remove"
                 f" '{self.folder}' to train its points from the start."
             )
         return None
 
     def save(self, identity: Mapping[str, Any], progress: files.Progress) -> None:
-        """Writes a checkpoint and removes those that are too old.
+        """Writes a checkpoint and removes checkpoints that are too old.
 
-        Of several processes each writes the rows that are on its devices and what only
-        it knows, and the first one the rest.
+        If there are several processes, each writes the rows on its devices and its own
+        data, and the first one writes the shared files.
 
         Args:
           identity: see `latest`.
@@ -198,19 +198,19 @@ class Store:
                 plain_files.check(self.folder, is_directory=True)
                 with _writing(temporary, final):
                     temporary.mkdir(parents=True)
-        own, everything = {}, {}
+        digests_here, all_digests = {}, {}
         with processes.together(), _writing(temporary, final):
-            own = files.write_own(temporary, progress)
-        for digests in processes.gathered(json.dumps(own)):
-            everything |= json.loads(digests)
+            digests_here = files.write_own(temporary, progress)
+        for digests in processes.gathered(json.dumps(digests_here)):
+            all_digests |= json.loads(digests)
         with processes.together(), _writing(temporary, final):
-            files.write_first(temporary, identity, progress, everything)
+            files.write_first(temporary, identity, progress, all_digests)
             if processes.is_first():
                 self._put(temporary, final, keep=1 if progress.ended else self.keep)
         self._written = time.monotonic()
 
     def _put(self, temporary: Path, final: Path, keep: int) -> None:
-        """Gives a finished checkpoint its name, and removes those that are too old."""
+        """Renames a finished checkpoint, and removes checkpoints that are too old."""
         if final.exists():  # damaged, or the same
             _remove(final)
         temporary.rename(final)
@@ -225,7 +225,7 @@ class Store:
         return [path for path in paths if _ROUNDS.fullmatch(path.name)]
 
     def _clean(self) -> None:
-        """Removes what killed processes left half written or half removed."""
+        """Removes checkpoints that killed processes left half written or removed."""
         plain_files.check(self.folder, is_directory=True)
         for unfinished in _UNFINISHED:
             for path in self.folder.glob(f"{unfinished}*"):
@@ -234,7 +234,7 @@ class Store:
 
 @contextlib.contextmanager
 def _writing(temporary: Path, final: Path) -> Iterator[None]:
-    """Removes a checkpoint that cannot be written, and says why it cannot."""
+    """Removes a checkpoint that cannot be written, and raises the reason."""
     try:
         yield
     except OSError as error:
@@ -247,11 +247,11 @@ def _writing(temporary: Path, final: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def kept(save: Callable[[], None], *, is_due: bool) -> Iterator[None]:
-    """Makes sure that an error in a block of foreign code loses no rounds.
+    """Saves a checkpoint around foreign code, so that its errors lose no rounds.
 
     Args:
       save: writes a checkpoint.
-      is_due: whether that is done before the block, and not only after an error in it.
+      is_due: whether to save before the block too, not only after an error in it.
     """
     if is_due:
         save()
@@ -266,7 +266,7 @@ def kept(save: Callable[[], None], *, is_due: bool) -> Iterator[None]:
 def _accepted(
     progress: files.Progress, accept: Callable[[files.Progress], None]
 ) -> None:
-    """Calls `accept`, whose errors are those of a damaged checkpoint."""
+    """Calls `accept`, and reports its errors as damage of the checkpoint."""
     try:
         accept(progress)
     except (ValueError, KeyError) as error:
@@ -274,7 +274,7 @@ def _accepted(
 
 
 def _remove(path: Path) -> None:
-    """Removes a checkpoint so that no half of it is ever seen."""
+    """Removes a checkpoint atomically: renames it first."""
     aside = path.with_name(f"{_OLD}{secrets.token_hex(4)}")
     with contextlib.suppress(FileNotFoundError):  # another process was faster
         path.rename(aside)

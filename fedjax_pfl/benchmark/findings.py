@@ -85,42 +85,49 @@ def _against_fine_tuning(shared: tables.Tables, over: str) -> Iterator[str]:
     kind_of, rising = kinds.of_methods(shared), ranking.rising(shared)
     noun = "FedAvg" if reference == "FedAvg" else "a fine-tuned FedAvg"
     trained = [name for name in gaps if kind_of[name] in _TRAINED]
+    is_single = len(shared.tasks) == 1
+    judged = "corrected" if is_single else "by the wider of two intervals, corrected"
+    better, worse = _by_kind(shared, gaps)
+    yield (
+        f"Clearly better than {noun}, {over}, {judged} for {len(gaps)} comparisons:"
+        f" {better}. Clearly worse: {worse}."
+    )
     if trained:
         best = max(trained, key=lambda name: gaps[name].mean)
         yield (
-            f"{ranking.marked(best, rising)} minus {noun} is the largest such"
-            f" difference, {over}: {gaps[best]} points."
+            f"The largest difference to {noun} has {ranking.marked(best, rising)},"
+            f" {over}: {gaps[best]} points."
         )
-    is_single = len(shared.tasks) == 1
-    judged = "corrected" if is_single else "by the wider of two intervals, corrected"
-    yield (
-        f"Compared with {noun}, {over}, {judged} for {len(gaps)} comparisons:"
-        f" {_by_kind(shared, gaps)}."
-    )
     if not is_single:
         by_seed = {m: dataclasses.replace(gap, tasks=None) for m, gap in gaps.items()}
+        better, worse = _by_kind(shared, by_seed)
         yield (
             "By intervals over seeds alone, which hold for these data sets only:"
-            f" {_by_kind(shared, by_seed)}."
+            f" clearly better {better}; clearly worse {worse}."
         )
 
 
-def _by_kind(shared: tables.Tables, gaps: Mapping[str, differences.Gap]) -> str:
-    """Counts the methods of each kind that are clearly better and worse."""
+def _by_kind(
+    shared: tables.Tables, gaps: Mapping[str, differences.Gap]
+) -> tuple[str, str]:
+    """Counts by kind the methods that are clearly better, and clearly worse."""
     is_better, kind_of = differences.verdicts(gaps), kinds.of_methods(shared)
-    rising, parts = ranking.rising(shared), []
-    for kind in kinds.KINDS:
-        names = [name for name in gaps if kind_of[name] == kind]
+    rising = ranking.rising(shared)
+    by_kind = {k: [n for n in gaps if kind_of[n] == k] for k in kinds.KINDS}
+
+    def counted(sign: bool) -> str:
+        if sign not in is_better.values():
+            return f"no method of {len(gaps)}"
         counts = []
-        for side, sign in (("better", True), ("worse", False)):
-            some = [name for name in names if is_better.get(name) is sign]
-            text = ", ".join(ranking.marked(name, rising) for name in some)
-            text = f" ({text})" if 0 < len(some) <= _NAMED else ""
-            counts.append(f"{len(some) or 'none'}{text} clearly {side}")
-        if names:
+        for kind, names in by_kind.items():
+            clear = [name for name in names if is_better.get(name) is sign]
+            text = ", ".join(ranking.marked(name, rising) for name in clear)
+            text = f" ({text})" if 0 < len(clear) <= _NAMED else ""
             noun = kinds.plural(kind, len(names))
-            parts.append(f"of {len(names)} {noun} {' and '.join(counts)}")
-    return "; ".join(parts)
+            counts += [f"{len(clear)} of {len(names)} {noun}{text}"] * bool(names)
+        return ", ".join(counts)
+
+    return counted(True), counted(False)
 
 
 def _harm(shared: tables.Tables, over: str) -> Iterator[str]:
@@ -143,13 +150,14 @@ def _harm(shared: tables.Tables, over: str) -> Iterator[str]:
         return
     fewest = min(methods, key=lambda name: worse[name].mean(axis=None))
 
-    def served(name: str) -> str:
-        text = f"{_share(worse[name])} of the clients worse"
-        return f"{text} and {_share(better[name])} better" if name in better else text
+    def clients(name: str) -> str:
+        gains = f" and better for {_share(better[name])}" if name in better else ""
+        return f"{_share(worse[name])} of the clients{gains}"
 
     yield (
-        f"FedAvg's global model serves {served('FedAvg')} than training alone does,"
-        f" {over}; {fewest}, which harms fewest, serves {served(fewest)}."
+        "FedAvg's global model is worse than training alone for"
+        f" {clients('FedAvg')}, {over}; {fewest}, the method with the fewest such"
+        f" clients, for {clients(fewest)}."
     )
 
 

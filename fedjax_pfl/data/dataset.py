@@ -16,11 +16,11 @@ __all__ = [
     "Purpose",
     "Source",
     "as_array",
+    "cache",
     "chosen",
     "counted",
     "forget",
     "generator",
-    "kept",
     "owners",
 ]
 
@@ -45,8 +45,8 @@ class Purpose(enum.IntEnum):
     HELD_OUT = 10
 
 
-def kept(count: int) -> Callable[[Any], Any]:
-    """Returns a decorator of functions whose last so many data sets are kept."""
+def cache(count: int) -> Callable[[Any], Any]:
+    """Returns a decorator that caches the last `count` data sets of a function."""
 
     def decorate(make: Callable[..., Any]) -> Any:
         cached = functools.lru_cache(maxsize=count)(make)
@@ -57,9 +57,9 @@ def kept(count: int) -> Callable[[Any], Any]:
 
 
 def forget() -> None:
-    """Drops data sets that are kept for specifications to come.
+    """Drops the cached data sets.
 
-    Their memory is free once nothing else has them; they are read again when needed.
+    Their memory is freed with their last other use; they are read again if needed.
     """
     for cached in _caches:
         cached.cache_clear()
@@ -150,8 +150,8 @@ class Dataset:
     def __post_init__(self):
         set_field = object.__setattr__  # the class is frozen
         names = ("name", "num_classes", "class_names", "client_names", "truth")
-        more = ("ordered", "any_order", "scale_targets", "gap", "preparation", "notes")
-        struct.check_fields(self, *names, *more)
+        flags = ("ordered", "any_order", "scale_targets", "gap", "preparation", "notes")
+        struct.check_fields(self, *names, *flags)
         x = _numeric(f"{self.name}.x", self.x)
         y = _numeric(f"{self.name}.y", self.y)
         if len(x) != len(y) or 0 in (x.size, y.size):
@@ -196,7 +196,7 @@ class Dataset:
             value = np.asarray(getattr(self, field), np.float32)
         checks.numbers(f"{self.name}.{field} in 32 bits", value)
         sizes = zip(value.shape[::-1], shape[::-1], strict=False)
-        if value.ndim > len(shape) or any(size not in (1, own) for size, own in sizes):
+        if value.ndim > len(shape) or any(size not in (1, dim) for size, dim in sizes):
             raise checks.InputError(
                 f"The shape {value.shape} of {self.name}.{field} does not fit {shape}."
             )
@@ -216,8 +216,8 @@ class Dataset:
     def _parts(self) -> np.ndarray:
         """Returns the parts of a given split, checked."""
         part = np.array(self.part)
-        known = {TRAIN, VALIDATION, TEST}
-        if part.shape != (self.num_samples,) or not known >= set(part.tolist()):
+        codes = {TRAIN, VALIDATION, TEST}
+        if part.shape != (self.num_samples,) or not codes >= set(part.tolist()):
             raise checks.InputError(
                 f"Expected {self.name}.part to hold 0 (training), 1 (validation) or 2"
                 f" (test) for {self.num_samples} examples, got an array of shape"
@@ -360,13 +360,13 @@ def _stored(name: str, values: np.ndarray, dtype: Any) -> np.ndarray:
     memory = np.empty(values.size * dtype.itemsize + _ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % _ALIGNMENT
     memory = memory[start : start + values.size * dtype.itemsize]
-    stored = memory.view(dtype).reshape(values.shape)
+    array = memory.view(dtype).reshape(values.shape)
     with np.errstate(over="ignore"):
-        stored[...] = values
-    if dtype.kind == "f" and not np.isfinite(stored).all():
-        row = np.argmin(np.isfinite(stored).reshape(len(stored), -1).all(axis=1))
+        array[...] = values
+    if dtype.kind == "f" and not np.isfinite(array).all():
+        row = np.argmin(np.isfinite(array).reshape(len(array), -1).all(axis=1))
         raise checks.InputError(
             f"Expected {name} to be finite in 32 bits, but row {row} is not."
         )
-    stored.flags.writeable = False
-    return stored
+    array.flags.writeable = False
+    return array

@@ -199,18 +199,18 @@ class FederationSpec:
             )
         part = None
         if isinstance(test, tuple):
-            wanted = 2 if client is None else 3
-            if len(test) != wanted:
+            num_arrays = 2 if client is None else 3
+            if len(test) != num_arrays:
                 raise checks.InputError(
                     "Expected test to be (x, y) or, with clients, (x, y, client), got"
                     f" {len(test)} arrays."
                 )
             names = ("inputs", "targets", "clients")
             pairs = zip((x, y, client), (*test, None)[:3], strict=True)
-            joined, sizes = user_arrays.joined(
+            arrays, sizes = user_arrays.joined(
                 dict(zip(names, pairs, strict=True)), name
             )
-            x, y, client = joined.values()
+            x, y, client = arrays.values()
             part = np.repeat([datasets.TRAIN, datasets.TEST], sizes)
         elif test is not None:
             mask = datasets.as_array(test)
@@ -272,7 +272,7 @@ class FederationSpec:
             )
         inputs, targets = zip(*clients.values(), strict=True)
         pieces = {"inputs": inputs, "targets": targets}
-        joined, sizes = user_arrays.joined(pieces, name)
+        arrays, sizes = user_arrays.joined(pieces, name)
         for client, size, y in zip(clients, sizes, targets, strict=True):
             count = len(datasets.as_array(y))
             if size == 0 or count != size:
@@ -287,7 +287,7 @@ class FederationSpec:
                 f" all numbers, got {', '.join(map(repr, clients))}."
             )
         owner = np.repeat(names, sizes)
-        return cls.from_arrays(joined["inputs"], joined["targets"], owner, **options)
+        return cls.from_arrays(arrays["inputs"], arrays["targets"], owner, **options)
 
     @classmethod
     def from_frame(
@@ -362,27 +362,27 @@ class FederationSpec:
         parts = self.partition(rng, dataset, self.num_clients)
         num_clients = self.num_clients or len(parts.index)
         parts.validate(dataset.num_samples, num_clients)
-        wanted = self.unseen_fraction, self.unseen_clients
+        held_back = self.unseen_fraction, self.unseen_clients
         numbers = splits.natural_names(parts, dataset) if self.unseen_clients else None
-        unseen = splits.unseen_clients(self.seed, num_clients, *wanted, numbers)
+        unseen = splits.unseen_clients(self.seed, num_clients, *held_back, numbers)
         if unseen.any() and parts.leaky:
             raise checks.InputError(
                 "Expected a partition without shared examples for clients that are not"
                 f" seen in training, got {type(self.partition).__name__} with"
                 f" unseen_fraction={self.unseen_fraction}."
             )
-        seen, num_seen = np.flatnonzero(~unseen), int((~unseen).sum())
+        seen_rows, num_seen = np.flatnonzero(~unseen), int((~unseen).sum())
         malicious = splits.malicious_clients(
             self.seed, num_seen, self.malicious_fraction
         )
-        everybody = np.zeros(num_clients, bool)
-        everybody[seen] = malicious
-        others = splits.other_clients(self.seed, num_seen, self.num_others)
+        is_malicious = np.zeros(num_clients, bool)
+        is_malicious[seen_rows] = malicious
+        neighbors = splits.other_clients(self.seed, num_seen, self.num_others)
         fractions = (self.validation_fraction, self.test_fraction)
         options = (self.train_examples, self.stratify)
         rows = splits.split(parts, dataset, self.seed, *fractions, *options)
         dataset = splits.prepared(dataset, parts, rows["train"], ~unseen)
-        clients = self._client_data(dataset, parts, rows, everybody, seen)
+        clients = self._client_data(dataset, parts, rows, is_malicious, seen_rows)
         names = splits.client_names(parts, dataset)
         held_out = None
         if unseen.any():
@@ -397,18 +397,18 @@ class FederationSpec:
                 client_names=_of_rows(names, unseen),
                 **named,
             )
-            clients = _of_clients(clients, seen, 0)
+            clients = _of_clients(clients, seen_rows, 0)
         samples = None
         if self.sample_tests:
             num_test = np.asarray(clients["test"].num_examples)
-            samples = splits.sampled_tests(self.seed, num_test, others)
+            samples = splits.sampled_tests(self.seed, num_test, neighbors)
         return Federation(
             **clients,
             malicious=jax.device_put(malicious),
-            others=jax.device_put(others),
+            others=jax.device_put(neighbors),
             samples=jax.device_put(samples),
             **{
-                name: jax.device_put(values[seen].astype(np.int32))
+                name: jax.device_put(values[seen_rows].astype(np.int32))
                 for name, values in (("cluster", parts.cluster), ("moved", parts.moved))
                 if values is not None
             },
@@ -489,8 +489,8 @@ class FederationSpec:
         labels = dataset.y[train.index]
         for client in np.flatnonzero(malicious).tolist():
             rng = datasets.generator(self.seed, datasets.Purpose.POISONING, client)
-            own = labels[client, : train.num_examples[client]]
-            own[:] = self.label_poisoning(rng, own.copy(), dataset.num_classes)
+            values = labels[client, : train.num_examples[client]]
+            values[:] = self.label_poisoning(rng, values.copy(), dataset.num_classes)
         return jax.device_put(labels)
 
     def _noise(
@@ -730,21 +730,21 @@ def _from_one_hot(y: Any, num_classes: int | None) -> tuple[Any, int | None]:
 
 
 def _of_clients(
-    data: dict[str, core.ClientData], rows: np.ndarray, first: int
+    data: dict[str, core.ClientData], rows: np.ndarray, start: int
 ) -> dict[str, core.ClientData]:
-    """Returns the data of some clients `int[K]`, numbered from `first` on.
+    """Returns the data of some clients `int[K]`, numbered from `start` on.
 
     Slots are as many as these clients need: others' sizes leave no trace.
     """
-    numbers = jax.device_put(np.arange(first, first + len(rows), dtype=np.int32))
+    numbers = jax.device_put(np.arange(start, start + len(rows), dtype=np.int32))
 
     def chosen(part: core.ClientData) -> core.ClientData:
-        own = jax.tree.map(lambda leaf: leaf[rows], part.rows())
-        slots = max(int(own["num_examples"].max()), 1)
+        fields = jax.tree.map(lambda leaf: leaf[rows], part.rows())
+        slots = max(int(fields["num_examples"].max()), 1)
         for name in ("index", "labels"):
-            if own[name] is not None:
-                own[name] = own[name][:, :slots]
-        return part.with_rows(own | {"client_id": numbers})
+            if fields[name] is not None:
+                fields[name] = fields[name][:, :slots]
+        return part.with_rows(fields | {"client_id": numbers})
 
     return {name: chosen(part) for name, part in data.items()}
 
@@ -759,8 +759,8 @@ _PARTS: dict[str, tuple[dict[str, Any], str]] = {  # field -> registry, its meth
 def _pool(dataset: Dataset) -> dict[str, Any]:
     """Returns the device arrays of a data set, which are put there once."""
     if dataset not in _pools:
-        others = {n: getattr(dataset, n) for n in ("scale", "shift", "constants")}
+        scaling = {n: getattr(dataset, n) for n in ("scale", "shift", "constants")}
         # Data sets own their arrays, so a CPU device need not copy them.
-        own = jax.device_put({"x": dataset.x, "y": dataset.y}, may_alias=True)
-        _pools[dataset] = own | jax.device_put(others)
+        examples = jax.device_put({"x": dataset.x, "y": dataset.y}, may_alias=True)
+        _pools[dataset] = examples | jax.device_put(scaling)
     return _pools[dataset]

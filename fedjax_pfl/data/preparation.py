@@ -93,14 +93,14 @@ class Preparation:
         """
         training = np.ones(len(x), bool) if training is None else training
         group = np.zeros(len(x), np.int64) if group is None else group
-        shown: Any = slice(None)
+        entries: Any = slice(None)
         scaled = x.copy()
         features = scaled.reshape(len(x), -1)
         if self.windows is not None:
             training, group = self._rows(training, group)
-            shown, features = self.windows[:, :-1], scaled
+            entries, features = self.windows[:, :-1], scaled
         for numbers, column in zip(self.numbers.T, self.columns, strict=True):
-            features[..., column] = self._scaled(numbers, training, group)[shown]
+            features[..., column] = self._scaled(numbers, training, group)[entries]
         return scaled
 
     def _rows(

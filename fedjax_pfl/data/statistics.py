@@ -265,14 +265,14 @@ def describe(federation: core.Federation) -> PartitionStatistics:
     )
 
 
-def _pairs(data: core.ClientData, first: int) -> tuple[np.ndarray, np.ndarray]:
+def _pairs(data: core.ClientData, base: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns client and number `int64` of every example, without padding.
 
     Numbers are rows of its pool, from the first of the pool on.
     """
     is_real = _is_real(data)
     row = np.asarray(data.index)[is_real].astype(np.int64)
-    return np.nonzero(is_real)[0], first + row
+    return np.nonzero(is_real)[0], base + row
 
 
 def _is_real(data: core.ClientData) -> np.ndarray:
@@ -292,8 +292,8 @@ def _leak(
         return 0.0
     slots = np.unique(client * pool_size + row)  # each example of a client once
     holders = np.bincount(slots % pool_size, minlength=pool_size)
-    own = np.isin(owner * pool_size + judged_row, slots)
-    return float(np.mean(holders[judged_row] > own))
+    is_owner = np.isin(owner * pool_size + judged_row, slots)
+    return float(np.mean(holders[judged_row] > is_owner))
 
 
 def _shares(counts: np.ndarray) -> np.ndarray:

@@ -58,7 +58,7 @@ class Generated(abc.ABC):
         """Draws the data set from a generator."""
 
 
-@datasets.kept(64)
+@datasets.cache(64)
 def _generate(source: Generated, seed: int, num_clients: int) -> datasets.Dataset:
     """Draws a data set, which specifications that differ elsewhere share."""
     rng = datasets.generator(seed, datasets.Purpose.DATASET)
@@ -152,8 +152,8 @@ class LinearRegression(Generated):
 
     def __post_init__(self):
         super().__post_init__()
-        least = self.dim
-        checks.whole("examples_per_client", self.examples_per_client, at_least=least)
+        floor = self.dim
+        checks.whole("examples_per_client", self.examples_per_client, at_least=floor)
 
     def count_numbers(self, num_clients: int) -> int:
         """Counts the numbers that are drawn or computed."""

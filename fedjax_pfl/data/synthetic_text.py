@@ -62,8 +62,8 @@ class SyntheticSentiment(synthetic.Generated):
     def __post_init__(self):
         super().__post_init__()
         checks.whole("min_words", self.min_words, at_least=1, at_most=self.num_words)
-        least = 2 * self.polar_words + 1
-        checks.whole("words_per_topic", self.words_per_topic, at_least=least)
+        floor = 2 * self.polar_words + 1
+        checks.whole("words_per_topic", self.words_per_topic, at_least=floor)
 
     def count_numbers(self, num_clients: int) -> int:
         """Counts the numbers of the lexicon, the vectors and the sentences."""

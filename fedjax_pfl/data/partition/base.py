@@ -106,7 +106,7 @@ class Partition:
           [[0, 0, 0], [1, 3, 4]]
         """
         totals = counts.sum(axis=1)
-        rows = [own[:total] for own, total in zip(classes, totals, strict=True)]
+        rows = [pool[:total] for pool, total in zip(classes, totals, strict=True)]
         client = np.repeat(np.indices(counts.shape)[1].ravel(), counts.ravel())
         order = np.argsort(client, kind="stable")
         return cls.from_sizes(np.concatenate(rows)[order], counts.sum(axis=0))
@@ -141,11 +141,11 @@ class Partition:
         entry, times = np.unique(scope * num_samples + rows, return_counts=True)
         if times.max(initial=0) > 1:
             client, row = divmod(int(entry[times.argmax()]), num_samples)
-            wanted, where = "with disjoint clients", ""
+            rule, where = "with disjoint clients", ""
             if self.leaky:
-                wanted, where = "without repeated rows", f" in client {client}"
+                rule, where = "without repeated rows", f" in client {client}"
             raise checks.InputError(
-                f"Expected a partition {wanted}, got row {row} {times.max()}"
+                f"Expected a partition {rule}, got row {row} {times.max()}"
                 f" times{where}."
             )
         if self.noise_scale is not None:

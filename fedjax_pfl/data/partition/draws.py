@@ -120,9 +120,9 @@ def filled(
     for client in np.flatnonzero(counts.sum(axis=0) < minimum):
         shares = _proportions(rng, counts[:, client], concentration)
         while new[:, client].sum() < minimum:
-            given = np.where(spare > 0, new, 0)
-            label = _next_class(new[:, client], shares, given.max(axis=1), minimum)
-            donor = given[label].argmax()
+            gifts = np.where(spare > 0, new, 0)
+            label = _next_class(new[:, client], shares, gifts.max(axis=1), minimum)
+            donor = gifts[label].argmax()
             new[label, [client, donor]] += (1, -1)
             spare[donor] -= 1
     return new

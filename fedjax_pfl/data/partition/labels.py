@@ -32,8 +32,8 @@ class DirichletLabels(DirichletDrawn):
         self.require_samples(dataset, num_clients, self.min_examples)
         drawn = self.draw_counts(rng, [len(rows) for rows in classes], num_clients)
         counts = draws.filled(rng, drawn, self.min_examples, self.concentration)
-        moved = np.maximum(counts - drawn, 0).sum(axis=0)
-        return dataclasses.replace(Partition.dealt(classes, counts), moved=moved)
+        num_moved = np.maximum(counts - drawn, 0).sum(axis=0)
+        return dataclasses.replace(Partition.dealt(classes, counts), moved=num_moved)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -85,10 +85,10 @@ class HybridSkew(DirichletDrawn):
         classes = self.class_rows(dataset, rng)
         cuts = (len(rows) * num_labelled // num_clients for rows in classes)
         halves = map(np.split, classes, ([cut] for cut in cuts))
-        first, second = zip(*halves, strict=True)
-        clients = deal_shards(rng, self, dataset, first, num_labelled)
+        labelled, pool = zip(*halves, strict=True)
+        clients = deal_shards(rng, self, dataset, labelled, num_labelled)
         if num_sized:
-            rows = rng.permutation(np.concatenate(second))
+            rows = rng.permutation(np.concatenate(pool))
             self.require_samples(dataset, num_sized, self.min_examples, len(rows))
             (sizes,) = self.draw_counts(rng, [len(rows)], num_sized)
             sizes = draws.raised(sizes, self.min_examples)
@@ -131,10 +131,10 @@ def _deal_distinct(
     """Deals different classes `[N, labels_per_client]` to each client."""
     # Taking from the fullest classes keeps what is left level to 1, so while enough
     # shards are left for one more client they belong to enough different classes.
-    left = np.full(num_classes, num_shards)
+    shards_left = np.full(num_classes, num_shards)
     labels = np.zeros(shape, np.int64)
     for client in rng.permutation(shape[0]):
-        fullest = np.lexsort((rng.random(num_classes), -left))
+        fullest = np.lexsort((rng.random(num_classes), -shards_left))
         labels[client] = fullest[: shape[1]]
-        left[labels[client]] -= 1
+        shards_left[labels[client]] -= 1
     return labels

@@ -34,12 +34,12 @@ _SMALLER = "give a smaller file"
 
 
 @contextlib.contextmanager
-def readable(what: str) -> Iterator[None]:
+def readable(name: str) -> Iterator[None]:
     """Reports errors of the operating system in one sentence about a file or folder."""
     try:
         yield
     except OSError as error:
-        raise checks.InputError(f"{what} cannot be read: {error.strerror}.") from error
+        raise checks.InputError(f"{name} cannot be read: {error.strerror}.") from error
 
 
 def check_directory(path: pathlib.Path) -> None:

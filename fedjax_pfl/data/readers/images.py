@@ -124,11 +124,11 @@ def read_images(
         headers = [_header(path) for path in paths]
         mode = "L" if all(mode in _GREY for _, mode in headers) else "RGB"
         height, width = size or headers[0][0]
-        for path, (own, _) in zip(paths, headers, strict=True):
-            if size is None and own != (height, width):
+        for path, (dims, _) in zip(paths, headers, strict=True):
+            if size is None and dims != (height, width):
                 raise checks.InputError(
                     f"The images '{paths[0]}' with {height} x {width} pixels and"
-                    f" '{path}' with {own[0]} x {own[1]} differ; pass a common size."
+                    f" '{path}' with {dims[0]} x {dims[1]} differ; pass a common size."
                 )
         shape = (len(paths), height, width, *(() if mode == "L" else (3,)))
         if math.prod(shape) > max_bytes:

@@ -102,14 +102,14 @@ class Dialect:
           >>> german.plain("-1.234,5"), german.plain("7"), german.plain("1.5")
           ('-1234.5', '7', '')
         """
-        whole, mark, fraction = text.strip().partition(self.decimal)
-        if self.thousands is not None and self.thousands in whole:
-            first, *groups = whole.split(self.thousands)
-            if len(first.lstrip("+-")) not in (1, 2, 3) or {*map(len, groups)} != {3}:
+        digits, mark, fraction = text.strip().partition(self.decimal)
+        if self.thousands is not None and self.thousands in digits:
+            leading, *groups = digits.split(self.thousands)
+            if len(leading.lstrip("+-")) not in (1, 2, 3) or {*map(len, groups)} != {3}:
                 return ""
-            whole = first + "".join(groups)
-        number = whole + mark.replace(self.decimal, ".") + fraction
-        is_other = "." in whole or "." in fraction
+            digits = leading + "".join(groups)
+        number = digits + mark.replace(self.decimal, ".") + fraction
+        is_other = "." in digits or "." in fraction
         return "" if is_other or not NUMBER.fullmatch(number) else number
 
 
@@ -213,7 +213,7 @@ class Table:
             row = next(row for row, text in enumerate(values) if not is_number[text])
             advice = marks if has_commas[values[row]] else "correct it"
             raise checks.InputError(
-                f"{self._place(name, row)} holds {_shown(values[row])}, expected a"
+                f"{self._place(name, row)} holds {_excerpt(values[row])}, expected a"
                 f" number as in other rows; {advice}, or {otherwise}."
             )
         if all(has_commas.values()):
@@ -257,7 +257,7 @@ def parse_numbers(
         return None
 
 
-def _shown(value: str) -> str:
+def _excerpt(value: str) -> str:
     """Returns a value as messages show it: on one line and not too long."""
     return repr(value if len(value) <= 40 else value[:40] + "...")
 
@@ -275,8 +275,8 @@ def read_table(
         numbers.
       dialect: how it is written.
     """
-    other = checks.setting("federation.dataset.encoding", "latin-1")
-    advice = f", or name its encoding, as in {other}"
+    setting = checks.setting("federation.dataset.encoding", "latin-1")
+    advice = f", or name its encoding, as in {setting}"
     rows = parse_rows(files.read_content(path), path, dialect, advice)
     names = column_names(next(rows)[1], f"'{path}'")
     lines: list[int] = []
@@ -301,9 +301,9 @@ def read_table(
 
 def joined(parts: Sequence[Table], where: str) -> Table:
     """Joins the rows of tables that have the same columns, in any order."""
-    first = parts[0]
+    reference = parts[0]
     for part in parts[1:]:
-        for has, lacks in ((first, part), (part, first)):
+        for has, lacks in ((reference, part), (part, reference)):
             if missing := [name for name in has.columns if name not in lacks.columns]:
                 raise checks.InputError(
                     f"Expected the same columns in all files of {where}, but"
@@ -317,10 +317,10 @@ def joined(parts: Sequence[Table], where: str) -> Table:
         return parts[number].place(row - int(starts[number]))
 
     columns = {
-        name: _joined([part.columns[name] for part in parts], first.dialect)
-        for name in first.columns
+        name: _joined([part.columns[name] for part in parts], reference.dialect)
+        for name in reference.columns
     }
-    return Table(where, columns, np.arange(starts[-1]), place, first.dialect)
+    return Table(where, columns, np.arange(starts[-1]), place, reference.dialect)
 
 
 def _joined(parts: Sequence[Any], dialect: Dialect) -> np.ndarray | Sequence[str]:
@@ -419,7 +419,7 @@ def column_names(header: Sequence[Any], where: str) -> list[str]:
     names = [str(name).strip() for name in header]
     for position, name in enumerate(names, 1):
         if not name or not name.isprintable():
-            state = f"the name {_shown(name)}" if name else "no name"
+            state = f"the name {_excerpt(name)}" if name else "no name"
             raise checks.InputError(
                 f"Column {position} of {where} has {state} in the header; give it one"
                 " or save the table without it (an index, perhaps)."

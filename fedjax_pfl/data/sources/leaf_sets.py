@@ -207,11 +207,11 @@ class Sent140(base.FileSource):
             f" in '{root / 'glove'}' or '{root}'."
         )
 
-    def _wanted(self) -> str:
+    def _files(self) -> str:
         """Lists the files of every layout, and the word vectors."""
         if self.tokenizer is not None:
-            return super()._wanted()
-        return f"{super()._wanted()}; and glove/ with {self.glove} (plain or .gz)"
+            return super()._files()
+        return f"{super()._files()}; and glove/ with {self.glove} (plain or .gz)"
 
     def read(self, located: base.Located) -> datasets.Dataset:
         """Returns `x int32[S, num_words]` and the constant `embeddings [V + 1, E]`."""

@@ -127,8 +127,8 @@ class Stocks(base.FileSource):
         Raises:
           InputError: if there are several.
         """
-        path, *others = located.paths
-        if others:
+        path, *surplus = located.paths
+        if surplus:
             raise checks.InputError(
                 f"Data set {self.name!r} needs one .csv file, but '{path.parent}' has"
                 f" {', '.join(path.name for path in located.paths)}."

@@ -91,8 +91,8 @@ def source_for(
     if suffix == ".npz":
         return Npz(path=path, y=label or "y", client=client, split=split, time=time)
     source = LeafJson(path=path) if suffix == ".json" else ImageFolder(path=path)
-    given = {"label": label, "client": client, "split": split, "time": time}
-    for option, value in given.items():
+    options = {"label": label, "client": client, "split": split, "time": time}
+    for option, value in options.items():
         if value is not None:
             raise checks.InputError(
                 f"The data in '{path}' name classes, clients and parts themselves and"
@@ -190,12 +190,12 @@ class Npz(_UserSource):
     def _arrays(self, path: pathlib.Path, max_bytes: int) -> dict[str, Any]:
         """Returns the arrays of one archive by what they are, None for none."""
         client = self.client or "client"
-        found = binary.array_names(path)
+        stored = binary.array_names(path)
         endings = [""]
-        if f"{self.x}_test" in found:
-            endings = ["" if self.x in found else "_train", "_test"]
-        own = [name for name in (self.x, self.y, self.client, self.time) if name]
-        needed = [f"{name}{ending}" for ending in endings for name in own]
+        if f"{self.x}_test" in stored:
+            endings = ["" if self.x in stored else "_train", "_test"]
+        columns = [name for name in (self.x, self.y, self.client, self.time) if name]
+        needed = [f"{name}{ending}" for ending in endings for name in columns]
         needed += [] if self.split is None else [self.split]
         optional = [f"{client}{ending}" for ending in endings]
         values = binary.read_arrays(path, needed, max_bytes, optional)
@@ -261,14 +261,14 @@ class LeafJson(_UserSource):
     def read(self, located: base.Located) -> datasets.Dataset:
         """Returns all users' examples; clients are numbered in sorted order."""
         folders = [path.parent.name == "test" for path in located.paths]
-        first, second = (
+        train, test = (
             leaf.read_leaf(itertools.compress(located.paths, chosen))
             for chosen in ([not is_test for is_test in folders], folders)
         )
         pieces = [
             (user, part, *users[user])
-            for user in first | second
-            for part, users in ((datasets.TRAIN, first), (datasets.TEST, second))
+            for user in train | test
+            for part, users in ((datasets.TRAIN, train), (datasets.TEST, test))
             if user in users
         ]
         if not pieces:
@@ -305,7 +305,7 @@ class LeafJson(_UserSource):
             y.astype(np.int64),
             [user for user, *_, targets in pieces for _ in targets],
             name=user_arrays.stem(located.root),
-            part=parts if first and second and self.split == "given" else None,
+            part=parts if train and test and self.split == "given" else None,
         )
 
 
@@ -519,18 +519,18 @@ class Csv(_UserSource):
           tokenizer: its file, where a column of texts is the input.
         """
         marks = (self.client, self.split, self.time)
-        known = [self.label, *(mark for mark in marks if mark is not None)]
-        others = [*known, *self.drop]
+        roles = [self.label, *(mark for mark in marks if mark is not None)]
+        excluded = [*roles, *self.drop]
         texts = [] if self.text is None else [self.text]
-        for column in (*others, *self.categories, *texts):
+        for column in (*excluded, *self.categories, *texts):
             checks.known(column, table.columns, f"column of {table.where}")
-        names = [column for column in table.columns if column not in others]
+        names = [column for column in table.columns if column not in excluded]
         if not names and self.window is None:
             raise checks.InputError(
                 f"The table {table.where} has no column left besides"
-                f" {', '.join(others)}."
+                f" {', '.join(excluded)}."
             )
-        used = [*known, *(names if tokenizer is None else ())]
+        used = [*roles, *(names if tokenizer is None else ())]
         table, notes = _with_values(table, used, self.missing)
         features, x = [], np.zeros(0)
         if tokenizer is None:

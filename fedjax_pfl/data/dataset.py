@@ -84,14 +84,14 @@ class Dataset:
 
     Arrays are copied and kept read-only. `uint8` inputs stay `uint8`, other integers
     (tokens) become `int32` and are never scaled, floating inputs become `float32`;
-    targets become `int32` where `num_classes` is given and `float32` otherwise.
+    targets become `int32` if `num_classes` is given and `float32` otherwise.
     Compared and hashed by identity.
 
     Attributes:
       name: shown in messages and result files.
       x: `[S, ...]` inputs as stored.
       y: `[S]` or `[S, ...]` targets.
-      num_classes: number of classes, by default of `class_names`; None where targets
+      num_classes: number of classes, by default of `class_names`; None if targets
         are not classes.
       scale: a batch shows `x * scale + shift`; any shape that broadcasts to that of an
         input, for example `[3]` for the channels of `[S, H, W, 3]`.
@@ -103,8 +103,8 @@ class Dataset:
         None.
       client_names: natural client `k` is called `client_names[k]`; or None.
       part: `int8[S]` 0 for training, 1 for validation and 2 for test examples, or None
-        where a split is drawn; without 1, validation examples are drawn from those of
-        0.
+        to draw a split; without 1, validation examples are drawn from the training
+        examples.
       ordered: the examples of a client are in order of time; its split is then cut in
         this order, training first and test last, instead of at random.
       any_order: the order of the examples has no meaning: federations of the same
@@ -114,7 +114,7 @@ class Dataset:
       gap: number of examples of a client that an ordered split leaves out between two
         parts, as many as the input of an example reaches back.
       preparation: numbers among the inputs that are scaled by training rows: `x` is
-        scaled by all rows, and a federation by those of its split; or None.
+        scaled by all rows, and a federation by its training rows; or None.
       notes: sentences about how the data were made of their files, for summaries.
       constants: pytree of arrays handed to the model with every batch, or None.
       truth: true parameters of generated data, by name; empty for real data.
@@ -234,7 +234,7 @@ class Dataset:
         return part
 
     def _check_names(self) -> None:
-        """Checks names of classes and clients, and that there are enough of them."""
+        """Checks the names of classes and clients, and their number."""
         for name in (self.name, *(self.class_names or ()), *(self.client_names or ())):
             checks.text(f"every name in {self.name}", name)
         if self.class_names is not None and len(self.class_names) != self.num_classes:
@@ -349,7 +349,7 @@ def _numeric(name: str, values: Any) -> np.ndarray:
 def _stored(name: str, values: np.ndarray, dtype: Any) -> np.ndarray:
     """Returns a read-only copy in the dtype that the pool has on the device.
 
-    It starts at a multiple of 64 bytes: a CPU device then uses it as it is, and the
+    It starts at a multiple of 64 bytes: a CPU device then needs no copy, and the
     pool is in memory once.
     """
     dtype = np.dtype(dtype)

@@ -30,7 +30,7 @@ _pools: weakref.WeakKeyDictionary[Dataset, dict[str, Any]] = weakref.WeakKeyDict
 
 @dataclasses.dataclass(frozen=True)
 class FederationSpec:
-    """Recipe of a federation, whose fields a grid may sweep; hashable.
+    """Recipe of a federation; grids may sweep its fields, and it is hashable.
 
     Dotted names such as `partition.concentration` or `dataset.dim` address every field.
 
@@ -44,7 +44,7 @@ class FederationSpec:
         least one must stay honest.
       unseen_fraction: `round(unseen_fraction * N)` clients, drawn once, never train;
         they are evaluated at the end as the population `unseen`. The federation has the
-        other clients only, whose malicious share counts among them.
+        other clients only, and the malicious share is one of these.
       unseen_clients: names of natural clients that never train either.
       validation_fraction: share of each client's examples, rounded down.
       test_fraction: share of each client's examples, rounded down, but at least one
@@ -56,13 +56,13 @@ class FederationSpec:
         object, its name in `LABEL_POISONINGS`, or None.
       feature_noise: Gaussian noise added to the inputs of clients: an object, its name
         in `FEATURE_NOISES`, or None.
-      held_out_users: share of the data set's natural clients of which the federation
-        has no examples, for pretraining on them: the same ones for every seed; or None.
-      num_others: c other clients, drawn once, whose test examples join a client's own
+      held_out_users: share of the data set's natural clients that the federation leaves
+        out, for pretraining on them: the same ones for every seed; or None.
+      num_others: c other clients, drawn once; their test examples join a client's own
         in the data `others`; 0 for none, `"half"` for `ceil(N / 2)`.
       sample_tests: evaluate on `others` and `everybody` with an even sample of their
         test examples, drawn once and as large as the client's own test set, instead of
-        all of them.
+        all test examples.
       data_dir: directory of data files, or None for the environment's.
 
     Example:
@@ -164,7 +164,7 @@ class FederationSpec:
           test: a given test part, which is kept: `bool[S]` examples of it; or further
             arrays `(x, y)`, with clients `(x, y, client)`. None to draw one.
           order: S numbers, dates or texts by which each client's examples are sorted,
-            with further test arrays also those of these; the last examples are then the
+            with further test arrays also their order; the last examples are then the
             test part, and those before them validate. None keeps the order.
           ordered: whether examples are in order of time already, so that the split is
             cut in this order.
@@ -177,7 +177,7 @@ class FederationSpec:
           **options: other fields of `FederationSpec`, but for `data_dir`.
 
         Returns:
-          The specification, whose axis `seed` draws the split anew.
+          The specification; its axis `seed` draws the split again.
 
         Raises:
           InputError: if arrays do not fit together.
@@ -245,11 +245,11 @@ class FederationSpec:
         Args:
           clients: inputs `[S_n, ...]` and targets `[S_n]` by the name of client n, at
             least one example each.
-          **options: those of `from_arrays`, for the examples of all clients in this
+          **options: options of `from_arrays`, for the examples of all clients in this
             order.
 
         Returns:
-          The specification, whose axis `seed` draws the split anew.
+          The specification; its axis `seed` draws the split again.
 
         Raises:
           InputError: if the arrays do not fit together.
@@ -320,7 +320,7 @@ class FederationSpec:
             `FederationSpec`, but for `data_dir`.
 
         Returns:
-          The specification, whose axis `seed` draws the split anew.
+          The specification; its axis `seed` draws the split again.
 
         Raises:
           InputError: if the columns are not as described.
@@ -357,6 +357,7 @@ class FederationSpec:
         )
         if self.held_out_users is not None:
             _, dataset = splits.held_out_users(dataset, self.held_out_users)
+        # Before any draw of positions, so that the order of the files has no effect.
         dataset = splits.in_order_of_values(dataset)
         rng = datasets.generator(self.seed, datasets.Purpose.PARTITION)
         parts = self.partition(rng, dataset, self.num_clients)
@@ -371,6 +372,7 @@ class FederationSpec:
                 f" seen in training, got {type(self.partition).__name__} with"
                 f" unseen_fraction={self.unseen_fraction}."
             )
+        # Malicious and other clients are drawn among those that train.
         seen_rows, num_seen = np.flatnonzero(~unseen), int((~unseen).sum())
         malicious = splits.malicious_clients(
             self.seed, num_seen, self.malicious_fraction
@@ -381,6 +383,7 @@ class FederationSpec:
         fractions = (self.validation_fraction, self.test_fraction)
         options = (self.train_examples, self.stratify)
         rows = splits.split(parts, dataset, self.seed, *fractions, *options)
+        # After the split, because scales follow from the training rows.
         dataset = splits.prepared(dataset, parts, rows["train"], ~unseen)
         clients = self._client_data(dataset, parts, rows, is_malicious, seen_rows)
         names = splits.client_names(parts, dataset)
@@ -422,7 +425,7 @@ class FederationSpec:
         )
 
     def describe(self) -> dict[str, Any]:
-        """Returns the flat configuration by dotted name, as JSON knows it."""
+        """Returns the flat configuration by dotted name, in types of JSON."""
         fields = struct.plain_fields(self) | {"dataset": self.dataset.name}
         if isinstance(self.dataset, _Loaded):
             fields["dataset.digest"] = self.dataset.digest
@@ -582,7 +585,7 @@ def from_dataset(
 
 
 class _Loaded:
-    """Source of a data set that is in memory already; equal to those of equal data.
+    """Source of a data set in memory; sources of equal data are equal.
 
     Attributes:
       name: of the data set.
@@ -634,7 +637,7 @@ def _check_names(fields: Mapping[str, Any], taken: Sequence[str]) -> None:
 
 @struct.pytree_dataclass
 class Federation(core.Federation):
-    """Federation with a constructor from arrays; fields are those of the base class."""
+    """Federation with a constructor from arrays; fields are the base class's."""
 
     __repr__ = core.Federation.__repr__
 
@@ -648,7 +651,7 @@ class Federation(core.Federation):
           x: `[S, ...]` inputs: NumPy, JAX, pandas or lists.
           y: `[S]` labels or targets, or one-hot labels `[S, C]`.
           client: `[S]` owner of each example, any numbers or text; or None.
-          **options: all others of `FederationSpec.from_arrays`, which says more:
+          **options: the other options of `FederationSpec.from_arrays`, described there:
             `partition`, `num_clients`, `test`, `order`, `scaling` and others.
 
         Returns:
@@ -673,7 +676,7 @@ class Federation(core.Federation):
 
         Args:
           clients: inputs `[S_n, ...]` and targets `[S_n]` by the name of client n.
-          **options: those of `FederationSpec.from_clients`.
+          **options: options of `FederationSpec.from_clients`.
 
         Returns:
           The federation.
@@ -720,7 +723,7 @@ class Federation(core.Federation):
 
 
 def _from_one_hot(y: Any, num_classes: int | None) -> tuple[Any, int | None]:
-    """Returns the classes of one-hot labels, and their number; else what was given."""
+    """Returns the classes of one-hot labels and their number, or the arguments."""
     rows = datasets.as_array(y)
     if rows.ndim != 2 or rows.shape[1] < 2 or rows.dtype.kind not in "biuf":
         return y, num_classes

@@ -18,7 +18,7 @@ class Preparation:
     column that is constant among these becomes 0; values of other rows are not clipped.
 
     Attributes:
-      numbers: `float64[S, K]` numbers as they came; NaN where one is missing.
+      numbers: `float64[S, K]` raw numbers; NaN for missing ones.
       columns: `int[K]` features of an input, flattened, that these numbers make; with
         windows of each of its rows.
       scaling: `"standard"` to mean 0 and variance 1, `"minmax"` to [0, 1], or `"none"`.
@@ -84,7 +84,7 @@ class Preparation:
         """Returns inputs with scaled numbers.
 
         Args:
-          x: `float32[S, ...]` inputs, of which other features are kept.
+          x: `float32[S, ...]` inputs; their other features are kept.
           training: `bool[S]` examples by which numbers are scaled; None for all.
           group: `int[S]` examples that are scaled together, from 0; None for all.
 

@@ -96,6 +96,7 @@ def split(
         rank = rng.random(dataset.num_samples)[parts.index]
     if stratify:
         rank = _stratified(rank, parts, dataset, marks)
+    # Given parts sort like `names`: test first or, in order of time, training first.
     group = np.zeros(1) if marks is None else marks if dataset.ordered else -marks
     keys = np.broadcast_arrays(rank, group, padding)
     order = np.take_along_axis(parts.index, np.lexsort(keys, axis=1), axis=1)
@@ -153,7 +154,7 @@ def _breaks(
     validation_fraction: float,
     test_fraction: float,
 ) -> tuple[str, ...]:
-    """Returns the parts that a gap follows: not those of a given split."""
+    """Returns the parts that a gap follows; parts of a given split have none."""
     if dataset.gap == 0 or (marks is not None and (marks == datasets.VALIDATION).any()):
         return ()
     drawn = (validation_fraction > 0) + (test_fraction > 0 and marks is None)
@@ -163,12 +164,12 @@ def _breaks(
 def _check_series(
     parts: partitions.Partition, dataset: datasets.Dataset, num_train: np.ndarray
 ) -> None:
-    """Refuses clients whose examples are not one series, or too few for gaps.
+    """Refuses clients with examples of several series, or too few for gaps.
 
     Args:
       parts: the partition.
       dataset: with a gap.
-      num_train: `int[N]` examples of each client besides gaps and one of other parts.
+      num_train: `int[N]` examples of each client less gaps and one per other part.
     """
     if natural_names(parts, dataset) is None:
         raise checks.InputError(
@@ -238,6 +239,7 @@ def prepared(
         group[parts.index[is_real]] = np.nonzero(is_real)[0]
     rows = training.tobytes() + (b"" if group is None else group.tobytes())
     key = hashlib.sha256(rows).digest()
+    # Specifications with the same training rows share one prepared copy.
     copies = _prepared.setdefault(dataset, {})
     if key not in copies:
         if len(copies) == _MAX_PREPARED:
@@ -337,12 +339,12 @@ def held_out_users(
 ) -> tuple[datasets.Dataset, datasets.Dataset]:
     """Divides a data set by natural clients, for pretraining and for a federation.
 
-    The draw has no seed: the same users are held out, whatever else is drawn, and those
-    of a smaller fraction are among those of a larger one.
+    The draw has no seed: the same users are held out, whatever else is drawn, and users
+    of a smaller fraction are among the users of a larger one.
 
     Returns:
-      Examples of users that are held out, and those of all others; of equal arguments
-      the same objects.
+      Examples of users that are held out, and examples of all others; equal arguments
+      return the same objects.
     """
     if dataset.client is None:
         raise checks.InputError(
@@ -410,7 +412,7 @@ def sampled_tests(
       peers: `int32[N, c]` other clients, or None.
 
     Returns:
-      By `everybody` and, where there are others, `others` (the client's own examples
+      By `everybody` and, with other clients, `others` (the client's own examples
       and theirs): `int32[N, T, 2]` the owner of each example and its number among the
       owner's test examples; zeros beyond the client's own number.
     """

@@ -34,7 +34,7 @@ class PartitionStatistics:
         are not classes.
       pool_size: S; of parts with pools of their own, of all of these together.
       used: examples of the pool that some client has.
-      leak: share of all test examples, summed over clients, whose row of the pool is
+      leak: share of all test examples, summed over clients, that are in the pool
         among another client's training examples; 0 if there are none, or if test
         examples have a pool of their own.
       validation_leak: the same of validation examples.
@@ -77,7 +77,7 @@ class PartitionStatistics:
     def label_distance(self) -> np.ndarray | None:
         """Total-variation distances `[N]` to the federation's label distribution.
 
-        From 0 (the same classes as everyone together) to 1; NaN for a client without
+        From 0 (the classes of all clients together) to 1; NaN for a client without
         training examples.
         """
         if self.label_counts is None:
@@ -219,7 +219,7 @@ def describe(federation: core.Federation) -> PartitionStatistics:
     """Measures a federation; takes milliseconds, no input is read.
 
     Args:
-      federation: whose three parts share one pool, or have others. Examples of pools
+      federation: its three parts share one pool, or have others. Examples of pools
         that are not the same array are different ones.
 
     Returns:
@@ -297,7 +297,7 @@ def _leak(
 
 
 def _shares(counts: np.ndarray) -> np.ndarray:
-    """Divides counts `[..., C]` by their sums; NaN where the sum is 0."""
+    """Divides counts `[..., C]` by their sums; NaN if the sum is 0."""
     total = counts.sum(axis=-1, keepdims=True)
     return counts / np.where(total > 0, total, np.nan)
 

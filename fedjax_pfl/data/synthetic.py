@@ -2,7 +2,7 @@
 
 Clients are natural (`Dataset.client`, to be used with `ByClient`); everything is a
 function of the options, the number of clients and the seed. `Dataset.truth` holds
-float64 arrays that refer to all stored float32 examples: where a client's minimizer
+float64 arrays that refer to all stored float32 examples: if a client's minimizer
 matters, split with `test_fraction=0` and `validation_fraction=0`, or generate data
 without noise.
 """

@@ -137,6 +137,7 @@ class Partition:
         owner, slot = np.nonzero(np.arange(num_rows) < self.num_examples[:, None])
         rows = self.index[owner, slot]
         _check_range("rows", rows, num_samples - 1)
+        # Clients of a leaky partition may share rows: then pairs of both are unique.
         scope = owner if self.leaky else np.zeros_like(owner)
         entry, times = np.unique(scope * num_samples + rows, return_counts=True)
         if times.max(initial=0) > 1:
@@ -208,7 +209,7 @@ class Drawn(abc.ABC):
         each: int = 1,
         num_samples: int | None = None,
     ) -> None:
-        """Checks that the data set, or `num_samples` of it, suffice for the clients."""
+        """Checks that the data set or `num_samples` rows suffice for the clients."""
         available = dataset.num_samples if num_samples is None else num_samples
         if available < num_clients * each:
             raise checks.InputError(
@@ -296,8 +297,8 @@ class DirichletDrawn(Drawn):
           rng: generator.
           sizes: examples of the C classes, or of the pool as a single class.
           num_clients: N.
-          disjoint: cut classes at `floor(cumsum(p) n)`, which leaves nothing over, or
-            give everyone `floor(p n)`.
+          disjoint: cut classes at `floor(cumsum(p) n)`, which leaves no row over, or
+            give each client `floor(p n)`.
 
         Returns:
           `int64[C, N]`.

@@ -27,7 +27,7 @@ class PathologicalBlocks(Drawn):
     Attributes:
       labels_per_client: k, at most the number of classes.
       unbalanced: sizes of the parts are uniform in `[n / 10, n)` instead of n, the
-        equal part; what is left over is unused.
+        equal part; rows left over are unused.
       min_examples: minimum number of examples of a client; no part is below
         `min_examples / k`.
     """
@@ -68,7 +68,7 @@ class PowerLaw(Drawn):
 
     Client i holds the classes `(i + j) mod C` for `j < k`. It gets `min_examples`,
     shared over its classes; the rest of every class goes to the clients that hold it in
-    proportion to `lognormal(0, sigma)` draws, rounded down. What is left over is
+    proportion to `lognormal(0, sigma)` draws, rounded down. Rows left over are
     unused.
 
     Attributes:
@@ -170,7 +170,7 @@ class ClassWindows(Drawn):
 def _deal_classes(
     num_clients: int, labels_per_client: int, num_classes: int
 ) -> list[np.ndarray]:
-    """Assigns clients to classes in order, each client to `labels_per_client` of them.
+    """Assigns clients to classes in order, `labels_per_client` per client.
 
     While no client has more free slots than there are classes left, classes of nearly
     equal size can always be filled (Gale and Ryser), and serving the clients that need

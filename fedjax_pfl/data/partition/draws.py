@@ -140,5 +140,5 @@ def _proportions(
 def _next_class(
     counts: np.ndarray, shares: np.ndarray, room: np.ndarray, size: int
 ) -> np.intp:
-    """Returns the class with room of which a client of a size lacks most."""
+    """Returns the class with room that a client of a size lacks most."""
     return np.where(room > 0, shares * size - counts, -np.inf).argmax()

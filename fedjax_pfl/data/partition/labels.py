@@ -19,9 +19,9 @@ class DirichletLabels(DirichletDrawn):
 
     For each class `p_k ~ Dir_N(concentration)`, and the shuffled class is cut at
     `floor(cumsum(p_k) * n_k)`. Redrawn while a client has fewer than `min_examples`,
-    100 times at most; then examples move to those clients, of the classes that they
-    have, from the clients with most of them. A client without examples draws its
-    proportions of classes from `Dir_C(concentration)`.
+    100 times at most; then examples of their classes move to those clients, from the
+    clients with most of a class. A client without examples draws its proportions of
+    classes from `Dir_C(concentration)`.
     """
 
     name = "dirichlet_labels"
@@ -47,7 +47,7 @@ class LabelShards(Drawn):
       labels_per_client: shards of each client, at most the number of classes.
       distinct_labels: no client gets two shards of one class. Drawn 100 times at most;
         then clients in random order take the classes with the most shards left.
-      in_file_order: cut the classes as they are stored, without shuffling them.
+      in_file_order: cut the classes in the order of the file, without shuffling.
     """
 
     labels_per_client: int = struct.static_field(default=2, at_least=1)
@@ -103,7 +103,7 @@ def deal_shards(
     classes: Sequence[np.ndarray],
     num_clients: int,
 ) -> list[np.ndarray]:
-    """Cuts classes into shards and deals `labels_per_client` of them to each client."""
+    """Cuts classes into shards and deals `labels_per_client` shards to each client."""
     shape = (num_clients, partition.labels_per_client)
     num_shards = -(-num_clients * partition.labels_per_client // len(classes))
     partition.require_examples(

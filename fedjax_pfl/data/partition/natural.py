@@ -50,6 +50,7 @@ class ByClient:
                 f" {checks.setting('federation.num_clients', None)} takes all of them."
             )
         if num_clients < len(large):
+            # Ascending like the owners of `rows` below.
             large = np.sort(rng.choice(large, num_clients, replace=False))
         rows = np.argsort(owner, kind="stable")
         rows = rows[np.isin(owner[rows], large)]

@@ -1,6 +1,6 @@
 """Tables of text with a header: comma, semicolon or tab separated.
 
-Everything is read as text first and then converted strictly: nothing is guessed from
+All cells are read as text first and then converted strictly: no type is guessed from
 a few rows, and every message names the column and the line.
 """
 
@@ -118,11 +118,11 @@ class Table:
     """A table, column by column.
 
     Attributes:
-      where: where it was read from, as messages show it.
+      where: its source, for messages.
       columns: name of each column -> `float64[S]`, or S texts without blanks around
-        them where not all are numbers or where text was asked for.
-      rows: `int[S]` numbers of the rows where it was read from.
-      place: of such a number, as messages show it.
+        them if not all are numbers or text was requested.
+      rows: `int[S]` numbers of the rows in its source.
+      place: describes such a number in messages.
       dialect: how its numbers are written.
     """
 
@@ -133,7 +133,7 @@ class Table:
     dialect: Dialect = Dialect()
 
     def missing(self, name: str) -> np.ndarray:
-        """Returns `bool[S]`, where a column has no value."""
+        """Returns a mask `bool[S]` of missing values in a column."""
         column: Any = self.columns[name]
         if isinstance(column, np.ndarray):
             return np.isnan(column)
@@ -232,10 +232,10 @@ def parse_numbers(
     texts: Sequence[str],
     dialect: Dialect = Dialect(),  # noqa: B008 (frozen)
 ) -> np.ndarray | None:
-    """Converts texts to `float64[S]`, or returns None if one of them is no number.
+    """Converts texts to `float64[S]`, or returns None if one text is no number.
 
     Returns:
-      The numbers; infinite where a text such as `1e999` is beyond 64 bits.
+      The numbers; infinite for a text such as `1e999`, beyond 64 bits.
 
     Example:
       >>> parse_numbers(["1", "2.5", "-1e3"])
@@ -271,7 +271,7 @@ def read_table(
 
     Args:
       path: the file; see `parse_rows`.
-      keep: names of the columns whose values are kept as text although they may be
+      keep: names of the columns that stay text although their values may be
         numbers.
       dialect: how it is written.
     """
@@ -293,7 +293,7 @@ def read_table(
     }
 
     def place(row: int) -> str:
-        """Returns where a row begins."""
+        """Returns the position of a row, for messages."""
         return f"'{path}' in data row {row + 1} (line {lines[row]})"
 
     return Table(f"'{path}'", columns, np.arange(len(lines)), place, dialect)
@@ -312,7 +312,7 @@ def joined(parts: Sequence[Table], where: str) -> Table:
     starts = np.cumsum([0, *(len(part.rows) for part in parts)])
 
     def place(row: int) -> str:
-        """Returns where a row begins."""
+        """Returns the position of a row, for messages."""
         number = int(np.searchsorted(starts, row, "right")) - 1
         return parts[number].place(row - int(starts[number]))
 
@@ -324,7 +324,7 @@ def joined(parts: Sequence[Table], where: str) -> Table:
 
 
 def _joined(parts: Sequence[Any], dialect: Dialect) -> np.ndarray | Sequence[str]:
-    """Joins pieces of a column; all become text where one is."""
+    """Joins pieces of a column; all become text if one is."""
     if all(isinstance(part, np.ndarray) for part in parts):
         return np.concatenate(parts)
     return [
@@ -361,7 +361,7 @@ def parse_rows(
     is_new = True
 
     def lines() -> Iterator[str]:
-        """Yields lines without comments, of which there are none within a row."""
+        """Yields lines without comments; rows contain no comments."""
         nonlocal begin, end, is_new
         # newline=None: the three conventions of line ends all become "\n".
         for line in io.StringIO(text, newline=None):

@@ -30,7 +30,7 @@ def read_vectors(
 ) -> tuple[tuple[str, ...], np.ndarray]:
     """Parses GloVe's text format: `word v1 ... vE` per line, separated by spaces.
 
-    The first line gives E. Where a word is repeated, its first vector counts.
+    The first line gives E. If a word is repeated, its first vector counts.
 
     Returns:
       V distinct words in the order of the file, possibly none, and their vectors

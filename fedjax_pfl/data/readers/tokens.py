@@ -42,8 +42,8 @@ def token_ids(
     Args:
       texts: S texts.
       path: a `tokenizer.json`.
-      length: tokens of a text, those that the tokenizer adds among them; None for
-        those of the longest text.
+      length: tokens of a text, including those added by the tokenizer; None for
+        the length of the longest text.
 
     Returns:
       `int32[S, length]`.

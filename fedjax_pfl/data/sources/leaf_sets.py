@@ -151,7 +151,7 @@ class Sent140(base.FileSource):
 
     Tweets come from LEAF's JSON files (train and test merged by user) or from
     tensorflow-datasets, word vectors from a GloVe file in `data_dir/glove`, in the
-    folder of the data set or in `data_dir`. Id 0, whose vector is zero, stands for
+    folder of the data set or in `data_dir`. Id 0, with a zero vector, stands for
     words without a vector and for padding. With a `tokenizer` ids are its own, and
     there are no word vectors.
 

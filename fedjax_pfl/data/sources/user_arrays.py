@@ -56,7 +56,7 @@ def arrays_dataset(
       labels: what holds the targets, as messages name it; by default `name.y`.
       part: `[S]` of a given split, as in a `Dataset`, or None.
       order: S numbers, dates or texts by which the examples are sorted; ties keep their
-        order. None keeps all as they are.
+        order. None keeps the order.
       ordered: whether the examples are in order of time already.
       scaling: of floating inputs, as in a `Preparation`.
       scale: training examples by which they are scaled, as in a `Preparation`.
@@ -173,7 +173,7 @@ def by_time(dataset: datasets.Dataset, order: Any, subject: str) -> datasets.Dat
 def _targets(
     name: str, y: Any, num_classes: int | None
 ) -> tuple[np.ndarray, tuple[str, ...] | None]:
-    """Returns targets, and names of classes where they are numbered here."""
+    """Returns targets, and names of classes if they are numbered here."""
     array = datasets.as_array(y)
     kinds = set(map(type, array.ravel().tolist())) if array.dtype == object else set()
     if kinds == {bool} or kinds == {int}:  # pandas has such columns
@@ -228,8 +228,8 @@ def joined(
     """Joins the arrays of several parts, such as a training and a test part.
 
     Args:
-      pieces: arrays of all parts by their names in messages; of the first name those of
-        all examples, while others may be None in all parts.
+      pieces: arrays of all parts by their names in messages; the first name has arrays
+        for all examples, while others may be None in all parts.
       subject: of the message.
 
     Returns:

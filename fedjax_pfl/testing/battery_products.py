@@ -102,8 +102,8 @@ def matrix_products() -> Iterator[Comparison]:
     right = a.astype(np.float64) @ b.astype(np.float64)
     bound = product_bound(a, b)
     yield "batched", run(jax.vmap(jnp.matmul), a, b), right, bound
-    own = run(jax.vmap(lambda m, r: m @ r), a, b[..., 0])
-    yield "a vector per client", own, right[..., 0], bound[..., 0]
+    vectors = run(jax.vmap(lambda m, r: m @ r), a, b[..., 0])
+    yield "a vector per client", vectors, right[..., 0], bound[..., 0]
     turned = run(lambda a, b: jnp.einsum("gij,gjk->gki", a, b), a, b)
     yield "batched and turned", turned, right.swapaxes(1, 2), bound.swapaxes(1, 2)
 

@@ -1,4 +1,4 @@
-"""A small ragged federation whose padding is poisoned."""
+"""A small ragged federation with poisoned padding."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -43,8 +43,8 @@ def make_federation(
       padding: padded slots per client more than the largest one needs, at least 0.
       dtype: of the inputs; None for JAX's default floats.
       classes: whether the examples have labels, of three classes; else their targets
-        are zeros, for `Quadratic`, whose minimizers are `targets()`.
-      malicious: clients whose messages an attack may replace.
+        are zeros, for `Quadratic` with the minimizers `targets()`.
+      malicious: clients with messages that an attack may replace.
 
     Returns:
       The federation.

@@ -69,7 +69,7 @@ def _clipped_mean(
     limit = max_norm(norm)
     clipped = valid & (norm > limit)
     share = 1 / jnp.maximum(valid.sum(dtype=matrix.dtype), 1)
-    # In units of a row; its clipped length is the limit, whose product may be small.
+    # In units of a row; its clipped length is the limit, and products may be small.
     factor = jnp.where(clipped, limit / jnp.where(clipped, distance, 1), unit) * share
     difference = matrix / unit[:, None] - center[None] / unit[:, None]
     step = jnp.where(valid[:, None], difference * factor[:, None], 0).sum(axis=0)
@@ -163,7 +163,7 @@ class NormClipping(byzantine_count.Counting):
         fields = self.num_malicious, self.malicious_fraction
         if self.max_norm is not None and fields != (None, None):
             raise checks.InputError(
-                "Expected no number of malicious rows where max_norm is given, got"
+                "Expected no number of malicious rows with a max_norm, got"
                 f" max_norm={self.max_norm!r}, num_malicious={fields[0]!r} and"
                 f" malicious_fraction={fields[1]!r}."
             )

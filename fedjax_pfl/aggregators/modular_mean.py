@@ -25,7 +25,7 @@ from fedjax_pfl.core import checks, client_rows, struct
 
 __all__ = ["ModularInfo", "ModularMean", "modular_sum"]
 
-_HALF = 15  # bits of the lower half of a number, of which 2^16 are added
+_HALF = 15  # bits of the lower half of a number; sums have up to 2^16 terms
 _MOST = 2**16 - 1
 
 

@@ -138,7 +138,7 @@ def _kernels(names: dict[str, Any]) -> list[str]:
     for kernel in kernels:
         if {f"{kernel}/a", f"{kernel}/b"} - names.keys():
             raise checks.InputError(
-                "Expected both factors of every adapter among what clients send for"
+                "Expected both factors of every adapter among the messages for"
                 f" ProductMean, got one of {kernel!r}."
             )
     if not kernels:

@@ -226,8 +226,8 @@ def prepared(
     if is_own and parts.leaky:
         raise checks.InputError(
             "Expected a partition without shared examples for"
-            f" {checks.setting('federation.dataset.scale', 'client')}, got one whose"
-            " clients share some."
+            f" {checks.setting('federation.dataset.scale', 'client')}, got one"
+            " with shared ones."
         )
     training = np.zeros(dataset.num_samples, bool)
     clients = np.flatnonzero(is_seen | is_own).tolist()
@@ -443,7 +443,7 @@ def _subsample(
         picks = row[:count]
         if count > limit and has_classes:
             # The k-th of n examples of a class has rank (k + 1/2) / n: the smallest
-            # ranks are those of the largest classes' shares, rounded.
+            # ranks give the shares of the largest classes, rounded.
             labels = dataset.y[picks]
             order = np.argsort(labels, kind="stable")
             sizes = np.bincount(labels)

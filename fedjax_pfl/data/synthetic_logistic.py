@@ -118,7 +118,7 @@ class Synthetic(synthetic.Generated):
     ) -> np.ndarray:
         """Returns the labels `int[n]` of one client."""
         logits = x @ weights + biases
-        if self.mode != "paper":  # whose shifts cancel, and would only cost digits
+        if self.mode != "paper":  # its shifts cancel, and would only cost digits
             logits += (1 + x.sum(axis=1, keepdims=True)) * shifts
         if self.mode != "paper_naive":
             return logits.argmax(axis=1)

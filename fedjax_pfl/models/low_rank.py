@@ -99,7 +99,7 @@ class LowRank(roles.Wrapped):
             for name, leaf in tree_paths.by_name(params).items()
             if re.search(self.targets, name)
             and leaf.ndim > 1
-            and not name.endswith("bias")  # those of attention have an axis of heads
+            and not name.endswith("bias")  # biases of attention have an axis of heads
         }
 
     def _is_transposed(self, kernel: Any) -> bool:

@@ -103,7 +103,7 @@ class OwnModel(objectives.Supervised, starts.Startable):
             reason = str(error).strip().partition("\n")[0].rstrip(".")
             raise checks.InputError(
                 f"Expected {self.name} to take inputs {self.input_dtype}"
-                f"{[len(x), *x.shape[1:]]} of {federation.name!r}, but it says:"
+                f"{[len(x), *x.shape[1:]]} of {federation.name!r}, but it raised"
                 f" {type(error).__name__}: {reason}."
             ) from error
         self._check_params(drawn)
@@ -238,8 +238,8 @@ def _packed(params: core.Params, head: str) -> dict[str, Any]:
             path = [_HEAD, *path]
         elif path[0] == _HEAD:
             raise checks.InputError(
-                f"Expected head={head!r} to match every parameter below 'head/', which"
-                f" is where heads are kept, but not {'/'.join(path)!r}."
+                f"Expected head={head!r} to match every parameter below 'head/', the"
+                f" place of heads, but not {'/'.join(path)!r}."
             )
         entries.append((path, leaf))
     return tree_paths.nested(entries)

@@ -19,7 +19,7 @@ def check_model(name: str, model: Any) -> None:
     """Refuses an object that is no model, or a model of series, for a wrapper."""
     if isinstance(model, core.SequenceModel):
         raise checks.InputError(
-            f"Expected a model whose examples stand alone for {name}, got"
+            f"Expected a model of independent examples for {name}, got"
             f" {type(model).__name__}, a model of series."
         )
     if not isinstance(model, core.Model):

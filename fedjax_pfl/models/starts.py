@@ -148,8 +148,8 @@ class Startable(core.Model):
             shape, dtype = start[leaf].shape, start[leaf].dtype
             if shape != spec.shape or not jnp.issubdtype(dtype, jnp.floating):
                 raise checks.InputError(
-                    f"Expected initial_params like those of {self.name}, where {leaf!r}"
-                    f" is {spec.dtype}{[*spec.shape]}, got {dtype}{[*shape]}."
+                    f"Expected initial_params like those of {self.name}, with {leaf!r}"
+                    f" as {spec.dtype}{[*spec.shape]}, got {dtype}{[*shape]}."
                 )
 
 

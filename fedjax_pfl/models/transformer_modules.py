@@ -12,8 +12,8 @@ from fedjax_pfl.models.modules import Dense, Dropout
 __all__ = ["Norm", "PatchEmbeddings", "PatchNet", "TextNet", "Transformer", "Words"]
 
 _DEVIATION = 0.02  # of initial embeddings of tokens, as in BERT; a norm follows
-_SPREAD = 0.5  # of those of patches: far below these vectors SGD hardly sees them
-_TYPES = 2  # of BERT's tokens: those of a text, and of what follows it
+_SPREAD = 0.5  # of embeddings of patches: SGD hardly moves ones far below the patches
+_TYPES = 2  # of BERT's tokens: the first text and the second one
 
 
 def _embeddings(

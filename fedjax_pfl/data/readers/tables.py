@@ -90,7 +90,7 @@ class Dialect:
             "a".encode(self.encoding)
         except (LookupError, ValueError) as error:
             raise checks.InputError(
-                "Expected encoding to name one that Python knows, such as 'utf-8' or"
+                "Expected encoding to name a codec of Python, such as 'utf-8' or"
                 f" 'latin-1', got {checks.shown(self.encoding)}."
             ) from error
 
@@ -170,7 +170,7 @@ class Table:
         raise checks.InputError(
             f"{self._place(name, row)} holds {str(self.columns[name][row])!r}: missing"
             f" and infinite values are refused ({wrong.sum()} rows); correct them, or"
-            f" leave rows with missing ones out with {drop}, or fill those of features"
+            f" leave rows with missing ones out with {drop}, or fill gaps of features"
             f" with {mean}."
         )
 

@@ -527,7 +527,7 @@ class Csv(_UserSource):
         names = [column for column in table.columns if column not in excluded]
         if not names and self.window is None:
             raise checks.InputError(
-                f"The table {table.where} has no column left besides"
+                f"The table {table.where} has no column left except"
                 f" {', '.join(excluded)}."
             )
         used = [*roles, *(names if tokenizer is None else ())]

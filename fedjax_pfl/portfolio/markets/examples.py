@@ -54,7 +54,7 @@ def client_data(
         rounds_per_year=rounds_per_year,
         year_days=year_days,
     )
-    # Of every example: the day whose growth pays it, and the day of the decision.
+    # Of every example: the day of the growth that pays it, and of the decision.
     paid = np.r_[window:train_days, days : days + later, train_days:days]
     observed = paid - 1
     is_first = (paid >= days) & ((paid - days) % year_days == 0)
@@ -76,7 +76,7 @@ def client_data(
         "client_id": jax.device_put(party),
     }
     test_days = days - train_days - validation_days
-    sizes = {  # slots, of which so many are counted as examples
+    sizes = {  # slots, and how many of them count as examples
         "train": (tables.slots, tables.n_real),
         "validation": (validation_days, validation_days),
         "test": (test_days, test_days),

@@ -110,7 +110,7 @@ def _root_of_correlation(returns: np.ndarray) -> np.ndarray:
     norms = np.sqrt((centered**2).sum(axis=0))
     centered = centered / np.where(norms > 0, norms, 1)
     correlation = centered.T @ centered
-    np.fill_diagonal(correlation, 1.0)  # also of an asset whose price never moves
+    np.fill_diagonal(correlation, 1.0)  # also of an asset with a constant price
     values, vectors = np.linalg.eigh(correlation)
     return vectors * np.sqrt(np.maximum(values, 0))
 

@@ -170,10 +170,10 @@ class CoordinateMedian(base.MatrixRule):
         self, matrix: jax.Array, valid: jax.Array, weights: jax.Array, center: jax.Array
     ) -> tuple[jax.Array, CoordinateMedianInfo | None]:
         """Takes the median of every coordinate; None reports the exact one."""
-        some, weighted = valid.any(), self.weighting == "examples"
+        has_rows, weighted = valid.any(), self.weighting == "examples"
         p = weights if weighted else jnp.ones_like(weights)
         p = jnp.where(valid, p, 0).astype(matrix.dtype)
-        p = p / jnp.where(some, p.sum(), 1)
+        p = p / jnp.where(has_rows, p.sum(), 1)
         if self.rho is None and self.rho_quantile is None:
             return _EXACT[weighted](matrix, p)
         rho = None if self.rho is None else jnp.asarray(self.rho, matrix.dtype)
@@ -213,11 +213,11 @@ def _smoothed_forward(
 ) -> Any:
     """Returns the median of rows `[K, D]`, and residuals for its derivatives."""
     median, centers, radius = rule._centers(rho, matrix, p)
-    used = (p > 0).sum(dtype=matrix.dtype)
+    num_rows = (p > 0).sum(dtype=matrix.dtype)
     outside = columns.total(centers.outside.sum(dtype=matrix.dtype))
     info = CoordinateMedianInfo(
-        fraction_clipped=outside / columns.count(matrix) / jnp.maximum(used, 1),
-        radius=jnp.where(used > 0, radius, 0),
+        fraction_clipped=outside / columns.count(matrix) / jnp.maximum(num_rows, 1),
+        radius=jnp.where(num_rows > 0, radius, 0),
     )
     residuals = rule, rho, matrix, p, median, centers, radius
     return (median + centers.shift, info), residuals

@@ -192,14 +192,14 @@ class GeometricMedian(base.MatrixRule):
             max_iterations=self.max_iterations,
         )(size, p, start)
         outside = (end.outside | size.shortened).sum(dtype=matrix.dtype)
-        used = (p > 0).sum(dtype=matrix.dtype)
+        num_rows = (p > 0).sum(dtype=matrix.dtype)
         eigenvalue = end.eigenvalue
         info = GeometricMedianInfo(
             iterations=end.iterations,
             residual=end.residual,
-            fraction_outside=outside / jnp.maximum(used, 1),
+            fraction_outside=outside / jnp.maximum(num_rows, 1),
             converged=end.residual <= tolerance,
-            radius=jnp.where(used > 0, end.radius, 0) * size.scale,
+            radius=jnp.where(num_rows > 0, end.radius, 0) * size.scale,
             smallest_eigenvalue=None if eigenvalue is None else eigenvalue / size.scale,
         )
         return size, end, info

@@ -100,7 +100,7 @@ class APFL(base.SingleExchange):
     def _mixed(self, apply: Callable[[Any], Any], v: Any, w: Any, alpha: Any):
         """Returns the mixed model's outputs, from a network's `params -> outputs`.
 
-        Running statistics beside outputs are mixed as these are.
+        Running statistics are mixed like the outputs.
         """
         if self.mix == "parameters":
             return apply(base.mixture(v, w, alpha))

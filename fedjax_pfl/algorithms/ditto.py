@@ -186,7 +186,7 @@ class Ditto(base.SingleExchange):
     ):
         """Takes momentum steps of one random minibatch each, and counts examples.
 
-        A given `local.order` has an epoch per step, of which the first batch is taken.
+        A given `local.order` has an epoch per step; its first batch is taken.
         """
         solver = self.local
 

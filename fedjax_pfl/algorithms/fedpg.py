@@ -193,7 +193,7 @@ class FedPG(base.SingleExchange):
         return jax.tree.map(jnp.zeros_like, server.model)
 
     def _measured(self, view: core.ClientView, w: Any, model: Model):
-        """Measures ONE client at w: upload, evaluated gradients, what is kept of it."""
+        """Measures ONE client at w: upload, evaluated gradients, personal state."""
         plain, carry = local.DataLoss(model), view.data.personal
         rate = self.local.rate(view.round)
         if self.gradient == "exact":
@@ -237,7 +237,7 @@ class FedPG(base.SingleExchange):
         return rows, fair
 
     def _absent(self, state: core.State, ctx: core.RoundContext):
-        """Returns absent clients' last gradients, and which of them count."""
+        """Returns absent clients' last gradients, and a mask of those in use."""
         if self.history == "none" or ctx.cohort.shape[0] == ctx.num_clients:
             return None, None
         rows, used = common_descent.absent(

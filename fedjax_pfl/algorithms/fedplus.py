@@ -192,7 +192,7 @@ class FedPlus(base.SingleExchange):
         return isinstance(self.local, local.ToTolerance)
 
     def _step_size(self, round: Any = None) -> Any:
-        """Returns eta in a round, or None where the local optimizer has none."""
+        """Returns eta in a round, or None if the local optimizer has none."""
         if isinstance(self.local, local.SGD):
             return self.local.rate(round)
         rate = self.local.learning_rate
@@ -344,7 +344,7 @@ class FedPlus(base.SingleExchange):
 
 
 def _quantiles(values: jax.Array, valid: jax.Array, level: Any) -> jax.Array:
-    """Returns lower quantiles of the present rows `[K, ...]`; NaN where they are."""
+    """Returns lower quantiles of the valid rows `[K, ...]`; NaN for rows of NaN."""
     p = valid.astype(values.dtype) / jnp.maximum(valid.sum(), 1)
     columns = values.reshape(values.shape[0], -1)
     levels = jax.vmap(scaled_rows.quantile, in_axes=(1, None, None))(columns, p, level)

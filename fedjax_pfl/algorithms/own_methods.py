@@ -107,7 +107,7 @@ def _check_unique(top: str, cwd: str, name: str) -> None:
 
 
 def _spec(top: str) -> machinery.ModuleSpec | None:
-    """Returns where a module was imported from or, by this path, would be."""
+    """Returns the spec by which a module was or would be imported."""
     if top in sys.modules:
         return sys.modules[top].__spec__
     finders = (finder.find_spec(top, None) for finder in sys.meta_path)
@@ -115,7 +115,7 @@ def _spec(top: str) -> machinery.ModuleSpec | None:
 
 
 def _is_same(a: str, b: str) -> bool:
-    """Returns whether two names are those of one file; `built-in` is none."""
+    """Returns whether two names belong to one file; `built-in` is no file."""
     return os.path.exists(b) and os.path.samefile(a, b)
 
 
@@ -148,7 +148,7 @@ def _result_around(place: Path) -> Path | None:
 
 
 def _is_mark(path: Path) -> bool:
-    """Returns whether a file says that a run or result of this package is beside it."""
+    """Returns whether a file marks a folder of runs or results of this package."""
     try:
         if not path.is_file():
             return False

@@ -145,7 +145,7 @@ class PFedMe(base.SingleExchange):
         return jax.tree.map(lambda w, t: w - rate * (w - t), w_local, theta)
 
     def _in_epochs(self, view: ClientView, w: Any, theta: Any, model: Model):
-        """Returns `(w_i, theta_i, what it took)`, a step of w_i after every epoch."""
+        """Returns w_i, theta_i and the work; w_i takes a step after every epoch."""
         objective = common.proximal_objective(model, self.lam)
 
         def epoch_end(epoch: jax.Array, theta: Any, w_local: Any):

@@ -65,8 +65,8 @@ class Network(objectives.Supervised, starts.Startable):
 
     def _draw(self, key: core.Key) -> core.Params:
         module = self._known_module()
-        drawn = module.init(key, jnp.zeros((1, *(self.input_shape or ()))))
-        return statistics.joined(drawn["params"], drawn.get(statistics.NAME))
+        variables = module.init(key, jnp.zeros((1, *(self.input_shape or ()))))
+        return statistics.joined(variables["params"], variables.get(statistics.NAME))
 
     def apply(
         self,

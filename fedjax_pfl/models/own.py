@@ -94,7 +94,7 @@ class OwnModel(objectives.Supervised, starts.Startable):
             given=federation.train.constants, weight=jnp.ones(len(x))
         )
         try:
-            drawn, _ = statistics.split(jax.eval_shape(self._variables, key, x[:1]))
+            variables, _ = statistics.split(jax.eval_shape(self._variables, key, x[:1]))
             for mode in (None, key):
                 outputs = jax.eval_shape(self._trial, key, x, mode, constants)
         except checks.InputError as error:
@@ -106,7 +106,7 @@ class OwnModel(objectives.Supervised, starts.Startable):
                 f"{[len(x), *x.shape[1:]]} of {federation.name!r}, but it raised"
                 f" {type(error).__name__}: {reason}."
             ) from error
-        self._check_params(drawn)
+        self._check_params(variables)
         shape, target = tuple(getattr(outputs, "shape", ())), "[B] or [B, 1]"
         fits = shape in ((2,), (2, 1))
         if (classes := federation.num_classes) is not None:
@@ -120,14 +120,14 @@ class OwnModel(objectives.Supervised, starts.Startable):
 
     def _trial(self, key: Any, x: Any, mode: Any, constants: core.Constants) -> Any:
         """Runs the network once, with its draws in the floating type of the run."""
-        drawn = jax.tree.map(_of_run, self._variables(key, x[:1]))
-        params, running = statistics.split(drawn)
+        variables = jax.tree.map(_of_run, self._variables(key, x[:1]))
+        params, running = statistics.split(variables)
         constants = dataclasses.replace(constants, statistics=running)
         return self._call(params, x, mode, constants)[0]
 
-    def _check_params(self, drawn: Any) -> None:
+    def _check_params(self, params: Any) -> None:
         """Refuses parameters that cannot be trained or cut."""
-        leaves = tree_paths.by_name(drawn)
+        leaves = tree_paths.by_name(params)
         if not leaves:
             raise checks.InputError(f"Expected {self.name} to have parameters.")
         for name, leaf in leaves.items():
@@ -137,8 +137,8 @@ class OwnModel(objectives.Supervised, starts.Startable):
                     f" {self.name} is {leaf.dtype}."
                 )
         if self.head is not None:
-            tree_paths.head_and_body(drawn, self.head)
-            _packed(drawn, self.head)
+            tree_paths.head_and_body(params, self.head)
+            _packed(params, self.head)
 
     def _draw(self, key: core.Key) -> Any:
         return self._variables(key, self._zeros())
@@ -181,11 +181,11 @@ class OwnModel(objectives.Supervised, starts.Startable):
         dtype = jnp.result_type(*jax.tree.leaves(params))
         if jnp.issubdtype(x.dtype, jnp.floating):
             x = x.astype(dtype)
-        outputs, new = self._call(self.own_params(params), x, key, constants)
+        outputs, state = self._call(self.own_params(params), x, key, constants)
         if running is not None:
-            new = statistics.settled(new, running, constants.weight)
+            state = statistics.settled(state, running, constants.weight)
         outputs = outputs.astype(dtype)
-        return outputs.reshape(-1) if self.num_classes is None else outputs, new
+        return outputs.reshape(-1) if self.num_classes is None else outputs, state
 
     def featured(
         self,

@@ -134,8 +134,8 @@ class Startable(core.Model):
         """Refuses initial parameters that do not fit the network."""
         if self.initial_params is None:
             return
-        drawn = jax.eval_shape(self._draw, core.seed_key(0))
-        shapes = tree_paths.by_name(drawn)
+        variables = jax.eval_shape(self._draw, core.seed_key(0))
+        shapes = tree_paths.by_name(variables)
         start = tree_paths.by_name(self.initial_params.params)
         for leaf in sorted(start.keys() ^ shapes.keys()):
             problem = "have no" if leaf in shapes else "also have"
@@ -156,5 +156,5 @@ class Startable(core.Model):
 @functools.lru_cache(maxsize=32)
 def _has_statistics(model: Startable) -> bool:
     """Returns whether a model has running statistics, without computing them."""
-    drawn = jax.eval_shape(model._draw, core.seed_key(0))
-    return statistics.split(drawn)[1] is not None
+    variables = jax.eval_shape(model._draw, core.seed_key(0))
+    return statistics.split(variables)[1] is not None

@@ -62,10 +62,10 @@ a, b = np.ones((10, 4, 6), np.float32), np.ones((10, 4, 6, 9, 9, 9, 9), np.float
 crowd = jax.jit(lambda a, b: jnp.sum(a[..., None, None, None, None] * b, axis=2))
 crowd(a, b).block_until_ready()
 """
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, timeout=120
     )
-    yield "exit status of sums over seven axes", done.returncode, 0, 0
+    yield "exit status of sums over seven axes", process.returncode, 0, 0
 
 
 def fused_rows() -> Iterator[Comparison]:

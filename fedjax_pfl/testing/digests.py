@@ -330,8 +330,8 @@ def save(path: Path, rows: Iterable[Row], where: Mapping[str, Any]) -> None:
 def load(path: Path) -> tuple[list[Row], dict[str, Any]]:
     """Reads the rows of a file, and the environment in which they were trained."""
     try:
-        stored = json.loads(path.read_text("utf-8"))
-        return [Row(**row) for row in stored["rows"]], dict(stored["environment"])
+        content = json.loads(path.read_text("utf-8"))
+        return [Row(**row) for row in content["rows"]], dict(content["environment"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise checks.InputError(f"Cannot read digests '{path}': {error}.") from error
 

@@ -63,19 +63,19 @@ def _run(
 def grid_equals_single_runs(subject: subjects.Subject) -> None:
     """Checks that two values of a field trained together agree with each alone."""
     field, *values = _varied(subject)
-    together, _ = _run(subject, values)
-    if together.diverged_at.tolist() != [-1, -1]:
+    grid, _ = _run(subject, values)
+    if grid.diverged_at.tolist() != [-1, -1]:
         raise AssertionError(
             f"With {field}={values}, the trainings diverged in rounds"
-            f" {together.diverged_at.tolist()} (-1: not at all)."
+            f" {grid.diverged_at.tolist()} (-1: not at all)."
         )
     # Rounding grows over four rounds and evaluations.
     tolerance = max(1e-9, 8 * compare.tight())
     for number, value in enumerate(values):
-        alone, _ = _run(subject, [value])
+        single, _ = _run(subject, [value])
         compare.close(
-            {name: jnp.asarray(v[number]) for name, v in together.metrics.items()},
-            {name: jnp.asarray(alone.metrics[name][0]) for name in together.metrics},
+            {name: jnp.asarray(v[number]) for name, v in grid.metrics.items()},
+            {name: jnp.asarray(single.metrics[name][0]) for name in grid.metrics},
             f"With {field}={value:g} trained in a grid in place of alone",
             tolerance,
         )
@@ -98,7 +98,7 @@ def a_resumed_grid_is_bit_identical(subject: subjects.Subject) -> None:
     questions = iter([None, "enough"])
     with tempfile.TemporaryDirectory() as folder:
         options = checkpoint.Checkpoints(folder, min_seconds=0)
-        done = None
+        rounds = None
         try:
             _run(
                 subject,
@@ -107,9 +107,9 @@ def a_resumed_grid_is_bit_identical(subject: subjects.Subject) -> None:
                 interrupt=lambda: next(questions),
             )
         except Interrupted as interruption:
-            done = interruption.done
-        if done != 2:
-            raise AssertionError(f"The training was interrupted after {done} rounds.")
+            rounds = interruption.done
+        if rounds != 2:
+            raise AssertionError(f"The training was interrupted after {rounds} rounds.")
         resumed, resumed_states = _run(
             subject, values, store=options.store(0, subject.name)
         )

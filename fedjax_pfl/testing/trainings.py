@@ -128,8 +128,8 @@ def differentiated(fields: Any, **options: Any) -> Callable[["Training", Path], 
 
     def run(training: "Training", folder: Path) -> Arrays:
         del folder
-        usual = {"evaluate_on": "validation", **options}
-        answer = training.call(derivatives.hypergradients, fields, **usual)
+        defaults = {"evaluate_on": "validation", **options}
+        answer = training.call(derivatives.hypergradients, fields, **defaults)
         yield "value", np.asarray(answer.value)
         for kind in ("values", "derivatives"):
             for name, values in getattr(answer, kind).items():

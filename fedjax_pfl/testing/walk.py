@@ -111,13 +111,13 @@ def _is_own(code: types.CodeType) -> bool:
 
 
 def _profiled(
-    function: Callable[[], Any], called: Callable[[types.FrameType], None]
+    function: Callable[[], Any], on_call: Callable[[types.FrameType], None]
 ) -> None:
     """Calls a function, and another one with the frame of every Python call in it."""
 
     def profile(frame: types.FrameType, event: str, argument: Any) -> None:
         if event == "call":
-            called(frame)
+            on_call(frame)
 
     threading.setprofile(profile)
     sys.setprofile(profile)
@@ -132,7 +132,7 @@ def path_to_loss() -> list[types.CodeType]:
     """Returns the package's functions from `simulate` to the loss of a local step."""
     paths: list[list[types.CodeType]] = []
 
-    def called(frame: types.FrameType) -> None:
+    def on_call(frame: types.FrameType) -> None:
         code = frame.f_code
         if code.co_name != "loss" or not _is_own(code) or paths:
             return
@@ -150,7 +150,7 @@ def path_to_loss() -> list[types.CodeType]:
     model, federation = models.LogisticRegression(), toy.make_federation()
     arguments = (core.seed_key(0), process, model, federation, 1)
     jax.clear_caches()  # a round that was traced before is not traced again
-    _profiled(lambda: simulation.simulate(*arguments, progress=False), called)
+    _profiled(lambda: simulation.simulate(*arguments, progress=False), on_call)
     return paths[0]
 
 
@@ -183,7 +183,7 @@ def calls() -> "collections.Counter[types.CodeType]":
     """
     counts: collections.Counter[types.CodeType] = collections.Counter()
 
-    def called(frame: types.FrameType) -> None:
+    def on_call(frame: types.FrameType) -> None:
         # Expressions are lines of their functions; generators would count every value.
         if _is_own(frame.f_code) and not frame.f_code.co_name.startswith("<"):
             counts[frame.f_code] += 1
@@ -191,7 +191,7 @@ def calls() -> "collections.Counter[types.CodeType]":
     _, trace = _traced_round()
     trace()  # what is checked or cached once per class is not of the round
     jax.clear_caches()
-    _profiled(trace, called)
+    _profiled(trace, on_call)
     return counts
 
 
@@ -278,10 +278,10 @@ def seconds_of_new_method() -> float:
     """Measures the CPU seconds of a training of a method in a warm process."""
     command = [sys.executable, "-m", "fedjax_pfl.testing.walk"]
     variables = digests.variables(dtype="float64")
-    done = subprocess.run(
+    process = subprocess.run(
         command, env=variables, capture_output=True, text=True, check=True
     )
-    return float(done.stdout.split()[-1])
+    return float(process.stdout.split()[-1])
 
 
 def _time_methods() -> None:

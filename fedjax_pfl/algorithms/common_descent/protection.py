@@ -85,7 +85,7 @@ def combined_norms(gram: jax.Array, coefficients: jax.Array) -> jax.Array:
 def _conflicts(rows: Rows, coefficients: jax.Array) -> jax.Array:
     """Returns the largest cosine `[K]` of `-sum_j a_ij q_j` with a row j other than i.
 
-    It is 0 where the sum is, and -inf where there is no other row.
+    It is 0 for a sum of 0, and -inf without another row.
     """
     gram, (count, size) = rows.whole, coefficients.shape
     products = -client_rows.dot(coefficients, gram)

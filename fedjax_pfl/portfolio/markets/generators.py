@@ -189,9 +189,9 @@ class VariableOrderMarkov(_Deterministic):
             cell = (context * self.bins + binned)[order:]
             shape = (self.bins**order, self.bins)
             counts = np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape)
-            seen = counts.sum(axis=1, keepdims=True) >= self.min_count
+            is_frequent = counts.sum(axis=1, keepdims=True) >= self.min_count
             shorter = np.tile(law, (self.bins, 1))  # of the context's later bins
-            law = np.where(seen, counts, shorter)
+            law = np.where(is_frequent, counts, shorter)
         cumulative = np.cumsum(law, axis=1) / law.sum(axis=1, keepdims=True)
         last = 0
         for number in binned[max(len(binned) - self.order, 0) :].tolist():

@@ -1,4 +1,4 @@
-"""Base of rules that work on a matrix whose rows are the messages."""
+"""Base of rules that work on a matrix with the messages as rows."""
 
 from typing import Any, Literal
 
@@ -43,7 +43,7 @@ class MatrixRule(core.Aggregator):
           center: `[D]` the reference, which may hold anything.
 
         Returns:
-          `[D]`, anything where no row is valid, and a report.
+          `[D]`, any values if no row is valid, and a report.
         """
         raise NotImplementedError
 
@@ -65,9 +65,9 @@ class MatrixRule(core.Aggregator):
         return apply(_combined, self, key, messages, weights, reference)
 
 
-def applied(rule: columns.Rule, *given: Any) -> tuple[Any, Any]:
+def applied(rule: columns.Rule, *args: Any) -> tuple[Any, Any]:
     """Applies a rule that needs all columns together."""
-    return rule(*given)
+    return rule(*args)
 
 
 def _combined(

@@ -18,7 +18,7 @@ class Blockwise(core.Aggregator):
     A leaf belongs to the first pattern that is found in its path; the leaves of one
     pattern are one block, with one norm and one choice of rows. A row with a non-finite
     value anywhere takes no part in any block; if none is left, the reference is
-    returned. Which rows are outliers is decided anew in every block.
+    returned. Every block has outliers of its own.
 
     Attributes:
       patterns: static, regular expressions searched in paths such as `head/kernel`; the
@@ -95,8 +95,8 @@ class Blockwise(core.Aggregator):
         references = tree_paths.blocks(reference, self.patterns)
         blocks = zip(self.parts, rows, references, strict=True)
         pairs = [
-            part(jax.random.fold_in(key, number), block, weights, own)
-            for number, (part, block, own) in enumerate(blocks)
+            part(jax.random.fold_in(key, number), block, weights, point)
+            for number, (part, block, point) in enumerate(blocks)
         ]
         aggregates, reports = zip(*pairs, strict=True)
         return tree_paths.join_blocks(aggregates), reports

@@ -1,8 +1,8 @@
 """Bulyan: a selection by Krum, then per coordinate a mean around the median.
 
-With n rows in use, of which f may be malicious, theta = n - 2 f rows are selected: the
-row of lowest Krum score, then that of the rows which remain, whose scores have
-`max(1, n' - f - 2)` neighbors among these n'. Rows that tie are selected together, and
+With n rows in use, up to f malicious, theta = n - 2 f rows are selected: the row of
+lowest Krum score, then the same among the remaining n' rows, with scores of
+`max(1, n' - f - 2)` neighbors. Rows that tie are selected together, and
 theta counts them. Of every coordinate the theta - 2 f values that are nearest to the
 median of the selected rows are averaged.
 
@@ -40,7 +40,7 @@ class BulyanInfo:
 def _one_by_one(
     distance: jax.Array, valid: jax.Array, f: jax.Array, count: jax.Array
 ) -> jax.Array:
-    """Selects `bool[K]` so many rows by Krum, each among those that remain, or ties."""
+    """Selects `count` rows by Krum as `bool[K]`, each among the remaining, or ties."""
     order = jnp.argsort(distance, axis=1)
     near = jnp.take_along_axis(distance, order, axis=1)
 
@@ -49,8 +49,8 @@ def _one_by_one(
     def select(_: jax.Array, remaining: jax.Array) -> jax.Array:
         is_other = remaining[order] & jnp.isfinite(near)
         number = remaining.sum(dtype=jnp.int32)
-        first = jnp.cumsum(is_other, axis=1) <= jnp.maximum(number - f - 2, 1)
-        score = jnp.where(is_other & first, near, 0).sum(axis=1)
+        is_near = jnp.cumsum(is_other, axis=1) <= jnp.maximum(number - f - 2, 1)
+        score = jnp.where(is_other & is_near, near, 0).sum(axis=1)
         best = pairwise_distances.smallest(jnp.where(remaining, score, jnp.inf), 1)
         return remaining & (~best | (number <= last))
 
@@ -63,7 +63,7 @@ class Bulyan(byzantine_count.Counting):
 
     Rows of weight 0 and rows with a non-finite value take no part and do not count
     among the n rows; if none is left, the reference is returned. Other weights do not
-    matter. Rows whose scores tie are selected together, so that theta grows and no
+    matter. Rows with tied scores are selected together, so that theta grows and no
     order of rows matters: for f <= 2 the last scores have one neighbor, and the two
     nearest rows always tie. Of two values at one distance from the median the lower one
     is averaged. Scores closer than about 1e-5 of their size in float32 tie; in them a
@@ -72,7 +72,7 @@ class Bulyan(byzantine_count.Counting):
 
     Before anything is traced, a number f with 4 f + 3 > K is refused; a traced f, or
     one that is too large because messages are lost later, counts as the largest that
-    leaves a row to be selected, and a value of it to be averaged.
+    leaves a row to be selected, and a value to be averaged.
 
     Attributes:
       num_malicious: `[]` f, a whole number, or None.
@@ -99,7 +99,7 @@ class Bulyan(byzantine_count.Counting):
     def combine(
         self, matrix: jax.Array, valid: jax.Array, weights: jax.Array, center: jax.Array
     ) -> tuple[jax.Array, BulyanInfo]:
-        """Selects rows, and averages what is near their median."""
+        """Selects rows, and averages the values near their median."""
         n = valid.sum(dtype=jnp.int32)
         f = self.minority(n, len(valid))
         theta = n - 2 * f
@@ -108,6 +108,6 @@ class Bulyan(byzantine_count.Counting):
             selected = valid & pairwise_distances.smallest(search.scores, theta)
         else:
             selected = _one_by_one(search.distance, valid, f, theta)
-        kept = jnp.maximum(selected.sum(dtype=jnp.int32) - 2 * f, 1)
-        mean = trimmed.nearest_to_median(matrix, selected, kept)
+        count = jnp.maximum(selected.sum(dtype=jnp.int32) - 2 * f, 1)
+        mean = trimmed.nearest_to_median(matrix, selected, count)
         return mean, BulyanInfo(selected=selected)

@@ -23,7 +23,7 @@ __all__ = ["Counting"]
 class Counting(base.MatrixRule):
     """A rule that takes f of its rows for malicious; abstract.
 
-    What it promises holds as long as `factor * f + margin <= n`.
+    Its guarantees hold as long as `factor * f + margin <= n`.
 
     Attributes:
       num_malicious: `[]` f, a whole number, or None.
@@ -52,28 +52,28 @@ class Counting(base.MatrixRule):
         self._check_number(size, needed=True)
 
     def _check_number(self, size: int, *, needed: bool) -> None:
-        """Refuses an f that does not fit K rows, or is K where nothing is promised."""
+        """Refuses an f that does not fit K rows, or f = K without a guarantee."""
         if isinstance(self.num_malicious, core.Tracer):
             return
         rule = type(self).__name__
         if self.malicious_fraction is None:
             f = 0.0 if self.num_malicious is None else float(self.num_malicious)
-            wanted = f"num_malicious of {rule} to be a whole number f"
+            subject = f"num_malicious of {rule} to be a whole number f"
             got = f"{f:g}"
         else:
             f = round(float(self.malicious_fraction) * size)
-            wanted = f"malicious_fraction of {rule} to give a number f"
+            subject = f"malicious_fraction of {rule} to give a number f"
             got = f"{self.malicious_fraction:g}, so f={f},"
         fits = self.factor * f + self.margin <= size if needed else f < size
         if f % 1 or not fits:
             bound = f"{self.factor} f + {self.margin} <= K" if needed else "f < K"
             raise checks.InputError(
-                f"Expected {wanted} with {bound}, got {got} with K={size} messages per"
+                f"Expected {subject} with {bound}, got {got} with K={size} messages per"
                 " round."
             )
 
-    def told(self, num_valid: jax.Array, num_rows: int) -> jax.Array:
-        """Returns the number f that was asked for, even where rows were lost later.
+    def target_count(self, num_valid: jax.Array, num_rows: int) -> jax.Array:
+        """Returns the requested number f, even if rows were lost later.
 
         Args:
           num_valid: `int32[]` n, rows in use.
@@ -92,5 +92,5 @@ class Counting(base.MatrixRule):
 
     def minority(self, num_valid: jax.Array, num_rows: int) -> jax.Array:
         """Bounds the number by the largest f with `2 f < n`, and by 0."""
-        f = jnp.minimum(self.told(num_valid, num_rows), (num_valid - 1) // 2)
+        f = jnp.minimum(self.target_count(num_valid, num_rows), (num_valid - 1) // 2)
         return jnp.maximum(f, 0)

@@ -1,10 +1,10 @@
-"""Means of messages whose distances from a point are clipped.
+"""Means of messages with distances from a point that are clipped.
 
 Centered clipping moves a point v, which starts at the server's model,
 
     v <- v + (1/n) sum_k (x_k - v) min(1, tau / ||x_k - v||),
 
-norm clipping averages rows whose distance from the server's model is at most c,
+norm clipping averages rows at a distance from the server's model of at most c,
 
     ref + (1/n) sum_k (x_k - ref) min(1, c / ||x_k - ref||).
 
@@ -69,7 +69,7 @@ def _clipped_mean(
     limit = max_norm(norm)
     clipped = valid & (norm > limit)
     share = 1 / jnp.maximum(valid.sum(dtype=matrix.dtype), 1)
-    # In units of a row; its clipped length is the limit, whose product may be small.
+    # In units of a row; its clipped length is the limit, and products may be small.
     factor = jnp.where(clipped, limit / jnp.where(clipped, distance, 1), unit) * share
     difference = matrix / unit[:, None] - center[None] / unit[:, None]
     step = jnp.where(valid[:, None], difference * factor[:, None], 0).sum(axis=0)
@@ -127,7 +127,7 @@ class CenteredClipping(base.MatrixRule):
 
 @struct.pytree_dataclass
 class NormClipping(byzantine_count.Counting):
-    """Mean of messages whose distance from the server's model is clipped.
+    """Mean of messages, clipped in their distance from the server's model.
 
     Rows of weight 0 and rows with a non-finite value take no part and do not count
     among the n rows; if none is left, the reference is returned. Other weights do not
@@ -163,7 +163,7 @@ class NormClipping(byzantine_count.Counting):
         fields = self.num_malicious, self.malicious_fraction
         if self.max_norm is not None and fields != (None, None):
             raise checks.InputError(
-                "Expected no number of malicious rows where max_norm is given, got"
+                "Expected no number of malicious rows with a max_norm, got"
                 f" max_norm={self.max_norm!r}, num_malicious={fields[0]!r} and"
                 f" malicious_fraction={fields[1]!r}."
             )
@@ -176,7 +176,7 @@ class NormClipping(byzantine_count.Counting):
     def combine(
         self, matrix: jax.Array, valid: jax.Array, weights: jax.Array, center: jax.Array
     ) -> tuple[jax.Array, ClippingInfo]:
-        """Averages what is not further from the reference than the limit."""
+        """Averages steps from the reference, no longer than the limit."""
 
         def limit(norm: jax.Array) -> jax.Array:
             if self.max_norm is not None:

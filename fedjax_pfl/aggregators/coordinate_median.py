@@ -7,18 +7,18 @@ Problem, for every coordinate, with the Huber function `Phi(t) = t^2 / (2 rho)` 
 
 Without a radius it is the exact median: the midpoint of the two middle values, of the
 lower and the upper weighted median under weights (`selection`). With one, Newton steps
-from there (`huber`). Derivatives are those of the minimizer:
+from there (`huber`). Derivatives are the minimizer's:
 
     dm/dx_k = p_k [|x_k - m| < rho] / n,    n = sum_k p_k [|x_k - m| < rho]
     dm/drho = (sum_k p_k sign(x_k - m) [|x_k - m| > rho]) / n
     dm/dp_k = clip(x_k - m, -rho, rho) / n
 
-and where nobody is within rho, and of the exact median, one half for each of the two
+and if no row is within rho, and for the exact median, one half for each of the two
 middle values, which rows of one value share, and 0 for rho and p.
 
 Reference: Yu, Kundu, Wynter, Lim, "Fed+: A Unified Approach to Robust Personalized
-Federated Learning". Deviation: Newton steps instead of its equation (34), whose steps
-near the median are of the size of rho / K.
+Federated Learning". Deviation: Newton steps instead of its equation (34), which takes
+steps of about rho / K near the median.
 """
 
 import functools
@@ -45,7 +45,7 @@ _Pair = tuple[jax.Array, jax.Array]
 
 
 def _middle(matrix: jax.Array, p: jax.Array, weighted: bool) -> _Pair:
-    """Returns the middle values `[D]`; 0 where no row takes part."""
+    """Returns the middle values `[D]`; 0 if no row takes part."""
     valid = p > 0
     if not weighted:
         return order_statistics.middle_rows(matrix, valid)
@@ -78,14 +78,14 @@ def _shared(
 
 
 def _exact_forward(weighted: bool, matrix: jax.Array, p: jax.Array) -> Any:
-    """Returns the exact median `[D]`, and what derivatives need of it."""
+    """Returns the exact median `[D]`, and residuals for its derivatives."""
     pair = _middle(matrix, p, weighted)
     return (order_statistics.midpoint(*pair), None), (weighted, matrix, p)
 
 
-def _exact_backward(kept: Any, cotangent: jax.Array) -> Any:
+def _exact_backward(residuals: Any, cotangent: jax.Array) -> Any:
     """Cotangents of the rows; of p there are none."""
-    weighted, matrix, p = kept
+    weighted, matrix, p = residuals
     pair = _written_middle(matrix, p, weighted)
     return _shared(matrix, p > 0, pair, cotangent), None
 
@@ -104,7 +104,7 @@ class CoordinateMedianInfo:
 
     Attributes:
       fraction_clipped: `[]` fraction of the values of the rows in use that are further
-        than rho from the result; 0 says that the result is the mean.
+        than rho from the result; at 0 the result is the mean.
       radius: `[]` the rho used.
     """
 
@@ -170,10 +170,10 @@ class CoordinateMedian(base.MatrixRule):
         self, matrix: jax.Array, valid: jax.Array, weights: jax.Array, center: jax.Array
     ) -> tuple[jax.Array, CoordinateMedianInfo | None]:
         """Takes the median of every coordinate; None reports the exact one."""
-        some, weighted = valid.any(), self.weighting == "examples"
+        has_rows, weighted = valid.any(), self.weighting == "examples"
         p = weights if weighted else jnp.ones_like(weights)
         p = jnp.where(valid, p, 0).astype(matrix.dtype)
-        p = p / jnp.where(some, p.sum(), 1)
+        p = p / jnp.where(has_rows, p.sum(), 1)
         if self.rho is None and self.rho_quantile is None:
             return _EXACT[weighted](matrix, p)
         rho = None if self.rho is None else jnp.asarray(self.rho, matrix.dtype)
@@ -211,30 +211,30 @@ class CoordinateMedian(base.MatrixRule):
 def _smoothed_forward(
     rule: CoordinateMedian, rho: jax.Array | None, matrix: jax.Array, p: jax.Array
 ) -> Any:
-    """Returns the median of rows `[K, D]`, and what derivatives need of it."""
+    """Returns the median of rows `[K, D]`, and residuals for its derivatives."""
     median, centers, radius = rule._centers(rho, matrix, p)
-    used = (p > 0).sum(dtype=matrix.dtype)
+    num_rows = (p > 0).sum(dtype=matrix.dtype)
     outside = columns.total(centers.outside.sum(dtype=matrix.dtype))
     info = CoordinateMedianInfo(
-        fraction_clipped=outside / columns.count(matrix) / jnp.maximum(used, 1),
-        radius=jnp.where(used > 0, radius, 0),
+        fraction_clipped=outside / columns.count(matrix) / jnp.maximum(num_rows, 1),
+        radius=jnp.where(num_rows > 0, radius, 0),
     )
-    kept = rule, rho, matrix, p, median, centers, radius
-    return (median + centers.shift, info), kept
+    residuals = rule, rho, matrix, p, median, centers, radius
+    return (median + centers.shift, info), residuals
 
 
-def _smoothed_backward(kept: Any, cotangent: jax.Array) -> Any:
+def _smoothed_backward(residuals: Any, cotangent: jax.Array) -> Any:
     """Cotangents of all arguments; None for constants."""
-    rule, rho, matrix, p, median, centers, radius = kept
+    rule, rho, matrix, p, median, centers, radius = residuals
     valid, some = p > 0, centers.inside > 0
     difference = jnp.where(valid[:, None], matrix, 0) - median[None]
     difference = difference - centers.shift[None]
     size = jnp.abs(difference)
     share = jnp.where(some, cotangent / jnp.where(some, centers.inside, 1), 0)
     of_rows = jnp.where(size < radius, p[:, None] * share[None], 0)
-    rest = jnp.where(some, 0, cotangent)
+    remainder = jnp.where(some, 0, cotangent)
     pair = _written_middle(matrix, p, rule.weighting == "examples")
-    of_rows = of_rows + _shared(matrix, valid, pair, rest)
+    of_rows = of_rows + _shared(matrix, valid, pair, remainder)
     of_p = jnp.where(valid, dot(jnp.clip(difference, -radius, radius), share), 0)
     if rho is None:
         return None, None, of_rows, of_p

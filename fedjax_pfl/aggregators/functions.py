@@ -10,10 +10,10 @@ row. Two functions map rows to rows and go in front of any other:
     >>> krum(mixed, num_malicious=1).tolist()
     [1.375, 2.625]
 
-Every function is a call of the class of the same name, whose docstring says what the
-fields mean. `weights [K]` leave out rows where they are 0 and matter otherwise only
-where a rule weighs by examples; rows with a non-finite value take no part either. What
-does not fit is one sentence in an `InputError`, unless it is traced. Functions may be
+Every function is a call of the class of the same name; its docstring describes the
+fields. Rows with a weight of 0 in `weights [K]` are left out; other weights matter only
+if a rule weighs by examples. Rows with a non-finite value take no part either. Invalid
+arguments raise an `InputError` of one sentence, unless traced. Functions may be
 transformed by `jit`, `vmap` and, the medians, by `grad`.
 """
 
@@ -108,7 +108,7 @@ def krum(rows: Any, weights: Any = None, **fields: Any) -> Any:
 
 
 def multi_krum(rows: Any, weights: Any = None, **fields: Any) -> Any:
-    """Averages the rows of lowest score, n - f of them unless `num_selected` says.
+    """Averages the rows of lowest score, n - f unless `num_selected` is given.
 
     Args:
       rows: `[K, D]`, or pytree of `[K, *P]`.
@@ -175,7 +175,7 @@ def centered_clipping(
     Args:
       rows: `[K, D]`, or pytree of `[K, *P]`.
       weights: `[K]`, or None for ones.
-      reference: where the center starts, like a row, or None for zeros.
+      reference: start of the center, like a row, or None for zeros.
       **fields: of `CenteredClipping`: `tau`, `num_iterations`.
 
     Returns:
@@ -187,7 +187,7 @@ def centered_clipping(
 def norm_clipping(
     rows: Any, weights: Any = None, reference: Any = None, **fields: Any
 ) -> Any:
-    """Returns the mean of rows whose distance from a reference is clipped.
+    """Returns the mean of rows, clipped in their distance from a reference.
 
     Args:
       rows: `[K, D]`, or pytree of `[K, *P]`.
@@ -239,7 +239,7 @@ def nearest_neighbor_mixing(rows: Any, weights: Any = None, **fields: Any) -> An
       **fields: of `NearestNeighborMixing`: `num_malicious` or `malicious_fraction`.
 
     Returns:
-      Rows like the given ones; those that take no part are as they were, so that the
+      Rows like the given ones; rows that take no part are unchanged, so that the
       next function gets the same weights.
     """
     rule = mixing.NearestNeighborMixing(**fields)
@@ -265,12 +265,12 @@ def bucketing(
     size: int = 2,
     order: Any = None,
 ) -> Any:
-    """Permutes rows and averages consecutive buckets of them.
+    """Permutes rows and averages consecutive buckets.
 
     Args:
       key: `[]` of the permutation.
       rows: `[K, D]`, or pytree of `[K, *P]`.
-      weights: `[K]`, or None for ones; what they leave out fills no bucket.
+      weights: `[K]`, or None for ones; rows of weight 0 fill no bucket.
       size: rows per bucket.
       order: `[K]` permutation of the rows in place of a drawn one.
 

@@ -16,16 +16,16 @@ They have the same fixed point. `weiszfeld` needs about ten steps whatever rho i
 
 Every iterate is an affine combination of the rows, `c = sum_k pi_k x_k`, so that after
 one Gram matrix a step costs O(K^2). That matrix is formed about a row of usual length
-or the reference, and anew when an iterate is far from that center (else float32 loses
+or the reference, and again when an iterate is far from that center (else float32 loses
 the distances) compared with the median distance of the rows. The search then goes on
 from a point near the medoid (the row closest to the others) if that is better, and
 begins there if the mean is far away. So outliers however far, which drag the mean
 along, cost neither accuracy nor many steps. Meant for K up to about 1000.
 
-Two things keep rounding out of it. Rows are divided by a power of two of their size and
+Two measures bound the rounding. Rows are divided by a power of two of their size and
 the longest are shortened (`lengths`), so that no square overflows and outliers that
-cancel in a sum leave nothing of their size behind. And the residual is at least what
-rounding of the Gram matrix may hide of it, so that a search never ends by cancellation.
+cancel in a sum leave no error of their size. And the residual is at least the rounding
+error of the Gram matrix, so that a search never ends by cancellation.
 
     symbol   here          shape
     x_k      matrix        [K, D]    rows, one per message
@@ -69,13 +69,13 @@ class GeometricMedianInfo:
 
     Attributes:
       iterations: `int32[]` steps taken.
-      residual: `[]` norm of g, between 0 and 1, or what rounding may hide of it.
+      residual: `[]` norm of g, between 0 and 1, or the bound on its rounding.
       fraction_outside: `[]` fraction of the rows in use further than rho from the
-        result; 0 says that the result is the mean.
+        result; at 0 the result is the mean.
       converged: `bool[]` whether the residual is at most the tolerance.
       radius: `[]` the rho used, in units of the messages.
       smallest_eigenvalue: `[]` of the Hessian of G at the result, in 1 over units of
-        the messages, or None where it is not asked for. The distance to the minimizer
+        the messages, or None if not requested. The distance to the minimizer
         is about the residual divided by it; near 0 the objective is flat.
     """
 
@@ -96,7 +96,7 @@ class GeometricMedian(base.MatrixRule):
     as the median row (1e10 in float64) counts as that long, which pulls the same. If
     every row is the same, that row is returned. On rows that lie on one line, half on
     either side of a gap, the objective is flat: the result is the minimizer nearest to
-    the mean, wherever the search starts, so that two rows of one weight have their
+    the mean, for any start of the search, so that two rows of one weight have their
     mean. On rows nearly on such a line the residual passes far from the minimizer. A
     minimizer that is a row is found as such. `info.converged` says whether the residual
     met the tolerance within `max_iterations`.
@@ -104,7 +104,7 @@ class GeometricMedian(base.MatrixRule):
     A traced `rho <= 0` acts like the smallest representable radius, a traced quantile
     outside (0, 1) like the nearer end; a traced negative tolerance is never met.
 
-    Derivatives are those of the minimizer, however it was found: by the
+    Derivatives are the minimizer's, whatever the search: by the
     implicit function theorem (`implicit`), with respect to messages, rho and, under
     `examples`, positive weights. They are wrong as far as the search is from its end.
     A flat minimum moves as the mean does along its line.
@@ -112,7 +112,7 @@ class GeometricMedian(base.MatrixRule):
 
     Attributes:
       rho: `[]` smoothing radius, > 0, or None: 1e-6 times the median distance of the
-        rows from where the last search began: the mean, or a point by the medoid if
+        rows from the start of the last search: the mean, or a point by the medoid if
         that is far from it. `method="prox"` needs about `distance / rho` steps; give it
         a rho of the size of the distances.
       rho_quantile: `[]` in (0, 1), or None: the radius is this quantile of the same
@@ -120,10 +120,10 @@ class GeometricMedian(base.MatrixRule):
       tolerance: `[]` bound on the residual, or None: 1e-6 in float32, 1e-10 in float64.
       method: static, `weiszfeld` or `prox`.
       weighting: static, `uniform` or `examples` (the weights of the uploads).
-      start: static, `mean` or `reference`: where the search starts. A reference too
-        far off to say anything about the rows counts as one of them.
+      start: static, `mean` or `reference`: start of the search. A reference too far
+        away to help counts as one of the rows.
       acceleration: static number of steps that an extrapolation looks back on
-        (`anderson`); 0 for none, which takes hundreds of steps where rows lie nearly on
+        (`anderson`); 0 for none, which takes hundreds of steps if rows lie nearly on
         a line.
       curvature: static, whether to report the smallest eigenvalue of the Hessian.
       max_iterations: static bound on the number of steps.
@@ -176,7 +176,7 @@ class GeometricMedian(base.MatrixRule):
         p: jax.Array,
         start: jax.Array | None,
     ) -> tuple[scaled_rows.ScaledRows, weiszfeld.Frame, GeometricMedianInfo]:
-        """Searches, and says how that ended."""
+        """Searches, and reports the end of the search."""
         size = scaled_rows.measure(matrix, p > 0, p, 0 if rho is None else rho)
         tolerance = self.tolerance
         if tolerance is None:
@@ -192,14 +192,14 @@ class GeometricMedian(base.MatrixRule):
             max_iterations=self.max_iterations,
         )(size, p, start)
         outside = (end.outside | size.shortened).sum(dtype=matrix.dtype)
-        used = (p > 0).sum(dtype=matrix.dtype)
+        num_rows = (p > 0).sum(dtype=matrix.dtype)
         eigenvalue = end.eigenvalue
         info = GeometricMedianInfo(
             iterations=end.iterations,
             residual=end.residual,
-            fraction_outside=outside / jnp.maximum(used, 1),
+            fraction_outside=outside / jnp.maximum(num_rows, 1),
             converged=end.residual <= tolerance,
-            radius=jnp.where(used > 0, end.radius, 0) * size.scale,
+            radius=jnp.where(num_rows > 0, end.radius, 0) * size.scale,
             smallest_eigenvalue=None if eigenvalue is None else eigenvalue / size.scale,
         )
         return size, end, info
@@ -212,15 +212,15 @@ def _forward(
     p: jax.Array,
     start: jax.Array | None,
 ) -> tuple[tuple[jax.Array, GeometricMedianInfo], Any]:
-    """Returns the median of rows `[K, D]`, and what derivatives need of it."""
+    """Returns the median of rows `[K, D]`, and residuals for its derivatives."""
     size, end, info = rule._search(rho, matrix, p, start)
-    kept = (size, p, end.center, end.radius), rho
-    return (size.scale * end.center, info), kept
+    residuals = (size, p, end.center, end.radius), rho
+    return (size.scale * end.center, info), residuals
 
 
-def _backward(kept: Any, cotangent: jax.Array) -> tuple[Any, ...]:
+def _backward(residuals: Any, cotangent: jax.Array) -> tuple[Any, ...]:
     """Cotangents of all arguments; None for constants."""
-    (size, p, center, radius), rho = kept
+    (size, p, center, radius), rho = residuals
     of_rows, of_p, of_rho = weiszfeld_gradient.cotangents(
         size, p, center, radius, cotangent
     )

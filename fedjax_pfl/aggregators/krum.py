@@ -1,6 +1,6 @@
 """Krum and multi-Krum: the messages that are nearest to most of the others.
 
-With n rows in use, of which f may be malicious, the score of a row is the sum of its
+With n rows in use, up to f malicious, the score of a row is the sum of its
 `max(1, n - f - 2)` smallest squared distances to other rows, with norms over the whole
 model. Krum takes the row of lowest score, multi-Krum the mean of several.
 
@@ -29,8 +29,8 @@ class KrumInfo:
 
     Attributes:
       row: `int32[]` row of lowest score, the first of several, -1 if none took part.
-      selected: `bool[K]` rows whose mean is the result.
-      scores: `[K]`, -1 for rows that took no part; inf where it overflows.
+      selected: `bool[K]` rows that are averaged.
+      scores: `[K]`, -1 for rows that took no part; inf for overflows.
     """
 
     row: jax.Array
@@ -44,7 +44,7 @@ class Krum(byzantine_count.Counting):
 
     Rows of weight 0 and rows with a non-finite value take no part and do not count
     among the n rows; if none is left, the reference is returned. Other weights do not
-    matter. Rows whose scores tie are selected together, so that no order of rows
+    matter. Rows with tied scores are selected together, so that no order of rows
     matters: with one neighbor, the two rows nearest to each other always tie. (The
     paper takes the lower row.) Scores closer than about 1e-5 of their size in float32,
     which rounding cannot tell apart, tie. A row that is 1e6 times as long as the median
@@ -62,8 +62,8 @@ class Krum(byzantine_count.Counting):
       neighbors: static, whether a score counts n - f - 2 neighbors as in the `paper`,
         or n - f - 1 as in `byzfl`.
       guarantee: static, whether 2 f + 3 <= K is demanded. Without it any f < K is
-        accepted, as in published figures with a majority of attackers, for which
-        nothing is promised: a score has at least one neighbor.
+        accepted, as in published figures with a majority of attackers, without
+        a guarantee: a score has at least one neighbor.
 
     Example:
       >>> rows, weights = jnp.array([1.0, 9.0, 2.0, 2.5, 1.5]), jnp.ones(5)
@@ -104,19 +104,19 @@ class Krum(byzantine_count.Counting):
     ) -> tuple[jax.Array, KrumInfo]:
         """Takes the row of lowest score, or the mean of some."""
         num_valid = valid.sum(dtype=jnp.int32)
-        f = self.told(num_valid, len(valid))
+        f = self.target_count(num_valid, len(valid))
         near = num_valid - f - (2 if self.neighbors == "paper" else 1)
         scale, search = pairwise_distances.search(
             matrix, valid, jnp.maximum(near, 1), squared=self.squared
         )
         row = search.row
-        kept = self.num_selected or jnp.maximum(num_valid - f, 1)
-        selected = valid & pairwise_distances.smallest(search.scores, kept)
-        chosen = client_rows.weighted_mean(matrix, selected.astype(matrix.dtype))
+        count = self.num_selected or jnp.maximum(num_valid - f, 1)
+        selected = valid & pairwise_distances.smallest(search.scores, count)
+        aggregate = client_rows.weighted_mean(matrix, selected.astype(matrix.dtype))
         scores = search.scores * (jnp.square(scale) if self.squared else scale)
         info = KrumInfo(
             row=jnp.where(num_valid > 0, row, -1),
             selected=selected,
             scores=jnp.where(valid, scores, -1),
         )
-        return chosen, info
+        return aggregate, info

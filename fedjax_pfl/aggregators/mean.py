@@ -1,4 +1,4 @@
-"""Means of the messages; the only rules whose aggregate can be kept incrementally."""
+"""Means of the messages; the only rules with an incremental aggregate."""
 
 from typing import Any
 

@@ -7,9 +7,9 @@ With the server's model w, messages w_i and shares p_i of the examples,
           max(0, p_i - eps) <= lam_i <= min(1, p_i + eps)
     w  <- w - e sum_i lam_i g_i
 
-At eps = 1 the combination d descends for everybody, `g_i . d >= ||d||^2`, unless it is
-0: then w is Pareto stationary. At eps = 0 the weights are p. Between them descent for
-everybody is not promised. The quadratic program is solved on the Gram matrix (`qp`).
+At eps = 1 the combination d descends for all clients, `g_i . d >= ||d||^2`, unless it
+is 0: then w is Pareto stationary. At eps = 0 the weights are p. Between them some
+clients may ascend. The quadratic program is solved on the Gram matrix (`qp`).
 
 Reference: Hu, Shaloudegi, Zhang, Yu, "Federated Learning Meets Multi-Objective
 Optimization" (FedMGDA+).
@@ -36,7 +36,7 @@ class CommonDescentInfo:
     Attributes:
       lam: `[K]` weights, 0 for rows that took no part.
       norm: `[]` length of the combination d.
-      slope: `[]` least `g_i . d`: positive where all members descend, 0 without any.
+      slope: `[]` least `g_i . d`: positive if all members descend, 0 without any.
       gap: `[]` certificate of the weights, relative to the mean of the `||g_i||^2`.
     """
 
@@ -59,7 +59,7 @@ class CommonDescent(base.MatrixRule):
       eps: `[]` in [0, 1], how far weights may be from the shares of the examples.
       learning_rate: `[]` > 0, the step e.
       normalize: static, whether updates are brought to length 1; if not, g_i = w - w_i,
-        of which one counts as at most 1e6 times as long as the median one (1e10 in
+        and each counts as at most 1e6 times as long as the median one (1e10 in
         float64), and the shortest have most of the weight.
 
     Example:

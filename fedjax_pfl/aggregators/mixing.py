@@ -2,7 +2,7 @@
 
 Nearest-neighbor mixing replaces every one of n rows by the mean of its n - f nearest
 rows, itself included. Bucketing permutes the rows and averages consecutive buckets of s
-of them; the last bucket may be shorter and counts as one row. Both bring honest rows
+rows; the last bucket may be shorter and counts as one row. Both bring honest rows
 nearer together before a rule looks for outliers.
 
 References: Allouah, Farhadkhani, Guerraoui, Gupta, Pinot, Stephan, "Fixing by Mixing: A
@@ -28,7 +28,7 @@ def _means_about(
 ) -> Any:
     """Averages valid rows to `[J, *P]` by shares `[J, K]` with sum 1, about a row.
 
-    About a row, so that a common offset costs no digits; of halves, whose differences
+    About a row, so that a common offset costs no digits; of halves, so that differences
     cannot overflow.
     """
     middle = jax.tree.map(lambda leaf: leaf[center][None] / 2, messages)
@@ -38,9 +38,9 @@ def _means_about(
     return jax.tree.map(lambda half, mean: 2 * (half + mean), middle, means)
 
 
-def _apply(mixed: columns.Rule, mixing: Any, *given: Any) -> tuple[Any, Any]:
+def _apply(mixed: columns.Rule, mixing: Any, *args: Any) -> tuple[Any, Any]:
     """Mixes and applies the rule behind, with columns divided if that one can be."""
-    return (columns.apply if mixing.by_columns else base.applied)(mixed, mixing, *given)
+    return (columns.apply if mixing.by_columns else base.applied)(mixed, mixing, *args)
 
 
 @struct.pytree_dataclass
@@ -49,7 +49,7 @@ class NearestNeighborMixing(byzantine_count.Counting):
 
     Rows of weight 0 and rows with a non-finite value take no part and do not count
     among the n rows; the others keep their weights. Rows at the distance of the last of
-    the n - f count, too, so that no order of rows matters. Distances are those of
+    these n - f count, too, so that no order of rows matters. Distances are those of
     `Krum`: a row that is 1e6 times as long as the median row (1e10 in float64) counts
     as that long, and distances closer than about 1e-5 of their size in float32 tie.
 
@@ -82,7 +82,7 @@ class NearestNeighborMixing(byzantine_count.Counting):
         return self.rule.by_columns
 
     def check_cohort(self, size: int) -> None:
-        """Refuses an f with 2 f + 1 > K, or what the rule behind refuses.
+        """Refuses an f with 2 f + 1 > K, or a cohort that the rule behind refuses.
 
         Args:
           size: K, rows per round.
@@ -98,7 +98,7 @@ class NearestNeighborMixing(byzantine_count.Counting):
           weights: `[K]`; 0 means dropped, other values do not matter.
 
         Returns:
-          Pytree of `[K, *P]`; rows that take no part are as they were.
+          Pytree of `[K, *P]`; rows that take no part are unchanged.
         """
         matrix, _ = client_rows.ravel_rows(messages)
         valid = (weights > 0) & base.in_use(messages, weights.shape[0])
@@ -119,7 +119,7 @@ class NearestNeighborMixing(byzantine_count.Counting):
         """Mixes, then applies the rule.
 
         Args:
-          key: `[]` what the rule draws from.
+          key: `[]` for the draws of the rule.
           messages: pytree of `[K, *P]` with one dtype.
           weights: `[K]`, at least 0; 0 means dropped.
           reference: pytree of `[*P]`, returned if no row takes part.
@@ -129,9 +129,9 @@ class NearestNeighborMixing(byzantine_count.Counting):
         """
 
         def mixed(
-            own: "NearestNeighborMixing", key: core.Key, messages: Any, *rest: Any
+            mixing: "NearestNeighborMixing", key: core.Key, messages: Any, *args: Any
         ) -> tuple[Any, Any]:
-            return own.rule(key, own.mix(messages, rest[0]), *rest)
+            return mixing.rule(key, mixing.mix(messages, args[0]), *args)
 
         return _apply(mixed, self, key, messages, weights, reference)
 
@@ -145,8 +145,8 @@ class Bucketing(core.Aggregator):
     rows' weights, its row their plain mean. Which rows are together is drawn from the
     round's key.
 
-    A rule behind that is told how many rows are malicious gets fewer rows, of which
-    up to f hold a malicious one.
+    A rule behind with a number of malicious rows gets fewer rows; up to f of these
+    hold a malicious one.
 
     Attributes:
       rule: the rule behind, any aggregator.
@@ -220,7 +220,7 @@ class Bucketing(core.Aggregator):
         """Averages buckets, then applies the rule.
 
         Args:
-          key: `[]` what the permutation and the rule draw from.
+          key: `[]` for the permutation and the rule.
           messages: pytree of `[K, *P]` with one dtype.
           weights: `[K]`, at least 0; 0 means dropped.
           reference: pytree of `[*P]`, returned if no row takes part.
@@ -230,13 +230,13 @@ class Bucketing(core.Aggregator):
         """
 
         def mixed(
-            own: "Bucketing",
+            mixing: "Bucketing",
             key: core.Key,
             messages: Any,
             weights: jax.Array,
             reference: Any,
         ) -> tuple[Any, Any]:
-            first, rest = jax.random.split(key)
-            return own.rule(rest, *own.mix(first, messages, weights), reference)
+            mix_key, key = jax.random.split(key)
+            return mixing.rule(key, *mixing.mix(mix_key, messages, weights), reference)
 
         return _apply(mixed, self, key, messages, weights, reference)

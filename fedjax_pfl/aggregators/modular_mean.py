@@ -1,6 +1,6 @@
 """The mean as secure aggregation computes it: a sum of integers modulo a power of two.
 
-Of masked messages a server learns nothing but their sum modulo 2^b. So clients send
+A server learns only the sum modulo 2^b of masked messages. So clients send
 whole numbers: `q_k = round((x_k - ref) / step)`, cut to b bits; the server has
 `s = sum_k q_k mod 2^b`, between `-2^(b-1)` and `2^(b-1) - 1`, and takes
 `ref + step s / n`. The masks of clients that drop out are taken out in the protocol, so
@@ -25,7 +25,7 @@ from fedjax_pfl.core import checks, client_rows, struct
 
 __all__ = ["ModularInfo", "ModularMean", "modular_sum"]
 
-_HALF = 15  # bits of the lower half of a number, of which 2^16 are added
+_HALF = 15  # bits of the lower half of a number; sums have up to 2^16 terms
 _MOST = 2**16 - 1
 
 
@@ -34,7 +34,7 @@ class ModularInfo:
     """Report of a round's sums.
 
     Attributes:
-      overflowed: `int32[]` coordinates whose sum left the b bits.
+      overflowed: `int32[]` coordinates with sums beyond b bits.
       cut: `int32[]` numbers of clients that did not fit into b bits.
     """
 
@@ -118,15 +118,15 @@ class ModularMean(core.Aggregator):
         """
         is_in = (weights > 0) & client_rows.finite_rows(messages, weights.shape[0])
         count = jnp.maximum(is_in.sum(), 1)
-        most = 2 ** (self.bits - 1) - 1
+        limit = 2 ** (self.bits - 1) - 1
 
         def mean(rows: jax.Array, point: jax.Array) -> tuple[jax.Array, ...]:
             moves = jnp.round((rows - point[None]) / self.step)
             moves = client_rows.select_rows(is_in, moves, jnp.zeros_like(moves))
-            fits = jnp.abs(moves) <= most
-            whole = jnp.clip(moves, -most, most).astype(jnp.int32)
-            whole = jnp.clip(whole, -most, most)  # 2^30 - 1 is no float32
-            total, overflowed = modular_sum(whole, self.bits)
+            fits = jnp.abs(moves) <= limit
+            steps = jnp.clip(moves, -limit, limit).astype(jnp.int32)
+            steps = jnp.clip(steps, -limit, limit)  # 2^30 - 1 is no float32
+            total, overflowed = modular_sum(steps, self.bits)
             value = point + self.step * total.astype(point.dtype) / count
             return value.astype(point.dtype), overflowed.sum(), (~fits).sum()
 

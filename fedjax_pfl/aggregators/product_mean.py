@@ -14,7 +14,7 @@ so that columns of A have the length that they are drawn with, also where M has 
 smaller rank, and the largest changes come first: clients of a smaller rank, which have
 the first columns, get the best approximation of theirs.
 
-M is formed where it is smaller than the factors side by side; else both of these go
+M is formed if it is smaller than the factors side by side; else both factors go
 through a QR decomposition, and the singular values are those of a matrix of K rank
 rows.
 """
@@ -38,8 +38,8 @@ class ProductMeanInfo:
     """Report of a round's approximations.
 
     Attributes:
-      left_out: `[]` in [0, 1], what the mean products lose by their approximation, as a
-        share of their length; of all kernels together.
+      left_out: `[]` in [0, 1], share of the length of the mean products that their
+        approximation leaves out; of all kernels together.
     """
 
     left_out: jax.Array
@@ -51,10 +51,10 @@ class ProductMean(core.Aggregator):
 
     Parameters without adapters are averaged as by `WeightedMean`. Rows of weight 0 and
     rows with a non-finite value take no part; if none is left, the reference is
-    returned. Not robust. It is for methods whose clients begin a round at the server's
-    model, as those of FedAvg do: the columns of A come in a new basis every round, in
-    which what a client or a server's optimizer has kept has another meaning.
-    Derivatives of trainings do not exist where singular values are equal.
+    returned. Not robust. For methods with clients that begin a round at the server's
+    model, as in FedAvg: the columns of A have a new basis every round, so that memories
+    of a client or a server's optimizer would have another meaning.
+    Derivatives of trainings do not exist for equal singular values.
 
     Example:
       >>> import jax
@@ -78,8 +78,8 @@ class ProductMean(core.Aggregator):
           InputError: in one sentence.
         """
         rows = [state.rows.get(name) for name in ("messages", "transforms")]
-        kept = (state.clients, rows, state.memory.get("optimizer"))
-        names = tree_paths.by_name(kept)
+        parts = (state.clients, rows, state.memory.get("optimizer"))
+        names = tree_paths.by_name(parts)
         if any(_ADAPTERS in name.split("/") for name in names):
             raise checks.InputError(
                 "Expected a method whose clients begin every round at the server's"
@@ -111,7 +111,7 @@ class ProductMean(core.Aggregator):
         shares = jnp.where(valid, weights, 0)
         shares = shares / jnp.where(valid.any(), shares.sum(), 1)
         mean = tree_paths.by_name(client_rows.weighted_mean(messages, shares))
-        whole = lost = jnp.zeros(())
+        total = lost = jnp.zeros(())
         for kernel in kernels:
             a, b = (
                 jnp.where(valid[:, None, None], names[f"{kernel}/{part}"], 0)
@@ -121,24 +121,24 @@ class ProductMean(core.Aggregator):
             rank = a.shape[-1]
             mean[f"{kernel}/a"] = _LENGTH * left[:, :rank]
             mean[f"{kernel}/b"] = values[:rank, None] * right[:rank] / _LENGTH
-            whole += jnp.square(values).sum()
+            total += jnp.square(values).sum()
             lost += jnp.square(values[rank:]).sum()
         average = jax.tree.unflatten(jax.tree.structure(reference), mean.values())
         average = jax.tree.map(
             lambda new, old: jnp.where(valid.any(), new, old), average, reference
         )
-        left_out = jnp.sqrt(lost / jnp.where(whole > 0, whole, 1))
+        left_out = jnp.sqrt(lost / jnp.where(total > 0, total, 1))
         return average, ProductMeanInfo(left_out=left_out)
 
 
 def _kernels(names: dict[str, Any]) -> list[str]:
-    """Returns the names of adapters, without those of their factors."""
+    """Returns the names of adapters, without the names of factors."""
     factors = [name for name in names if _ADAPTERS in name.split("/")]
     kernels = list(dict.fromkeys(name.rpartition("/")[0] for name in factors))
     for kernel in kernels:
         if {f"{kernel}/a", f"{kernel}/b"} - names.keys():
             raise checks.InputError(
-                "Expected both factors of every adapter among what clients send for"
+                "Expected both factors of every adapter among the messages for"
                 f" ProductMean, got one of {kernel!r}."
             )
     if not kernels:
@@ -161,7 +161,7 @@ def _decomposed(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array, jax.A
     right = b.reshape(count * rank, outputs)
     if count * rank >= min(inputs, outputs):
         return factorizations.svd(client_rows.dot(left, right))
-    first, upper = factorizations.qr(left)
-    last, lower = factorizations.qr(right.T)
+    cols, upper = factorizations.qr(left)
+    rows, lower = factorizations.qr(right.T)
     inner = factorizations.svd(client_rows.dot(upper, lower.T))
-    return client_rows.dot(first, inner[0]), inner[1], client_rows.dot(inner[2], last.T)
+    return client_rows.dot(cols, inner[0]), inner[1], client_rows.dot(inner[2], rows.T)

@@ -1,7 +1,7 @@
 """Optimizers of the server, which step along a pseudo-gradient (Reddi et al. 2021).
 
-Methods whose server keeps one model w, from which clients start and into which their
-messages are averaged, make of it a new model. Its difference `g = w - (new model)` is
+Some methods have one model w at the server: clients start from it, and the average of
+their messages makes a new model. The difference `g = w - (new model)` is
 taken for a gradient, and an optimizer's step along it replaces the new model:
 
     FedAvgM    m <- momentum m + g,         w <- w - learning_rate m
@@ -38,7 +38,7 @@ __all__ = ["ServerAdam", "ServerMomentum"]
 _FIXED = "fixed in the paper"
 
 
-def _as(value: Any, params: Any) -> jax.Array:
+def _as(value: Any, params: core.Params) -> jax.Array:
     """Returns a number in the dtype of the parameters."""
     return jnp.asarray(value, jnp.result_type(*jax.tree.leaves(params)))
 
@@ -48,7 +48,7 @@ class ServerMomentum(core.ServerOptimizer):
     """Momentum on pseudo-gradients: FedAvgM.
 
     Attributes:
-      learning_rate: `[]` > 0; 1 goes to the new model where there is no momentum.
+      learning_rate: `[]` > 0; 1 goes to the new model if there is no momentum.
       momentum: `[]` share of the memory that stays, in [0, 1), or None for a learning
         rate of the server alone, without a memory.
 
@@ -65,25 +65,25 @@ class ServerMomentum(core.ServerOptimizer):
         default=0.9, at_least=0, below=1, search=(0.0, 0.95, False)
     )
 
-    def _rule(self, params: Any) -> optax.GradientTransformation:
+    def _rule(self, params: core.Params) -> optax.GradientTransformation:
         """Returns what adds the memory to a pseudo-gradient."""
         if self.momentum is None:
             return optax.identity()
         return optax.trace(_as(self.momentum, params))
 
-    def init(self, params: Any) -> optax.OptState:
-        """Zeros, or nothing without momentum."""
+    def init(self, params: core.Params) -> optax.OptState:
+        """Zeros, or None without momentum."""
         return self._rule(params).init(params)
 
     def __call__(
-        self, memory: optax.OptState, params: Any, target: Any
+        self, memory: optax.OptState, params: core.Params, target: Any
     ) -> tuple[Any, optax.OptState]:
         """Takes one step.
 
         Args:
           memory: what `init` or the last step returned.
           params: `[*P]` the server's model.
-          target: `[*P]` what the round made of it.
+          target: `[*P]` the round's new model.
 
         Returns:
           `[*P]` the next model, and the memory.
@@ -129,7 +129,7 @@ class ServerAdam(core.ServerOptimizer):
     )
     eps: float = struct.traced_field(default=1e-3, above=0, search=(1e-5, 0.1))
 
-    def init(self, params: Any) -> AdamMemory:
+    def init(self, params: core.Params) -> AdamMemory:
         """Zeros, and `eps^2`."""
         square = jnp.square(_as(self.eps, params))
         return AdamMemory(
@@ -138,14 +138,14 @@ class ServerAdam(core.ServerOptimizer):
         )
 
     def __call__(
-        self, memory: AdamMemory, params: Any, target: Any
+        self, memory: AdamMemory, params: core.Params, target: Any
     ) -> tuple[Any, AdamMemory]:
         """Takes one step.
 
         Args:
           memory: what `init` or the last step returned.
           params: `[*P]` the server's model.
-          target: `[*P]` what the round made of it.
+          target: `[*P]` the round's new model.
 
         Returns:
           `[*P]` the next model, and the memory.

@@ -1,9 +1,9 @@
 """Means of every coordinate without its outermost values.
 
-With n rows in use, of which f may be malicious, the trimmed mean drops the f smallest
+With n rows in use, up to f malicious, the trimmed mean drops the f smallest
 and the f largest values of a coordinate; MeaMed keeps the n - f values that are nearest
-to the median, the midpoint of the two middle values. Both need 2 f < n (`sorting` says
-how they are found).
+to the median, the midpoint of the two middle values. Both need 2 f < n (`sorting` has
+the search).
 
 References: Yin, Chen, Ramchandran, Bartlett, "Byzantine-Robust Distributed Learning:
 Towards Optimal Statistical Rates"; Xie, Koyejo, Gupta, "Generalized Byzantine-tolerant
@@ -30,8 +30,8 @@ def nearest_to_median(
 
     Args:
       matrix: `[K, D]`; rows that are not valid may hold anything.
-      valid: `bool[K]`, some of them true.
-      count: `int32[]` how many values.
+      valid: `bool[K]`, some are true.
+      count: `int32[]` number of values.
 
     Returns:
       `[D]`.
@@ -112,7 +112,7 @@ class MeaMed(byzantine_count.Counting):
     def combine(
         self, matrix: jax.Array, valid: jax.Array, weights: jax.Array, center: jax.Array
     ) -> tuple[jax.Array, None]:
-        """Averages what is near the median of every coordinate."""
+        """Averages the values near the median of every coordinate."""
         n = valid.sum(dtype=jnp.int32)
-        kept = jnp.maximum(n - self.minority(n, len(valid)), 1)
-        return nearest_to_median(matrix, valid, kept), None
+        count = jnp.maximum(n - self.minority(n, len(valid)), 1)
+        return nearest_to_median(matrix, valid, count), None

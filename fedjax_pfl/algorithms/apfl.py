@@ -87,7 +87,7 @@ class APFL(base.SingleExchange):
     server_is_model = True  # clients start from w, their copies are averaged into it
     released = "the global model"
 
-    def first(self, params: Any):
+    def first(self, params: core.Params):
         """Draws one network for everybody; all mix with the first alpha."""
         dtype = jnp.result_type(*jax.tree.leaves(params))
         alpha = jnp.asarray(self.alpha, dtype)
@@ -100,13 +100,13 @@ class APFL(base.SingleExchange):
     def _mixed(self, apply: Callable[[Any], Any], v: Any, w: Any, alpha: Any):
         """Returns the mixed model's outputs, from a network's `params -> outputs`.
 
-        Running statistics beside outputs are mixed as these are.
+        Running statistics are mixed like the outputs.
         """
         if self.mix == "parameters":
             return apply(base.mixture(v, w, alpha))
         return base.mixture(apply(v), apply(w), alpha)
 
-    def _descend(self, params: Any, gradient: Any, rate: Any):
+    def _descend(self, params: core.Params, gradient: Any, rate: Any):
         """Takes one plain step of the local solver."""
         decay = self.local.weight_decay
         return jax.tree.map(lambda x, g: x - rate * (g + decay * x), params, gradient)
@@ -126,7 +126,7 @@ class APFL(base.SingleExchange):
             common = batch.with_personal(held.held(own))
             batch = batch.with_personal(own)
 
-            def apply(params: Any):
+            def apply(params: core.Params):
                 return statistics.forward(model, params, batch, step_key)
 
             # w learns from its own loss only, so both gradients come in one pass.
@@ -137,7 +137,7 @@ class APFL(base.SingleExchange):
         slopes = jax.grad(losses, argnums=(1, 2, 3, 4), has_aux=True)
 
         def step(step_key: core.Key, carry: Any, batches: tuple[core.Batch, ...]):
-            w, v, alpha, own, running, first = carry
+            w, v, alpha, own, running, is_first = carry
             batch = batches[0].with_statistics(running)
             (for_w, for_v, for_alpha, for_own), running = slopes(
                 step_key, w, v, alpha, own, batch
@@ -149,14 +149,14 @@ class APFL(base.SingleExchange):
             )
             if self.adaptive:
                 slope = for_alpha + self.alpha_decay * alpha
-                moved = jnp.clip(alpha - rate * slope, 0, 1)
-                alpha = jnp.where(first, moved, alpha)
+                target = jnp.clip(alpha - rate * slope, 0, 1)
+                alpha = jnp.where(is_first, target, alpha)
             return w, v, alpha, own, running, jnp.zeros((), bool)
 
-        kept, start = (view.data.personal, view.data.statistics), jnp.ones((), bool)
-        first = (down.shared, client.v, client.alpha, *kept, start)
+        extras, start = (view.data.personal, view.data.statistics), jnp.ones((), bool)
+        state = (down.shared, client.v, client.alpha, *extras, start)
         (w, v, alpha, own, running, _), info = self.local.scan(
-            view, step, first, dtype=client.alpha.dtype
+            view, step, state, dtype=client.alpha.dtype
         )
         report = core.Report(
             values={
@@ -176,11 +176,11 @@ class APFL(base.SingleExchange):
             return base.model_predictors(view, model, networks)
         shared = base.model_predictor(model, server, view.data.constants)
 
-        def both(parts: Any, x: jax.Array):
-            def apply(params: Any):
+        def mixture(parts: Any, x: jax.Array):
+            def apply(params: core.Params):
                 return shared.apply(params, x)
 
             return self._mixed(apply, parts["own"], parts["global"], parts["alpha"])
 
         parts = {"own": client.v, "global": server, "alpha": client.alpha}
-        return {"global": shared, "personal": core.Predictor(both, parts)}
+        return {"global": shared, "personal": core.Predictor(mixture, parts)}

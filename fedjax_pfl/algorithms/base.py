@@ -96,7 +96,7 @@ class SingleExchange:
         """
         return self.first(model.init(key))
 
-    def first(self, params: Any) -> tuple[Any, Any, Any]:
+    def first(self, params: core.Params) -> tuple[Any, Any, Any]:
         """Returns what `init` does, from parameters `[*P]` drawn for everybody."""
         raise NotImplementedError
 
@@ -301,7 +301,7 @@ class PersonalHead(SingleExchange):
     def __post_init__(self):
         tree_paths.check_pattern("head", self.head)
 
-    def first(self, params: Any):
+    def first(self, params: core.Params):
         """Keeps the body at the server and the head at every client."""
         head, body = tree_paths.head_and_body(params, self.head)
         return body, head, None
@@ -310,7 +310,7 @@ class PersonalHead(SingleExchange):
 def model_predictor(model: core.Model, params: Any, constants: Any) -> core.Predictor:
     """Returns the model with fixed parameters, in evaluation mode."""
 
-    def apply(params: Any, x: jax.Array) -> jax.Array:
+    def apply(params: core.Params, x: jax.Array) -> jax.Array:
         return model.apply(params, x, constants=constants)
 
     return core.Predictor(apply, params)

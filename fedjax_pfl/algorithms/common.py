@@ -66,10 +66,10 @@ def map_everyone(
     """
     pool = federation.train.pool()
 
-    def one(row: tuple[Any, dict[str, Any]]) -> Any:
+    def of_client(row: tuple[Any, dict[str, Any]]) -> Any:
         return fn(row[0], pool.with_rows(row[1]))
 
-    return lax.map(one, (rows, federation.train.rows()), batch_size=CHUNK)
+    return lax.map(of_client, (rows, federation.train.rows()), batch_size=CHUNK)
 
 
 def after(view: core.ClientView, info: local.LocalInfo) -> core.ClientView:
@@ -117,7 +117,7 @@ def check_features(algorithm: str, model: core.Model) -> None:
 
 
 def featured(
-    model: Any, params: Any, batch: core.Batch, key: core.Key | None
+    model: Any, params: core.Params, batch: core.Batch, key: core.Key | None
 ) -> tuple[jax.Array, jax.Array, Any]:
     """Returns features `[B, D]`, outputs, and running statistics after the batch.
 
@@ -131,7 +131,7 @@ def featured(
 
 
 def stored_features(
-    model: Any, params: Any, data: core.ClientData
+    model: core.Model, params: core.Params, data: core.ClientData
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Returns the features of all slots of ONE client, in evaluation mode.
 
@@ -145,12 +145,12 @@ def stored_features(
     """
     dtype = jnp.result_type(*jax.tree.leaves(params))
 
-    def one(place: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def at_place(place: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         weight = (place < data.num_examples).astype(dtype)
         batch = data.gather(place[None], weight[None])
         return featured(model, params, batch, None)[0][0], batch.y[0], weight
 
-    return lax.map(one, jnp.arange(data.index.shape[0]), batch_size=_AT_ONCE)
+    return lax.map(at_place, jnp.arange(data.index.shape[0]), batch_size=_AT_ONCE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,7 +170,7 @@ class FeatureLoss(local.StatefulLoss):
     def step(
         self,
         key: core.Key | None,
-        params: Any,
+        params: core.Params,
         batch: core.Batch,
         context: Any,
         carry: Any,
@@ -248,7 +248,7 @@ def first_residual(
         return None
     objective = local.DataLoss(model)
 
-    def norm(params: Any, data: core.ClientData):
+    def norm(params: core.Params, data: core.ClientData):
         _, gradient = local.full_value_and_gradient(
             objective, params, None, data, solver.batch_size
         )

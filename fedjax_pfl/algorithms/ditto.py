@@ -153,40 +153,40 @@ class Ditto(base.SingleExchange):
     def _train(self, view: ClientView, plain: Any, w: Any, client: DittoClient):
         """Runs the method: new client state, message and work."""
         theta, _, shared = self.local.solve(view, plain, w, None)
-        v, _, own = self._personal().solve(
+        v, _, info = self._personal().solve(
             view, self._anchored(plain), client.v, {"anchor": w}
         )
-        return DittoClient(v=v), theta, shared.then(own)
+        return DittoClient(v=v), theta, shared.then(info)
 
     def _drift(self, view: ClientView, plain: Any, w: Any, client: DittoClient):
         """Repeats the published bug, like `_train`."""
 
         def epoch_end(epoch: jax.Array, v: Any, context: Any):
             key = jax.random.fold_in(jax.random.fold_in(view.key, _DRIFT), epoch)
-            moved, seen = self._single_batches(
+            w_local, seen = self._single_batches(
                 dataclasses.replace(view, key=key, work=core.Budget.unlimited()),
                 plain,
                 context["w_local"],
                 epoch,
             )
             seen = context["seen"] + seen
-            return v, {"anchor": moved, "w_local": moved, "seen": seen}
+            return v, {"anchor": w_local, "w_local": w_local, "seen": seen}
 
         start = {"anchor": w, "w_local": client.w_local, "seen": jnp.int32(0)}
-        v, context, own = self._personal().solve(
+        v, context, info = self._personal().solve(
             view, self._anchored(plain), client.v, start, epoch_end=epoch_end
         )
-        moved = context["w_local"]
-        seen = context["seen"] + own.num_examples
-        own = dataclasses.replace(own, num_examples=seen)
-        return DittoClient(v=v, w_local=moved), moved, own
+        w_local = context["w_local"]
+        seen = context["seen"] + info.num_examples
+        info = dataclasses.replace(info, num_examples=seen)
+        return DittoClient(v=v, w_local=w_local), w_local, info
 
     def _single_batches(
-        self, view: ClientView, plain: Any, params: Any, epoch: jax.Array
+        self, view: ClientView, plain: Any, params: core.Params, epoch: jax.Array
     ):
         """Takes momentum steps of one random minibatch each, and counts examples.
 
-        A given `local.order` has an epoch per step, of which the first batch is taken.
+        A given `local.order` has an epoch per step; its first batch is taken.
         """
         solver = self.local
 

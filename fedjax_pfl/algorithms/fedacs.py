@@ -134,14 +134,14 @@ class FedACS(Mixing):
         if self.similarity == "update":
             compared = jax.tree.map(lambda x, w: x - w[None], models, server)
         similarities = cosines(compared)
-        own = jnp.eye(similarities.shape[0], dtype=bool)
+        diagonal = jnp.eye(similarities.shape[0], dtype=bool)
         threshold = selection_threshold(similarities, self.pick_quantile)
-        attention = jnp.where((similarities > threshold) | own, similarities, 0)
+        attention = jnp.where((similarities > threshold) | diagonal, similarities, 0)
         if self.negative == "clip":
             attention = jnp.maximum(attention, 0)
         total = attention.sum(axis=1, keepdims=True)
         alone = jnp.abs(total) < _SMALLEST_SUM
-        identity = own.astype(attention.dtype)
+        identity = diagonal.astype(attention.dtype)
         attention = jnp.where(alone, identity, attention / jnp.where(alone, 1, total))
         report = {
             "threshold": threshold,

@@ -238,7 +238,7 @@ class FedADMM(base.SingleExchange):
         w, rows = state.server, state.clients
         plain = local.DataLoss(model)
 
-        def one(client: FedADMMClient, data: core.ClientData):
+        def of_client(client: FedADMMClient, data: core.ClientData):
             loss, gradient = local.full_value_and_gradient(
                 plain, client.theta, None, data
             )
@@ -252,7 +252,7 @@ class FedADMM(base.SingleExchange):
                 "dual": optax.tree.vdot(client.p, optax.tree.sub(client.theta, w)),
             }
 
-        parts = common.map_everyone(one, rows, federation)
+        parts = common.map_everyone(of_client, rows, federation)
         count = federation.num_clients
         rho = self.penalty(count)
         split = (rows.alpha * parts["loss"]).sum()

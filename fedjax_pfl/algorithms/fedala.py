@@ -126,7 +126,7 @@ class FedALA(base.SingleExchange):
     def __post_init__(self):
         tree_paths.check_pattern("adapted", self.adapted)
 
-    def first(self, params: Any):
+    def first(self, params: core.Params):
         """Starts all clients from one network, with weights of one."""
         part, _ = tree_paths.split(params, self.adapted)
         if not jax.tree.leaves(part):

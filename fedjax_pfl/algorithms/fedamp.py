@@ -71,8 +71,8 @@ class _Attentive(similarity.Mixing):
         """Solves the proximal problem about the received mixture."""
         weight = self.proximal_weight(view.round)
         objective = common.proximal_objective(model, weight)
-        first = down.own if self.start == "received" else client
-        theta, _, info = self.local.solve(view, objective, first, down.own)
+        start = down.own if self.start == "received" else client
+        theta, _, info = self.local.solve(view, objective, start, down.own)
         return theta, view.upload(theta), info.report()
 
 
@@ -153,16 +153,16 @@ class FedAMP(_Attentive):
         is_apart = sigma > 0
         near = jnp.exp(-distances / jnp.where(is_apart, sigma, 1))
         near = jnp.where(is_apart, near, (distances == 0).astype(dtype))
-        own = jnp.eye(count, dtype=bool)
-        pull = jnp.where(own, 0, share * near)
+        diagonal = jnp.eye(count, dtype=bool)
+        pull = jnp.where(diagonal, 0, share * near)
         total = pull.sum(axis=1)
         pull = pull / jnp.maximum(total, 1)[:, None]
-        rest = jnp.maximum(1 - pull.sum(axis=1), 0)
+        self_weights = jnp.maximum(1 - pull.sum(axis=1), 0)
         rounding = 1 + count * jnp.finfo(dtype).eps
-        return jnp.where(own, rest[:, None], pull), {
+        return jnp.where(diagonal, self_weights[:, None], pull), {
             "sigma": sigma,
             "alpha": share * sigma,
-            "self_weight": rest.mean(),
+            "self_weight": self_weights.mean(),
             "convex": (total <= rounding).all(),
         }
 
@@ -204,10 +204,10 @@ class HeurFedAMP(_Attentive):
         """
         similarities = similarity.cosines(models)
         count = similarities.shape[0]
-        own = jnp.eye(count, dtype=bool)
-        others = jnp.where(own, -jnp.inf, self.sharpness * similarities)
+        eye = jnp.eye(count, dtype=bool)
+        logits = jnp.where(eye, -jnp.inf, self.sharpness * similarities)
         report = similarity.cosine_range(similarities)
         if count == 1:
             return jnp.ones_like(similarities), report
-        kept = 1 / count if self.self_weight is None else self.self_weight
-        return jnp.where(own, kept, (1 - kept) * jax.nn.softmax(others, axis=1)), report
+        part = 1 / count if self.self_weight is None else self.self_weight
+        return jnp.where(eye, part, (1 - part) * jax.nn.softmax(logits, axis=1)), report

@@ -93,7 +93,7 @@ class Local(base.SingleExchange):
     shares_statistics = False
     uploads_through = "local"
 
-    def first(self, params: Any):
+    def first(self, params: core.Params):
         """Copies one network to all clients."""
         return None, params, None
 
@@ -158,8 +158,8 @@ class Centralized(base.SingleExchange):
             "gradient_evaluations": info.num_examples,
             "client_steps": info.num_steps,
         }
-        one = core.Report(values=counts, statistics=info.statistics)
-        report = jax.tree.map(lambda leaf: leaf[None], one)
+        totals = core.Report(values=counts, statistics=info.statistics)
+        report = jax.tree.map(lambda leaf: leaf[None], totals)
         return state, exchange.info(report, {}, bytes_up=0, bytes_down=0)
 
     def parameters(self, server: Any, client: Any):

@@ -67,16 +67,16 @@ class FedBABU(base.PersonalHead):
 
     def predictors(self, view: ClientView, server: Any, client: Any, model: Model):
         """Returns the global network, and this network fine-tuned."""
-        whole = tree_paths.join(client, server)
+        network = tree_paths.join(client, server)
         trained, fixed = {
-            "whole": (whole, None),
+            "whole": (network, None),
             "head": (client, server),
             "body": (server, client),
         }[self.tuned_part]
-        network = None if self.tuned_part == "whole" else tree_paths.join
-        objective = local.DataLoss(model, network=network)
+        join = None if self.tuned_part == "whole" else tree_paths.join
+        objective = local.DataLoss(model, network=join)
         tuned, _, info = self.fine_tune.solve(view, objective, trained, fixed)
-        if network is not None:
-            tuned = network(tuned, fixed)
-        networks = {"global": whole, "fine-tuned": local.whole(view, tuned, info)}
+        if join is not None:
+            tuned = join(tuned, fixed)
+        networks = {"global": network, "fine-tuned": local.whole(view, tuned, info)}
         return base.model_predictors(view, model, networks)

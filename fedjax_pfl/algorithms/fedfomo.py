@@ -75,15 +75,15 @@ def hold_out(
     held = np.floor(sizes * fraction + 1e-9).astype(np.int32)
     held = np.clip(held, np.minimum(1, sizes // 2), np.maximum(sizes - 1, 0))
     count = jnp.asarray(held, jnp.int32)[data.num_examples]
-    first = data.num_examples - count
-    positions = jnp.minimum(first + jnp.arange(max(held.max(), 1)), slots - 1)
+    num_train = data.num_examples - count
+    positions = jnp.minimum(num_train + jnp.arange(max(held.max(), 1)), slots - 1)
     last = dataclasses.replace(
         data,
         index=data.index[positions],
         labels=jax.tree.map(lambda leaf: leaf[positions], data.labels),
         num_examples=count,
     )
-    return dataclasses.replace(data, num_examples=first), last
+    return dataclasses.replace(data, num_examples=num_train), last
 
 
 def choose(
@@ -254,12 +254,12 @@ def _mixture(
       `[*P]`; the weights `[M]` before they are clipped; the own model's share `[]` of
       the mixture.
     """
-    before = local.full_value(objective, client.start, None, held)
-    rounding = _ROUNDING * jnp.finfo(before.dtype).eps * optax.tree.norm(client.start)
+    loss = local.full_value(objective, client.start, None, held)
+    rounding = _ROUNDING * jnp.finfo(loss.dtype).eps * optax.tree.norm(client.start)
 
     def weigh(candidate: Any) -> jax.Array:
         distance = optax.tree.norm(optax.tree.sub(candidate, client.start))
-        gain = before - local.full_value(objective, candidate, None, held)
+        gain = loss - local.full_value(objective, candidate, None, held)
         apart = distance > rounding  # else the quotient is one of rounding errors
         weight = gain / jnp.where(apart, distance, 1)
         return jnp.where(apart & jnp.isfinite(weight), weight, 0)
@@ -285,7 +285,7 @@ def _mixture(
         return add(so_far, jax.tree.map(lambda leaf: leaf[row], models))
 
     # Without a positive weight the mean stays the own model.
-    own, weight = add((client.theta, jnp.zeros_like(before)), client.theta)
-    (mixed, total), weights = lax.scan(add_row, own, chosen)
+    start, weight = add((client.theta, jnp.zeros_like(loss)), client.theta)
+    (mixed, total), weights = lax.scan(add_row, start, chosen)
     share = jnp.maximum(weight, 0) / jnp.where(total > 0, total, 1)
     return mixed, weights, jnp.where(total > 0, share, 1)

@@ -151,12 +151,12 @@ class FedFV(global_model.GlobalModel):
         """Returns the uniform mean, as in the paper."""
         return aggregators.Mean()
 
-    def first(self, params: Any):
+    def first(self, params: core.Params):
         """Draws one network; gradients are zero, as nobody has sent any."""
-        kept = self.kept(params)
+        local_params = self.kept(params)
         if not self.tau:
-            return params, FedFVClient(last_round=None, local=kept), None
-        client = FedFVClient(last_round=jnp.full((), -1, jnp.int32), local=kept)
+            return params, FedFVClient(last_round=None, local=local_params), None
+        client = FedFVClient(last_round=jnp.full((), -1, jnp.int32), local=local_params)
         return params, client, self.reference(params)
 
     def reference(self, server: Any):

@@ -62,8 +62,8 @@ def gradient_weight(num_steps: Any, momentum: Any) -> Any:
     """
     if momentum is None:
         return num_steps
-    rest = 1 - momentum
-    return (num_steps - momentum * (1 - momentum**num_steps) / rest) / rest
+    decay = 1 - momentum
+    return (num_steps - momentum * (1 - momentum**num_steps) / decay) / decay
 
 
 @struct.pytree_dataclass

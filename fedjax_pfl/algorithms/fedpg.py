@@ -181,7 +181,7 @@ class FedPG(base.SingleExchange):
         """All clients' last gradients, where they are used."""
         return "cohort" if self.history == "none" else "all"
 
-    def first(self, params: Any):
+    def first(self, params: core.Params):
         """Starts everybody from one network; nobody was heard."""
         server = FedPgServer(model=params, num_heard=jnp.zeros((), jnp.int32))
         never = -jnp.ones((), jnp.int32)
@@ -193,24 +193,24 @@ class FedPG(base.SingleExchange):
         return jax.tree.map(jnp.zeros_like, server.model)
 
     def _measured(self, view: core.ClientView, w: Any, model: Model):
-        """Measures ONE client at w: upload, evaluated gradients, what is kept of it."""
-        plain, own = local.DataLoss(model), view.data.personal
+        """Measures ONE client at w: upload, evaluated gradients, personal state."""
+        plain, carry = local.DataLoss(model), view.data.personal
         rate = self.local.rate(view.round)
         if self.gradient == "exact":
             loss, (gradient, slope) = local.full_value_and_gradient(
-                local.Joint(plain), (w, own), None, view.data
+                local.Joint(plain), (w, carry), None, view.data
             )
             running = local.passed_statistics(plain, w, None, view)
-            own = jax.tree.map(lambda x, g: x - rate * g, own, slope)
+            carry = jax.tree.map(lambda x, g: x - rate * g, carry, slope)
             steps, evaluations = jnp.ones((), jnp.int32), view.data.num_examples
         else:
             loss = local.full_value(plain, w, None, view.data)
             theta, _, info = self.local.solve(view, plain, w, None)
-            own, running = None if own is None else info.carry, info.statistics
+            carry, running = None if carry is None else info.carry, info.statistics
             gradient = jax.tree.map(lambda a, b: (a - b) / rate, w, theta)
             steps, evaluations = info.num_steps, info.num_examples
         upload = view.upload(gradient, aux={"loss": loss, "steps": steps})
-        return upload, evaluations, (own, running)
+        return upload, evaluations, (carry, running)
 
     def _rows(
         self,
@@ -237,7 +237,7 @@ class FedPG(base.SingleExchange):
         return rows, fair
 
     def _absent(self, state: core.State, ctx: core.RoundContext):
-        """Returns absent clients' last gradients, and which of them count."""
+        """Returns absent clients' last gradients, and a mask of those in use."""
         if self.history == "none" or ctx.cohort.shape[0] == ctx.num_clients:
             return None, None
         rows, used = common_descent.absent(
@@ -279,8 +279,8 @@ class FedPG(base.SingleExchange):
             point, ds, sizes = shared
 
             def at(size: jax.Array):
-                moved = jax.tree.map(lambda x, m: x + size * m, point, ds)
-                return local.full_value(plain, moved, None, view.data)
+                trial = jax.tree.map(lambda x, m: x + size * m, point, ds)
+                return local.full_value(plain, trial, None, view.data)
 
             return jax.vmap(at)(sizes)
 
@@ -339,11 +339,11 @@ class FedPG(base.SingleExchange):
         def measure(view: core.ClientView, _: Any, shared: Any):
             return self._measured(view, shared, exchange.model)
 
-        uploads, evaluations, (own, running) = exchange.map(measure, None, w)
-        before = state  # its messages of who is absent are those of earlier rounds
+        uploads, evaluations, (carry, running) = exchange.map(measure, None, w)
+        old_state = state  # holds the absent members' messages of earlier rounds
         state, received = exchange.upload(state, uploads)
         present, losses = received.weight > 0, received.aux["loss"]
-        history, used = self._absent(before, ctx)
+        history, used = self._absent(old_state, ctx)
         rows, fair = self._rows(received.message, present, losses, history, used)
         direction = common_descent.common_descent(rows, guard=self.guard)
         rate = self.local.rate(ctx.round)
@@ -378,7 +378,7 @@ class FedPG(base.SingleExchange):
             examples = exchange.take(exchange.federation.train.num_examples)
             values["loss_evaluations"] = info["trials"] * examples
         return state, exchange.info(
-            core.Report(values=values | report, carry=own, statistics=running),
+            core.Report(values=values | report, carry=carry, statistics=running),
             {},
             info,
             bytes_up=byte_counts.words(bytes_up) + byte_counts.words(count * tried),
@@ -386,19 +386,19 @@ class FedPG(base.SingleExchange):
             bytes_down=count * size * (2 if self.search is None else 3),
         )
 
-    def _everybody(
+    def _all_rows(
         self, key: core.Key, state: core.State, model: Model, federation: Federation
     ):
-        """Returns everybody's rows at w."""
+        """Returns the rows of all clients at w."""
 
-        def one(shared: Any, data: core.ClientData):
-            own = jax.random.fold_in(key, data.client_id)
-            view = core.ClientView(key=own, round=state.round, data=data)
+        def of_client(shared: Any, data: core.ClientData):
+            client_key = jax.random.fold_in(key, data.client_id)
+            view = core.ClientView(key=client_key, round=state.round, data=data)
             upload, *_ = self._measured(view, state.server.model, model)
             return upload.message, upload.aux["loss"]
 
-        nobody = jnp.zeros((federation.num_clients, 0))
-        gradients, losses = common.map_everyone(one, nobody, federation)
+        blanks = jnp.zeros((federation.num_clients, 0))
+        gradients, losses = common.map_everyone(of_client, blanks, federation)
         present = federation.train.num_examples > 0
         return self._rows(gradients, present, losses)[0]
 
@@ -409,7 +409,7 @@ class FedPG(base.SingleExchange):
         if self.personal == "stored":
             return state
         key = core.stream_key(state.key, core.Stream.EVALUATION, state.round)
-        rows = self._everybody(key, state, model, federation)
+        rows = self._all_rows(key, state, model, federation)
         direction = common_descent.common_descent(rows, guard=self.guard)
         rate, w = self.local.rate(state.round), state.server.model
         theta, _ = self._personal(rows, w, rate, direction.mean_norm)
@@ -427,7 +427,7 @@ class FedPG(base.SingleExchange):
         all N clients' scaled gradients; 0 where no direction improves everybody.
         `pareto_norm_fair`: the same with the fairness row, which can be 0 elsewhere.
         """
-        rows = self._everybody(state.key, state, model, federation)
+        rows = self._all_rows(state.key, state, model, federation)
         with_row = common_descent.common_descent(rows, guard=0.0)
         without = common_descent.common_descent(
             dataclasses.replace(rows, mask=rows.gradients), guard=0.0

@@ -192,7 +192,7 @@ class FedPlus(base.SingleExchange):
         return isinstance(self.local, local.ToTolerance)
 
     def _step_size(self, round: Any = None) -> Any:
-        """Returns eta in a round, or None where the local optimizer has none."""
+        """Returns eta in a round, or None if the local optimizer has none."""
         if isinstance(self.local, local.SGD):
             return self.local.rate(round)
         rate = self.local.learning_rate
@@ -217,7 +217,7 @@ class FedPlus(base.SingleExchange):
         """Returns the rule that belongs to phi."""
         return self.phi.aggregator(self.rho, self.rho_quantile, self.weighting)
 
-    def first(self, params: Any):
+    def first(self, params: core.Params):
         """Starts everybody from one network, which is also the center."""
         self.phi.check(params)
         nothing = jax.tree.map(jnp.zeros_like, params)
@@ -288,11 +288,11 @@ class FedPlus(base.SingleExchange):
         if self.rho_quantile is None:
             return FedPlusServer(c=aggregate, rho=server.rho)
         messages, weights = uploads.message, uploads.weight
-        here = (weights > 0) & client_rows.finite_rows(messages, weights.shape[0])
+        valid = (weights > 0) & client_rows.finite_rows(messages, weights.shape[0])
         away = jax.vmap(lambda w: optax.tree.sub(w, aggregate))(messages)
         lengths = jax.vmap(self.phi.lengths)(away)
-        quantiles = _quantiles(lengths, here, self.rho_quantile)
-        rho = jnp.where(here.any(), self._radii(quantiles), server.rho)
+        quantiles = _quantiles(lengths, valid, self.rho_quantile)
+        rho = jnp.where(valid.any(), self._radii(quantiles), server.rho)
         return FedPlusServer(c=aggregate, rho=rho)
 
     def parameters(self, server: Any, client: Any):
@@ -320,7 +320,7 @@ class FedPlus(base.SingleExchange):
             return {}
         plain, server = local.DataLoss(model), state.server
 
-        def one(w: Any, data: core.ClientData):
+        def terms(w: Any, data: core.ClientData):
             loss, gradient = local.full_value_and_gradient(plain, w, None, data)
             away = optax.tree.sub(w, self.anchor(server, w))
             residual = optax.tree.norm(optax.tree.add_scale(gradient, alpha, away))
@@ -328,7 +328,7 @@ class FedPlus(base.SingleExchange):
             gap = optax.tree.norm(optax.tree.sub(w, server.c))
             return loss + alpha * penalty, residual, gap
 
-        values, residuals, gaps = common.map_everyone(one, state.clients, federation)
+        values, residuals, gaps = common.map_everyone(terms, state.clients, federation)
         counts = federation.train.num_examples.astype(values.dtype)
         weights = counts if self.weighting == "examples" else jnp.ones_like(counts)
         weights = jnp.where(counts > 0, weights, 0)
@@ -343,9 +343,9 @@ class FedPlus(base.SingleExchange):
         }
 
 
-def _quantiles(values: jax.Array, here: jax.Array, level: Any) -> jax.Array:
-    """Returns lower quantiles of the present rows `[K, ...]`; NaN where they are."""
-    p = here.astype(values.dtype) / jnp.maximum(here.sum(), 1)
+def _quantiles(values: jax.Array, valid: jax.Array, level: Any) -> jax.Array:
+    """Returns lower quantiles of the valid rows `[K, ...]`; NaN for rows of NaN."""
+    p = valid.astype(values.dtype) / jnp.maximum(valid.sum(), 1)
     columns = values.reshape(values.shape[0], -1)
     levels = jax.vmap(scaled_rows.quantile, in_axes=(1, None, None))(columns, p, level)
     return jnp.where(jnp.isnan(values[0]), jnp.nan, levels.reshape(values.shape[1:]))

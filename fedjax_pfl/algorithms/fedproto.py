@@ -165,7 +165,7 @@ class FedProto(base.SingleExchange):
         """Returns the client's network, and its nearest prototypes."""
         constants = view.data.constants
 
-        def nearest(params: Any, x: jax.Array) -> jax.Array:
+        def nearest(params: core.Params, x: jax.Array) -> jax.Array:
             z, _, _ = model.featured(params["network"], x, constants=constants)
             return nearest_prototype(z, params["prototypes"], params["known"])
 
@@ -177,7 +177,7 @@ class FedProto(base.SingleExchange):
         }
 
 
-def _sums(model: Any, params: Any, data: core.ClientData, classes: int) -> Any:
+def _sums(model: Any, params: core.Params, data: core.ClientData, classes: int) -> Any:
     """Returns ONE client's message: sums of features and shares by class."""
     features, labels, weight = common.stored_features(model, params, data)
     members = weight[:, None] * jax.nn.one_hot(labels, classes, dtype=weight.dtype)

@@ -76,7 +76,7 @@ class FedRep(base.PersonalHead):
         """Clients start from the body; a mean of heads is no model of theirs."""
         return not self.send_heads
 
-    def first(self, params: Any):
+    def first(self, params: core.Params):
         """Keeps the body at the server and the head at every client."""
         head, body = tree_paths.head_and_body(params, self.head)
         return params if self.send_heads else body, head, None
@@ -109,11 +109,11 @@ class FedRep(base.PersonalHead):
             dataclasses.replace(view, key=key) for key in jax.random.split(view.key)
         )
         solver = self.local if self.head_local is None else self.head_local
-        head, first = self._train(solver, for_head, model, client, down.shared)
-        for_body = common.after(for_body, first)
-        body, second = self._train(self.local, for_body, model, down.shared, head)
+        head, head_info = self._train(solver, for_head, model, client, down.shared)
+        for_body = common.after(for_body, head_info)
+        body, body_info = self._train(self.local, for_body, model, down.shared, head)
         message = tree_paths.join(head, body) if self.send_heads else body
-        return head, view.upload(message), first.then(second).report()
+        return head, view.upload(message), head_info.then(body_info).report()
 
     def predictors(self, view: ClientView, server: Any, client: Any, model: Model):
         """Returns the latest body under the own, the tuned and the mean head."""
@@ -124,6 +124,6 @@ class FedRep(base.PersonalHead):
         networks = {name: tree_paths.join(head, body) for name, head in heads.items()}
         if self.fine_tune is not None:
             tuned, info = self._train(self.fine_tune, view, model, client, body)
-            whole = local.whole(view, tree_paths.join(tuned, body), info)
-            networks["fine-tuned"] = whole
+            network = local.whole(view, tree_paths.join(tuned, body), info)
+            networks["fine-tuned"] = network
         return base.model_predictors(view, model, networks)

@@ -96,7 +96,7 @@ def balanced(logits: jax.Array, counts: jax.Array) -> jax.Array:
     return jnp.where(present, logits + logs, jnp.asarray(_ABSENT, logits.dtype))
 
 
-def _sum(params: Any, head: Any) -> Any:
+def _sum(params: core.Params, head: Any) -> Any:
     """Adds a second head to the parameters' own."""
     return jax.tree.map(lambda x, b: x if b is None else x + b, params, head)
 
@@ -144,14 +144,14 @@ class FedROD(base.PersonalHead):
         drawn |= {"head": jax.tree.map(jnp.zeros_like, drawn["head"])}
         return RodServer(network=params, hyper=drawn), None, None
 
-    def _added(self, network: Any, own: Any, counts: jax.Array) -> Any:
-        """Adds the personal head to the network; `own` is b_i or H's parameters."""
+    def _added(self, network: Any, part: Any, counts: jax.Array) -> Any:
+        """Adds the personal head to the network; `part` is b_i or H's parameters."""
         if self.hyper_width is None:
-            return _sum(network, own)
+            return _sum(network, part)
         head, _ = tree_paths.split(network, self.head)
         share = counts / jnp.maximum(counts.sum(), 1)
-        made = self._hyper(head, counts).apply(own, share[None])[0]
-        return _sum(network, ravel_pytree(head)[1](made))
+        vector = self._hyper(head, counts).apply(part, share[None])[0]
+        return _sum(network, ravel_pytree(head)[1](vector))
 
     def client_update(
         self, view: ClientView, down: Downlink, client: Any, model: Model
@@ -160,8 +160,8 @@ class FedROD(base.PersonalHead):
         counts = _counts(model, down.shared.network, view.data)
 
         def personal(point: Any, context: Any):
-            network, own = point
-            return self._added(held.held(network), own, counts)
+            network, part = point
+            return self._added(held.held(network), part, counts)
 
         def generic(outputs: jax.Array, batch: core.Batch):
             return model.loss(balanced(outputs, counts), batch)
@@ -169,15 +169,15 @@ class FedROD(base.PersonalHead):
         objective = _Decoupled(local.DataLoss(model, network=personal), generic)
         hyper = self.hyper_width is not None
         start = (down.shared.network, down.shared.hyper if hyper else client)
-        (network, own), _, info = self.local.solve(view, objective, start, None)
-        message = RodServer(network=network, hyper=own if hyper else None)
-        return None if hyper else own, view.upload(message), info.report()
+        (network, part), _, info = self.local.solve(view, objective, start, None)
+        message = RodServer(network=network, hyper=part if hyper else None)
+        return None if hyper else part, view.upload(message), info.report()
 
     def predictors(self, view: ClientView, server: Any, client: Any, model: Model):
         """Returns the latest network with the personal head added, and as it is."""
-        own = client if self.hyper_width is None else server.hyper
+        part = client if self.hyper_width is None else server.hyper
         counts = _counts(model, server.network, view.data)
-        personal = self._added(server.network, own, counts)
+        personal = self._added(server.network, part, counts)
         networks = {"personal": personal, "global": server.network}
         return base.model_predictors(view, model, networks)
 
@@ -196,12 +196,12 @@ class _Decoupled(local.StatefulLoss):
 
     def step(self, key: Any, params: Any, batch: core.Batch, context: Any, carry: Any):
         """Returns the value of a batch, and what is kept after it."""
-        value, kept = self.personal.step(key, params, batch, context, carry)
+        value, new_carry = self.personal.step(key, params, batch, context, carry)
         logits, _ = statistics.forward(self.personal.model, params[0], batch, key)
-        return self.generic(logits, batch) + value, kept
+        return self.generic(logits, batch) + value, new_carry
 
 
-def _counts(model: core.Model, params: Any, data: core.ClientData) -> jax.Array:
+def _counts(model: core.Model, params: core.Params, data: core.ClientData) -> jax.Array:
     """Counts ONE client's training examples per output of the model `[C]`."""
     dtype = jnp.result_type(*jax.tree.leaves(params))
     batch = data.gather(jnp.zeros(1, jnp.int32), jnp.ones(1, dtype))

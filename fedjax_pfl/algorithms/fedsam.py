@@ -103,7 +103,7 @@ class _Perturbed(local.StatefulLoss):
     def step(
         self,
         key: core.Key | None,
-        params: Any,
+        params: core.Params,
         batch: core.Batch,
         context: Any,
         carry: Any,

@@ -37,7 +37,7 @@ def values(
 
     half_squared = common.half_squared_distance
 
-    def one(client: Any, data: core.ClientData):
+    def of_client(client: Any, data: core.ClientData):
         loss, gradient = local.full_value_and_gradient(plain, client.theta, None, data)
         gap = optax.tree.sub(client.theta, w)
         residual = optax.tree.add_scale(gradient, method.lam, gap)
@@ -50,7 +50,7 @@ def values(
             "dual": optax.tree.vdot(client.p, optax.tree.sub(client.w_local, w)),
         }
 
-    parts = common.map_everyone(one, rows, federation)
+    parts = common.map_everyone(of_client, rows, federation)
     alpha = rows.alpha
     share = method.share(alpha, rows.ratio)
     rho = method.lam * alpha * (1 - share) / jnp.where(share > 0, share, 1)

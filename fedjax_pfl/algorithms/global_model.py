@@ -34,7 +34,7 @@ class GlobalModel(base.SingleExchange):
         """Returns what ONE client keeps of its model `theta [*P]`: this or None."""
         return theta if self.keeps_local else None
 
-    def first(self, params: Any):
+    def first(self, params: core.Params):
         """Starts the server, and clients that keep models, from one network."""
         return params, self.kept(params), None
 

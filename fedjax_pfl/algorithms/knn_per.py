@@ -151,7 +151,7 @@ class KNNPer(base.SingleExchange):
             "present": weight > 0,
         }
 
-        def mixed(params: Any, x: jax.Array) -> jax.Array:
+        def mixed(params: core.Params, x: jax.Array) -> jax.Array:
             z, logits, _ = model.featured(params["network"], x, constants=constants)
             shares = neighbor_shares(
                 *(z, params["features"], params["labels"], params["present"]),

@@ -121,7 +121,7 @@ def draw_projection(key: core.Key, params: Any, dim: int, orthogonal: bool) -> A
     return jax.vmap(unravel)(rows)
 
 
-def project(projection: Any, params: Any) -> jax.Array:
+def project(projection: Any, params: core.Params) -> jax.Array:
     """Returns `P theta`, at highest precision.
 
     Args:

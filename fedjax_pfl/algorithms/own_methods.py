@@ -75,10 +75,10 @@ def find(name: str) -> type:
 
 def _module(path: str, name: str) -> Any:
     """Imports a module, also from the current directory if that holds no results."""
-    here = os.getcwd()
-    if _result_around(Path(here)) is None:
-        sys.path[:] = [each for each in sys.path if each not in ("", here)] + [here]
-        _check_unique(path.partition(".")[0], here, name)
+    cwd = os.getcwd()
+    if _result_around(Path(cwd)) is None:
+        sys.path[:] = [item for item in sys.path if item not in ("", cwd)] + [cwd]
+        _check_unique(path.partition(".")[0], cwd, name)
     for place in _places(path):
         if folder := _result_around(place):
             raise checks.InputError(
@@ -90,33 +90,33 @@ def _module(path: str, name: str) -> Any:
         return importlib.import_module(path)
     except ImportError as error:
         raise checks.InputError(
-            f"Cannot import the module of {name!r} from '{here}': {error}."
+            f"Cannot import the module of {name!r} from '{cwd}': {error}."
         ) from error
 
 
-def _check_unique(top: str, here: str, name: str) -> None:
+def _check_unique(top: str, cwd: str, name: str) -> None:
     """Refuses a file of the current directory where Python has another module."""
-    mine, other = machinery.PathFinder.find_spec(top, [here]), _spec(top)
-    if mine is None or mine.origin is None or other is None:
+    local, library = machinery.PathFinder.find_spec(top, [cwd]), _spec(top)
+    if local is None or local.origin is None or library is None:
         return
-    if other.origin is None or not _is_same(mine.origin, other.origin):
+    if library.origin is None or not _is_same(local.origin, library.origin):
         raise checks.InputError(
-            f"Expected another name for the module of {name!r}: '{mine.origin}' would"
+            f"Expected another name for the module of {name!r}: '{local.origin}' would"
             f" hide {top!r} of Python or of a library; rename it."
         )
 
 
 def _spec(top: str) -> machinery.ModuleSpec | None:
-    """Returns where a module was imported from or, by this path, would be."""
+    """Returns the spec by which a module was or would be imported."""
     if top in sys.modules:
         return sys.modules[top].__spec__
     finders = (finder.find_spec(top, None) for finder in sys.meta_path)
     return next((spec for spec in finders if spec is not None), None)
 
 
-def _is_same(one: str, other: str) -> bool:
-    """Returns whether two names are those of one file; `built-in` is none."""
-    return os.path.exists(other) and os.path.samefile(one, other)
+def _is_same(a: str, b: str) -> bool:
+    """Returns whether two names belong to one file; `built-in` is no file."""
+    return os.path.exists(b) and os.path.samefile(a, b)
 
 
 def _places(path: str) -> Iterator[Path]:
@@ -148,7 +148,7 @@ def _result_around(place: Path) -> Path | None:
 
 
 def _is_mark(path: Path) -> bool:
-    """Returns whether a file says that a run or result of this package is beside it."""
+    """Returns whether a file marks a folder of runs or results of this package."""
     try:
         if not path.is_file():
             return False

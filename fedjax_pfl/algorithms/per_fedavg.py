@@ -51,7 +51,7 @@ __all__ = ["PerFedAvg", "difference_product", "hessian_product"]
 Gradient = Callable[[Any], Any]
 
 
-def hessian_product(gradient: Gradient, params: Any, direction: Any) -> Any:
+def hessian_product(gradient: Gradient, params: core.Params, direction: Any) -> Any:
     """Returns the product of the Hessian with a direction, forward over reverse.
 
     Args:
@@ -70,7 +70,7 @@ def hessian_product(gradient: Gradient, params: Any, direction: Any) -> Any:
 
 
 def difference_product(
-    gradient: Gradient, params: Any, direction: Any, difference: Any
+    gradient: Gradient, params: core.Params, direction: Any, difference: Any
 ) -> Any:
     """Approximates the product from two gradients.
 
@@ -123,7 +123,7 @@ class PerFedAvg(base.SingleExchange):
     server_is_model = True  # clients start from w, their models are averaged into it
     released = "the global model"
 
-    def first(self, params: Any):
+    def first(self, params: core.Params):
         """Starts the server from one network; clients keep nothing."""
         return params, None, None
 

@@ -134,9 +134,9 @@ class PFedMe(base.SingleExchange):
     ):
         """Takes R steps down the envelope, each with an inexact inner solution."""
         w = down.shared
-        first = client if self.start == "own" else w
+        start = client if self.start == "own" else w
         update = self._in_batches if self.inner is None else self._in_epochs
-        w_local, theta, info = update(view, w, first, model)
+        w_local, theta, info = update(view, w, start, model)
         return theta, view.upload(w_local), info.report()
 
     def _outer_step(self, w_local: Any, theta: Any):
@@ -145,7 +145,7 @@ class PFedMe(base.SingleExchange):
         return jax.tree.map(lambda w, t: w - rate * (w - t), w_local, theta)
 
     def _in_epochs(self, view: ClientView, w: Any, theta: Any, model: Model):
-        """Returns `(w_i, theta_i, what it took)`, a step of w_i after every epoch."""
+        """Returns w_i, theta_i and the work; w_i takes a step after every epoch."""
         objective = common.proximal_objective(model, self.lam)
 
         def epoch_end(epoch: jax.Array, theta: Any, w_local: Any):
@@ -162,26 +162,26 @@ class PFedMe(base.SingleExchange):
         gradient = jax.grad(joint.with_statistics, argnums=1, has_aux=True)
 
         def step(step_key: core.Key, carry: Any, batches: tuple[core.Batch, ...]):
-            w_local, *others = carry
+            w_local, *pair = carry
 
             def inner(number: jax.Array, state: tuple[Any, Any]):
-                both, running = state
+                params, running = state
                 # Number 0 belongs to the batch's own draw.
                 inner_key = jax.random.fold_in(step_key, 1 + number)
                 batch = batches[0].with_statistics(running)
-                slopes, running = gradient(inner_key, both, batch, None)
+                slopes, running = gradient(inner_key, params, batch, None)
                 # What stays with the client has no centre to be pulled to.
-                centres = w_local, both[1]
-                return jax.tree.map(self._inner_step, both, slopes, centres), running
+                centers = w_local, params[1]
+                return jax.tree.map(self._inner_step, params, slopes, centers), running
 
-            both, running = lax.fori_loop(0, self.inner_steps, inner, tuple(others))
-            return self._outer_step(w_local, both[0]), both, running
+            params, running = lax.fori_loop(0, self.inner_steps, inner, tuple(pair))
+            return self._outer_step(w_local, params[0]), params, running
 
-        kept = view.data.personal, view.data.statistics
-        (w_local, (theta, own), running), info = local.local_scan(
+        extras = view.data.personal, view.data.statistics
+        (w_local, (theta, personal), running), info = local.local_scan(
             view,
             step,
-            (w, (theta, kept[0]), kept[1]),
+            (w, (theta, extras[0]), extras[1]),
             batch_size=self.batch_size,
             epochs=self.num_steps,
             sampler=minibatch_scan.independent_batch,
@@ -192,7 +192,7 @@ class PFedMe(base.SingleExchange):
             "num_steps": self.inner_steps * info.num_steps,
             "num_examples": self.inner_steps * info.num_examples,
         }
-        info = dataclasses.replace(info, carry=own, statistics=running, **counts)
+        info = dataclasses.replace(info, carry=personal, statistics=running, **counts)
         return w_local, theta, info
 
     def _inner_step(self, theta: Any, gradient: Any, w_local: Any):

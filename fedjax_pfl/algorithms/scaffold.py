@@ -78,7 +78,7 @@ class Scaffold(base.SingleExchange):
         """Returns the uniform mean, as in the paper."""
         return aggregators.Mean()
 
-    def first(self, params: Any):
+    def first(self, params: core.Params):
         """Starts from one network; control variates are zero."""
         zeros = jax.tree.map(jnp.zeros_like, params)
         return ScaffoldServer(model=params, control=zeros), zeros, None

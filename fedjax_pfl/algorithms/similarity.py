@@ -52,7 +52,7 @@ class Mixing(base.SingleExchange, abc.ABC):
           `[K, K]` with rows of sum 1, and a dict of `[]` values to report.
         """
 
-    def first(self, params: Any):
+    def first(self, params: core.Params):
         """Copies one network to all clients; the server remembers it."""
         return params, params, params
 
@@ -60,8 +60,8 @@ class Mixing(base.SingleExchange, abc.ABC):
         """Mixes the cohort's last messages for each member, and reports the entropy."""
         weights, report = self.cohort_weights(ctx.round, server, messages)
         report = report | {"entropy": row_entropy(weights).mean()}
-        own = columns.mix(messages, weights)
-        return core.Downlink(shared=None, own=own, info=report)
+        mixtures = columns.mix(messages, weights)
+        return core.Downlink(shared=None, own=mixtures, info=report)
 
     def known(self, server: Any, down: core.Downlink):
         """Returns the mixture that each member receives."""

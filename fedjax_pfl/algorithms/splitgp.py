@@ -128,13 +128,13 @@ class SplitGP(base.SingleExchange):
 
         start = tree_paths.join(client, down.shared)
         theta, _, info = self.local.solve(view, objective, start, None)
-        own, _ = tree_paths.split(theta, exits.front)
-        return own, view.upload(theta), info.report()
+        front, _ = tree_paths.split(theta, exits.front)
+        return front, view.upload(theta), info.report()
 
     def finish(self, ctx: core.RoundContext, server: Any, clients: Any):
         """Mixes the members' own parts with the mean."""
         means = jax.tree.map(
-            lambda own, mean: None if own is None else mean[None],
+            lambda part, mean: None if part is None else mean[None],
             *(clients, server),
             is_leaf=lambda node: node is None,
         )
@@ -145,10 +145,10 @@ class SplitGP(base.SingleExchange):
         exits = self._exits(model)
         params = tree_paths.join(client, server)
 
-        def chosen(params: Any, x: jax.Array):
+        def chosen(params: core.Params, x: jax.Array):
             return routed(*exits.apply(params, x), self.threshold)
 
-        def last(params: Any, x: jax.Array):
+        def last(params: core.Params, x: jax.Array):
             return exits.apply(params, x)[1]
 
         return {

@@ -15,9 +15,9 @@ __all__ = ["ALIE", "largest_shift"]
 def largest_shift(num_honest: jax.Array, num_malicious: jax.Array) -> jax.Array:
     """Returns the shift behind which attackers are joined by enough honest clients.
 
-    With n clients, f of them malicious, a majority needs `s = floor(n/2 + 1) - f`
-    honest supporters, and `z = Phi^-1((n - f - s) / (n - f))`. Where attackers are a
-    majority themselves, s counts as 1; where nobody needs to be left out (n < 3), z is
+    With n clients, f malicious, a majority needs `s = floor(n/2 + 1) - f`
+    honest supporters, and `z = Phi^-1((n - f - s) / (n - f))`. If attackers are a
+    majority themselves, s counts as 1; if no client needs to be left out (n < 3), z is
     0. With few attackers z is below 0, and the shift turns around.
 
     Args:
@@ -41,9 +41,9 @@ def largest_shift(num_honest: jax.Array, num_malicious: jax.Array) -> jax.Array:
 class ALIE(base.Colluding):
     """Replaces malicious messages by `mu - z sd`, mean and deviation by coordinate.
 
-    Both are of the cohort's honest messages that are finite. Where there is none,
-    nothing changes; of one honest message sd is 0 and attackers copy it. Moving all
-    messages moves what is sent, so that a reference makes no difference.
+    Both are of the cohort's finite honest messages. Without any, no message
+    changes; of one honest message sd is 0 and attackers copy it. Moving all
+    messages moves the attack as well, so that a reference makes no difference.
 
     Attributes:
       z: `[]` shift in standard deviations, or None: the largest one with enough

@@ -27,10 +27,10 @@ class _Attack(core.Attack):
 
         Args:
           key: `[K]` one key per client, so that a draw belongs to the client, not the
-            slot; None for attacks that draw nothing.
+            slot; None for attacks without draws.
           state: None.
           messages: pytree of `[K, *P]` with one dtype; empty for methods that send
-            nothing.
+            none.
           malicious: `bool[K]`.
           reference: pytree of `[*P]` that clients received; unused by attacks on the
             message itself.
@@ -43,12 +43,12 @@ class _Attack(core.Attack):
         return self._sent(key, messages, malicious, reference), None
 
     def _sent(self, key: Any, messages: Any, malicious: jax.Array, reference: Any):
-        """Messages `[K, *P]`, of which malicious rows are replaced."""
+        """Returns the messages `[K, *P]` with malicious rows replaced."""
         raise NotImplementedError
 
 
 class Alone(_Attack):
-    """Every malicious client acts on what it has itself; subclasses define `one`."""
+    """Every malicious client acts on its own data; subclasses define `one`."""
 
     def one(self, key: Any, message: Any, reference: Any) -> Any:
         """Returns the message of ONE malicious client.
@@ -56,7 +56,7 @@ class Alone(_Attack):
         Args:
           key: `[]` key of this client and round.
           message: `[*P]` its honest message.
-          reference: `[*P]` what it received.
+          reference: `[*P]` received parameters.
 
         Returns:
           `[*P]`.
@@ -78,7 +78,7 @@ class Alone(_Attack):
 class Colluding(_Attack):
     """All malicious clients send one model, made of the cohort's honest messages.
 
-    Only finite ones count; where there is none, nothing changes. Subclasses define
+    Only finite ones count; without any, no message changes. Subclasses define
     `together`.
     """
 
@@ -87,8 +87,8 @@ class Colluding(_Attack):
 
         Args:
           seen: the honest messages.
-          messages: `[K, *P]` everybody's messages.
-          reference: `[*P]` what they received.
+          messages: `[K, *P]` messages of all clients.
+          reference: `[*P]` received parameters.
 
         Returns:
           `[*P]`.

@@ -13,7 +13,7 @@ __all__ = ["Gaussian"]
 
 @struct.pytree_dataclass
 class Gaussian(base.Alone):
-    """Replaces malicious messages by `N(0, std^2 I)`, drawn anew in every round.
+    """Replaces malicious messages by `N(0, std^2 I)`, drawn again in every round.
 
     Attributes:
       std: `[]` standard deviation, at least 0; `sqrt(0.1)` in FLAME's paper, 1 in its

@@ -1,7 +1,7 @@
-"""Knowledge of colluding attackers: the cohort's honest messages, and nobody's data.
+"""Knowledge of colluding attackers: the cohort's honest messages, without any data.
 
 Sums leave out malicious rows and rows with a value that is not finite. Rows are formed
-about a point near their mean, so that float32 keeps their differences where all of them
+about a point near their mean, so that float32 keeps their differences if all rows
 share a large offset, and lengths, which are of the whole model, are taken of rows over
 a power of two, so that no square overflows or vanishes.
 """
@@ -40,9 +40,9 @@ class Honest:
 
     Attributes:
       known: `bool[K]` rows that are honest and finite.
-      acts: `bool[K]` malicious rows; none where no row is known.
+      acts: `bool[K]` malicious rows; none if no row is known.
       center: `[*P]` a point near the mean of the known rows.
-      offset: `[*P]` the mean less the center: what rounding left of it.
+      offset: `[*P]` the mean less the center, its rounding error.
       rows: `[K, *P]` rows less the mean; zeros for rows that are not known.
     """
 
@@ -78,24 +78,24 @@ class Honest:
 
 
 def look(messages: Any, malicious: jax.Array) -> Honest:
-    """Finds the honest rows, their mean, and what they differ from it.
+    """Returns the honest rows, their mean, and their differences from it.
 
     Args:
       messages: pytree of `[K, *P]` with one dtype, not empty.
       malicious: `bool[K]`.
     """
-    known = ~malicious & client_rows.finite_rows(messages, malicious.shape[0])
-    weights = known.astype(jnp.result_type(*jax.tree.leaves(messages)))
+    valid = ~malicious & client_rows.finite_rows(messages, malicious.shape[0])
+    weights = valid.astype(jnp.result_type(*jax.tree.leaves(messages)))
     center = client_rows.weighted_mean(messages, weights)
     rows = jax.tree.map(lambda x, c: x - c[None], messages, center)
     offset = client_rows.weighted_mean(rows, weights)
     rows = jax.tree.map(lambda x, o: x - o[None], rows, offset)
     return Honest(
-        known=known,
-        acts=malicious & known.any(),
+        known=valid,
+        acts=malicious & valid.any(),
         center=center,
         offset=offset,
-        rows=client_rows.select_rows(known, rows, jax.tree.map(jnp.zeros_like, rows)),
+        rows=client_rows.select_rows(valid, rows, jax.tree.map(jnp.zeros_like, rows)),
     )
 
 
@@ -103,9 +103,9 @@ def origin(about: str, message: Any, reference: Any) -> Any:
     """Returns the point `[*P]` that an attack takes for zero.
 
     Args:
-      about: what the attack changes; the `reference` is zero for that alone.
+      about: the vectors that the attack changes; `reference` for updates.
       message: `[*P]` a message, or anything like one.
-      reference: `[*P]` what clients received.
+      reference: `[*P]` parameters that clients received.
     """
     return reference if about == "reference" else optax.tree.zeros_like(message)
 
@@ -125,7 +125,7 @@ def direction(kind: Direction, honest: Honest, start: Any) -> Any:
     Args:
       kind: against the mean less the start, its signs, or the
         standard deviations.
-      honest: what attackers know.
+      honest: messages that attackers know.
       start: `[*P]` the attack's zero.
     """
     if kind == "std":

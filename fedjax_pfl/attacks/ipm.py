@@ -18,8 +18,8 @@ class IPM(base.Colluding):
     A small tau stays among the honest messages, so that distances do not betray it; one
     beyond (honest clients) / (malicious clients) turns the mean of all around.
 
-    The mean is over the cohort's honest messages that are finite; where there is none,
-    nothing changes.
+    The mean is over the cohort's finite honest messages; without any, no message
+    changes.
 
     Attributes:
       tau: `[]` strength, at least 0; 0.1, 0.5 and 10 are in use.

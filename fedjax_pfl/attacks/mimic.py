@@ -15,22 +15,22 @@ __all__ = ["Mimic"]
 class Mimic(base.Colluding):
     """Replaces malicious messages by a copy of one honest message.
 
-    Nothing that is sent is an outlier, but the copied client counts several times, and
-    rules that drop messages drop others in its place.
+    No message is an outlier, but the copied client counts several times, and
+    rules that drop messages drop other messages in its place.
 
-    Without a `victim` it is the honest client whose message has the largest absolute
-    projection on the top eigenvector of the honest messages' covariance, found anew in
+    Without a `victim` it is the honest client with the message of the largest absolute
+    projection on the top eigenvector of the honest messages' covariance, found again in
     every round. Projections within a relative `sqrt(eps)` of the largest tie, and the
-    lowest row wins; with two honest clients that is always so, and where the two
+    lowest row wins; with two honest clients that is always so, and if the two
     largest eigenvalues are equal, rounding decides. The rule costs the eigenvectors
     of a `[K, K]` matrix, about a second for K = 1000 on a CPU.
 
-    Only the cohort's honest messages that are finite count; where there is none,
-    nothing changes.
+    Only the cohort's finite honest messages count; without any, no message
+    changes.
 
     Attributes:
       victim: static; number of the copied client among the honest clients of the
-        cohort, from 0 in the order of clients; the last one where there are fewer. None
+        cohort, from 0 in the order of clients; the last one if there are fewer. None
         for the rule above.
 
     Example:

@@ -1,4 +1,4 @@
-"""Min-Max: attackers are no farther from honest clients than two of those are apart."""
+"""Min-Max: attackers are no farther from honest clients than these are apart."""
 
 from typing import Any, ClassVar
 
@@ -23,8 +23,8 @@ class MinMax(base.Outermost):
     where every root is real, since a mean is nearer to each message than M. Distances
     are of whole models.
 
-    The mean is over the cohort's honest messages that are finite; where there is none,
-    nothing changes; of one, and where the direction has no length, attackers send it.
+    The mean is over the cohort's finite honest messages; without any, no message
+    changes; of one, and if the direction has no length, attackers send the mean.
 
     Attributes:
       direction: static; p is along `-sd` by coordinate (`std`), against the mean

@@ -15,13 +15,13 @@ __all__ = ["MinSum"]
 class MinSum(base.Outermost):
     """Replaces malicious messages by `mu + gamma p` with the largest allowed gamma.
 
-    The squared distances to the honest messages may not sum to more than those of any
+    The squared distances to the honest messages may not sum to more than the sum of an
     honest message. Sums about the mean differ from the least one by n times a squared
     distance, so that with `|p| = 1` the quadratic is `gamma = max_i |h_i - mu|`,
     whatever the direction. Distances are of whole models.
 
-    The mean is over the cohort's honest messages that are finite; where there is none,
-    nothing changes; of one, and where the direction has no length, attackers send it.
+    The mean is over the cohort's finite honest messages; without any, no message
+    changes; of one, and if the direction has no length, attackers send the mean.
 
     Attributes:
       direction: static; p is along `-sd` by coordinate (`std`), against the mean

@@ -16,7 +16,7 @@ class Scaling(base.Alone):
     """Replaces a malicious message u by `r + factor (u - r)`, r the attack's zero.
 
     Attributes:
-      factor: `[]`; 100 in FedPG's experiments (A2). 1 changes nothing but rounding, a
+      factor: `[]`; 100 in FedPG's experiments (A2). 1 only changes rounding, a
         negative one flips.
       about: static; `reference` scales the update `u - reference`, `message` u itself
         (r = 0), which is the same for methods that send changes or gradients.

@@ -24,9 +24,9 @@ class SignFlip(base.Alone):
     Attributes:
       scale: `[]` multiplier, at least 0.
       std: `[]` standard deviation of xi, at least 0, or None for a fixed multiplier.
-      about: static, what is flipped: the `message` u; the update `u - reference`
-        (`reference`); or the `received` model in place of u, so that nothing of the
-        client's own work is sent.
+      about: static, the flipped vector: the `message` u; the update `u - reference`
+        (`reference`); or the `received` model in place of u, without any of
+        the client's own work.
 
     Example:
       >>> import jax

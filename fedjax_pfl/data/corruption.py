@@ -91,7 +91,7 @@ class FeatureNoise:
       std: standard deviation of the noise, at least 0.
       who: `"all"` clients or the `"malicious"` ones.
       graded: client i of N has `std * (i + 1) / N` instead of `std`.
-      resample: noise is drawn anew at every access instead of once per example.
+      resample: noise is drawn again at every access instead of once per example.
     """
 
     std: float = struct.static_field(default=0.1, at_least=0)

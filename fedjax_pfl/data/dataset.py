@@ -16,11 +16,11 @@ __all__ = [
     "Purpose",
     "Source",
     "as_array",
+    "cache",
     "chosen",
     "counted",
     "forget",
     "generator",
-    "kept",
     "owners",
 ]
 
@@ -45,8 +45,8 @@ class Purpose(enum.IntEnum):
     HELD_OUT = 10
 
 
-def kept(count: int) -> Callable[[Any], Any]:
-    """Returns a decorator of functions whose last so many data sets are kept."""
+def cache(count: int) -> Callable[[Any], Any]:
+    """Returns a decorator that caches the last `count` data sets of a function."""
 
     def decorate(make: Callable[..., Any]) -> Any:
         cached = functools.lru_cache(maxsize=count)(make)
@@ -57,9 +57,9 @@ def kept(count: int) -> Callable[[Any], Any]:
 
 
 def forget() -> None:
-    """Drops data sets that are kept for specifications to come.
+    """Drops the cached data sets.
 
-    Their memory is free once nothing else has them; they are read again when needed.
+    Their memory is freed with their last other use; they are read again if needed.
     """
     for cached in _caches:
         cached.cache_clear()
@@ -84,14 +84,14 @@ class Dataset:
 
     Arrays are copied and kept read-only. `uint8` inputs stay `uint8`, other integers
     (tokens) become `int32` and are never scaled, floating inputs become `float32`;
-    targets become `int32` where `num_classes` is given and `float32` otherwise.
+    targets become `int32` if `num_classes` is given and `float32` otherwise.
     Compared and hashed by identity.
 
     Attributes:
       name: shown in messages and result files.
       x: `[S, ...]` inputs as stored.
       y: `[S]` or `[S, ...]` targets.
-      num_classes: number of classes, by default of `class_names`; None where targets
+      num_classes: number of classes, by default of `class_names`; None if targets
         are not classes.
       scale: a batch shows `x * scale + shift`; any shape that broadcasts to that of an
         input, for example `[3]` for the channels of `[S, H, W, 3]`.
@@ -103,8 +103,8 @@ class Dataset:
         None.
       client_names: natural client `k` is called `client_names[k]`; or None.
       part: `int8[S]` 0 for training, 1 for validation and 2 for test examples, or None
-        where a split is drawn; without 1, validation examples are drawn from those of
-        0.
+        to draw a split; without 1, validation examples are drawn from the training
+        examples.
       ordered: the examples of a client are in order of time; its split is then cut in
         this order, training first and test last, instead of at random.
       any_order: the order of the examples has no meaning: federations of the same
@@ -114,7 +114,7 @@ class Dataset:
       gap: number of examples of a client that an ordered split leaves out between two
         parts, as many as the input of an example reaches back.
       preparation: numbers among the inputs that are scaled by training rows: `x` is
-        scaled by all rows, and a federation by those of its split; or None.
+        scaled by all rows, and a federation by its training rows; or None.
       notes: sentences about how the data were made of their files, for summaries.
       constants: pytree of arrays handed to the model with every batch, or None.
       truth: true parameters of generated data, by name; empty for real data.
@@ -150,8 +150,8 @@ class Dataset:
     def __post_init__(self):
         set_field = object.__setattr__  # the class is frozen
         names = ("name", "num_classes", "class_names", "client_names", "truth")
-        more = ("ordered", "any_order", "scale_targets", "gap", "preparation", "notes")
-        struct.check_fields(self, *names, *more)
+        flags = ("ordered", "any_order", "scale_targets", "gap", "preparation", "notes")
+        struct.check_fields(self, *names, *flags)
         x = _numeric(f"{self.name}.x", self.x)
         y = _numeric(f"{self.name}.y", self.y)
         if len(x) != len(y) or 0 in (x.size, y.size):
@@ -196,7 +196,7 @@ class Dataset:
             value = np.asarray(getattr(self, field), np.float32)
         checks.numbers(f"{self.name}.{field} in 32 bits", value)
         sizes = zip(value.shape[::-1], shape[::-1], strict=False)
-        if value.ndim > len(shape) or any(size not in (1, own) for size, own in sizes):
+        if value.ndim > len(shape) or any(size not in (1, dim) for size, dim in sizes):
             raise checks.InputError(
                 f"The shape {value.shape} of {self.name}.{field} does not fit {shape}."
             )
@@ -216,8 +216,8 @@ class Dataset:
     def _parts(self) -> np.ndarray:
         """Returns the parts of a given split, checked."""
         part = np.array(self.part)
-        known = {TRAIN, VALIDATION, TEST}
-        if part.shape != (self.num_samples,) or not known >= set(part.tolist()):
+        codes = {TRAIN, VALIDATION, TEST}
+        if part.shape != (self.num_samples,) or not codes >= set(part.tolist()):
             raise checks.InputError(
                 f"Expected {self.name}.part to hold 0 (training), 1 (validation) or 2"
                 f" (test) for {self.num_samples} examples, got an array of shape"
@@ -234,7 +234,7 @@ class Dataset:
         return part
 
     def _check_names(self) -> None:
-        """Checks names of classes and clients, and that there are enough of them."""
+        """Checks the names of classes and clients, and their number."""
         for name in (self.name, *(self.class_names or ()), *(self.client_names or ())):
             checks.text(f"every name in {self.name}", name)
         if self.class_names is not None and len(self.class_names) != self.num_classes:
@@ -349,7 +349,7 @@ def _numeric(name: str, values: Any) -> np.ndarray:
 def _stored(name: str, values: np.ndarray, dtype: Any) -> np.ndarray:
     """Returns a read-only copy in the dtype that the pool has on the device.
 
-    It starts at a multiple of 64 bytes: a CPU device then uses it as it is, and the
+    It starts at a multiple of 64 bytes: a CPU device then needs no copy, and the
     pool is in memory once.
     """
     dtype = np.dtype(dtype)
@@ -360,13 +360,13 @@ def _stored(name: str, values: np.ndarray, dtype: Any) -> np.ndarray:
     memory = np.empty(values.size * dtype.itemsize + _ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % _ALIGNMENT
     memory = memory[start : start + values.size * dtype.itemsize]
-    stored = memory.view(dtype).reshape(values.shape)
+    array = memory.view(dtype).reshape(values.shape)
     with np.errstate(over="ignore"):
-        stored[...] = values
-    if dtype.kind == "f" and not np.isfinite(stored).all():
-        row = np.argmin(np.isfinite(stored).reshape(len(stored), -1).all(axis=1))
+        array[...] = values
+    if dtype.kind == "f" and not np.isfinite(array).all():
+        row = np.argmin(np.isfinite(array).reshape(len(array), -1).all(axis=1))
         raise checks.InputError(
             f"Expected {name} to be finite in 32 bits, but row {row} is not."
         )
-    stored.flags.writeable = False
-    return stored
+    array.flags.writeable = False
+    return array

@@ -30,7 +30,7 @@ _pools: weakref.WeakKeyDictionary[Dataset, dict[str, Any]] = weakref.WeakKeyDict
 
 @dataclasses.dataclass(frozen=True)
 class FederationSpec:
-    """Recipe of a federation, whose fields a grid may sweep; hashable.
+    """Recipe of a federation; grids may sweep its fields, and it is hashable.
 
     Dotted names such as `partition.concentration` or `dataset.dim` address every field.
 
@@ -44,7 +44,7 @@ class FederationSpec:
         least one must stay honest.
       unseen_fraction: `round(unseen_fraction * N)` clients, drawn once, never train;
         they are evaluated at the end as the population `unseen`. The federation has the
-        other clients only, whose malicious share counts among them.
+        other clients only, and the malicious share is one of these.
       unseen_clients: names of natural clients that never train either.
       validation_fraction: share of each client's examples, rounded down.
       test_fraction: share of each client's examples, rounded down, but at least one
@@ -56,13 +56,13 @@ class FederationSpec:
         object, its name in `LABEL_POISONINGS`, or None.
       feature_noise: Gaussian noise added to the inputs of clients: an object, its name
         in `FEATURE_NOISES`, or None.
-      held_out_users: share of the data set's natural clients of which the federation
-        has no examples, for pretraining on them: the same ones for every seed; or None.
-      num_others: c other clients, drawn once, whose test examples join a client's own
+      held_out_users: share of the data set's natural clients that the federation leaves
+        out, for pretraining on them: the same ones for every seed; or None.
+      num_others: c other clients, drawn once; their test examples join a client's own
         in the data `others`; 0 for none, `"half"` for `ceil(N / 2)`.
       sample_tests: evaluate on `others` and `everybody` with an even sample of their
         test examples, drawn once and as large as the client's own test set, instead of
-        all of them.
+        all test examples.
       data_dir: directory of data files, or None for the environment's.
 
     Example:
@@ -164,7 +164,7 @@ class FederationSpec:
           test: a given test part, which is kept: `bool[S]` examples of it; or further
             arrays `(x, y)`, with clients `(x, y, client)`. None to draw one.
           order: S numbers, dates or texts by which each client's examples are sorted,
-            with further test arrays also those of these; the last examples are then the
+            with further test arrays also their order; the last examples are then the
             test part, and those before them validate. None keeps the order.
           ordered: whether examples are in order of time already, so that the split is
             cut in this order.
@@ -177,7 +177,7 @@ class FederationSpec:
           **options: other fields of `FederationSpec`, but for `data_dir`.
 
         Returns:
-          The specification, whose axis `seed` draws the split anew.
+          The specification; its axis `seed` draws the split again.
 
         Raises:
           InputError: if arrays do not fit together.
@@ -199,18 +199,18 @@ class FederationSpec:
             )
         part = None
         if isinstance(test, tuple):
-            wanted = 2 if client is None else 3
-            if len(test) != wanted:
+            num_arrays = 2 if client is None else 3
+            if len(test) != num_arrays:
                 raise checks.InputError(
                     "Expected test to be (x, y) or, with clients, (x, y, client), got"
                     f" {len(test)} arrays."
                 )
             names = ("inputs", "targets", "clients")
             pairs = zip((x, y, client), (*test, None)[:3], strict=True)
-            joined, sizes = user_arrays.joined(
+            arrays, sizes = user_arrays.joined(
                 dict(zip(names, pairs, strict=True)), name
             )
-            x, y, client = joined.values()
+            x, y, client = arrays.values()
             part = np.repeat([datasets.TRAIN, datasets.TEST], sizes)
         elif test is not None:
             mask = datasets.as_array(test)
@@ -245,11 +245,11 @@ class FederationSpec:
         Args:
           clients: inputs `[S_n, ...]` and targets `[S_n]` by the name of client n, at
             least one example each.
-          **options: those of `from_arrays`, for the examples of all clients in this
+          **options: options of `from_arrays`, for the examples of all clients in this
             order.
 
         Returns:
-          The specification, whose axis `seed` draws the split anew.
+          The specification; its axis `seed` draws the split again.
 
         Raises:
           InputError: if the arrays do not fit together.
@@ -272,7 +272,7 @@ class FederationSpec:
             )
         inputs, targets = zip(*clients.values(), strict=True)
         pieces = {"inputs": inputs, "targets": targets}
-        joined, sizes = user_arrays.joined(pieces, name)
+        arrays, sizes = user_arrays.joined(pieces, name)
         for client, size, y in zip(clients, sizes, targets, strict=True):
             count = len(datasets.as_array(y))
             if size == 0 or count != size:
@@ -287,7 +287,7 @@ class FederationSpec:
                 f" all numbers, got {', '.join(map(repr, clients))}."
             )
         owner = np.repeat(names, sizes)
-        return cls.from_arrays(joined["inputs"], joined["targets"], owner, **options)
+        return cls.from_arrays(arrays["inputs"], arrays["targets"], owner, **options)
 
     @classmethod
     def from_frame(
@@ -320,7 +320,7 @@ class FederationSpec:
             `FederationSpec`, but for `data_dir`.
 
         Returns:
-          The specification, whose axis `seed` draws the split anew.
+          The specification; its axis `seed` draws the split again.
 
         Raises:
           InputError: if the columns are not as described.
@@ -357,32 +357,35 @@ class FederationSpec:
         )
         if self.held_out_users is not None:
             _, dataset = splits.held_out_users(dataset, self.held_out_users)
+        # Before any draw of positions, so that the order of the files has no effect.
         dataset = splits.in_order_of_values(dataset)
         rng = datasets.generator(self.seed, datasets.Purpose.PARTITION)
         parts = self.partition(rng, dataset, self.num_clients)
         num_clients = self.num_clients or len(parts.index)
         parts.validate(dataset.num_samples, num_clients)
-        wanted = self.unseen_fraction, self.unseen_clients
+        held_back = self.unseen_fraction, self.unseen_clients
         numbers = splits.natural_names(parts, dataset) if self.unseen_clients else None
-        unseen = splits.unseen_clients(self.seed, num_clients, *wanted, numbers)
+        unseen = splits.unseen_clients(self.seed, num_clients, *held_back, numbers)
         if unseen.any() and parts.leaky:
             raise checks.InputError(
                 "Expected a partition without shared examples for clients that are not"
                 f" seen in training, got {type(self.partition).__name__} with"
                 f" unseen_fraction={self.unseen_fraction}."
             )
-        seen, num_seen = np.flatnonzero(~unseen), int((~unseen).sum())
+        # Malicious and other clients are drawn among those that train.
+        seen_rows, num_seen = np.flatnonzero(~unseen), int((~unseen).sum())
         malicious = splits.malicious_clients(
             self.seed, num_seen, self.malicious_fraction
         )
-        everybody = np.zeros(num_clients, bool)
-        everybody[seen] = malicious
-        others = splits.other_clients(self.seed, num_seen, self.num_others)
+        is_malicious = np.zeros(num_clients, bool)
+        is_malicious[seen_rows] = malicious
+        neighbors = splits.other_clients(self.seed, num_seen, self.num_others)
         fractions = (self.validation_fraction, self.test_fraction)
         options = (self.train_examples, self.stratify)
         rows = splits.split(parts, dataset, self.seed, *fractions, *options)
+        # After the split, because scales follow from the training rows.
         dataset = splits.prepared(dataset, parts, rows["train"], ~unseen)
-        clients = self._client_data(dataset, parts, rows, everybody, seen)
+        clients = self._client_data(dataset, parts, rows, is_malicious, seen_rows)
         names = splits.client_names(parts, dataset)
         held_out = None
         if unseen.any():
@@ -397,18 +400,18 @@ class FederationSpec:
                 client_names=_of_rows(names, unseen),
                 **named,
             )
-            clients = _of_clients(clients, seen, 0)
+            clients = _of_clients(clients, seen_rows, 0)
         samples = None
         if self.sample_tests:
             num_test = np.asarray(clients["test"].num_examples)
-            samples = splits.sampled_tests(self.seed, num_test, others)
+            samples = splits.sampled_tests(self.seed, num_test, neighbors)
         return Federation(
             **clients,
             malicious=jax.device_put(malicious),
-            others=jax.device_put(others),
+            others=jax.device_put(neighbors),
             samples=jax.device_put(samples),
             **{
-                name: jax.device_put(values[seen].astype(np.int32))
+                name: jax.device_put(values[seen_rows].astype(np.int32))
                 for name, values in (("cluster", parts.cluster), ("moved", parts.moved))
                 if values is not None
             },
@@ -422,7 +425,7 @@ class FederationSpec:
         )
 
     def describe(self) -> dict[str, Any]:
-        """Returns the flat configuration by dotted name, as JSON knows it."""
+        """Returns the flat configuration by dotted name, in types of JSON."""
         fields = struct.plain_fields(self) | {"dataset": self.dataset.name}
         if isinstance(self.dataset, _Loaded):
             fields["dataset.digest"] = self.dataset.digest
@@ -489,8 +492,8 @@ class FederationSpec:
         labels = dataset.y[train.index]
         for client in np.flatnonzero(malicious).tolist():
             rng = datasets.generator(self.seed, datasets.Purpose.POISONING, client)
-            own = labels[client, : train.num_examples[client]]
-            own[:] = self.label_poisoning(rng, own.copy(), dataset.num_classes)
+            values = labels[client, : train.num_examples[client]]
+            values[:] = self.label_poisoning(rng, values.copy(), dataset.num_classes)
         return jax.device_put(labels)
 
     def _noise(
@@ -582,7 +585,7 @@ def from_dataset(
 
 
 class _Loaded:
-    """Source of a data set that is in memory already; equal to those of equal data.
+    """Source of a data set in memory; sources of equal data are equal.
 
     Attributes:
       name: of the data set.
@@ -634,7 +637,7 @@ def _check_names(fields: Mapping[str, Any], taken: Sequence[str]) -> None:
 
 @struct.pytree_dataclass
 class Federation(core.Federation):
-    """Federation with a constructor from arrays; fields are those of the base class."""
+    """Federation with a constructor from arrays; fields are the base class's."""
 
     __repr__ = core.Federation.__repr__
 
@@ -648,7 +651,7 @@ class Federation(core.Federation):
           x: `[S, ...]` inputs: NumPy, JAX, pandas or lists.
           y: `[S]` labels or targets, or one-hot labels `[S, C]`.
           client: `[S]` owner of each example, any numbers or text; or None.
-          **options: all others of `FederationSpec.from_arrays`, which says more:
+          **options: the other options of `FederationSpec.from_arrays`, described there:
             `partition`, `num_clients`, `test`, `order`, `scaling` and others.
 
         Returns:
@@ -673,7 +676,7 @@ class Federation(core.Federation):
 
         Args:
           clients: inputs `[S_n, ...]` and targets `[S_n]` by the name of client n.
-          **options: those of `FederationSpec.from_clients`.
+          **options: options of `FederationSpec.from_clients`.
 
         Returns:
           The federation.
@@ -720,7 +723,7 @@ class Federation(core.Federation):
 
 
 def _from_one_hot(y: Any, num_classes: int | None) -> tuple[Any, int | None]:
-    """Returns the classes of one-hot labels, and their number; else what was given."""
+    """Returns the classes of one-hot labels and their number, or the arguments."""
     rows = datasets.as_array(y)
     if rows.ndim != 2 or rows.shape[1] < 2 or rows.dtype.kind not in "biuf":
         return y, num_classes
@@ -730,21 +733,21 @@ def _from_one_hot(y: Any, num_classes: int | None) -> tuple[Any, int | None]:
 
 
 def _of_clients(
-    data: dict[str, core.ClientData], rows: np.ndarray, first: int
+    data: dict[str, core.ClientData], rows: np.ndarray, start: int
 ) -> dict[str, core.ClientData]:
-    """Returns the data of some clients `int[K]`, numbered from `first` on.
+    """Returns the data of some clients `int[K]`, numbered from `start` on.
 
     Slots are as many as these clients need: others' sizes leave no trace.
     """
-    numbers = jax.device_put(np.arange(first, first + len(rows), dtype=np.int32))
+    numbers = jax.device_put(np.arange(start, start + len(rows), dtype=np.int32))
 
     def chosen(part: core.ClientData) -> core.ClientData:
-        own = jax.tree.map(lambda leaf: leaf[rows], part.rows())
-        slots = max(int(own["num_examples"].max()), 1)
+        fields = jax.tree.map(lambda leaf: leaf[rows], part.rows())
+        slots = max(int(fields["num_examples"].max()), 1)
         for name in ("index", "labels"):
-            if own[name] is not None:
-                own[name] = own[name][:, :slots]
-        return part.with_rows(own | {"client_id": numbers})
+            if fields[name] is not None:
+                fields[name] = fields[name][:, :slots]
+        return part.with_rows(fields | {"client_id": numbers})
 
     return {name: chosen(part) for name, part in data.items()}
 
@@ -759,8 +762,8 @@ _PARTS: dict[str, tuple[dict[str, Any], str]] = {  # field -> registry, its meth
 def _pool(dataset: Dataset) -> dict[str, Any]:
     """Returns the device arrays of a data set, which are put there once."""
     if dataset not in _pools:
-        others = {n: getattr(dataset, n) for n in ("scale", "shift", "constants")}
+        scaling = {n: getattr(dataset, n) for n in ("scale", "shift", "constants")}
         # Data sets own their arrays, so a CPU device need not copy them.
-        own = jax.device_put({"x": dataset.x, "y": dataset.y}, may_alias=True)
-        _pools[dataset] = own | jax.device_put(others)
+        examples = jax.device_put({"x": dataset.x, "y": dataset.y}, may_alias=True)
+        _pools[dataset] = examples | jax.device_put(scaling)
     return _pools[dataset]

@@ -18,7 +18,7 @@ class Preparation:
     column that is constant among these becomes 0; values of other rows are not clipped.
 
     Attributes:
-      numbers: `float64[S, K]` numbers as they came; NaN where one is missing.
+      numbers: `float64[S, K]` raw numbers; NaN for missing ones.
       columns: `int[K]` features of an input, flattened, that these numbers make; with
         windows of each of its rows.
       scaling: `"standard"` to mean 0 and variance 1, `"minmax"` to [0, 1], or `"none"`.
@@ -84,7 +84,7 @@ class Preparation:
         """Returns inputs with scaled numbers.
 
         Args:
-          x: `float32[S, ...]` inputs, of which other features are kept.
+          x: `float32[S, ...]` inputs; their other features are kept.
           training: `bool[S]` examples by which numbers are scaled; None for all.
           group: `int[S]` examples that are scaled together, from 0; None for all.
 
@@ -93,14 +93,14 @@ class Preparation:
         """
         training = np.ones(len(x), bool) if training is None else training
         group = np.zeros(len(x), np.int64) if group is None else group
-        shown: Any = slice(None)
+        entries: Any = slice(None)
         scaled = x.copy()
         features = scaled.reshape(len(x), -1)
         if self.windows is not None:
             training, group = self._rows(training, group)
-            shown, features = self.windows[:, :-1], scaled
+            entries, features = self.windows[:, :-1], scaled
         for numbers, column in zip(self.numbers.T, self.columns, strict=True):
-            features[..., column] = self._scaled(numbers, training, group)[shown]
+            features[..., column] = self._scaled(numbers, training, group)[entries]
         return scaled
 
     def _rows(

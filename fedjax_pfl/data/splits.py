@@ -76,17 +76,17 @@ def split(
     """
     slot = np.arange(parts.index.shape[1])
     padding = slot >= parts.num_examples[:, None]
-    given = None
+    marks = None
     if dataset.part is not None:
-        given = np.where(padding, -1, dataset.part[parts.index])
-    breaks = _breaks(dataset, given, validation_fraction, test_fraction)
+        marks = np.where(padding, -1, dataset.part[parts.index])
+    breaks = _breaks(dataset, marks, validation_fraction, test_fraction)
     num_usable = parts.num_examples - len(breaks) * dataset.gap
     if dataset.gap:
         _check_series(parts, dataset, num_usable - len(breaks))
-    called = _called(parts, dataset)
+    labels = _labels(parts, dataset)
     is_natural = natural_names(parts, dataset) is not None
     fractions = (validation_fraction, test_fraction)
-    sizes = _sizes(num_usable, *fractions, given, called, is_natural)
+    sizes = _sizes(num_usable, *fractions, marks, labels, is_natural)
     names, rng = list(sizes), datasets.generator(seed, datasets.Purpose.SPLIT)
     if dataset.ordered:
         names, rank = names[::-1], parts.index
@@ -95,15 +95,16 @@ def split(
     else:
         rank = rng.random(dataset.num_samples)[parts.index]
     if stratify:
-        rank = _stratified(rank, parts, dataset, given)
-    group = np.zeros(1) if given is None else given if dataset.ordered else -given
+        rank = _stratified(rank, parts, dataset, marks)
+    # Given parts sort like `names`: test first or, in order of time, training first.
+    group = np.zeros(1) if marks is None else marks if dataset.ordered else -marks
     keys = np.broadcast_arrays(rank, group, padding)
     order = np.take_along_axis(parts.index, np.lexsort(keys, axis=1), axis=1)
     start, rows = np.zeros((len(order), 1), np.int64), {}
     for name in names:
         end = start + sizes[name][:, None]
-        own = order[(start <= slot) & (slot < end)]
-        rows[name] = partitions.Partition.from_sizes(own, sizes[name])
+        members = order[(start <= slot) & (slot < end)]
+        rows[name] = partitions.Partition.from_sizes(members, sizes[name])
         start = end + dataset.gap * (name in breaks)
     if train_examples is not None:
         rows["train"] = _subsample(rows["train"], dataset, train_examples)
@@ -114,7 +115,7 @@ def _stratified(
     rank: np.ndarray,
     parts: partitions.Partition,
     dataset: datasets.Dataset,
-    given: np.ndarray | None,
+    marks: np.ndarray | None,
 ) -> np.ndarray:
     """Spreads each class of a client evenly over the ranks `[N, M]`.
 
@@ -130,7 +131,7 @@ def _stratified(
         )
     is_real = np.arange(parts.index.shape[1]) < parts.num_examples[:, None]
     owner, label = np.nonzero(is_real)[0], dataset.y[parts.index[is_real]]
-    part = np.zeros_like(owner) if given is None else given[is_real]
+    part = np.zeros_like(owner) if marks is None else marks[is_real]
     draws = rank[is_real]
     order = np.lexsort((draws, label, part, owner))
     keys = np.stack([owner, part, label])[:, order]
@@ -149,26 +150,26 @@ def _stratified(
 
 def _breaks(
     dataset: datasets.Dataset,
-    given: np.ndarray | None,
+    marks: np.ndarray | None,
     validation_fraction: float,
     test_fraction: float,
 ) -> tuple[str, ...]:
-    """Returns the parts that a gap follows: not those of a given split."""
-    if dataset.gap == 0 or (given is not None and (given == datasets.VALIDATION).any()):
+    """Returns the parts that a gap follows; parts of a given split have none."""
+    if dataset.gap == 0 or (marks is not None and (marks == datasets.VALIDATION).any()):
         return ()
-    drawn = (validation_fraction > 0) + (test_fraction > 0 and given is None)
+    drawn = (validation_fraction > 0) + (test_fraction > 0 and marks is None)
     return ("train", "validation")[:drawn]
 
 
 def _check_series(
     parts: partitions.Partition, dataset: datasets.Dataset, num_train: np.ndarray
 ) -> None:
-    """Refuses clients whose examples are not one series, or too few for gaps.
+    """Refuses clients with examples of several series, or too few for gaps.
 
     Args:
       parts: the partition.
       dataset: with a gap.
-      num_train: `int[N]` examples of each client besides gaps and one of other parts.
+      num_train: `int[N]` examples of each client less gaps and one per other part.
     """
     if natural_names(parts, dataset) is None:
         raise checks.InputError(
@@ -180,7 +181,7 @@ def _check_series(
         least = int(parts.num_examples[num_train < 1].max()) + 1
         without = checks.setting("federation.partition.min_examples", least)
         raise checks.InputError(
-            f"Client {_called(parts, dataset)[worst]} has"
+            f"Client {_labels(parts, dataset)[worst]} has"
             f" {datasets.counted(parts.num_examples[worst], 'example')}, too few for"
             f" parts that are {dataset.gap} examples apart, as windows of"
             f" {dataset.gap} rows need; use a shorter window, or leave the client out"
@@ -195,8 +196,8 @@ def in_order_of_values(dataset: datasets.Dataset) -> datasets.Dataset:
     if dataset not in _sorted:
         features, y = (v.reshape(len(v), -1) for v in (dataset.x, dataset.y))
         if (preparation := dataset.preparation) is not None:
-            kept = np.delete(features, preparation.columns, axis=1)
-            features = np.concatenate([kept, preparation.numbers], axis=1)
+            unscaled = np.delete(features, preparation.columns, axis=1)
+            features = np.concatenate([unscaled, preparation.numbers], axis=1)
         marks = [m for m in (dataset.part, dataset.client) if m is not None]
         order = np.lexsort([*features.T, *y.T, *marks])
         _sorted[dataset] = datasets.chosen(dataset, order)
@@ -207,7 +208,7 @@ def prepared(
     dataset: datasets.Dataset,
     parts: partitions.Partition,
     train: partitions.Partition,
-    seen: np.ndarray,
+    is_seen: np.ndarray,
 ) -> datasets.Dataset:
     """Prepares a data set by the training rows of a split.
 
@@ -215,7 +216,7 @@ def prepared(
       dataset: any data set; without a preparation it is returned.
       parts: the partition.
       train: training rows of every client.
-      seen: `bool[N]` clients that train. The training rows of others count for
+      is_seen: `bool[N]` clients that train. The training rows of others count for
         themselves alone, if every client has a scale of its own.
     """
     preparation = dataset.preparation
@@ -225,12 +226,12 @@ def prepared(
     if is_own and parts.leaky:
         raise checks.InputError(
             "Expected a partition without shared examples for"
-            f" {checks.setting('federation.dataset.scale', 'client')}, got one whose"
-            " clients share some."
+            f" {checks.setting('federation.dataset.scale', 'client')}, got one"
+            " with shared ones."
         )
     training = np.zeros(dataset.num_samples, bool)
-    counted = np.flatnonzero(seen | is_own).tolist()
-    training[np.concatenate([train.rows(client) for client in counted])] = True
+    clients = np.flatnonzero(is_seen | is_own).tolist()
+    training[np.concatenate([train.rows(client) for client in clients])] = True
     group = None
     if is_own:
         group = np.full(dataset.num_samples, len(parts.index), np.int64)
@@ -238,6 +239,7 @@ def prepared(
         group[parts.index[is_real]] = np.nonzero(is_real)[0]
     rows = training.tobytes() + (b"" if group is None else group.tobytes())
     key = hashlib.sha256(rows).digest()
+    # Specifications with the same training rows share one prepared copy.
     copies = _prepared.setdefault(dataset, {})
     if key not in copies:
         if len(copies) == _MAX_PREPARED:
@@ -264,7 +266,7 @@ def unseen_clients(
     num_clients: int,
     fraction: float,
     names: Sequence[str] = (),
-    known: Mapping[str, int] | None = None,
+    number_of: Mapping[str, int] | None = None,
 ) -> np.ndarray:
     """Draws a mask `bool[N]` of clients, nested in `fraction`, and adds named ones.
 
@@ -273,7 +275,7 @@ def unseen_clients(
       num_clients: N.
       fraction: `round(fraction N)` clients never train; 0 for none.
       names: further clients that never train.
-      known: numbers of clients by name; None for clients without names.
+      number_of: numbers of clients by name; None for clients without names.
     """
     count = round(float(fraction) * num_clients)
     if fraction and not 0 < count < num_clients:
@@ -286,14 +288,14 @@ def unseen_clients(
     if not names:
         return unseen
     setting = checks.setting("federation.unseen_clients", tuple(names))
-    if known is None:
+    if number_of is None:
         raise checks.InputError(
             f"Expected the natural clients of a data set (by_client) with {setting},"
             " got clients without names."
         )
     for name in names:
-        checks.known(name, known, "client")
-        unseen[known[name]] = True
+        checks.known(name, number_of, "client")
+        unseen[number_of[name]] = True
     if unseen.all():
         raise checks.InputError(
             f"Expected {setting} to leave some of {num_clients} clients for training,"
@@ -326,7 +328,7 @@ def client_names(
     return [dataset.client_names[number] for number in parts.natural]
 
 
-def _called(parts: partitions.Partition, dataset: datasets.Dataset) -> list[str]:
+def _labels(parts: partitions.Partition, dataset: datasets.Dataset) -> list[str]:
     """Returns the names of clients in messages, or else their numbers."""
     names = client_names(parts, dataset)
     return list(map(repr, range(len(parts.index)) if names is None else names))
@@ -337,12 +339,12 @@ def held_out_users(
 ) -> tuple[datasets.Dataset, datasets.Dataset]:
     """Divides a data set by natural clients, for pretraining and for a federation.
 
-    The draw has no seed: the same users are held out, whatever else is drawn, and those
-    of a smaller fraction are among those of a larger one.
+    The draw has no seed: the same users are held out, whatever else is drawn, and users
+    of a smaller fraction are among the users of a larger one.
 
     Returns:
-      Examples of users that are held out, and those of all others; of equal arguments
-      the same objects.
+      Examples of users that are held out, and examples of all others; equal arguments
+      return the same objects.
     """
     if dataset.client is None:
         raise checks.InputError(
@@ -361,9 +363,9 @@ def held_out_users(
             )
         rng = datasets.generator(0, datasets.Purpose.HELD_OUT)
         is_held = np.isin(dataset.client, rng.permutation(users)[:count])
-        both = (is_held, ~is_held)
-        held, others = (datasets.chosen(dataset, rows) for rows in both)
-        parts[fraction] = (held, others)
+        masks = (is_held, ~is_held)
+        pretraining, federated = (datasets.chosen(dataset, rows) for rows in masks)
+        parts[fraction] = (pretraining, federated)
     return parts[fraction]
 
 
@@ -389,16 +391,16 @@ def other_clients(
             f"Expected num_others to be at most {num_clients - 1}, the number of other"
             f" clients, got {num_others}."
         )
-    others = np.zeros((num_clients, num_others), np.int32)
-    for client, row in enumerate(others):
+    peers = np.zeros((num_clients, num_others), np.int32)
+    for client, row in enumerate(peers):
         rng = datasets.generator(seed, datasets.Purpose.OTHERS, client)
         row[:] = rng.choice(num_clients - 1, num_others, replace=False)
         row += row >= client  # everyone but the client itself
-    return others
+    return peers
 
 
 def sampled_tests(
-    seed: int, num_test: np.ndarray, others: np.ndarray | None
+    seed: int, num_test: np.ndarray, peers: np.ndarray | None
 ) -> dict[str, np.ndarray]:
     """Draws even samples, without replacement, of several clients' test examples.
 
@@ -407,17 +409,17 @@ def sampled_tests(
     Args:
       seed: of the draws.
       num_test: `int[N]` test examples of the clients.
-      others: `int32[N, c]` other clients, or None.
+      peers: `int32[N, c]` other clients, or None.
 
     Returns:
-      By `everybody` and, where there are others, `others` (the client's own examples
+      By `everybody` and, with other clients, `others` (the client's own examples
       and theirs): `int32[N, T, 2]` the owner of each example and its number among the
       owner's test examples; zeros beyond the client's own number.
     """
     count = len(num_test)
     owners = {"everybody": np.broadcast_to(np.arange(count), (count, count))}
-    if others is not None:
-        owners["others"] = np.c_[np.arange(count), others]
+    if peers is not None:
+        owners["others"] = np.c_[np.arange(count), peers]
     samples = {}
     for number, (name, rows) in enumerate(sorted(owners.items())):
         samples[name] = np.zeros((count, max(1, num_test.max()), 2), np.int32)
@@ -436,50 +438,50 @@ def _subsample(
 ) -> partitions.Partition:
     """Keeps the first rows of every client, in the proportions of its classes."""
     has_classes = dataset.num_classes is not None and dataset.y.ndim == 1
-    kept = []
+    samples = []
     for row, count in zip(train.index, train.num_examples.tolist(), strict=True):
-        own = row[:count]
+        picks = row[:count]
         if count > limit and has_classes:
             # The k-th of n examples of a class has rank (k + 1/2) / n: the smallest
-            # ranks are those of the largest classes' shares, rounded.
-            labels = dataset.y[own]
+            # ranks give the shares of the largest classes, rounded.
+            labels = dataset.y[picks]
             order = np.argsort(labels, kind="stable")
             sizes = np.bincount(labels)
             number = np.empty(count, np.int64)  # within its class
             number[order] = np.concatenate([np.arange(n) for n in sizes])
             rank = (number + 0.5) / sizes[labels]
-            own = own[np.sort(np.argsort(rank, kind="stable")[:limit])]
-        kept.append(own[:limit])
-    return partitions.Partition.from_rows(kept)
+            picks = picks[np.sort(np.argsort(rank, kind="stable")[:limit])]
+        samples.append(picks[:limit])
+    return partitions.Partition.from_rows(samples)
 
 
 def _sizes(
     num_examples: np.ndarray,
     validation_fraction: float,
     test_fraction: float,
-    given: np.ndarray | None,
-    called: Sequence[str],
+    marks: np.ndarray | None,
+    labels: Sequence[str],
     is_natural: bool,
 ) -> dict[str, np.ndarray]:
     """Returns the sizes `int[N]` of the parts; checks that no client lacks training.
 
-    A `given` split has the part of every example, `int[N, M]`; messages have clients as
-    they are `called`, and say how natural ones are left out.
+    A given split has `marks`, `int[N, M]` parts of the examples; messages use `labels`
+    of clients and, for natural ones, explain how to leave them out.
     """
 
     def share(counts: np.ndarray, fraction: float) -> np.ndarray:
         # 0.29 * 100 is 28.999999999999996 and must count as 29.
         return np.floor(counts * fraction + 1e-9).astype(np.int64)
 
-    drawn = num_examples
-    if given is None:
+    num_drawn = num_examples
+    if marks is None:
         test = np.maximum(share(num_examples, test_fraction), test_fraction > 0)
     else:
-        test = (given == datasets.TEST).sum(axis=1)
-        drawn = num_examples - test
-    validation = share(drawn, validation_fraction)
-    if given is not None and (given == datasets.VALIDATION).any():
-        validation = (given == datasets.VALIDATION).sum(axis=1)
+        test = (marks == datasets.TEST).sum(axis=1)
+        num_drawn = num_examples - test
+    validation = share(num_drawn, validation_fraction)
+    if marks is not None and (marks == datasets.VALIDATION).any():
+        validation = (marks == datasets.VALIDATION).sum(axis=1)
     elif validation_fraction > 0:
         # Of three examples or more one validates, if one is left for training.
         validates = (num_examples >= 3) & (num_examples - test >= 2)
@@ -487,9 +489,9 @@ def _sizes(
     train = num_examples - validation - test
     worst = int(np.argmin(train))
     if train[worst] < 1:
-        has = f"Client {called[worst]} has"
+        has = f"Client {labels[worst]} has"
         has += f" {datasets.counted(num_examples[worst], 'example')}"
-        if given is not None:
+        if marks is not None:
             raise checks.InputError(
                 f"{has}, and the given split leaves none of them for training; give it"
                 " some, or leave it out."

@@ -34,7 +34,7 @@ class PartitionStatistics:
         are not classes.
       pool_size: S; of parts with pools of their own, of all of these together.
       used: examples of the pool that some client has.
-      leak: share of all test examples, summed over clients, whose row of the pool is
+      leak: share of all test examples, summed over clients, that are in the pool
         among another client's training examples; 0 if there are none, or if test
         examples have a pool of their own.
       validation_leak: the same of validation examples.
@@ -77,7 +77,7 @@ class PartitionStatistics:
     def label_distance(self) -> np.ndarray | None:
         """Total-variation distances `[N]` to the federation's label distribution.
 
-        From 0 (the same classes as everyone together) to 1; NaN for a client without
+        From 0 (the classes of all clients together) to 1; NaN for a client without
         training examples.
         """
         if self.label_counts is None:
@@ -219,7 +219,7 @@ def describe(federation: core.Federation) -> PartitionStatistics:
     """Measures a federation; takes milliseconds, no input is read.
 
     Args:
-      federation: whose three parts share one pool, or have others. Examples of pools
+      federation: its three parts share one pool, or have others. Examples of pools
         that are not the same array are different ones.
 
     Returns:
@@ -265,14 +265,14 @@ def describe(federation: core.Federation) -> PartitionStatistics:
     )
 
 
-def _pairs(data: core.ClientData, first: int) -> tuple[np.ndarray, np.ndarray]:
+def _pairs(data: core.ClientData, base: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns client and number `int64` of every example, without padding.
 
     Numbers are rows of its pool, from the first of the pool on.
     """
     is_real = _is_real(data)
     row = np.asarray(data.index)[is_real].astype(np.int64)
-    return np.nonzero(is_real)[0], first + row
+    return np.nonzero(is_real)[0], base + row
 
 
 def _is_real(data: core.ClientData) -> np.ndarray:
@@ -292,12 +292,12 @@ def _leak(
         return 0.0
     slots = np.unique(client * pool_size + row)  # each example of a client once
     holders = np.bincount(slots % pool_size, minlength=pool_size)
-    own = np.isin(owner * pool_size + judged_row, slots)
-    return float(np.mean(holders[judged_row] > own))
+    is_owner = np.isin(owner * pool_size + judged_row, slots)
+    return float(np.mean(holders[judged_row] > is_owner))
 
 
 def _shares(counts: np.ndarray) -> np.ndarray:
-    """Divides counts `[..., C]` by their sums; NaN where the sum is 0."""
+    """Divides counts `[..., C]` by their sums; NaN if the sum is 0."""
     total = counts.sum(axis=-1, keepdims=True)
     return counts / np.where(total > 0, total, np.nan)
 

@@ -2,7 +2,7 @@
 
 Clients are natural (`Dataset.client`, to be used with `ByClient`); everything is a
 function of the options, the number of clients and the seed. `Dataset.truth` holds
-float64 arrays that refer to all stored float32 examples: where a client's minimizer
+float64 arrays that refer to all stored float32 examples: if a client's minimizer
 matters, split with `test_fraction=0` and `validation_fraction=0`, or generate data
 without noise.
 """
@@ -58,7 +58,7 @@ class Generated(abc.ABC):
         """Draws the data set from a generator."""
 
 
-@datasets.kept(64)
+@datasets.cache(64)
 def _generate(source: Generated, seed: int, num_clients: int) -> datasets.Dataset:
     """Draws a data set, which specifications that differ elsewhere share."""
     rng = datasets.generator(seed, datasets.Purpose.DATASET)
@@ -152,8 +152,8 @@ class LinearRegression(Generated):
 
     def __post_init__(self):
         super().__post_init__()
-        least = self.dim
-        checks.whole("examples_per_client", self.examples_per_client, at_least=least)
+        floor = self.dim
+        checks.whole("examples_per_client", self.examples_per_client, at_least=floor)
 
     def count_numbers(self, num_clients: int) -> int:
         """Counts the numbers that are drawn or computed."""

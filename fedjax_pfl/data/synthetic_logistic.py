@@ -43,7 +43,7 @@ class Synthetic(synthetic.Generated):
       mode: `class_shift` draws u_k for each class, so that zeta moves labels; `paper`
         one u_k for all classes, and labels from E_k and e_k, on which alone they
         depend; `paper_naive` computes the softmax as published, in 64 bits and without
-        subtracting the largest logit, and labels class 0 where it is not a number. The
+        subtracting the largest logit, and labels class 0 if it is not a number. The
         last is for the study of published numbers only.
       scale: zeta and beta are standard deviations (`std`) or variances (`var`).
       dim: number of features.
@@ -118,7 +118,7 @@ class Synthetic(synthetic.Generated):
     ) -> np.ndarray:
         """Returns the labels `int[n]` of one client."""
         logits = x @ weights + biases
-        if self.mode != "paper":  # whose shifts cancel, and would only cost digits
+        if self.mode != "paper":  # its shifts cancel, and would only cost digits
             logits += (1 + x.sum(axis=1, keepdims=True)) * shifts
         if self.mode != "paper_naive":
             return logits.argmax(axis=1)

@@ -18,7 +18,7 @@ class SyntheticSentiment(synthetic.Generated):
 
     Every word belongs to one topic and is positive, negative or neutral. A sentence of
     client k is positive with probability p_k, and of `min_words` to `num_words` words.
-    Each of them carries sentiment with probability `polarity`, and this sentiment is
+    Each word carries sentiment with probability `polarity`, and this sentiment is
     the sentence's with probability `agreement`; it is of the client's topic with
     probability `topic_shift`, else of any, and there all words are alike. Hence the
     best guess of `y` from the words alone is the sign of `log(p_k / (1 - p_k))` plus
@@ -43,7 +43,7 @@ class SyntheticSentiment(synthetic.Generated):
       topic_shift: 0 for clients alike, 1 for words of a client's own topic only.
       balance_shift: p_k is uniform in `(1 +- balance_shift) / 2`.
       polarity: share of the words that carry sentiment.
-      agreement: share of these whose sentiment is the sentence's.
+      agreement: share of these with the sentence's sentiment.
     """
 
     num_words: int = struct.static_field(default=25, at_least=1)
@@ -62,8 +62,8 @@ class SyntheticSentiment(synthetic.Generated):
     def __post_init__(self):
         super().__post_init__()
         checks.whole("min_words", self.min_words, at_least=1, at_most=self.num_words)
-        least = 2 * self.polar_words + 1
-        checks.whole("words_per_topic", self.words_per_topic, at_least=least)
+        floor = 2 * self.polar_words + 1
+        checks.whole("words_per_topic", self.words_per_topic, at_least=floor)
 
     def count_numbers(self, num_clients: int) -> int:
         """Counts the numbers of the lexicon, the vectors and the sentences."""

@@ -1,4 +1,4 @@
-"""Models: what is trained."""
+"""Models: networks with their losses and metrics."""
 
 from typing import TYPE_CHECKING
 

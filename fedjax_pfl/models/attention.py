@@ -26,7 +26,7 @@ def layer_norm(
       epsilon: added to the variance, > 0.
 
     Returns:
-      `[rows, W]`; the bias where all values of a row are equal.
+      `[rows, W]`; the bias for rows of equal values.
     """
     centered = x - x.mean(axis=1, keepdims=True)
     variance = (centered**2).mean(axis=1, keepdims=True)
@@ -34,7 +34,7 @@ def layer_norm(
 
 
 def _scores(query: jax.Array, key: jax.Array, mask: jax.Array | None) -> jax.Array:
-    """Computes weights `[B, heads, T, T]` of keys, exactly 0 where they are masked."""
+    """Computes weights `[B, heads, T, T]` of keys, exactly 0 for masked keys."""
     scale = query.shape[-1] ** -0.5
     scores = layers.product(query * scale, key.swapaxes(2, 3))
     if mask is not None:
@@ -62,7 +62,7 @@ def attend(
       value: `[B * T, W]`, finite also where masked.
       batch: B.
       heads: number of heads, which divides W; each sees its own columns.
-      mask: `bool[B, T]`, False for positions that nobody attends to; or None. In a
+      mask: `bool[B, T]`, False for positions without attention; or None. In a
         sequence without any other, all positions are attended to alike.
       drop: applied to the weights `[B, heads, T, T]`.
 

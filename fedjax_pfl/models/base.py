@@ -17,10 +17,10 @@ __all__ = ["ImageNetwork", "Network", "NormedNetwork"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Network(objectives.Supervised, starts.Startable):
-    """A network whose parameters live in a linen module; abstract.
+    """A network with its parameters in a linen module; abstract.
 
-    It predicts logits of classes or, for a federation whose targets are numbers, a
-    number, of which the loss is half the squared error.
+    It predicts logits of classes or, if the federation's targets are numbers, a
+    number, with half the squared error as the loss.
 
     Leaves are named by layer, `<layer>/kernel` and `<layer>/bias`; the last layer is
     `head`. Dropout acts where `apply` gets a key.
@@ -65,8 +65,8 @@ class Network(objectives.Supervised, starts.Startable):
 
     def _draw(self, key: core.Key) -> core.Params:
         module = self._known_module()
-        drawn = module.init(key, jnp.zeros((1, *(self.input_shape or ()))))
-        return statistics.joined(drawn["params"], drawn.get(statistics.NAME))
+        variables = module.init(key, jnp.zeros((1, *(self.input_shape or ()))))
+        return statistics.joined(variables["params"], variables.get(statistics.NAME))
 
     def apply(
         self,
@@ -85,14 +85,14 @@ class Network(objectives.Supervised, starts.Startable):
         """Returns the logits of `apply`, and running statistics after this batch."""
         params, constants = statistics.taken(params, constants)
         running, weight = constants.running, constants.weight
-        logits, seen = self._run(params, x, key, running, weight=weight)
-        if statistics.NAME not in seen:
+        logits, updates = self._run(params, x, key, running, weight=weight)
+        if statistics.NAME not in updates:
             return logits, running
-        return logits, statistics.settled(seen[statistics.NAME], running, weight)
+        return logits, statistics.settled(updates[statistics.NAME], running, weight)
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """Names of the layers before the head, in order, where it can be cut; or ()."""
+        """Names of the layers before the head, in order; () if it cannot be cut."""
         return getattr(self._known_module(), "layers", ())
 
     def features(
@@ -115,8 +115,8 @@ class Network(objectives.Supervised, starts.Startable):
           Features `[B, ...]` after the layer's activation and pool, and the outputs
           of `apply`.
         """
-        logits, seen = self._run(params, x, key, mutable=("intermediates",))
-        return seen["intermediates"]["layers"][self.layers.index(layer)], logits
+        logits, variables = self._run(params, x, key, mutable=("intermediates",))
+        return variables["intermediates"]["layers"][self.layers.index(layer)], logits
 
     def featured(
         self,
@@ -139,11 +139,11 @@ class Network(objectives.Supervised, starts.Startable):
         """
         from fedjax_pfl.models import heads  # imports flax
 
-        given = {"key": key, "constants": constants}
-        return heads.featured(self, "^head/", params, x, **given)
+        options = {"key": key, "constants": constants}
+        return heads.featured(self, "^head/", params, x, **options)
 
     def _run(
-        self, params: Any, x: Any, key: Any, running: Any = None, **options: Any
+        self, params: core.Params, x: Any, key: Any, running: Any = None, **options: Any
     ) -> tuple[jax.Array, dict[str, Any]]:
         """Applies the module to inputs in the parameters' dtype."""
         from fedjax_pfl.models import normalization  # imports flax
@@ -159,13 +159,13 @@ class Network(objectives.Supervised, starts.Startable):
             variables[statistics.NAME] = running
         x = x.astype(dtype)
         with layers.forms(bfloat16_products=self.bfloat16_products):
-            outputs, seen = normalization.run(module, variables, x, key=key, **options)
-        return outputs if self.num_classes else outputs[:, 0], seen
+            result, state = normalization.run(module, variables, x, key=key, **options)
+        return result if self.num_classes else result[:, 0], state
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NormedNetwork(Network):
-    """A network whose layers may be normalized; abstract.
+    """A network with layers that may be normalized; abstract.
 
     Attributes:
       normalization: of convolutions and hidden layers before their ReLU, `"batch"`,

@@ -1,4 +1,4 @@
-"""Sizes and pretrained weights of BERT's encoder, from files as they are published."""
+"""Sizes and pretrained weights of BERT's encoder, from the published files."""
 
 import json
 import os
@@ -55,17 +55,17 @@ _PREFIX = "bert."  # of all names, in files of a model with a head
 
 
 def bert_encoder(folder: str | os.PathLike[str], **fields: Any) -> TextEncoder:
-    """Makes an encoder of the sizes that a published folder's `config.json` tells.
+    """Makes an encoder of the sizes in a published folder's `config.json`.
 
     Args:
       folder: folder of the files, such as `fp.data.minilm()`.
-      **fields: other fields of the encoder; what the file tells is not among them.
+      **fields: fields of the encoder that the file does not set.
 
     Returns:
-      The encoder, without weights: those are parameters, which `bert_params` reads.
+      The encoder, without its weights: `bert_params` reads the parameters.
 
     Raises:
-      InputError: if the file cannot be read, or tells of another network than BERT's.
+      InputError: if the file cannot be read, or describes another network than BERT's.
     """
     path = pathlib.Path(folder) / _CONFIG
     try:
@@ -76,10 +76,10 @@ def bert_encoder(folder: str | os.PathLike[str], **fields: Any) -> TextEncoder:
         config = None
     if not isinstance(config, dict):
         raise checks.InputError(f"Expected '{path}' to hold an object of JSON.")
-    for name, wanted in _SUPPORTED.items():
-        if config.get(name, wanted) != wanted:
+    for name, value in _SUPPORTED.items():
+        if config.get(name, value) != value:
             raise checks.InputError(
-                f"Expected {name} to be {wanted!r} in '{path}', got {config[name]!r}."
+                f"Expected {name} to be {value!r} in '{path}', got {config[name]!r}."
             )
     missing = [name for name in _SIZES if name not in config]
     if missing:
@@ -102,7 +102,7 @@ def bert_params(
       key: `[]` key of the head.
 
     Returns:
-      Parameters of the model, those of the file in 32 bits.
+      Parameters of the model; pretrained ones in 32 bits.
 
     Raises:
       InputError: if the file cannot be read, if names are missing or superfluous, if an
@@ -110,17 +110,17 @@ def bert_params(
     """
     path = pathlib.Path(path)
     path = path / _WEIGHTS if path.is_dir() else path
-    own = jax.eval_shape(model.init, key)
-    outputs, width = own.pop("head")["kernel"].shape
-    names = jax.tree.leaves(tree_paths.names(own))
-    shapes = [leaf.shape for leaf in jax.tree.leaves(own)]
+    encoder = jax.eval_shape(model.init, key)
+    outputs, width = encoder.pop("head")["kernel"].shape
+    names = jax.tree.leaves(tree_paths.names(encoder))
+    shapes = [leaf.shape for leaf in jax.tree.leaves(encoder)]
     published = [_published(name) for name in names]
     arrays = _read(path, dict(zip(published, shapes, strict=True)))
     body = zip((name.split("/") for name in names), arrays, strict=True)
-    scheme, (first, second) = model.initialization, jax.random.split(key)
-    shape = (outputs, width)
-    kernel = initializers.weights(first, shape, width, outputs, scheme)
-    bias = initializers.biases(second, shape[:1], width, scheme)
+    scheme, shape = model.initialization, (outputs, width)
+    kernel_key, bias_key = jax.random.split(key)
+    kernel = initializers.weights(kernel_key, shape, width, outputs, scheme)
+    bias = initializers.biases(bias_key, shape[:1], width, scheme)
     return tree_paths.nested(body) | {"head": {"kernel": kernel, "bias": bias}}
 
 
@@ -129,14 +129,14 @@ def _published(name: str) -> str:
     layer, part, *leaf = name.split("/")
     ending = {"kernel": "weight", "gain": "weight", "bias": "bias"}
     if layer == "embeddings":
-        last = f"LayerNorm.{ending[leaf[0]]}" if leaf else _EMBEDDINGS[part]
-        return f"embeddings.{last}"
+        suffix = f"LayerNorm.{ending[leaf[0]]}" if leaf else _EMBEDDINGS[part]
+        return f"embeddings.{suffix}"
     place = (_DENSE | _NORMS)[part]
     return f"encoder.layer.{layer.removeprefix('layer_')}.{place}.{ending[leaf[0]]}"
 
 
 def _read(
-    path: pathlib.Path, wanted: Mapping[str, tuple[int, ...]]
+    path: pathlib.Path, shapes: Mapping[str, tuple[int, ...]]
 ) -> list[np.ndarray]:
     """Reads arrays `float32` by name, each of its shape; of positions maybe a part."""
     import safetensors  # needed only here
@@ -146,20 +146,20 @@ def _read(
             stored = {n: file.get_slice(n) for n in file.keys()}  # noqa: SIM118
             prefix = _PREFIX if any(n.startswith(_PREFIX) for n in stored) else ""
             stored = {name.removeprefix(prefix): part for name, part in stored.items()}
-            _check(path, stored, wanted)
+            _check(path, stored, shapes)
             return [
                 np.asarray(stored[name][: shape[0]], np.float32)
-                for name, shape in wanted.items()
+                for name, shape in shapes.items()
             ]
     except (OSError, safetensors.SafetensorError) as error:
-        said = " ".join(str(error).split()).rstrip(".")
+        reason = " ".join(str(error).split()).rstrip(".")
         raise checks.InputError(
-            f"Expected '{path}' to be a file of safetensors: {said}."
+            f"Expected '{path}' to be a file of safetensors: {reason}."
         ) from error
 
 
 def _check(
-    path: pathlib.Path, stored: Mapping[str, Any], wanted: Mapping[str, tuple[int, ...]]
+    path: pathlib.Path, stored: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
 ) -> None:
     """Refuses a file that does not hold the encoder's weights."""
     used = {name: part for name, part in stored.items() if not _UNUSED.fullmatch(name)}
@@ -169,18 +169,18 @@ def _check(
                 f"Expected weights of floating-point numbers in '{path}', but {name!r}"
                 f" is {kind}; quantized files are refused."
             )
-    missing, extra = wanted.keys() - used.keys(), used.keys() - wanted.keys()
+    missing, extra = shapes.keys() - used.keys(), used.keys() - shapes.keys()
     for names, words in ((missing, "lacks"), (extra, "also has")):
         if names:
-            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            tail = f" and {len(names) - 1} more" if len(names) > 1 else ""
             raise checks.InputError(
                 f"Expected '{path}' to hold the weights of an encoder of this depth,"
-                f" but it {words} {min(names)!r}{more}."
+                f" but it {words} {min(names)!r}{tail}."
             )
-    for name, shape in sorted(wanted.items()):
-        own = tuple(used[name].get_shape())
-        is_longer = "position" in name and own[1:] == shape[1:] and own[0] > shape[0]
-        if own != shape and not is_longer:
+    for name, shape in sorted(shapes.items()):
+        size = tuple(used[name].get_shape())
+        is_longer = "position" in name and size[1:] == shape[1:] and size[0] > shape[0]
+        if size != shape and not is_longer:
             raise checks.InputError(
-                f"Expected {name!r} of shape {shape} in '{path}', got {own}."
+                f"Expected {name!r} of shape {shape} in '{path}', got {size}."
             )

@@ -1,8 +1,8 @@
-"""Functions whose matrices have low-rank changes that are never added to them.
+"""Functions of matrices with low-rank changes, which are never added up.
 
 Where clients share a matrix W and each has a change A B of its own, `x (W + A B)` is
-computed as `x W + (x A) B`: under `vmap` over clients the first product is one for all
-of them, as W has no client axis.
+computed as `x W + (x A) B`: under `vmap` over clients all clients share the first
+product, as W has no client axis.
 """
 
 import dataclasses
@@ -44,9 +44,9 @@ class Changed:
 
 
 def call(fn: Callable[..., Any], *args: Any) -> Any:
-    """Calls a function of trees, some of whose leaves are `Changed` arrays.
+    """Calls a function of trees; some leaves are `Changed` arrays.
 
-    Matrix products, and convolutions whose filters are the last axis of the kernel, use
+    Matrix products, and convolutions with filters on the last axis of the kernel, use
     the factors; for anything else the sum is formed.
 
     Args:
@@ -57,12 +57,12 @@ def call(fn: Callable[..., Any], *args: Any) -> Any:
       The value of `fn` at the sums, up to rounding.
     """
     leaves, structure = jax.tree.flatten(args, is_leaf=_is_changed)
-    plain = [leaf.kernel if _is_changed(leaf) else leaf for leaf in leaves]
+    kernels = [leaf.kernel if _is_changed(leaf) else leaf for leaf in leaves]
 
     def flat(*leaves: Any) -> Any:
         return fn(*jax.tree.unflatten(structure, leaves))
 
-    closed, shapes = jax.make_jaxpr(flat, return_shape=True)(*plain)
+    closed, shapes = jax.make_jaxpr(flat, return_shape=True)(*kernels)
     outputs = map(_added, _evaluated(closed, leaves))
     return jax.tree.unflatten(jax.tree.structure(shapes), outputs)
 
@@ -72,7 +72,7 @@ def _is_changed(value: Any) -> bool:
 
 
 def _added(value: Any) -> Any:
-    """Forms the sum where there is a change."""
+    """Returns the sum for a changed kernel, other leaves unchanged."""
     return value.added() if _is_changed(value) else value
 
 
@@ -97,7 +97,7 @@ def _evaluated(closed: Any, args: list[Any]) -> list[Any]:
 
 
 def _bound(equation: Any, operands: list[Any]) -> list[Any]:
-    """Evaluates one equation as it is."""
+    """Evaluates one equation unchanged."""
     bound = equation.primitive.get_bind_params(equation.params)
     # Up to JAX 0.9 functions among the parameters come apart from the others.
     functions, params = bound if isinstance(bound, tuple) else ((), bound)
@@ -110,16 +110,16 @@ def _with_factors(equation: Any, operands: list[Any]) -> list[Any] | None:
     name, params = equation.primitive.name, equation.params
     if name in _INLINED:
         return _evaluated(params.get("jaxpr") or params["call_jaxpr"], operands)
-    first, *others = operands
-    if name == "convert_element_type" and not others:
-        cast = (_bound(equation, [leaf])[0] for leaf in _parts(first))
+    operand, *extra = operands
+    if name == "convert_element_type" and not extra:
+        cast = (_bound(equation, [leaf])[0] for leaf in _parts(operand))
         return [Changed(*cast)]
-    if name == "transpose" and first.kernel.ndim == 2:
-        kernel, left, right = _parts(first)
+    if name == "transpose" and operand.kernel.ndim == 2:
+        kernel, left, right = _parts(operand)
         return [Changed(kernel.T, right.T, left.T)]
     if name == "dot_general":
         return _product(equation, *operands)
-    if name == "conv_general_dilated" and not _is_changed(first):
+    if name == "conv_general_dilated" and not _is_changed(operand):
         return _convolution(equation, *operands)
     return None
 
@@ -133,15 +133,15 @@ def _product(equation: Any, lhs: Any, rhs: Any) -> list[Any] | None:
     is_first = _is_changed(lhs)
     changed, x = (lhs, rhs) if is_first else (rhs, lhs)
     (contracted, batched) = equation.params["dimension_numbers"]
-    own, others = contracted if is_first else contracted[::-1]
-    axes, cut = sorted(own), changed.cut
+    kernel_axes, x_axes = contracted if is_first else contracted[::-1]
+    axes, cut = sorted(kernel_axes), changed.cut
     last = list(range(cut, changed.kernel.ndim))
     if _is_changed(x) or any(batched) or axes not in (list(range(cut)), last):
         return None
     near, far = changed.left, changed.right
     if axes == last:  # the factor that meets x is the right one
         near, far = jnp.moveaxis(far, 0, -1), jnp.moveaxis(near, -1, 0)
-        own = [axis - cut for axis in own]
+        kernel_axes = [axis - cut for axis in kernel_axes]
     options = {
         name: equation.params[name] for name in ("precision", "preferred_element_type")
     }
@@ -149,15 +149,15 @@ def _product(equation: Any, lhs: Any, rhs: Any) -> list[Any] | None:
     def multiply(a: Any, b: Any, of_a: Any, of_b: Any) -> jax.Array:
         return lax.dot_general(a, b, ((of_a, of_b), ((), ())), **options)
 
-    (whole,) = _bound(equation, [_plain(lhs), _plain(rhs)])
+    (product,) = _bound(equation, [_kernel_of(lhs), _kernel_of(rhs)])
     if is_first:
-        narrow = multiply(near, x, own, others)  # [rank, ...]
-        return [whole + multiply(far, narrow, (0,), (0,))]
-    narrow = multiply(x, near, others, own)  # [..., rank]
-    return [whole + multiply(narrow, far, (narrow.ndim - 1,), (0,))]
+        narrow = multiply(near, x, kernel_axes, x_axes)  # [rank, ...]
+        return [product + multiply(far, narrow, (0,), (0,))]
+    narrow = multiply(x, near, x_axes, kernel_axes)  # [..., rank]
+    return [product + multiply(narrow, far, (narrow.ndim - 1,), (0,))]
 
 
-def _plain(value: Any) -> Any:
+def _kernel_of(value: Any) -> Any:
     return value.kernel if _is_changed(value) else value
 
 
@@ -169,7 +169,7 @@ def _convolution(equation: Any, x: jax.Array, changed: Changed) -> list[Any] | N
     features_last = numbers.rhs_spec[0] == numbers.out_spec[1] == filters
     if is_grouped or changed.cut != filters or not features_last:
         return None
-    (whole,) = _bound(equation, [x, changed.kernel])
+    (output,) = _bound(equation, [x, changed.kernel])
     (narrow,) = _bound(equation, [x, changed.left])
     change = jnp.tensordot(narrow, changed.right, 1, precision=params["precision"])
-    return [whole + change]
+    return [output + change]

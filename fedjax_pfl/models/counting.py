@@ -47,15 +47,15 @@ def class_metrics(counts: dict[str, jax.Array]) -> dict[str, jax.Array]:
 
     Returns:
       `balanced_accuracy`, the mean recall over the classes that have examples, and
-      `macro_f1`, the mean F1 score over those that have examples or were predicted. Of
+      `macro_f1`, the mean F1 score over classes with examples or predictions. Of
       two classes also `precision`, `recall` and `f1` of the second one: NaN if no
       example has this class, and 0 if some have, but none was predicted.
     """
     actual, chosen, hits = (counts[name] for name in ("actual", "chosen", "hits"))
     dtype = jnp.zeros(()).dtype
 
-    def share(part: jax.Array, whole: jax.Array) -> jax.Array:
-        return part.astype(dtype) / jnp.maximum(whole, 1).astype(dtype)
+    def share(part: jax.Array, total: jax.Array) -> jax.Array:
+        return part.astype(dtype) / jnp.maximum(total, 1).astype(dtype)
 
     def mean(values: jax.Array, counted: jax.Array) -> jax.Array:
         total = jnp.where(counted, values, 0).sum()
@@ -70,9 +70,9 @@ def class_metrics(counts: dict[str, jax.Array]) -> dict[str, jax.Array]:
     if actual.shape[0] != 2:
         return metrics
     binary = {"precision": precision, "recall": recall, "f1": f1}
-    known = actual[_POSITIVE] > 0
+    is_defined = actual[_POSITIVE] > 0
     return metrics | {
-        name: jnp.where(known, values[_POSITIVE], jnp.nan)
+        name: jnp.where(is_defined, values[_POSITIVE], jnp.nan)
         for name, values in binary.items()
     }
 
@@ -136,10 +136,10 @@ def macro_auc(logits: jax.Array, labels: jax.Array, weight: jax.Array) -> jax.Ar
     classes = jnp.arange(logits.shape[1])
     scores = jax.nn.log_softmax(logits, axis=1)
 
-    def one(column: jax.Array, label: jax.Array) -> jax.Array:
+    def class_auc(column: jax.Array, label: jax.Array) -> jax.Array:
         return auc(column, labels == label, weight)
 
-    return jnp.nanmean(jax.vmap(one, in_axes=(1, 0))(scores, classes))
+    return jnp.nanmean(jax.vmap(class_auc, in_axes=(1, 0))(scores, classes))
 
 
 def error_metrics(
@@ -163,10 +163,10 @@ def error_metrics(
         return jnp.where(real, values, 0).sum() / count
 
     # Large targets that are alike lose digits in squares; differences do not.
-    moved = targets - targets[jnp.argmax(real)]
-    variance = mean(jnp.square(moved - mean(moved)))
+    shifted = targets - targets[jnp.argmax(real)]
+    variance = mean(jnp.square(shifted - mean(shifted)))
     squared = mean(jnp.square(errors))
-    is_varied = (real & (moved != 0)).any()
+    is_varied = (real & (shifted != 0)).any()
     unexplained = squared / jnp.where(is_varied, variance, 1)
     return {
         "rmse": jnp.sqrt(squared),

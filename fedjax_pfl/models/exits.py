@@ -15,12 +15,12 @@ __all__ = ["EarlyExit"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EarlyExit:
-    """A network, cut after some layers, with a linear classifier where it is cut.
+    """A network, cut after some layers, with a linear classifier at the cut.
 
     Parameters are the network's and `exit/kernel`, `exit/bias`, on flattened features.
 
     Attributes:
-      network: one whose `layers` have names: `MLP`, the convolutional ones and
+      network: one with named `layers`: `MLP`, the convolutional ones and
         `NFResNet18`; given its shapes.
       exit_after: number of layers before the cut, at least 1.
     """
@@ -79,7 +79,7 @@ class EarlyExit:
         self, params: core.Params, x: jax.Array, *, key: core.Key | None = None
     ) -> tuple[jax.Array, jax.Array]:
         """Logits `[B, C]` of the exit and of the whole network."""
-        own = {name: layer for name, layer in params.items() if name != "exit"}
-        features, logits = self._run(own, x, key)
+        network = {name: layer for name, layer in params.items() if name != "exit"}
+        features, logits = self._run(network, x, key)
         kernel, bias = params["exit"]["kernel"], params["exit"]["bias"]
         return layers.dense(kernel, bias, layers.flatten_inputs(features)), logits

@@ -33,7 +33,7 @@ class Record:
     inputs: list[jax.Array] = dataclasses.field(default_factory=list)
 
     def is_head(self, path: tuple[Any, ...], params: Any) -> bool:
-        """Returns whether a module has parameters, all of them the head's."""
+        """Returns whether a module has parameters, all in the head."""
         names = ["/".join(map(str, (*path, n))) for n in tree_paths.by_name(params)]
         return bool(names) and all(re.search(self.pattern, n) for n in names)
 
@@ -90,7 +90,7 @@ def featured(
     params: Any,
     x: jax.Array,
     *,
-    key: Any = None,
+    key: jax.Array | None = None,
     constants: Any = None,
 ) -> tuple[jax.Array, jax.Array, Any]:
     """Returns the inputs of the head of a model with what `moved` returns.

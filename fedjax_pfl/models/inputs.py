@@ -22,7 +22,7 @@ __all__ = [
 _CHANNELS = (1, 2, 3, 4)
 
 
-def classes_of(model: Any, federation: core.Federation) -> int:
+def classes_of(model: core.Model, federation: core.Federation) -> int:
     """Counts classes of a federation."""
     if federation.num_classes is not None and federation.train.y.ndim != 1:
         raise checks.InputError(
@@ -44,7 +44,7 @@ def classes_of(model: Any, federation: core.Federation) -> int:
     return federation.num_classes
 
 
-def targets_of(model: Any, federation: core.Federation) -> int | None:
+def targets_of(model: core.Model, federation: core.Federation) -> int | None:
     """Counts classes of a federation, None where targets are numbers."""
     if federation.num_classes is not None:
         return classes_of(model, federation)
@@ -52,7 +52,7 @@ def targets_of(model: Any, federation: core.Federation) -> int | None:
     return None
 
 
-def require_targets(model: Any, federation: core.Federation) -> None:
+def require_targets(model: core.Model, federation: core.Federation) -> None:
     """Checks that there is one target per example."""
     if federation.train.y.ndim != 1:
         raise checks.InputError(
@@ -68,7 +68,7 @@ def are_tokens(federation: core.Federation) -> bool:
     return jnp.issubdtype(dtype, jnp.integer) and dtype != jnp.uint8
 
 
-def require_numbers(model: Any, federation: core.Federation) -> None:
+def require_numbers(model: core.Model, federation: core.Federation) -> None:
     """Checks that the inputs are not token ids."""
     if are_tokens(federation):
         raise checks.InputError(
@@ -102,7 +102,7 @@ def require_images(model: Any, federation: core.Federation, smallest: int) -> No
         )
 
 
-def require_tokens(model: Any, federation: core.Federation) -> None:
+def require_tokens(model: core.Model, federation: core.Federation) -> None:
     """Checks that the inputs are sequences of token ids."""
     if not are_tokens(federation) or len(federation.input_shape) != 1:
         raise checks.InputError(
@@ -127,7 +127,7 @@ def _embeddings(federation: core.Federation) -> Any:
     return constants.get("embeddings") if isinstance(constants, dict) else None
 
 
-def embedding_size(model: Any, federation: core.Federation) -> int:
+def embedding_size(model: core.Model, federation: core.Federation) -> int:
     """Returns the length E of the frozen embeddings of a federation of token sequences.
 
     Args:

@@ -52,14 +52,14 @@ def forms(**fields: Any) -> Iterator[None]:
 
     Args:
       **fields: `bfloat16_products`, whether operands are rounded; `convolution`, one of
-        `CONVOLUTIONS`, or None for that which `conv` picks. What is left out stays as
-        it is.
+        `CONVOLUTIONS`, or None for the choice of `conv`. Fields left out stay as they
+        are.
     """
-    before = _FORMS.set(_FORMS.get()._replace(**fields))
+    token = _FORMS.set(_FORMS.get()._replace(**fields))
     try:
         yield
     finally:
-        _FORMS.reset(before)
+        _FORMS.reset(token)
 
 
 _BFLOAT16 = lax.DotAlgorithmPreset.BF16_BF16_F32
@@ -126,9 +126,9 @@ def conv(
 ) -> jax.Array:
     """Convolves (cross-correlates) images by one matrix product per kernel row.
 
-    By one for the whole kernel where its rows are short, as those of a first layer are.
-    Clients have kernels of their own: under `vmap` these stay batched matrix products,
-    where XLA's convolution becomes a grouped one, whose gradients are up to 15 times
+    By one for the whole kernel if its rows are short, as in a first layer.
+    Clients have kernels of their own: under `vmap` these stay batched matrix products;
+    XLA's convolution would become a grouped one, with gradients up to 15 times
     slower on a CPU. `forms` sets another form.
 
     Args:
@@ -236,8 +236,8 @@ def dropout(key: jax.Array, x: jax.Array, rate: float) -> jax.Array:
     Returns:
       `[...]`; the expectation over keys is `x`.
     """
-    kept = jax.random.bernoulli(key, 1 - rate, x.shape)
-    return jnp.where(kept, x / (1 - rate), 0)
+    mask = jax.random.bernoulli(key, 1 - rate, x.shape)
+    return jnp.where(mask, x / (1 - rate), 0)
 
 
 def lstm(

@@ -31,18 +31,18 @@ _STREAM = 0x10A  # of the factors' draws
 
 @dataclasses.dataclass(frozen=True)
 class LowRank(roles.Wrapped):
-    """A model with adapters; see `lora`, which freezes the rest of it.
+    """A model with adapters; see `lora`, which freezes its other parameters.
 
     Parameters are the model's own, and `adapters/<name of a kernel>/a` and `.../b`.
 
     Attributes:
-      model: any model whose parameters are nested dictionaries.
-      targets: regular expression searched in the names of parameters; what it finds has
-        adapters, but for vectors and biases.
+      model: any model with parameters in nested dictionaries.
+      targets: regular expression searched in the names of parameters; matches have
+        adapters, except vectors and biases.
       rank: columns of A, at least 1.
       scale: factor of the product A B.
-      ranks: of every client, how many columns of A it has, the first ones, from 1 to
-        `rank`; None for all of them.
+      ranks: number of columns of A, the first ones, of every client, from 1 to `rank`;
+        None for all columns.
     """
 
     model: Any = dataclasses.field(metadata=struct.inner("adapters"))
@@ -92,14 +92,14 @@ class LowRank(roles.Wrapped):
                 )
         return model
 
-    def _kernels(self, params: Any) -> dict[str, Any]:
+    def _kernels(self, params: core.Params) -> dict[str, Any]:
         """Returns the parameters that have adapters, by name."""
         return {
             name: leaf
             for name, leaf in tree_paths.by_name(params).items()
             if re.search(self.targets, name)
             and leaf.ndim > 1
-            and not name.endswith("bias")  # those of attention have an axis of heads
+            and not name.endswith("bias")  # biases of attention have an axis of heads
         }
 
     def _is_transposed(self, kernel: Any) -> bool:
@@ -109,7 +109,7 @@ class LowRank(roles.Wrapped):
     def _cut(self, kernel: Any) -> int:
         """Returns the number of axes before the cut between inputs and outputs.
 
-        Of a kernel of three axes, such as those of heads of attention, it is where the
+        A kernel of three axes, such as one of attention heads, is cut so that the
         smaller side is largest; else before the last axis.
         """
         last = kernel.ndim - 1
@@ -134,9 +134,9 @@ class LowRank(roles.Wrapped):
         key, adapters = jax.random.fold_in(key, _STREAM), []
         for number, (name, kernel) in enumerate(self._kernels(params).items()):
             inputs, outputs = self._sizes(kernel)
-            bound, own = inputs**-0.5, jax.random.fold_in(key, number)
+            bound, a_key = inputs**-0.5, jax.random.fold_in(key, number)
             a = jax.random.uniform(
-                own, (inputs, self.rank), kernel.dtype, minval=-bound, maxval=bound
+                a_key, (inputs, self.rank), kernel.dtype, minval=-bound, maxval=bound
             )
             path = name.split("/")
             adapters.append(((*path, "a"), a))
@@ -163,8 +163,8 @@ class LowRank(roles.Wrapped):
         return params | {_ADAPTERS: factors}
 
     def _changed(self, params: core.Params) -> Any:
-        """Returns the model's own parameters, with changes where there are adapters."""
-        own = {name: part for name, part in params.items() if name != _ADAPTERS}
+        """Returns the model's own parameters, with changes for those with adapters."""
+        base = {name: part for name, part in params.items() if name != _ADAPTERS}
         factors = tree_paths.by_name(params[_ADAPTERS])
 
         def with_change(name: str, kernel: jax.Array) -> Any:
@@ -178,7 +178,7 @@ class LowRank(roles.Wrapped):
             right = (self.scale * b).reshape(self.rank, *kernel.shape[cut:])
             return changed_kernels.Changed(kernel, left, right)
 
-        return jax.tree.map(with_change, tree_paths.names(own), own)
+        return jax.tree.map(with_change, tree_paths.names(base), base)
 
     def merged(self, params: core.Params) -> core.Params:
         """Returns the model's own parameters with the adapters added to them."""
@@ -225,13 +225,13 @@ class LowRank(roles.Wrapped):
         if running is not None:
             _, constants = statistics.taken({statistics.NAME: running}, constants)
 
-        def run(params: Any, x: Any, key: Any, constants: Any) -> Any:
+        def run(params: core.Params, x: Any, key: Any, constants: Any) -> Any:
             return apply(params, x, key=key, constants=constants)
 
         return changed_kernels.call(run, self._changed(params), x, key, constants)
 
     def check_start(self) -> None:
-        """Refuses initial parameters that are not like those of the model."""
+        """Refuses initial parameters that do not fit the model."""
         if self.initial_params is not None:
             self.model.check_start()
 
@@ -247,7 +247,7 @@ def lora(
     personal: str | None = None,
     seed: int = 0,
 ) -> roles.ParameterRoles:
-    """Gives a model low-rank adapters, and freezes the rest of it.
+    """Gives a model low-rank adapters, and freezes its other parameters.
 
     Args:
       model: ours, or of `from_flax` or `from_functions`, with `initial_params` if it is
@@ -256,16 +256,16 @@ def lora(
         convolution kernels that get adapters, such as `"query|value"`.
       rank: columns of A, at least 1.
       scale: factor of the product A B.
-      ranks: of every client, how many columns of A it has, the first ones, from 1 to
-        `rank`; None for all of them.
-      trained: pattern of the model's own parameters that are trained as they are, such
+      ranks: number of columns of A, the first ones, of every client, from 1 to `rank`;
+        None for all columns.
+      trained: pattern of the model's own parameters that are trained directly, such
         as `"^head/"`, or None.
-      personal: pattern of what stays with the client, such as `"^adapters/"`, or None;
+      personal: pattern of parameters of the client, such as `"^adapters/"`, or None;
         see `ParameterRoles`.
       seed: see `ParameterRoles`.
 
     Returns:
-      The model, whose `merged` turns what was trained into parameters of the network.
+      The model; its `merged` turns trained parameters into those of the network.
 
     Raises:
       InputError: if an argument does not fit, in one sentence.

@@ -1,7 +1,7 @@
 """Linen modules that own the parameters of our layers.
 
-A network that can be cut names its `layers` before the head, in order, and sows what
-each hands on into `intermediates/layers`, which costs nothing where nobody asks.
+A network that can be cut names its `layers` before the head, in order, and sows
+their outputs into `intermediates/layers`, which is free unless a caller collects them.
 """
 
 from typing import Any
@@ -131,7 +131,7 @@ class StandardizedConv(nn.Module):
 
 
 class Dropout(nn.Module):
-    """Dropout where a key is given, nothing otherwise."""
+    """Dropout if a key is given, else the identity."""
 
     rate: float
 

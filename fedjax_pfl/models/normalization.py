@@ -30,7 +30,7 @@ def norm(kind: str, x: jax.Array, *, is_training: bool, name: str) -> Any:
         position.
       x: values.
       is_training: whether `batch` takes the statistics of this batch.
-      name: of the layer, whose parameters are `scale` and `bias`.
+      name: of the layer with the parameters `scale` and `bias`.
 
     Returns:
       `[B, ..., channels]`.
@@ -53,7 +53,7 @@ def run(
     variables: dict[str, Any],
     x: Any,
     *,
-    key: Any,
+    key: jax.Array | None,
     weight: jax.Array | None = None,
     mutable: tuple[str, ...] = (),
     options: Mapping[str, Any] | None = None,
@@ -62,7 +62,7 @@ def run(
 
     Args:
       module: the module.
-      variables: `params`, and running statistics where it has some.
+      variables: `params`, and running statistics if it has any.
       x: `[B, ...]` inputs.
       key: `[]` key in training; None for evaluation.
       weight: `[B]`, 0 for padding, or None for a batch without any.
@@ -97,12 +97,12 @@ def masked(weight: jax.Array | None) -> Iterator[None]:
             kwargs = kwargs | {"mask": mask(x, kwargs.get("mask"))}
         return function(*args, **kwargs)
 
-    before = _WEIGHT.set(weight)
+    token = _WEIGHT.set(weight)
     try:
         with nn.intercept_methods(call):
             yield
     finally:
-        _WEIGHT.reset(before)
+        _WEIGHT.reset(token)
 
 
 @contextlib.contextmanager
@@ -118,21 +118,21 @@ def noted(owners: list[tuple[str, ...]]) -> Iterator[None]:
         yield
 
 
-def mask(x: jax.Array, own: jax.Array | None) -> jax.Array | None:
+def mask(x: jax.Array, module_mask: jax.Array | None) -> jax.Array | None:
     """Returns which values count in `masked`, the module's own mask included.
 
-    All of an empty batch, of which nothing is kept, so that nothing is divided by 0.
+    All values of an empty batch count, to avoid a division by 0; none is kept.
 
     Args:
       x: `[B, ...]` values that are normalized.
-      own: the module's mask, which broadcasts to them, or None.
+      module_mask: the module's mask, which broadcasts to them, or None.
 
     Returns:
       `bool` that broadcasts to `x`, or None for all.
     """
     weight = _WEIGHT.get()
     if weight is None:
-        return own
+        return module_mask
     if x.shape[0] != weight.shape[0]:
         raise checks.InputError(
             "Expected batch normalization of values whose first axis is the batch's"
@@ -140,4 +140,4 @@ def mask(x: jax.Array, own: jax.Array | None) -> jax.Array | None:
         )
     is_real = (weight > 0) | ~(weight > 0).any()
     is_real = is_real.reshape(-1, *(1,) * (x.ndim - 1))
-    return is_real if own is None else is_real & own.astype(bool)
+    return is_real if module_mask is None else is_real & module_mask.astype(bool)

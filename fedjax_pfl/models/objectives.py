@@ -13,7 +13,7 @@ __all__ = ["Classification", "Regression", "Supervised", "Wrapper", "weighted_me
 
 
 def weighted_mean(values: jax.Array, weight: jax.Array) -> jax.Array:
-    """Averages `values [B]` with `weight [B]`; 0 where the weights sum to zero."""
+    """Averages `values [B]` with `weight [B]`; 0 if the weights sum to zero."""
     total = weight.sum()
     safe = jnp.where(weight > 0, values, 0)
     return (safe * weight).sum() / jnp.where(total > 0, total, 1)
@@ -21,8 +21,8 @@ def weighted_mean(values: jax.Array, weight: jax.Array) -> jax.Array:
 
 def _cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
     """Computes cross-entropies `[B]` of logits `[B, C]` and labels `int[B]`."""
-    chosen = jnp.take_along_axis(logits, labels[:, None], axis=1)[:, 0]
-    return jax.nn.logsumexp(logits, axis=1) - chosen
+    label_logits = jnp.take_along_axis(logits, labels[:, None], axis=1)[:, 0]
+    return jax.nn.logsumexp(logits, axis=1) - label_logits
 
 
 class Classification:
@@ -65,7 +65,7 @@ class Classification:
     def metric_rows(self, outputs: jax.Array, batch: core.Batch) -> Any:
         """Returns labels and scores `[B]` of the second of two classes, else None.
 
-        Areas of many classes, each of which ranks its scores, can cost more than the
+        Areas of many classes, with a ranking for each, can cost more than the
         outputs.
         """
         if outputs.shape[1] != 2:
@@ -154,7 +154,7 @@ class _Weighted(Classification):
 
 
 class Supervised(Wrapper, core.Model):
-    """Classes where the model has `num_classes`, else numbers."""
+    """Classes if the model has `num_classes`, else numbers."""
 
     @property
     def judge(self) -> Any:

@@ -1,4 +1,4 @@
-"""Models made of a network that knows nothing of this package."""
+"""Models made of a network without references to this package."""
 
 import abc
 import dataclasses
@@ -23,13 +23,13 @@ _HEAD = "head"
 class OwnModel(objectives.Supervised, starts.Startable):
     """A network of the user's, as a model; abstract.
 
-    Where the federation has classes, outputs are logits `[B, C]`, judged as those of
-    `Classification`; else they are numbers `[B]` or `[B, 1]`, judged as those of
+    If the federation has classes, outputs are logits `[B, C]`, judged as in
+    `Classification`; else they are numbers `[B]` or `[B, 1]`, judged as in
     `Regression`. Parameters have the floating type of the run.
 
     Attributes:
-      head: regular expression searched in the names of parameters, whose matches are
-        moved below `head/`, where methods with personal heads look; None leaves them.
+      head: regular expression searched in the names of parameters; matches are
+        moved below `head/` for methods with personal heads; None leaves them.
       input_shape: shape of one input, or None until `for_federation`.
       input_dtype: its type, or None until `for_federation`.
       num_classes: C, or None for targets that are numbers.
@@ -51,7 +51,7 @@ class OwnModel(objectives.Supervised, starts.Startable):
         """Name of the network, for messages."""
 
     @abc.abstractmethod
-    def _own(self, key: core.Key, x: jax.Array) -> Any:
+    def _variables(self, key: core.Key, x: jax.Array) -> Any:
         """Draws the network's own parameters; `x [1, ...]` is an input of zeros.
 
         First running statistics are among them as in `statistics.joined`.
@@ -59,7 +59,7 @@ class OwnModel(objectives.Supervised, starts.Startable):
 
     @abc.abstractmethod
     def _call(
-        self, params: Any, x: Any, key: Any, constants: core.Constants
+        self, params: core.Params, x: Any, key: Any, constants: core.Constants
     ) -> tuple[Any, Any]:
         """Runs the network with its own parameters; no key is evaluation.
 
@@ -94,54 +94,54 @@ class OwnModel(objectives.Supervised, starts.Startable):
             given=federation.train.constants, weight=jnp.ones(len(x))
         )
         try:
-            drawn, _ = statistics.split(jax.eval_shape(self._own, key, x[:1]))
+            variables, _ = statistics.split(jax.eval_shape(self._variables, key, x[:1]))
             for mode in (None, key):
-                outputs = jax.eval_shape(self._tried, key, x, mode, constants)
+                outputs = jax.eval_shape(self._trial, key, x, mode, constants)
         except checks.InputError as error:
             raise checks.InputError(str(error)) from None  # without JAX's notes
         except Exception as error:
-            said = str(error).strip().partition("\n")[0].rstrip(".")
+            reason = str(error).strip().partition("\n")[0].rstrip(".")
             raise checks.InputError(
                 f"Expected {self.name} to take inputs {self.input_dtype}"
-                f"{[len(x), *x.shape[1:]]} of {federation.name!r}, but it says:"
-                f" {type(error).__name__}: {said}."
+                f"{[len(x), *x.shape[1:]]} of {federation.name!r}, but it raised"
+                f" {type(error).__name__}: {reason}."
             ) from error
-        self._check_params(drawn)
-        shape, wanted = tuple(getattr(outputs, "shape", ())), "[B] or [B, 1]"
+        self._check_params(variables)
+        shape, target = tuple(getattr(outputs, "shape", ())), "[B] or [B, 1]"
         fits = shape in ((2,), (2, 1))
         if (classes := federation.num_classes) is not None:
-            wanted = f"[B, {classes}], a logit per class of {federation.name!r},"
+            target = f"[B, {classes}], a logit per class of {federation.name!r},"
             fits = len(shape) == 2 and shape[0] == 2 and shape[1] >= classes
         if not fits:
             raise checks.InputError(
-                f"Expected {self.name} to map inputs [B, ...] to {wanted} got"
+                f"Expected {self.name} to map inputs [B, ...] to {target} got"
                 f" {[*shape]} for B = 2."
             )
 
-    def _tried(self, key: Any, x: Any, mode: Any, constants: core.Constants) -> Any:
-        """Runs the network once, with what it draws in the floating type of the run."""
-        drawn = jax.tree.map(_of_run, self._own(key, x[:1]))
-        params, running = statistics.split(drawn)
+    def _trial(self, key: Any, x: Any, mode: Any, constants: core.Constants) -> Any:
+        """Runs the network once, with its draws in the floating type of the run."""
+        variables = jax.tree.map(_of_run, self._variables(key, x[:1]))
+        params, running = statistics.split(variables)
         constants = dataclasses.replace(constants, statistics=running)
         return self._call(params, x, mode, constants)[0]
 
-    def _check_params(self, drawn: Any) -> None:
+    def _check_params(self, params: Any) -> None:
         """Refuses parameters that cannot be trained or cut."""
-        own = tree_paths.by_name(drawn)
-        if not own:
+        leaves = tree_paths.by_name(params)
+        if not leaves:
             raise checks.InputError(f"Expected {self.name} to have parameters.")
-        for name, leaf in own.items():
+        for name, leaf in leaves.items():
             if not jnp.issubdtype(leaf.dtype, jnp.floating):
                 raise checks.InputError(
                     f"Expected parameters of floating-point numbers, but {name!r} of"
                     f" {self.name} is {leaf.dtype}."
                 )
         if self.head is not None:
-            tree_paths.head_and_body(drawn, self.head)
-            _packed(drawn, self.head)
+            tree_paths.head_and_body(params, self.head)
+            _packed(params, self.head)
 
     def _draw(self, key: core.Key) -> Any:
-        return self._own(key, self._zeros())
+        return self._variables(key, self._zeros())
 
     def init(self, key: core.Key) -> core.Params:
         """Draws the parameters, or returns those to start from."""
@@ -181,11 +181,11 @@ class OwnModel(objectives.Supervised, starts.Startable):
         dtype = jnp.result_type(*jax.tree.leaves(params))
         if jnp.issubdtype(x.dtype, jnp.floating):
             x = x.astype(dtype)
-        outputs, new = self._call(self.own_params(params), x, key, constants)
+        outputs, state = self._call(self.own_params(params), x, key, constants)
         if running is not None:
-            new = statistics.settled(new, running, constants.weight)
+            state = statistics.settled(state, running, constants.weight)
         outputs = outputs.astype(dtype)
-        return outputs.reshape(-1) if self.num_classes is None else outputs, new
+        return outputs.reshape(-1) if self.num_classes is None else outputs, state
 
     def featured(
         self,
@@ -208,8 +208,8 @@ class OwnModel(objectives.Supervised, starts.Startable):
         """
         from fedjax_pfl.models import heads  # imports flax
 
-        given = {"key": key, "constants": constants}
-        return heads.featured(self, self.head or f"^{_HEAD}/", params, x, **given)
+        options = {"key": key, "constants": constants}
+        return heads.featured(self, self.head or f"^{_HEAD}/", params, x, **options)
 
 
 def _of_run(leaf: Any) -> jax.Array:
@@ -218,7 +218,7 @@ def _of_run(leaf: Any) -> jax.Array:
     return jnp.asarray(leaf, jnp.zeros(()).dtype if is_floating else None)
 
 
-def _leaves(params: Any) -> list[tuple[list[str], Any]]:
+def _leaves(params: core.Params) -> list[tuple[list[str], Any]]:
     """Returns the paths and the leaves of nested dictionaries."""
     leaves = jax.tree_util.tree_leaves_with_path(params)
     for path, _ in leaves:
@@ -230,19 +230,19 @@ def _leaves(params: Any) -> list[tuple[list[str], Any]]:
     return [([str(key.key) for key in path], leaf) for path, leaf in leaves]
 
 
-def _packed(params: Any, head: str) -> dict[str, Any]:
-    """Moves the leaves whose names match below `head`."""
-    moved = []
+def _packed(params: core.Params, head: str) -> dict[str, Any]:
+    """Moves the leaves with matching names below `head`."""
+    entries = []
     for path, leaf in _leaves(params):
         if re.search(head, "/".join(path)):
             path = [_HEAD, *path]
         elif path[0] == _HEAD:
             raise checks.InputError(
-                f"Expected head={head!r} to match every parameter below 'head/', which"
-                f" is where heads are kept, but not {'/'.join(path)!r}."
+                f"Expected head={head!r} to match every parameter below 'head/', the"
+                f" place of heads, but not {'/'.join(path)!r}."
             )
-        moved.append((path, leaf))
-    return tree_paths.nested(moved)
+        entries.append((path, leaf))
+    return tree_paths.nested(entries)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -262,7 +262,7 @@ class FunctionModel(OwnModel):
         """Name of the function that is applied."""
         return getattr(self.call, "__name__", type(self.call).__name__)
 
-    def _own(self, key: core.Key, x: jax.Array) -> Any:
+    def _variables(self, key: core.Key, x: jax.Array) -> Any:
         names = inspect.signature(self.draw).parameters.values()
         needed = [p for p in names if p.default is p.empty and p.kind < p.KEYWORD_ONLY]
         params = self.draw(key, x) if len(needed) > 1 else self.draw(key)
@@ -273,11 +273,11 @@ class FunctionModel(OwnModel):
             )
         return params
 
-    def _call(self, params: Any, x: Any, key: Any, constants: core.Constants):
+    def _call(self, params: core.Params, x: Any, key: Any, constants: core.Constants):
         names = inspect.signature(self.call).parameters
-        known = {"key": key, "constants": constants.given}
-        own = {name: value for name, value in known.items() if name in names}
-        return self.call(params, x, **own), None
+        arguments = {"key": key, "constants": constants.given}
+        options = {name: value for name, value in arguments.items() if name in names}
+        return self.call(params, x, **options), None
 
 
 def from_functions(
@@ -292,12 +292,12 @@ def from_functions(
     Args:
       init: `(key) -> params` or `(key, x) -> params`, with `x [1, ...]` an input of
         zeros; `params` is any tree of floating-point arrays.
-      apply: `(params, x) -> outputs` for inputs `[B, ...]`: logits `[B, C]` where the
+      apply: `(params, x) -> outputs` for inputs `[B, ...]`: logits `[B, C]` if the
         federation has classes, else numbers `[B]`. With an argument `key` it gets a key
         in training and None in evaluation; with `constants`, the federation's.
       initial_params: parameters from which every training starts, or None to draw them.
       head: regular expression searched in the names of parameters: the part that
-        methods with personal heads keep at the client. None where it is named `head`.
+        methods with personal heads keep at the client. None if it is named `head`.
 
     Returns:
       The model, for any method, `simulate` and `grid`.
@@ -334,16 +334,16 @@ def from_flax(
     these is refused.
 
     Args:
-      module: a linen module, whose argument `train`, `training`, `is_training` or
-        `deterministic` is set where `__call__` has one; or what makes an nnx module of
-        `rngs`, such as its class; or an nnx module, whose parameters every training
-        starts from.
+      module: a linen module; an argument `train`, `training`, `is_training` or
+        `deterministic` of its `__call__` is set. Or a factory of an nnx module from
+        `rngs`, such as its class; or an nnx module, and every training starts from its
+        parameters.
       initial_params: the module's parameters from which every training starts, or None
         to draw them; variables of linen and states of nnx are fine. Running statistics,
         of a module that has some, belong to them.
       head: regular expression searched in the names of parameters, for example
         `"^Dense_1/"`: the part that methods with personal heads keep at the client.
-        None where it is named `head`.
+        None if it is named `head`.
 
     Returns:
       The model, for any method, `simulate` and `grid`.

@@ -32,11 +32,11 @@ def model_of(module: Any, initial_params: Any, head: str | None) -> own.OwnModel
         _check_hash(module)
         return model
     if isinstance(initial_params, nnx.Module | nnx.State):
-        initial_params = _kept(initial_params)
+        initial_params = _params_of(initial_params)
     if isinstance(module, nnx.Module):
-        made = _Made(module)
-        start = made.params if initial_params is None else initial_params
-        return NnxModel(module=made, initial_params=start, head=head)
+        instance = _Instance(module)
+        start = instance.params if initial_params is None else initial_params
+        return NnxModel(module=instance, initial_params=start, head=head)
     if not callable(module) or (
         isinstance(module, type) and issubclass(module, nn.Module)
     ):
@@ -48,7 +48,7 @@ def model_of(module: Any, initial_params: Any, head: str | None) -> own.OwnModel
 
 
 def _check_hash(module: nn.Module) -> None:
-    """Refuses a module that cannot tell a program from another."""
+    """Refuses a module without a hash, which identifies its program."""
     try:
         hash(module)
     except TypeError:
@@ -69,14 +69,14 @@ def _refuse_state(name: str, kinds: list[str]) -> None:
 def _check_statistics(name: str, running: Any, owners: list[tuple[str, ...]]) -> None:
     """Refuses running statistics of other layers than batch normalization.
 
-    Only there padding is known to be left out.
+    Only batch normalization leaves padding out.
     """
-    known = {"/".join(path) for path in owners}
-    others = [
-        n for n in tree_paths.by_name(running) if n.rpartition("/")[0] not in known
+    paths = {"/".join(path) for path in owners}
+    strays = [
+        n for n in tree_paths.by_name(running) if n.rpartition("/")[0] not in paths
     ]
-    if others:
-        _refuse_state(name, [f"{statistics.NAME}/{other}" for other in others])
+    if strays:
+        _refuse_state(name, [f"{statistics.NAME}/{leaf}" for leaf in strays])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,7 @@ class LinenModel(own.OwnModel):
     def __repr__(self) -> str:
         return f"from_flax({self.name})"
 
-    def _mode(self, key: Any) -> dict[str, bool]:
+    def _mode(self, key: core.Key | None) -> dict[str, bool]:
         """Returns the arguments that tell training from evaluation."""
         names = inspect.signature(type(self.module).__call__).parameters
         mode = {name: key is not None for name in _TRAINING if name in names}
@@ -105,7 +105,7 @@ class LinenModel(own.OwnModel):
             {"deterministic": key is None} if "deterministic" in names else {}
         )
 
-    def _own(self, key: core.Key, x: jax.Array) -> Any:
+    def _variables(self, key: core.Key, x: jax.Array) -> Any:
         owners: list[tuple[str, ...]] = []
         with normalization.noted(owners):
             variables = dict(self.module.init(key, x, **self._mode(None)))
@@ -118,9 +118,9 @@ class LinenModel(own.OwnModel):
             _refuse_state(self.name, sorted(variables))
         return statistics.joined(params, running)
 
-    def _call(self, params: Any, x: Any, key: Any, constants: core.Constants):
+    def _call(self, params: core.Params, x: Any, key: Any, constants: core.Constants):
         variables = statistics.joined({"params": params}, constants.running)
-        outputs, changed = normalization.run(
+        outputs, updates = normalization.run(
             self.module,
             variables,
             x,
@@ -128,11 +128,11 @@ class LinenModel(own.OwnModel):
             weight=constants.weight,
             options=self._mode(key),
         )
-        return outputs, changed.get(statistics.NAME, constants.running)
+        return outputs, updates.get(statistics.NAME, constants.running)
 
 
 class _MaskedBatchNorm(nnx.BatchNorm):
-    """Batch normalization of nnx that asks `normalization.masked` for the padding."""
+    """Batch normalization of nnx with the padding mask of `normalization.masked`."""
 
     def __call__(
         self,
@@ -147,12 +147,12 @@ class _MaskedBatchNorm(nnx.BatchNorm):
         )
 
 
-class _Made:
+class _Instance:
     """An nnx module that exists already; equal to itself only."""
 
     def __init__(self, module: nnx.Module):
         self.kind = type(module)
-        self.params = _kept(module)
+        self.params = _params_of(module)
         self.parts = _parts(module)
 
     def __repr__(self) -> str:
@@ -167,7 +167,7 @@ def _nested(state: Any) -> dict[str, Any]:
     )
 
 
-def _kept(module: Any) -> dict[str, Any]:
+def _params_of(module: Any) -> dict[str, Any]:
     """Returns parameters of a module or state, with running statistics if any."""
     running = _nested(nnx.state(module, nnx.BatchStat))
     return statistics.joined(_nested(nnx.state(module, nnx.Param)), running or None)
@@ -185,10 +185,10 @@ def _parts(module: nnx.Module) -> tuple[Any, Any, Any, Any]:
             owners.append(tuple(map(str, path)))
         if type(node) is nnx.BatchNorm:
             object.__setattr__(node, "__class__", _MaskedBatchNorm)
-    graph, *parts, others = nnx.split(
+    graph, *parts, extra = nnx.split(
         module, nnx.Param, nnx.BatchStat, nnx.RngState, ...
     )
-    if leaves := nnx.to_flat_state(others):
+    if leaves := nnx.to_flat_state(extra):
         _refuse_state(name, sorted({type(variable).__name__ for _, variable in leaves}))
     _check_statistics(name, _nested(parts[1]), owners)
     shapes = jax.tree.map(
@@ -199,7 +199,7 @@ def _parts(module: nnx.Module) -> tuple[Any, Any, Any, Any]:
 
 @functools.lru_cache(maxsize=32)
 def _parts_of(make: Any) -> tuple[Any, Any, Any, Any]:
-    """Returns the parts of the module that `make` makes; computes nothing."""
+    """Returns the parts of the module that `make` returns, without computing it."""
     module = nnx.eval_shape(lambda: make(rngs=nnx.Rngs(core.seed_key(0))))
     if not isinstance(module, nnx.Module):
         name = getattr(make, "__name__", make)
@@ -212,14 +212,14 @@ class NnxModel(own.OwnModel):
     """An nnx module as a model.
 
     Attributes:
-      module: what makes the module of `rngs`, or one that exists.
+      module: factory of the module from `rngs`, or an instance.
     """
 
     module: Any
 
     @property
     def name(self) -> str:
-        """Name of what makes the module, or class of one that exists."""
+        """Name of the factory of the module, or class of an instance."""
         return getattr(self.module, "__name__", repr(self.module))
 
     def __repr__(self) -> str:
@@ -227,16 +227,16 @@ class NnxModel(own.OwnModel):
 
     @property
     def _parts(self) -> tuple[Any, Any, Any, Any]:
-        is_made = isinstance(self.module, _Made)
+        is_made = isinstance(self.module, _Instance)
         return self.module.parts if is_made else _parts_of(self.module)
 
-    def _own(self, key: core.Key, x: jax.Array) -> Any:
-        if isinstance(self.module, _Made):
+    def _variables(self, key: core.Key, x: jax.Array) -> Any:
+        if isinstance(self.module, _Instance):
             return self.module.params
         self._parts  # noqa: B018 (refuses modules with other state)
-        return _kept(self.module(rngs=nnx.Rngs(key)))
+        return _params_of(self.module(rngs=nnx.Rngs(key)))
 
-    def _call(self, params: Any, x: Any, key: Any, constants: core.Constants):
+    def _call(self, params: core.Params, x: Any, key: Any, constants: core.Constants):
         graph, shapes, statistics_shapes, randomness = self._parts
         module = nnx.merge(
             graph,

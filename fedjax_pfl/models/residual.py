@@ -21,7 +21,7 @@ class NFResNet18(base.ImageNetwork):
     1/fan_in, and `initialization` is the head's.
 
     Attributes:
-      residual_scale: factor of what a block adds to its input; 0 leaves the input.
+      residual_scale: factor of the branch added to the input; 0 leaves the input.
     """
 
     residual_scale: float = struct.traced_field(default=0.2)

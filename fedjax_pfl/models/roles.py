@@ -16,10 +16,10 @@ __all__ = ["ParameterRoles", "Wrapped", "check_model"]
 
 
 def check_model(name: str, model: Any) -> None:
-    """Refuses what is no model, or one of series, for a wrapper of this name."""
+    """Refuses an object that is no model, or a model of series, for a wrapper."""
     if isinstance(model, core.SequenceModel):
         raise checks.InputError(
-            f"Expected a model whose examples stand alone for {name}, got"
+            f"Expected a model of independent examples for {name}, got"
             f" {type(model).__name__}, a model of series."
         )
     if not isinstance(model, core.Model):
@@ -50,7 +50,7 @@ class Wrapped(objectives.Wrapper, core.Model):
         """Parameters that all trainings start from, or None."""
         return self.model.initial_params
 
-    def starting_at(self, params: Any) -> Self:
+    def starting_at(self, params: core.Params) -> Self:
         """Returns the model with an argument of the program to start from."""
         return dataclasses.replace(self, model=self.model.starting_at(params))
 
@@ -61,10 +61,10 @@ class Wrapped(objectives.Wrapper, core.Model):
 
 @dataclasses.dataclass(frozen=True)
 class ParameterRoles(Wrapped):
-    """A model of which only some parameters travel; a `core.RoleModel`.
+    """A model with some parameters that never travel; a `core.RoleModel`.
 
-    A method moves the shared parameters, those that no pattern finds: its states,
-    messages, aggregates, attacks and counts of what is sent are of them alone. Frozen
+    A method moves the shared parameters, which match no pattern: its states,
+    messages, aggregates, attacks and counts of bytes have no others. Frozen
     ones are kept once, for all clients and trainings. Personal ones stay with the
     client: its local solver trains them together with the shared ones, on the loss of
     the client's own model.
@@ -74,14 +74,14 @@ class ParameterRoles(Wrapped):
 
     Attributes:
       model: any model but one of series.
-      personal: pattern of what stays with the client, or None.
-      frozen: pattern of what nobody trains, or None.
-      trained: in its place, pattern of what is trained: all that neither it nor
-        `personal` finds is frozen.
-      seed: where the model has no `initial_params`, what is frozen is drawn with this
+      personal: pattern of parameters that stay with the client, or None.
+      frozen: pattern of parameters that are never trained, or None.
+      trained: in its place, pattern of the trained parameters: those matching neither
+        it nor `personal` are frozen.
+      seed: if the model has no `initial_params`, frozen parameters are drawn with this
         seed, whatever the seed of the training.
       local_statistics: whether running statistics of normalization layers stay with the
-        client, too; else their mean is everybody's.
+        client, too; else all clients share their mean.
     """
 
     model: Any = dataclasses.field(metadata=struct.inner("roles"))
@@ -103,8 +103,8 @@ class ParameterRoles(Wrapped):
         """Returns the model with the federation's shapes, once the patterns fit it.
 
         Raises:
-          InputError: if a pattern finds nothing, if both find one parameter, or if
-            nothing is left to be shared.
+          InputError: if a pattern has no match, if both match one parameter, or if
+            no parameter is left to be shared.
         """
         model = self.model.for_federation(federation)
         model.check_start()
@@ -117,23 +117,23 @@ class ParameterRoles(Wrapped):
             )
         return dataclasses.replace(self, model=model)
 
-    def _check(self, params: Any) -> None:
+    def _check(self, params: core.Params) -> None:
         """Refuses patterns that do not fit the parameters."""
         names = list(tree_paths.by_name(params))
-        found: dict[str, set[str]] = {}
+        matches: dict[str, set[str]] = {}
         for role in ("personal", "frozen", "trained"):
             if (pattern := getattr(self, role)) is None:
                 continue
-            found[role] = {name for name in names if re.search(pattern, name)}
-            if not found[role]:
+            matches[role] = {name for name in names if re.search(pattern, name)}
+            if not matches[role]:
                 raise checks.InputError(
                     f"Expected {role}={pattern!r} to match some of the model's"
                     f" parameters: {', '.join(names)}."
                 )
-        if both := found.get("personal", set()) & found.get("frozen", set()):
+        if overlap := matches.get("personal", set()) & matches.get("frozen", set()):
             raise checks.InputError(
                 "Expected personal and frozen patterns that have no parameter in"
-                f" common, but both match {min(both)!r}."
+                f" common, but both match {min(overlap)!r}."
             )
         if not jax.tree.leaves(self._split(params)[0]):
             raise checks.InputError(
@@ -141,7 +141,7 @@ class ParameterRoles(Wrapped):
                 f" clients share; the model's are {', '.join(names)}."
             )
 
-    def _split(self, params: Any) -> tuple[Any, Any, Any]:
+    def _split(self, params: core.Params) -> tuple[Any, Any, Any]:
         """Splits all parameters into shared, personal and frozen ones."""
         personal = frozen = None
         if self.personal is not None:
@@ -157,7 +157,7 @@ class ParameterRoles(Wrapped):
         return self._split(self.model.init(key))[0]
 
     def first_personal(self, key: core.Key) -> Any:
-        """Draws what stays with a client before the first round, or returns None."""
+        """Draws personal parameters before the first round, or returns None."""
         return self._split(self.model.init(key))[1]
 
     def frozen_params(self, start: Any = None) -> dict[str, Any]:
@@ -177,10 +177,10 @@ class ParameterRoles(Wrapped):
         """Returns all parameters of the network, with adapters added to its kernels.
 
         Args:
-          params: what was trained: shared parameters and, where there are some, the
-            personal ones of ONE client, such as `fp.load_models` has them, with running
+          params: trained parameters: shared ones and, if there are any, the personal
+            ones of ONE client, as in `fp.load_models`, with running
             statistics.
-          client: number of the client, whose adapters have a rank of its own; None for
+          client: number of the client, if its adapters have their own rank; None for
             the full rank.
 
         Returns:
@@ -195,10 +195,10 @@ class ParameterRoles(Wrapped):
         if client is not None and rows is not None:
             checks.whole("client", client, at_least=0, at_most=len(rows) - 1)
             fixed = rows[client]
-        params = self._whole(params, core.Constants(fixed=fixed))
+        params = self._union(params, core.Constants(fixed=fixed))
         return statistics.joined(self.model.merged(params), running)
 
-    def _whole(self, params: core.Params, constants: core.Constants) -> core.Params:
+    def _union(self, params: core.Params, constants: core.Constants) -> core.Params:
         """Puts frozen and personal parameters in their places."""
         frozen = constants.frozen
         if frozen is None:
@@ -254,21 +254,21 @@ class ParameterRoles(Wrapped):
     def _inner(self, params: core.Params, constants: Any) -> tuple[core.Params, Any]:
         """Returns all parameters of the network, and its own constants."""
         params, constants = statistics.taken(params, constants)
-        params = self._whole(params, constants)
+        params = self._union(params, constants)
         if constants.running is None:
             return params, constants.given
-        kept = dict.fromkeys(("frozen", "personal", "fixed"))
-        inner = dataclasses.replace(constants, **kept)
+        blanks = dict.fromkeys(("frozen", "personal", "fixed"))
+        inner = dataclasses.replace(constants, **blanks)
         return params, inner
 
     def _judged(self, batch: core.Batch) -> core.Batch:
         """Returns a batch with the federation's own constants."""
-        given = core.Constants.of(batch.constants).given
-        return dataclasses.replace(batch, constants=given)
+        constants = core.Constants.of(batch.constants).given
+        return dataclasses.replace(batch, constants=constants)
 
 
 @functools.lru_cache(maxsize=32)
-def _structure_of(model: Any) -> tuple[list[str], Any]:
+def _structure_of(model: core.Model) -> tuple[list[str], Any]:
     """Returns the names of all parameters of a model, and their tree."""
     shapes = jax.eval_shape(model.init, core.seed_key(0))
     return list(tree_paths.by_name(shapes)), jax.tree.structure(shapes)

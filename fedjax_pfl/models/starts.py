@@ -27,7 +27,7 @@ class Pretrained:
       digest: SHA-256 of names, types and values.
     """
 
-    def __init__(self, params: Any, digest: str | None = None):
+    def __init__(self, params: core.Params, digest: str | None = None):
         """Takes a tree; the digest is only given for tracers."""
         self.params, self.digest = params, digest or _digest(params)
 
@@ -47,11 +47,11 @@ class Pretrained:
 
 
 def _of_run(leaf: Any) -> jax.Array:
-    """Returns an array in the floating type of the run; no copy where it has it."""
+    """Returns an array in the floating type of the run, without a copy if it has it."""
     return jnp.asarray(leaf, jnp.zeros(()).dtype)
 
 
-def _digest(params: Any) -> str:
+def _digest(params: core.Params) -> str:
     """Computes the digest of a tree of arrays."""
     digest = hashlib.sha256()
     if isinstance(params, Iterator):
@@ -64,7 +64,7 @@ def _digest(params: Any) -> str:
     return digest.hexdigest()
 
 
-def _pretrained(params: Any) -> Pretrained | None:
+def _pretrained(params: core.Params) -> Pretrained | None:
     """Takes a user's initial parameters to the host."""
     if params is None or isinstance(params, Pretrained):
         return params
@@ -83,7 +83,7 @@ def _pretrained(params: Any) -> Pretrained | None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Startable(core.Model):
-    """A model whose trainings may all start from the same parameters; abstract.
+    """A model with initial parameters that all trainings may share; abstract.
 
     Attributes:
       initial_params: tree of arrays like `init` returns, from which every training of
@@ -107,54 +107,54 @@ class Startable(core.Model):
     def _draw(self, key: core.Key) -> core.Params:
         """Draws parameters, with first running statistics as `statistics.joined`."""
 
-    def _first(self, key: core.Key) -> core.Params:
-        """Draws what trainings begin with, or returns what is given to start from."""
+    def _start(self, key: core.Key) -> core.Params:
+        """Draws the initial parameters, or returns the given ones."""
         if self.initial_params is None:
             return self._draw(key)
         return jax.tree.map(_of_run, self.initial_params.params)
 
     def init(self, key: core.Key) -> core.Params:
         """Draws the parameters, or returns those to start from."""
-        return statistics.split(self._first(key))[0]
+        return statistics.split(self._start(key))[0]
 
     def first_statistics(self) -> Any:
         """Returns running statistics before the first round; None without any."""
         if not _has_statistics(dataclasses.replace(self, initial_params=None)):
             return None
-        running = statistics.split(self._first(core.seed_key(0)))[1]
+        running = statistics.split(self._start(core.seed_key(0)))[1]
         return jax.tree.map(_of_run, running)
 
-    def starting_at(self, params: Any) -> Self:
+    def starting_at(self, params: core.Params) -> Self:
         """Returns the model with an argument of the program to start from."""
         assert self.initial_params is not None
         start = Pretrained(params, self.initial_params.digest)
         return dataclasses.replace(self, initial_params=start)
 
     def check_start(self) -> None:
-        """Refuses initial parameters that are not like those of the network."""
+        """Refuses initial parameters that do not fit the network."""
         if self.initial_params is None:
             return
-        drawn = jax.eval_shape(self._draw, core.seed_key(0))
-        own = tree_paths.by_name(drawn)
+        variables = jax.eval_shape(self._draw, core.seed_key(0))
+        shapes = tree_paths.by_name(variables)
         start = tree_paths.by_name(self.initial_params.params)
-        for leaf in sorted(start.keys() ^ own.keys()):
-            problem = "have no" if leaf in own else "also have"
+        for leaf in sorted(start.keys() ^ shapes.keys()):
+            problem = "have no" if leaf in shapes else "also have"
             raise checks.InputError(
                 f"Expected initial_params with the leaves of {self.name}'s own"
                 f" parameters, but they {problem} {leaf!r}; its own are"
-                f" {', '.join(own)}."
+                f" {', '.join(shapes)}."
             )
-        for leaf, like in own.items():
+        for leaf, spec in shapes.items():
             shape, dtype = start[leaf].shape, start[leaf].dtype
-            if shape != like.shape or not jnp.issubdtype(dtype, jnp.floating):
+            if shape != spec.shape or not jnp.issubdtype(dtype, jnp.floating):
                 raise checks.InputError(
-                    f"Expected initial_params like those of {self.name}, where {leaf!r}"
-                    f" is {like.dtype}{[*like.shape]}, got {dtype}{[*shape]}."
+                    f"Expected initial_params like those of {self.name}, with {leaf!r}"
+                    f" as {spec.dtype}{[*spec.shape]}, got {dtype}{[*shape]}."
                 )
 
 
 @functools.lru_cache(maxsize=32)
 def _has_statistics(model: Startable) -> bool:
-    """Returns whether a model has running statistics; computes nothing."""
-    drawn = jax.eval_shape(model._draw, core.seed_key(0))
-    return statistics.split(drawn)[1] is not None
+    """Returns whether a model has running statistics, without computing them."""
+    variables = jax.eval_shape(model._draw, core.seed_key(0))
+    return statistics.split(variables)[1] is not None

@@ -12,8 +12,8 @@ from fedjax_pfl.models.modules import Dense, Dropout
 __all__ = ["Norm", "PatchEmbeddings", "PatchNet", "TextNet", "Transformer", "Words"]
 
 _DEVIATION = 0.02  # of initial embeddings of tokens, as in BERT; a norm follows
-_SPREAD = 0.5  # of those of patches: far below these vectors SGD hardly sees them
-_TYPES = 2  # of BERT's tokens: those of a text, and of what follows it
+_SPREAD = 0.5  # of embeddings of patches: SGD hardly moves ones far below the patches
+_TYPES = 2  # of BERT's tokens: the first text and the second one
 
 
 def _embeddings(
@@ -36,7 +36,7 @@ class Norm(nn.Module):
 
 
 class Transformer(nn.Module):
-    """One layer: attention, then two dense layers with GELU, each beside a shortcut.
+    """One layer: attention, then two dense layers with GELU, each with a shortcut.
 
     A layer norm stands before each of both (`is_normed_first`), or after the sum with
     the shortcut.
@@ -101,7 +101,7 @@ class Words(nn.Module):
 
 
 class PatchEmbeddings(nn.Module):
-    """A dense layer on every patch, after a class token where there is one."""
+    """A dense layer on every patch, after a class token if there is one."""
 
     fields: Any
 
@@ -134,7 +134,7 @@ class _Stack(nn.Module):
         return ("embeddings", *(f"layer_{number}" for number in numbers))
 
     def _run(self, x: jax.Array, mask: jax.Array | None, **options: Any) -> jax.Array:
-        """Runs the layers on `[B, T, W]`; what is sown of padding is zero."""
+        """Runs the layers on `[B, T, W]`; sown values of padding are zero."""
 
         def sow(x: jax.Array) -> None:
             seen = x.reshape(shape)

@@ -45,8 +45,8 @@ class _Transformer(base.Network):
     def floats_per_example(self) -> int:
         """Number of floats that the gradient of one example keeps, about."""
         count = self._positions
-        each = 9 * self.width + 5 * self.mlp_width + 3 * self.heads * count
-        return self.depth * count * each
+        floats = 9 * self.width + 5 * self.mlp_width + 3 * self.heads * count
+        return self.depth * count * floats
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class TextEncoder(_Transformer):
     Inputs are token ids `int32 [T]`. The embeddings of a word, of its position and of
     its type are added and normed. A layer computes `x = norm(x + attention(x))` and
     `x = norm(x + contract(gelu(expand(x))))`; `head` gets one vector per text. Padding
-    contributes exactly nothing, neither to other positions nor to gradients. An id
+    contributes exactly zero, both to other positions and to gradients. An id
     outside `[-V, V)` gives NaN.
 
     Leaves are `embeddings/{words,positions,types}`, `embeddings/norm/{gain,bias}`, in
@@ -71,11 +71,11 @@ class TextEncoder(_Transformer):
       mlp_width: width between the two dense layers of a layer.
       pooling: what `head` gets: the `"mean"` of all positions but padding, or that of
         the `"class"` token, the first.
-      dropout: rate on embeddings, on weights of the attention, and on what is added to
+      dropout: rate on embeddings, on weights of the attention, and on values added to
         a shortcut, in [0, 1).
       vocabulary: V; None for the words of the federation.
       max_length: number of positions, at least T; None for T.
-      padding: id of padding, or None where there is none.
+      padding: id of padding, or None without padding.
     """
 
     depth: int = struct.static_field(default=2, at_least=1)
@@ -124,12 +124,12 @@ class VisionTransformer(_Transformer, base.ImageNetwork):
     """A vision transformer: 141,898 parameters on 32x32x3 with 10 classes.
 
     Images are cut into square patches, filled up with zeros to whole ones; a dense
-    layer and embeddings of positions make vectors of them. A layer computes
+    layer and embeddings of positions turn them into vectors. A layer computes
     `x = x + attention(norm(x))` and `x = x + contract(gelu(expand(norm(x))))`; `head`
     gets one vector per image, of normed positions.
 
     Leaves are `embeddings/patches/{kernel,bias}`, `embeddings/positions`, with a class
-    token `embeddings/class`, in every `layer_<i>` those of `TextEncoder`, `norm` and
+    token `embeddings/class`, in `layer_<i>` leaves as in `TextEncoder`, `norm` and
     `head`. Embeddings start normal with deviation 0.5.
 
     Attributes:
@@ -139,7 +139,7 @@ class VisionTransformer(_Transformer, base.ImageNetwork):
       mlp_width: width between the two dense layers of a layer.
       pooling: what `head` gets: the `"mean"` of all patches, or the `"class"` token,
         one more position.
-      dropout: rate on embeddings, on weights of the attention, and on what is added to
+      dropout: rate on embeddings, on weights of the attention, and on values added to
         a shortcut, in [0, 1).
       patch: rows and columns of a patch.
     """

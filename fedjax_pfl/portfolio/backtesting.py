@@ -15,7 +15,7 @@ c^2. (A printed version has b = c sum |w'_i - w_i|, which would leave at most 2c
 the money.)
 
 In metrics a year has 252 trading days, the risk-free rate is 0, and padding contributes
-nothing.
+zero.
 """
 
 import math
@@ -88,7 +88,7 @@ def first_order_factor(
       cost: `[]` rate c in [0, `MAX_COST`].
 
     Returns:
-      `[...]` in [1 - 2c, 1]; exactly 1 where nothing is traded.
+      `[...]` in [1 - 2c, 1]; exactly 1 without a trade.
 
     Raises:
       InputError: if a concrete rate is out of range.
@@ -114,7 +114,7 @@ def exact_factor(
         not from 1 on.
 
     Returns:
-      `[...]` in (0, 1]; exactly 1 where nothing is traded.
+      `[...]` in (0, 1]; exactly 1 without a trade.
 
     Raises:
       InputError: if a concrete rate is out of range.
@@ -164,14 +164,14 @@ def backtest(
     """Trades successive decisions, beginning with cash.
 
     Decision i costs the factor b_i of the value, and then the portfolio grows: `1 +
-    returns[i] = b_i (growth[i] . weights[i])`. Selling everything in the end costs
-    nothing here.
+    returns[i] = b_i (growth[i] . weights[i])`. The final sale of all assets is
+    free here.
 
     Args:
       weights: `[B, m+1]` on the simplex, in order of time.
       growth: `[B, m+1]` relative prices that each decision earns; entry 0 is 1.
       mask: `[B]` whether a row is a decision; padding is at the end and contributes
-        nothing, whatever its rows hold.
+        zero, whatever its rows hold.
       cost: `[]` rate c in [0, `MAX_COST`].
       is_exact: use the exact cost factor instead of the first-order one.
 
@@ -186,15 +186,15 @@ def backtest(
     # Padding may hold anything; cash that does not grow earns nothing.
     weights = jnp.where(real[:, None], weights, cash)
     growth = jnp.where(real[:, None], growth, 1)
-    before = drifted(weights[:-1], growth[:-1])
-    before = jnp.concatenate([cash, before])
+    holdings = drifted(weights[:-1], growth[:-1])
+    holdings = jnp.concatenate([cash, holdings])
     factor_of = exact_factor if is_exact else first_order_factor
-    factor = factor_of(before, weights, cost) * (weights * growth).sum(axis=-1)
+    factor = factor_of(holdings, weights, cost) * (weights * growth).sum(axis=-1)
     factor = jnp.where(real, factor, 1)
     return Backtest(
         returns=factor - 1,
         values=jnp.concatenate([jnp.ones_like(factor[:1]), jnp.cumprod(factor)]),
-        turnover=jnp.where(real, turnover(before, weights), 0),
+        turnover=jnp.where(real, turnover(holdings, weights), 0),
     )
 
 
@@ -234,7 +234,7 @@ def annualized_return(returns: jax.Array, mask: jax.Array) -> jax.Array:
 
     Args:
       returns: `[..., B]` daily simple returns, at least -1.
-      mask: `[..., B]` whether a day counts; N of them do.
+      mask: `[..., B]` whether a day counts; N days do.
 
     Returns:
       `[...]` at least -1, exactly 0 where every return is; NaN without a day. Few days
@@ -249,7 +249,7 @@ def sharpe_ratio(returns: jax.Array, mask: jax.Array) -> jax.Array:
 
     Args:
       returns: `[..., B]` daily simple returns.
-      mask: `[..., B]` whether a day counts; N of them do.
+      mask: `[..., B]` whether a day counts; N days do.
 
     Returns:
       `[...]` with the standard deviation of N (`ddof=0`). It is 0, not infinite, where
@@ -273,7 +273,7 @@ def max_drawdown(values: jax.Array) -> jax.Array:
       values: `[..., B+1]` positive values; padding repeats the last one.
 
     Returns:
-      `[...]` in [0, 1]; NaN where a value is.
+      `[...]` in [0, 1]; NaN if a value is.
     """
     highest = jax.lax.cummax(values, axis=values.ndim - 1)
     largest = (1 - values / highest).max(axis=-1)

@@ -13,7 +13,7 @@ Training maximizes the mean of `ln(b_t y_{t+1} . w_t)` over pieces of successive
 with the first-order cost factor b_t: as this is an explicit function of the actions,
 its gradient is the deterministic policy gradient, without a critic. The weights held
 before come from the portfolio-vector memory, through which no gradient flows; the cost
-of a day uses the piece's own action of the day before, and its first day costs nothing.
+of a day uses the piece's own action of the day before, and its first day is free.
 Back-tests pay the exact cost.
 
 Reconstructed: the logistic sigmoid of the recurrent evaluator, and its width 20 (from a
@@ -55,7 +55,7 @@ class EIIE(starts.Startable):
 
     463 parameters with closes alone and the recurrent evaluator, 503 with three
     features; 902 with the convolutional one, closes alone and windows of 30 days. Its
-    federations are those of `PortfolioSpec`. Metrics of a client: `loss` (minus the
+    federations come from `PortfolioSpec`. Metrics of a client: `loss` (minus the
     mean log-return of a day) and those of `portfolio.summary`, of the policy and,
     beginning with `uniform_` and `hold_`, of equal shares of its assets, rebalanced
     every day and never again; all with exact costs, beginning with cash. Series: the
@@ -146,7 +146,7 @@ class EIIE(starts.Startable):
         weights = initializers.weights(keys[0], shape, inputs, outputs, scheme)
         return {"kernel": weights, "bias": bias}
 
-    def _evaluate(self, params: Any, x: jax.Array, tables: Any) -> jax.Array:
+    def _evaluate(self, params: core.Params, x: jax.Array, tables: Any) -> jax.Array:
         """Evaluates all assets on all days: hidden states `[width, B, m]`."""
         dtype = params["cash"]["bias"].dtype
         prices = portfolio.windows(tables, x).astype(dtype)  # [B, m, l, F]
@@ -179,15 +179,15 @@ class EIIE(starts.Startable):
         """
         del key
         head, cash = params["head"], params["cash"]["bias"]
-        kernel, own = head["kernel"][:-1], head["kernel"][-1]
+        kernel, action_kernel = head["kernel"][:-1], head["kernel"][-1]
         days = x.x if isinstance(x, Held) else x
         hidden = self._evaluate(params, days, constants)
         scores = jnp.tensordot(kernel, hidden, axes=1) + head["bias"]
 
         def act(scores: jax.Array, held: jax.Array) -> jax.Array:
-            scores = scores + own * held.astype(scores.dtype)
-            first = jnp.broadcast_to(cash, (*scores.shape[:-1], 1))
-            return jax.nn.softmax(jnp.concatenate([first, scores], axis=-1))
+            scores = scores + action_kernel * held.astype(scores.dtype)
+            cash_score = jnp.broadcast_to(cash, (*scores.shape[:-1], 1))
+            return jax.nn.softmax(jnp.concatenate([cash_score, scores], axis=-1))
 
         if isinstance(x, Held):
             return act(scores, x.weights)
@@ -225,7 +225,7 @@ class EIIE(starts.Startable):
     def positions(
         self, key: core.Key, round: Any, data: core.ClientData, batch_size: int
     ) -> tuple[jax.Array, jax.Array]:
-        """Draws successive training days `int32[B]`; none of them is padding."""
+        """Draws successive training days `int32[B]` without padding."""
         round = 0 if round is None else round
         tables, decay = data.constants, self.sampling_decay
         rows = portfolio.batch_positions(key, tables, round, batch_size, decay)
@@ -233,9 +233,9 @@ class EIIE(starts.Startable):
 
     def recall(self, carry: jax.Array, batch: core.Batch) -> Held:
         """Adds the actions of the day before to each day; uniform before the first."""
-        before = portfolio.previous_example(batch.constants, batch.x[:, 2])
+        predecessor = portfolio.previous_example(batch.constants, batch.x[:, 2])
         uniform = jnp.full_like(carry[:1], 1 / carry.shape[-1])
-        held = jnp.where(before[:, None] < 0, uniform, carry[before])
+        held = jnp.where(predecessor[:, None] < 0, uniform, carry[predecessor])
         return Held(x=batch.x, weights=held)
 
     def remember(
@@ -267,11 +267,11 @@ class EIIE(starts.Startable):
         return {n: jnp.where(is_known, v, jnp.nan) for n, v in metrics.items()}, series
 
 
-def _recur(params: Any, x: jax.Array) -> jax.Array:
+def _recur(params: core.Params, x: jax.Array) -> jax.Array:
     """Returns the last states `[H, R]` of windows `[l, F, R]`.
 
     The R rows are columns here, because products of a small and a wide matrix are
-    faster, by a third, than those of a tall and a small one.
+    faster, by a third, than products of a tall and a small one.
     """
     bias = params["bias"][:, None]
 
@@ -283,7 +283,7 @@ def _recur(params: Any, x: jax.Array) -> jax.Array:
     return lax.scan(step, start, x)[0]
 
 
-def _convolve(params: Any, x: jax.Array) -> jax.Array:
+def _convolve(params: core.Params, x: jax.Array) -> jax.Array:
     """Returns the filters `[10, R]` of windows `[l, F, R]`."""
     rows = x.shape[-1]
     pairs = jnp.concatenate([x[:-1], x[1:]], axis=1)  # [l-1, 2F, R]

@@ -1,7 +1,7 @@
 """Price tables of all parties, their windows, and the sampling of training days.
 
-Every party has a block of `T + P * year_days` rows: T real days, of which the first R
-are for training, then P generated years. Day j of generated year p is the physical day
+A party has a block of `T + P * year_days` rows: T real days, the first R for training,
+then P generated years. Day j of generated year p is the physical day
 `T + p * year_days + j`; its year follows the last training day `R - 1`, not day T - 1.
 
 Examples of a party are numbered in the order of its training list:
@@ -87,13 +87,13 @@ def windows(tables: PriceTables, x: jax.Array) -> jax.Array:
       window of generated day j < l - 1 goes on backwards in the real days R - 1, R - 2,
       ... A window that would begin before day 0, which only padding has, repeats day 0.
     """
-    first, day = x[..., 0, None], x[..., 1, None]
+    start, day = x[..., 0, None], x[..., 1, None]
     back = jnp.arange(1 - tables.window, 1, dtype=x.dtype)
     back = jnp.expand_dims(back, range(x.ndim - 1))  # promotion of ranks is an error
     in_year = (day - tables.days) % tables.year_days
-    before = (day >= tables.days) & (in_year + back < 0)
-    days = jnp.where(before, tables.train_days + in_year + back, day + back)
-    rows = first + jnp.maximum(days, 0)
+    reaches_back = (day >= tables.days) & (in_year + back < 0)
+    days = jnp.where(reaches_back, tables.train_days + in_year + back, day + back)
+    rows = start + jnp.maximum(days, 0)
     prices = jnp.moveaxis(tables.prices[rows], -3, -2)  # [..., m, l, F]
     return prices / prices[..., -1:, :1]
 

@@ -17,9 +17,9 @@ the same command runs `battery`: whether the installed JAX computes right here. 
 `--walk` it measures the way from a call to the loss; both are for changes of the
 package itself.
 
-All run on `toy.make_federation`: eight clients with 1 to 9 examples, whose padded
+All run on `toy.make_federation`: eight clients with 1 to 9 examples; padded
 slots point at NaN and at 1e38, so that any use of padding shows. Tolerances follow
-JAX's default floats. What a machine cannot check is skipped with a reason.
+JAX's default floats. Properties that a machine cannot check are skipped with a reason.
 """
 
 from fedjax_pfl.testing.subjects import Subject

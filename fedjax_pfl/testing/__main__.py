@@ -41,23 +41,23 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--walk", action="store_true", help="measure the way from a call to the loss"
     )
-    more = parser.add_argument_group("with --digests")
-    more.add_argument(
+    group = parser.add_argument_group("with --digests")
+    group.add_argument(
         "--only",
         default="",
         metavar="PATTERN",
         help="trainings with this in their name",
     )
-    more.add_argument(
+    group.add_argument(
         "--against",
         type=pathlib.Path,
         metavar="FILE",
         help="compare with earlier digests",
     )
-    more.add_argument(
+    group.add_argument(
         "--out", type=pathlib.Path, metavar="FILE", help="write the digests here (JSON)"
     )
-    more.add_argument(
+    group.add_argument(
         "--optimized", action="store_true", help="compile as for users; twice as long"
     )
     parser.add_argument(
@@ -121,27 +121,27 @@ def _with_model(algorithm: Any, name: str) -> testing.Subject:
 
 
 def _check_digests(request: argparse.Namespace) -> int:
-    """Prints digests; status 1 where one is not that of the file, or is missing."""
-    before, there = None, {}
+    """Prints digests; status 1 if one differs from the file or is missing."""
+    reference, origin = None, {}
     if request.against is not None:  # refused before minutes of training
-        before, there = digests.load(request.against)
-    here = digests.environment(optimized=request.optimized)
+        reference, origin = digests.load(request.against)
+    setup = digests.environment(optimized=request.optimized)
     total, rows = digests.count(request.only), []
     for row in digests.run(request.only, optimized=request.optimized):
         rows.append(row)
         print(f"{len(rows):3}/{total} {row}", flush=True)
     if request.out is not None:
-        digests.save(request.out, rows, here)
+        digests.save(request.out, rows, setup)
     seconds = sum(row.seconds for row in rows)
     failed = [row for row in rows if row.error]
     print(f"{total} trainings, {len(failed)} failed, {seconds:.0f} CPU seconds")
-    if before is None:
+    if reference is None:
         return int(bool(failed))
-    differences = digests.compare(rows, before, is_whole=not request.only)
-    if differences and (sentence := digests.incomparable(here, there)):
+    differences = digests.compare(rows, reference, is_whole=not request.only)
+    if differences and (sentence := digests.incomparable(setup, origin)):
         print(sentence)
     print(*differences, sep="\n", end="\n" if differences else "")
-    words = f"of commit {str(there.get('commit'))[:12]} in '{request.against}'"
+    words = f"of commit {str(origin.get('commit'))[:12]} in '{request.against}'"
     print(f"{len(differences)} of {total} trainings differ from those {words}")
     return int(bool(differences))
 
@@ -153,12 +153,12 @@ def _show_walk() -> int:
 
 
 def _check_layers() -> int:
-    """Draws the imports between rooms; status 1 where one does not run downward."""
+    """Draws the imports between rooms; status 1 if one does not run downward."""
     imports = layers.edges(pathlib.Path(__file__).parents[1])
     print(layers.draw(imports))
-    wrong = layers.violations(imports)
-    print(*wrong, sep="\n", end="\n" if wrong else "")
-    return 1 if wrong else 0
+    sentences = layers.violations(imports)
+    print(*sentences, sep="\n", end="\n" if sentences else "")
+    return 1 if sentences else 0
 
 
 def _check_platform() -> int:

@@ -1,6 +1,6 @@
 """Small programs of the kinds that trainings are made of, compared with NumPy.
 
-`python -m fedjax_pfl.testing --platform` runs them, and says whether this JAX computes
+`python -m fedjax_pfl.testing --platform` runs them, and prints whether JAX computes
 right on this machine. They need JAX and NumPy only. Bounds on errors follow from the
 precision and from the number of terms that are added.
 """
@@ -23,7 +23,7 @@ class Outcome:
 
     Attributes:
       name: of the case.
-      problem: what is wrong, in a few words; None if nothing is.
+      problem: the error, in a few words; None without one.
     """
 
     name: str
@@ -37,7 +37,7 @@ def run(cases: dict[str, Callable[[], Iterator[Comparison]]] | None = None):
     """Runs cases one after the other.
 
     Args:
-      cases: by name, each of which yields what was computed, its value, the right one
+      cases: by name; each yields a description, the computed value, the right one
         and the largest error allowed (`[...]` like the value, or a number). None takes
         all of `CASES`.
 
@@ -55,10 +55,10 @@ def run(cases: dict[str, Callable[[], Iterator[Comparison]]] | None = None):
 
 def _problem(comparisons: Iterator[Comparison]) -> str | None:
     """Describes the first comparison that fails."""
-    for what, value, right, bound in comparisons:
+    for label, value, right, bound in comparisons:
         value, right = np.asarray(value), np.asarray(right)
         if value.shape != right.shape:
-            return f"{what}: shape {value.shape} in place of {right.shape}"
+            return f"{label}: shape {value.shape} in place of {right.shape}"
         wrong = value != right
         if np.issubdtype(right.dtype, np.floating):
             value, right = value.astype(np.float64), right.astype(np.float64)
@@ -66,7 +66,7 @@ def _problem(comparisons: Iterator[Comparison]) -> str | None:
             with np.errstate(invalid="ignore"):
                 wrong = ~same & ~(np.abs(value - right) <= bound)
         if wrong.any():
-            return f"{what}: {wrong.sum():,} of {wrong.size:,} values are wrong"
+            return f"{label}: {wrong.sum():,} of {wrong.size:,} values are wrong"
     return None
 
 

@@ -62,7 +62,7 @@ def reductions() -> Iterator[Comparison]:
 
 
 def extremes_of_nan() -> Iterator[Comparison]:
-    """Yields extremes of numbers of which one is NaN."""
+    """Yields extremes of numbers with one NaN."""
     nan = np.float32(np.nan)
 
     def largest(x: jax.Array) -> jax.Array:
@@ -75,8 +75,8 @@ def extremes_of_nan() -> Iterator[Comparison]:
             yield f"max of {size}", run(jnp.max, x), nan, 0
             yield f"min of {size}", run(jnp.min, x), nan, 0
             yield f"largest absolute value of {size}", run(largest, x), nan, 0
-            first = run(jnp.argmax, x)
-            yield f"argmax of {size}", first, np.asarray(place, first.dtype), 0
+            index = run(jnp.argmax, x)
+            yield f"argmax of {size}", index, np.asarray(place, index.dtype), 0
     x = normal(300, 700)
     x[17, 400] = nan
     for axis in (0, 1):
@@ -92,8 +92,8 @@ def sorts() -> Iterator[Comparison]:
         few = (keys % 7).astype(np.uint32)
         order = np.argsort(few, kind="stable").astype(np.int32)
         place = np.arange(size, dtype=np.int32)
-        _, both = run(lambda a, b: lax.sort((a, b), num_keys=1), few, place)
-        yield f"order of {size} numbers", both, order, 0
+        _, pair_order = run(lambda a, b: lax.sort((a, b), num_keys=1), few, place)
+        yield f"order of {size} numbers", pair_order, order, 0
         bits = rng().permutation(2**20)[:size].astype(np.uint32) << 11
         _, shuffled = run(lambda a, b: lax.sort((a, b), is_stable=False), bits, place)
         yield f"{size} shuffled", shuffled, np.argsort(bits), 0
@@ -108,7 +108,7 @@ def sorts() -> Iterator[Comparison]:
 
 
 def indexing() -> Iterator[Comparison]:
-    """Yields gathers and scatters, of which some are dropped."""
+    """Yields gathers and scatters, some with dropped rows."""
     table, rows = normal(5000, 17), rng().integers(5000, size=300)
     yield "gathered rows", run(lambda t, r: t[r], table, rows), table[rows], 0
     at = np.concatenate([rng().permutation(5000)[:200], np.full(9, 5000)])
@@ -117,19 +117,19 @@ def indexing() -> Iterator[Comparison]:
     right[at[:200]] = new[:200]
     written = run(lambda t, r, v: t.at[r].set(v, mode="drop"), table, at, new)
     yield "written rows", written, right, 0
-    sums, sizes, kept = np.zeros((3, 12, 17))
+    sums, sizes, subtotals = np.zeros((3, 12, 17))
     terms, group = table[rows].astype(np.float64), rows % 11
     outside = np.where(rows % 3 == 0, 11, group)
     np.add.at(sums, group, terms)
     np.add.at(sizes, group, np.abs(terms))
-    np.add.at(kept, outside, terms)
+    np.add.at(subtotals, outside, terms)
     bound = 300 * EPS * sizes[:11]
     value = run(jax.ops.segment_sum, table[rows], group, num_segments=11)
     yield "sums by group", value, sums[:11], bound
     value = run(
         lambda v, r: jnp.zeros((11, 17)).at[r].add(v, mode="drop"), table[rows], outside
     )
-    yield "dropped additions", value, kept[:11], bound
+    yield "dropped additions", value, subtotals[:11], bound
     slope = jax.grad(lambda t, r: (t[r] * jnp.arange(17.0)).sum())
     right = np.bincount(rows, minlength=5000)[:, None] * np.arange(17.0)
     yield "gradient of a gather", run(slope, table, rows), right, 0
@@ -146,7 +146,7 @@ def indexing() -> Iterator[Comparison]:
 
 
 def loops() -> Iterator[Comparison]:
-    """Yields loops whose clients stop at different times."""
+    """Yields loops of clients that stop at different times."""
     counts = np.arange(50, dtype=np.int32) % 13
 
     zero = jnp.int32(0)

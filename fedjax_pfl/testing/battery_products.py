@@ -62,10 +62,10 @@ a, b = np.ones((10, 4, 6), np.float32), np.ones((10, 4, 6, 9, 9, 9, 9), np.float
 crowd = jax.jit(lambda a, b: jnp.sum(a[..., None, None, None, None] * b, axis=2))
 crowd(a, b).block_until_ready()
 """
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, timeout=120
     )
-    yield "exit status of sums over seven axes", done.returncode, 0, 0
+    yield "exit status of sums over seven axes", process.returncode, 0, 0
 
 
 def fused_rows() -> Iterator[Comparison]:
@@ -102,8 +102,8 @@ def matrix_products() -> Iterator[Comparison]:
     right = a.astype(np.float64) @ b.astype(np.float64)
     bound = product_bound(a, b)
     yield "batched", run(jax.vmap(jnp.matmul), a, b), right, bound
-    own = run(jax.vmap(lambda m, r: m @ r), a, b[..., 0])
-    yield "a vector per client", own, right[..., 0], bound[..., 0]
+    vectors = run(jax.vmap(lambda m, r: m @ r), a, b[..., 0])
+    yield "a vector per client", vectors, right[..., 0], bound[..., 0]
     turned = run(lambda a, b: jnp.einsum("gij,gjk->gki", a, b), a, b)
     yield "batched and turned", turned, right.swapaxes(1, 2), bound.swapaxes(1, 2)
 

@@ -1,4 +1,4 @@
-"""Comparisons of trees that say which leaf differs, where and by how much."""
+"""Comparisons of trees; errors name the leaf, the place and the difference."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -29,62 +29,62 @@ def _named(tree: Any) -> Iterator[tuple[str, np.ndarray]]:
         yield f"{jax.tree_util.keystr(path)} {leaf.dtype}[{shape}]", leaf
 
 
-def _pairs(actual: Any, expected: Any, what: str):
+def _pairs(actual: Any, expected: Any, case: str):
     """Yields the leaves of two trees: name, and both values."""
     ours, theirs = list(_named(actual)), list(_named(expected))
     if len(ours) != len(theirs):
         raise AssertionError(
-            f"{what}, there are {len(ours)} leaves in place of {len(theirs)}."
+            f"{case}, there are {len(ours)} leaves in place of {len(theirs)}."
         )
-    for (name, a), (other, b) in zip(ours, theirs, strict=True):
+    for (name, a), (partner, b) in zip(ours, theirs, strict=True):
         if a.shape != b.shape:
-            raise AssertionError(f"{what}, leaf {name} is in place of {other}.")
+            raise AssertionError(f"{case}, leaf {name} is in place of {partner}.")
         yield name, a, b
 
 
 def _refuse(
     wrong: np.ndarray,
-    what: str,
+    case: str,
     name: str,
     kind: str,
     values: Sequence[np.ndarray],
     expected: str = "",
 ) -> None:
-    """Raises for the numbers of a leaf that are wrong, and shows the first of them."""
+    """Raises for wrong numbers of a leaf, and names the first one."""
     if not wrong.any():
         return
     place = tuple(int(i) for i in np.argwhere(wrong)[0])
-    shown = " in place of ".join(f"{value[place]}" for value in values)
+    numbers = " in place of ".join(f"{value[place]}" for value in values)
     at = f" at {list(place)}" if place else ""
     raise AssertionError(
-        f"{what}, {wrong.sum()} of the {wrong.size} numbers of leaf {name} are {kind},"
-        f" the first {shown}{at}{expected}."
+        f"{case}, {wrong.sum()} of the {wrong.size} numbers of leaf {name} are {kind},"
+        f" the first {numbers}{at}{expected}."
     )
 
 
-def same(actual: Any, expected: Any, what: str) -> None:
+def same(actual: Any, expected: Any, case: str) -> None:
     """Raises unless all leaves have the same numbers, bit for bit (NaN equals NaN)."""
-    for name, a, b in _pairs(actual, expected, what):
+    for name, a, b in _pairs(actual, expected, case):
         wrong = ~((a == b) | ((a != a) & (b != b)))
-        _refuse(wrong, what, name, "others", (a, b), "; expected the same bits")
+        _refuse(wrong, case, name, "others", (a, b), "; expected the same bits")
 
 
-def close(actual: Any, expected: Any, what: str, tolerance: float) -> None:
+def close(actual: Any, expected: Any, case: str, tolerance: float) -> None:
     """Raises unless all leaves agree, absolutely or relatively (NaN equals NaN)."""
     allowed = f"; allowed are differences of {tolerance:.1e}, absolutely or relatively"
-    for name, a, b in _pairs(actual, expected, what):
+    for name, a, b in _pairs(actual, expected, case):
         wrong = ~np.isclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True)
-        _refuse(wrong, what, name, "others", (a, b), allowed)
+        _refuse(wrong, case, name, "others", (a, b), allowed)
 
 
-def finite(tree: Any, what: str) -> None:
+def finite(tree: Any, case: str) -> None:
     """Raises unless all numbers are finite."""
     for name, leaf in _named(tree):
         if jnp.issubdtype(leaf.dtype, jnp.floating):
-            _refuse(~np.isfinite(leaf), what, name, "not finite", (leaf,))
+            _refuse(~np.isfinite(leaf), case, name, "not finite", (leaf,))
 
 
-def same_layout(actual: Any, expected: Any, what: str) -> None:
+def same_layout(actual: Any, expected: Any, case: str) -> None:
     """Raises unless two trees of shapes have one structure, one shape and one dtype."""
     ours, theirs = (
         {jax.tree_util.keystr(p): f"{x.dtype}{list(x.shape)}" for p, x in leaves}
@@ -93,9 +93,9 @@ def same_layout(actual: Any, expected: Any, what: str) -> None:
     for name in sorted(ours.keys() | theirs.keys()):
         a, b = ours.get(name, "nothing"), theirs.get(name, "nothing")
         if a != b:
-            raise AssertionError(f"{what}, leaf {name} is {a} in place of {b}.")
+            raise AssertionError(f"{case}, leaf {name} is {a} in place of {b}.")
     if jax.tree.structure(actual) != jax.tree.structure(expected):
         raise AssertionError(
-            f"{what}, the tree is {jax.tree.structure(actual)} in place of"
+            f"{case}, the tree is {jax.tree.structure(actual)} in place of"
             f" {jax.tree.structure(expected)}."
         )

@@ -4,8 +4,8 @@
 float64, and prints a digest of everything that each returned: all values of its
 histories, and the models of all clients. Numbers are the same if digests are.
 
-Programs are compiled without XLA's expensive passes, unless `--optimized` asks for
-them: that takes half of the time, and an order of additions is that of the program.
+Programs are compiled without XLA's expensive passes, unless `--optimized` is given:
+that halves the time, and additions keep the order of the program.
 Every data type and number of devices has processes of its own.
 """
 
@@ -95,8 +95,8 @@ def digest(arrays: Iterable[tuple[str, np.ndarray]]) -> tuple[str, dict[str, Any
       finite values in hex.
     """
     described = {name: _described(array) for name, array in arrays}
-    whole = json.dumps(sorted((name, *facts[:2]) for name, facts in described.items()))
-    return _short(whole.encode()), described
+    table = json.dumps(sorted((name, *facts[:2]) for name, facts in described.items()))
+    return _short(table.encode()), described
 
 
 def _short(data: bytes) -> str:
@@ -118,7 +118,7 @@ def _described(array: np.ndarray) -> list[str]:
 
 
 def environment(*, optimized: bool = False) -> dict[str, Any]:
-    """Describes what digests depend on besides the code, and the code."""
+    """Describes the machine, libraries and code that digests depend on."""
     code = provenance.code()
     return {
         "python": platform.python_version(),
@@ -148,7 +148,7 @@ def _chosen(pattern: str) -> dict[tuple[str, int, int], list[str]]:
     from fedjax_pfl.testing import trainings
 
     try:
-        wanted = re.compile(pattern)
+        regex = re.compile(pattern)
     except re.error as error:
         raise checks.InputError(
             f"Expected a regular expression, got {pattern!r}: {error}."
@@ -156,7 +156,7 @@ def _chosen(pattern: str) -> dict[tuple[str, int, int], list[str]]:
     names: dict[tuple[str, int, int], list[str]] = {}
     for dtype in trainings.DTYPES:
         for name, row in trainings.ROWS.items():
-            if wanted.search(name) and dtype in row.dtypes:
+            if regex.search(name) and dtype in row.dtypes:
                 place = dtype, row.devices, row.processes
                 names.setdefault(place, []).append(name)
     if not names:
@@ -179,11 +179,11 @@ def _faster() -> str:
 
 def _plain() -> dict[str, str]:
     """Returns the environment of a process that computes on CPUs."""
-    kept = {name: value for name, value in os.environ.items() if name not in _HIDDEN}
+    base = {name: value for name, value in os.environ.items() if name not in _HIDDEN}
     # A working copy need not be installed.
     root = str(Path(__file__).parents[2])
     path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-    return kept | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": path}
+    return base | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": path}
 
 
 def variables(
@@ -192,24 +192,24 @@ def variables(
     """Returns the environment of a process that trains."""
     flags = "" if optimized else _faster()
     flags = f"{flags} --xla_force_host_platform_device_count={devices}"
-    more = {
+    settings = {
         "XLA_FLAGS": flags.strip(),
         "JAX_ENABLE_X64": str(int(dtype == "float64")),
         "JAX_DISABLE_MOST_OPTIMIZATIONS": str(int(not optimized)),
     }
     if processes > 1:
-        more["JAX_CPU_COLLECTIVES_IMPLEMENTATION"] = "gloo"
-    return _plain() | more
+        settings["JAX_CPU_COLLECTIVES_IMPLEMENTATION"] = "gloo"
+    return _plain() | settings
 
 
 def _run_group(
     names: list[str], dtype: str, devices: int, processes: int, optimized: bool
 ) -> Iterator[Row]:
     """Trains rows that have the same devices."""
-    given = variables(
+    env = variables(
         dtype=dtype, devices=devices, processes=processes, optimized=optimized
     )
-    left = dict.fromkeys(names)
+    pending = dict.fromkeys(names)
     with tempfile.TemporaryDirectory() as folder:
         request = {
             "names": names,
@@ -221,7 +221,7 @@ def _run_group(
         words = Path(folder) / "words.txt"
         with words.open("w") as errors, contextlib.ExitStack() as stack:
             workers = [
-                _start(request | {"process": number}, given, errors, stack)
+                _start(request | {"process": number}, env, errors, stack)
                 for number in range(processes)
             ]
             for worker in workers:
@@ -231,25 +231,25 @@ def _run_group(
             for line in workers[0].stdout or ():
                 if line.startswith(_MARK):
                     row = Row(**json.loads(line.removeprefix(_MARK)))
-                    left.pop(row.name)
+                    pending.pop(row.name)
                     yield row
             for worker in workers:
                 worker.wait()
-        last = " ".join(words.read_text("utf-8", "replace").split()[-40:])
-    for name in left:  # the process ended before
-        yield Row(name, dtype, "", {}, 0.0, f"the process ended: {last}")
+        tail = " ".join(words.read_text("utf-8", "replace").split()[-40:])
+    for name in pending:  # the process ended before
+        yield Row(name, dtype, "", {}, 0.0, f"the process ended: {tail}")
 
 
 def _start(
     request: dict[str, Any],
-    given: dict[str, str],
+    env: dict[str, str],
     errors: IO[str],
     stack: contextlib.ExitStack,
 ) -> "subprocess.Popen[str]":
     """Starts a worker, which ends with the stack; the first one prints rows."""
     worker = subprocess.Popen(
         [sys.executable, "-m", "fedjax_pfl.testing.digests", json.dumps(request)],
-        env=given,
+        env=env,
         stdout=errors if request["process"] else subprocess.PIPE,
         stderr=errors,
         text=True,
@@ -264,8 +264,8 @@ def _end_all(
 ) -> None:
     """Waits for a worker, and ends the others if it failed: they would wait for it."""
     if worker.wait():
-        for other in workers:
-            other.kill()
+        for process in workers:
+            process.kill()
 
 
 def _free_port() -> int:
@@ -280,19 +280,19 @@ def trained(name: str, folder: Path) -> Row:
     from fedjax_pfl.testing import trainings
 
     training = trainings.ROWS[name]
-    whole, described, error = "", {}, ""
-    started = _processor_seconds()
+    summary, described, error = "", {}, ""
+    start = _processor_seconds()
     try:
-        whole, described = digest(training.run(training, folder))
+        summary, described = digest(training.run(training, folder))
     except Exception as problem:  # a training that fails is a difference, too
         error = " ".join(f"{type(problem).__name__}: {problem}".split())[:300]
-    seconds = round(_processor_seconds() - started, 2)
+    seconds = round(_processor_seconds() - start, 2)
     dtype = str(jax.numpy.zeros(()).dtype)
-    return Row(name, dtype, whole, described, seconds, error)
+    return Row(name, dtype, summary, described, seconds, error)
 
 
 def _processor_seconds() -> float:
-    """Returns seconds of the processor, those of finished children included."""
+    """Returns seconds of the processor, including finished children."""
     return sum(os.times()[:4])
 
 
@@ -330,27 +330,27 @@ def save(path: Path, rows: Iterable[Row], where: Mapping[str, Any]) -> None:
 def load(path: Path) -> tuple[list[Row], dict[str, Any]]:
     """Reads the rows of a file, and the environment in which they were trained."""
     try:
-        stored = json.loads(path.read_text("utf-8"))
-        return [Row(**row) for row in stored["rows"]], dict(stored["environment"])
+        content = json.loads(path.read_text("utf-8"))
+        return [Row(**row) for row in content["rows"]], dict(content["environment"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise checks.InputError(f"Cannot read digests '{path}': {error}.") from error
 
 
 def compare(
-    rows: Iterable[Row], before: Iterable[Row], *, is_whole: bool = True
+    rows: Iterable[Row], reference: Iterable[Row], *, is_whole: bool = True
 ) -> list[str]:
     """Compares rows with earlier ones.
 
     Args:
       rows: the rows.
-      before: the earlier ones.
-      is_whole: whether a row that is in `before` only is a difference.
+      reference: the earlier ones.
+      is_whole: whether a row that is in `reference` only is a difference.
 
     Returns:
       A sentence per row that differs, with the largest relative change of sums and
-      norms of its arrays; nothing if all are equal.
+      norms of its arrays; none if all are equal.
     """
-    old, new = ({row.key: row for row in each} for each in (before, rows))
+    old, new = ({row.key: row for row in group} for group in (reference, rows))
     sentences = [f"{key}: not in the file" for key in new if key not in old]
     if is_whole:
         sentences += [f"{key}: only in the file" for key in old if key not in new]
@@ -366,42 +366,42 @@ def _difference(new: Row, old: Row) -> str:
         return f"{new.error or new.digest} in place of {old.error or old.digest}"
     words, largest, number = [], 0.0, 0
     for name in sorted(old.arrays.keys() | new.arrays.keys()):
-        one, other = old.arrays.get(name), new.arrays.get(name)
-        if one is None or other is None:
-            words.append(f"{name} {'is new' if one is None else 'is missing'}")
-        elif one[:2] != other[:2]:
+        old_facts, new_facts = old.arrays.get(name), new.arrays.get(name)
+        if old_facts is None or new_facts is None:
+            words.append(f"{name} {'is new' if old_facts is None else 'is missing'}")
+        elif old_facts[:2] != new_facts[:2]:
             number += 1
-            if one[1] != other[1]:
-                words.append(f"{name} is {other[1]} in place of {one[1]}")
+            if old_facts[1] != new_facts[1]:
+                words.append(f"{name} is {new_facts[1]} in place of {old_facts[1]}")
                 continue
-            change = _change(one, other)
+            change = _change(old_facts, new_facts)
             largest = max(largest, change)
             words.append(f"{name} by {change:.1e}")
-    more = f" and {len(words) - _SHOWN} more" if len(words) > _SHOWN else ""
+    tail = f" and {len(words) - _SHOWN} more" if len(words) > _SHOWN else ""
     return (
         f"{number} of {len(new.arrays)} arrays differ, by at most {largest:.1e} of"
-        f" their sum or norm: {', '.join(words[:_SHOWN])}{more}"
+        f" their sum or norm: {', '.join(words[:_SHOWN])}{tail}"
     )
 
 
-def _change(one: list[str], other: list[str]) -> float:
+def _change(old: list[str], new: list[str]) -> float:
     """Returns the relative change of sum and norm of an array."""
     changes = [0.0]
-    for before, after in zip(one[2:], other[2:], strict=True):
-        if before and after:
-            a, b = float.fromhex(before), float.fromhex(after)
+    for x, y in zip(old[2:], new[2:], strict=True):
+        if x and y:
+            a, b = float.fromhex(x), float.fromhex(y)
             size = max(abs(a), abs(b))
             changes.append(abs(a - b) / size if size and np.isfinite(size) else 0.0)
     return max(changes)
 
 
-def incomparable(here: Mapping[str, Any], there: Mapping[str, Any]) -> str:
+def incomparable(setup: Mapping[str, Any], origin: Mapping[str, Any]) -> str:
     """Describes why digests of two environments may differ for the same code."""
     names = ("python", "jax", "jaxlib", "numpy", "cpu", "optimized")
-    differing = [name for name in names if here.get(name) != there.get(name)]
+    differing = [name for name in names if setup.get(name) != origin.get(name)]
     if not differing:
         return ""
-    words = [f"{n} {here.get(n)} in place of {there.get(n)}" for n in differing]
+    words = [f"{n} {setup.get(n)} in place of {origin.get(n)}" for n in differing]
     return (
         "Digests are only comparable on one machine with the same libraries and"
         f" options, but here is {', '.join(words)}."

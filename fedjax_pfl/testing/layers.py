@@ -40,16 +40,16 @@ def edges(package: Path) -> Edges:
       `(importing room, imported room) -> modules that import`, sorted.
     """
     imports: dict[tuple[str, str], set[str]] = collections.defaultdict(set)
-    known = rooms(package)
+    names = rooms(package)
     for path in sorted(package.rglob("*.py")):
         parts = path.relative_to(package).with_suffix("").parts
         if parts[0] == _ENTRY:
             continue
         for name in imported(ast.parse(path.read_text("utf-8"))):
-            whole = name.split(".")
-            if whole[0] != PACKAGE:
+            words = name.split(".")
+            if words[0] != PACKAGE:
                 continue
-            room = whole[1] if len(whole) > 1 and whole[1] in known else ROOT
+            room = words[1] if len(words) > 1 and words[1] in names else ROOT
             if room != parts[0]:
                 imports[parts[0], room].add("/".join(parts))
     return {edge: sorted(imports[edge]) for edge in sorted(imports)}

@@ -29,11 +29,11 @@ def group(
     process: FederatedProcess,
     model: core.Model,
     federation: core.Federation,
-    *others: FederatedProcess,
+    *peers: FederatedProcess,
     points: Sequence[dict[str, Any]] | None = None,
 ) -> groups.Group:
     """Groups a process, or several that a grid trains on one federation."""
-    processes = [process, *others]
+    processes = [process, *peers]
     count = len(processes)
     return groups.Group(
         points=points or [{}] * count,

@@ -35,8 +35,8 @@ __all__ = [  # in the order in which they are checked
 def states_keep_their_layout(subject: subjects.Subject) -> None:
     """Checks that client rows lead with N and that a round keeps the layout."""
     at = subject.setting
-    first = jax.eval_shape(at.first)
-    rows = first.of_clients()
+    start = jax.eval_shape(at.first)
+    rows = start.of_clients()
     for path, leaf in jax.tree_util.tree_leaves_with_path(rows):
         if leaf.shape[:1] != (toy.NUM_CLIENTS,):
             raise AssertionError(
@@ -44,18 +44,18 @@ def states_keep_their_layout(subject: subjects.Subject) -> None:
                 f" {leaf.dtype}{list(leaf.shape)}; expected one row for each of the"
                 f" {toy.NUM_CLIENTS} clients."
             )
-    after = jax.eval_shape(lambda state: at.round(state)[0], first)
-    compare.same_layout(after, first, "After a round")
+    after = jax.eval_shape(lambda state: at.round(state)[0], start)
+    compare.same_layout(after, start, "After a round")
 
 
 def states_stay_finite(subject: subjects.Subject) -> None:
     """Checks that three rounds on finite data leave finite numbers."""
-    what = "After three rounds on finite data, whose padding alone holds NaN and 1e38"
+    case = "After three rounds on finite data, whose padding alone holds NaN and 1e38"
     state, _ = subject.setting.round()
-    compare.finite(state, what)
+    compare.finite(state, case)
     if state.memory["nonfinite"]:
         raise AssertionError(
-            f"{what}, {state.memory['nonfinite']} messages or rows of clients were not"
+            f"{case}, {state.memory['nonfinite']} messages or rows of clients were not"
             " finite and did not enter the state."
         )
 
@@ -70,7 +70,7 @@ def randomness_comes_from_keys(subject: subjects.Subject) -> None:
     """Checks that a round that is traced again is the same program.
 
     Python's or NumPy's random numbers, the time, or a counter outside of the state
-    would be constants of it.
+    would be constants of the program.
     """
     at = subject.setting
     again = jax.jit(lambda process, state, data: process.round(state, at.model, data))(
@@ -83,9 +83,9 @@ def execution_changes_rounding_only(
     subject: subjects.Subject, execution: sharding.Execution
 ) -> None:
     """Checks that a round in another execution agrees with `vmap`."""
-    what = f"With execution={str(execution)!r} in place of 'vmap'"
-    other = subject.setting.round(execution=execution)
-    compare.close(subject.setting.round(), other, what, compare.tight())
+    case = f"With execution={str(execution)!r} in place of 'vmap'"
+    result = subject.setting.round(execution=execution)
+    compare.close(subject.setting.round(), result, case, compare.tight())
 
 
 def chunks_change_rounding_only(subject: subjects.Subject) -> None:
@@ -114,32 +114,32 @@ def loop_reference(subject: subjects.Subject) -> None:
         state, _ = at.process.round(
             at.warm, at.model, at.federation, sharding.Execution(mode="loop")
         )
-    what = "Against a Python loop over clients, nothing compiled"
-    compare.close(compiled, state, what, compare.tight())
+    case = "Against a Python loop over clients, nothing compiled"
+    compare.close(compiled, state, case, compare.tight())
 
 
 def permuting_clients_permutes_results(subject: subjects.Subject) -> None:
-    """Checks that permuting clients permutes results and changes nothing else.
+    """Checks that permuting clients only permutes results.
 
-    Not for methods whose state has clients on two axes, or whose server trains on the
-    examples of all clients in their order.
+    Not for methods that have clients on two axes of a state, or train the server on
+    the examples of all clients in their order.
     """
     order = np.array([3, 0, 7, 5, 1, 2, 6, 4])
     at = subject.everyone
     rows = client_rows.take(at.warm.of_clients(), jnp.asarray(order))
     permuted = at.warm.at(rows)
     new, _ = at.round()
-    other, _ = at.round(permuted, federation=toy.make_federation(order=order))
+    result, _ = at.round(permuted, federation=toy.make_federation(order=order))
     compare.close(
-        client_rows.take(_made(new), jnp.asarray(order)) | _shared(new),
-        _made(other) | _shared(other),
+        client_rows.take(_client_results(new), jnp.asarray(order)) | _shared(new),
+        _client_results(result) | _shared(result),
         f"With the clients in the order {order.tolist()}",
         compare.tight(),
     )
 
 
-def _made(state: core.State) -> dict[str, Any]:
-    """Returns what clients have made of examples, not of what was sent, by name."""
+def _client_results(state: core.State) -> dict[str, Any]:
+    """Returns values that clients compute from examples, not messages, by name."""
     rows = state.rows
     names = ("carry", "statistics")
     return {"clients": state.clients} | {n: rows[n] for n in names if n in rows}
@@ -154,16 +154,16 @@ def _shared(state: core.State) -> dict[str, Any]:
 def padding_changes_nothing(subject: subjects.Subject) -> None:
     """Checks that more padded slots per client agree with fewer."""
     at = subject.setting
-    other, _ = at.round(federation=toy.make_federation(padding=5))
-    what = "With 5 more padded slots per client"
-    compare.close(at.round()[0], other, what, compare.tight())
+    result, _ = at.round(federation=toy.make_federation(padding=5))
+    case = "With 5 more padded slots per client"
+    compare.close(at.round()[0], result, case, compare.tight())
 
 
 def absent_clients_are_bit_identical(subject: subjects.Subject) -> None:
     """Checks that a round leaves the rows of clients outside of its cohort alone."""
     at = subject.setting
-    before = _with_row_garbage(at.warm)
-    after, info = at.round(before)
+    start = _with_row_garbage(at.warm)
+    after, info = at.round(start)
     members = np.asarray(info.cohort).tolist()
     absent = jnp.setdiff1d(jnp.arange(toy.NUM_CLIENTS), info.cohort)
     if len(absent) != toy.NUM_CLIENTS - subjects.COHORT:
@@ -171,7 +171,7 @@ def absent_clients_are_bit_identical(subject: subjects.Subject) -> None:
             f"The round reports the cohort {members}; expected {subjects.COHORT}"
             " distinct clients."
         )
-    now, then = (client_rows.take(s.of_clients(), absent) for s in (after, before))
+    now, then = (client_rows.take(s.of_clients(), absent) for s in (after, start))
     compare.same(now, then, f"In the rows of the absent clients {absent.tolist()}")
 
 
@@ -240,7 +240,7 @@ def _single(leaf: jax.Array) -> jax.Array:
 
 @struct.pytree_dataclass
 class _Poison(core.Attack):
-    """Attack whose malicious clients send NaN."""
+    """Attack in which malicious clients send NaN."""
 
     def __call__(
         self,
@@ -250,14 +250,14 @@ class _Poison(core.Attack):
         malicious: jax.Array,
         reference: Any,
     ):
-        bad = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), messages)
-        return client_rows.select_rows(malicious, bad, messages), state
+        poison = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), messages)
+        return client_rows.select_rows(malicious, poison, messages), state
 
 
 def nonfinite_messages_never_enter(
     subject: subjects.Subject, mode: str = "drop"
 ) -> None:
-    """Checks that NaN of a malicious client is counted, and changes nothing else."""
+    """Checks that NaN of a malicious client is only counted."""
     process = dataclasses.replace(
         subject.everyone.process,
         attack=_Poison(),
@@ -269,18 +269,18 @@ def nonfinite_messages_never_enter(
     state, info = at.round(start)
     if not info.bytes_up.any():
         raise unittest.SkipTest("clients send nothing")
-    what = f"With on_nonfinite={mode!r} and NaN from one client"
+    case = f"With on_nonfinite={mode!r} and NaN from one client"
     if info.num_nonfinite != 1:
-        raise AssertionError(f"{what}, {info.num_nonfinite} messages were counted.")
+        raise AssertionError(f"{case}, {info.num_nonfinite} messages were counted.")
     rows = [state.rows.get(name) for name in ("messages", "statistics")]
-    compare.finite((_shared(state), rows), what)
+    compare.finite((_shared(state), rows), case)
     usually = _differ(start.server, subject.everyone.warm.server)
-    moved = _differ(start.server, state.server)
-    if moved != usually:
-        words = "changed" if moved else "did not change"
-        raise AssertionError(f"{what}, the server's state {words}.")
+    has_moved = _differ(start.server, state.server)
+    if has_moved != usually:
+        words = "changed" if has_moved else "did not change"
+        raise AssertionError(f"{case}, the server's state {words}.")
     if state.round != 1:
-        raise AssertionError(f"{what}, round {state.round} follows round 0.")
+        raise AssertionError(f"{case}, round {state.round} follows round 0.")
 
 
 def _differ(a: Any, b: Any) -> bool:

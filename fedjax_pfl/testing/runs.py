@@ -47,10 +47,10 @@ def _run(
 ) -> tuple[history.History, core.State]:
     """Runs points that differ in one traced field through the driver."""
     at, (field, _, _) = subject.setting, _varied(subject)
-    first, *others = [struct.replace_field(at.process, field, v) for v in values]
+    process, *peers = [struct.replace_field(at.process, field, v) for v in values]
     points = [{field: value} for value in values]
     group = programs.group(
-        at.key, first, subject.model, at.federation, *others, points=points
+        at.key, process, subject.model, at.federation, *peers, points=points
     )
     options = Options(
         num_rounds=rounds, eval_every=segment, execution="vmap", evaluate_on=("test",)
@@ -63,19 +63,19 @@ def _run(
 def grid_equals_single_runs(subject: subjects.Subject) -> None:
     """Checks that two values of a field trained together agree with each alone."""
     field, *values = _varied(subject)
-    together, _ = _run(subject, values)
-    if together.diverged_at.tolist() != [-1, -1]:
+    grid, _ = _run(subject, values)
+    if grid.diverged_at.tolist() != [-1, -1]:
         raise AssertionError(
             f"With {field}={values}, the trainings diverged in rounds"
-            f" {together.diverged_at.tolist()} (-1: not at all)."
+            f" {grid.diverged_at.tolist()} (-1: not at all)."
         )
     # Rounding grows over four rounds and evaluations.
     tolerance = max(1e-9, 8 * compare.tight())
     for number, value in enumerate(values):
-        alone, _ = _run(subject, [value])
+        single, _ = _run(subject, [value])
         compare.close(
-            {name: jnp.asarray(v[number]) for name, v in together.metrics.items()},
-            {name: jnp.asarray(alone.metrics[name][0]) for name in together.metrics},
+            {name: jnp.asarray(v[number]) for name, v in grid.metrics.items()},
+            {name: jnp.asarray(single.metrics[name][0]) for name in grid.metrics},
             f"With {field}={value:g} trained in a grid in place of alone",
             tolerance,
         )
@@ -85,8 +85,8 @@ def segments_are_bit_identical(subject: subjects.Subject) -> None:
     """Checks that evaluating after other rounds changes no bit of the training."""
     *_, value = _varied(subject)
     _, state = _run(subject, [value])
-    longer, other = _run(subject, [value], segment=3)
-    compare.same(other, state, "With evaluations every 3 in place of 2 rounds")
+    longer, end_state = _run(subject, [value], segment=3)
+    compare.same(end_state, state, "With evaluations every 3 in place of 2 rounds")
     if longer.rounds.tolist() != [0, 3, 4]:
         raise AssertionError(f"Evaluated were the rounds {longer.rounds.tolist()}.")
 
@@ -98,7 +98,7 @@ def a_resumed_grid_is_bit_identical(subject: subjects.Subject) -> None:
     questions = iter([None, "enough"])
     with tempfile.TemporaryDirectory() as folder:
         options = checkpoint.Checkpoints(folder, min_seconds=0)
-        done = None
+        rounds = None
         try:
             _run(
                 subject,
@@ -107,18 +107,18 @@ def a_resumed_grid_is_bit_identical(subject: subjects.Subject) -> None:
                 interrupt=lambda: next(questions),
             )
         except Interrupted as interruption:
-            done = interruption.done
-        if done != 2:
-            raise AssertionError(f"The training was interrupted after {done} rounds.")
+            rounds = interruption.done
+        if rounds != 2:
+            raise AssertionError(f"The training was interrupted after {rounds} rounds.")
         resumed, resumed_states = _run(
             subject, values, store=options.store(0, subject.name)
         )
-    what = "In a training that was interrupted and resumed"
-    compare.same(resumed_states, states, what)
+    case = "In a training that was interrupted and resumed"
+    compare.same(resumed_states, states, case)
     seconds = {"compile_seconds": 0.0, "run_seconds": 0.0}
     histories = (dataclasses.replace(r, **seconds) for r in (resumed, expected))
     if not struct.same(*histories):
-        raise AssertionError(f"{what}, the history is another one.")
+        raise AssertionError(f"{case}, the history is another one.")
 
 
 def scan_equals_python_loop(subject: subjects.Subject) -> None:
@@ -142,12 +142,12 @@ def scan_equals_python_loop(subject: subjects.Subject) -> None:
 
 def new_values_do_not_retrace(subject: subjects.Subject) -> None:
     """Checks that another value of a traced field, or more rounds, do not retrace."""
-    field, first, value = _varied(subject)
-    _run(subject, [first])
-    before = _programs()
+    field, start, value = _varied(subject)
+    _run(subject, [start])
+    counts = _programs()
     _run(subject, [value])
     _run(subject, [value], rounds=6)
-    if _programs() != before:
+    if _programs() != counts:
         raise AssertionError(
             f"New values of {field}, or more rounds, were compiled again."
         )
@@ -155,5 +155,5 @@ def new_values_do_not_retrace(subject: subjects.Subject) -> None:
 
 def _programs() -> list[int]:
     """Counts the compiled programs of training and of evaluation."""
-    both: list[Any] = [resident.segment, resident.evaluate]
-    return [program._cache_size() for program in both]
+    functions: list[Any] = [resident.segment, resident.evaluate]
+    return [program._cache_size() for program in functions]

@@ -81,7 +81,7 @@ def _backwards(view: core.ClientView, epoch: jax.Array) -> jax.Array:
 def _idle(
     subject: subjects.Subject, name: str, choices: Sequence[Any]
 ) -> Iterator[str]:
-    """Yields the fields that change nothing of the first solver that is accepted."""
+    """Yields the fields without effect of the first accepted solver."""
     for solver in choices:
         expected = _program(subject, name, solver)
         if expected is None:
@@ -96,7 +96,7 @@ def _idle(
 def _program(subject: subjects.Subject, name: str, solver: Any) -> str | None:
     """Returns a round and the evaluation after it as text; None if refused.
 
-    The method's numbers are constants of it; compiling it would take most of the time.
+    The method's numbers are constants of the text; compiling would take longest.
     """
     try:
         method = struct.replace_field(subject.algorithm, name, solver)

@@ -73,17 +73,17 @@ class Subject:
     """Method under test, with the other parts of its process.
 
     Five of the eight clients of `toy.make_federation` take part in a round; three in
-    ten of them stop after two epochs at most.
+    ten members stop after two epochs at most.
 
     Attributes:
       algorithm: the method, for example `MyMethod()`.
       model: any model for classes.
       aggregator: in place of the method's own, or None.
-      attack: what client 2 sends, or None for its honest messages.
+      attack: replaces the messages of client 2; None for honest messages.
       transforms: of messages, in order.
       field: dotted name of a traced field of the process and another value for it, for
         example `("algorithm.lam", 0.5)`; None takes the algorithm's first number, own
-        ones first, and nine tenths of it.
+        ones first, and nine tenths of its value.
 
     Raises:
       InputError: if `algorithm` is a class, or no dataclass.
@@ -143,8 +143,8 @@ class Subject:
     def varied(self) -> tuple[str, float, float] | None:
         """Returns a traced field, its value and another one; None without a number."""
         if self.field is not None:
-            name, other = self.field
-            return name, float(struct.get_field(self.setting.process, name)), other
+            name, new_value = self.field
+            return name, float(struct.get_field(self.setting.process, name)), new_value
         leaves = jax.tree_util.tree_leaves_with_path(self.algorithm)
         for path, value in sorted(leaves, key=lambda leaf: len(leaf[0])):
             if isinstance(value, float) and value:

@@ -47,7 +47,7 @@ class Outcome:
     Attributes:
       name: of the property.
       status: `ok`, `failed` or `skipped`.
-      sentence: what is wrong, or why it was skipped.
+      sentence: the error, or the reason to skip.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Outcome:
 
 
 def _subject(algorithm: Any) -> subjects.Subject:
-    """Returns a subject as it is, and an algorithm with a model that it can train."""
+    """Returns a subject unchanged, and an algorithm with a model that it can train."""
     if isinstance(algorithm, subjects.Subject):
         return algorithm
     subject = subjects.Subject(algorithm)
@@ -80,7 +80,7 @@ def check(name: str, algorithm: Any) -> None:
 
     Args:
       name: one of `PROPERTIES`.
-      algorithm: the method, for example `MyMethod()`, or a `Subject`, whose properties
+      algorithm: the method, for example `MyMethod()`, or a `Subject`; its properties
         share a warm state.
 
     Raises:
@@ -102,7 +102,7 @@ def outcomes(
       properties: names of `PROPERTIES`; None for all.
 
     Yields:
-      An outcome per property, as soon as it is known.
+      An outcome per property, after its check.
 
     Raises:
       InputError: if there is no such property, before any is checked.
@@ -132,14 +132,14 @@ def _outcome(name: str, subject: subjects.Subject) -> Outcome:
 def check_algorithm(
     algorithm: Any, *, properties: Iterable[str] | None = None
 ) -> list[Outcome]:
-    """Checks all properties, and raises one error for those that do not hold.
+    """Checks all properties, and raises one error for all that do not hold.
 
     Args:
       algorithm: as of `check`.
       properties: names of `PROPERTIES`; None for all.
 
     Returns:
-      The outcomes, none of which failed; skipped ones say why.
+      The outcomes, without failed ones; skipped ones have a reason.
 
     Raises:
       AssertionError: if a property does not hold, with a line for each that was asked

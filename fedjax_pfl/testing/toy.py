@@ -1,4 +1,4 @@
-"""A small ragged federation whose padding is poisoned."""
+"""A small ragged federation with poisoned padding."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -43,8 +43,8 @@ def make_federation(
       padding: padded slots per client more than the largest one needs, at least 0.
       dtype: of the inputs; None for JAX's default floats.
       classes: whether the examples have labels, of three classes; else their targets
-        are zeros, for `Quadratic`, whose minimizers are `targets()`.
-      malicious: clients whose messages an attack may replace.
+        are zeros, for `Quadratic` with the minimizers `targets()`.
+      malicious: clients with messages that an attack may replace.
 
     Returns:
       The federation.
@@ -62,11 +62,11 @@ def make_federation(
     else:
         y = jnp.zeros((total + 2,), dtype)
     slots = COUNTS.max() + padding
-    poisoned = np.where(np.arange(slots) % 2, 0, total + 1)
-    index = np.tile(poisoned, (NUM_CLIENTS, 1))
+    padding_rows = np.where(np.arange(slots) % 2, 0, total + 1)
+    index = np.tile(padding_rows, (NUM_CLIENTS, 1))
     for client in range(NUM_CLIENTS):
         index[client, : COUNTS[client]] = 1 + np.flatnonzero(owner == client)
-    bad = np.isin(np.arange(NUM_CLIENTS), malicious)
+    is_malicious = np.isin(np.arange(NUM_CLIENTS), malicious)
     data = core.ClientData(
         x=jnp.asarray(x, dtype),
         y=y,
@@ -80,7 +80,7 @@ def make_federation(
         train=data,
         validation=data,
         test=data,
-        malicious=jnp.asarray(bad[order]),
+        malicious=jnp.asarray(is_malicious[order]),
         num_classes=NUM_CLASSES if classes else None,
         name="toy",
     )

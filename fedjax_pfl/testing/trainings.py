@@ -1,4 +1,4 @@
-"""Short trainings of all parts and forms of execution, whose numbers are compared.
+"""Short trainings of all parts and forms of execution, to compare their numbers.
 
 `ROWS` has one entry per training; `digests` runs them. To add one, add a line: its
 name, its method, and what differs from the defaults of `Training`.
@@ -128,8 +128,8 @@ def differentiated(fields: Any, **options: Any) -> Callable[["Training", Path], 
 
     def run(training: "Training", folder: Path) -> Arrays:
         del folder
-        usual = {"evaluate_on": "validation", **options}
-        answer = training.call(derivatives.hypergradients, fields, **usual)
+        defaults = {"evaluate_on": "validation", **options}
+        answer = training.call(derivatives.hypergradients, fields, **defaults)
         yield "value", np.asarray(answer.value)
         for kind in ("values", "derivatives"):
             for name, values in getattr(answer, kind).items():
@@ -146,7 +146,7 @@ def learned(fields: Any, **options: Any) -> Callable[["Training", Path], Arrays]
     def run(training: "Training", folder: Path) -> Arrays:
         del folder
         answer = training.call(derivatives.learn, fields, seeds=(0,), **options)
-        if answer.per != "all":  # whose steps are not in the history
+        if answer.per != "all":  # its steps are not in the history
             yield "values", answer.best[fields]
             yield "steps", answer.path["objective"].to_numpy()
         yield from result_arrays(answer.result)
@@ -194,14 +194,14 @@ class Training:
     """A short training with everything that decides its numbers.
 
     Attributes:
-      process: of which everything is trained.
+      process: with the method and all other parts.
       model: the model.
       federation: makes a federation, or a specification of one.
       num_rounds: rounds, evaluated after every second one.
       run: trains, in a folder of its own, and yields the numbers.
       devices: of each process, simulated ones.
       processes: that share the clients.
-      dtypes: of the trainings; both where a row is of a method or of an execution.
+      dtypes: of the trainings; both if a row is of a method or of an execution.
       options: of the call.
     """
 
@@ -218,31 +218,31 @@ class Training:
     def call(self, function: Callable[..., Any], *values: Any, **options: Any) -> Any:
         """Calls `simulate` or another function with the parts of the training."""
         federation = self.federation()
-        given = (core.seed_key(0), self.process, self.model, federation, *values)
-        usual = {"eval_every": 2, "evaluate_on": "test", "progress": False}
-        options = {**usual, **self.options, **options}
-        return function(*given, self.num_rounds, **options)
+        arguments = (core.seed_key(0), self.process, self.model, federation, *values)
+        defaults = {"eval_every": 2, "evaluate_on": "test", "progress": False}
+        options = {**defaults, **self.options, **options}
+        return function(*arguments, self.num_rounds, **options)
 
 
-def of(method: Any, *, cohort: int | None = 5, **given: Any) -> Training:
+def of(method: Any, *, cohort: int | None = 5, **fields: Any) -> Training:
     """Returns the training of a method by a cohort, from fields of both classes.
 
     Args:
       method: the method.
-      cohort: clients of a round; None for all of them.
-      **given: fields of `FederatedProcess` and of `Training`.
+      cohort: clients of a round; None for all clients.
+      **fields: of `FederatedProcess` and of `Training`.
     """
-    own = {field.name for field in dataclasses.fields(Training)}
-    parts = {name: value for name, value in given.items() if name not in own}
-    rest = {name: value for name, value in given.items() if name in own}
+    names = {field.name for field in dataclasses.fields(Training)}
+    parts = {name: value for name, value in fields.items() if name not in names}
+    options = {name: value for name, value in fields.items() if name in names}
     if "participation" not in parts and cohort is not None:
         parts["participation"] = local.UniformCohort(size=cohort)
-    return Training(FederatedProcess(algorithm=method, **parts), **rest)
+    return Training(FederatedProcess(algorithm=method, **parts), **options)
 
 
-def diagnosed(method: Any, **given: Any) -> Training:
+def diagnosed(method: Any, **fields: Any) -> Training:
     """Returns the training of a method with its diagnostics."""
-    return of(method, **given, options={"diagnostics": True})
+    return of(method, **fields, options={"diagnostics": True})
 
 
 def _attacked() -> core.Federation:
@@ -256,7 +256,7 @@ def _malicious() -> core.Federation:
 
 
 def _quadratics(**fields: Any) -> Any:
-    """Returns a specification of quadratics, whose clients have validation data."""
+    """Returns a specification of quadratics with validation data."""
     source = data.Quadratic(dim=3, noise=1.0)
     return data.FederationSpec(source, data.ByClient(), num_clients=5, **fields)
 

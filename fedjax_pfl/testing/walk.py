@@ -55,9 +55,9 @@ class Measure:
 
     Attributes:
       name: of the measure.
-      value: what it is here.
-      before: what it was before the round was made of parts.
-      target: what it shall be.
+      value: at present.
+      before: before the round was made of parts.
+      target: the goal.
     """
 
     name: str
@@ -111,13 +111,13 @@ def _is_own(code: types.CodeType) -> bool:
 
 
 def _profiled(
-    function: Callable[[], Any], called: Callable[[types.FrameType], None]
+    function: Callable[[], Any], on_call: Callable[[types.FrameType], None]
 ) -> None:
     """Calls a function, and another one with the frame of every Python call in it."""
 
     def profile(frame: types.FrameType, event: str, argument: Any) -> None:
         if event == "call":
-            called(frame)
+            on_call(frame)
 
     threading.setprofile(profile)
     sys.setprofile(profile)
@@ -132,30 +132,30 @@ def path_to_loss() -> list[types.CodeType]:
     """Returns the package's functions from `simulate` to the loss of a local step."""
     paths: list[list[types.CodeType]] = []
 
-    def called(frame: types.FrameType) -> None:
+    def on_call(frame: types.FrameType) -> None:
         code = frame.f_code
         if code.co_name != "loss" or not _is_own(code) or paths:
             return
         path = [code]  # left out below, as what checks the arguments of `simulate` is
-        above = frame.f_back
-        while above is not None:
-            if _is_own(above.f_code) and path[-1].co_name != "simulate":
-                path.append(above.f_code)
-            above = above.f_back
+        caller = frame.f_back
+        while caller is not None:
+            if _is_own(caller.f_code) and path[-1].co_name != "simulate":
+                path.append(caller.f_code)
+            caller = caller.f_back
         # Evaluation calls the loss, too, without a solver.
         if any("local" in Path(c.co_filename).parts for c in path):
             paths.append(path[:0:-1])
 
     process = FederatedProcess(algorithm=algorithms.FedAvg())
     model, federation = models.LogisticRegression(), toy.make_federation()
-    given = (core.seed_key(0), process, model, federation, 1)
+    arguments = (core.seed_key(0), process, model, federation, 1)
     jax.clear_caches()  # a round that was traced before is not traced again
-    _profiled(lambda: simulation.simulate(*given, progress=False), called)
+    _profiled(lambda: simulation.simulate(*arguments, progress=False), on_call)
     return paths[0]
 
 
 def _traced_round() -> tuple[Any, Callable[[], Any]]:
-    """Returns shapes of a state, and a function that traces a round of it."""
+    """Returns shapes of a state, and a function that traces a round."""
     process = FederatedProcess(
         algorithm=algorithms.FedAvg(),
         aggregator=aggregators.CoordinateMedian(),
@@ -183,7 +183,7 @@ def calls() -> "collections.Counter[types.CodeType]":
     """
     counts: collections.Counter[types.CodeType] = collections.Counter()
 
-    def called(frame: types.FrameType) -> None:
+    def on_call(frame: types.FrameType) -> None:
         # Expressions are lines of their functions; generators would count every value.
         if _is_own(frame.f_code) and not frame.f_code.co_name.startswith("<"):
             counts[frame.f_code] += 1
@@ -191,7 +191,7 @@ def calls() -> "collections.Counter[types.CodeType]":
     _, trace = _traced_round()
     trace()  # what is checked or cached once per class is not of the round
     jax.clear_caches()
-    _profiled(trace, called)
+    _profiled(trace, on_call)
     return counts
 
 
@@ -278,10 +278,10 @@ def seconds_of_new_method() -> float:
     """Measures the CPU seconds of a training of a method in a warm process."""
     command = [sys.executable, "-m", "fedjax_pfl.testing.walk"]
     variables = digests.variables(dtype="float64")
-    done = subprocess.run(
+    process = subprocess.run(
         command, env=variables, capture_output=True, text=True, check=True
     )
-    return float(done.stdout.split()[-1])
+    return float(process.stdout.split()[-1])
 
 
 def _time_methods() -> None:
@@ -295,16 +295,16 @@ def _time_methods() -> None:
         algorithms.Scaffold(local=solver),
     ):
         process = FederatedProcess(algorithm=method)
-        given = (core.seed_key(0), process, models.LogisticRegression())
+        arguments = (core.seed_key(0), process, models.LogisticRegression())
         federation = toy.make_federation()
-        before = sum(os.times()[:2])
-        simulation.simulate(*given, federation, 4, eval_every=2, progress=False)
-        seconds.append(sum(os.times()[:2]) - before)
+        start = sum(os.times()[:2])
+        simulation.simulate(*arguments, federation, 4, eval_every=2, progress=False)
+        seconds.append(sum(os.times()[:2]) - start)
     print(statistics.median(seconds[1:]))
 
 
 def show() -> None:
-    """Prints a table of all measures, and the places behind two of them."""
+    """Prints a table of all measures, and the places behind two measures."""
     from rich.console import Console
     from rich.table import Table
 

@@ -264,7 +264,7 @@ def raising(params, x):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: own.from_flax(Normalized()), "it says: ModifyScopeVariableError"),
+        (lambda: own.from_flax(Normalized()), "it raised ModifyScopeVariableError"),
         (lambda: own.from_flax(Counting()), "no state but .*BatchNorm, got counts"),
         (lambda: own.from_flax(NnxCounting), "no state but .*BatchNorm, got Variable"),
         (lambda: own.from_flax(NnxCounting(nnx.Rngs(0))), "BatchNorm, got Variable"),

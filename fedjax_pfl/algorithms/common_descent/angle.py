@@ -49,17 +49,17 @@ def fairness(losses: jax.Array, present: jax.Array | None = None) -> Fairness:
       >>> round(float(found.value), 4), [round(float(h), 4) for h in found.slopes]
       (-0.9258, [-0.0882, -0.022, 0.0441])
     """
-    here = jnp.ones(losses.shape, bool) if present is None else present
-    good = jnp.where(here, (losses > 0) & jnp.isfinite(losses), True).all()
-    values = jnp.where(here & good, losses, here.astype(losses.dtype))
+    mask = jnp.ones(losses.shape, bool) if present is None else present
+    good = jnp.where(mask, (losses > 0) & jnp.isfinite(losses), True).all()
+    values = jnp.where(mask & good, losses, mask.astype(losses.dtype))
     # Squares of small losses would underflow; a power of two costs no digit.
     peak = jnp.maximum(values.max(), jnp.finfo(losses.dtype).tiny)
     peak = jnp.ldexp(jnp.ones_like(peak), jnp.frexp(peak)[1])
     values = values / peak
-    count = jnp.maximum(here.sum(), 1).astype(losses.dtype)
+    count = jnp.maximum(mask.sum(), 1).astype(losses.dtype)
     mean = values.sum() / count
-    spread = jnp.where(here, values - mean, 0)  # exact where losses are close
-    spread = jnp.where(here, spread - spread.sum() / count, 0)
+    spread = jnp.where(mask, values - mean, 0)  # exact where losses are close
+    spread = jnp.where(mask, spread - spread.sum() / count, 0)
     size = jnp.sqrt(jnp.maximum((values**2).sum(), jnp.finfo(losses.dtype).tiny))
     variation = (spread**2).sum()
     slopes = (count * mean * spread - variation) / (jnp.sqrt(count) * size**3)
@@ -67,7 +67,7 @@ def fairness(losses: jax.Array, present: jax.Array | None = None) -> Fairness:
     smallest = 1e-4 if losses.dtype != jnp.float64 else 1e-10
     return Fairness(
         value=-jnp.sqrt(count) * mean / size,
-        slopes=jnp.where(here, slopes, 0) / peak,
+        slopes=jnp.where(mask, slopes, 0) / peak,
         sine=sine,
         usable=good & (sine >= smallest),
     )

@@ -67,13 +67,13 @@ def common_descent(rows: Rows, *, guard: Any = 0.01) -> Direction:
       mu (float64), which is as much as the Gram matrix tells.
     """
     over_layers = jax.vmap(quadratic_programs.minimum_norm, in_axes=(0, None))
-    both = jax.vmap(over_layers, in_axes=(None, 0))(
+    solutions = jax.vmap(over_layers, in_axes=(None, 0))(
         rows.gram, jnp.stack([rows.mask, rows.gradients])
     )
-    squared = jnp.maximum(both.value, 0).sum(axis=1)
+    squared = jnp.maximum(solutions.value, 0).sum(axis=1)
     guarded = jnp.sqrt(squared[0]) < guard * jnp.sqrt(squared[1])
-    weights = jnp.where(guarded, both.x[1], both.x[0])
-    gap = jnp.where(guarded, both.gap[1], both.gap[0]).sum()
+    weights = jnp.where(guarded, solutions.x[1], solutions.x[0])
+    gap = jnp.where(guarded, solutions.gap[1], solutions.gap[0]).sum()
 
     members = rows.members
     share = members / jnp.maximum(members.sum(), 1).astype(rows.mu.dtype)

@@ -45,11 +45,11 @@ def absent(
       [1, 2]
     """
     checks.known(history, get_args(History), "history")
-    members, everyone = cohort.shape[0], last_round.shape[0]
-    size = 0 if history == "none" else min(everyone - members, cap)
+    members, num_clients = cohort.shape[0], last_round.shape[0]
+    size = 0 if history == "none" else min(num_clients - members, cap)
     if size <= 0:
         return jnp.zeros((0,), jnp.int32), jnp.zeros((0,), bool)
-    away = jnp.ones((everyone,), bool).at[cohort].set(False)
+    away = jnp.ones((num_clients,), bool).at[cohort].set(False)
     seen = (last_round >= 0).sum()
     window = jnp.where(seen > members, seen // members, 0)
     if history == "last_round":

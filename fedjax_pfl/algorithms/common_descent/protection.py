@@ -24,19 +24,19 @@ def _tolerance(dtype: Any) -> float:
     return 1e-6 if dtype == jnp.float64 else 1e-3
 
 
-def _in_cone(gram: jax.Array, own: jax.Array, mask: jax.Array) -> jax.Array:
+def _in_cone(gram: jax.Array, member: jax.Array, mask: jax.Array) -> jax.Array:
     """Finds `nu >= 0` with `-(gt_i + sum nu_j q_j)` nearest to `-gt_i` in the cone."""
-    return quadratic_programs.cone(gram, gram[own], gram[own, own], mask).x
+    return quadratic_programs.cone(gram, gram[member], gram[member, member], mask).x
 
 
-def _orthogonal(gram: jax.Array, own: jax.Array, mask: jax.Array) -> jax.Array:
+def _orthogonal(gram: jax.Array, member: jax.Array, mask: jax.Array) -> jax.Array:
     """Projects on the complement of the span of the others' rows; any sign."""
     block = jnp.where(mask[:, None] & mask[None, :], gram, 0)
     values, vectors = factorizations.eigh(block)
-    kept = values > _NULL * values[-1]
-    target = jnp.where(mask, gram[own], 0)
+    in_span = values > _NULL * values[-1]
+    target = jnp.where(mask, gram[member], 0)
     along = client_rows.dot(target, vectors)
-    inverse = jnp.where(kept, along / jnp.where(kept, values, 1), 0)
+    inverse = jnp.where(in_span, along / jnp.where(in_span, values, 1), 0)
     return -client_rows.dot(vectors, inverse)
 
 
@@ -60,20 +60,20 @@ def protected_coefficients(
     """
     checks.known(protection, get_args(Protection), "protection")
     gram, size = rows.whole, rows.mask.shape[0]
-    others = rows.gradients
+    gradient_rows = rows.gradients
     find = _in_cone if protection == "cone" else _orthogonal
 
-    def one(own: jax.Array) -> jax.Array:
-        row = find(gram, own, others & (jnp.arange(size) != own))
+    def protect(member: jax.Array) -> jax.Array:
+        row = find(gram, member, gradient_rows & (jnp.arange(size) != member))
         # Solvers keep masked entries at 0; a client without a row has none to protect.
-        return jnp.where(rows.mask[own], row.at[own].set(1), 0)
+        return jnp.where(rows.mask[member], row.at[member].set(1), 0)
 
-    coefficients = jax.vmap(one)(jnp.arange(rows.num_members))
+    coefficients = jax.vmap(protect)(jnp.arange(rows.num_members))
     norms = combined_norms(gram, coefficients)
     long = norms > direction.threshold(norms.dtype) * rows.mu
     refused = long & ~(_conflicts(rows, coefficients) <= _tolerance(norms.dtype))
-    kept = long & ~refused
-    return jnp.where(kept[:, None], coefficients, 0), jnp.where(kept, norms, 0), refused
+    mask = long & ~refused
+    return jnp.where(mask[:, None], coefficients, 0), jnp.where(mask, norms, 0), refused
 
 
 def combined_norms(gram: jax.Array, coefficients: jax.Array) -> jax.Array:
@@ -85,16 +85,16 @@ def combined_norms(gram: jax.Array, coefficients: jax.Array) -> jax.Array:
 def _conflicts(rows: Rows, coefficients: jax.Array) -> jax.Array:
     """Returns the largest cosine `[K]` of `-sum_j a_ij q_j` with a row j other than i.
 
-    It is 0 where the sum is, and -inf where there is no other row.
+    It is 0 for a sum of 0, and -inf without another row.
     """
     gram, (count, size) = rows.whole, coefficients.shape
     products = -client_rows.dot(coefficients, gram)
-    others = rows.gradients[None, :] & ~jnp.eye(count, size, dtype=bool)
+    pairs = rows.gradients[None, :] & ~jnp.eye(count, size, dtype=bool)
     lengths = jnp.sqrt(jnp.maximum(jnp.diagonal(gram), 0))
     sizes = combined_norms(gram, coefficients)
     scale = lengths[None, :] * jnp.where(sizes > 0, sizes, 1)[:, None]
-    cosines = products / jnp.where(others, scale, 1)
-    return jnp.where(others, cosines, -jnp.inf).max(axis=1)
+    cosines = products / jnp.where(pairs, scale, 1)
+    return jnp.where(pairs, cosines, -jnp.inf).max(axis=1)
 
 
 def protected_moves(
@@ -129,8 +129,8 @@ def protected_moves(
     checks.known(length, get_args(Length), "personal_length")
     count, gram = rows.num_members, rows.whole
     coefficients, norms, refused = protected_coefficients(rows, protection=protection)
-    own = jnp.eye(count, rows.mask.shape[0], dtype=gram.dtype) * rows.mask[None, :]
-    coefficients = (1 - gamma) * coefficients + gamma * own
+    unit = jnp.eye(count, rows.mask.shape[0], dtype=gram.dtype) * rows.mask[None, :]
+    coefficients = (1 - gamma) * coefficients + gamma * unit
     sizes = combined_norms(gram, coefficients)
     scaled = rows.scales[:count] * rows.norms[:count]
     per_row = rows.norms[:count] / jnp.where(scaled > 0, scaled, 1)

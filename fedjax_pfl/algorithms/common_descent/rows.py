@@ -171,13 +171,13 @@ def make_rows(
     nothing = jax.tree.map(jnp.zeros_like, members)
     members = client_rows.select_rows(present, members, nothing)
     norms = _norms(members)
-    here = present & _speaks(norms)
-    members = client_rows.select_rows(here, members, nothing)
-    mu = _center(norms, here, scale)
-    scales = jnp.where(here, mu / jnp.where(here, norms, 1), 0)
+    valid = present & _speaks(norms)
+    members = client_rows.select_rows(valid, members, nothing)
+    mu = _center(norms, valid, scale)
+    scales = jnp.where(valid, mu / jnp.where(valid, norms, 1), 0)
     if normalize == "none":
-        scales = here.astype(norms.dtype)
-    slopes = fair.slopes * (scales if fair_from == "scaled" else here)
+        scales = valid.astype(norms.dtype)
+    slopes = fair.slopes * (scales if fair_from == "scaled" else valid)
     fair_vector = client_rows.weighted_sum(members, slopes)
 
     # One copy of all rows: with many absent clients the largest array of a round.
@@ -186,19 +186,19 @@ def make_rows(
     vectors = jax.tree.map(lambda *rows: jnp.concatenate(rows), *parts)
     layers, gram = _gram(vectors, layerwise)
     sizes = jnp.sqrt(jnp.diagonal(gram, axis1=1, axis2=2).sum(axis=0))
-    masks = [here, *([] if used is None else [used & _speaks(sizes[num_members:-1])])]
+    masks = [valid, *([] if used is None else [used & _speaks(sizes[num_members:-1])])]
     has_fair = fair.usable & (sizes[-1] >= _NO_FAIR_ROW) & fair_row
     mask = jnp.concatenate([*masks, has_fair[None]])
-    others = mu / jnp.where(mask, sizes, 1)[num_members:]
-    scales = jnp.where(mask, jnp.concatenate([scales, others]), 0)
-    both = (scales[:, None] * scales[None, :])[None]
+    tail = mu / jnp.where(mask, sizes, 1)[num_members:]
+    scales = jnp.where(mask, jnp.concatenate([scales, tail]), 0)
+    products = (scales[:, None] * scales[None, :])[None]
     return Rows(
         vectors=vectors,
         scales=scales,
         mask=mask,
         norms=jnp.where(mask, sizes, 0),
         mu=mu,
-        gram=jnp.where((mask[:, None] & mask[None, :])[None], gram * both, 0),
+        gram=jnp.where((mask[:, None] & mask[None, :])[None], gram * products, 0),
         layers=layers,
         num_members=num_members,
     )
@@ -213,12 +213,12 @@ def _gram(vectors: Any, layerwise: bool) -> tuple[tuple[int, ...], jax.Array]:
     """Returns every leaf's layer, and the layers' Gram matrices `[L, J, J]`."""
     parts = jax.tree.leaves(vectors)
     names = layer_names(vectors) if layerwise else [""] * len(parts)
-    known = list(dict.fromkeys(names))
-    layers = tuple(known.index(name) for name in names)
+    kinds = list(dict.fromkeys(names))
+    layers = tuple(kinds.index(name) for name in names)
     grams = [
         client_rows.gram(
-            [part for part, own in zip(parts, layers, strict=True) if own == i]
+            [part for part, layer in zip(parts, layers, strict=True) if layer == i]
         )
-        for i in range(len(known))
+        for i in range(len(kinds))
     ]
     return layers, jnp.stack(grams)

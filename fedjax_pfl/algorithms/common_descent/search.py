@@ -111,10 +111,10 @@ class Armijo:
           What was found. A trial with a loss that is not finite passes nothing.
         """
         dtype = direction.sigma.dtype
-        first, last = self.bounds(rate, direction.sigma, is_missing)
+        longest, shortest = self.bounds(rate, direction.sigma, is_missing)
         numbers = jnp.arange(self.most_trials(dtype), dtype=jnp.int32)
-        steps = jnp.ldexp(first, -numbers)
-        count = (steps >= last * (1 - _ROUNDING)).sum(dtype=jnp.int32)
+        steps = jnp.ldexp(longest, -numbers)
+        count = (steps >= shortest * (1 - _ROUNDING)).sum(dtype=jnp.int32)
         tests = _Tests(
             need=-self.decrease * jnp.where(present, slopes, 0),
             fair_need=-self.decrease * jnp.minimum(fair_slope, 0),
@@ -123,17 +123,17 @@ class Armijo:
         )
 
         def block(carry: Any):
-            number, before, best = carry
+            number, base, best = carry
             # Trial -1 is step 0.
             trials = number * _BLOCK - 1 + jnp.arange(_BLOCK, dtype=jnp.int32)
-            steps = jnp.where(trials < 0, 0, jnp.ldexp(first, -trials)).astype(dtype)
+            steps = jnp.where(trials < 0, 0, jnp.ldexp(longest, -trials)).astype(dtype)
             losses = trial(steps)
-            before = jnp.where(number == 0, losses[:, 0], before)
+            base = jnp.where(number == 0, losses[:, 0], base)
             tried = (trials >= 0) & (trials < count)
-            passed, smaller, mean = tests(losses, before, steps)
+            passed, smaller, mean = tests(losses, base, steps)
             mean = jnp.where(tried, mean, jnp.inf)
             best = best.updated(trials, losses, tried & passed, tried & smaller, mean)
-            return number + 1, before, best
+            return number + 1, base, best
 
         def unfinished(carry: Any):
             number, _, best = carry
@@ -145,25 +145,25 @@ class Armijo:
             lowest=jnp.asarray(jnp.inf, dtype),
         )
         start = (jnp.zeros((), jnp.int32), jnp.zeros(present.shape, dtype), best)
-        _, before, best = lax.while_loop(unfinished, block, start)
-        return self._accepted(first, count, before, best)
+        _, base, best = lax.while_loop(unfinished, block, start)
+        return self._accepted(longest, count, base, best)
 
     def _accepted(
-        self, first: jax.Array, count: jax.Array, before: jax.Array, best: "_Best"
+        self, longest: jax.Array, count: jax.Array, base: jax.Array, best: "_Best"
     ) -> Searched:
         """Returns the step of the first rule that accepted any."""
         trials = best.trials
         if self.reject_increase:
             trials = trials.at[2].set(jnp.where(best.lowest < 0, trials[2], _NONE))
-        known = trials != _NONE
-        rule, taken = jnp.argmax(known), known.any()
-        step = jnp.where(taken, jnp.ldexp(first, -trials[rule]), 0)
+        has_trial = trials != _NONE
+        rule, taken = jnp.argmax(has_trial), has_trial.any()
+        step = jnp.where(taken, jnp.ldexp(longest, -trials[rule]), 0)
         return Searched(
-            step=step.astype(before.dtype),
-            before=before,
-            after=jnp.where(taken, best.losses[rule], before),
+            step=step.astype(base.dtype),
+            before=base,
+            after=jnp.where(taken, best.losses[rule], base),
             rule=jnp.where(taken, rule + 1, 0).astype(jnp.int32),
-            trials=jnp.where(known[0], trials[0] + 1, count).astype(jnp.int32),
+            trials=jnp.where(has_trial[0], trials[0] + 1, count).astype(jnp.int32),
         )
 
 
@@ -177,15 +177,15 @@ class _Tests:
     is_fair: jax.Array
 
     def __call__(
-        self, losses: jax.Array, before: jax.Array, steps: jax.Array
+        self, losses: jax.Array, base: jax.Array, steps: jax.Array
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Tests losses `[K, B]`: test 1 and a smaller mean `bool[B]`, and means."""
-        here = self.present[:, None]
-        finite = jnp.where(here, jnp.isfinite(losses), True).all(axis=0)
-        fall = jnp.where(here, before[:, None] - losses, 0)
+        mask = self.present[:, None]
+        finite = jnp.where(mask, jnp.isfinite(losses), True).all(axis=0)
+        fall = jnp.where(mask, base[:, None] - losses, 0)
         enough = (fall >= self.need[:, None] * steps[None, :]).all(axis=0)
         fair = jax.vmap(lambda row: angle.fairness(row, self.present).value)
-        fair_fall = fair(before[None])[0] - fair(losses.T)
+        fair_fall = fair(base[None])[0] - fair(losses.T)
         enough &= ~self.is_fair | (fair_fall >= self.fair_need * steps)
         mean = jnp.where(finite, -fall.sum(axis=0), jnp.inf)
         return finite & enough, finite & (mean < 0), mean

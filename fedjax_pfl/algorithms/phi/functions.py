@@ -37,8 +37,8 @@ __all__ = ["L1", "L2", "Diagonal", "Indicator", "Phi", "Squared", "Zero"]
 
 def _total(tree: Any) -> jax.Array:
     """Returns the sum `[]` of all values of a tree."""
-    first, *others = [jnp.sum(leaf) for leaf in jax.tree.leaves(tree)]
-    return sum(others, first)
+    head, *tail = [jnp.sum(leaf) for leaf in jax.tree.leaves(tree)]
+    return sum(tail, head)
 
 
 def _square(x: Any) -> jax.Array:
@@ -233,8 +233,8 @@ class L2(Phi):
         """Returns `max(0, 1 - rho / |x|) x`."""
         norm = _norm(x)
         outside = norm > rho
-        kept = jnp.where(outside, 1 - rho / jnp.where(outside, norm, 1), 0)
-        return jax.tree.map(lambda a: kept * a, x)
+        factor = jnp.where(outside, 1 - rho / jnp.where(outside, norm, 1), 0)
+        return jax.tree.map(lambda a: factor * a, x)
 
     def envelope(self, x: Any, rho: Any) -> jax.Array:
         """Returns `|x|^2 / (2 rho)` up to rho, `|x| - rho / 2` beyond."""

@@ -2,7 +2,7 @@
 
 A partition object is a frozen dataclass, called with a generator, a `Dataset` and the
 number of clients. Clients are disjoint, except in partitions named `leaky_...`, which
-repeat published code, and in `class_windows` where a class has too few examples.
+repeat published code, and in `class_windows` if a class has too few examples.
 `PARTITIONS` maps command-line names to the classes.
 """
 

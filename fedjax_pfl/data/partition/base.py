@@ -106,7 +106,7 @@ class Partition:
           [[0, 0, 0], [1, 3, 4]]
         """
         totals = counts.sum(axis=1)
-        rows = [own[:total] for own, total in zip(classes, totals, strict=True)]
+        rows = [pool[:total] for pool, total in zip(classes, totals, strict=True)]
         client = np.repeat(np.indices(counts.shape)[1].ravel(), counts.ravel())
         order = np.argsort(client, kind="stable")
         return cls.from_sizes(np.concatenate(rows)[order], counts.sum(axis=0))
@@ -137,15 +137,16 @@ class Partition:
         owner, slot = np.nonzero(np.arange(num_rows) < self.num_examples[:, None])
         rows = self.index[owner, slot]
         _check_range("rows", rows, num_samples - 1)
+        # Clients of a leaky partition may share rows: then pairs of both are unique.
         scope = owner if self.leaky else np.zeros_like(owner)
         entry, times = np.unique(scope * num_samples + rows, return_counts=True)
         if times.max(initial=0) > 1:
             client, row = divmod(int(entry[times.argmax()]), num_samples)
-            wanted, where = "with disjoint clients", ""
+            rule, where = "with disjoint clients", ""
             if self.leaky:
-                wanted, where = "without repeated rows", f" in client {client}"
+                rule, where = "without repeated rows", f" in client {client}"
             raise checks.InputError(
-                f"Expected a partition {wanted}, got row {row} {times.max()}"
+                f"Expected a partition {rule}, got row {row} {times.max()}"
                 f" times{where}."
             )
         if self.noise_scale is not None:
@@ -208,7 +209,7 @@ class Drawn(abc.ABC):
         each: int = 1,
         num_samples: int | None = None,
     ) -> None:
-        """Checks that the data set, or `num_samples` of it, suffice for the clients."""
+        """Checks that the data set or `num_samples` rows suffice for the clients."""
         available = dataset.num_samples if num_samples is None else num_samples
         if available < num_clients * each:
             raise checks.InputError(
@@ -296,8 +297,8 @@ class DirichletDrawn(Drawn):
           rng: generator.
           sizes: examples of the C classes, or of the pool as a single class.
           num_clients: N.
-          disjoint: cut classes at `floor(cumsum(p) n)`, which leaves nothing over, or
-            give everyone `floor(p n)`.
+          disjoint: cut classes at `floor(cumsum(p) n)`, which leaves no row over, or
+            give each client `floor(p n)`.
 
         Returns:
           `int64[C, N]`.

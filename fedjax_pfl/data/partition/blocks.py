@@ -27,7 +27,7 @@ class PathologicalBlocks(Drawn):
     Attributes:
       labels_per_client: k, at most the number of classes.
       unbalanced: sizes of the parts are uniform in `[n / 10, n)` instead of n, the
-        equal part; what is left over is unused.
+        equal part; rows left over are unused.
       min_examples: minimum number of examples of a client; no part is below
         `min_examples / k`.
     """
@@ -42,10 +42,10 @@ class PathologicalBlocks(Drawn):
         classes = self.class_rows(dataset, rng)
         owners = _deal_classes(num_clients, self.labels_per_client, len(classes))
         smallest = -(-self.min_examples // self.labels_per_client)
-        self.require_examples(dataset, classes, [smallest * len(own) for own in owners])
+        self.require_examples(dataset, classes, [smallest * len(row) for row in owners])
         counts = np.zeros((len(classes), num_clients), np.int64)
-        for own, rows, clients in zip(counts, classes, owners, strict=True):
-            own[clients] = self._sizes(rng, len(rows), len(clients), smallest)
+        for row, rows, clients in zip(counts, classes, owners, strict=True):
+            row[clients] = self._sizes(rng, len(rows), len(clients), smallest)
         parts = Partition.dealt(classes, counts)
         _, cluster = np.unique(counts > 0, axis=1, return_inverse=True)
         return dataclasses.replace(parts, cluster=cluster.reshape(-1).astype(np.int32))
@@ -68,7 +68,7 @@ class PowerLaw(Drawn):
 
     Client i holds the classes `(i + j) mod C` for `j < k`. It gets `min_examples`,
     shared over its classes; the rest of every class goes to the clients that hold it in
-    proportion to `lognormal(0, sigma)` draws, rounded down. What is left over is
+    proportion to `lognormal(0, sigma)` draws, rounded down. Rows left over are
     unused.
 
     Attributes:
@@ -93,15 +93,15 @@ class PowerLaw(Drawn):
             classes = self.class_rows(dataset, rng)
         counts = np.zeros((len(classes), num_clients), np.int64)
         client = np.arange(num_clients)[:, None]
-        held = (client + slot) % len(classes)  # [N, k]
-        counts[held, client] = (self.min_examples + slot[::-1]) // len(slot)
+        labels = (client + slot) % len(classes)  # [N, k]
+        counts[labels, client] = (self.min_examples + slot[::-1]) // len(slot)
         needed = counts.sum(axis=1)
         self.require_examples(dataset, classes, needed.tolist())
-        for label in np.unique(held):
-            holds = (held == label).any(axis=1)
+        for label in np.unique(labels):
+            holds = (labels == label).any(axis=1)
             shares = draws.lognormal(rng, self.sigma, holds.sum())
-            rest = shares * (len(classes[label]) - needed[label])
-            counts[label, holds] += np.floor(rest).astype(np.int64)
+            extra = shares * (len(classes[label]) - needed[label])
+            counts[label, holds] += np.floor(extra).astype(np.int64)
         return Partition.dealt(classes, counts)
 
 
@@ -144,12 +144,12 @@ class ClassWindows(Drawn):
         parts = (sizes[:, None] + self.extra + slot[::-1]) // self.labels_per_client
         available = np.array([len(rows) for rows in classes])
         parts = np.minimum(np.maximum(parts, self.min_per_class), available[held])
-        wanted = np.bincount(held.ravel(), parts.ravel(), len(classes)).astype(np.int64)
-        num_short = (wanted > available).sum()
+        demand = np.bincount(held.ravel(), parts.ravel(), len(classes)).astype(np.int64)
+        num_short = (demand > available).sum()
         if num_short:
-            label = (wanted / np.maximum(available, 1)).argmax()
+            label = (demand / np.maximum(available, 1)).argmax()
             warnings.warn(
-                f"Partition {self.name!r} wants {wanted[label]} examples of class"
+                f"Partition {self.name!r} wants {demand[label]} examples of class"
                 f" {label} of {dataset.name}, which has {available[label]};"
                 f" {num_short} of its classes have too few, so that clients share"
                 " examples and test scores are too good.",
@@ -170,7 +170,7 @@ class ClassWindows(Drawn):
 def _deal_classes(
     num_clients: int, labels_per_client: int, num_classes: int
 ) -> list[np.ndarray]:
-    """Assigns clients to classes in order, each client to `labels_per_client` of them.
+    """Assigns clients to classes in order, `labels_per_client` per client.
 
     While no client has more free slots than there are classes left, classes of nearly
     equal size can always be filled (Gale and Ryser), and serving the clients that need

@@ -120,9 +120,9 @@ def filled(
     for client in np.flatnonzero(counts.sum(axis=0) < minimum):
         shares = _proportions(rng, counts[:, client], concentration)
         while new[:, client].sum() < minimum:
-            given = np.where(spare > 0, new, 0)
-            label = _next_class(new[:, client], shares, given.max(axis=1), minimum)
-            donor = given[label].argmax()
+            gifts = np.where(spare > 0, new, 0)
+            label = _next_class(new[:, client], shares, gifts.max(axis=1), minimum)
+            donor = gifts[label].argmax()
             new[label, [client, donor]] += (1, -1)
             spare[donor] -= 1
     return new
@@ -140,5 +140,5 @@ def _proportions(
 def _next_class(
     counts: np.ndarray, shares: np.ndarray, room: np.ndarray, size: int
 ) -> np.intp:
-    """Returns the class with room of which a client of a size lacks most."""
+    """Returns the class with room that a client of a size lacks most."""
     return np.where(room > 0, shares * size - counts, -np.inf).argmax()

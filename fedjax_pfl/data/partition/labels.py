@@ -19,9 +19,9 @@ class DirichletLabels(DirichletDrawn):
 
     For each class `p_k ~ Dir_N(concentration)`, and the shuffled class is cut at
     `floor(cumsum(p_k) * n_k)`. Redrawn while a client has fewer than `min_examples`,
-    100 times at most; then examples move to those clients, of the classes that they
-    have, from the clients with most of them. A client without examples draws its
-    proportions of classes from `Dir_C(concentration)`.
+    100 times at most; then examples of their classes move to those clients, from the
+    clients with most of a class. A client without examples draws its proportions of
+    classes from `Dir_C(concentration)`.
     """
 
     name = "dirichlet_labels"
@@ -32,8 +32,8 @@ class DirichletLabels(DirichletDrawn):
         self.require_samples(dataset, num_clients, self.min_examples)
         drawn = self.draw_counts(rng, [len(rows) for rows in classes], num_clients)
         counts = draws.filled(rng, drawn, self.min_examples, self.concentration)
-        moved = np.maximum(counts - drawn, 0).sum(axis=0)
-        return dataclasses.replace(Partition.dealt(classes, counts), moved=moved)
+        num_moved = np.maximum(counts - drawn, 0).sum(axis=0)
+        return dataclasses.replace(Partition.dealt(classes, counts), moved=num_moved)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class LabelShards(Drawn):
       labels_per_client: shards of each client, at most the number of classes.
       distinct_labels: no client gets two shards of one class. Drawn 100 times at most;
         then clients in random order take the classes with the most shards left.
-      in_file_order: cut the classes as they are stored, without shuffling them.
+      in_file_order: cut the classes in the order of the file, without shuffling.
     """
 
     labels_per_client: int = struct.static_field(default=2, at_least=1)
@@ -85,10 +85,10 @@ class HybridSkew(DirichletDrawn):
         classes = self.class_rows(dataset, rng)
         cuts = (len(rows) * num_labelled // num_clients for rows in classes)
         halves = map(np.split, classes, ([cut] for cut in cuts))
-        first, second = zip(*halves, strict=True)
-        clients = deal_shards(rng, self, dataset, first, num_labelled)
+        labelled, pool = zip(*halves, strict=True)
+        clients = deal_shards(rng, self, dataset, labelled, num_labelled)
         if num_sized:
-            rows = rng.permutation(np.concatenate(second))
+            rows = rng.permutation(np.concatenate(pool))
             self.require_samples(dataset, num_sized, self.min_examples, len(rows))
             (sizes,) = self.draw_counts(rng, [len(rows)], num_sized)
             sizes = draws.raised(sizes, self.min_examples)
@@ -103,7 +103,7 @@ def deal_shards(
     classes: Sequence[np.ndarray],
     num_clients: int,
 ) -> list[np.ndarray]:
-    """Cuts classes into shards and deals `labels_per_client` of them to each client."""
+    """Cuts classes into shards and deals `labels_per_client` shards to each client."""
     shape = (num_clients, partition.labels_per_client)
     num_shards = -(-num_clients * partition.labels_per_client // len(classes))
     partition.require_examples(
@@ -131,10 +131,10 @@ def _deal_distinct(
     """Deals different classes `[N, labels_per_client]` to each client."""
     # Taking from the fullest classes keeps what is left level to 1, so while enough
     # shards are left for one more client they belong to enough different classes.
-    left = np.full(num_classes, num_shards)
+    shards_left = np.full(num_classes, num_shards)
     labels = np.zeros(shape, np.int64)
     for client in rng.permutation(shape[0]):
-        fullest = np.lexsort((rng.random(num_classes), -left))
+        fullest = np.lexsort((rng.random(num_classes), -shards_left))
         labels[client] = fullest[: shape[1]]
-        left[labels[client]] -= 1
+        shards_left[labels[client]] -= 1
     return labels

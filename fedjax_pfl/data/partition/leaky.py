@@ -37,19 +37,19 @@ class LeakyDirichletLabels(DirichletDrawn):
         self.require_samples(dataset, each=self.min_examples)
         sizes = [len(rows) for rows in classes]
         counts = self.draw_counts(rng, sizes, num_clients, disjoint=False)
-        clients, moved = [], np.maximum(self.min_examples - counts.sum(axis=0), 0)
-        for own, is_small in zip(counts.T, moved > 0, strict=True):
+        clients, num_moved = [], np.maximum(self.min_examples - counts.sum(axis=0), 0)
+        for row, is_small in zip(counts.T, num_moved > 0, strict=True):
             if is_small:
                 limits = (self.min_examples, self.concentration)
-                own = draws.topped_up(rng, own, np.array(sizes) - own, *limits)
+                row = draws.topped_up(rng, row, np.array(sizes) - row, *limits)
             parts = [
                 rows[_sample(rng, len(rows), count)]
-                for rows, count in zip(classes, own.tolist(), strict=True)
+                for rows, count in zip(classes, row.tolist(), strict=True)
                 if count
             ]
             clients.append(np.concatenate(parts))
         parts = Partition.from_rows(clients, leaky=True)
-        return dataclasses.replace(parts, moved=moved)
+        return dataclasses.replace(parts, moved=num_moved)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

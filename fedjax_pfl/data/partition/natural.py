@@ -50,6 +50,7 @@ class ByClient:
                 f" {checks.setting('federation.num_clients', None)} takes all of them."
             )
         if num_clients < len(large):
+            # Ascending like the owners of `rows` below.
             large = np.sort(rng.choice(large, num_clients, replace=False))
         rows = np.argsort(owner, kind="stable")
         rows = rows[np.isin(owner[rows], large)]
@@ -82,8 +83,8 @@ class FeatureSkew:
     ) -> Partition:
         """Groups the natural clients; `rng` is not used."""
         client = _natural_clients(self.name, dataset)
-        ids, first, owner = np.unique(client, return_index=True, return_inverse=True)
-        num_writers, group = len(first), self.clients_per_client
+        ids, start, owner = np.unique(client, return_index=True, return_inverse=True)
+        num_writers, group = len(start), self.clients_per_client
         if num_clients is None:
             num_clients = max(1, num_writers // (group or 1))
         checks.positive_int("num_clients", num_clients)
@@ -94,13 +95,13 @@ class FeatureSkew:
                 f" clients for {num_clients} clients of {max(1, group)} each, but data"
                 f" set {dataset.name!r} has {num_writers}."
             )
-        position = np.argsort(np.argsort(first))[owner]  # of the writer, in file order
+        position = np.argsort(np.argsort(start))[owner]  # of the writer, in file order
         rows = np.argsort(position, kind="stable")
         sizes = np.bincount(position // group, minlength=num_clients)[:num_clients]
         parts = Partition.from_sizes(rows, sizes)
         if group > 1:
             return parts
-        natural = ids[np.argsort(first)][:num_clients]
+        natural = ids[np.argsort(start)][:num_clients]
         return dataclasses.replace(parts, natural=natural)
 
 

@@ -14,7 +14,7 @@ __all__ = ["IID", "QualitySkew", "QuantitySkew"]
 
 
 class IID(Drawn):
-    """A shuffled pool cut into parts whose sizes differ by at most 1."""
+    """A shuffled pool cut into parts with sizes that differ by at most 1."""
 
     name = "iid"
 
@@ -26,7 +26,7 @@ class IID(Drawn):
 
 
 class QuantitySkew(DirichletDrawn):
-    """A shuffled pool cut into parts whose sizes are proportional to `Dir_N` shares.
+    """A shuffled pool cut into parts with sizes proportional to `Dir_N` shares.
 
     Redrawn while a client has fewer than `min_examples`, 100 times at most; then the
     largest clients give to those below.
@@ -57,8 +57,8 @@ class QualitySkew(Drawn):
         the variance, as in its text.
       index_from: 0, so that the first client is clean, or 1.
       resample: redraw noise at every access instead of once per example.
-      in_file_order: cut the pool as it is stored; where classes are stored one after
-        the other, this is an extreme label skew.
+      in_file_order: cut the pool in the order of the file; if classes are stored one
+        after the other, this is an extreme label skew.
     """
 
     sigma: float = struct.static_field(default=0.1, at_least=0)
@@ -69,7 +69,7 @@ class QualitySkew(Drawn):
     name = "quality_skew"
 
     def draw(self, rng: Generator, dataset: Dataset, num_clients: int) -> Partition:
-        """Draws the partition; the noise itself is drawn where a batch is formed."""
+        """Draws the partition; the noise itself is drawn with each batch."""
         self.require_samples(dataset, num_clients)
         if dataset.x.dtype == np.int32:
             raise checks.InputError(

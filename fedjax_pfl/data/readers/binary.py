@@ -130,16 +130,16 @@ def read_arrays(
     optional: Collection[str] = (),
 ) -> dict[str, np.ndarray]:
     """Reads arrays of numbers, truth values or text from an `.npz` archive."""
-    arrays, left = {}, max_bytes
+    arrays, budget = {}, max_bytes
     with _archive(path) as archive:
-        own = _arrays_of(archive)
-        for name in dict.fromkeys([*names, *(n for n in optional if n in own)]):
-            checks.known(name, own, f"array of '{path}'")
+        members = _arrays_of(archive)
+        for name in dict.fromkeys([*names, *(n for n in optional if n in members)]):
+            checks.known(name, members, f"array of '{path}'")
             info = archive.getinfo(f"{name}.npy")
             with archive.open(info) as member:
                 size = _check_header(member, info, name, path)
-            left -= size
-            if left < 0:
+            budget -= size
+            if budget < 0:
                 raise checks.InputError(
                     f"The array {name!r} of '{path}' exceeds max_bytes={max_bytes:,}."
                 )

@@ -34,12 +34,12 @@ _SMALLER = "give a smaller file"
 
 
 @contextlib.contextmanager
-def readable(what: str) -> Iterator[None]:
+def readable(name: str) -> Iterator[None]:
     """Reports errors of the operating system in one sentence about a file or folder."""
     try:
         yield
     except OSError as error:
-        raise checks.InputError(f"{what} cannot be read: {error.strerror}.") from error
+        raise checks.InputError(f"{name} cannot be read: {error.strerror}.") from error
 
 
 def check_directory(path: pathlib.Path) -> None:
@@ -92,21 +92,21 @@ def fingerprint(paths: Iterable[pathlib.Path]) -> tuple[tuple[int, int], ...]:
 
 
 def read_bytes(path: pathlib.Path) -> bytes:
-    """Reads a file as it is."""
+    """Reads the bytes of a file."""
     with readable(f"The file '{path}'"):
         checks.memory(f"The file '{path}'", path.stat().st_size, _SMALLER)
         return path.read_bytes()
 
 
 def read_content(path: pathlib.Path) -> bytes:
-    """Reads a file, decompressed where the name ends in `.gz`."""
+    """Reads a file, decompressed if the name ends in `.gz`."""
     content = read_bytes(path)
     return unpacked(content, path) if path.suffix == ".gz" else content
 
 
 @contextlib.contextmanager
 def complete(path: pathlib.Path, kind: str, *errors: type[Exception]) -> Iterator[None]:
-    """Reports errors of some classes as those of an incomplete or damaged file."""
+    """Reports errors of some classes as an incomplete or damaged file."""
     try:
         yield
     except checks.InputError:
@@ -156,7 +156,7 @@ def check_sha256(content: bytes, path: pathlib.Path, expected: str) -> None:
     """Checks that a file is the official one.
 
     The uncompressed content is compared, because the same file is distributed under
-    several compressions; an archive is compared as it is.
+    several compressions; an archive is compared whole.
 
     Args:
       content: content as `read_content` or, for an archive, `read_bytes` returns it.

@@ -60,21 +60,21 @@ def frame_table(
     return tables.Table(where, columns, np.arange(len(frame)), place)
 
 
-def _column(values: Any, is_text: bool, what: str) -> np.ndarray | list[str]:
+def _column(values: Any, is_text: bool, subject: str) -> np.ndarray | list[str]:
     """Returns a column as `float64[S]` with NaN for missing values, or as texts."""
     import pandas as pd
 
     kinds = pd.api.types
     is_number = kinds.is_numeric_dtype(values) and not kinds.is_bool_dtype(values)
     if is_number and kinds.is_complex_dtype(values):
-        raise checks.InputError(f"{what} holds complex numbers, expected real ones.")
+        raise checks.InputError(f"{subject} holds complex numbers, expected real ones.")
     if is_number and not is_text:
         return values.to_numpy(np.float64, na_value=np.nan)
     is_missing = values.isna().to_numpy()
     cells = values.astype(object).tolist()
     if any(isinstance(cell, _NESTED) for cell in cells):
         raise checks.InputError(
-            f"{what} holds lists, expected one number or text in each cell; leave it"
+            f"{subject} holds lists, expected one number or text in each cell; leave it"
             " out, or make arrays of it for Federation.from_arrays."
         )
     if is_number:  # pandas has whole numbers with gaps as floats

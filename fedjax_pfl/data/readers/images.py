@@ -32,7 +32,7 @@ def list_images(
     """Finds the images of a folder, in the order of their names.
 
     An image has the content or the suffix of one; other files and hidden ones are
-    skipped. Folders called after parts of a split, with nothing beside them, are a
+    skipped. Folders named after parts of a split, if there are no others, are a
     level above the layout.
 
     Args:
@@ -113,7 +113,7 @@ def read_images(
 
     Args:
       paths: S files.
-      size: height and width to which images are resized (bilinear), or None where all
+      size: height and width to which images are resized (bilinear), or None if all
         have one size.
       max_bytes: limit of the memory of the result.
 
@@ -124,11 +124,11 @@ def read_images(
         headers = [_header(path) for path in paths]
         mode = "L" if all(mode in _GREY for _, mode in headers) else "RGB"
         height, width = size or headers[0][0]
-        for path, (own, _) in zip(paths, headers, strict=True):
-            if size is None and own != (height, width):
+        for path, (dims, _) in zip(paths, headers, strict=True):
+            if size is None and dims != (height, width):
                 raise checks.InputError(
                     f"The images '{paths[0]}' with {height} x {width} pixels and"
-                    f" '{path}' with {own[0]} x {own[1]} differ; pass a common size."
+                    f" '{path}' with {dims[0]} x {dims[1]} differ; pass a common size."
                 )
         shape = (len(paths), height, width, *(() if mode == "L" else (3,)))
         if math.prod(shape) > max_bytes:
@@ -166,7 +166,7 @@ def _decode(path: pathlib.Path, mode: str, size: tuple[int, int]) -> np.ndarray:
 
 @contextlib.contextmanager
 def _opened(path: pathlib.Path) -> Iterator[tuple[Any, Any]]:
-    """Yields an image whose header is read, and Pillow's module."""
+    """Yields an image after reading its header, and Pillow's module."""
     content = files.read_bytes(path)
     with _decoding(path, _FORMATS) as pillow:
         with pillow.open(io.BytesIO(content), formats=_FORMATS) as image:
@@ -175,9 +175,9 @@ def _opened(path: pathlib.Path) -> Iterator[tuple[Any, Any]]:
 
 @contextlib.contextmanager
 def _quiet_pillow() -> Iterator[None]:
-    """Silences Pillow, but for too large images, whose warning becomes an error.
+    """Silences Pillow, but turns its warning of too large images into an error.
 
-    Warnings are filtered for the whole process, hence outside of any thread.
+    Warnings are filtered for the whole process, so call it outside of threads.
     """
     from PIL import Image
 

@@ -50,19 +50,19 @@ def _read_file(path: pathlib.Path) -> _Users:
     if not _all_of(users, str) or not _all_of(counts, int):
         raise _wrong(path, "users must be a list of names, num_samples one of counts")
     if len(users) != len(counts) or len(set(users)) != len(users):
-        counted = f"its {len(users)} users repeat or have {len(counts)} num_samples"
-        raise _wrong(path, counted)
+        reason = f"its {len(users)} users repeat or have {len(counts)} num_samples"
+        raise _wrong(path, reason)
     if not isinstance(data, dict):
         raise _wrong(path, "user_data must be an object")
     examples = {}
     for user, count in zip(users, counts, strict=True):
-        own = data.get(user)
-        x, y = (own.get("x"), own.get("y")) if isinstance(own, dict) else (None, None)
+        raw = data.get(user)
+        x, y = (raw.get("x"), raw.get("y")) if isinstance(raw, dict) else (None, None)
         if not isinstance(x, list) or not isinstance(y, list):
             raise _wrong(path, f"user_data has no lists x and y of user {user!r}")
         if not len(x) == len(y) == count:
-            counted = f"user {user!r} has {len(x)} x and {len(y)} y"
-            raise _wrong(path, f"{counted}, but num_samples promises {count}")
+            reason = f"user {user!r} has {len(x)} x and {len(y)} y"
+            raise _wrong(path, f"{reason}, but num_samples promises {count}")
         examples[user] = x, y
     return examples
 

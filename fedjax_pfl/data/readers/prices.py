@@ -25,8 +25,8 @@ class Prices:
     Attributes:
       dates: `datetime64[D][T]`, every date of the table, ascending.
       tickers: A names, in the order of their first row.
-      values: `float64[T, A, F]` the price and, where asked for, the highest and the
-        lowest of the day; NaN where the table has none, for example before an asset's
+      values: `float64[T, A, F]` the price and, if requested, the highest and the
+        lowest of the day; NaN if the table has none, for example before an asset's
         first day.
     """
 
@@ -47,7 +47,7 @@ def parse_prices(
       with_range: whether to read the columns `high` and `low`.
 
     Returns:
-      The prices of the column `adj_close`, or of `close` where there is no other. Where
+      The prices of the column `adj_close`, or of `close` if there is no other. If
       there are both, high and low are multiplied by their quotient.
     """
     import pandas as pd  # slow to import, and needed by files of prices only

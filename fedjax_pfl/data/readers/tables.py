@@ -1,6 +1,6 @@
 """Tables of text with a header: comma, semicolon or tab separated.
 
-Everything is read as text first and then converted strictly: nothing is guessed from
+All cells are read as text first and then converted strictly: no type is guessed from
 a few rows, and every message names the column and the line.
 """
 
@@ -90,7 +90,7 @@ class Dialect:
             "a".encode(self.encoding)
         except (LookupError, ValueError) as error:
             raise checks.InputError(
-                "Expected encoding to name one that Python knows, such as 'utf-8' or"
+                "Expected encoding to name a codec of Python, such as 'utf-8' or"
                 f" 'latin-1', got {checks.shown(self.encoding)}."
             ) from error
 
@@ -102,14 +102,14 @@ class Dialect:
           >>> german.plain("-1.234,5"), german.plain("7"), german.plain("1.5")
           ('-1234.5', '7', '')
         """
-        whole, mark, fraction = text.strip().partition(self.decimal)
-        if self.thousands is not None and self.thousands in whole:
-            first, *groups = whole.split(self.thousands)
-            if len(first.lstrip("+-")) not in (1, 2, 3) or {*map(len, groups)} != {3}:
+        digits, mark, fraction = text.strip().partition(self.decimal)
+        if self.thousands is not None and self.thousands in digits:
+            leading, *groups = digits.split(self.thousands)
+            if len(leading.lstrip("+-")) not in (1, 2, 3) or {*map(len, groups)} != {3}:
                 return ""
-            whole = first + "".join(groups)
-        number = whole + mark.replace(self.decimal, ".") + fraction
-        is_other = "." in whole or "." in fraction
+            digits = leading + "".join(groups)
+        number = digits + mark.replace(self.decimal, ".") + fraction
+        is_other = "." in digits or "." in fraction
         return "" if is_other or not NUMBER.fullmatch(number) else number
 
 
@@ -118,11 +118,11 @@ class Table:
     """A table, column by column.
 
     Attributes:
-      where: where it was read from, as messages show it.
+      where: its source, for messages.
       columns: name of each column -> `float64[S]`, or S texts without blanks around
-        them where not all are numbers or where text was asked for.
-      rows: `int[S]` numbers of the rows where it was read from.
-      place: of such a number, as messages show it.
+        them if not all are numbers or text was requested.
+      rows: `int[S]` numbers of the rows in its source.
+      place: describes such a number in messages.
       dialect: how its numbers are written.
     """
 
@@ -133,7 +133,7 @@ class Table:
     dialect: Dialect = Dialect()
 
     def missing(self, name: str) -> np.ndarray:
-        """Returns `bool[S]`, where a column has no value."""
+        """Returns a mask `bool[S]` of missing values in a column."""
         column: Any = self.columns[name]
         if isinstance(column, np.ndarray):
             return np.isnan(column)
@@ -170,7 +170,7 @@ class Table:
         raise checks.InputError(
             f"{self._place(name, row)} holds {str(self.columns[name][row])!r}: missing"
             f" and infinite values are refused ({wrong.sum()} rows); correct them, or"
-            f" leave rows with missing ones out with {drop}, or fill those of features"
+            f" leave rows with missing ones out with {drop}, or fill gaps of features"
             f" with {mean}."
         )
 
@@ -213,7 +213,7 @@ class Table:
             row = next(row for row, text in enumerate(values) if not is_number[text])
             advice = marks if has_commas[values[row]] else "correct it"
             raise checks.InputError(
-                f"{self._place(name, row)} holds {_shown(values[row])}, expected a"
+                f"{self._place(name, row)} holds {_excerpt(values[row])}, expected a"
                 f" number as in other rows; {advice}, or {otherwise}."
             )
         if all(has_commas.values()):
@@ -232,10 +232,10 @@ def parse_numbers(
     texts: Sequence[str],
     dialect: Dialect = Dialect(),  # noqa: B008 (frozen)
 ) -> np.ndarray | None:
-    """Converts texts to `float64[S]`, or returns None if one of them is no number.
+    """Converts texts to `float64[S]`, or returns None if one text is no number.
 
     Returns:
-      The numbers; infinite where a text such as `1e999` is beyond 64 bits.
+      The numbers; infinite for a text such as `1e999`, beyond 64 bits.
 
     Example:
       >>> parse_numbers(["1", "2.5", "-1e3"])
@@ -257,7 +257,7 @@ def parse_numbers(
         return None
 
 
-def _shown(value: str) -> str:
+def _excerpt(value: str) -> str:
     """Returns a value as messages show it: on one line and not too long."""
     return repr(value if len(value) <= 40 else value[:40] + "...")
 
@@ -271,12 +271,12 @@ def read_table(
 
     Args:
       path: the file; see `parse_rows`.
-      keep: names of the columns whose values are kept as text although they may be
+      keep: names of the columns that stay text although their values may be
         numbers.
       dialect: how it is written.
     """
-    other = checks.setting("federation.dataset.encoding", "latin-1")
-    advice = f", or name its encoding, as in {other}"
+    setting = checks.setting("federation.dataset.encoding", "latin-1")
+    advice = f", or name its encoding, as in {setting}"
     rows = parse_rows(files.read_content(path), path, dialect, advice)
     names = column_names(next(rows)[1], f"'{path}'")
     lines: list[int] = []
@@ -293,7 +293,7 @@ def read_table(
     }
 
     def place(row: int) -> str:
-        """Returns where a row begins."""
+        """Returns the position of a row, for messages."""
         return f"'{path}' in data row {row + 1} (line {lines[row]})"
 
     return Table(f"'{path}'", columns, np.arange(len(lines)), place, dialect)
@@ -301,9 +301,9 @@ def read_table(
 
 def joined(parts: Sequence[Table], where: str) -> Table:
     """Joins the rows of tables that have the same columns, in any order."""
-    first = parts[0]
+    reference = parts[0]
     for part in parts[1:]:
-        for has, lacks in ((first, part), (part, first)):
+        for has, lacks in ((reference, part), (part, reference)):
             if missing := [name for name in has.columns if name not in lacks.columns]:
                 raise checks.InputError(
                     f"Expected the same columns in all files of {where}, but"
@@ -312,19 +312,19 @@ def joined(parts: Sequence[Table], where: str) -> Table:
     starts = np.cumsum([0, *(len(part.rows) for part in parts)])
 
     def place(row: int) -> str:
-        """Returns where a row begins."""
+        """Returns the position of a row, for messages."""
         number = int(np.searchsorted(starts, row, "right")) - 1
         return parts[number].place(row - int(starts[number]))
 
     columns = {
-        name: _joined([part.columns[name] for part in parts], first.dialect)
-        for name in first.columns
+        name: _joined([part.columns[name] for part in parts], reference.dialect)
+        for name in reference.columns
     }
-    return Table(where, columns, np.arange(starts[-1]), place, first.dialect)
+    return Table(where, columns, np.arange(starts[-1]), place, reference.dialect)
 
 
 def _joined(parts: Sequence[Any], dialect: Dialect) -> np.ndarray | Sequence[str]:
-    """Joins pieces of a column; all become text where one is."""
+    """Joins pieces of a column; all become text if one is."""
     if all(isinstance(part, np.ndarray) for part in parts):
         return np.concatenate(parts)
     return [
@@ -361,7 +361,7 @@ def parse_rows(
     is_new = True
 
     def lines() -> Iterator[str]:
-        """Yields lines without comments, of which there are none within a row."""
+        """Yields lines without comments; rows contain no comments."""
         nonlocal begin, end, is_new
         # newline=None: the three conventions of line ends all become "\n".
         for line in io.StringIO(text, newline=None):
@@ -419,7 +419,7 @@ def column_names(header: Sequence[Any], where: str) -> list[str]:
     names = [str(name).strip() for name in header]
     for position, name in enumerate(names, 1):
         if not name or not name.isprintable():
-            state = f"the name {_shown(name)}" if name else "no name"
+            state = f"the name {_excerpt(name)}" if name else "no name"
             raise checks.InputError(
                 f"Column {position} of {where} has {state} in the header; give it one"
                 " or save the table without it (an index, perhaps)."

@@ -26,11 +26,11 @@ def words(text: str) -> list[str]:
 
 
 def read_vectors(
-    content: bytes, path: pathlib.Path, wanted: Collection[str] | None = None
+    content: bytes, path: pathlib.Path, vocabulary: Collection[str] | None = None
 ) -> tuple[tuple[str, ...], np.ndarray]:
     """Parses GloVe's text format: `word v1 ... vE` per line, separated by spaces.
 
-    The first line gives E. Where a word is repeated, its first vector counts.
+    The first line gives E. If a word is repeated, its first vector counts.
 
     Returns:
       V distinct words in the order of the file, possibly none, and their vectors
@@ -46,14 +46,14 @@ def read_vectors(
     for number, line in enumerate(lines, start=1):
         word, *fields = line.rstrip().rsplit(b" ", width)
         # Some words of GloVe hold spaces, as in ". . .", but none ends in a number.
-        last = word.rpartition(b" ")
-        if len(fields) != width or not word or (last[1] and _is_number(last[2])):
+        ending = word.rpartition(b" ")
+        if len(fields) != width or not word or (ending[1] and _is_number(ending[2])):
             raise checks.InputError(
                 f"Line {number} of '{path}' has {max(len(line.split()) - 1, 0)} values,"
                 f" expected a word and {width} values as in line 1."
             )
         name = word.decode("utf-8", errors="replace")
-        if name in rows or (wanted is not None and name not in wanted):
+        if name in rows or (vocabulary is not None and name not in vocabulary):
             continue
         for field in fields:
             if not _is_number(field):
@@ -88,13 +88,13 @@ def read_speeches(content: bytes, path: pathlib.Path) -> dict[str, str]:
         line += block.count("\n")
         if not block.strip("\n"):
             continue
-        first, _, speech = block.strip("\n").partition("\n")
-        if len(first) < 2 or not first.endswith(":"):
+        title, _, speech = block.strip("\n").partition("\n")
+        if len(title) < 2 or not title.endswith(":"):
             raise checks.InputError(
-                f"Line {start} of '{path}' begins a block with {first[:40]!r}, expected"
+                f"Line {start} of '{path}' begins a block with {title[:40]!r}, expected"
                 " the name of a speaker and a colon."
             )
-        speeches = spoken.setdefault(first.removesuffix(":"), [])
+        speeches = spoken.setdefault(title.removesuffix(":"), [])
         if speech:
             speeches.append(speech)
     return {speaker: "\n".join(speeches) for speaker, speeches in spoken.items()}

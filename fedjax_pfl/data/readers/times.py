@@ -14,7 +14,7 @@ _MONTH = re.compile(r"\d{4}-\d{2}", re.ASCII)
 _MAX_DIGITS = 40
 
 
-def parse_times(texts: Sequence[str], what: str) -> list[Any] | None:
+def parse_times(texts: Sequence[str], subject: str) -> list[Any] | None:
     """Converts texts to numbers or to moments that can be compared.
 
     Example:
@@ -31,13 +31,13 @@ def parse_times(texts: Sequence[str], what: str) -> list[Any] | None:
         del example_of[int]
     moments = [v for v in value_of.values() if isinstance(v, datetime.datetime)]
     if len(example_of) > 1:
-        shown = " and ".join(repr(text[:_MAX_DIGITS]) for text in example_of.values())
+        quotes = " and ".join(repr(text[:_MAX_DIGITS]) for text in example_of.values())
         raise checks.InputError(
-            f"Expected only numbers or only ISO dates in {what}, got {shown}."
+            f"Expected only numbers or only ISO dates in {subject}, got {quotes}."
         )
     if len({moment.tzinfo is None for moment in moments}) > 1:
         raise checks.InputError(
-            f"Expected all timestamps in {what} with a time zone or all without one,"
+            f"Expected all timestamps in {subject} with a time zone or all without one,"
             " got both."
         )
     if type(None) in example_of:

@@ -42,8 +42,8 @@ def token_ids(
     Args:
       texts: S texts.
       path: a `tokenizer.json`.
-      length: tokens of a text, those that the tokenizer adds among them; None for
-        those of the longest text.
+      length: tokens of a text, including those added by the tokenizer; None for
+        the length of the longest text.
 
     Returns:
       `int32[S, length]`.
@@ -59,17 +59,17 @@ def token_ids(
     try:
         tokenizer = tokenizers.Tokenizer.from_str(content)
     except Exception as error:  # the library raises no narrower class
-        said = " ".join(str(error).split()).rstrip(".")
+        reason = " ".join(str(error).split()).rstrip(".")
         raise checks.InputError(
-            f"Expected '{path}' to be a tokenizer.json: {said}."
+            f"Expected '{path}' to be a tokenizer.json: {reason}."
         ) from error
-    known = [token for token in _PADDING if tokenizer.token_to_id(token) is not None]
-    if not known:
+    padding = [token for token in _PADDING if tokenizer.token_to_id(token) is not None]
+    if not padding:
         raise checks.InputError(
             f"Expected the tokenizer in '{path}' to have a token for padding,"
             f" {' or '.join(_PADDING)}."
         )
-    fill = {"pad_token": known[0], "pad_id": tokenizer.token_to_id(known[0])}
+    fill = {"pad_token": padding[0], "pad_id": tokenizer.token_to_id(padding[0])}
     tokenizer.enable_padding(length=length, **fill)  # replaces what the file says
     added = tokenizer.num_special_tokens_to_add(is_pair=False)
     if length is None:

@@ -1,6 +1,6 @@
 """Named data sets: embedded, from known files, a user's own, and generated ones.
 
-`DATASETS` maps command-line names to frozen dataclasses whose fields are the options.
+`DATASETS` maps command-line names to frozen dataclasses; their fields are the options.
 """
 
 import dataclasses
@@ -95,7 +95,7 @@ def load_dataset(
       data_dir: directory of data files; the environment variable `FEDJAX_PFL_DATA` by
         default. Embedded and generated sets need none.
       seed: of generated sets.
-      num_clients: clients of generated sets; None where the set has its own.
+      num_clients: clients of generated sets; None if the set has its own.
       **options: fields of the source.
 
     Returns:
@@ -130,7 +130,7 @@ class Inspection:
       layout: layout of the files, or None if they are missing.
       num_samples: number of examples, or None unless ok.
       num_classes: number of classes, or None.
-      num_clients: number of natural clients, or None where there are none.
+      num_clients: number of natural clients, or None without any.
       seconds: time taken.
       problem: message of the error, or None.
     """
@@ -150,7 +150,7 @@ def check(data_dir: str | os.PathLike[str] | None = None) -> list[Inspection]:
 
     Returns:
       The state of every known data set that is read from files, in the order of
-      `DATASETS`; nothing is raised for files that are missing or damaged.
+      `DATASETS`; missing or damaged files raise no error.
     """
     base.data_directory(data_dir)
     place = None if data_dir is None else str(data_dir)

@@ -146,7 +146,7 @@ class FileSource(CachedSource):
                     raise MissingFilesError(f"'{directory / file}' holds {advice}.")
         raise MissingFilesError(
             f"Data set {self.name!r} is not in '{root}', the directory that --data-dir"
-            f" (data_dir=...) or {DATA_DIR_VARIABLE} names: expected {self._wanted()}."
+            f" (data_dir=...) or {DATA_DIR_VARIABLE} names: expected {self._files()}."
         )
 
     def directories(self, data_dir: str | None) -> list[pathlib.Path]:
@@ -156,7 +156,7 @@ class FileSource(CachedSource):
             raise MissingFilesError(
                 f"Data set {self.name!r} is read from files: pass --data-dir"
                 f" (data_dir=...) or set {DATA_DIR_VARIABLE} to a directory with"
-                f" {self._wanted()}."
+                f" {self._files()}."
             )
         folders = [root / folder for folder in (self.name, *self.more_folders)]
         directories = [folder for folder in folders if folder.is_dir()]
@@ -164,16 +164,16 @@ class FileSource(CachedSource):
             files.check_directory(directory)
         return [*directories, root]
 
-    def _wanted(self) -> str:
+    def _files(self) -> str:
         """Lists the files of every layout."""
         layouts = (", ".join(layout.files + layout.patterns) for layout in self.layouts)
-        wanted = f"{self.name}/ with {'; or '.join(layouts)} (plain or .gz)"
+        description = f"{self.name}/ with {'; or '.join(layouts)} (plain or .gz)"
         if self.builder:
-            wanted += (
+            description += (
                 "; or files that tensorflow-datasets prepared as array_record, in"
                 f" {self.builder}/"
             )
-        return wanted
+        return description
 
     def content(self, path: pathlib.Path) -> bytes:
         """Reads the uncompressed content of a file and compares its checksum."""
@@ -195,8 +195,8 @@ class FileSource(CachedSource):
         for name, (kind, shape) in expected.items():
             array = values[name]
             fits = array.ndim == len(shape) and all(
-                wanted in (None, size)
-                for size, wanted in zip(array.shape, shape, strict=True)
+                length in (None, size)
+                for size, length in zip(array.shape, shape, strict=True)
             )
             if not fits or not np.issubdtype(array.dtype, kind):
                 raise checks.InputError(
@@ -218,7 +218,7 @@ def data_directory(data_dir: str | os.PathLike[str] | None) -> pathlib.Path | No
     return directory
 
 
-@datasets.kept(8)
+@datasets.cache(8)
 def _cached(
     source: CachedSource, located: Located, fingerprint: tuple[tuple[int, int], ...]
 ) -> datasets.Dataset:

@@ -196,7 +196,7 @@ class Cifar100(_Cifar):
       verify: compare archives and sheets with the checksums of the known ones.
       normalization: "standard", mean and std of the train images' channels, or "half",
         which maps bytes to [-1, 1].
-      labels: "fine", 100 classes, or "coarse", 20 groups of five of them.
+      labels: "fine", 100 classes, or "coarse", 20 groups of five classes.
     """
 
     labels: Literal["fine", "coarse"] = "fine"

@@ -32,7 +32,7 @@ class Digits:
         return _digits()
 
 
-@datasets.kept(1)
+@datasets.cache(1)
 def _digits() -> datasets.Dataset:
     """Reads the digits once per process."""
     rows = np.loadtxt(io.BytesIO(_content()), np.uint8, delimiter=",")  # [1797, 65]

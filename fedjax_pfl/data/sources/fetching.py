@@ -26,7 +26,7 @@ def fetch(name: str, data_dir: str | None = None) -> datasets.Dataset:
 
     Raises:
       InputError: without a directory, tensorflow-datasets or a network, or for files
-        that are not those of the data set, in one sentence.
+        of another data set, in one sentence.
     """
     checks.known(name, FETCHED, "data set that can be fetched")
     place = base.data_directory(data_dir)

@@ -151,7 +151,7 @@ class Sent140(base.FileSource):
 
     Tweets come from LEAF's JSON files (train and test merged by user) or from
     tensorflow-datasets, word vectors from a GloVe file in `data_dir/glove`, in the
-    folder of the data set or in `data_dir`. Id 0, whose vector is zero, stands for
+    folder of the data set or in `data_dir`. Id 0, with a zero vector, stands for
     words without a vector and for padding. With a `tokenizer` ids are its own, and
     there are no word vectors.
 
@@ -207,11 +207,11 @@ class Sent140(base.FileSource):
             f" in '{root / 'glove'}' or '{root}'."
         )
 
-    def _wanted(self) -> str:
+    def _files(self) -> str:
         """Lists the files of every layout, and the word vectors."""
         if self.tokenizer is not None:
-            return super()._wanted()
-        return f"{super()._wanted()}; and glove/ with {self.glove} (plain or .gz)"
+            return super()._files()
+        return f"{super()._files()}; and glove/ with {self.glove} (plain or .gz)"
 
     def read(self, located: base.Located) -> datasets.Dataset:
         """Returns `x int32[S, num_words]` and the constant `embeddings [V + 1, E]`."""

@@ -108,8 +108,8 @@ def download(builder: str, folder: pathlib.Path) -> None:
     """
     import tensorflow_datasets as tfds
 
-    made = tfds.builder(builder, data_dir=str(folder), file_format="array_record")
-    made.download_and_prepare()
+    maker = tfds.builder(builder, data_dir=str(folder), file_format="array_record")
+    maker.download_and_prepare()
 
 
 def _check_classes(path: pathlib.Path) -> None:
@@ -121,16 +121,16 @@ def _check_classes(path: pathlib.Path) -> None:
     while waiting:
         value = waiting.pop()
         inner = value if isinstance(value, dict) else dict(enumerate(value))
-        for name, each in inner.items():
-            if isinstance(each, str) and each.lstrip()[:1] in ("{", "["):
+        for name, entry in inner.items():
+            if isinstance(entry, str) and entry.lstrip()[:1] in ("{", "["):
                 with contextlib.suppress(ValueError, RecursionError):
-                    each = json.loads(each)  # as older files have it
-            if isinstance(each, dict | list):
-                waiting.append(each)
-            elif name in _CLASS and not str(each).startswith("tensorflow_datasets."):
+                    entry = json.loads(entry)  # as older files have it
+            if isinstance(entry, dict | list):
+                waiting.append(entry)
+            elif name in _CLASS and not str(entry).startswith("tensorflow_datasets."):
                 raise checks.InputError(
                     f"Expected '{path}' to name classes of tensorflow-datasets, which"
-                    f" are imported, got {json.dumps(each)}."
+                    f" are imported, got {json.dumps(entry)}."
                 )
 
 

@@ -77,7 +77,7 @@ class Stocks(base.FileSource):
     Read from the only `.csv` file (`.csv.gz`) with the columns `date`, `ticker` and
     `adj_close` or `close`. Returns are those between successive rows of a ticker, and
     examples are in order of time. Inputs are shown in units of the standard deviation
-    of all returns of the file, one factor for everybody. Tickers with too few days for
+    of all returns of the file, one factor for all. Tickers with too few days for
     one example are no clients.
 
     Attributes:
@@ -95,7 +95,7 @@ class Stocks(base.FileSource):
     }
 
     def read(self, located: base.Located) -> datasets.Dataset:
-        """Returns `x float32[S, window]`; `y` is 1 where the next return is > 0."""
+        """Returns `x float32[S, window]`; `y` is 1 if the next return is > 0."""
         path = self.only_path(located)
         table = prices.parse_prices(self.content(path), path)
         closes = table.values[..., 0].T
@@ -127,8 +127,8 @@ class Stocks(base.FileSource):
         Raises:
           InputError: if there are several.
         """
-        path, *others = located.paths
-        if others:
+        path, *surplus = located.paths
+        if surplus:
             raise checks.InputError(
                 f"Data set {self.name!r} needs one .csv file, but '{path.parent}' has"
                 f" {', '.join(path.name for path in located.paths)}."
@@ -142,8 +142,8 @@ def _windows(
     """Cuts series by client into windows of an input and the value that follows.
 
     Windows end `stride` values apart. Returns windows `[S, length + 1]`, the client
-    `int32[S]` of each, and the names of the clients: those whose series is longer than
-    an input.
+    `int32[S]` of each, and the names of the clients with a series longer than an
+    input.
     """
     views = {
         name: np.lib.stride_tricks.sliding_window_view(values, length + 1)[::stride]

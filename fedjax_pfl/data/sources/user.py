@@ -53,7 +53,7 @@ def source_for(
         (`.json`, plain or `.gz`) or folder of LEAF's JSON, or a folder of images.
       label: column of a table, or array of an archive (`y` by default), to predict.
       client: column or array that names each example's client.
-      data_dir: where a folder may be, as the sources take it.
+      data_dir: directory that may hold the folder, as for the sources.
       split: column or array that names each example's part of a given split.
       time: column or array by which each client's examples are sorted: the last ones
         are its test part.
@@ -91,8 +91,8 @@ def source_for(
     if suffix == ".npz":
         return Npz(path=path, y=label or "y", client=client, split=split, time=time)
     source = LeafJson(path=path) if suffix == ".json" else ImageFolder(path=path)
-    given = {"label": label, "client": client, "split": split, "time": time}
-    for option, value in given.items():
+    options = {"label": label, "client": client, "split": split, "time": time}
+    for option, value in options.items():
         if value is not None:
             raise checks.InputError(
                 f"The data in '{path}' name classes, clients and parts themselves and"
@@ -118,7 +118,7 @@ class _UserSource(base.CachedSource):
     suffixes: ClassVar[tuple[str, ...]] = ()  # of files that a folder may have
 
     def locate(self, data_dir: str | None) -> base.Located:
-        """Finds the file or, where files of a folder belong together, all of them."""
+        """Finds the file or, if files of a folder belong together, all files."""
         path = _locate(self.path, data_dir)
         paths = (path,)
         if self.suffixes and path.is_dir():
@@ -137,7 +137,7 @@ class Npz(_UserSource):
 
     In a folder every archive is a client, which the name of the file names, unless
     `client` names an array. Arrays of the same names with `_train` and `_test` after
-    them, such as `x_test`, are a given split, which is kept; those of the training part
+    them, such as `x_test`, are a given split, which is kept; the training arrays
     may also have the bare names.
 
     Attributes:
@@ -188,14 +188,14 @@ class Npz(_UserSource):
         )
 
     def _arrays(self, path: pathlib.Path, max_bytes: int) -> dict[str, Any]:
-        """Returns the arrays of one archive by what they are, None for none."""
+        """Returns the arrays of one archive by role, None for absent ones."""
         client = self.client or "client"
-        found = binary.array_names(path)
+        stored = binary.array_names(path)
         endings = [""]
-        if f"{self.x}_test" in found:
-            endings = ["" if self.x in found else "_train", "_test"]
-        own = [name for name in (self.x, self.y, self.client, self.time) if name]
-        needed = [f"{name}{ending}" for ending in endings for name in own]
+        if f"{self.x}_test" in stored:
+            endings = ["" if self.x in stored else "_train", "_test"]
+        columns = [name for name in (self.x, self.y, self.client, self.time) if name]
+        needed = [f"{name}{ending}" for ending in endings for name in columns]
         needed += [] if self.split is None else [self.split]
         optional = [f"{client}{ending}" for ending in endings]
         values = binary.read_arrays(path, needed, max_bytes, optional)
@@ -261,14 +261,14 @@ class LeafJson(_UserSource):
     def read(self, located: base.Located) -> datasets.Dataset:
         """Returns all users' examples; clients are numbered in sorted order."""
         folders = [path.parent.name == "test" for path in located.paths]
-        first, second = (
+        train, test = (
             leaf.read_leaf(itertools.compress(located.paths, chosen))
             for chosen in ([not is_test for is_test in folders], folders)
         )
         pieces = [
             (user, part, *users[user])
-            for user in first | second
-            for part, users in ((datasets.TRAIN, first), (datasets.TEST, second))
+            for user in train | test
+            for part, users in ((datasets.TRAIN, train), (datasets.TEST, test))
             if user in users
         ]
         if not pieces:
@@ -305,7 +305,7 @@ class LeafJson(_UserSource):
             y.astype(np.int64),
             [user for user, *_, targets in pieces for _ in targets],
             name=user_arrays.stem(located.root),
-            part=parts if first and second and self.split == "given" else None,
+            part=parts if train and test and self.split == "given" else None,
         )
 
 
@@ -314,7 +314,7 @@ class ImageFolder(_UserSource):
     """A folder of PNG, JPEG, WebP or BMP images, shown as numbers from 0 to 1.
 
     Examples, classes and clients are in the order of their names. Images are grey if
-    all are and in three colors otherwise. If the folder has nothing but `train`, `test`
+    all are and in three colors otherwise. If the folder has only `train`, `test`
     and perhaps `validation`, these are a given split, which is kept.
 
     Attributes:
@@ -368,7 +368,7 @@ class Csv(_UserSource):
     In a folder every table is a client, which the name of the file names, unless
     `client` names a column; their columns are the same, in any order.
 
-    A column whose every value is a number is one feature, as is one of true and false.
+    A column of numbers is one feature, as is one of true and false.
     A column of text becomes one feature of zeros and ones for each of its texts in
     sorted order. Mixed columns and infinite values are refused. With `text` an input is
     the ids of that column's tokens, and other columns are left out.
@@ -387,7 +387,7 @@ class Csv(_UserSource):
         input `[W, F]`: all features and, last, the label, as a number or zeros and ones
         for its classes. No window reaches over the border between two parts: W rows
         after it have no example. None for the row itself as input.
-      task: `"classification"`; `"regression"`, whose targets are scaled by the training
+      task: `"classification"`; `"regression"`, with targets scaled by the training
         rows; or `"auto"`: classes if the label is text or whole numbers of at most 20
         different values, regression if some number has a fraction.
       scaling: of columns of numbers, by the training rows of a federation: `"standard"`
@@ -396,7 +396,7 @@ class Csv(_UserSource):
       scale: whether they are scaled by the training rows of `"all"` clients, or of each
         `"client"` by its own.
       missing: empty cells and such as `NA`: `"refuse"` them; `"drop"` their rows; or
-        fill those of features, texts with a category of their own that comes last and
+        fill gaps of features, texts with a category of their own that comes last and
         numbers with the `"mean"` of the training rows that scale them, or, as
         `"class"`, with 0 after scaling and a further feature that is 1 there.
       drop: columns to leave out.
@@ -404,7 +404,7 @@ class Csv(_UserSource):
       text: column of texts that a `tokenizer` cuts into tokens, or None.
       tokenizer: path of a `tokenizer.json`, `"minilm"` for that of `minilm`, or None.
       num_tokens: tokens of a text; longer ones are cut, shorter ones padded; None for
-        those of the longest text.
+        the length of the longest text.
       separator: mark between columns, or None for the one of comma, semicolon and tab
         that the header has most of.
       decimal: mark between the whole part of a number and its fraction.
@@ -499,7 +499,7 @@ class Csv(_UserSource):
         return self.dataset(table, name, stems, tokenizer)
 
     def _texts(self) -> list[str]:
-        """Returns the columns whose values are text although they may be numbers."""
+        """Returns the columns that stay text although their values may be numbers."""
         columns = (self.label, self.client, self.split, self.time, self.text)
         return [name for name in (*columns, *self.categories) if name is not None]
 
@@ -513,24 +513,24 @@ class Csv(_UserSource):
         """Makes a data set of a table.
 
         Args:
-          table: whose columns the fields of this source name.
+          table: has the columns that the fields of this source name.
           name: of the data set.
-          owners: names `[S]` of the clients of its rows, where no column has them.
-          tokenizer: its file, where a column of texts is the input.
+          owners: names `[S]` of the clients of its rows, if no column has them.
+          tokenizer: its file, if a column of texts is the input.
         """
         marks = (self.client, self.split, self.time)
-        known = [self.label, *(mark for mark in marks if mark is not None)]
-        others = [*known, *self.drop]
+        roles = [self.label, *(mark for mark in marks if mark is not None)]
+        excluded = [*roles, *self.drop]
         texts = [] if self.text is None else [self.text]
-        for column in (*others, *self.categories, *texts):
+        for column in (*excluded, *self.categories, *texts):
             checks.known(column, table.columns, f"column of {table.where}")
-        names = [column for column in table.columns if column not in others]
+        names = [column for column in table.columns if column not in excluded]
         if not names and self.window is None:
             raise checks.InputError(
-                f"The table {table.where} has no column left besides"
-                f" {', '.join(others)}."
+                f"The table {table.where} has no column left except"
+                f" {', '.join(excluded)}."
             )
-        used = [*known, *(names if tokenizer is None else ())]
+        used = [*roles, *(names if tokenizer is None else ())]
         table, notes = _with_values(table, used, self.missing)
         features, x = [], np.zeros(0)
         if tokenizer is None:
@@ -588,7 +588,7 @@ def frame_dataset(frame: Any, name: str, options: Csv) -> datasets.Dataset:
     Args:
       frame: of pandas, or an object with `to_pandas()`, such as one of `datasets`.
       name: of the data set.
-      options: whose columns these are; its path and dialect do not count.
+      options: names the columns; its path and dialect do not count.
     """
     import pandas as pd  # slow to import, and needed by frames only
 
@@ -627,7 +627,7 @@ def _setting(field: str, value: Any) -> str:
 def _with_values(
     table: tables.Table, names: Sequence[str], missing: str
 ) -> tuple[tables.Table, tuple[str, ...]]:
-    """Returns the rows that are used, and what happens to missing values.
+    """Returns the rows that are used, and notes about missing values.
 
     Args:
       table: any table.
@@ -677,7 +677,7 @@ def _inputs(
 def _features(table: tables.Table, name: str, options: Csv) -> list[np.ndarray]:
     """Returns a column as inputs.
 
-    They are numbers `float64[S, 1]`, and where some are missing perhaps a feature that
+    They are numbers `float64[S, 1]`, for missing values perhaps with a feature that
     is 1 there, or for a text `float32[S, categories]`.
     """
     if name in options.categories:
@@ -704,7 +704,7 @@ def _features(table: tables.Table, name: str, options: Csv) -> list[np.ndarray]:
 def _one_hot(table: tables.Table, name: str, options: Csv) -> np.ndarray:
     """Returns zeros and ones `float32[S, categories]`, categories in sorted order.
 
-    Missing texts are the last category, where they are not refused.
+    Missing texts are the last category, if they are not refused.
     """
     texts: Any = table.columns[name]
     is_missing = table.missing(name)
@@ -759,6 +759,7 @@ def _targets(
                 f"The label of {table.where} holds {texts[row]}, too large to be"
                 f" exact; write text, or pass {_setting('task', 'regression')}."
             )
+        # The names of classes are then 1 and not 1.0.
         texts = [int(n) if n.is_integer() else n for n in numbers.tolist()]
     return user_arrays.encode_classes(
         texts, f"the label {options.label!r} of {table.where}"

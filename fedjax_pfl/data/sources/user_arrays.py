@@ -56,7 +56,7 @@ def arrays_dataset(
       labels: what holds the targets, as messages name it; by default `name.y`.
       part: `[S]` of a given split, as in a `Dataset`, or None.
       order: S numbers, dates or texts by which the examples are sorted; ties keep their
-        order. None keeps all as they are.
+        order. None keeps the order.
       ordered: whether the examples are in order of time already.
       scaling: of floating inputs, as in a `Preparation`.
       scale: training examples by which they are scaled, as in a `Preparation`.
@@ -127,14 +127,14 @@ def _preparation(
     return result
 
 
-def by_time(dataset: datasets.Dataset, order: Any, what: str) -> datasets.Dataset:
+def by_time(dataset: datasets.Dataset, order: Any, subject: str) -> datasets.Dataset:
     """Sorts the examples by time; ties keep their order.
 
     Args:
       dataset: any data set.
       order: S numbers, dates or texts: numbers or ISO dates; other texts are compared
         letter by letter.
-      what: subject of messages.
+      subject: of messages.
 
     Example:
       >>> mine = datasets.Dataset(name="mine", x=np.eye(3), y=[0.5, 1.5, 2.5])
@@ -144,7 +144,7 @@ def by_time(dataset: datasets.Dataset, order: Any, what: str) -> datasets.Datase
     values = datasets.as_array(order)
     if values.shape != (dataset.num_samples,):
         raise checks.InputError(
-            f"Expected {what} to hold one value for each of {dataset.num_samples}"
+            f"Expected {subject} to hold one value for each of {dataset.num_samples}"
             f" examples, got the shape {values.shape}."
         )
     moments = values.tolist()
@@ -155,16 +155,16 @@ def by_time(dataset: datasets.Dataset, order: Any, what: str) -> datasets.Datase
         missing = np.array([v is None or v != v for v in moments], bool)
     if missing.any():
         raise checks.InputError(
-            f"Expected {what} to hold a time for every example, but row"
+            f"Expected {subject} to hold a time for every example, but row"
             f" {int(missing.argmax())} has none."
         )
     if all(isinstance(moment, str) for moment in moments):
-        moments = times.parse_times(moments, what) or moments
+        moments = times.parse_times(moments, subject) or moments
     try:
         rows = sorted(range(len(moments)), key=moments.__getitem__)
     except TypeError as error:
         raise checks.InputError(
-            f"Expected {what} to hold numbers, dates or texts, all of one kind, got"
+            f"Expected {subject} to hold numbers, dates or texts, all of one kind, got"
             f" {checks.shown(moments)}."
         ) from error
     return datasets.chosen(dataset, np.array(rows), ordered=True)
@@ -173,7 +173,7 @@ def by_time(dataset: datasets.Dataset, order: Any, what: str) -> datasets.Datase
 def _targets(
     name: str, y: Any, num_classes: int | None
 ) -> tuple[np.ndarray, tuple[str, ...] | None]:
-    """Returns targets, and names of classes where they are numbered here."""
+    """Returns targets, and names of classes if they are numbered here."""
     array = datasets.as_array(y)
     kinds = set(map(type, array.ravel().tolist())) if array.dtype == object else set()
     if kinds == {bool} or kinds == {int}:  # pandas has such columns
@@ -223,14 +223,14 @@ def in_order(names: Iterable[Any]) -> list[Any]:
 
 
 def joined(
-    pieces: Mapping[str, Sequence[Any]], what: str
+    pieces: Mapping[str, Sequence[Any]], subject: str
 ) -> tuple[dict[str, Any], list[int]]:
     """Joins the arrays of several parts, such as a training and a test part.
 
     Args:
-      pieces: arrays of all parts by their names in messages; of the first name those of
-        all examples, while others may be None in all parts.
-      what: subject of the message.
+      pieces: arrays of all parts by their names in messages; the first name has arrays
+        for all examples, while others may be None in all parts.
+      subject: of the message.
 
     Returns:
       The joined arrays by name, None where none are given, and the number of examples
@@ -253,7 +253,7 @@ def joined(
                 for value, array in zip(values, arrays, strict=True)
             }
             raise checks.InputError(
-                f"Expected {name} of {what} that are alike in all parts, got"
+                f"Expected {name} of {subject} that are alike in all parts, got"
                 f" {' and '.join(shapes)}."
             )
         else:
@@ -262,7 +262,7 @@ def joined(
 
 
 def encode_classes(
-    values: Sequence[Any], what: str
+    values: Sequence[Any], subject: str
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """Numbers classes in sorted order.
 
@@ -272,7 +272,7 @@ def encode_classes(
     distinct = sorted(set(values))
     if len(distinct) < 2:
         raise checks.InputError(
-            f"Expected {what} to hold at least two classes, got {distinct}."
+            f"Expected {subject} to hold at least two classes, got {distinct}."
         )
     return numbered(values, distinct)
 

@@ -19,7 +19,7 @@ def windowed(dataset: datasets.Dataset, window: int) -> datasets.Dataset:
 
     Returns:
       A data set of inputs `[S, W, F]` with a gap of W examples between drawn parts. Of
-      a given split, examples whose rows are of several parts are left out.
+      a given split, examples with rows of several parts are left out.
 
     Example:
       >>> rows = datasets.Dataset(

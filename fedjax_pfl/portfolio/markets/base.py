@@ -34,11 +34,11 @@ class Market:
         self, start: np.datetime64 | None, end: np.datetime64 | None
     ) -> "Market":
         """Returns the market from one date to another, both included, or unlimited."""
-        first = 0 if start is None else int(np.searchsorted(self.dates, start))
-        last = len(self.dates)
+        begin = 0 if start is None else int(np.searchsorted(self.dates, start))
+        stop = len(self.dates)
         if end is not None:
-            last = int(np.searchsorted(self.dates, end, side="right"))
-        dates = self.dates[first:last]
+            stop = int(np.searchsorted(self.dates, end, side="right"))
+        dates = self.dates[begin:stop]
         if len(dates) == 0:
             raise checks.InputError(
                 f"Market {self.name!r} has no day from {start or 'its first'} to"
@@ -56,8 +56,8 @@ class Market:
         return dataclasses.replace(
             self,
             dates=dates,
-            prices=self.prices[first:last],
-            listed=np.maximum(self.listed - first, 0),
+            prices=self.prices[begin:stop],
+            listed=np.maximum(self.listed - begin, 0),
         )
 
 

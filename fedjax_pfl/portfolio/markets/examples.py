@@ -54,7 +54,7 @@ def client_data(
         rounds_per_year=rounds_per_year,
         year_days=year_days,
     )
-    # Of every example: the day whose growth pays it, and the day of the decision.
+    # Of every example: the day of the growth that pays it, and of the decision.
     paid = np.r_[window:train_days, days : days + later, train_days:days]
     observed = paid - 1
     is_first = (paid >= days) & ((paid - days) % year_days == 0)
@@ -76,7 +76,7 @@ def client_data(
         "client_id": jax.device_put(party),
     }
     test_days = days - train_days - validation_days
-    sizes = {  # slots, of which so many are counted as examples
+    sizes = {  # slots, and how many of them count as examples
         "train": (tables.slots, tables.n_real),
         "validation": (validation_days, validation_days),
         "test": (test_days, test_days),
@@ -117,14 +117,14 @@ def generate_years(
     """Generates prices that continue from the last training price.
 
     Every client draws one of the generators. Year p of client k depends on the seed, k,
-    p and the client's training prices. High and low, where the market has them, are
-    those of random training days, relative to the close.
+    p and the client's training prices. High and low, if the market has them, are
+    taken from random training days, relative to the close.
 
     Args:
       market: A assets with F features.
       universes: `int64[N, m]` assets of every client.
       train_days: R.
-      kinds: generators, of which each client has one.
+      kinds: generators, one for each client.
       seed: of assignment, fits and years.
       years: P.
       year_days: days of a year.
@@ -135,8 +135,8 @@ def generate_years(
     train = market.prices[:train_days]
     returns = np.diff(np.log(train[..., 0]), axis=0)
     # The first return is the one after the first price.
-    before = np.arange(1, train_days)[:, None] <= market.listed
-    returns = np.where(before, np.nan, returns)
+    is_unlisted = np.arange(1, train_days)[:, None] <= market.listed
+    returns = np.where(is_unlisted, np.nan, returns)
     num_clients, num_assets = universes.shape
     prices = np.empty((num_clients, years, year_days, num_assets, train.shape[-1]))
     if years == 0:
@@ -148,10 +148,10 @@ def generate_years(
         for k in range(num_clients)
     ]
     for number, generator in enumerate(kinds):
-        own = [client for client, kind in enumerate(drawn) if kind == number]
-        fits = [rng(datasets.Purpose.AUGMENTATION, client, 0) for client in own]
-        histories = [returns[:, universes[client]] for client in own]
-        for client, sample in zip(own, generator.fit(fits, histories), strict=True):
+        members = [client for client, kind in enumerate(drawn) if kind == number]
+        fits = [rng(datasets.Purpose.AUGMENTATION, client, 0) for client in members]
+        histories = [returns[:, universes[client]] for client in members]
+        for client, sample in zip(members, generator.fit(fits, histories), strict=True):
             rngs = [
                 rng(datasets.Purpose.AUGMENTATION, client, 1 + year)
                 for year in range(years)
@@ -159,8 +159,8 @@ def generate_years(
             path = np.cumsum(sample(rngs, year_days), axis=1)
             past = train[:, universes[client]]
             close = past[-1, :, 0] * np.exp(path)
-            first = int(market.listed[universes[client]].max())
-            days = [r.integers(first, train_days, year_days) for r in rngs]
+            listing_day = int(market.listed[universes[client]].max())
+            days = [r.integers(listing_day, train_days, year_days) for r in rngs]
             relative = past / past[..., :1]
             prices[client] = close[..., None] * relative[np.stack(days)]
     return prices

@@ -58,12 +58,12 @@ class Generator(abc.ABC):
 
 
 class _Deterministic(Generator):
-    """Base class of generators whose fit draws nothing, one party at a time."""
+    """Base class of generators with a deterministic fit, one party at a time."""
 
     def fit(
         self, rngs: Sequence[np.random.Generator], histories: Sequence[np.ndarray]
     ) -> list[Sampler]:
-        """Fits one sampler per party; draws nothing."""
+        """Fits one sampler per party, without random numbers."""
         return [self.fit_one(history) for history in histories]
 
     @abc.abstractmethod
@@ -110,7 +110,7 @@ def _root_of_correlation(returns: np.ndarray) -> np.ndarray:
     norms = np.sqrt((centered**2).sum(axis=0))
     centered = centered / np.where(norms > 0, norms, 1)
     correlation = centered.T @ centered
-    np.fill_diagonal(correlation, 1.0)  # also of an asset whose price never moves
+    np.fill_diagonal(correlation, 1.0)  # also of an asset with a constant price
     values, vectors = np.linalg.eigh(correlation)
     return vectors * np.sqrt(np.maximum(values, 0))
 
@@ -146,10 +146,10 @@ class VariableOrderMarkov(_Deterministic):
 
     def fit_one(self, returns: np.ndarray) -> Sampler:
         """Counts the transitions."""
-        chains = [self._chain(own[~np.isnan(own)]) for own in returns.T]
+        chains = [self._chain(row[~np.isnan(row)]) for row in returns.T]
         every_values, every_starts, every_law, every_last = zip(*chains, strict=True)
         length = max(map(len, every_values))
-        values = np.stack([np.pad(own, (0, length - len(own))) for own in every_values])
+        values = np.stack([np.pad(row, (0, length - len(row))) for row in every_values])
         starts, law, last = map(np.stack, (every_starts, every_law, every_last))
         asset, contexts = np.arange(len(chains)), self.bins**self.order
 
@@ -189,9 +189,9 @@ class VariableOrderMarkov(_Deterministic):
             cell = (context * self.bins + binned)[order:]
             shape = (self.bins**order, self.bins)
             counts = np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape)
-            seen = counts.sum(axis=1, keepdims=True) >= self.min_count
+            is_frequent = counts.sum(axis=1, keepdims=True) >= self.min_count
             shorter = np.tile(law, (self.bins, 1))  # of the context's later bins
-            law = np.where(seen, counts, shorter)
+            law = np.where(is_frequent, counts, shorter)
         cumulative = np.cumsum(law, axis=1) / law.sum(axis=1, keepdims=True)
         last = 0
         for number in binned[max(len(binned) - self.order, 0) :].tolist():
@@ -218,7 +218,7 @@ class WassersteinGAN(Generator):
     come out within 0.05 on average; tails do not: a kurtosis of 12 becomes 4.
 
     Attributes:
-      block: days of a window; fewer where there are fewer training days.
+      block: days of a window; fewer if there are fewer training days.
       latent: dimension of the noise that a window is made from.
       width: of the hidden layers.
       num_steps: steps of the generator.
@@ -249,7 +249,7 @@ class WassersteinGAN(Generator):
         # An asset that never moves keeps the value 0.
         scale = np.where(std > 0, std, 1)[:, None]
         standard = (np.stack(histories) - mean[:, None]) / scale
-        first = [_first_common_day(returns) for returns in histories]
+        first_days = [_first_common_day(returns) for returns in histories]
         keys = [core.seed_key(int(rng.integers(2**32))) for rng in rngs]
         block = min(self.block, standard.shape[1])
         parameters = lax.map(
@@ -257,7 +257,7 @@ class WassersteinGAN(Generator):
             (
                 jnp.stack(keys),
                 jnp.asarray(np.nan_to_num(standard), jnp.float32),
-                jnp.asarray(first, jnp.int32),
+                jnp.asarray(first_days, jnp.int32),
             ),
         )
         parameters = jax.tree.map(lambda x: np.asarray(x, np.float64), parameters)
@@ -273,7 +273,7 @@ class WassersteinGAN(Generator):
         return samplers
 
     def _train(
-        self, block: int, key: core.Key, returns: jax.Array, first: jax.Array
+        self, block: int, key: core.Key, returns: jax.Array, first_day: jax.Array
     ) -> Any:
         """Trains one party's generator; `returns` is `float32[R-1, m]`."""
         size = block * returns.shape[1]
@@ -282,15 +282,15 @@ class WassersteinGAN(Generator):
         generator = _layers(generator_key, (self.latent, *sizes, size))
         critic = _layers(critic_key, (size, *sizes, 1))
         optimizer = optax.adam(self.learning_rate, b1=0.5, b2=0.9)
-        last = returns.shape[0] - block
+        last_day = returns.shape[0] - block
 
         def noise(key: jax.Array) -> jax.Array:
             shape = (self.batch_size, self.latent)
             return jax.random.normal(key, shape, jnp.float32)
 
         def real(key: jax.Array) -> jax.Array:
-            starts = jnp.minimum(first, last)
-            starts = jax.random.randint(key, (self.batch_size,), starts, last + 1)
+            starts = jnp.minimum(first_day, last_day)
+            starts = jax.random.randint(key, (self.batch_size,), starts, last_day + 1)
             days = starts[:, None] + jnp.arange(block)[None]
             return returns[days].reshape(self.batch_size, size)
 
@@ -300,6 +300,7 @@ class WassersteinGAN(Generator):
             share = jax.random.uniform(keys[2], (self.batch_size, 1), jnp.float32)
             between = share * true + (1 - share) * fake
             slope = jax.grad(lambda x: _run(critic, x).sum())(between)
+            # Without the constant the derivative at a slope of 0 would be NaN.
             length = jnp.sqrt((slope**2).sum(axis=1) + 1e-12)
             distance = _run(critic, true).mean() - _run(critic, fake).mean()
             return self.penalty * ((length - 1) ** 2).mean() - distance
@@ -307,12 +308,12 @@ class WassersteinGAN(Generator):
         def deceive(generator: Any, critic: Any, key: jax.Array) -> jax.Array:
             return -_run(critic, _run(generator, noise(key))).mean()
 
-        def step(loss: Any, params: Any, state: Any, other: Any, key: jax.Array) -> Any:
-            gradient = jax.grad(loss)(params, other, key)
+        def step(loss: Any, params: Any, state: Any, rival: Any, key: jax.Array) -> Any:
+            gradient = jax.grad(loss)(params, rival, key)
             updates, state = optimizer.update(gradient, state, params)
             return optax.apply_updates(params, updates), state
 
-        def both(carry: Any, key: jax.Array) -> tuple[Any, None]:
+        def train_step(carry: Any, key: jax.Array) -> tuple[Any, None]:
             generator, critic, states = carry
             keys = jax.random.split(key, self.critic_steps + 1)
 
@@ -325,7 +326,7 @@ class WassersteinGAN(Generator):
 
         states = (optimizer.init(generator), optimizer.init(critic))
         keys = jax.random.split(key, self.num_steps)
-        (generator, _, _), _ = lax.scan(both, (generator, critic, states), keys)
+        (generator, _, _), _ = lax.scan(train_step, (generator, critic, states), keys)
         return generator
 
 
@@ -355,8 +356,8 @@ def _layers(key: jax.Array, sizes: Sequence[int]) -> list[tuple[jax.Array, jax.A
     """Draws kernels and biases of a perceptron by He's initialization."""
     layers = []
     for fan_in, fan_out in zip(sizes[:-1], sizes[1:], strict=True):
-        key, own = jax.random.split(key)
-        kernel = jax.random.normal(own, (fan_in, fan_out), jnp.float32)
+        key, layer_key = jax.random.split(key)
+        kernel = jax.random.normal(layer_key, (fan_in, fan_out), jnp.float32)
         bias = jnp.zeros(fan_out, jnp.float32)
         layers.append((kernel * math.sqrt(2 / fan_in), bias))
     return layers

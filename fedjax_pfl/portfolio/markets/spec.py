@@ -27,7 +27,7 @@ class PortfolioSpec:
     """Recipe of a federation of trading parties, with fields to sweep; hashable.
 
     The days of the market are, in order, for training, validation and the test. Every
-    party draws its assets without replacement from those that have a whole window of
+    party draws its assets without replacement from the assets with a whole window of
     training prices and one more. Dotted names such as `market.seed` address every
     field.
 
@@ -114,11 +114,11 @@ class PortfolioSpec:
                     f"Expected {name} to be a date YYYY-MM-DD, got"
                     f" {checks.shown(text)}."
                 )
-        for before, after in itertools.pairwise(dates):
-            if dates[before] > dates[after]:
+        for start, end in itertools.pairwise(dates):
+            if dates[start] > dates[end]:
                 raise checks.InputError(
-                    f"Expected {before} before {after}, got {dates[before]} and"
-                    f" {dates[after]}."
+                    f"Expected {start} before {end}, got {dates[start]} and"
+                    f" {dates[end]}."
                 )
 
     def build(self) -> core.Federation:
@@ -162,7 +162,7 @@ class PortfolioSpec:
         return tuple(tuple(market.tickers[k] for k in row) for row in assets)
 
     def describe(self) -> dict[str, Any]:
-        """Returns the flat configuration by dotted name, as JSON knows it."""
+        """Returns the flat configuration by dotted name, in types of JSON."""
         return struct.plain_fields(self) | {"dataset": self.market.name}
 
     def _periods(self) -> tuple[base.Market, int]:
@@ -171,8 +171,8 @@ class PortfolioSpec:
         market = _between(market, self.train_from, self.test_to)
         days, test_days = len(market.dates), self.test_days
         if self.test_from is not None:
-            first = np.searchsorted(market.dates, np.datetime64(self.test_from))
-            test_days = days - int(first)
+            index = np.searchsorted(market.dates, np.datetime64(self.test_from))
+            test_days = days - int(index)
             if test_days == 0:
                 raise checks.InputError(
                     f"Market {market.name!r} has no day from test_from={self.test_from}"

@@ -8,8 +8,8 @@ The log-return of asset i of sector s(i) on day t is
 with independent `M, S, I` from Student's t distribution of `degrees` degrees of
 freedom, scaled to variance 1; `drift_i ~ N(drift, drift_spread)`, `beta_i ~
 N(1, beta_spread)`; and one Markov chain z of two states for all assets: v = 1 in calm
-times, `stress` in others, which last `calm_days` and `stress_days` on average. Nothing
-but drift and regime can be learned from the past.
+times, `stress` in others, which last `calm_days` and `stress_days` on average. Only
+drift and regime can be learned from the past.
 
 High and low of a day are the largest and the smallest value of a Brownian motion from
 the close before to the close, each drawn from its exact distribution, and independent
@@ -124,11 +124,11 @@ class SyntheticMarket:
         sector = np.arange(self.num_assets) % self.num_sectors
         common = self._noise(rng, 1) * beta * self.market_volatility
         sectors = self._noise(rng, self.num_sectors)[:, sector] * self.sector_volatility
-        own = self._noise(rng, self.num_assets) * self.own_volatility
+        residual = self._noise(rng, self.num_assets) * self.own_volatility
         level = np.where(self.regimes(), self.stress, 1.0)[:, None] / math.sqrt(_YEAR)
         variance = (beta * self.market_volatility) ** 2
         variance = variance + self.sector_volatility**2 + self.own_volatility**2
-        returns = drift / _YEAR + level * (common + sectors + own)
+        returns = drift / _YEAR + level * (common + sectors + residual)
         return returns, level * np.sqrt(variance)
 
     def _noise(self, rng: np.random.Generator, count: int) -> np.ndarray:
@@ -157,13 +157,13 @@ def _drawn(source: SyntheticMarket, features: int) -> base.Market:
     close = _FIRST_PRICE * np.exp(path)
     prices = close[..., None]
     if features == 3:
-        before = _FIRST_PRICE * np.exp(path - returns)
-        limits = before[..., None] * np.exp(source._range(returns, std))
+        last_close = _FIRST_PRICE * np.exp(path - returns)
+        limits = last_close[..., None] * np.exp(source._range(returns, std))
         high = np.maximum(limits[..., 0], close)  # holds already, but for rounding
         low = np.minimum(limits[..., 1], close)
         prices = np.stack([close, high, low], axis=-1)
-    first = np.datetime64(_FIRST_DATE, "D")
-    dates = np.busday_offset(first, np.arange(source.num_days), roll="forward")
+    start = np.datetime64(_FIRST_DATE, "D")
+    dates = np.busday_offset(start, np.arange(source.num_days), roll="forward")
     width = len(str(source.num_assets - 1))
     return base.Market(
         name=source.name,

@@ -202,9 +202,9 @@ def lattice(space: Space, count: int) -> list[dict[str, Any]]:
     """Returns a grid of at most `count` settings, or two values of each range."""
     axes: dict[str, Sequence[Any]] = {}
     spaces = _parsed_space(space)
-    listed = math.prod(len(v) for v in spaces.values() if not isinstance(v, Range))
+    num_listed = math.prod(len(v) for v in spaces.values() if not isinstance(v, Range))
     num_ranges = sum(isinstance(v, Range) for v in spaces.values())
-    size = int((count / listed) ** (1 / max(num_ranges, 1)) + 1e-9)
+    size = int((count / num_listed) ** (1 / max(num_ranges, 1)) + 1e-9)
     for name, values in spaces.items():
         if isinstance(values, Range):
             values = np.unique(values.at(np.linspace(0, 1, max(2, size)))).tolist()
@@ -225,8 +225,8 @@ def points(
     """
     space = search_space(process)
     axis_points = grids.combinations({n: v for n, v in axes.items() if n not in space})
-    drawn = draw(space, num_settings) if space else [{}]
-    return [setting | point for setting in drawn for point in axis_points]
+    settings = draw(space, num_settings) if space else [{}]
+    return [setting | point for setting in settings for point in axis_points]
 
 
 def _parsed_space(space: Space) -> dict[str, Range | Sequence[Any]]:
@@ -450,18 +450,18 @@ class _Search:
         lists = {n: v for n, v in self.space.items() if isinstance(v, list)}
         setting = draw(self.space, 1)[0]
         programs = self._programs([setting | c for c in grids.combinations(lists)])
-        most = max(self._price(settings[:1], budget) for settings in programs)
-        return most * int(min(count, _number(self.space)))
+        highest = max(self._price(settings[:1], budget) for settings in programs)
+        return highest * int(min(count, _number(self.space)))
 
     def _programs(
         self, settings: Sequence[dict[str, Any]]
     ) -> Iterable[list[dict[str, Any]]]:
         """Returns the settings of every program, which compete."""
         competing: dict[Any, list[dict[str, Any]]] = {}
-        listed = [n for n, values in self.space.items() if isinstance(values, list)]
+        list_names = [n for n, values in self.space.items() if isinstance(values, list)]
         for setting in settings:
             process = self.base[1]
-            for name in listed:
+            for name in list_names:
                 process = struct.replace_field(process, name, setting[name])
             competing.setdefault(jax.tree.structure(process), []).append(setting)
         return competing.values()
@@ -593,11 +593,11 @@ def tune(
     watched = _rule(strategy, {n: v for n, v in comparison.items() if v is not None})
     watched = watched.by(metric)
     if isinstance(watched, stopping.Halving):
-        least = watched.first_rung(num_rounds)
-        watched = dataclasses.replace(watched, min_rounds=least)
+        first_rung = watched.first_rung(num_rounds)
+        watched = dataclasses.replace(watched, min_rounds=first_rung)
         options["stop_when"] = watched
         if options.get("eval_every") is None:
-            options["eval_every"] = least
+            options["eval_every"] = first_rung
     parsed = Options(num_rounds=num_rounds, metric=metric, **options)
     if watched.data not in parsed.schedule.data:
         raise checks.InputError(
@@ -670,13 +670,13 @@ def _train(
     is_series = minutes is not None or batch < size
     _check_series(options, is_series=is_series, is_timed=minutes is not None)
     parts: list[results.Result] = []
-    tried: list[dict[str, Any]] = []
+    trials: list[dict[str, Any]] = []
     gradients, spent, is_over = 0, 0.0, False
-    started, compiling = time.perf_counter(), 0.0
+    start_time, compiling = time.perf_counter(), 0.0
     while not is_over:
-        count = batch if minutes else min(batch, size - len(tried))
+        count = batch if minutes else min(batch, size - len(trials))
         if study is None:
-            settings = search.settings(len(tried) + count)[len(tried) :]
+            settings = search.settings(len(trials) + count)[len(trials) :]
         else:
             settings = study.ask(count)
         if not settings:  # all have been trained
@@ -698,13 +698,13 @@ def _train(
             for group, record in zip(unplanned, part.groups, strict=True):
                 gradients += int(record.ends.sum()) * search.gradients_of(group)
         parts.append(part)
-        tried += settings
+        trials += settings
         compiling += sum(record.compile_seconds for record in part.groups)
-        spent = (time.perf_counter() - started - compiling) / 60
-        is_over = len(tried) >= size if minutes is None else spent >= minutes
+        spent = (time.perf_counter() - start_time - compiling) / 60
+        is_over = len(trials) >= size if minutes is None else spent >= minutes
         is_over |= strategy == "grid"
     result = parts[0] if len(parts) == 1 else results.Result.merge(parts)
-    return result, tried, gradients if isinstance(budget, budgets.Gradients) else None
+    return result, trials, gradients if isinstance(budget, budgets.Gradients) else None
 
 
 def _in_folder(options: Options, name: str) -> Options:

@@ -606,15 +606,17 @@ def unseen_rule(
         return False
 
     names = predictor_names(process, state, model, federation)
-    adapted = tuple(name for name in names if is_adapted(name))
-    as_is = tuple(name for name in names if name == "global" and name not in adapted)
-    if adapted:
-        return Unseen(as_is, adapted)
+    adapted_names = tuple(name for name in names if is_adapted(name))
+    as_is = tuple(
+        name for name in names if name == "global" and name not in adapted_names
+    )
+    if adapted_names:
+        return Unseen(as_is, adapted_names)
     start = next((n for n in ("global", "personal") if n in names), names[0])
     _check_start(process, state, model, federation, start)
     has_epochs = _few_epochs(process.algorithm).epochs is not None
     work = f"{UNSEEN_EPOCHS} local epochs" if has_epochs else "local work"
-    return Unseen(as_is, adapted, start, work)
+    return Unseen(as_is, adapted_names, start, work)
 
 
 def _check_start(

@@ -53,7 +53,7 @@ class Group:
 
     points: Sequence[dict[str, Any]]
     processes: Sequence[FederatedProcess]
-    model: Any
+    model: core.Model
     federations: Sequence[core.Federation]
     described: Sequence[statistics.PartitionStatistics]
     keys: Sequence[core.Key]
@@ -95,7 +95,7 @@ def config_of(process: FederatedProcess, model: Any, federation: Any) -> dict[st
 def single(
     key: core.Key,
     process: FederatedProcess,
-    model: Any,
+    model: core.Model,
     federation: core.Federation,
     *,
     is_described: bool = True,
@@ -136,7 +136,7 @@ class Plan:
         clients.
     """
 
-    model: Any
+    model: core.Model
     execution: sharding.Execution
     schedule: schedules.Schedule
     diagnostics: bool
@@ -314,7 +314,7 @@ def plan(group: Group, options: Options) -> PlannedGroup:
 
 def _chunks_of_points(
     group: Group,
-    model: Any,
+    model: core.Model,
     keys: Sequence[core.Key],
     execution: sharding.Execution,
     options: Options,
@@ -335,17 +335,17 @@ def _chunks_of_points(
     sizes = {len(family) for family in families.values()}
     parts = (execution, process, model, first_federation)
     if len(sizes) == 1 and options.stop_when is None:
-        most = options.points_per_chunk
-        if most is None:
-            most = auto_execution.points_at_once(*parts, alike=True)
-        at_once = auto_execution.alike_at_once(sizes.pop(), most)
+        most_points = options.points_per_chunk
+        if most_points is None:
+            most_points = auto_execution.points_at_once(*parts, alike=True)
+        at_once = auto_execution.alike_at_once(sizes.pop(), most_points)
         if at_once > 1 and len(keys) // num_devices % at_once == 0:
             return np.concatenate(list(families.values())), at_once, True
-    most = options.points_per_chunk or auto_execution.points_at_once(*parts)
-    return np.arange(len(keys)), most, False
+    most_points = options.points_per_chunk or auto_execution.points_at_once(*parts)
+    return np.arange(len(keys)), most_points, False
 
 
-def _with_fixed_arrays(group: Group, model: Any) -> Group:
+def _with_fixed_arrays(group: Group, model: core.Model) -> Group:
     """Adds a model's fixed arrays to the data, as programs take them.
 
     These are the start of trainings, and parameters that are never trained.
@@ -432,7 +432,7 @@ def _package_key(key: core.Key) -> core.Key:
     return core.new_key(jax.random.key_data(key))
 
 
-def _is_rounded(model: Any) -> bool:
+def _is_rounded(model: core.Model) -> bool:
     """Returns whether a model, or the model that it wraps, rounds operands."""
     return struct.innermost(model).bfloat16_products
 

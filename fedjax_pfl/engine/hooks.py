@@ -117,7 +117,7 @@ def _difference(result: Any, template: Any) -> str | None:
     return None
 
 
-def _check_model(model: Any, train: core.ClientData) -> None:
+def _check_model(model: core.Model, train: core.ClientData) -> None:
     """Refuses a model if its loss is no number, or its metrics are no dictionary."""
     if isinstance(model, core.SequenceModel):  # its inputs need a carry
         return
@@ -167,7 +167,7 @@ class _Round:
     def __init__(
         self,
         process: FederatedProcess,
-        model: Any,
+        model: core.Model,
         federation: core.Federation,
         train: core.ClientData,
     ):

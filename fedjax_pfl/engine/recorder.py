@@ -220,9 +220,9 @@ class Recorder:
                     full[point][:, name, rows] = values[point][:, column]
             return np.where(is_diverged[:, None, None], np.nan, full)
 
-        evaluated = np.zeros((num_points, len(self._data), num_clients), bool)
+        is_evaluated = np.zeros((num_points, len(self._data), num_clients), bool)
         for point, rows in enumerate(members):
-            evaluated[point][np.ix_(columns, rows)] = True
+            is_evaluated[point][np.ix_(columns, rows)] = True
         if "weights" in snapshot:
             self._collaboration = np.asarray(snapshot["weights"])
         for name, values in snapshot.get("series", {}).items():
@@ -235,11 +235,11 @@ class Recorder:
         if again is not None:
             for name, values in spreads.items():
                 self._metrics[-1][name][again] = values[again]
-            self._evaluated[-1][again] = evaluated[again]
+            self._evaluated[-1][again] = is_evaluated[again]
             return
         self._rounds.append(round)
         self._metrics.append(spreads)
-        self._evaluated.append(evaluated)
+        self._evaluated.append(is_evaluated)
         diagnostics = {n: np.array(v, np.float64) for n, v in diagnostics.items()}
         for values in diagnostics.values():
             values[is_over] = np.nan
@@ -250,21 +250,21 @@ class Recorder:
 
         rule = self._stop_when
         if rule is not None and rule.data in data:
-            self._watch.see(round, self._watched(rule, evaluated))
+            self._watch.see(round, self._watched(rule, is_evaluated))
 
-    def _watched(self, rule: stopping.Watched, evaluated: np.ndarray) -> np.ndarray:
+    def _watched(self, rule: stopping.Watched, is_evaluated: np.ndarray) -> np.ndarray:
         """Returns means `[G]` over honest clients of the watched metric, now."""
         last = self._metrics[-1]
         model = self._models.index(rule.model_of(self._models))
         d = self._data.index(rule.data)
         values = last[rule.chosen][:, model, d]
-        return self._mean(values, evaluated[:, d], self._rounds[-1])
+        return self._mean(values, is_evaluated[:, d], self._rounds[-1])
 
     def _mean(
-        self, values: np.ndarray, evaluated: np.ndarray, round: int
+        self, values: np.ndarray, is_evaluated: np.ndarray, round: int
     ) -> np.ndarray:
         """Returns means `[G]` over honest clients; NaN if one of them diverged."""
-        counts = evaluated & ~self._malicious
+        counts = is_evaluated & ~self._malicious
         is_lost = (counts & self._is_diverged(round)).any(axis=1)
         return np.where(is_lost, np.nan, mean(values, counts))
 
@@ -295,15 +295,15 @@ class Recorder:
 
     def means(self, number: int) -> dict[str, np.ndarray]:
         """Means `[G]` over honest clients at an evaluation, by `model/data/metric`."""
-        means, evaluated = {}, self._evaluated[number]
+        means, is_evaluated = {}, self._evaluated[number]
         for metric, values in self._metrics[number].items():
             for (m, model), (d, data) in itertools.product(
                 enumerate(self._models), enumerate(self._data)
             ):
-                if (evaluated[:, d] & ~self._malicious).any():
+                if (is_evaluated[:, d] & ~self._malicious).any():
                     name, part = f"{model}/{data}/{metric}", values[:, m, d]
                     means[name] = self._mean(
-                        part, evaluated[:, d], self._rounds[number]
+                        part, is_evaluated[:, d], self._rounds[number]
                     )
         return means
 

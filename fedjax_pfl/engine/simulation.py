@@ -172,12 +172,12 @@ def run_groups(
                     group_trainer.compile()
             return group_trainer, store
 
-        waiting = collections.deque([prepare(0)])
-        stack.callback(lambda: [following.close() for following, _ in waiting])
+        queue = collections.deque([prepare(0)])
+        stack.callback(lambda: [group_trainer.close() for group_trainer, _ in queue])
         for number in range(len(planned)):
-            current, store = waiting.popleft()
+            current, store = queue.popleft()
             if number + 1 < len(planned):  # compiles while this group trains
-                waiting.append(prepare(number + 1))
+                queue.append(prepare(number + 1))
             with contextlib.closing(current), hooks.explained(unplanned[number]):
                 run = Run(current, store)
                 record = run.train(

@@ -159,7 +159,7 @@ def _going_back(
     """Returns the memory of reverse mode for fields of clients and of layers."""
     rows = []
     for of, field in learned.items():
-        if field is None or not fields.own(group.processes[0], [field]):
+        if field is None or not fields.names_of(group.processes[0], [field]):
             continue
         name = f"{fields.PER_CLIENT}{field}"
         valued = descent.begun(group, [field], per=of)

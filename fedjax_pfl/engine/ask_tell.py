@@ -1,4 +1,4 @@
-"""Optuna as the strategy of a search, through its ask and tell."""
+"""Optuna as the strategy of a search, through its ask-and-tell interface."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -20,21 +20,21 @@ _REPEATS = 100  # suggestions in a row that are not new, after which a search en
 
 @dataclasses.dataclass(frozen=True)
 class Optuna:
-    """Strategy of a search whose settings an Optuna study suggests, batch by batch.
+    """Strategy of a search with settings that an Optuna study suggests in batches.
 
-    A batch is asked for, trained to its end in one compiled program, and told by its
-    scores; the next batch of equal size runs in the same program. A setting that
-    diverges is told as infinitely bad, one whose time was up as pruned; one that is
-    suggested again is told its score, and not trained again.
+    A batch is suggested, trained to its end in one compiled program, and reported with
+    its scores; the next batch of equal size runs in the same program. A setting that
+    diverges is reported as infinitely bad, one that ran out of time as pruned; one that
+    is suggested again is reported with its score, and not trained again.
 
     Attributes:
       source: an `optuna.Study` with one objective, in the direction of the metric; or a
-        sampler, from which every search makes a study of its own. With a sampler that
-        has a seed and is made anew, a search repeats to the bit and resumes.
+        sampler, from which every search makes a new study. With a new sampler that has
+        a seed, a search repeats to the bit and resumes.
       batch_size: settings that are suggested before any of them is trained, at least 1.
 
     Raises:
-      InputError: if Optuna is not installed, or if something else is given.
+      InputError: if Optuna is not installed, or if `source` is another object.
     """
 
     source: Any
@@ -51,7 +51,7 @@ class Optuna:
         checks.positive_int("batch_size", self.batch_size)
 
     def study(self, metric: str) -> "optuna.Study":
-        """Returns the study, a new one of a sampler.
+        """Returns the study, or a new one for a sampler.
 
         Args:
           metric: by which settings are compared.
@@ -63,7 +63,7 @@ class Optuna:
         direction = "maximize" if metrics.sign(metric) > 0 else "minimize"
         if isinstance(self.source, optuna.samplers.BaseSampler):
             return optuna.create_study(sampler=self.source, direction=direction)
-        directions = [each.name.lower() for each in self.source.directions]
+        directions = [d.name.lower() for d in self.source.directions]
         if directions != [direction]:
             raise checks.InputError(
                 f"Expected a study with the direction {direction}, as {metric} asks"
@@ -80,10 +80,10 @@ class Suggestions:
         self._study, self._space = study, space
         self._distributions = _distributions(space)
         self._trials: dict[tuple[Any, ...], list[Any]] = {}  # of the last batch
-        self._told: dict[tuple[Any, ...], dict[str, Any]] = {}
+        self._reports: dict[tuple[Any, ...], dict[str, Any]] = {}
 
     def plan(self, settings: Sequence[Mapping[str, Any]]) -> None:
-        """Makes the study suggest settings of lists before any others."""
+        """Queues settings of lists, which the study suggests before any others."""
         for setting in settings:
             chosen = {}
             for name, values in self._space.items():
@@ -92,21 +92,21 @@ class Suggestions:
             self._study.enqueue_trial(chosen)
 
     def ask(self, count: int) -> list[dict[str, Any]]:
-        """Asks for settings.
+        """Returns the next settings.
 
-        A trial with a setting that has been trained is told its score at once.
+        A trial with a trained setting is reported with its score at once.
 
         Returns:
-          Values by dotted name; fewer settings where the study goes on suggesting
-          those of before.
+          Values by dotted name; fewer settings if the study keeps suggesting earlier
+          ones.
         """
         self._trials, repeats = {}, 0
         while len(self._trials) < count and repeats < _REPEATS:
             trial = self._study.ask(self._distributions)
             drawn = tuple(trial.params[name] for name in self._space)
             repeats += 1
-            if drawn in self._told:
-                self._study.tell(trial, **self._told[drawn])
+            if drawn in self._reports:
+                self._study.tell(trial, **self._reports[drawn])
             elif drawn in self._trials:
                 self._trials[drawn].append(trial)
             else:
@@ -122,7 +122,7 @@ class Suggestions:
         ]
 
     def tell(self, scores: Sequence[float], complete: Sequence[bool]) -> None:
-        """Tells the scores of all settings of the last batch."""
+        """Reports the scores of all settings of the last batch."""
         is_maximized = self._study.direction.name == "MAXIMIZE"
         worst = -np.inf if is_maximized else np.inf
         for (drawn, trials), score, is_complete in zip(
@@ -130,13 +130,13 @@ class Suggestions:
         ):
             value = worst if np.isnan(score) else float(score)
             pruned = {"state": _library().trial.TrialState.PRUNED}
-            self._told[drawn] = {"values": value} if is_complete else pruned
+            self._reports[drawn] = {"values": value} if is_complete else pruned
             for trial in trials:
-                self._study.tell(trial, **self._told[drawn])
+                self._study.tell(trial, **self._reports[drawn])
 
 
 def _library() -> Any:
-    """Imports Optuna, which nothing else does."""
+    """Imports Optuna, an extra, only when it is used."""
     try:
         import optuna  # pyright: ignore[reportMissingImports]
     except ImportError as error:
@@ -159,7 +159,7 @@ def _distributions(space: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _choices(values: list[Any]) -> list[Any]:
-    """Returns what a study keeps of a list: its values, or their numbers."""
+    """Returns the choices of a list for a study: its values, or their numbers."""
     if all(isinstance(value, _CHOICES) for value in values):
         return values
     return list(range(len(values)))

@@ -1,4 +1,4 @@
-"""Trained models of the best round on validation data, in place of the last one's."""
+"""Trained models of the best round on validation data, in place of the last round."""
 
 import dataclasses
 from typing import Any
@@ -19,13 +19,13 @@ _PREFIX = "rows/best/"  # of names of arrays in a checkpoint
 
 
 @dataclasses.dataclass
-class _Kept:
+class _BestArrays:
     """Arrays of the best models of one predictor.
 
     Attributes:
-      arrays: `[G, *P]` by name, or `[G, K, *P]` where clients have their own.
+      arrays: `[G, *P]` by name, or `[G, K, *P]` if clients have their own.
       rounds: `int[G]` or `int[G, K]` rounds in which these were trained, -1 before any.
-      scores: `[G]` or `[G, K]` what they were chosen by; larger is better.
+      scores: `[G]` or `[G, K]` of the chosen models; larger is better.
     """
 
     arrays: dict[str, np.ndarray]
@@ -46,11 +46,11 @@ class Best:
     """
 
     def __init__(self, trainer: Trainer, choice: str):
-        """Keeps nothing yet.
+        """Starts without any models.
 
         Args:
           trainer: with its first states, or those of a checkpoint.
-          choice: `best` for one round of all clients, `best-of-each` for one of each.
+          choice: `best` for one round of all clients, `best-of-each` for one each.
         """
         planned = trainer.planned
         schedule = planned.plan.schedule
@@ -62,15 +62,15 @@ class Best:
             )
         self._trainer, self._choice = trainer, choice
         self._members = [trainer.members(g) for g in range(len(planned.group.points))]
-        self._kept = {name: self._nothing(kind) for name, kind in planned.kinds.items()}
+        self._best = {name: self._empty(kind) for name, kind in planned.kinds.items()}
 
-    def _nothing(self, kind: trained_parameters.Kind) -> _Kept:
-        """Returns the shapes of what will be kept."""
+    def _empty(self, kind: trained_parameters.Kind) -> _BestArrays:
+        """Returns empty arrays for the best models."""
         sizes = (len(self._members), len(self._members[0]))
         leaves = model_files.named(kind.shapes)
         axes = sizes[:1] if kind.is_shared else sizes
         shape = sizes if self._choice == _OF_EACH and not kind.is_shared else sizes[:1]
-        return _Kept(
+        return _BestArrays(
             arrays={n: np.zeros((*axes, *v.shape), v.dtype) for n, v in leaves.items()},
             rounds=np.full(shape, -1, np.int64),
             scores=np.full(shape, -np.inf),
@@ -78,17 +78,17 @@ class Best:
 
     def see(self, recorder: Recorder) -> None:
         """Keeps the models of this round that are better than those before."""
-        for name, kept in self._kept.items():
-            scores, each = recorder.scores(name, _VALIDATION)
-            if kept.scores.ndim > 1:
+        for name, best in self._best.items():
+            scores, table = recorder.scores(name, _VALIDATION)
+            if best.scores.ndim > 1:
                 at = [recorder.places(members) for members in self._members]
-                scores = np.stack([own[k] for own, k in zip(each, at, strict=True)])
-            is_better = scores > kept.scores
+                scores = np.stack([row[k] for row, k in zip(table, at, strict=True)])
+            is_better = scores > best.scores
             for point in np.flatnonzero(is_better.reshape(len(scores), -1).any(axis=1)):
                 self._keep(int(point), name, is_better[point])
-            kept.scores[is_better] = scores[is_better]
-            kept.rounds[is_better] = recorder.rounds[-1]
-            if (kept.rounds < 0).all():
+            best.scores[is_better] = scores[is_better]
+            best.rounds[is_better] = recorder.rounds[-1]
+            if (best.rounds < 0).all():
                 raise checks.InputError(
                     "Expected clients with validation examples, by which the"
                     f" {self._choice} models are kept, got none."
@@ -100,40 +100,40 @@ class Best:
         members = self._members[point]
         rows = members[:1] if kind.is_shared else members
         arrays = save_models.fetched(self._trainer, point, rows, name, kind)
-        for leaf, kept in self._kept[name].arrays.items():
+        for leaf, best in self._best[name].arrays.items():
             if is_better.ndim:
-                kept[point][is_better] = arrays[leaf][is_better]
+                best[point][is_better] = arrays[leaf][is_better]
             else:
-                kept[point] = arrays[leaf]
+                best[point] = arrays[leaf]
 
     def of(self, point: int, model: str) -> tuple[dict[str, np.ndarray], Any]:
         """Returns the arrays of a file, and the rounds in which they were trained.
 
         Returns:
-          What `save_models.fetched` does, and an int, or a list of one per client.
+          Arrays like `save_models.fetched`, and an int, or a list of one per client.
         """
-        kept, kind = self._kept[model], self._trainer.planned.kinds[model]
-        arrays = {name: value[point] for name, value in kept.arrays.items()}
+        best, kind = self._best[model], self._trainer.planned.kinds[model]
+        arrays = {name: value[point] for name, value in best.arrays.items()}
         if not kind.is_shared:
             arrays[model_files.CLIENTS] = self._members[point].astype(np.int32)
-        return arrays, kept.rounds[point].tolist()
+        return arrays, best.rounds[point].tolist()
 
     def saved(self) -> dict[str, np.ndarray]:
         """Returns all arrays for a checkpoint, by name."""
         return {
             f"{_PREFIX}{model}/{name}": value
-            for model, kept in self._kept.items()
-            for name, value in kept.named().items()
+            for model, best in self._best.items()
+            for name, value in best.named().items()
         }
 
     def restore(self, arrays: dict[str, np.ndarray]) -> None:
         """Takes the arrays of a checkpoint."""
-        for model, kept in self._kept.items():
-            for name, value in kept.named().items():
-                found = arrays.get(f"{_PREFIX}{model}/{name}")
-                if found is None or (found.shape, found.dtype) != (
+        for model, best in self._best.items():
+            for name, value in best.named().items():
+                array = arrays.get(f"{_PREFIX}{model}/{name}")
+                if array is None or (array.shape, array.dtype) != (
                     value.shape,
                     value.dtype,
                 ):
                     raise ValueError(f"other best models of {model}")
-                value[...] = found
+                value[...] = array

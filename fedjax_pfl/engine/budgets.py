@@ -10,7 +10,7 @@ from fedjax_pfl.core import checks, struct
 __all__ = ["Budget", "Gradients", "Minutes", "Rounds", "most_settings", "parse"]
 
 MAX_SETTINGS = 10_000
-"""Settings that a search has at most."""
+"""Most settings of a search."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Gradients:
     backward pass takes about as long as two forward ones. Gradients are counted in the
     first round of the first seed, so that the number of settings is known before the
     search. If cohorts are drawn from clients of different sizes, other rounds have a
-    few more or less. What evaluations take, such as fine-tuning, is not counted.
+    few more or less. Gradients of evaluations, such as fine-tuning, are not counted.
 
     Attributes:
       count: gradients, > 0.
@@ -57,7 +57,7 @@ class Gradients:
 class Minutes:
     """Minutes that a search takes, not counting its compiling.
 
-    How much is trained in them depends on the machine.
+    The number of trainings depends on the machine.
 
     Attributes:
       count: minutes, > 0.

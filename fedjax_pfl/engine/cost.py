@@ -1,7 +1,7 @@
 """Memory and time of trainings: from their compiled programs, and from real rounds.
 
-XLA says how much memory a compiled program needs besides its arguments, which are
-arrays of known shapes. Time is measured on a few rounds.
+XLA reports the memory that a compiled program needs in addition to its arguments, which
+are arrays of known shapes. Time is measured on a few rounds.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 _SECONDS = 1.0
-"""Rounds are timed for about as long."""
+"""Seconds for which rounds are timed, about."""
 
 _LONG = 3.0
 """Seconds above which a first call is hardly slower than a second one."""
@@ -44,18 +44,18 @@ _LONG = 3.0
 class Memory:
     """Bytes that a group of trainings needs, by part.
 
-    Of what is on devices: on a CPU those of all devices, which share its memory; else
+    Bytes on devices are those of all devices on a CPU, which share its memory, else
     those of one device.
 
     Attributes:
       points: grid points G.
       data: examples and the rows of all points' federations.
       state: states of all points.
-      server: what of `state` has no row per client.
-      round: what a segment of rounds needs besides, or the first state.
-      evaluation: what an evaluation needs besides.
-      history: what the host keeps.
-      compiler: what compiling has left in the host's memory, as it was measured.
+      server: the part of `state` without a row per client.
+      round: additional memory of a segment of rounds, or of making the first state.
+      evaluation: additional memory of an evaluation.
+      history: on the host.
+      compiler: measured memory of the host that compiling has not given back.
     """
 
     points: int
@@ -83,20 +83,20 @@ def memory(trainer: "Resident", *, work: bool = True) -> Memory:
 
     Args:
       trainer: of the group. Waits for the compiler.
-      work: whether to ask the compiled programs; False counts arrays only, and compiles
-        nothing.
+      work: whether to add the memory of compiled programs; False counts arrays only,
+        and compiles nothing.
 
     Returns:
-      Bytes by part. Of `loop`, which compiles no rounds, `round` is that of the first
-      state. Not included is what XLA's libraries allocate while a program runs.
+      Bytes by part. For `loop`, which compiles no rounds, `round` is that of the first
+      state. Memory that XLA's libraries allocate in a running program is not included.
     """
     states, copies = trainer.like, _copies(trainer.planned.plan)
-    state = _device_bytes((states, trainer.beside)) * copies
+    state = _device_bytes((states, trainer.extra_shapes)) * copies
     rounds = evaluations = 0
     if work:
-        needed = {name: _work_bytes(one) for name, one in trainer.compiled().items()}
-        first = needed.pop(("init",)) * copies - state
-        rounds = max(needed.pop(("segment",), 0) * copies, first)
+        needed = {n: _work_bytes(p) for n, p in trainer.compiled().items()}
+        first_state = needed.pop(("init",)) * copies - state
+        rounds = max(needed.pop(("segment",), 0) * copies, first_state)
         evaluations = max(needed.values()) * copies
     return Memory(
         points=len(trainer.planned.group.points),
@@ -133,12 +133,12 @@ def _device_bytes(tree: Any) -> int:
 
 
 def _work_bytes(program: jax.stages.Compiled) -> int:
-    """Bytes that a program needs besides its arguments, on one device."""
+    """Returns bytes of a program in addition to its arguments, on one device."""
     analysis = program.memory_analysis()
-    if analysis is None:  # where a backend does not say
+    if analysis is None:  # of backends that do not report it
         return 0
-    made = analysis.output_size_in_bytes - analysis.alias_size_in_bytes
-    return analysis.temp_size_in_bytes + made
+    outputs = analysis.output_size_in_bytes - analysis.alias_size_in_bytes
+    return analysis.temp_size_in_bytes + outputs
 
 
 def _history_bytes(trainer: "Resident") -> int:
@@ -146,13 +146,13 @@ def _history_bytes(trainer: "Resident") -> int:
     planned = trainer.planned
     segment = planned.plan.schedule.segment
     num_evaluations = 1 + -(-planned.options.num_rounds // segment)
-    metrics, mixed = trainer.measured()
+    metrics, pairs = trainer.measured()
     models, data, _ = next(iter(metrics.values())).shape[1:]
     values = len(planned.group.points) * planned.num_clients
     values *= 8 * len(metrics) * models * data + data + 8
-    own = client_rows.size(mixed.get("own_cluster")) * 8
-    last = client_rows.size([mixed.get(name) for name in ("weights", "series")]) * 8
-    return 2 * num_evaluations * (values + own) + last
+    clusters = client_rows.size(pairs.get("own_cluster")) * 8
+    snapshot = client_rows.size([pairs.get(n) for n in ("weights", "series")]) * 8
+    return 2 * num_evaluations * (values + clusters) + snapshot
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,8 +162,8 @@ class Pace:
     Attributes:
       compilation: lowering, and waiting for the compiler.
       start: making the first states.
-      round: one round of all points, at the mean of those that were run.
-      evaluation: one evaluation on everything that is ever evaluated.
+      round: one round of all points, the mean of the measured rounds.
+      evaluation: one evaluation on all data of the schedule.
     """
 
     compilation: float
@@ -172,7 +172,7 @@ class Pace:
     evaluation: float
 
     def total(self, num_rounds: int, num_evaluations: int) -> float:
-        """Seconds of a training; evaluations count as if all were on everything."""
+        """Returns seconds of a training; all evaluations count as ones on all data."""
         work = num_rounds * self.round + num_evaluations * self.evaluation
         return self.compilation + self.start + work
 
@@ -190,10 +190,10 @@ def pace(trainer: "Resident") -> Pace:
     active, done = np.ones(len(planned.group.points), bool), 0
 
     def timed(call: Callable[..., Any], *args: Any, **kwargs: Any) -> float:
-        started = time.perf_counter()
+        start_time = time.perf_counter()
         call(*args, **kwargs)
         jax.block_until_ready(trainer.states)
-        return time.perf_counter() - started
+        return time.perf_counter() - start_time
 
     def run(count: int) -> float:
         nonlocal done
@@ -203,22 +203,22 @@ def pace(trainer: "Resident") -> Pace:
         return seconds / count
 
     start = timed(trainer.begin)
-    each = run(1)
-    seconds = [each] if each > _LONG else []
+    round_seconds = run(1)
+    seconds = [round_seconds] if round_seconds > _LONG else []
     spent = sum(seconds)
     while done < num_rounds and spent < _SECONDS:
-        count = min(int(_SECONDS / max(each, 1e-6)), num_rounds - done)
+        count = min(int(_SECONDS / max(round_seconds, 1e-6)), num_rounds - done)
         count = max(1, min(count, schedule.segment))
-        each = run(count)
-        seconds += [each] * count
-        spent += each * count
+        round_seconds = run(count)
+        seconds += [round_seconds] * count
+        spent += round_seconds * count
     evaluation = timed(trainer.evaluate, schedule.data, is_last=False)
     if evaluation <= _LONG:
         evaluation = timed(trainer.evaluate, schedule.data, is_last=False)
     return Pace(
         compilation=trainer.compile_seconds,
         start=start,
-        round=float(np.mean(seconds)) if seconds else each,
+        round=float(np.mean(seconds)) if seconds else round_seconds,
         evaluation=evaluation,
     )
 
@@ -243,32 +243,32 @@ def _cgroup_bytes(
             files = (f"memory.{files[0]}", f"memory.{files[1]}", files[2])
         else:
             continue
-        own = pathlib.PurePosixPath(path.lstrip("/"))
-        for folder in (base / part for part in (own, *own.parents)):
+        group_path = pathlib.PurePosixPath(path.lstrip("/"))
+        for folder in (base / part for part in (group_path, *group_path.parents)):
             try:
                 limit = (folder / files[0]).read_text("utf-8").strip()
-                used = int((folder / files[1]).read_text("utf-8"))
+                used_bytes = int((folder / files[1]).read_text("utf-8"))
                 stat = (folder / "memory.stat").read_text("utf-8").split()
             except OSError:
                 continue
             if limit != "max":  # files that were read once can be dropped
                 cached = dict(zip(stat[::2], stat[1::2], strict=True)).get(files[2], 0)
-                free.append(max(int(limit) - used + int(cached), 0))
+                free.append(max(int(limit) - used_bytes + int(cached), 0))
     return min(free, default=None)
 
 
 def available_bytes(*, host: bool = False) -> int | None:
-    """Returns the memory that is free now; None if that is not known.
+    """Returns the memory that is free now; None if unknown.
 
     Returns:
-      Bytes. On a CPU, and for the host, the smaller of what the machine has available
-      and what the process's control group leaves.
+      Bytes. On a CPU, and for the host, the smaller of the machine's available memory
+      and the rest of the process's control group.
     """
     if not host and jax.default_backend() != "cpu":
         stats = jax.local_devices()[0].memory_stats() or {}
         limit = stats.get("bytes_limit")
         return None if limit is None else limit - stats.get("bytes_in_use", 0)
-    import psutil  # only where a training begins
+    import psutil  # only when a training begins
 
     group = _cgroup_bytes()
     machine = psutil.virtual_memory().available
@@ -279,8 +279,8 @@ def check_arrays(trainer: "Resident") -> None:
     """Refuses a group whose arrays alone will not fit; compiles nothing.
 
     Args:
-      trainer: of the group; one of shapes does. What of its federations is in memory
-        needs no more.
+      trainer: of the group, which may have shapes only. Federations that are in memory
+        already need no more.
     """
     needed = memory(trainer, work=False)
     federations = jax.tree.leaves(trainer.planned.group.federations)
@@ -296,7 +296,7 @@ def check(trainer: "Resident", *, is_held: bool = True) -> Memory:
 
 
 def _refuse(trainer: "Resident", needed: Memory, held: int) -> None:
-    """Raises an error where what is needed is more than what there is."""
+    """Raises an error if a group needs more memory than there is."""
     limit = trainer.planned.options.parsed_memory
     if limit == "none":
         return
@@ -320,7 +320,7 @@ def _refuse(trainer: "Resident", needed: Memory, held: int) -> None:
         if needed.round + needed.evaluation:  # the programs are known
             named, suffices = _helping(
                 _changes(largest, trainer),
-                lambda other: missing(memory(other), held),
+                lambda candidate: missing(memory(candidate), held),
                 total,
                 free,
             )
@@ -331,19 +331,19 @@ def _refuse(trainer: "Resident", needed: Memory, held: int) -> None:
         raise _refusal(new, largest, total, source.format(shown(free)), advice)
     spare = available_bytes(host=True)
     if not on_host and limit == "free" and spare is not None and needed.history > spare:
-        advice, there = _advice(needed, "history"), f"{shown(spare)} are free"
-        raise _refusal(needed, "history", needed.history, there, advice)
+        advice, supply = _advice(needed, "history"), f"{shown(spare)} are free"
+        raise _refusal(needed, "history", needed.history, supply, advice)
 
 
 def _refusal(
-    needed: Memory, largest: str, total: int, there: str, advice: str
+    needed: Memory, largest: str, total: int, supply: str, advice: str
 ) -> checks.InputError:
     """Returns the error, with its one sentence."""
     of = f" of {needed.points} grid points" if needed.points > 1 else ""
-    what = {"round": "work of a round"}.get(largest, largest) + of
+    part = {"round": "work of a round"}.get(largest, largest) + of
     return checks.InputError(
-        f"Training needs about {shown(total)} of memory ({what}:"
-        f" {shown(getattr(needed, largest))}), but {there}: {advice}."
+        f"Training needs about {shown(total)} of memory ({part}:"
+        f" {shown(getattr(needed, largest))}), but {supply}: {advice}."
     )
 
 
@@ -377,7 +377,7 @@ _Change = tuple[str, int, Callable[[int], "Resident"]]
 
 
 def _changes(largest: str, trainer: "Resident") -> Iterator[_Change]:
-    """Settings that may lower a part: name with a gap, value now, how to change it."""
+    """Yields settings that may lower a part: name with a gap, value, and change."""
     planned, plan = trainer.planned, trainer.planned.plan
 
     def with_plan(**fields: Any) -> "Resident":
@@ -399,9 +399,9 @@ def _changes(largest: str, trainer: "Resident") -> Iterator[_Change]:
         points = plan.points_per_chunk
         yield "points_per_chunk={}", points, lambda k: with_plan(points_per_chunk=k)
     if largest == "evaluation":
-        some = plan.schedule.clients
-        some = planned.num_clients if isinstance(some, str) else some
-        yield "eval_clients={}", min(some, evaluation.CHUNK), with_sample
+        count = plan.schedule.clients
+        count = planned.num_clients if isinstance(count, str) else count
+        yield "eval_clients={}", min(count, evaluation.CHUNK), with_sample
     if largest != "round":
         return
     process = planned.processes[0]
@@ -416,18 +416,18 @@ def _changes(largest: str, trainer: "Resident") -> Iterator[_Change]:
 def _helping(
     changes: Iterator[_Change], still_needed: Any, needed: int, free: int
 ) -> tuple[str, bool]:
-    """Searches for a change with which a training fits, else all that help.
+    """Finds a change with which a training fits, else all changes that help.
 
-    That they help is found by compiling again, with the smallest value of each.
+    Each is tested by compiling again, with the smallest value of its setting.
     """
-    helping = []
+    texts = []
     for name, value, change in changes:
         if value <= 1:
             continue
-        least = still_needed(change(1))
-        if least <= free:  # memory grows linearly with these settings
-            most = 1 + int((value - 1) * (free - least) / (needed - least))
-            return name.format(most), True
-        if least < 0.8 * needed:
-            helping.append(name.format(1))
-    return " and ".join(helping), False
+        total = still_needed(change(1))
+        if total <= free:  # memory grows linearly with these settings
+            size = 1 + int((value - 1) * (free - total) / (needed - total))
+            return name.format(size), True
+        if total < 0.8 * needed:
+            texts.append(name.format(1))
+    return " and ".join(texts), False

@@ -21,6 +21,7 @@ from fedjax_pfl.core import (
 from fedjax_pfl.engine import auto_execution
 from fedjax_pfl.results.metrics import IN_UNITS
 from fedjax_pfl.round.parts import model_state
+from fedjax_pfl.round.process import FederatedProcess
 
 __all__ = [
     "Unseen",
@@ -39,9 +40,9 @@ BATCH = 128
 CHUNK = 16
 """Most clients evaluated at once."""
 MAX_PAIRS = 2000
-"""Most clients whose pairs are looked at."""
+"""Most clients for which weights of pairs are computed."""
 UNSEEN_EPOCHS = 5
-"""Local epochs of a client that never trained, where a method adapts none itself."""
+"""Local epochs of a client that never trained, if the method does not adapt it."""
 
 _ONE_DEVICE = sharding.Execution()
 
@@ -51,7 +52,7 @@ Predictors = dict[str, Predictor]
 
 
 def predictors_of(
-    process: Any,
+    process: FederatedProcess,
     state: core.State,
     client: Any,
     model: core.Model,
@@ -78,7 +79,7 @@ def _means(
 
     def of_batch(number: jax.Array):
         batch = batch_of(number)
-        outputs = [predictors[who](batch.x) for who in sorted(predictors)]
+        outputs = [predictors[name](batch.x) for name in sorted(predictors)]
         sums = [_sums(model, o, batch) for o in outputs]
         if not isinstance(model, core.RankedModel):
             return sums, [None] * len(sums)
@@ -94,13 +95,14 @@ def _means(
     no_sums = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), sums)
 
     def add(number: jax.Array, state: Any):
-        def put(kept: jax.Array, new: jax.Array):
-            return lax.dynamic_update_slice_in_dim(kept, new, number * size, axis=0)
+        def put(buffer: jax.Array, batch: jax.Array):
+            return lax.dynamic_update_slice_in_dim(buffer, batch, number * size, axis=0)
 
         sums, rows = of_batch(number)
         added = jax.tree.map(lambda a, b: a + b, state[0], sums)
         return added, jax.tree.map(put, state[1], rows)
 
+    # One bound for all lanes of a vmap: a bound for each would need selects.
     bound = client_map.lane_max(-(-total // size))
     sums, rows = loops.bounded(bound, batches, add, (no_sums, no_rows))
     weight = jnp.arange(batches * size) < total
@@ -123,10 +125,10 @@ def _sums(model: core.Model, outputs: jax.Array, batch: core.Batch) -> tuple[Any
 def _check_rows(model: core.Model, name: str, values: Any, size: int) -> None:
     """Refuses values that are not one row per example of a batch."""
     shape = jnp.shape(values)
-    wanted = "[B]" if name.startswith("metrics") else "[B, ...]"
-    if shape[:1] != (size,) or (wanted == "[B]" and len(shape) > 1):
+    form = "[B]" if name.startswith("metrics") else "[B, ...]"
+    if shape[:1] != (size,) or (form == "[B]" and len(shape) > 1):
         raise checks.InputError(
-            f"Expected {name} of {type(model).__name__} to have the shape {wanted}, a"
+            f"Expected {name} of {type(model).__name__} to have the shape {form}, a"
             f" value per example, got {[*shape]} for B = {size}."
         )
 
@@ -137,12 +139,12 @@ def _finished(
     """Returns means over examples, and metrics of a model's sums and rows."""
     count = jnp.maximum(total, 1)
     metrics = {n: v / count.astype(v.dtype) for n, v in sums[0].items()}
-    finished = {}
+    hook_values = {}
     if isinstance(model, core.SummedModel):
-        finished["finish_metrics"] = model.finish_metrics(sums[1], count)
+        hook_values["finish_metrics"] = model.finish_metrics(sums[1], count)
     if isinstance(model, core.RankedModel):
-        finished["finish_rows"] = model.finish_rows(rows, weight)
-    for hook, values in finished.items():
+        hook_values["finish_rows"] = model.finish_rows(rows, weight)
+    for hook, values in hook_values.items():
         for name, value in values.items():
             if jnp.shape(value) or name in metrics:
                 got = f"has the shape {[*jnp.shape(value)]}"
@@ -156,7 +158,7 @@ def _finished(
     return metrics
 
 
-def _own_means(
+def _client_means(
     predictors: Predictors,
     model: core.Model,
     data: core.ClientData,
@@ -176,7 +178,7 @@ def _own_means(
     return _means(predictors, model, batch_of, data.num_examples, slots, size)
 
 
-def _whole_sequence(
+def _sequence(
     predictor: Predictor, data: core.ClientData, dtype: Any
 ) -> tuple[jax.Array, core.Batch]:
     """Computes outputs for all of one client's examples, in order, and the examples."""
@@ -189,7 +191,7 @@ def _whole_sequence(
 def _pooled(rows: dict[str, Any]) -> tuple[dict[str, Any], jax.Array]:
     """Pools the examples of several clients, each as a client of one, padding last.
 
-    So every example keeps the identity, and hence the noise, of its owner.
+    Every example thus keeps the identity, and with it the noise, of its owner.
     """
     owners, slots = rows["index"].shape
     real = jnp.arange(slots)[None, :] < rows["num_examples"][:, None]
@@ -267,11 +269,11 @@ def predictor_names(
 
     def trace(state: core.State, federation: core.Federation):
         federation = model_state.with_kept(state, model, federation)
-        first = jax.tree.map(
+        client, row = jax.tree.map(
             lambda leaf: leaf[0], (state.clients, federation.train.rows())
         )
-        data = federation.train.pool().with_rows(first[1])
-        names.extend(sorted(predictors_of(process, state, first[0], model, data)[0]))
+        data = federation.train.pool().with_rows(row)
+        names.extend(sorted(predictors_of(process, state, client, model, data)[0]))
         return jnp.zeros(())
 
     jax.eval_shape(trace, state, federation)
@@ -290,7 +292,7 @@ def metric_names(
 
 
 def evaluate(
-    process: Any,
+    process: FederatedProcess,
     state: core.State,
     model: core.Model,
     federation: core.Federation,
@@ -307,15 +309,15 @@ def evaluate(
       state: state after a round.
       model: the model.
       federation: data of N clients.
-      data: what to measure on: a client's own `train`, `validation` or `test` examples;
+      data: names of data: a client's own `train`, `validation` or `test` examples;
         `others`: its own test examples and those of its `federation.others`;
-        `everybody`: all test examples. Of the last two only the `federation.samples`
-        where there are some. Means are over examples.
+        `everybody`: all test examples. The last two are limited to
+        `federation.samples`, if there are any. Means are over examples.
       members: rows `int32[K]` of the clients to evaluate; None for all.
       diagnostics: whether to compute the algorithm's diagnostics.
       execution: how the map over clients is run in rounds. Devices that share all
-        clients measure each its own, on their own examples; anything else is left to
-        XLA.
+        clients measure their own clients, on their own examples; other cases are left
+        to XLA.
 
     Returns:
       Metrics by name, each `[predictors, data, K]` with predictors in alphabetical
@@ -327,20 +329,20 @@ def evaluate(
     federation = model_state.with_kept(state, model, federation)
     state = process.before_evaluation(state, model, federation)
     test_pool, test_rows = federation.test.pool(), federation.test.rows()
-    everybody = None
+    all_examples = None
     if "everybody" in data and federation.samples is None:
-        everybody = _pooled(test_rows)
+        all_examples = _pooled(test_rows)  # once, since all clients have the same
 
-    pools = {n: getattr(federation, n).pool() for n in ("train", *_own(data))}
+    pools = {n: getattr(federation, n).pool() for n in ("train", *_client_data(data))}
     server = state.at(None).with_memory(steps=None)
-    is_shared = members is None and set(data) == set(_own(data))
+    is_shared = members is None and set(data) == set(_client_data(data))
     is_shared &= sharding.divides(federation.num_clients, execution)
 
     def examples_of(name: str, fields: dict[str, Any]):
         if federation.samples is not None:
             return _sampled(test_rows, fields["samples"][name]), fields["num_test"]
-        if everybody is not None and name == "everybody":
-            return everybody
+        if all_examples is not None and name == "everybody":
+            return all_examples
         rows = jnp.concatenate([fields["row"][None], fields["others"]])
         return _pooled(client_rows.take(test_rows, rows))
 
@@ -359,13 +361,13 @@ def evaluate(
         if name in ("others", "everybody"):
             examples = examples_of(name, fields)
             return _pooled_means(predictors, model, test_pool, *examples, key, dtype)
-        own = client_of(pools, name, fields)
+        client_data = client_of(pools, name, fields)
         if judge is not None:
             return [
-                judge.sequence_metrics(*_whole_sequence(predictors[who], own, dtype))[0]
-                for who in sorted(predictors)
+                judge.sequence_metrics(*_sequence(predictors[n], client_data, dtype))[0]
+                for n in sorted(predictors)
             ]
-        return _own_means(predictors, model, own, key, dtype)
+        return _client_means(predictors, model, client_data, key, dtype)
 
     def one(fields: dict[str, Any], shared: tuple[Any, ...]):
         process, server, pools = shared
@@ -389,7 +391,7 @@ def evaluate(
 
 
 def _in_units(metrics: Metrics, data: core.ClientData) -> Metrics:
-    """Returns metrics, those in units of the targets in their own."""
+    """Returns metrics, converted to units of the targets if these have units."""
     if data.target_units is None:
         return metrics
     return {
@@ -399,35 +401,35 @@ def _in_units(metrics: Metrics, data: core.ClientData) -> Metrics:
 
 
 def _mapped(
-    one: Callable[[Any, Any], Any],
+    fn: Callable[[Any, Any], Any],
     rows: Any,
     shared: tuple[Any, ...],
     chunk: int,
     execution: sharding.Execution | None,
 ) -> Any:
-    """Maps over clients, where an execution says so on the devices that have them.
+    """Maps over clients; with an execution, on the devices that own them.
 
-    The last of what is shared are pools by name, which these may divide.
+    The last shared value is a dictionary of pools, which devices may divide.
     """
     if execution is None:
-        return client_map.map_chunks(one, rows, shared, chunk)
-    how = sharding.Execution("shard", chunk, execution.num_devices)
-    *others, pools = shared
-    specs = {name: divided_examples.specs(pool) for name, pool in pools.items()}
-    whole = [PartitionSpec()] * len(others)
-    return client_map.map_clients(one, rows, shared, how, shared_specs=(*whole, specs))
+        return client_map.map_chunks(fn, rows, shared, chunk)
+    division = sharding.Execution("shard", chunk, execution.num_devices)
+    *replicated, pools = shared
+    pool_specs = {name: divided_examples.specs(pool) for name, pool in pools.items()}
+    specs = (*[PartitionSpec()] * len(replicated), pool_specs)
+    return client_map.map_clients(fn, rows, shared, division, shared_specs=specs)
 
 
 def _at_once(
     model: core.Model, federation: core.Federation, data: tuple[str, ...]
 ) -> int:
     """Picks how many clients are evaluated at once."""
-    slots = [getattr(federation, name).index.shape[1] for name in _own(data)]
+    slots = [getattr(federation, name).index.shape[1] for name in _client_data(data)]
     together = min(BATCH, max(slots, default=BATCH))
     return auto_execution.evaluated_at_once(model, federation, together, CHUNK)
 
 
-def _own(data: tuple[str, ...]) -> tuple[str, ...]:
+def _client_data(data: tuple[str, ...]) -> tuple[str, ...]:
     """Returns the names of clients' own examples among data."""
     return tuple(name for name in data if name in ("train", "validation", "test"))
 
@@ -444,7 +446,7 @@ def _check_data(judge: core.SequenceModel | None, data: tuple[str, ...]) -> None
 def _rows(
     state: core.State, federation: core.Federation, data: tuple[str, ...]
 ) -> dict[str, Any]:
-    """Collects what an evaluation on these data reads of every client."""
+    """Collects the rows of all clients that an evaluation on these data reads."""
     rows: dict[str, Any] = {
         "state": state.clients,
         "row": jnp.arange(federation.num_clients, dtype=jnp.int32),
@@ -459,15 +461,15 @@ def _rows(
 
 
 def collaboration(
-    process: Any, state: core.State, federation: core.Federation
+    process: FederatedProcess, state: core.State, federation: core.Federation
 ) -> Metrics:
-    """Computes whom a method lets each client learn from.
+    """Computes the weights with which clients learn from each other.
 
     Returns:
       Nothing for methods that do not mix messages, or for too many clients. Else
-      `weights [N, N]`, with rows for receivers, and, where clusters of clients are
-      known, `own_cluster [N]`: the share of what a client gets from others that comes
-      from its own cluster, NaN where it gets nothing from others.
+      `weights [N, N]`, with rows for receivers, and, if clusters of clients are known,
+      `own_cluster [N]`: the share of a client's weight on other clients that lies in
+      its own cluster, NaN without any weight on other clients.
     """
     if federation.num_clients > MAX_PAIRS:
         return {}
@@ -476,18 +478,18 @@ def collaboration(
         return {}
     if federation.cluster is None:
         return {"weights": weights}
-    others = jnp.where(jnp.eye(weights.shape[0], dtype=bool), 0, jnp.abs(weights))
-    same = federation.cluster[:, None] == federation.cluster[None, :]
-    total = others.sum(axis=1)
-    own = jnp.where(same, others, 0).sum(axis=1)
-    share = jnp.where(total > 0, own / jnp.where(total > 0, total, 1), jnp.nan)
+    pair_weights = jnp.where(jnp.eye(weights.shape[0], dtype=bool), 0, jnp.abs(weights))
+    is_same_cluster = federation.cluster[:, None] == federation.cluster[None, :]
+    total = pair_weights.sum(axis=1)
+    cluster_sum = jnp.where(is_same_cluster, pair_weights, 0).sum(axis=1)
+    share = jnp.where(total > 0, cluster_sum / jnp.where(total > 0, total, 1), jnp.nan)
     return {"weights": weights, "own_cluster": share}
 
 
 def courses(
     process: Any, state: core.State, model: core.Model, federation: core.Federation
 ) -> Metrics:
-    """Follows each client through its test examples, moment by moment.
+    """Computes the metrics of each client at every moment of its test series.
 
     Returns:
       By name, `[predictors, N, T]` with predictors in alphabetical order; nothing for
@@ -502,11 +504,11 @@ def courses(
         client, train, test = row
         data = federation.train.pool().with_rows(train)
         predictors, _ = predictors_of(process, state, client, model, data)
-        own = federation.test.pool().with_rows(test)
+        series = federation.test.pool().with_rows(test)
         return _stack(
             [
-                judge.sequence_metrics(*_whole_sequence(predictors[who], own, dtype))[1]
-                for who in sorted(predictors)
+                judge.sequence_metrics(*_sequence(predictors[n], series, dtype))[1]
+                for n in sorted(predictors)
             ]
         )
 
@@ -525,10 +527,10 @@ class Unseen:
     """How a method serves clients that never trained.
 
     Attributes:
-      as_is: predictors that are the same for all of them and are shown: the global one.
+      as_is: reported predictors that are the same for all clients: the global one.
       own: predictors that the method itself adapts to a client's training examples.
-      start: predictor from whose parameters local work starts where there is none of
-        `own`, else None.
+      start: predictor with the parameters from which local work starts if `own` is
+        empty, else None.
       work: this local work, in words.
     """
 
@@ -539,7 +541,7 @@ class Unseen:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the models, which tell how they were adapted."""
+        """Names of the models, with the way in which they were adapted."""
         names = (*self.as_is, *(f"{name} (own rule)" for name in self.own))
         if self.start is not None:
             names += (f"{self.start} + {self.work}",)
@@ -547,7 +549,7 @@ class Unseen:
 
 
 def _of_newcomer(
-    process: Any,
+    process: FederatedProcess,
     state: core.State,
     model: core.Model,
     population: core.Population,
@@ -562,8 +564,8 @@ def _of_newcomer(
         data = data.with_statistics(shared=shared)
     client, row = jax.tree.map(lambda leaf: leaf[0], (clients, single.rows()))
     data = data.with_rows(row)
-    made, key = predictors_of(process, state, client, model, data)
-    return made, core.ClientView(key=key, round=state.round, data=data)
+    predictors, key = predictors_of(process, state, client, model, data)
+    return predictors, core.ClientView(key=key, round=state.round, data=data)
 
 
 def unseen_rule(
@@ -571,8 +573,8 @@ def unseen_rule(
 ) -> Unseen:
     """Finds out how a method serves clients that never trained; computes nothing.
 
-    A predictor of a client in its first state is adapted by the method where its
-    outputs depend on the client's training examples.
+    A predictor of a client in its first state is adapted by the method if its outputs
+    depend on the client's training examples.
 
     Args:
       process: the process.
@@ -590,8 +592,8 @@ def unseen_rule(
 
         def one(row: dict[str, Any]):
             data = pool.with_rows(row)
-            made = _of_newcomer(process, state, model, population, data)[0]
-            return made[name](x)
+            predictors = _of_newcomer(process, state, model, population, data)[0]
+            return predictors[name](x)
 
         assert federation.unseen is not None
         return jax.vmap(one, out_axes=None)(federation.unseen.train.rows())
@@ -599,40 +601,42 @@ def unseen_rule(
     def is_adapted(name: str) -> bool:
         try:
             jax.eval_shape(lambda s, f: output(s, f, name), state, federation)
-        except ValueError:  # what vmap raises for values that differ between clients
+        except ValueError:  # raised by vmap for values that differ between clients
             return True
         return False
 
     names = predictor_names(process, state, model, federation)
-    own = tuple(name for name in names if is_adapted(name))
-    as_is = tuple(name for name in names if name == "global" and name not in own)
-    if own:
-        return Unseen(as_is, own)
+    adapted_names = tuple(name for name in names if is_adapted(name))
+    as_is = tuple(
+        name for name in names if name == "global" and name not in adapted_names
+    )
+    if adapted_names:
+        return Unseen(as_is, adapted_names)
     start = next((n for n in ("global", "personal") if n in names), names[0])
     _check_start(process, state, model, federation, start)
     has_epochs = _few_epochs(process.algorithm).epochs is not None
     work = f"{UNSEEN_EPOCHS} local epochs" if has_epochs else "local work"
-    return Unseen(as_is, own, start, work)
+    return Unseen(as_is, adapted_names, start, work)
 
 
 def _check_start(
-    process: Any,
+    process: FederatedProcess,
     state: core.State,
     model: core.Model,
     federation: core.Federation,
     name: str,
 ) -> None:
-    """Refuses a predictor that is no network of the model, which could be trained."""
+    """Refuses a predictor that is not a network of the model, so cannot be trained."""
     is_network = []
 
     def look(state: core.State, federation: core.Federation):
         train = federation.train
         data = train.with_rows(jax.tree.map(lambda leaf: leaf[0], train.rows()))
-        made = _of_newcomer(process, state, model, federation.population, data)[0]
-        wanted = jax.eval_shape(model.init, state.key)
-        one = made[name]
-        params = one.params if isinstance(one, core.Predictor) else None
-        shapes = [jax.tree.map(jnp.shape, tree) for tree in (wanted, params)]
+        predictors = _of_newcomer(process, state, model, federation.population, data)[0]
+        network = jax.eval_shape(model.init, state.key)
+        predictor = predictors[name]
+        params = predictor.params if isinstance(predictor, core.Predictor) else None
+        shapes = [jax.tree.map(jnp.shape, tree) for tree in (network, params)]
         is_network.append(shapes[0] == shapes[1])
         return jnp.zeros(())
 
@@ -650,10 +654,9 @@ def unseen(
 ) -> Metrics:
     """Measures the models of clients that never trained, on their own test examples.
 
-    Each client is in the state of the method's beginning, with the training's server.
-    Where the method adapts no predictor to the client's training examples, the `start`
-    of its `unseen_rule` is trained there by the method's own `local` solver, or by
-    `SGD()` where it has none, for a few epochs.
+    Each client is in the method's first state, with the trained server. If the method
+    adapts no predictor to a client's training examples, the `start` of `unseen_rule` is
+    trained on them for a few epochs, by the method's `local` solver or else `SGD()`.
 
     Args:
       process: the process.
@@ -673,16 +676,16 @@ def unseen(
 
     def one(row: tuple[Any, Any], _: None):
         train = newcomers.train.pool().with_rows(row[0])
-        made, view = _of_newcomer(process, state, model, population, train)
-        models = [made[name] for name in (*rule.as_is, *rule.own)]
+        predictors, view = _of_newcomer(process, state, model, population, train)
+        models = [predictors[name] for name in (*rule.as_is, *rule.own)]
         if rule.start is not None:
-            start: Any = made[rule.start]
+            start: Any = predictors[rule.start]
             params, _, info = solver.solve(view, local.DataLoss(model), start.params)
             params = local.whole(view, params, info)
             models.append(core.Predictor(start.apply, params))
         test = newcomers.test.pool().with_rows(row[1])
         order = {f"{k:04}": predictor for k, predictor in enumerate(models)}
-        return _stack(_own_means(order, model, test, view.key, dtype))
+        return _stack(_client_means(order, model, test, view.key, dtype))
 
     rows = (newcomers.train.rows(), newcomers.test.rows())
     chunk = _at_once(model, newcomers, ("test",))
@@ -692,8 +695,8 @@ def unseen(
 
 
 def _few_epochs(algorithm: Any) -> Any:
-    """Returns a solver of a few epochs, with the settings of a method's own one."""
+    """Returns the method's local solver, or SGD, with a few epochs."""
     solver = local.SGD() if algorithm.local is None else algorithm.local
-    if solver.epochs is None:  # it goes on to a tolerance
+    if solver.epochs is None:  # it ends by a tolerance
         return solver
     return dataclasses.replace(solver, epochs=UNSEEN_EPOCHS, num_steps=None)

@@ -15,7 +15,7 @@ from fedjax_pfl.round.process import FederatedProcess
 __all__ = ["Axes", "Federations", "combinations", "groups_of"]
 
 Axes = Mapping[str, Iterable[Any]] | Iterable[Mapping[str, Any]]
-"""Values by dotted name, of which all combinations are points; or the points."""
+"""Values by dotted name, all combinations of which are points; or the points."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +24,7 @@ class _Point:
 
     values: dict[str, Any]
     process: FederatedProcess
-    model: Any
+    model: core.Model
     spec: Any
     key: core.Key
 
@@ -32,7 +32,7 @@ class _Point:
 def _make_point(
     key: core.Key,
     process: FederatedProcess,
-    model: Any,
+    model: core.Model,
     spec: core.Specification,
     values: dict[str, Any],
 ) -> _Point:
@@ -50,7 +50,7 @@ def _make_point(
         elif name == "federation":
             spec = value
         elif name.startswith("federation."):
-            if isinstance(spec, _Given):
+            if isinstance(spec, _FixedSpec):
                 raise checks.InputError(
                     f"Expected a specification to sweep {name}, got a federation, whose"
                     " examples are distributed already; FederationSpec.from_arrays"
@@ -63,14 +63,14 @@ def _make_point(
 
 
 @dataclasses.dataclass(eq=False)
-class _Given:
-    """A federation in the place of its specification: seeds do not draw it anew."""
+class _FixedSpec:
+    """A federation in place of a specification: seeds do not change it."""
 
     federation: core.Federation
     seed: int = 0
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Given) and self.federation is other.federation
+        return isinstance(other, _FixedSpec) and self.federation is other.federation
 
     def __hash__(self) -> int:
         return id(self.federation)
@@ -80,7 +80,7 @@ class _Given:
         return self.federation
 
     def describe(self) -> dict[str, Any]:
-        """Returns what is known of it."""
+        """Returns the name and the number of clients."""
         federation = self.federation
         return {"dataset": federation.name, "num_clients": federation.num_clients}
 
@@ -89,7 +89,7 @@ class Federations:
     """Federations by their specs, each built and described once."""
 
     def __init__(self):
-        self._found: dict[
+        self._built: dict[
             core.Specification,
             tuple[core.Federation, data.PartitionStatistics],
         ] = {}
@@ -98,10 +98,10 @@ class Federations:
         self, spec: core.Specification
     ) -> tuple[core.Federation, data.PartitionStatistics]:
         """Returns the federation of a spec and its statistics."""
-        if spec not in self._found:
+        if spec not in self._built:
             federation = spec.build()
-            self._found[spec] = (federation, data.describe(federation))
-        return self._found[spec]
+            self._built[spec] = (federation, data.describe(federation))
+        return self._built[spec]
 
 
 def combinations(axes: Mapping[str, Iterable[Any]]) -> list[dict[str, Any]]:
@@ -129,12 +129,12 @@ def combinations(axes: Mapping[str, Iterable[Any]]) -> list[dict[str, Any]]:
 def groups_of(
     key: core.Key,
     process: FederatedProcess,
-    model: Any,
+    model: core.Model,
     spec: core.Specification | core.Federation,
     axes: Axes,
     federations: Federations | None = None,
 ) -> list[groups.Group]:
-    """Forms all grid points and puts those together that share one compiled program.
+    """Forms all grid points, in groups that share one compiled program.
 
     Points differ in numeric (traced) fields within a group, and in static fields,
     models or shapes of the data between groups. Federations are built once per distinct
@@ -147,19 +147,19 @@ def groups_of(
       model: base model.
       spec: base federation, or its specification. A federation keeps its clients and
         its split for all seeds, and has no axes of its own.
-      axes: values by dotted name, of which all combinations are points: fields of the
-        process (`algorithm.lam`), `model.`, `federation.`, and `seed`, which is also
+      axes: values by dotted name, in all combinations: fields of the process
+        (`algorithm.lam`), `model.`, `federation.`, and `seed`, which is also
         the federation's seed. Or the points themselves, each with its value by name.
-      federations: those that other calls have built already; new ones are added.
+      federations: already built by other calls; new ones are added.
     """
-    parsed: Any = axes  # a mapping is iterable, too, which types do not tell apart
+    parsed: Any = axes  # type checkers take a mapping for an iterable
     named = combinations(parsed) if isinstance(axes, Mapping) else list(parsed)
     if not named or not all(isinstance(values, Mapping) for values in named):
         raise checks.InputError(
             "Expected axes as values by dotted name, or grid points that have one value"
             f" by name each, got {axes!r}."
         )
-    recipe = _Given(spec) if isinstance(spec, core.Federation) else spec
+    recipe = _FixedSpec(spec) if isinstance(spec, core.Federation) else spec
     _check_names(named, process, model, recipe)
     points = [
         _make_point(
@@ -209,10 +209,10 @@ def groups_of(
 def _check_names(
     points: Sequence[Mapping[str, Any]],
     process: FederatedProcess,
-    model: Any,
+    model: core.Model,
     spec: core.Specification,
 ) -> None:
-    """Refuses names that begin with no part of a training, and completes them."""
+    """Refuses names that do not begin with a part of a training."""
     parts = {"model": model, "federation": spec, "seed": None}
     parts |= {f.name: getattr(process, f.name) for f in dataclasses.fields(process)}
     names = dict.fromkeys(itertools.chain.from_iterable(points))
@@ -231,9 +231,9 @@ def _check_names(
 
 def _shared(configs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Returns the settings that all configurations of a group share."""
-    first, *others = configs
+    base, *configs = configs
     return {
         name: value
-        for name, value in first.items()
-        if all(name in other and other[name] == value for other in others)
+        for name, value in base.items()
+        if all(name in config and config[name] == value for config in configs)
     }

@@ -48,12 +48,12 @@ class Group:
       federations: one per point, of one number of clients.
       described: statistics of each point's federation.
       keys: one key per point.
-      config: flat configuration of what the points share.
+      config: flat configuration shared by the points.
     """
 
     points: Sequence[dict[str, Any]]
     processes: Sequence[FederatedProcess]
-    model: Any
+    model: core.Model
     federations: Sequence[core.Federation]
     described: Sequence[statistics.PartitionStatistics]
     keys: Sequence[core.Key]
@@ -79,7 +79,7 @@ def config_of(process: FederatedProcess, model: Any, federation: Any) -> dict[st
     config: dict[str, Any] = {"on_nonfinite": on_nonfinite}
     for name, part in parts.items():
         config |= struct.plain_fields(part, name)
-    # Tells pipelines apart, also of other lengths.
+    # Distinguishes pipelines, also of different lengths.
     chain = " + ".join(type(part).__name__ for part in process.transforms)
     config["transforms"] = chain or None
     config |= struct.plain_fields(model, "model")
@@ -95,7 +95,7 @@ def config_of(process: FederatedProcess, model: Any, federation: Any) -> dict[st
 def single(
     key: core.Key,
     process: FederatedProcess,
-    model: Any,
+    model: core.Model,
     federation: core.Federation,
     *,
     is_described: bool = True,
@@ -104,9 +104,9 @@ def single(
 
     Args:
       key: `[]` key of the training.
-      process: what is trained.
-      model: which model.
-      federation: on which data.
+      process: the process.
+      model: the model.
+      federation: the data.
       is_described: whether to compute the statistics of the federation.
     """
     return Group(
@@ -127,16 +127,16 @@ class Plan:
     Attributes:
       model: the model, given the shapes of the data.
       execution: how the map over clients is run.
-      schedule: what is evaluated when; a segment lies between two evaluations.
+      schedule: of evaluations; a segment lies between two of these.
       diagnostics: whether the algorithm's diagnostics are computed.
       points_per_chunk: grid points vmapped together, on each device.
-      alike: whether those of a chunk have the same data and draws, and share batches.
+      alike: whether points of a chunk have equal data and draws, and share batches.
       stops: whether points may end before others.
-      point_devices: devices that share the points; where there are several, they do not
-        share clients.
+      point_devices: devices that share the points; if several, they do not share
+        clients.
     """
 
-    model: Any
+    model: core.Model
     execution: sharding.Execution
     schedule: schedules.Schedule
     diagnostics: bool
@@ -170,7 +170,7 @@ class PlannedGroup:
       processes: the points' processes, numbers as arrays.
       keys: `[G]` keys of the package's own generator.
       order: `int[G]` points in the order in which programs have them.
-      digest: of the data, where no process has all of them, or None.
+      digest: of the data if no process has all of them, else None.
     """
 
     group: Group
@@ -220,7 +220,7 @@ class PlannedGroup:
 
     @functools.cached_property
     def kinds(self) -> dict[str, trained_parameters.Kind]:
-        """Shapes of what is trained of every predictor; see `trained_parameters`."""
+        """Trained parts of all predictors by name; see `trained_parameters`."""
         return trained_parameters.kinds(*self._shapes())
 
     @property
@@ -239,7 +239,7 @@ class PlannedGroup:
         return process, state, self.plan.model, federation
 
     def configuration(self, execution: str) -> dict[str, Any]:
-        """Returns the flat configuration of the group and of how it is run."""
+        """Returns the flat configuration of the group and of its execution."""
         schedule, metric = self.plan.schedule, self.options.metric
         chosen = {} if metric is None else {"metric": metric}
         return (
@@ -262,14 +262,14 @@ def plan(group: Group, options: Options) -> PlannedGroup:
     _check(group, options)
     model = group.model.for_federation(group.federations[0])
     model.check_start()
-    group = _started(group, model)
-    first, process = group.federations[0], group.processes[0]
+    group = _with_fixed_arrays(group, model)
+    federation, process = group.federations[0], group.processes[0]
     execution = options.parsed_execution
     if isinstance(execution, str):
-        execution = auto_execution.choose(process, model, first, len(group.points))
+        execution = auto_execution.choose(process, model, federation, len(group.points))
     execution = auto_execution.form_chunks(execution, group.federations)
     devices = auto_execution.devices_of_points(execution, len(group.points))
-    keys = [_own_key(key) for key in group.keys]
+    keys = [_package_key(key) for key in group.keys]
     processes = timetables.with_timetables(
         group.processes, model, group.federations, keys, options.num_rounds
     )
@@ -290,6 +290,7 @@ def plan(group: Group, options: Options) -> PlannedGroup:
             point_devices=devices,
             stops=options.stop_when is not None and len(group.points) > 1,
         ),
+        # Of one dtype, since 1 and 1.0 would be traced separately.
         processes=[struct.as_arrays(process, dtype) for process in processes],
         keys=jnp.stack(keys),
         order=order,
@@ -301,7 +302,7 @@ def plan(group: Group, options: Options) -> PlannedGroup:
         metrics.headline(planned.metrics, options.stop_when.chosen)
     if options.metric is not None:
         metrics.headline(planned.metrics, options.metric)
-    if first.unseen is not None:
+    if federation.unseen is not None:
         if isinstance(model, core.SequenceModel):
             raise checks.InputError(
                 f"Models of series such as {type(model).__name__} are not adapted to"
@@ -313,7 +314,7 @@ def plan(group: Group, options: Options) -> PlannedGroup:
 
 def _chunks_of_points(
     group: Group,
-    model: Any,
+    model: core.Model,
     keys: Sequence[core.Key],
     execution: sharding.Execution,
     options: Options,
@@ -321,10 +322,10 @@ def _chunks_of_points(
 ) -> tuple[np.ndarray, int, bool]:
     """Decides which points are vmapped together.
 
-    Points of one key and federation share their batches where every chunk can be of
-    such; not where points may end early, which only frees the time of whole chunks.
+    Points of one key and federation share their batches if every chunk is homogeneous.
+    They do not if points may end early, which only saves the time of whole chunks.
     """
-    process, first = group.processes[0], group.federations[0]
+    process, first_federation = group.processes[0], group.federations[0]
     families: dict[Any, list[int]] = {}
     for number, (key, federation) in enumerate(
         zip(keys, group.federations, strict=True)
@@ -332,22 +333,22 @@ def _chunks_of_points(
         words = np.asarray(jax.random.key_data(key)).tobytes()
         families.setdefault((words, id(federation)), []).append(number)
     sizes = {len(family) for family in families.values()}
-    parts = (execution, process, model, first)
+    parts = (execution, process, model, first_federation)
     if len(sizes) == 1 and options.stop_when is None:
-        most = options.points_per_chunk
-        if most is None:
-            most = auto_execution.points_at_once(*parts, alike=True)
-        at_once = auto_execution.alike_at_once(sizes.pop(), most)
+        most_points = options.points_per_chunk
+        if most_points is None:
+            most_points = auto_execution.points_at_once(*parts, alike=True)
+        at_once = auto_execution.alike_at_once(sizes.pop(), most_points)
         if at_once > 1 and len(keys) // num_devices % at_once == 0:
             return np.concatenate(list(families.values())), at_once, True
-    most = options.points_per_chunk or auto_execution.points_at_once(*parts)
-    return np.arange(len(keys)), most, False
+    most_points = options.points_per_chunk or auto_execution.points_at_once(*parts)
+    return np.arange(len(keys)), most_points, False
 
 
-def _started(group: Group, model: Any) -> Group:
-    """Puts a model's fixed arrays beside the data, as programs take them.
+def _with_fixed_arrays(group: Group, model: core.Model) -> Group:
+    """Adds a model's fixed arrays to the data, as programs take them.
 
-    They are what trainings start from, and what nobody trains.
+    These are the start of trainings, and parameters that are never trained.
     """
     start, fields = model.initial_params, {}
     if start is not None:
@@ -378,14 +379,14 @@ def _check(group: Group, options: Options) -> None:
             _check_validation(federation)
         _check_examples(federation)
         _check_pools(federation)
-    first = group.federations[0]
-    size = group.processes[0].participation.cohort_size(first.num_clients)
+    num_clients = group.federations[0].num_clients
+    size = group.processes[0].participation.cohort_size(num_clients)
     for process in group.processes:
-        process.check_cohort(size, first.num_clients)
+        process.check_cohort(size, num_clients)
 
 
 def _check_validation(federation: core.Federation) -> None:
-    """Refuses a federation where nothing can be chosen on validation data."""
+    """Refuses a federation without validation examples."""
     if not isinstance(federation.malicious, jax.ShapeDtypeStruct):
         if not np.asarray(federation.validation.num_examples).any():
             raise checks.InputError(
@@ -395,7 +396,7 @@ def _check_validation(federation: core.Federation) -> None:
 
 
 def _check_examples(federation: core.Federation) -> None:
-    """Refuses clients that have nothing to train on."""
+    """Refuses clients without training examples."""
     if isinstance(federation.malicious, jax.ShapeDtypeStruct):
         return
     empty = np.flatnonzero(np.asarray(federation.train.num_examples) == 0)
@@ -408,40 +409,40 @@ def _check_examples(federation: core.Federation) -> None:
 
 
 def _check_pools(federation: core.Federation) -> None:
-    """Refuses parts with pools of their own whose examples are of another form."""
+    """Refuses validation or test pools with examples of another form."""
 
     def form(leaf: Any) -> tuple[Any, ...]:
         is_whole = jnp.issubdtype(leaf.dtype, jnp.integer) and leaf.dtype != jnp.uint8
         return leaf.shape[1:], is_whole  # images are scaled, tokens are not
 
     for name, field in itertools.product(("validation", "test"), ("x", "y")):
-        wanted = getattr(federation.train, field)
-        given = getattr(getattr(federation, name), field)
-        if form(given) != form(wanted):
+        train_array = getattr(federation.train, field)
+        array = getattr(getattr(federation, name), field)
+        if form(array) != form(train_array):
             raise checks.InputError(
-                f"Expected {name}.{field} to hold {wanted.dtype}"
-                f"{[*wanted.shape[1:]]} per example, as train.{field} does, got"
-                f" {given.dtype}{[*given.shape[1:]]}."
+                f"Expected {name}.{field} to hold {train_array.dtype}"
+                f"{[*train_array.shape[1:]]} per example, as train.{field} does, got"
+                f" {array.dtype}{[*array.shape[1:]]}."
             )
 
 
-def _own_key(key: core.Key) -> core.Key:
-    """Returns the key of the package's generator that a caller's key stands for."""
+def _package_key(key: core.Key) -> core.Key:
+    """Converts a caller's key to one of the package's generator."""
     validate.check_key(key)
     return core.new_key(jax.random.key_data(key))
 
 
-def _rounds(model: Any) -> bool:
-    """Returns whether a model, or what it wraps, rounds operands of products."""
+def _is_rounded(model: core.Model) -> bool:
+    """Returns whether a model, or the model that it wraps, rounds operands."""
     return struct.innermost(model).bfloat16_products
 
 
 def warn_of_idle_parts(unplanned: Sequence[Group]) -> None:
-    """Warns of an attack, an aggregator or a rounding that serves nothing.
+    """Warns of an attack, an aggregator or a rounding that has no effect.
 
-    An attack needs malicious clients; a federation without them is fine beside others
-    with them: it is what these are compared with. An aggregator needs a method that
-    aggregates; others are named, since beside it they stay what they are.
+    An attack needs malicious clients; a federation without them is fine as the baseline
+    of others with them. An aggregator needs a method that aggregates; the warning names
+    methods that do not, since they train alike under any rule.
     """
     idle: dict[str, list[str]] = {}
     for group in unplanned:
@@ -455,7 +456,7 @@ def warn_of_idle_parts(unplanned: Sequence[Group]) -> None:
             " aggregate of messages is made there.",
             stacklevel=3,
         )
-    if jax.default_backend() == "cpu" and any(_rounds(g.model) for g in unplanned):
+    if jax.default_backend() == "cpu" and any(_is_rounded(g.model) for g in unplanned):
         warnings.warn(
             "bfloat16_products=True is slower on a CPU, which rounds the operands and"
             " multiplies them as floats of 32 bits; it is for accelerators.",

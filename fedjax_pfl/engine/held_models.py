@@ -1,4 +1,4 @@
-"""Models of trainings that saved none: in memory, written where somebody asks."""
+"""Models of trainings that saved none: held in memory, written on request."""
 
 import tempfile
 import weakref
@@ -26,7 +26,7 @@ class Held:
     """Finished trainers of one result, until newer results need the memory."""
 
     def __init__(self):
-        """Holds nothing yet."""
+        """Starts without groups."""
         self._groups: list[tuple[int, history.History, Trainer, Any]] = []
         self._size, self._opened = 0, None
         self._is_complete = jax.process_count() == 1
@@ -44,11 +44,11 @@ class Held:
         self._forget()
 
     def _forget(self) -> None:
-        """Gives the memory back."""
+        """Releases the memory."""
         self._groups, self._size, self._is_complete = [], 0, False
 
     def keep(self) -> None:
-        """Holds the groups from now on; the oldest results of others let theirs go."""
+        """Holds the groups from now on; the oldest other results release theirs."""
         alive = [held for held in (ref() for ref in _holding) if held is not None]
         total = self._size + sum(held._size for held in alive)
         for held in alive:

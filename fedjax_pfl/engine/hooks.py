@@ -1,8 +1,8 @@
-"""Sentences in place of JAX's tracebacks for hooks whose results do not fit.
+"""Error messages for hooks with wrong results, in place of JAX's tracebacks.
 
-Hooks of users are part of compiled programs, where a wrong result is found far from its
-hook. When a program cannot be traced, each hook is traced by itself, in the order of a
-round, and the first whose result does not fit is named. Nothing is done before.
+Hooks of users are part of compiled programs, and JAX reports a wrong result far from
+its hook. Only when a program cannot be traced, each hook is traced by itself, in the
+order of a round, and the error names the first one with a wrong result.
 """
 
 import contextlib
@@ -21,18 +21,18 @@ from fedjax_pfl.round.process import FederatedProcess
 
 __all__ = ["check", "check_cohort", "explained"]
 
-_CAUSED = (TypeError, ValueError, AttributeError, LookupError)  # by such results
-_NAMES = 4  # most entries of a tree that a sentence names
+_HOOK_ERRORS = (TypeError, ValueError, AttributeError, LookupError)
+_NAMES = 4  # most entries of a tree that a message names
 
 
 @contextlib.contextmanager
 def explained(group: groups.Group) -> Iterator[None]:
-    """Raises a sentence instead of an error that the result of a hook has caused."""
+    """Replaces an error that a hook's result has caused by a clear message."""
     try:
         yield
     except checks.InputError:
         raise
-    except _CAUSED as error:
+    except _HOOK_ERRORS as error:
         sentence = _refusal(group)
         if sentence is None:
             raise
@@ -40,13 +40,13 @@ def explained(group: groups.Group) -> Iterator[None]:
 
 
 def _refusal(group: groups.Group) -> checks.InputError | None:
-    """Returns the sentence on the first hook that does not fit, or None."""
+    """Returns the error about the first hook that does not fit, or None."""
     process, federation = group.processes[0], group.federations[0]
     try:
         check(process, group.model.for_federation(federation), federation)
     except checks.InputError as sentence:
         return sentence
-    except Exception:  # in a hook: its own traceback says more than a sentence
+    except Exception:  # in a hook: its own traceback is more useful
         return None
     return None
 
@@ -61,15 +61,15 @@ def check(process: FederatedProcess, model: Any, federation: core.Federation) ->
     _Round(process, model, federation, train).check()
 
 
-def _traced(hook: Callable[..., Any], *given: Any) -> Any:
-    """Returns a hook's result with shapes in place of arrays, whatever it is."""
+def _traced(hook: Callable[..., Any], *inputs: Any) -> Any:
+    """Returns a hook's result, of any kind, with shapes in place of arrays."""
     results = []
 
     def run(*arguments: Any) -> int:
         results.append(hook(*arguments))
         return 0
 
-    jax.eval_shape(run, *given)
+    jax.eval_shape(run, *inputs)
     return results[0]
 
 
@@ -95,31 +95,31 @@ def _text(value: Any) -> str:
         return f"{len(value)} values"
     if isinstance(value, dict):
         names = [repr(name) for name in value][:_NAMES]
-        more = ", ..." * (len(value) > _NAMES)
+        ellipsis = ", ..." * (len(value) > _NAMES)
         return (
-            f"a dictionary of {', '.join(names)}{more}"
+            f"a dictionary of {', '.join(names)}{ellipsis}"
             if names
             else "an empty dictionary"
         )
     return f"an object of the class {type(value).__name__}"
 
 
-def _difference(got: Any, wanted: Any) -> str | None:
+def _difference(result: Any, template: Any) -> str | None:
     """Describes the first place where two trees differ, or None."""
-    if jax.tree.structure(got) != jax.tree.structure(wanted):
-        return f"{_text(got)} in place of {_text(wanted)}"
-    leaves = jax.tree_util.tree_leaves_with_path(_shapes(got))
-    for (path, leaf), other in zip(leaves, jax.tree.leaves(wanted), strict=True):
-        if leaf.shape != other.shape:
+    if jax.tree.structure(result) != jax.tree.structure(template):
+        return f"{_text(result)} in place of {_text(template)}"
+    leaves = jax.tree_util.tree_leaves_with_path(_shapes(result))
+    for (path, leaf), target in zip(leaves, jax.tree.leaves(template), strict=True):
+        if leaf.shape != target.shape:
             name = jax.tree_util.keystr(path, simple=True, separator="/")
             at = f" at {name!r}" if name else ""
-            return f"{_text(leaf)} in place of {_text(other)}{at}"
+            return f"{_text(leaf)} in place of {_text(target)}{at}"
     return None
 
 
-def _check_model(model: Any, train: core.ClientData) -> None:
-    """Refuses a model whose loss is no number, or whose metrics are no dictionary."""
-    if isinstance(model, core.SequenceModel):  # whose inputs need a carry
+def _check_model(model: core.Model, train: core.ClientData) -> None:
+    """Refuses a model if its loss is no number, or its metrics are no dictionary."""
+    if isinstance(model, core.SequenceModel):  # its inputs need a carry
         return
     name = type(model).__name__
     params = _shapes(_traced(model.init, jax.random.key(0)))
@@ -145,33 +145,33 @@ def _check_model(model: Any, train: core.ClientData) -> None:
 
 
 def check_cohort(process: FederatedProcess, num_clients: int) -> None:
-    """Refuses a cohort of another size than the participation says."""
-    who = process.participation
-    size = who.cohort_size(num_clients)
+    """Refuses a cohort with another size than `cohort_size` returns."""
+    participation = process.participation
+    size = participation.cohort_size(num_clients)
     round = jax.ShapeDtypeStruct((), jnp.int32)
     rows = _traced(
-        lambda key, round: who.in_round(key, num_clients, round),
+        lambda key, round: participation.in_round(key, num_clients, round),
         jax.random.key(0),
         round,
     )
     if jnp.shape(rows) != (size,):
         raise checks.InputError(
-            f"Expected {type(who).__name__} to draw as many clients as its cohort_size"
-            f" says, int32[{size}], got {_text(rows)}."
+            f"Expected {type(participation).__name__} to draw as many clients as its"
+            f" cohort_size says, int32[{size}], got {_text(rows)}."
         )
 
 
 class _Round:
-    """The hooks of a round, each traced with what those before it have returned."""
+    """The hooks of a round, each traced with the results of earlier hooks."""
 
     def __init__(
         self,
         process: FederatedProcess,
-        model: Any,
+        model: core.Model,
         federation: core.Federation,
         train: core.ClientData,
     ):
-        """Takes a process, and shapes of examples with what a model keeps."""
+        """Takes a process, and shapes of examples with the model's state."""
         self._process, self._model = process, model
         self._method = process.algorithm
         self._name = type(process.algorithm).__name__
@@ -188,14 +188,14 @@ class _Round:
         if message is not None:
             self._attack(message)
 
-    def _expected(self, hook: str, wanted: str, got: str) -> checks.InputError:
-        """Returns the sentence on a hook."""
+    def _expected(self, hook: str, form: str, result: str) -> checks.InputError:
+        """Returns the error about a hook."""
         return checks.InputError(
-            f"Expected {hook} of {self._name} to return {wanted}, got {got}."
+            f"Expected {hook} of {self._name} to return {form}, got {result}."
         )
 
     def _rows(self, tree: Any, count: int) -> Any:
-        """Returns shapes of rows of so many clients, `[count, ...]`."""
+        """Returns shapes of rows `[count, ...]` of clients."""
         return jax.tree.map(
             lambda s: jax.ShapeDtypeStruct((count, *s.shape), s.dtype), tree
         )
@@ -206,7 +206,7 @@ class _Round:
         return core.ClientView(key=key, round=jnp.zeros((), jnp.int32), data=data)
 
     def _first(self) -> tuple[Any, Any, Any]:
-        """Checks `first` or `init`; returns what they start from."""
+        """Checks `first` or `init`; returns shapes of their values."""
 
         def start(key: core.Key, train: core.ClientData) -> Any:
             model = model_state.started(self._model, train)
@@ -215,9 +215,9 @@ class _Round:
 
         values = _traced(start, jax.random.key(0), self._train)
         if not isinstance(values, tuple) or len(values) != 3:
-            wanted = "three values, (server, client, message), of which those that are"
-            wanted += " not needed are None"
-            raise self._expected("init (or first)", wanted, _text(values))
+            form = "three values, (server, client, message), with None for"
+            form += " those that are not needed"
+            raise self._expected("init (or first)", form, _text(values))
         server, client, message = map(_shapes, values)
         return server, client, message
 
@@ -237,11 +237,12 @@ class _Round:
         key = jax.random.key(0)
         rows = (self._rows(client, read), self._rows(message, read))
         down = _traced(
-            lambda key, *given: method.down(ctx(key), *given), key, server, *rows
+            lambda key, *args: method.down(ctx(key), *args), key, server, *rows
         )
         if not isinstance(down, core.Downlink):
-            wanted = "a Downlink, such as core.Downlink(shared=server)"
-            raise self._expected("down", wanted, _text(down))
+            form = "a Downlink, such as core.Downlink(shared=server)"
+            raise self._expected("down", form, _text(down))
+        # A client gets its own row only.
         down = dataclasses.replace(
             _shapes(down),
             own=jax.tree.map(
@@ -254,12 +255,12 @@ class _Round:
         uploads = self._rows(_shapes(upload), count)
         aggregate = self._aggregate(uploads, reference)
         new = _traced(
-            lambda key, *given: method.server_update(ctx(key), *given),
+            lambda key, *args: method.server_update(ctx(key), *args),
             *(key, server, aggregate, uploads),
         )
         if text := _difference(new, server):
-            wanted = "a server state like the one before"
-            raise self._expected("server_update", wanted, text)
+            form = "a server state like the one before"
+            raise self._expected("server_update", form, text)
         return server, _shapes(upload.message)
 
     def _work(self, down: Any, client: Any, reference: Any) -> core.Upload:
@@ -272,15 +273,15 @@ class _Round:
             *(jax.random.key(0), self._train, down, client),
         )
         if not isinstance(values, tuple) or len(values) != 3:
-            wanted = "three values, (client, upload, report)"
-            raise self._expected(hook, wanted, _text(values))
+            form = "three values, (client, upload, report)"
+            raise self._expected(hook, form, _text(values))
         new, upload, report = values
         if not isinstance(upload, core.Upload):
-            wanted = "as its second value what view.upload(message) makes"
-            raise self._expected(hook, wanted, _text(upload))
+            form = "the result of view.upload(message) as its second value"
+            raise self._expected(hook, form, _text(upload))
         if text := _difference(new, client):
-            wanted = "a client state like the one that it was given"
-            raise self._expected(hook, wanted, text)
+            form = "a client state like the one that it received"
+            raise self._expected(hook, form, text)
         if text := _difference(upload.message, reference):
             raise checks.InputError(
                 f"Expected {hook} of {self._name} to upload a message like its"
@@ -289,12 +290,12 @@ class _Round:
             )
         values = report.values if isinstance(report, core.Report) else report
         if not isinstance(values, dict):
-            wanted = "as its third value a report, a dictionary of numbers []"
-            raise self._expected(hook, wanted, _text(report))
+            form = "as its third value a report, a dictionary of numbers []"
+            raise self._expected(hook, form, _text(report))
         for name, value in values.items():
             if jnp.shape(value) != ():
-                wanted = f"one number [] as {name!r} of its report"
-                raise self._expected(hook, wanted, _text(value))
+                form = f"one number [] as {name!r} of its report"
+                raise self._expected(hook, form, _text(value))
         return upload
 
     def _aggregate(self, uploads: core.Upload, reference: Any) -> Any:
@@ -311,13 +312,13 @@ class _Round:
         )
 
     def _predict(self, server: Any, client: Any) -> None:
-        """Checks `parameters`, or `predictors` of a method that has its own."""
+        """Checks `parameters`, or `predictors` if a method defines them."""
         method = self._method
-        hook, wanted = "parameters", "a dictionary of parameters by name"
+        hook, form = "parameters", "a dictionary of parameters by name"
         try:
             values = _traced(method.parameters, server, client)
         except NotImplementedError:
-            hook, wanted = "predictors", "a dictionary of functions by name"
+            hook, form = "predictors", "a dictionary of functions by name"
             values = _traced(
                 lambda key, train, server, client: method.predictors(
                     self._view(key, train), server, client, self._model
@@ -325,8 +326,8 @@ class _Round:
                 *(jax.random.key(0), self._train, server, client),
             )
         if not isinstance(values, dict) or not values:
-            wanted += ', such as {"global": server}' * (hook == "parameters")
-            raise self._expected(hook, wanted, _text(values))
+            form += ', such as {"global": server}' * (hook == "parameters")
+            raise self._expected(hook, form, _text(values))
 
     def _attack(self, message: Any) -> None:
         """Checks the attack, if there is one."""
@@ -343,17 +344,17 @@ class _Round:
         )
         _first_of_pair(
             *(attack, values, "messages, state"),
-            *(messages, "messages like those it was given"),
+            *(messages, "messages like those that it received"),
         )
 
 
-def _first_of_pair(part: Any, values: Any, names: str, like: Any, wanted: str) -> Any:
+def _first_of_pair(part: Any, values: Any, names: str, template: Any, form: str) -> Any:
     """Returns shapes of the first of two values that a part has returned."""
     part = type(part).__name__
     if not isinstance(values, tuple) or len(values) != 2:
         raise checks.InputError(
             f"Expected {part} to return two values, ({names}), got {_text(values)}."
         )
-    if text := _difference(values[0], like):
-        raise checks.InputError(f"Expected {part} to return {wanted}, got {text}.")
+    if text := _difference(values[0], template):
+        raise checks.InputError(f"Expected {part} to return {form}, got {text}.")
     return _shapes(values[0])

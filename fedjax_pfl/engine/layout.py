@@ -24,34 +24,34 @@ _OF_OTHERS = {"others", "everybody"}
 
 
 def shares(planned: PlannedGroup, count: int) -> divided_examples.Shares | None:
-    """Returns which examples n devices have of their clients.
+    """Returns the examples that n devices have of their clients.
 
-    Those of a cohort pass through two buffers, with as many slots for each member as
-    the largest client has examples. Clients that are judged on the examples of others
-    need all of them.
+    Examples of a cohort pass through two buffers; each member has a slot for every
+    example of the largest client. If clients are evaluated on the examples of others,
+    they need all examples, and None is returned.
     """
     if _OF_OTHERS & set(planned.plan.schedule.data):
         return None
-    own = planned.group.federations
+    sources = planned.group.federations
     cohort = planned.processes[0].participation.cohort_size(planned.num_clients)
-    most = 0
+    num_slots = 0
     if cohort < planned.num_clients:
         places = -(-cohort // count) * count
-        most = 2 * places * max(f.train.index.shape[1] for f in own)
-    return divided_examples.shares(own, count, most)
+        num_slots = 2 * places * max(f.train.index.shape[1] for f in sources)
+    return divided_examples.shares(sources, count, num_slots)
 
 
 def federations(
     planned: PlannedGroup, *, are_shapes: bool = False
 ) -> list[core.Federation]:
-    """Returns the federations of all points, with examples where their clients are."""
-    execution, own = planned.plan.execution, list(planned.group.federations)
+    """Returns the federations of all points, with examples next to their clients."""
+    execution, sources = planned.plan.execution, list(planned.group.federations)
     if execution.mode != "shard":
-        return own
+        return sources
     parts = shares(planned, sharding.client_mesh(execution.num_devices).size)
     if parts is None:
-        return own
-    return divided_examples.divided(own, parts, execution, are_shapes=are_shapes)
+        return sources
+    return divided_examples.divided(sources, parts, execution, are_shapes=are_shapes)
 
 
 def placed_states(
@@ -62,7 +62,7 @@ def placed_states(
 ) -> core.State:
     """Places states of points: rows of clients on their devices, the rest on all.
 
-    A model of N outputs has leaves of as many rows, which are no clients'.
+    Shapes do not identify rows of clients: a model of N outputs has N rows, too.
 
     Args:
       process: of all points.
@@ -72,10 +72,10 @@ def placed_states(
     """
     names = [name for part in process.all_parts() for name in part.divided]
     divided = {name: states.memory.get(name) for name in names}
-    own = (states.of_clients(), divided)
-    rows, divided = sharding.shard_rows(own, num_clients, execution, axis=1)
-    others = states.at(None).with_memory(**dict.fromkeys(divided))
-    return sharding.replicate(others, execution).at(rows).with_memory(**divided)
+    trees = (states.of_clients(), divided)
+    rows, divided = sharding.shard_rows(trees, num_clients, execution, axis=1)
+    shared_states = states.at(None).with_memory(**dict.fromkeys(divided))
+    return sharding.replicate(shared_states, execution).at(rows).with_memory(**divided)
 
 
 def start(
@@ -95,17 +95,17 @@ def unseen_rows(planned: PlannedGroup, data: list[core.Federation]) -> Any:
 
 
 def digest(planned: PlannedGroup) -> str:
-    """Returns SHA-256 of the data, seeds and settings, wherever they lie."""
+    """Returns SHA-256 of the data, seeds and settings, for any layout."""
     if planned.digest is not None:
         return planned.digest
-    own = list(planned.group.federations)
-    return checkpoint.fingerprint((start(planned, own), unseen_rows(planned, own)))
+    data = list(planned.group.federations)
+    return checkpoint.fingerprint((start(planned, data), unseen_rows(planned, data)))
 
 
 def laid_out(planned: PlannedGroup) -> PlannedGroup:
-    """Puts examples where their clients are; nobody then has all of them.
+    """Moves examples to the devices of their clients; no process then has all.
 
-    What a process keeps is less only once the federations of before are forgotten.
+    This saves memory only once the caller drops the old federations.
     """
     data = federations(planned)
     if all(a is b for a, b in zip(data, planned.group.federations, strict=True)):

@@ -37,7 +37,7 @@ class Options:
         examples; `others`, its own and some other clients' test examples (as many as
         the federation's `num_others`); `everybody`, all test examples. A mapping gives
         rounds between evaluations by name, None for `eval_every`.
-      eval_clients: whose models are evaluated: `all`, `participants` of the last round,
+      eval_clients: clients that are evaluated: `all`, `participants` of the last round,
         or the size of a sample of clients that is drawn once per seed.
       execution: `auto`, `loop`, `vmap`, `chunk=K`, `shard` or `shard=DEVICES`.
       diagnostics: whether to compute the algorithm's diagnostics at evaluations.
@@ -45,17 +45,17 @@ class Options:
       metric: measured name, such as `macro_f1`, that chooses rounds, hybrids and
         settings, stops trainings, and ranks methods. None for the accuracy of
         classifiers, the annualized return of portfolios, else the loss.
-      stop_when: when a training ends before its last round, or None. Points of a grid
-        that ended stay as they are while others go on. `StopWhen` or `Halving`.
+      stop_when: when a training ends before its last round, or None. Ended
+        points of a grid do not change while others go on. `StopWhen` or `Halving`.
       memory_limit: memory that the trainings of one compilation may need, for example
-        `8GB`; more is refused before the first round. `free` takes what is free then,
+        `8GB`; more is refused before the first round. `free` allows the free memory,
         `none` refuses nothing.
       max_minutes: after which the call saves and ends, > 0; None for no limit.
       checkpoints: where trainings are saved, `Checkpoints` or a directory. If it has
         checkpoints of the same call, training continues from the newest: bit-identical,
         on the same backend and versions, to a call that was never interrupted. None
         saves nothing.
-      callbacks: told of every evaluation; see `Callback`.
+      callbacks: called at every evaluation; see `Callback`.
       models_to: directory, which must not exist yet, in which the trained models of the
         evaluated clients are saved; see `load_models`. None saves none.
       models_of: round of these models: the `last`; the `best` one, by a model's mean
@@ -92,7 +92,7 @@ class Options:
         if self.stop_when is not None:
             rule = self.stop_when.by(self.metric)
             object.__setattr__(self, "stop_when", rule)
-        # Parsed here, so that what does not fit is refused where it is given.
+        # Parsed here, so that wrong options are refused where they are given.
         data, _, _ = self.schedule.data, self.parsed_execution, self.parsed_memory
         if self.stop_when is not None and self.stop_when.data not in data:
             raise checks.InputError(
@@ -110,7 +110,7 @@ class Options:
 
     @functools.cached_property
     def parsed_execution(self) -> str | sharding.Execution:
-        """Execution mode of the map over clients; the string `auto` if that is open."""
+        """Execution mode of the map over clients, or the string `auto`."""
         if self.execution == "auto":
             return "auto"
         return sharding.Execution.parse(self.execution)
@@ -121,7 +121,7 @@ class Options:
         return parse_memory(self.memory_limit)
 
     def within(self, num_clients: int) -> "Options":
-        """Returns options whose sample of clients is at most all of them."""
+        """Returns options with a sample of at most all clients."""
         if not isinstance(self.eval_clients, int):
             return self
         sample = min(self.eval_clients, num_clients)
@@ -149,15 +149,15 @@ class TrainingOptions(TypedDict, total=False):
 
 
 def as_keywords(*left_out: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorates a function whose `**options` are the fields of `Options`.
+    """Decorates a function with the fields of `Options` as `**options`.
 
     Its signature names them, with their defaults, and other keywords are refused.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(function)
-        own = list(signature.parameters.values())[:-1]
-        skipped = {*left_out, *(parameter.name for parameter in own)}
+        parameters = list(signature.parameters.values())[:-1]
+        names = {*left_out, *(parameter.name for parameter in parameters)}
         keywords = [
             inspect.Parameter(
                 field.name,
@@ -166,9 +166,9 @@ def as_keywords(*left_out: str) -> Callable[[Callable[..., Any]], Callable[..., 
                 annotation=field.type,
             )
             for field in dataclasses.fields(Options)
-            if field.name not in skipped
+            if field.name not in names
         ]
-        signature = signature.replace(parameters=[*own, *keywords])
+        signature = signature.replace(parameters=[*parameters, *keywords])
 
         return struct.checked_call(function, signature)
 
@@ -176,9 +176,9 @@ def as_keywords(*left_out: str) -> Callable[[Callable[..., Any]], Callable[..., 
 
 
 def time_left(minutes: float | None) -> Callable[[], float | None]:
-    """Returns the minutes that are left from now on, above 0, or None for no limit.
+    """Returns a function of the minutes that are left, above 0, or None for no limit.
 
-    For several calls one after the other, which share a `max_minutes`.
+    For several calls one after the other that share a `max_minutes`.
     """
     start = time.monotonic()
 

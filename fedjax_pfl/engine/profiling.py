@@ -21,7 +21,7 @@ class Profile:
     is not changed.
 
     Attributes:
-      directory: where it is written; may have profiles already.
+      directory: of the profile; may have profiles already.
     """
 
     def __init__(self, directory: str | os.PathLike[str]):

@@ -29,8 +29,8 @@ def _over_cohort(values: np.ndarray) -> np.ndarray:
 def _named(info: Any) -> dict[str, Any]:
     """Numbers `[G, segment]` of an aggregator's report, by name.
 
-    The report is a dict, a dataclass, a tuple of reports or None; what it says of every
-    row is left out.
+    The report is a dict, a dataclass, a tuple of reports or None; its values per row
+    are left out.
     """
     if info is None or isinstance(info, dict):
         return info or {}
@@ -47,7 +47,7 @@ def _epsilons(planned: PlannedGroup) -> np.ndarray | None:
 
 
 def _numbers(info: Any, prefix: str) -> Iterator[tuple[str, Any]]:
-    """Numbers of a report by name; those of the reports in a tuple get its number."""
+    """Yields numbers of a report by name; in a tuple, names begin with the position."""
     if isinstance(info, tuple):
         for number, part in enumerate(info):
             yield from _numbers(part, f"{prefix}{number}_")
@@ -98,9 +98,9 @@ class Recorder:
 
         Args:
           planned: the group.
-          federations: what is known of each point's federation.
-          clients: `int[N]` rows in the population of the clients that the history is
-            about, of which `federations` knows; None for all.
+          federations: statistics of each point's federation.
+          clients: `int[N]` rows in the population of the recorded clients, which
+            `federations` describes; None for all.
         """
         group, options = planned.group, planned.options
         self._points, self._models = tuple(group.points), planned.names
@@ -166,21 +166,21 @@ class Recorder:
         """Records the first round in which each client, or the server, diverged."""
         members = info.cohort[point]  # -1 is a place without a client
         steps, places = np.nonzero(info.client_diverged[point] & (members >= 0))
-        first = self._diverged[point]
-        np.minimum.at(first, members[steps, places], start + steps + 1)
+        rounds = self._diverged[point]
+        np.minimum.at(rounds, members[steps, places], start + steps + 1)
         if (server := info.server_diverged[point]).any():
-            np.minimum(first, start + server.argmax() + 1, out=first)
+            np.minimum(rounds, start + server.argmax() + 1, out=rounds)
 
-    def _gone(self, round: int) -> np.ndarray:
+    def _is_diverged(self, round: int) -> np.ndarray:
         """Returns the clients `bool[G, N]` that diverged by a round."""
         return self._diverged[:, self._clients] <= round
 
-    def _ended(self, round: int) -> np.ndarray:
-        """Returns the points `bool[G]` of which all honest clients diverged by then."""
-        gone = self._diverged <= round
-        if gone.shape == self._malicious.shape:  # which a sample of clients is not
-            gone |= self._malicious
-        return np.asarray(gone.all(axis=1))
+    def _is_over(self, round: int) -> np.ndarray:
+        """Returns the points `bool[G]` with no honest client left by a round."""
+        is_diverged = self._diverged <= round
+        if is_diverged.shape == self._malicious.shape:  # but not of a sample of clients
+            is_diverged |= self._malicious
+        return np.asarray(is_diverged.all(axis=1))
 
     def evaluated(
         self,
@@ -201,47 +201,48 @@ class Recorder:
           metrics: name -> `[G, models, data, K]`.
           diagnostics: name -> `[G]`.
           snapshot: from `resident.snapshot`, or {}.
-          again: `bool[G]` points for which this takes the place of the evaluation
-            before it, after the same round, or None for a new one.
+          again: `bool[G]` points for which this replaces the last evaluation, after the
+            same round; None for a new evaluation.
         """
-        gone, ended = self._gone(round), self._ended(round)
+        is_diverged, is_over = self._is_diverged(round), self._is_over(round)
         num_points, num_clients = self._malicious.shape
         if members is None:
             members = np.tile(np.arange(num_clients), (num_points, 1))
         members = np.asarray(members)
         columns = [self._data.index(name) for name in data]
 
+        # Members may differ between evaluations, so every client has a place.
         def spread(values: Any) -> np.ndarray:
             values = np.array(values, np.float64)
             full = np.full((*values.shape[:2], len(self._data), num_clients), np.nan)
             for point, rows in enumerate(members):
                 for column, name in enumerate(columns):
                     full[point][:, name, rows] = values[point][:, column]
-            return np.where(gone[:, None, None], np.nan, full)
+            return np.where(is_diverged[:, None, None], np.nan, full)
 
-        evaluated = np.zeros((num_points, len(self._data), num_clients), bool)
+        is_evaluated = np.zeros((num_points, len(self._data), num_clients), bool)
         for point, rows in enumerate(members):
-            evaluated[point][np.ix_(columns, rows)] = True
+            is_evaluated[point][np.ix_(columns, rows)] = True
         if "weights" in snapshot:
             self._collaboration = np.asarray(snapshot["weights"])
         for name, values in snapshot.get("series", {}).items():
-            lost = gone[:, None, :, None]
+            lost = is_diverged[:, None, :, None]
             self._series[name] = np.where(lost, np.nan, np.array(values, np.float64))
         for name, values in snapshot.get("unseen", {}).items():
-            lost = ended[:, None, None]
+            lost = is_over[:, None, None]
             self._unseen[name] = np.where(lost, np.nan, np.array(values, np.float64))
         spreads = {name: spread(v) for name, v in metrics.items()}
         if again is not None:
             for name, values in spreads.items():
                 self._metrics[-1][name][again] = values[again]
-            self._evaluated[-1][again] = evaluated[again]
+            self._evaluated[-1][again] = is_evaluated[again]
             return
         self._rounds.append(round)
         self._metrics.append(spreads)
-        self._evaluated.append(evaluated)
+        self._evaluated.append(is_evaluated)
         diagnostics = {n: np.array(v, np.float64) for n, v in diagnostics.items()}
         for values in diagnostics.values():
-            values[ended] = np.nan
+            values[is_over] = np.nan
         self._diagnostics.append(diagnostics)
         self._times.append(self._selected[:, self._clients])
         if "own_cluster" in snapshot:
@@ -249,30 +250,30 @@ class Recorder:
 
         rule = self._stop_when
         if rule is not None and rule.data in data:
-            self._watch.see(round, self._watched(rule, evaluated))
+            self._watch.see(round, self._watched(rule, is_evaluated))
 
-    def _watched(self, rule: stopping.Watched, evaluated: np.ndarray) -> np.ndarray:
-        """Means `[G]` over honest clients of what early stopping looks at, now."""
+    def _watched(self, rule: stopping.Watched, is_evaluated: np.ndarray) -> np.ndarray:
+        """Returns means `[G]` over honest clients of the watched metric, now."""
         last = self._metrics[-1]
         model = self._models.index(rule.model_of(self._models))
         d = self._data.index(rule.data)
         values = last[rule.chosen][:, model, d]
-        return self._mean(values, evaluated[:, d], self._rounds[-1])
+        return self._mean(values, is_evaluated[:, d], self._rounds[-1])
 
     def _mean(
-        self, values: np.ndarray, evaluated: np.ndarray, round: int
+        self, values: np.ndarray, is_evaluated: np.ndarray, round: int
     ) -> np.ndarray:
-        """Returns means `[G]` over honest clients; NaN where one of them diverged."""
-        counts = evaluated & ~self._malicious
-        is_lost = (counts & self._gone(round)).any(axis=1)
+        """Returns means `[G]` over honest clients; NaN if one of them diverged."""
+        counts = is_evaluated & ~self._malicious
+        is_lost = (counts & self._is_diverged(round)).any(axis=1)
         return np.where(is_lost, np.nan, mean(values, counts))
 
     def places(self, clients: np.ndarray) -> np.ndarray:
-        """Returns where clients `int[K]` stand among those of the history."""
+        """Returns the positions of clients `int[K]` in the history."""
         return np.searchsorted(self._clients, clients)
 
     def scores(self, model: str, data: str) -> tuple[np.ndarray, np.ndarray]:
-        """Returns how good a model is now; larger is better, -inf where not known.
+        """Returns scores of a model now; larger is better, -inf if unknown.
 
         Returns:
           `[G]` of the mean over honest clients, and `[G, N]` of every client.
@@ -282,8 +283,8 @@ class Recorder:
         values = last[name][:, self._models.index(model), d]
         means = self._mean(values, self._evaluated[-1][:, d], self._rounds[-1])
 
-        def scored(found: np.ndarray) -> np.ndarray:
-            return np.where(np.isnan(found), -np.inf, sign(name) * found)
+        def scored(array: np.ndarray) -> np.ndarray:
+            return np.where(np.isnan(array), -np.inf, sign(name) * array)
 
         return scored(means), scored(values)
 
@@ -294,15 +295,15 @@ class Recorder:
 
     def means(self, number: int) -> dict[str, np.ndarray]:
         """Means `[G]` over honest clients at an evaluation, by `model/data/metric`."""
-        means, evaluated = {}, self._evaluated[number]
+        means, is_evaluated = {}, self._evaluated[number]
         for metric, values in self._metrics[number].items():
             for (m, model), (d, data) in itertools.product(
                 enumerate(self._models), enumerate(self._data)
             ):
-                if (evaluated[:, d] & ~self._malicious).any():
+                if (is_evaluated[:, d] & ~self._malicious).any():
                     name, part = f"{model}/{data}/{metric}", values[:, m, d]
                     means[name] = self._mean(
-                        part, evaluated[:, d], self._rounds[number]
+                        part, is_evaluated[:, d], self._rounds[number]
                     )
         return means
 
@@ -321,7 +322,7 @@ class Recorder:
 
     def all_ended(self) -> bool:
         """Returns whether no point is left that could go on."""
-        return bool((self._ended(self._num_rounds) | ~self.active()).all())
+        return bool((self._is_over(self._num_rounds) | ~self.active()).all())
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Returns everything recorded so far, by name, for `restore`."""
@@ -352,7 +353,7 @@ class Recorder:
         return arrays
 
     def restore(self, arrays: dict[str, np.ndarray], done: int) -> None:
-        """Goes on from what `arrays` returned."""
+        """Restores the history that `arrays` returned."""
         self._check(arrays, done)
         named: dict[str, dict[str, np.ndarray]] = {}
         for path, value in arrays.items():
@@ -380,7 +381,7 @@ class Recorder:
         self._own_cluster = list(arrays.get("own_cluster", ()))
 
     def _check(self, arrays: dict[str, np.ndarray], done: int) -> None:
-        """Refuses what `arrays` does not return after so many rounds."""
+        """Refuses arrays that do not fit the history after `done` rounds."""
         watched = {f"watch/{name}" for name in self._watch.arrays()}
         wrong = {*_SINGLE, *watched} - arrays.keys()
         rounds = np.size(arrays.get("rounds", ()))

@@ -1,6 +1,6 @@
-"""The trainer whose clients are all on the device, and its compiled programs.
+"""The trainer that keeps all clients on the device, and its compiled programs.
 
-Each program is compiled once for a group of grid points, whatever their values are.
+Each program is compiled once for a group of grid points, for any of their values.
 """
 
 import dataclasses
@@ -58,15 +58,15 @@ class Resident:
     Attributes:
       planned: the group.
       programs: its compiled programs.
-      start: processes, keys, rows of federations and their pool; what `init` takes.
+      start: processes, keys, rows of federations and pool: arguments of `init`.
       fixed: processes, rows and pool, placed on the devices.
       unseen: rows of clients that never train, placed, or None.
       like: shapes of the states of all points, placed.
       states: states of all points, from `begin` on.
-      beside: shapes of what else of the points lies on the devices, placed.
+      extra_shapes: shapes of other arrays of the points on the devices, placed.
     """
 
-    beside: Any = ()
+    extra_shapes: Any = ()
 
     def __init__(
         self,
@@ -79,13 +79,13 @@ class Resident:
 
         Args:
           planned: the group.
-          store: where its checkpoints are.
-          are_shapes: whether shapes stand for the data, so that nothing is placed: what
-            is needed to know the cost.
+          store: of its checkpoints.
+          are_shapes: whether shapes stand for the data; nothing is placed then, which
+            is enough to compute the cost.
         """
         plan = planned.plan
         self.planned, self.programs = planned, programs.Programs(self._lowered)
-        self._place_of = np.argsort(planned.order)  # of a point among the programs'
+        self._place_of = np.argsort(planned.order)  # of a point in the programs
         federations = layout.federations(planned, are_shapes=are_shapes)
         if are_shapes:
             federations = _shapes_of(federations)
@@ -121,7 +121,7 @@ class Resident:
         return Resident(dataclasses.replace(self.planned, **fields), are_shapes=True)
 
     def _placed(self, tree: Any) -> Any:
-        """Leaves `[G, N, ...]` with points or rows on the devices that map them."""
+        """Places leaves `[G, N, ...]` on the devices that map points or clients."""
         plan, group = self.planned.plan, self.planned.group
         if plan.points.mode == "shard":
             return sharding.shard_rows(tree, len(group.points), plan.points)
@@ -149,7 +149,7 @@ class Resident:
         return processes
 
     def _placed_pool(self, pool: core.Federation) -> Any:
-        """Places what all clients share, everywhere but for divided examples."""
+        """Replicates the pool on all devices, except for divided examples."""
         plan = self.planned.plan
         for execution in (plan.execution, plan.points):
             if execution.mode == "shard":
@@ -176,20 +176,20 @@ class Resident:
 
     def _lowered(self, name: programs.Name) -> jax.stages.Lowered:
         """Lowers a program."""
-        plan, now, (kind, *data) = self.planned.plan, self._with(self.like), name
+        plan, arguments, (kind, *data) = self.planned.plan, self._with(self.like), name
         if kind == "init":
             return init.lower(plan, *self.start)
         if kind == "segment":
             active = np.ones(len(self.planned.group.points), bool)
-            return segment.lower(plan, *now, active, *rounds())
+            return segment.lower(plan, *arguments, active, *rounds())
         if kind == "evaluate":
-            return evaluate.lower(plan, tuple(data), *now)
+            return evaluate.lower(plan, tuple(data), *arguments)
         if name == _UNSEEN:
-            return unseen.lower(plan, *now, self.unseen)
-        return snapshot.lower(plan, *now)
+            return unseen.lower(plan, *arguments, self.unseen)
+        return snapshot.lower(plan, *arguments)
 
     def _with(self, states: core.State) -> tuple[Any, ...]:
-        """Processes, states, rows and pool, as the programs take them."""
+        """Returns processes, states, rows and pool, as the programs take them."""
         processes, rows, pool = self.fixed
         return processes, states, rows, pool
 
@@ -222,7 +222,7 @@ class Resident:
         self.states = self._placed_states(progress.states)
 
     def saved(self) -> tuple[core.State, dict[str, np.ndarray], checkpoint.Own]:
-        """Returns the states, which are all of a checkpoint."""
+        """Returns the states; a checkpoint needs no further arrays."""
         return self.states, {}, {}
 
     def advance(self, active: np.ndarray, done: int, count: int) -> core.RoundInfo:
@@ -230,13 +230,13 @@ class Resident:
         return self.by_point(self.run(active, done, count))
 
     def run(self, active: np.ndarray, done: int, count: int) -> core.RoundInfo:
-        """Runs one segment; the reports of the programs' points stay where they are."""
+        """Runs one segment; reports stay on the devices, in the programs' order."""
         run: Any = functools.partial(loop_segment, self.planned.plan)
         if self.planned.plan.execution.mode != "loop":
             run = self.programs[("segment",)]  # `segment` below, compiled
         limits = (active[self.planned.order], *rounds(done, done + count))
         states, reports = run(*self._with(self.states), *limits)
-        # Placed as at the start and after a checkpoint, as the program wants them.
+        # The program expects the placement of first and restored states.
         self.states = self._placed_states(states)
         return reports
 
@@ -245,21 +245,21 @@ class Resident:
         return jax.tree.map(lambda leaf: leaf[self._place_of], sharding.fetch(tree))
 
     def evaluate(self, data: tuple[str, ...], *, is_last: bool) -> tuple[Any, ...]:
-        """Measures all points; clusters always, all the rest of them at the end."""
-        now = self._with(self.states)
-        measured = self.programs[("evaluate", *data)](*now)
+        """Measures all points; snapshots only at the end, or if there are clusters."""
+        arguments = self._with(self.states)
+        measurements = self.programs[("evaluate", *data)](*arguments)
         has_clusters = self.planned.group.federations[0].cluster is not None
         is_wanted = self._has_snapshot and (is_last or has_clusters)
-        pairs = self.programs[_SNAPSHOT](*now) if is_wanted else {}
+        pairs = self.programs[_SNAPSHOT](*arguments) if is_wanted else {}
         if is_last and self.unseen is not None:
-            pairs = pairs | {"unseen": self.programs[_UNSEEN](*now, self.unseen)}
-        return self.by_point((*measured, pairs))
+            pairs = pairs | {"unseen": self.programs[_UNSEEN](*arguments, self.unseen)}
+        return self.by_point((*measurements, pairs))
 
     def measured(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Shapes of the metrics of an evaluation on everything, and of `snapshot`."""
-        plan, now = self.planned.plan, self._with(self.like)
-        metrics = evaluate.eval_shape(plan, plan.schedule.data, *now)[1]
-        return metrics, snapshot.eval_shape(plan, *now)
+        """Returns shapes of the metrics on all data, and of `snapshot`."""
+        plan, arguments = self.planned.plan, self._with(self.like)
+        metrics = evaluate.eval_shape(plan, plan.schedule.data, *arguments)[1]
+        return metrics, snapshot.eval_shape(plan, *arguments)
 
     @functools.cached_property
     def _has_snapshot(self) -> bool:
@@ -277,11 +277,11 @@ class Resident:
     def trained(
         self, point: int, members: np.ndarray, names: tuple[str, ...]
     ) -> dict[str, Any]:
-        """Returns what was trained of predictors `[K, *P]` of a point's clients."""
+        """Returns trained parameters `[K, *P]` of predictors of a point's clients."""
         place = np.asarray(self._place_of[point], np.int32)
         numbers = (place, np.asarray(members, np.int32))
-        now = self._with(self.states)
-        return sharding.fetch(trained(self.planned.plan, names, *numbers, *now))
+        arguments = self._with(self.states)
+        return sharding.fetch(trained(self.planned.plan, names, *numbers, *arguments))
 
     def close(self) -> None:
         """Ends the compiler's threads once they are done."""
@@ -289,18 +289,18 @@ class Resident:
 
 
 def _shapes_of(federations: Sequence[core.Federation]) -> list[core.Federation]:
-    """Shapes in place of arrays; parts that share an array share its shape."""
-    known: dict[int, jax.ShapeDtypeStruct] = {}
+    """Returns shapes of arrays; parts that share an array share its shape."""
+    shapes: dict[int, jax.ShapeDtypeStruct] = {}
 
     def shape(leaf: Any) -> jax.ShapeDtypeStruct:
         new = jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
-        return known.setdefault(id(leaf), new)
+        return shapes.setdefault(id(leaf), new)
 
     return jax.tree.map(shape, list(federations))
 
 
 def rounds(start: int = 0, num_rounds: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of rounds on the host, so that all processes have them."""
+    """Returns round numbers as host arrays, which all processes have."""
     return np.asarray(start, np.int32), np.asarray(num_rounds, np.int32)
 
 
@@ -320,8 +320,8 @@ def gradients(
 ) -> jax.Array:
     """Counts the gradients `float32[]` of single examples in the first round.
 
-    A loss alone counts as a third. Only the count is computed: what the gradients lead
-    to is left out by the compiler.
+    A loss alone counts as a third. Only the count is computed: the compiler removes the
+    work that uses the gradients.
     """
     state = process.init(key, plan.model, federation)
     _, info = process.round(state, plan.model, federation, plan.execution)
@@ -337,7 +337,7 @@ def gradients(
 def init(plan: Plan, processes: Any, keys: Any, rows: Any, pool: Any) -> core.State:
     """Makes the states of all points, compiled: no two leaves share a buffer.
 
-    Rows of clients are made where they are to be: no device ever has all of them.
+    Rows of clients are made on their own devices: no device ever has all rows.
     """
 
     def one(row: tuple[Any, ...], pool: Any):
@@ -362,13 +362,13 @@ def segment(
     start: jax.Array,
     num_rounds: jax.Array,
 ) -> tuple[core.State, core.RoundInfo]:
-    """Runs one segment of the active points; others stay as they are.
+    """Runs one segment of the active points; others do not change.
 
-    Reports of rounds past `num_rounds` are zeros. Points that have ended take no time,
-    where no other of their chunk is active.
+    Reports of rounds past `num_rounds` are zeros. Ended points take no time if no point
+    of their chunk is active.
     """
 
-    def one(before: core.State, row: Any, shared: Any):
+    def one(first_state: core.State, row: Any, shared: Any):
         if plan.alike:
             process, (shared, (fields, key)) = row, shared
         else:
@@ -393,26 +393,26 @@ def segment(
         length = plan.schedule.segment
         reports = jax.tree.map(
             lambda s: jnp.zeros((length, *s.shape), s.dtype),
-            jax.eval_shape(run, process, before, federation)[1],
+            jax.eval_shape(run, process, first_state, federation)[1],
         )
         # The round number is the same for all points: as an unbatched value it keeps
         # the conditionals on it conditionals under vmap. So is the key of points that
         # are alike, which makes everything that is drawn with it, and every batch.
-        state = dataclasses.replace(before, round=start, key=key)
+        state = dataclasses.replace(first_state, round=start, key=key)
         # Not a scan of rounds that are masked at the end: the conditional would copy
         # the states of all clients in every round.
         count = jnp.minimum(num_rounds - start, length)
         return lax.fori_loop(0, count, step, (state, reports))
 
-    own = (rows, states.key)
+    draws = (rows, states.key)
     return client_map.move_clients(
         one,
         states,
-        processes if plan.alike else (processes, own),
+        processes if plan.alike else (processes, draws),
         (pool, start, num_rounds),
         plan.points,
         moves=active if plan.stops else None,
-        alike=own if plan.alike else None,
+        alike=draws if plan.alike else None,
     )
 
 
@@ -448,7 +448,7 @@ def evaluate(
 
 @functools.partial(jax.jit, static_argnames="plan")
 def snapshot(plan: Plan, processes: Any, states: Any, rows: Any, pool: Any):
-    """Returns whom each client would learn from, and series, where there are any."""
+    """Returns collaboration weights, and series of metrics, if there are any."""
 
     def one(row: tuple[Any, ...], pool: Any):
         process, state, fields = row
@@ -467,10 +467,10 @@ def unseen(
     """Returns metrics `[G, models, U]` of clients that never trained, by name."""
 
     def one(row: tuple[Any, ...], pool: Any):
-        process, state, fields, others = row
+        process, state, fields, unseen_fields = row
         federation = stacking.join(fields, pool)
         federation = dataclasses.replace(
-            federation, unseen=stacking.join(others, federation)
+            federation, unseen=stacking.join(unseen_fields, federation)
         )
         return evaluation.unseen(process, state, plan.model, federation)
 
@@ -481,11 +481,11 @@ def unseen(
 def members(
     plan: Plan, point: jax.Array, processes: Any, states: Any, rows: Any
 ) -> jax.Array:
-    """Rows `int32[K]` of the clients that are evaluated of one point."""
+    """Returns rows `int32[K]` of the evaluated clients of one point."""
     process, state = client_rows.take((processes, states), point)
     count = rows["malicious"].shape[1]
-    chosen = plan.schedule.members(process, state, count)
-    return jnp.arange(count, dtype=jnp.int32) if chosen is None else chosen
+    sample = plan.schedule.members(process, state, count)
+    return jnp.arange(count, dtype=jnp.int32) if sample is None else sample
 
 
 @functools.partial(jax.jit, static_argnames=("plan", "names"))
@@ -523,7 +523,7 @@ def loop_segment(
         process, state, fields = client_rows.take(
             (processes, states, rows), jnp.asarray(point)
         )
-        before, state = state, dataclasses.replace(state, round=start)
+        first_state, state = state, dataclasses.replace(state, round=start)
         federation, reports = stacking.join(fields, pool), []
         with jax.disable_jit():
             for _ in range(min(plan.schedule.segment, int(num_rounds - start))):
@@ -533,6 +533,6 @@ def loop_segment(
                 reports.append(info)
         empty = jax.tree.map(jnp.zeros_like, reports[-1])
         reports += [empty] * (plan.schedule.segment - len(reports))
-        after = state if active[point] else before
-        outputs.append((after, stacking.stack(reports)))
+        last_state = state if active[point] else first_state
+        outputs.append((last_state, stacking.stack(reports)))
     return stacking.stack(outputs)

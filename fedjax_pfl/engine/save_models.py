@@ -1,4 +1,4 @@
-"""Writes trained models, point by point, each file under its name only when whole."""
+"""Writes trained models, point by point; only complete files get their names."""
 
 import contextlib
 import json
@@ -28,7 +28,7 @@ from fedjax_pfl.results.checkpoint import files
 __all__ = ["Writer", "check", "fetched", "size", "writer"]
 
 _BLOCK_BYTES = 2**28
-"""Most that is fetched from the device at once."""
+"""Most bytes that are fetched from the device at once."""
 
 
 def check(groups: Sequence[PlannedGroup], directory: str | os.PathLike[str]) -> None:
@@ -54,17 +54,17 @@ def size(planned: PlannedGroup) -> int:
             f" {', '.join(kinds)}."
         )
     for kind in kinds.values():
-        each = client_rows.num_bytes(model_files.named(kind.shapes))
-        total += each if kind.is_shared else each * _num_members(planned)
+        num_bytes = client_rows.num_bytes(model_files.named(kind.shapes))
+        total += num_bytes if kind.is_shared else num_bytes * _num_members(planned)
     return total * len(planned.group.points)
 
 
 def _num_members(planned: PlannedGroup) -> int:
     """Counts the clients that are evaluated of each point."""
-    chosen, count = planned.plan.schedule.clients, planned.num_clients
-    if chosen == "participants":
+    clients, count = planned.plan.schedule.clients, planned.num_clients
+    if clients == "participants":
         return planned.group.processes[0].participation.cohort_size(count)
-    return count if isinstance(chosen, str) else min(chosen, count)
+    return count if isinstance(clients, str) else min(clients, count)
 
 
 @contextlib.contextmanager
@@ -75,17 +75,17 @@ def writer(directory: str | os.PathLike[str] | None) -> Iterator["Writer"]:
         return
     place = Path(directory)
     with directories.staged(place) as folder:
-        yield Writer(folder, is_wanted=True, named=place)
+        yield Writer(folder, is_wanted=True, place=place)
 
 
 class Writer:
     """Takes groups one by one, then the result, which names them in the table."""
 
     def __init__(
-        self, folder: Path | None, *, is_wanted: bool, named: Path | None = None
+        self, folder: Path | None, *, is_wanted: bool, place: Path | None = None
     ):
         """Makes a writer."""
-        self._folder, self._is_wanted, self._named = folder, is_wanted, named or Path()
+        self._folder, self._is_wanted, self._place = folder, is_wanted, place or Path()
         self._points: list[list[dict[str, Any]]] = []  # rows of the table
 
     def add(
@@ -100,7 +100,7 @@ class Writer:
         Args:
           number: of the group, from 0.
           record: its history.
-          trainer: at its end.
+          trainer: after its last round.
           best: keeper of the models that are written in place of the last round's; a
             `best_models.Best` or None.
         """
@@ -110,36 +110,36 @@ class Writer:
         for point in range(len(record.points)):
             members = trainer.members(point)
             federation = trainer.planned.group.federations[point]
-            called, units = federation.client_names, federation.train.target_units
+            client_names, units = federation.client_names, federation.train.target_units
             settings = {**record.config, **record.points[point]}
-            how = {"status": record.status[point], "settings": settings}
+            details = {"status": record.status[point], "settings": settings}
             if units is not None:
-                how["target_units"] = np.asarray(units, float).tolist()
+                details["target_units"] = np.asarray(units, float).tolist()
             self._points.append([])
             for model, kind in kinds.items():
                 path = model_files.file_name(number, algorithm, point, model)
                 rows = members[:1] if kind.is_shared else members
-                about = {"model": model, **how}
+                description = {"model": model, **details}
                 if best is None:
                     arrays = fetched(trainer, point, rows, model, kind)
                 else:
-                    arrays, about["rounds"] = best.of(point, model)
-                if called is not None and not kind.is_shared:
-                    about["names"] = [called[row] for row in members]
-                with directories.writing(self._named):
-                    self._write(path, arrays, about)
+                    arrays, description["rounds"] = best.of(point, model)
+                if client_names is not None and not kind.is_shared:
+                    description["names"] = [client_names[row] for row in members]
+                with directories.writing(self._place):
+                    self._write(path, arrays, description)
                 self._points[-1].append(
                     {
                         "model": model,
                         "clients": None if kind.is_shared else len(members),
                         "numbers": client_rows.size(kind.shapes),
-                        "status": how["status"],
+                        "status": details["status"],
                         "file": path,
                     }
                 )
 
     def _write(
-        self, path: str, arrays: dict[str, np.ndarray], about: dict[str, Any]
+        self, path: str, arrays: dict[str, np.ndarray], description: dict[str, Any]
     ) -> None:
         """Writes one file."""
         if self._folder is None:
@@ -147,26 +147,26 @@ class Writer:
         file = self._folder / path
         file.parent.mkdir(exist_ok=True)
         header = {
-            model_files.HEADER: json.dumps({"format": model_files.FORMAT} | about)
+            model_files.HEADER: json.dumps({"format": model_files.FORMAT} | description)
         }
         model_files.write(file, arrays, header)
 
     def finish(self, result: results.Result) -> None:
-        """Writes the table, with which the directory is complete."""
+        """Writes the table, which completes the directory."""
         if self._folder is None:
             return
         import pandas as pd
 
-        named = result.points().to_dict("records")
+        heads = result.points().to_dict("records")
         rows = [
             {**{str(k): v for k, v in head.items() if k != "status"}, **row}
             | {"sha256": files.digest_of_file(self._folder / row["file"])}
-            for head, models in zip(named, self._points, strict=True)
+            for head, models in zip(heads, self._points, strict=True)
             for row in models
         ]
         table = pd.DataFrame(rows).astype({"clients": "Int64"})
         path = self._folder / model_files.TABLE
-        with directories.writing(self._named):
+        with directories.writing(self._place):
             plain_files.write_text(path, csv_files.text(table))
 
 
@@ -190,18 +190,18 @@ def fetched(
       Arrays by name, `[K, *P]` with the numbers of the clients, or `[*P]`.
     """
     leaves = model_files.named(kind.shapes)
-    each = client_rows.num_bytes(leaves)
-    block = min(max(_BLOCK_BYTES // max(each, 1), 1), len(rows))
-    whole = {
+    num_bytes = client_rows.num_bytes(leaves)
+    block = min(max(_BLOCK_BYTES // max(num_bytes, 1), 1), len(rows))
+    arrays = {
         name: np.empty((len(rows), *leaf.shape), leaf.dtype)
         for name, leaf in leaves.items()
     }
     for start in range(0, len(rows), block):
-        chosen = rows[start : start + block]
-        filled = np.resize(chosen, block)  # one program for all blocks
+        block_rows = rows[start : start + block]
+        filled = np.resize(block_rows, block)  # one program for all blocks
         leaves = model_files.named(trainer.trained(point, filled, (model,))[model])
         for name, value in leaves.items():
-            whole[name][start : start + block] = value[: len(chosen)]
+            arrays[name][start : start + block] = value[: len(block_rows)]
     if kind.is_shared:
-        return {name: value.reshape(value.shape[1:]) for name, value in whole.items()}
-    return whole | {model_files.CLIENTS: rows.astype(np.int32)}
+        return {name: value.reshape(value.shape[1:]) for name, value in arrays.items()}
+    return arrays | {model_files.CLIENTS: rows.astype(np.int32)}

@@ -1,4 +1,4 @@
-"""When which clients' models are evaluated, and on whose data."""
+"""The schedule of evaluations: their rounds, clients and data."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ from fedjax_pfl.core import checks
 __all__ = ["DATA", "Schedule"]
 
 DATA = ("test", "validation", "train", "others", "everybody")
-"""Own examples of each part; own and some others' test examples; everybody's."""
+"""A client's own examples by part; its own and some others' test examples; all."""
 
 _CLIENTS = ("all", "participants")
 _POOLED = ("others", "everybody")
@@ -65,6 +65,7 @@ class Schedule:
             raise checks.InputError(
                 f"Expected at least one of {', '.join(DATA)} to evaluate on."
             )
+        # A segment of rounds lasts the smallest period, and ends at every evaluation.
         smallest = min(every.values())
         for name, rounds in every.items():
             if rounds % smallest:
@@ -98,7 +99,7 @@ class Schedule:
         return tuple(n for n, every in self.every if is_last or round % every == 0)
 
     def check(self, federation: core.Federation) -> None:
-        """Checks that a federation has what is to be evaluated."""
+        """Checks that a federation has the data and clients to evaluate."""
         if "others" in self.data and federation.others is None:
             raise checks.InputError(
                 "Evaluation on 'others' needs a federation with num_others of at least"

@@ -1,9 +1,9 @@
-"""Groups of a grid that several processes train, each what no other one does.
+"""Groups of a grid that several processes share, each group trained by one process.
 
-A unit of work is a static group, whatever the number of processes is. Its checkpoints
-are all that processes have of each other: the last one has its history. Hence it does
-no harm if two processes train a unit for a while, since one of them has stood still and
-has lost its lease: they write the same numbers, and the slower one notices.
+A unit of work is a static group, for any number of processes. Processes communicate
+through checkpoints only: the last one of a unit has its history. So it does no harm if
+two processes train a unit for a while, since one of them stood still and lost its
+lease: they write the same numbers, and the slower one notices.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ def title(planned: Sequence[groups.PlannedGroup], number: int) -> str:
 
 
 class Crew:
-    """Processes that share groups, as one of them sees it."""
+    """One of several processes that share groups."""
 
     def __init__(
         self,
@@ -46,15 +46,15 @@ class Crew:
         is_complete: Callable[[], bool],
         say: Callable[[str], None],
     ):
-        """Joins the others.
+        """Joins the other processes.
 
         Args:
           planned: from `check_groups`, the same in all processes.
-          options: of all of them, with `checkpoints`, which hold the leases, too.
+          options: of all processes; `checkpoints` also hold the leases.
           seconds: without a sign of life after which a unit is taken over.
           trainer: class of the trainers.
-          is_complete: tells whether some process has written the result.
-          say: is told who trains what.
+          is_complete: returns whether a process has written the result.
+          say: prints messages about the units of this and other processes.
         """
         if options.checkpoints is None:
             raise checks.InputError("Expected checkpoints, which processes share.")
@@ -65,14 +65,14 @@ class Crew:
         self._leases = Leases(self._checkpoints.path / ".leases", seconds)
         self._pause = seconds / BEATS / 4
         self._left = list(range(len(planned)))
-        self._said = ""
+        self._last_text = ""
 
     def train(self, interrupt: Callable[[], str | None]) -> Lease | None:
-        """Trains what no other process does, and waits until all is finished.
+        """Trains units that no other process trains, and waits until all are finished.
 
         Returns:
-          The lease on the result, which only one process gets, to be entered; None
-          where the result is complete.
+          The lease on the result, which only one process gets, to be entered; None if
+          the result is complete.
         """
         groups.warn_of_idle_parts([group.group for group in self._planned])
         try:
@@ -92,7 +92,7 @@ class Crew:
         return None
 
     def _has_ended(self, number: int) -> bool:
-        """Returns whether a group's training has."""
+        """Returns whether a group's training has ended."""
         return self._store(number).has_ended()
 
     def _store(
@@ -103,15 +103,15 @@ class Crew:
         return self._checkpoints.store(number, name, guard)
 
     def _train_one(self, interrupt: Callable[[], str | None]) -> bool:
-        """Trains the first group that is to be had; returns whether there was one."""
+        """Claims and trains the first free group; returns whether there was one."""
         for number in self._left:
-            before = self._leases.holder(_name(number))
+            last_owner = self._leases.holder(_name(number))
             lease = self._leases.claim(_name(number))
             if lease is None:
                 continue
             with contextlib.suppress(LostError), lease:
                 if not self._has_ended(number):  # by another process, just now
-                    self._announce(number, before)
+                    self._announce(number, last_owner)
                     self._train(number, lease, interrupt)
             return True
         return False
@@ -136,31 +136,31 @@ class Crew:
                 run = Run(trainer, store)
                 run.train(interrupt=ask, evaluated=watch.evaluated(number))
             except checks.InputError:
-                lease.check()  # who took it over may have cleaned up meanwhile
+                lease.check()  # its new owner may have removed files
                 raise
         clean_up()
 
-    def _announce(self, number: int, before: str | None) -> None:
+    def _announce(self, number: int, last_owner: str | None) -> None:
         """Prints the unit that begins here, its last owner, and all progress."""
-        finished = len(self._planned) - len(self._left)
-        others = [n for n in self._left if n != number and self._holder(n)]
+        num_finished = len(self._planned) - len(self._left)
+        busy_units = [n for n in self._left if n != number and self._holder(n)]
         text = f"Training {title(self._planned, number)}"
-        if before is not None:
-            text += f", taken over from {before}, which gives no sign of life"
+        if last_owner is not None:
+            text += f", taken over from {last_owner}, which gives no sign of life"
         self._say(
-            f"{text}; {finished} of {len(self._planned)} units are finished,"
-            f" {len(others)} are with other processes."
+            f"{text}; {num_finished} of {len(self._planned)} units are finished,"
+            f" {len(busy_units)} are with other processes."
         )
 
     def _wait(self) -> None:
         """Prints the process that this one waits for, if it is new, and pauses."""
-        waiting = [(title(self._planned, n), self._holder(n)) for n in self._left]
-        shown = [f"{name} ({who})" for name, who in waiting if who is not None]
-        if not self._left and (who := self._leases.holder(_RESULT)) is not None:
-            shown = [f"the result ({who})"]
-        text = f"Waiting for {', '.join(shown)}."
-        if shown and text != self._said:
-            self._said = text
+        units = [(title(self._planned, n), self._holder(n)) for n in self._left]
+        parts = [f"{name} ({owner})" for name, owner in units if owner is not None]
+        if not self._left and (owner := self._leases.holder(_RESULT)) is not None:
+            parts = [f"the result ({owner})"]
+        text = f"Waiting for {', '.join(parts)}."
+        if parts and text != self._last_text:
+            self._last_text = text
             self._say(text)
         time.sleep(self._pause)
 

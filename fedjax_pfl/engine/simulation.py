@@ -40,9 +40,9 @@ __all__ = [
     "simulate",
 ]
 
-_finished = itertools.count(1)
-_LOOK_EVERY = 8
-"""Groups between two looks at the maps of compiled programs, which take a while."""
+_group_numbers = itertools.count(1)
+_COUNT_EVERY = 8
+"""Groups between two counts of the maps of compiled programs, which are slow."""
 
 
 @as_keywords("points_per_chunk")
@@ -99,10 +99,10 @@ def grid(
       model: base model.
       spec: base federation: a specification, or a federation, which has no axes of its
         own and keeps its split for all seeds.
-      axes: values by dotted name, of which all combinations are trained, for example
-        `{"algorithm.lam": [0.1, 1.0]}`; or a list of points, each with its values.
+      axes: values by dotted name, such as `{"algorithm.lam": [0.1, 1.0]}`, in all
+        combinations; or a list of points, each with its values.
       num_rounds: rounds R, at least 1.
-      **options: those of `simulate`, and `points_per_chunk`. Finished groups in
+      **options: as for `simulate`, and `points_per_chunk`. Finished groups in
         `checkpoints` are not trained again; one object of `callbacks` sees all points.
 
     Returns:
@@ -134,13 +134,13 @@ def run_groups(
 
     Args:
       planned: from `check_groups`, of one class of trainers.
-      options: of all of them; what is told, saved and written.
+      options: of the call.
       trainer: class of the trainers.
-      interrupt: asked between evaluations; a reason ends the training.
+      interrupt: called between evaluations; a returned reason ends the training.
       profile: of a few rounds, or None.
       is_shared: whether a lease keeps other processes out of the checkpoints, in place
         of a lock.
-      held: takes the models of a training that saves none.
+      held: store for the models of a training that saves none.
     """
     checkpoints = options.checkpoints
     if options.models_to is not None:
@@ -167,17 +167,17 @@ def run_groups(
                 store = checkpoints.store(number, planned[number].algorithm)
             group = planned[number]
             with hooks.explained(group.group):
-                made = trainer(group, store)
+                group_trainer = trainer(group, store)
                 if store is None or not store.has_ended():
-                    made.compile()
-            return made, store
+                    group_trainer.compile()
+            return group_trainer, store
 
-        waiting = collections.deque([prepare(0)])
-        stack.callback(lambda: [following.close() for following, _ in waiting])
+        queue = collections.deque([prepare(0)])
+        stack.callback(lambda: [group_trainer.close() for group_trainer, _ in queue])
         for number in range(len(planned)):
-            current, store = waiting.popleft()
+            current, store = queue.popleft()
             if number + 1 < len(planned):  # compiles while this group trains
-                waiting.append(prepare(number + 1))
+                queue.append(prepare(number + 1))
             with contextlib.closing(current), hooks.explained(unplanned[number]):
                 run = Run(current, store)
                 record = run.train(
@@ -205,9 +205,9 @@ def run_groups(
 
 
 def clean_up() -> None:
-    """Frees memory after a group; looks now and then whether programs are too many."""
+    """Frees memory after a group; periodically evicts compiled programs."""
     programs.give_memory_back()
-    if next(_finished) % _LOOK_EVERY == 0:
+    if next(_group_numbers) % _COUNT_EVERY == 0:
         programs.forget_if_needed()
 
 
@@ -219,20 +219,20 @@ def check_groups(
 ) -> list[groups.PlannedGroup]:
     """Plans groups, and validates every part of them before anything is trained.
 
-    Devices that share clients get the examples of theirs. A caller who wants the memory
-    of all examples back forgets the groups of before.
+    Devices that share clients get the examples of their own clients. The memory of all
+    examples is free once the caller drops the unplanned groups.
 
     Args:
-      unplanned: from `grids.groups_of`, several calls' together if wanted.
-      options: of all of them.
+      unplanned: from `grids.groups_of`, possibly of several calls.
+      options: of all groups.
       trainer: class of the trainers.
     """
     planned = []
     for group in unplanned:
         with hooks.explained(group):
-            made = groups.plan(group, options)
-            hooks.check_cohort(made.processes[0], made.num_clients)
-            planned.append(trainer.check(made))  # pyright: ignore
+            planned_group = groups.plan(group, options)
+            hooks.check_cohort(planned_group.processes[0], planned_group.num_clients)
+            planned.append(trainer.check(planned_group))  # pyright: ignore
     return planned
 
 
@@ -240,7 +240,7 @@ class Run:
     """One group being trained, from its first or its last saved round to its end."""
 
     def __init__(self, trainer: Trainer, store: checkpoint.Store | None = None):
-        """Makes the first states, or reads those of the newest checkpoint."""
+        """Makes the first states, or reads the newest checkpoint."""
         self.trainer, self._store = trainer, store
         self.best: best_models.Best | None = None
         self._options = trainer.planned.options
@@ -260,6 +260,7 @@ class Run:
                 "code": provenance.code(group.processes[0], group.model),
                 **trainer.identity,
             }
+            # If one process refuses its checkpoint, all end: they would wait for it.
             with processes.together():
                 progress = store.latest(self._identity, trainer.like, self._restore)
         if progress is not None:
@@ -275,13 +276,13 @@ class Run:
             self._keep_best()
 
     def _keep_best(self) -> None:
-        """Begins to keep models of the best round, where the options say so."""
+        """Starts to keep the best models if the options ask for them."""
         choice = self._options.models_of
         if choice != "last":
             self.best = best_models.Best(self.trainer, choice)
 
     def _restore(self, progress: checkpoint.Progress) -> None:
-        """Takes what belongs to a checkpoint."""
+        """Restores the history, the states and the best models."""
         self.trainer.recorder.restore(progress.arrays, progress.done)
         self.trainer.restore(progress)
         self._keep_best()
@@ -300,15 +301,16 @@ class Run:
         """Trains until the end.
 
         Args:
-          interrupt: asked between segments; a reason ends the training.
-          evaluated: told of every evaluation by its number, first of those that the
-            store has. An error in it is raised after a checkpoint.
-          around: gives the context of a segment from its number since the start.
+          interrupt: called between segments; a returned reason ends the training.
+          evaluated: called with the number of every evaluation, restored ones first.
+            An error in it is raised after a checkpoint.
+          around: returns the context of a segment, by its number since the start.
         """
         recorder = self.trainer.recorder
         segment = self.trainer.planned.plan.schedule.segment
         if self._is_new:
             self.measure()
+        # Callbacks see restored evaluations again, so that their logs are complete.
         for done in range(len(recorder.rounds)):
             evaluated(recorder, done)
         number = itertools.count()
@@ -330,16 +332,16 @@ class Run:
         return recorder.finish(self.config, *self._seconds())
 
     def measure(self) -> None:
-        """Evaluates what is due now, and everything for points that end here."""
-        before = self.trainer.recorder.active()
+        """Evaluates the data due now, and all data for points that end here."""
+        was_active = self.trainer.recorder.active()
         self._measure(None)
-        stopped = before & ~self.trainer.recorder.active()
+        stopped = was_active & ~self.trainer.recorder.active()
         if stopped.any() and not self.ended:
             is_last = self.trainer.recorder.all_ended()
             self._measure(np.ones_like(stopped) if is_last else stopped)
 
     def _measure(self, again: np.ndarray | None) -> None:
-        """Evaluates all points; for those given, in place of the last evaluation."""
+        """Evaluates all points; replaces the last evaluation of points in `again`."""
         recorder = self.trainer.recorder
         self.ended = self.done >= self._options.num_rounds or recorder.all_ended()
         is_complete = self.ended or again is not None
@@ -366,10 +368,10 @@ class Run:
         return processes.first("due" if self._store.due() else None) is not None
 
     def save(self) -> None:
-        """Writes a checkpoint, where there is a place; all processes call this."""
+        """Writes a checkpoint if there is a store; all processes call this."""
         if self._store is None:
             return
-        states, arrays, own = self.trainer.saved()
+        states, arrays, files = self.trainer.saved()
         best = {} if self.best is None else self.best.saved()
         progress = checkpoint.Progress(
             done=self.done,
@@ -378,7 +380,7 @@ class Run:
             seconds=self._seconds(),
             ended=self.ended,
             continued=self.continued,
-            own=own,
+            own=files,
         )
         self._store.save(self._identity, progress)
 

@@ -12,38 +12,38 @@ from fedjax_pfl import core
 __all__ = ["ROWS", "federation_rows", "join", "rows_of", "split", "stack"]
 
 ROWS = ("train", "validation", "test")
-_OWN = ("malicious", "others", "samples", "cluster", "moved")  # further rows of clients
+_FIELDS = ("malicious", "others", "samples", "cluster", "moved")  # more rows of clients
 
 
 def split(federation: core.Federation) -> tuple[dict[str, Any], core.Federation]:
     """Returns the rows of clients, and the federation without them and the unseen.
 
-    It has no names and notes: programs that differ by these alone are the same.
+    It has no names and notes, so that programs do not depend on these.
     """
     rows: dict[str, Any] = {name: getattr(federation, name).rows() for name in ROWS}
-    rows |= {name: getattr(federation, name) for name in _OWN}
+    rows |= {name: getattr(federation, name) for name in _FIELDS}
     rows["pool"] = None
     empty: dict[str, Any] = {name: getattr(federation, name).pool() for name in ROWS}
-    own = dict.fromkeys((*_OWN, "unseen", "client_names"))
-    return rows, dataclasses.replace(federation, **empty, **own, notes=())
+    blanks = dict.fromkeys((*_FIELDS, "unseen", "client_names"))
+    return rows, dataclasses.replace(federation, **empty, **blanks, notes=())
 
 
 def join(rows: dict[str, Any], pool: core.Federation) -> core.Federation:
     """Inverts `split`; a point may bring arrays of the pool among its rows."""
     pool = _filled(pool, rows["pool"])
     parts = {name: getattr(pool, name).with_rows(rows[name]) for name in ROWS}
-    own = {name: rows[name] for name in _OWN}
-    return dataclasses.replace(pool, **own, **parts)
+    fields = {name: rows[name] for name in _FIELDS}
+    return dataclasses.replace(pool, **fields, **parts)
 
 
-def _filled(pool: core.Federation, own: core.Federation | None) -> core.Federation:
-    """Returns a pool with a point's arrays where it has None."""
-    if own is None:
+def _filled(pool: core.Federation, arrays: core.Federation | None) -> core.Federation:
+    """Returns a pool with a point's arrays in place of None."""
+    if arrays is None:
         return pool
     return jax.tree.map(
-        lambda shared, mine: mine if shared is None else shared,
+        lambda shared, array: array if shared is None else shared,
         pool,
-        own,
+        arrays,
         is_leaf=lambda leaf: leaf is None,
     )
 
@@ -98,15 +98,15 @@ def federation_rows(federations: Sequence[core.Federation]) -> tuple[Any, Any]:
     # An array that parts of a pool share is stacked once.
     names = [tuple(map(id, column)) for column in columns]
     named = zip(names, columns, is_shared, strict=True)
-    differ = {name: column for name, column, same in named if not same}
+    differ = {name: column for name, column, is_same in named if not is_same}
     arrays = _compute(stack, list(zip(*differ.values(), strict=True)))
     stacked = dict(zip(differ, arrays, strict=True))
     structure = jax.tree.structure(pools[0])
     shared = [
-        c[0] if same else None for c, same in zip(columns, is_shared, strict=True)
+        c[0] if is_same else None for c, is_same in zip(columns, is_shared, strict=True)
     ]
-    own = jax.tree.unflatten(structure, map(stacked.get, names))
-    return rows | {"pool": own}, jax.tree.unflatten(structure, shared)
+    point_pool = jax.tree.unflatten(structure, map(stacked.get, names))
+    return rows | {"pool": point_pool}, jax.tree.unflatten(structure, shared)
 
 
 def rows_of(federations: Sequence[core.Federation]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""When a training has done enough: no progress, the target reached, others better."""
+"""Early stopping: no progress, a reached target, or better settings."""
 
 import dataclasses
 import math
@@ -16,14 +16,14 @@ __all__ = ["Halving", "StopWhen", "Timed", "Watch", "Watched", "watch"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Watched:
-    """Metric that a rule looks at, as a mean over the evaluated honest clients.
+    """Metric that a rule watches, as a mean over the evaluated honest clients.
 
     Attributes:
       metric: name of a metric that is measured; None for the `metric` of the training,
         else the accuracy.
       model: name of a predictor, as in result tables; None takes the one that stands
         for the method: the personal, else the global one.
-      data: what it is evaluated on, as in `evaluate_on`.
+      data: on which it is evaluated, as in `evaluate_on`.
     """
 
     metric: str | None = None
@@ -39,7 +39,7 @@ class Watched:
         return self.metric or "accuracy"
 
     def by(self, metric: str | None) -> Self:
-        """Returns the rule with a metric that is named: its own one, else this one."""
+        """Returns the rule with its own metric or, without one, with this one."""
         return dataclasses.replace(self, metric=self.metric or metric or self.chosen)
 
     @property
@@ -66,7 +66,7 @@ class StopWhen(Watched):
         never.
       target: value at which it ends, reached from above for loss and from below for
         the others; None never.
-      min_delta: what counts as an improvement, at least 0.
+      min_delta: least change that counts as an improvement, at least 0.
     """
 
     patience: int | None = struct.static_field(default=None, at_least=1)
@@ -84,8 +84,8 @@ class Timed(Watched):
     """Ends trainings at the first evaluation after their time is up; hashable.
 
     Attributes:
-      minutes: of every static group, from its first evaluation or, where it goes on
-        from a checkpoint, from the next one; None for no limit.
+      minutes: of every static group, from its first evaluation or, if it goes on from a
+        checkpoint, from the next one; None for no limit.
     """
 
     minutes: float | None = struct.static_field(default=None, above=0)
@@ -95,10 +95,10 @@ class Timed(Watched):
 class Halving(Timed):
     """Successive halving: settings that fall behind end, the others go on; hashable.
 
-    A setting is what the points of several seeds share. Settings compete that differ
-    in fields of the method only (`algorithm.`, `aggregator`, `server_optimizer`). The
-    score of one is the mean of what is watched over its seeds; one with a value that is
-    not finite is the worst. At the rungs, the first evaluations after `min_rounds *
+    Points of several seeds share a setting. Settings compete that differ in fields of
+    the method only (`algorithm.`, `aggregator`, `server_optimizer`). The score of a
+    setting is the mean of the watched values over its seeds; a non-finite value makes
+    it the worst. At the rungs, the first evaluations after `min_rounds *
     eta**k` rounds, k = 0, 1, ..., only the best `1 / eta` of the settings of a bracket,
     rounded up, go on. Ties go to the setting that comes first.
 
@@ -125,7 +125,7 @@ class Halving(Timed):
         """Returns the rounds before the first rung.
 
         Args:
-          num_rounds: rounds R of those that are left.
+          num_rounds: rounds R of the surviving settings.
 
         Raises:
           InputError: if `min_rounds` is above `num_rounds`.
@@ -144,7 +144,7 @@ class Halving(Timed):
 
         Args:
           num_settings: number of settings that compete.
-          num_rounds: rounds R of those that are left.
+          num_rounds: rounds R of the surviving settings.
         """
         count = self.brackets
         if count is None:
@@ -156,16 +156,16 @@ class Halving(Timed):
 
 
 class Watch:
-    """Record of which of G grid points have ended, and why.
+    """Record of the ends of G grid points, and of their reasons.
 
     Attributes:
       stopped_at: `int[G]` round at which a point was stopped, or -1.
-      reached_target: `bool[G]` whether that was at its target.
-      dropped: `bool[G]` whether that was since others were better.
+      reached_target: `bool[G]` whether it was stopped at its target.
+      dropped: `bool[G]` whether it was stopped because others were better.
     """
 
     def __init__(self, num_points: int, num_rounds: int, rule: Timed | None = None):
-        """Starts with all points active, which they stay without a rule."""
+        """Starts with all points active; without a rule they stay active."""
         self._end = num_rounds
         self._started: float | None = None  # time of the first evaluation
         self._minutes = None if rule is None else rule.minutes
@@ -184,14 +184,14 @@ class Watch:
                 self.stopped_at[self.stopped_at < 0] = round
 
     def _judge(self, round: int, values: np.ndarray) -> None:
-        """Ends points by their values, which a rule without any does not."""
+        """Ends points by their values; this class ends none."""
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Returns everything counted so far, by name."""
         return {n: v for n, v in vars(self).items() if isinstance(v, np.ndarray)}
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Goes on from what `arrays` returned."""
+        """Restores the counts that `arrays` returned."""
         for name in self.arrays():
             setattr(self, name, arrays[name])
 
@@ -214,14 +214,14 @@ class _Patience(Watch):
         self._best = np.where(active & is_better, values, self._best)
         self._stale = np.where(active & ~is_better, self._stale + 1, self._stale)
         self._stale[active & is_better] = 0
-        ended = np.zeros(active.shape, bool)
+        is_ended = np.zeros(active.shape, bool)
         if rule.patience is not None:
-            ended |= self._stale >= rule.patience
+            is_ended |= self._stale >= rule.patience
         if rule.target is not None:
-            reached = sign * (values - rule.target) >= 0
-            self.reached_target |= active & reached
-            ended |= reached
-        self.stopped_at[active & ended] = round
+            is_reached = sign * (values - rule.target) >= 0
+            self.reached_target |= active & is_reached
+            is_ended |= is_reached
+        self.stopped_at[active & is_ended] = round
 
 
 class _Rungs(Watch):
@@ -234,21 +234,21 @@ class _Rungs(Watch):
         arenas: dict[str, dict[str, list[int]]] = {}
         for number, point in enumerate(points):
             of_method = summaries.METHOD_FIELDS
-            own = {n: v for n, v in point.items() if n.startswith(of_method)}
-            others = [(n, point[n]) for n in point if n not in own and n != "seed"]
-            settings = arenas.setdefault(repr(others), {})
-            settings.setdefault(repr(own), []).append(number)
+            method = {n: v for n, v in point.items() if n.startswith(of_method)}
+            arena = [(n, point[n]) for n in point if n not in method and n != "seed"]
+            settings = arenas.setdefault(repr(arena), {})
+            settings.setdefault(repr(method), []).append(number)
         self._arenas = [list(settings.values()) for settings in arenas.values()]
-        self._first = rule.first_rung(num_rounds)
-        self._rule = dataclasses.replace(rule, min_rounds=self._first)
+        self._first_rung = rule.first_rung(num_rounds)
+        self._rule = dataclasses.replace(rule, min_rounds=self._first_rung)
         self._rung = np.zeros(len(points), int)  # that comes next, one for all
 
     def _judge(self, round: int, values: np.ndarray) -> None:
         """See the base class."""
         rule, rung = self._rule, int(self._rung[0])
-        if round >= self._end:  # which all that are left have reached
+        if round >= self._end:  # all survivors have ended
             return
-        while round >= self._first * rule.eta**rung:
+        while round >= self._first_rung * rule.eta**rung:
             rung += 1
         if rung == self._rung[0]:
             return
@@ -259,10 +259,10 @@ class _Rungs(Watch):
             order = np.arange(len(settings))
             sizes = rule.bracket_sizes(len(settings), self._end)
             for bracket, part in enumerate(np.split(order, np.cumsum(sizes))):
-                going = [s for s in part if self.stopped_at[settings[s][0]] < 0]
-                going.sort(key=lambda s: -scores[settings[s]].mean())
-                passed = max(0, rung - bracket)
-                for s in going[-(-len(part) // rule.eta**passed) :]:
+                survivors = [s for s in part if self.stopped_at[settings[s][0]] < 0]
+                survivors.sort(key=lambda s: -scores[settings[s]].mean())
+                num_passed = max(0, rung - bracket)
+                for s in survivors[-(-len(part) // rule.eta**num_passed) :]:
                     self.stopped_at[settings[s]] = round
                     self.dropped[settings[s]] = True
 

@@ -23,12 +23,12 @@ _WORKS = (participations.FullWork, participations.ClientBudgets)
 
 def with_timetables(
     processes: Sequence[FederatedProcess],
-    model: Any,
+    model: core.Model,
     federations: Sequence[core.Federation],
     keys: Sequence[core.Key],
     num_rounds: int,
 ) -> list[FederatedProcess]:
-    """Fills in the timetables of processes in virtual time; others stay as they are."""
+    """Fills in the timetables of processes in virtual time; others do not change."""
     timed = []
     for process, federation, key in zip(processes, federations, keys, strict=True):
         if process.participation.is_timed:
@@ -49,13 +49,13 @@ def with_timetables(
 
 
 def _free(num_clients: int) -> Charges:
-    """Charges nothing, where there are shapes in place of data."""
+    """Returns charges of zero, for shapes in place of data."""
     none = np.zeros(num_clients)
     return Charges(examples=none, steps=none, up=0.0, down=0.0)
 
 
 def _check(process: FederatedProcess) -> None:
-    """Refuses what virtual time does not know."""
+    """Refuses works and methods that virtual time does not support."""
     participation, algorithm = process.participation, process.algorithm
     name, method = type(participation).__name__, type(algorithm).__name__
     if not isinstance(process.work, _WORKS):
@@ -89,12 +89,12 @@ def charges(
 
     Returns:
       The charges. A solver that ends by a tolerance is charged its most steps, and a
-      search its most trials, each a third of a gradient: no duration depends on
+      search its most trials, each a third of a gradient: durations do not depend on
       weights.
     """
     method, search = process.algorithm, process.algorithm.search
     name = _ends_by_tolerance(method)
-    if name is not None:  # a step of each tells how often a round solves
+    if name is not None:  # with one step per solve, steps count solves
         once = dataclasses.replace(getattr(method, name), max_steps=1, tolerance=0.0)
         method = dataclasses.replace(method, **{name: once})
     counting = dataclasses.replace(
@@ -105,7 +105,7 @@ def charges(
         aggregator=None,
     )
     counting = struct.as_arrays(counting, jnp.zeros(()).dtype)
-    # Only the counts are computed: what the steps lead to is left out by the compiler.
+    # Only the counts are computed: the compiler removes the results of the steps.
     counted = _counted(model, counting, key, federation)
     if counted is None:
         raise checks.InputError(
@@ -118,17 +118,17 @@ def charges(
             "Expected a method whose clients train on their devices in virtual time,"
             f" got {type(process.algorithm).__name__}, which trains on a server."
         )
-    own = np.asarray(federation.train.num_examples, float)
+    num_examples = np.asarray(federation.train.num_examples, float)
     if name is not None:
         solves = steps.max()
-        most = getattr(process.algorithm, name).max_steps
-        steps = np.full(len(steps), solves * most)
-        examples = (steps + solves) * own
+        max_steps = getattr(process.algorithm, name).max_steps
+        steps = np.full(len(steps), solves * max_steps)
+        examples = (steps + solves) * num_examples
     sent = (float(byte_counts.total(words)) for words in counted[2:4])
     up, down = (value / federation.num_clients for value in sent)
     if search is not None:
         dtype, trials = counted[4].dtype, search.most_trials(counted[4].dtype)
-        examples = examples + trials * own / 3  # no way back, which takes two thirds
+        examples = examples + trials * num_examples / 3  # no backward pass, two thirds
         up += (trials - int(counted[5])) * dtype.itemsize  # a loss of each
     return Charges(examples=examples, steps=steps, up=up, down=down)
 
@@ -138,14 +138,14 @@ def _ends_by_tolerance(method: Any) -> str | None:
     names = [f.name for f in dataclasses.fields(method) if f.name != "fine_tune"]
     solvers = {n: getattr(method, n) for n in names}
     solvers = {n: s for n, s in solvers.items() if isinstance(s, core.LocalSolver)}
-    found = [n for n, s in solvers.items() if isinstance(s, ToTolerance)]
-    if found and len(solvers) > 1:
+    fields = [n for n, s in solvers.items() if isinstance(s, ToTolerance)]
+    if fields and len(solvers) > 1:
         raise checks.InputError(
             "Expected ToTolerance as the only solver of a method in virtual time, where"
-            f" it is charged its most steps, got it as {' and '.join(found)} of"
+            f" it is charged its most steps, got it as {' and '.join(fields)} of"
             f" {type(method).__name__} beside others."
         )
-    return found[0] if found else None
+    return fields[0] if fields else None
 
 
 @functools.partial(jax.jit, static_argnames="model")
@@ -154,7 +154,7 @@ def _counted(
 ) -> tuple[Any, ...] | None:
     """Counts examples `[N]`, steps `[N]`, bytes up and down, and a search's trials.
 
-    In front of these stand the losses that it compares, None without a search.
+    Before the trials are the losses that a search compares, None without one.
     """
     state = process.init(key, model, federation)
     info = process.round(state, model, federation)[1]

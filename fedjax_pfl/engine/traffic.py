@@ -4,7 +4,7 @@ With N clients, cohorts of K, n devices on H hosts, messages of D values of b by
 bytes of a client's rows that a round reads and W that it writes, and largest clients of
 M examples of X bytes:
 
-    exchange     what for                                  size S     each device sends
+    exchange     purpose                                   size S     each device sends
     all-reduce   the mean of messages                      D b        2 (n-1)/n S
     all-to-all   rows of a cohort K < N, to its places     K R        (n-1)/n S
     all-to-all   examples of a cohort, to its places       K M X      (n-1)/n S
@@ -13,16 +13,16 @@ M examples of X bytes:
     all-gather   that rule's result                        D b        (n-1)/n S
     all-reduce   its Gram matrix, of rules of pairs        K^2 b      2 (n-1)/n S
 
-S is what a device has before an all-reduce or an all-to-all, and after an all-gather.
-Left out is what has one number per client or per row. K counts as the next multiple of
-n, and is N where a rule looks at all clients' last messages. Examples stay where they
-are if everybody takes part, or if all devices have all of them, which they do where
-that is no more memory: S/n + 2 K M examples or more, of all S. A host sends over the
-network what its devices send to others: with H in place of n for an all-reduce and an
+S are the bytes of a device before an all-reduce or an all-to-all, and after an
+all-gather. Arrays with one number per client or per row are left out. K counts as the
+next multiple of n, and is N if a rule reads all clients' last messages. Examples do not
+move if all clients take part, or if all devices have all examples, which they do if
+that is no more memory: S/n + 2 K M examples or more, of all S. A host sends the bytes
+of its devices to others over the network: with H in place of n for an all-reduce and an
 all-gather, and d times S (H-1)/H for an all-to-all of d devices.
 
-Time of a round is that of work, of what devices send, of what hosts send, and of the
-exchanges' latency, one after the other:
+The time of a round is the sum of work, of sending between devices and between hosts,
+and of the exchanges' latency, one after the other:
 
     6 D E M ceil(K/n) / flops + device bytes / link + host bytes / network
     + exchanges * 2 (n-1) * latency
@@ -98,7 +98,7 @@ class Exchange:
         return together * self._share(cluster.hosts) * self.size
 
     def _share(self, count: int) -> float:
-        """Returns the share of S that is sent, among so many."""
+        """Returns the share of S that is sent, among `count` devices or hosts."""
         return (2 if self.kind == "all-reduce" else 1) * (count - 1) / count
 
 
@@ -110,8 +110,8 @@ class Estimate:
       exchanges: of the round.
       rows: bytes of the rows of a device's clients, state and lists of examples.
       examples: bytes of a device's examples.
-      shared: bytes that every device has besides: the server's state, and constants.
-      work: bytes of a round on a device, besides.
+      shared: further bytes of every device: the server's state, and constants.
+      work: additional bytes of a round on a device.
       sent: bytes that each device sends in a round.
       left: bytes that each host sends over the network in a round.
       compute: seconds of work.
@@ -170,36 +170,36 @@ def exchanges(
         return ()
     num_clients = federation.num_clients
     message = _message_bytes(state)
-    made: list[Exchange] = []
+    transfers: list[Exchange] = []
     places = _filled(cohort, count)
     if cohort < num_clients:
         written = _row_bytes(state.of_clients(), num_clients)
         rows = federation.train.rows()
         if are_divided:
             index = rows.pop("index")
-            each = index.shape[1] * divided_examples.num_bytes(federation.train)
-            size = places * each
-            made.append(Exchange("all-to-all", "examples of the cohort", size))
+            client_bytes = index.shape[1] * divided_examples.num_bytes(federation.train)
+            size = places * client_bytes
+            transfers.append(Exchange("all-to-all", "examples of the cohort", size))
         read = written + _row_bytes(rows, num_clients)
-        made.append(Exchange("all-to-all", "rows of the cohort", places * read))
+        transfers.append(Exchange("all-to-all", "rows of the cohort", places * read))
         if written:
-            made.append(Exchange("all-gather", "rows, back", places * written))
+            transfers.append(Exchange("all-gather", "rows, back", places * written))
     rule = process.used_aggregator()
     if rule.incremental:
-        return (*made, Exchange("all-reduce", "mean of messages", message))
+        return (*transfers, Exchange("all-reduce", "mean of messages", message))
     if process.algorithm.aggregate_over == "all":
         cohort, places = num_clients, _filled(num_clients, count)
     columns = places * message // count
-    made.append(Exchange("all-to-all", "columns of messages", columns))
-    made.append(Exchange("all-gather", "the rule's result", message))
+    transfers.append(Exchange("all-to-all", "columns of messages", columns))
+    transfers.append(Exchange("all-gather", "the rule's result", message))
     if rule.of_pairs:
         size = cohort**2 * jax.tree.leaves(state.server)[0].dtype.itemsize
-        made.append(Exchange("all-reduce", "Gram matrix", size))
-    return tuple(made)
+        transfers.append(Exchange("all-reduce", "Gram matrix", size))
+    return tuple(transfers)
 
 
 def _message_bytes(state: core.State) -> int:
-    """Bytes of a message, which is like what the server keeps of them or sends."""
+    """Returns bytes of a message, from last messages or from the server's state."""
     messages = state.rows.get("messages")
     if messages is None:
         return client_rows.num_bytes(state.server)
@@ -219,11 +219,11 @@ def estimate(planned: PlannedGroup, cluster: Cluster) -> Estimate:
     cohort = process.participation.cohort_size(num_clients)
     state = planned.state_shapes
     parts = layout.shares(planned, count)
-    made = exchanges(
+    transfers = exchanges(
         *(process, state, federation, cohort, count), are_divided=parts is not None
     )
-    sent = sum(each.sent(cluster) for each in made)
-    left = sum(each.left(cluster) for each in made)
+    sent = sum(e.sent(cluster) for e in transfers)
+    left = sum(e.left(cluster) for e in transfers)
     data = {id(leaf): leaf for leaf in jax.tree.leaves(_rows_of_data(federation))}
     rows = client_rows.num_bytes((state.of_clients(), data)) // count
     server = (state.server, state.with_memory(attack=None, steps=None).memory)
@@ -234,12 +234,12 @@ def estimate(planned: PlannedGroup, cluster: Cluster) -> Estimate:
     step = auto_execution.bytes_of_a_step(process, planned.plan.model, federation)
     at_once = planned.plan.execution.chunk_size or members
     work = min(at_once, members) * step + sum(
-        each.size * (2 if each.kind == "all-to-all" else 1) for each in made
+        e.size * (2 if e.kind == "all-to-all" else 1) for e in transfers
     )
     flops = 6 * planned.num_parameters * _examples(process, federation) * members
-    latency = len(made) * 2 * (count - 1) * cluster.latency
+    latency = len(transfers) * 2 * (count - 1) * cluster.latency
     return Estimate(
-        exchanges=made,
+        exchanges=transfers,
         rows=rows,
         examples=_bytes_of_examples(federation, parts),
         shared=client_rows.num_bytes(shared),
@@ -259,7 +259,7 @@ def _rows_of_data(federation: core.Federation) -> Sequence[Any]:
 
 
 def _constants(federation: core.Federation) -> Sequence[Any]:
-    """Returns what all parts of a federation share beside examples."""
+    """Returns arrays that clients share, except for examples."""
     parts = (federation.train, federation.validation, federation.test)
     return [dataclasses.replace(part.pool(), x=None, y=None) for part in parts]
 
@@ -276,9 +276,9 @@ def _bytes_of_examples(
 
 
 def _examples(process: Any, federation: core.Federation) -> float:
-    """Counts E M, the examples that a client's work takes, where a solver says so."""
-    solver, each = process.algorithm.local, federation.train.index.shape[1]
+    """Counts E M, the examples of a client's work, from its solver or for one epoch."""
+    solver, slots = process.algorithm.local, federation.train.index.shape[1]
     if solver is not None and solver.num_steps is not None:
-        return solver.num_steps * min(solver.batch_size or each, each)
+        return solver.num_steps * min(solver.batch_size or slots, slots)
     epochs = None if solver is None else solver.epochs
-    return (epochs or 1) * each
+    return (epochs or 1) * slots

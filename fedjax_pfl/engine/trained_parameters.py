@@ -49,7 +49,7 @@ def kinds(
     def is_shared(name: str):
         try:
             jax.eval_shape(lambda s, f: shared(s, f, name), state, federation)
-        except ValueError:  # what vmap raises for values that differ between clients
+        except ValueError:  # raised by vmap for values that differ between clients
             return False
         return True
 
@@ -104,15 +104,15 @@ def _trained(
                 f" but {name!r} of {type(process.algorithm).__name__} is a"
                 f" {type(predictor).__name__}; write Predictor(apply, params)."
             )
-    return {name: _with_own(one.params, data) for name, one in predictors.items()}
+    return {name: _with_personal(p.params, data) for name, p in predictors.items()}
 
 
-def _with_own(params: Any, data: core.ClientData) -> Any:
-    """Adds what is kept of ONE client's model to the parameters of a predictor."""
-    params, own = statistics.split(params)
+def _with_personal(params: Any, data: core.ClientData) -> Any:
+    """Adds ONE client's personal parameters and statistics to a predictor's."""
+    params, numbers = statistics.split(params)
     if data.personal is not None:
         try:
             params = tree_paths.join(params, data.personal)
-        except ValueError:  # several networks, or other numbers beside one
+        except ValueError:  # several networks, or a network with other numbers
             params = {"params": params, "personal": data.personal}
-    return statistics.joined(params, data.statistics if own is None else own)
+    return statistics.joined(params, data.statistics if numbers is None else numbers)

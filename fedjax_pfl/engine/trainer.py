@@ -1,4 +1,4 @@
-"""Trainers: what the run loop asks of a keeper of states, resident or streamed."""
+"""The Trainer interface: holds and advances the states of a group."""
 
 import contextlib
 from collections.abc import Iterator
@@ -16,15 +16,15 @@ __all__ = ["Interrupted", "Trainer", "compile_clock"]
 
 
 class Interrupted(Exception):  # noqa: N818 (not an error)
-    """A training was asked to end before its last round.
+    """A training that was interrupted before its last round.
 
     Attributes:
-      reason: what was asked for.
+      reason: of the interrupt, as a sentence without its period.
       done: finished rounds of the group that was being trained; None between groups.
     """
 
     def __init__(self, reason: str, done: int | None = None):
-        """Keeps what happened; see the class."""
+        """Stores the reason and the round; see the class."""
         super().__init__(reason if done is None else f"{reason} at round {done}")
         self.reason, self.done = reason, done
 
@@ -46,14 +46,14 @@ def compile_clock() -> Iterator[list[float]]:
 
 
 class Trainer(Protocol):
-    """Keeper of a group's states, which moves them; one per kind of storage.
+    """Holder of a group's states; one class per kind of storage.
 
     Attributes:
       planned: the group.
       recorder: the history so far.
       execution: how the map over clients is run, in words.
-      identity: what must be equal for a checkpoint to be continued, besides the
-        configuration.
+      identity: values that must match for a checkpoint to be continued, in addition to
+        the configuration.
     """
 
     planned: PlannedGroup
@@ -77,7 +77,7 @@ class Trainer(Protocol):
         ...
 
     def compile(self) -> None:
-        """Starts to compile what can be compiled before it is run."""
+        """Starts to compile programs ahead of their first run."""
         ...
 
     def check_fits(self) -> None:
@@ -89,11 +89,11 @@ class Trainer(Protocol):
         ...
 
     def restore(self, progress: checkpoint.Progress) -> None:
-        """Takes the states of a checkpoint; a ValueError says that it is damaged."""
+        """Takes the states of a checkpoint; raises ValueError if it is damaged."""
         ...
 
     def saved(self) -> tuple[Any, dict[str, np.ndarray], checkpoint.Own]:
-        """Returns states, further arrays, and what only this process knows."""
+        """Returns states, further arrays, and arrays of this process only."""
         ...
 
     def advance(self, active: np.ndarray, done: int, count: int) -> core.RoundInfo:
@@ -111,9 +111,9 @@ class Trainer(Protocol):
     def trained(
         self, point: int, members: np.ndarray, names: tuple[str, ...]
     ) -> dict[str, Any]:
-        """Returns what was trained of predictors `[K, *P]` of clients `int[K]`."""
+        """Returns trained parameters `[K, *P]` of predictors of clients `int[K]`."""
         ...
 
     def close(self) -> None:
-        """Gives back what lies outside of the process's memory."""
+        """Ends the trainer's threads, and removes its temporary files."""
         ...

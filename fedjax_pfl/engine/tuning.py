@@ -1,4 +1,4 @@
-"""Tuning: a search over a method's fields that drops what falls behind."""
+"""Tuning: a search over a method's fields that drops settings which fall behind."""
 
 import dataclasses
 import functools
@@ -48,9 +48,9 @@ __all__ = [
 ]
 
 NUM_SETTINGS = 27
-"""Settings of a search that is given no number."""
+"""Number of settings of a search by default."""
 
-_REDRAWS = 100  # of all settings, until as many as wanted differ
+_REDRAWS = 100  # of all settings, until enough of them differ
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,11 +90,11 @@ class Range:
 
 
 Space = Mapping[str, Range | Sequence[Any]]
-"""What is searched, by dotted name: ranges of numbers, and lists of any values."""
+"""Searched values by dotted name: ranges of numbers, and lists of any values."""
 
 
 def declared(field: dataclasses.Field) -> Range | list[Any] | None:
-    """Returns what a field's declaration has for searches, or None."""
+    """Returns the range or list of a field's declaration for searches, or None."""
     search = field.metadata.get("search")
     return Range(*search) if isinstance(search, tuple) else search
 
@@ -106,10 +106,10 @@ def text(space: Range | list[Any] | None) -> str:
 
 @struct.checked_call
 def search_space(process: FederatedProcess) -> dict[str, Range | list[Any]]:
-    """Returns what a process's algorithm and server optimizer declare for searches.
+    """Returns the search space of a process's algorithm and server optimizer.
 
-    Fields that are None, and so not in use, are left out, but for those whose default
-    is meant by None.
+    Fields that are None are not in use and are left out, except for fields in which
+    None stands for a default.
 
     Args:
       process: the process.
@@ -130,7 +130,7 @@ def search_space(process: FederatedProcess) -> dict[str, Range | list[Any]]:
             value, name = getattr(node, field.name), f"{prefix}.{field.name}"
             space, unless = declared(field), field.metadata.get("unless")
             if value is None and unless is not None:
-                is_used = all(getattr(node, other) is None for other in unless)
+                is_used = all(getattr(node, sibling) is None for sibling in unless)
             else:
                 is_used = isinstance(value, int | float | str)
             if space is not None and is_used:
@@ -145,13 +145,13 @@ def search_space(process: FederatedProcess) -> dict[str, Range | list[Any]]:
 
 
 def draw(space: Space, count: int, seed: int = 0) -> list[dict[str, Any]]:
-    """Draws different settings at random, every field on its own.
+    """Draws distinct settings at random, every field independently.
 
     Args:
-      space: what is searched.
+      space: ranges and lists by dotted name.
       count: number of settings, at least 1.
-      seed: of the draws. More settings do not change those drawn, nor do other fields,
-        unless settings repeat without them.
+      seed: of the draws. More settings or other fields do not change the values drawn,
+        unless settings repeat without these fields.
 
     Returns:
       Values by dotted name; numbers of ranges have four digits. All settings of the
@@ -163,7 +163,7 @@ def draw(space: Space, count: int, seed: int = 0) -> list[dict[str, Any]]:
       ... )
       True
     """
-    spaces = _checked(space)
+    spaces = _parsed_space(space)
     streams = [np.random.default_rng([seed, zlib.crc32(n.encode())]) for n in spaces]
     count = int(min(count, _number(spaces)))
     rows: dict[tuple[Any, ...], None] = {}  # numbers of ranges, places in lists
@@ -199,15 +199,15 @@ def _number(spaces: Mapping[str, Range | Sequence[Any]]) -> float:
 
 
 def lattice(space: Space, count: int) -> list[dict[str, Any]]:
-    """Returns a grid of at most `count` settings, but two values of each range."""
+    """Returns a grid of at most `count` settings, or two values of each range."""
     axes: dict[str, Sequence[Any]] = {}
-    spaces = _checked(space)
-    listed = math.prod(len(v) for v in spaces.values() if not isinstance(v, Range))
+    spaces = _parsed_space(space)
+    num_listed = math.prod(len(v) for v in spaces.values() if not isinstance(v, Range))
     num_ranges = sum(isinstance(v, Range) for v in spaces.values())
-    each = int((count / listed) ** (1 / max(num_ranges, 1)) + 1e-9)
+    size = int((count / num_listed) ** (1 / max(num_ranges, 1)) + 1e-9)
     for name, values in spaces.items():
         if isinstance(values, Range):
-            values = np.unique(values.at(np.linspace(0, 1, max(2, each)))).tolist()
+            values = np.unique(values.at(np.linspace(0, 1, max(2, size)))).tolist()
         axes[name] = values
     return grids.combinations(axes)
 
@@ -218,18 +218,18 @@ def points(
     """Returns random settings of a method, under all values of other axes.
 
     Args:
-      process: the process, whose algorithm declares what is searched.
+      process: the process; its algorithm declares the searched fields.
       axes: values by dotted name; those of searched fields are left out.
-      num_settings: settings of a method that declares something; the others keep their
+      num_settings: settings of a method that declares fields; other methods keep their
         axes.
     """
     space = search_space(process)
-    others = grids.combinations({n: v for n, v in axes.items() if n not in space})
-    drawn = draw(space, num_settings) if space else [{}]
-    return [setting | other for setting in drawn for other in others]
+    axis_points = grids.combinations({n: v for n, v in axes.items() if n not in space})
+    settings = draw(space, num_settings) if space else [{}]
+    return [setting | point for setting in settings for point in axis_points]
 
 
-def _checked(space: Space) -> dict[str, Range | Sequence[Any]]:
+def _parsed_space(space: Space) -> dict[str, Range | Sequence[Any]]:
     """Returns a space with tuples `(low, high)` as ranges."""
     if not space:
         raise checks.InputError("Expected at least one field to search, got none.")
@@ -243,9 +243,9 @@ def _checked(space: Space) -> dict[str, Range | Sequence[Any]]:
                 f" (low, high) or a list of values, got {values!r}."
             )
         if isinstance(values, list):
-            shown = [struct.plain(value) for value in values]
-            for place, value in enumerate(shown):
-                if value in shown[:place]:
+            plain_values = [struct.plain(value) for value in values]
+            for place, value in enumerate(plain_values):
+                if value in plain_values[:place]:
                     raise checks.InputError(
                         f"Expected the values of {name} to differ in tables of results,"
                         f" got {value!r} twice."
@@ -259,13 +259,13 @@ class Tuned:
     """A finished search.
 
     Attributes:
-      result: all trainings, of those that were dropped until then.
+      result: all trainings; dropped ones end early.
       process: the process with the values of the best setting.
-      watched: what the settings were compared by.
+      watched: the metric by which the settings were compared.
       num_rounds: rounds of a training that was not dropped.
-      fields: dotted names of what was searched.
-      budget: what the search was allowed to take, or None for a number of settings.
-      gradients: of single examples that it took, if the budget is one of gradients,
+      fields: dotted names of the searched fields.
+      budget: effort that the search was allowed, or None for a number of settings.
+      gradients: number of gradients of single examples, if the budget counts these,
         else None.
       is_whole: whether all settings of its lists were tried.
     """
@@ -283,7 +283,7 @@ class Tuned:
 
     @functools.cached_property
     def _trials(self) -> "pd.DataFrame":
-        """The settings, ranked, which the best setting and texts are made of."""
+        """Ranked settings, from which the best setting and texts are made."""
         from fedjax_pfl.results import selection
 
         by = self.watched.described
@@ -293,8 +293,8 @@ class Tuned:
         """Returns a row per setting, the best first.
 
         Returns:
-          The searched fields; `rounds` that it was trained for; `score`, what was
-          watched in the last of them, mean over seeds; and `status`.
+          The searched fields; `rounds` that it was trained for; `score`, the
+          watched value in the last of them, a mean over seeds; and `status`.
         """
         return self._trials.copy()
 
@@ -322,7 +322,7 @@ class Tuned:
         return sum(status.startswith("stopped") for status in self.result.status)
 
     def __str__(self) -> str:
-        values = ", ".join(f"{name} = {_shown(v)}" for name, v in self.best.items())
+        values = ", ".join(f"{name} = {_formatted(v)}" for name, v in self.best.items())
         text = (
             f"{self._trials.to_string(index=False)}\nThe best of {len(self._trials)}"
             f" settings by {self.watched.chosen} on {self.watched.data} data: {values}."
@@ -340,7 +340,7 @@ class Tuned:
         return text
 
 
-def _shown(value: Any) -> str:
+def _formatted(value: Any) -> str:
     """Formats a number in few digits, and a part by its name."""
     return f"{value:.4g}" if isinstance(value, float) else str(struct.plain(value))
 
@@ -381,9 +381,9 @@ def round_gradients(group: groups.Group, options: Options) -> int:
     A loss alone counts as a third.
     """
     planned = groups.plan(group, options)
-    first = (planned.processes[0], planned.keys[0], planned.group.federations[0])
+    arguments = (planned.processes[0], planned.keys[0], planned.group.federations[0])
     try:
-        return math.ceil(resident.gradients(planned.plan, *first))
+        return math.ceil(resident.gradients(planned.plan, *arguments))
     except checks.InputError as error:
         raise checks.InputError(
             f"Expected a budget in rounds or minutes for {planned.algorithm}, whose"
@@ -397,12 +397,12 @@ class _Search:
 
     Attributes:
       base: key, process, model and spec.
-      space: what is searched.
+      space: searched values by dotted name.
       strategy: how settings are chosen.
       seeds: of every setting.
       draw_seed: of random draws.
       options: of the trainings.
-      others: values of fields that are not searched.
+      fixed_values: values of fields that are not searched.
     """
 
     base: tuple[core.Key, FederatedProcess, Any, core.Specification | core.Federation]
@@ -411,14 +411,14 @@ class _Search:
     seeds: list[int]
     draw_seed: int
     options: Options
-    others: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    fixed_values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     _federations: grids.Federations = dataclasses.field(
         default_factory=grids.Federations
     )
     _gradients: dict[Any, int] = dataclasses.field(default_factory=dict)
 
     def settings(self, count: int) -> list[dict[str, Any]]:
-        """Returns settings of a search that learns nothing from their scores."""
+        """Returns settings of a search that does not learn from their scores."""
         if self.strategy == "grid":
             return lattice(self.space, count)
         return draw(self.space, count, self.draw_seed)
@@ -428,7 +428,7 @@ class _Search:
     ) -> list[groups.Group]:
         """Returns the static groups of settings, under some seeds."""
         trials = [
-            {**self.others, **setting, "seed": seed}
+            {**self.fixed_values, **setting, "seed": seed}
             for setting in settings
             for seed in seeds
         ]
@@ -448,20 +448,20 @@ class _Search:
             return sum(self._price(settings, budget) for settings in programs)
         # A study may suggest settings of the costliest program only.
         lists = {n: v for n, v in self.space.items() if isinstance(v, list)}
-        first = draw(self.space, 1)[0]
-        programs = self._programs([first | c for c in grids.combinations(lists)])
-        most = max(self._price(settings[:1], budget) for settings in programs)
-        return most * int(min(count, _number(self.space)))
+        setting = draw(self.space, 1)[0]
+        programs = self._programs([setting | c for c in grids.combinations(lists)])
+        highest = max(self._price(settings[:1], budget) for settings in programs)
+        return highest * int(min(count, _number(self.space)))
 
     def _programs(
         self, settings: Sequence[dict[str, Any]]
     ) -> Iterable[list[dict[str, Any]]]:
         """Returns the settings of every program, which compete."""
         competing: dict[Any, list[dict[str, Any]]] = {}
-        listed = [n for n, values in self.space.items() if isinstance(values, list)]
+        list_names = [n for n, values in self.space.items() if isinstance(values, list)]
         for setting in settings:
             process = self.base[1]
-            for name in listed:
+            for name in list_names:
                 process = struct.replace_field(process, name, setting[name])
             competing.setdefault(jax.tree.structure(process), []).append(setting)
         return competing.values()
@@ -470,8 +470,8 @@ class _Search:
         self, settings: Sequence[dict[str, Any]], budget: type[budgets.Budget]
     ) -> int:
         """Returns the rounds, or the gradients, of settings of one program."""
-        shown = [{n: struct.plain(v) for n, v in s.items()} for s in settings]
-        price = _rounds(shown, self.options) * len(self.seeds)
+        plain_settings = [{n: struct.plain(v) for n, v in s.items()} for s in settings]
+        price = _rounds(plain_settings, self.options) * len(self.seeds)
         if budget is budgets.Gradients:
             (group,) = self.groups_of(settings[:1], self.seeds[:1])
             price *= self.gradients_of(group)
@@ -485,7 +485,7 @@ def search_cost(
     trials: Sequence[Mapping[str, Any]],
     federations: grids.Federations,
 ) -> Callable[[int], int]:
-    """Returns what searches of a process's declared space cost."""
+    """Returns the cost of a search of a process's declared space by its settings."""
     search = _Search(
         base=base,
         space=search_space(base[1]),
@@ -493,7 +493,7 @@ def search_cost(
         seeds=[int(trial["seed"]) for trial in trials],
         draw_seed=0,
         options=options,
-        others=trials[0],
+        fixed_values=trials[0],
         _federations=federations,
     )
     return functools.partial(search.cost, budget=budget)
@@ -523,7 +523,7 @@ def tune(
     draw_seed: int = 0,
     **options: Any,
 ) -> Tuned:
-    """Searches a method's fields on validation data; test data have no part in it.
+    """Searches a method's fields on validation data; test data are never used.
 
     Args:
       key: `[]` key shared by all settings, as in `grid`.
@@ -536,9 +536,9 @@ def tune(
         each, and settings compete with those that share their program.
       strategy: `halving` drops all but the best third of the settings again and again,
         `hyperband` does so in brackets that begin to drop later and later; a `Halving`
-        has other numbers. `random` and `grid` train all settings to their end, and so
+        sets other numbers. `random` and `grid` train all settings to their end, and so
         does an `Optuna`, whose study suggests them.
-      num_settings: number of settings, 27 without a budget; of those that compete where
+      num_settings: number of settings, 27 without a budget; the number that compete if
         the budget is in minutes. `grid` takes at most as many, but at least two values
         of each range. All settings differ: lists with fewer are searched whole, and an
         `Optuna` ends when its study suggests nothing new.
@@ -549,10 +549,10 @@ def tune(
       seeds: seeds of every setting, which share data and draws.
       metric: by which settings are compared, and the `metric` of `grid`; None for that
         of a `Halving`, else the accuracy.
-      by_model: model whose values are compared; None for what a `Halving` says, else
-        the personal one, or the global one where there is none.
+      by_model: model whose values are compared; None for the model of a `Halving`,
+        else the personal one, or the global one if there is none.
       draw_seed: of the random draws.
-      **options: those of `grid` but `stop_when`. `eval_every` None evaluates at every
+      **options: as for `grid`, but `stop_when`. `eval_every` None evaluates at every
         rung, which are when settings can be dropped. Batches of an `Optuna` or within
         minutes are calls of their own for `callbacks`, and have folders of their own in
         `checkpoints`.
@@ -589,15 +589,15 @@ def tune(
         )
     size = NUM_SETTINGS if num_settings is None else num_settings
     checks.positive_int("num_settings", size)
-    given = {"metric": metric, "model": by_model}
-    watched = _rule(strategy, {n: v for n, v in given.items() if v is not None})
+    comparison = {"metric": metric, "model": by_model}
+    watched = _rule(strategy, {n: v for n, v in comparison.items() if v is not None})
     watched = watched.by(metric)
     if isinstance(watched, stopping.Halving):
-        least = watched.first_rung(num_rounds)
-        watched = dataclasses.replace(watched, min_rounds=least)
+        first_rung = watched.first_rung(num_rounds)
+        watched = dataclasses.replace(watched, min_rounds=first_rung)
         options["stop_when"] = watched
         if options.get("eval_every") is None:
-            options["eval_every"] = least
+            options["eval_every"] = first_rung
     parsed = Options(num_rounds=num_rounds, metric=metric, **options)
     if watched.data not in parsed.schedule.data:
         raise checks.InputError(
@@ -606,7 +606,7 @@ def tune(
         )
     time_is_up = time_limit(parsed.max_minutes)
     base = (key, process, model, spec)
-    search = _Search(base, _checked(space), strategy, seeds, draw_seed, parsed)
+    search = _Search(base, _parsed_space(space), strategy, seeds, draw_seed, parsed)
     if is_counted:
         size = budgets.most_settings(
             budget,
@@ -635,18 +635,18 @@ def _is_shown_as(setting: Mapping[str, Any], row: Mapping[Any, Any]) -> bool:
 
 
 def _rule(
-    strategy: str | stopping.Halving | ask_tell.Optuna, given: Mapping[str, Any]
+    strategy: str | stopping.Halving | ask_tell.Optuna, fields: Mapping[str, Any]
 ) -> stopping.Timed:
-    """Returns what a strategy watches, as a rule that drops where it drops."""
+    """Returns the metric that a strategy watches, and when it drops settings."""
     if isinstance(strategy, ask_tell.Optuna):
-        return stopping.Timed(**given)
+        return stopping.Timed(**fields)
     if isinstance(strategy, stopping.Halving):
-        return dataclasses.replace(strategy, **given)
+        return dataclasses.replace(strategy, **fields)
     checks.known(strategy, ("halving", "hyperband", "random", "grid"), "strategy")
     if strategy in ("random", "grid"):
-        return stopping.Timed(**given)
+        return stopping.Timed(**fields)
     brackets = None if strategy == "hyperband" else 1
-    return stopping.Halving(brackets=brackets, **given)
+    return stopping.Halving(brackets=brackets, **fields)
 
 
 def _train(
@@ -670,45 +670,45 @@ def _train(
     is_series = minutes is not None or batch < size
     _check_series(options, is_series=is_series, is_timed=minutes is not None)
     parts: list[results.Result] = []
-    tried: list[dict[str, Any]] = []
+    trials: list[dict[str, Any]] = []
     gradients, spent, is_over = 0, 0.0, False
-    started, compiling = time.perf_counter(), 0.0
+    start_time, compiling = time.perf_counter(), 0.0
     while not is_over:
-        count = batch if minutes else min(batch, size - len(tried))
+        count = batch if minutes else min(batch, size - len(trials))
         if study is None:
-            settings = search.settings(len(tried) + count)[len(tried) :]
+            settings = search.settings(len(trials) + count)[len(trials) :]
         else:
             settings = study.ask(count)
-        if not settings:  # there are no others
+        if not settings:  # all have been trained
             break
         unplanned = search.groups_of(settings, search.seeds)
-        own = options
+        batch_options = options
         if minutes is not None:
             timed = dataclasses.replace(
                 rule, minutes=(minutes - spent) / len(unplanned)
             )
-            own = dataclasses.replace(own, stop_when=timed)
+            batch_options = dataclasses.replace(batch_options, stop_when=timed)
         elif is_series:
-            own = _in_folder(own, f"batch-{len(parts):03d}")
-        planned = simulation.check_groups(unplanned, own)
-        part = simulation.run_groups(planned, own, interrupt=time_is_up)
+            batch_options = _in_folder(batch_options, f"batch-{len(parts):03d}")
+        planned = simulation.check_groups(unplanned, batch_options)
+        part = simulation.run_groups(planned, batch_options, interrupt=time_is_up)
         if study is not None:
             study.tell(*_scores(part, settings, rule))
         if isinstance(budget, budgets.Gradients):
             for group, record in zip(unplanned, part.groups, strict=True):
                 gradients += int(record.ends.sum()) * search.gradients_of(group)
         parts.append(part)
-        tried += settings
+        trials += settings
         compiling += sum(record.compile_seconds for record in part.groups)
-        spent = (time.perf_counter() - started - compiling) / 60
-        is_over = len(tried) >= size if minutes is None else spent >= minutes
+        spent = (time.perf_counter() - start_time - compiling) / 60
+        is_over = len(trials) >= size if minutes is None else spent >= minutes
         is_over |= strategy == "grid"
     result = parts[0] if len(parts) == 1 else results.Result.merge(parts)
-    return result, tried, gradients if isinstance(budget, budgets.Gradients) else None
+    return result, trials, gradients if isinstance(budget, budgets.Gradients) else None
 
 
 def _in_folder(options: Options, name: str) -> Options:
-    """Returns options whose checkpoints, if any, are in a folder below."""
+    """Returns options with checkpoints, if any, in a subfolder."""
     if options.checkpoints is None:
         return options
     folder = options.checkpoints.path / name
@@ -742,7 +742,7 @@ def _scores(
     rows = selection.endings(result, fields, **watched.described)
     scores, complete = [], []
     for setting in settings:
-        own = [row for row in rows if _is_shown_as(setting, row)]
-        scores.append(float(np.mean([row["score"] for row in own])))
-        complete.append(not any(row["status"].startswith("stopped") for row in own))
+        runs = [row for row in rows if _is_shown_as(setting, row)]
+        scores.append(float(np.mean([row["score"] for row in runs])))
+        complete.append(not any(row["status"].startswith("stopped") for row in runs))
     return scores, complete

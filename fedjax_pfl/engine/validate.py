@@ -1,7 +1,7 @@
-"""Arguments of a training, validated before anything looks into them.
+"""Validation of a training's arguments, before they are used.
 
 A class in place of an object, a name in place of a part, or parts in the wrong order
-would otherwise fail far inside, in words that are not about what was given.
+would otherwise fail far inside, with a message that does not name the argument.
 """
 
 import numbers
@@ -39,8 +39,8 @@ def check(
     refuse_tracers(key=key, process=process, model=model, federation=federation)
     check_key(key)
     if not isinstance(process, FederatedProcess):
-        wanted = "a process such as FederatedProcess(algorithm=FedAvg())"
-        raise _error("process", process, wanted)
+        form = "a process such as FederatedProcess(algorithm=FedAvg())"
+        raise _error("process", process, form)
     for field, (kind, example) in PARTS.items():
         part = getattr(process, field)
         _check_part(field, part, kind, example, optional=field in _OPTIONAL)
@@ -54,11 +54,11 @@ def check(
             raise _error(place, leaf, "a number, an array or an object with fields")
     check_model(model)
     if not isinstance(federation, core.Specification | core.Federation):
-        wanted = (
+        form = (
             'a specification such as FederationSpec("digits", num_clients=20), or, by'
             " load_federation or Federation.from_arrays, a federation"
         )
-        raise _error(name, federation, wanted)
+        raise _error(name, federation, form)
 
 
 def built(key: Any, process: Any, model: Any, federation: Any) -> core.Federation:
@@ -68,7 +68,7 @@ def built(key: Any, process: Any, model: Any, federation: Any) -> core.Federatio
 
 
 def check_model(model: Any) -> None:
-    """Refuses what is not a model, and says how networks of libraries become one."""
+    """Refuses other objects than models; advises how to wrap networks of libraries."""
     is_network = callable(model) or (hasattr(model, "init") and hasattr(model, "apply"))
     if is_network and not isinstance(model, type):
         if not isinstance(model, core.Model):
@@ -97,7 +97,7 @@ def refuse_tracers(**arguments: Any) -> None:
 
 
 def check_key(key: Any) -> None:
-    """Refuses what is not a key.
+    """Refuses other objects than keys.
 
     Args:
       key: `[]` of `jax.random.key`, of any implementation that has pairs of words.
@@ -116,7 +116,7 @@ def check_key(key: Any) -> None:
             ' trains with many seeds, as in fp.grid(..., axes={"seed": [0, 1]}).'
         )
     words = jax.random.key_data(key).shape
-    if len(words) != 1 or words[0] % 2:  # of which a key of our own can be made
+    if len(words) != 1 or words[0] % 2:  # our generator's keys are pairs of words
         raise checks.InputError(
             'Expected key to be made by jax.random.key(seed, impl="threefry2x32"), got'
             f" one whose data have the shape {words}."
@@ -129,22 +129,22 @@ def _check_part(
     """Checks that a part is an object of a class, or has a method of a name."""
     if part is None and optional:
         return
-    wanted = f"an object such as {example}"
+    form = f"an object such as {example}"
     if isinstance(kind, type):
         is_part = isinstance(part, kind)
-        wanted += f", of a subclass of fp.core.{kind.__name__}"
+        form += f", of a subclass of fp.core.{kind.__name__}"
     else:
         is_part = hasattr(part, kind) and not isinstance(part, type)
     if not is_part:
-        raise _error(name, part, wanted)
+        raise _error(name, part, form)
 
 
-def _error(name: str, value: Any, wanted: str) -> checks.InputError:
-    """Returns the sentence, with a short name of what was given."""
+def _error(name: str, value: Any, form: str) -> checks.InputError:
+    """Returns the error, with a short description of the value."""
     if isinstance(value, type):
-        shown = f"the class {value.__name__} instead of {value.__name__}(...)"
+        description = f"the class {value.__name__} instead of {value.__name__}(...)"
     elif isinstance(value, numbers.Number | str | None):
-        shown = checks.shown(value)
+        description = checks.shown(value)
     else:
-        shown = f"an object of the class {type(value).__name__}"
-    return checks.InputError(f"Expected {name} to be {wanted}, got {shown}.")
+        description = f"an object of the class {type(value).__name__}"
+    return checks.InputError(f"Expected {name} to be {form}, got {description}.")

@@ -63,12 +63,12 @@ def refusal(process, model=None, federation=None):
         (
             with_hooks(first=lambda self, params: (params, None)),
             "init (or first) of Mine to return three values, (server, client, message),"
-            " of which those that are not needed are None, got 2 values.",
+            " with None for those that are not needed, got 2 values.",
         ),
         (
             updating(lambda view, client, s: (client, s[0], {})),
-            "as its second value what view.upload(message) makes, got a dictionary of"
-            " 'head'.",
+            "the result of view.upload(message) as its second value, got a dictionary"
+            " of 'head'.",
         ),
         (
             updating(lambda view, client, s: (client, view.upload(s), {})),
@@ -82,7 +82,7 @@ def refusal(process, model=None, federation=None):
         ),
         (
             updating(lambda view, client, s: ({"own": s[0]}, view.upload(s[0]), {})),
-            "a client state like the one that it was given, got a dictionary of 'own'"
+            "a client state like the one that it received, got a dictionary of 'own'"
             " in place of None.",
         ),
         (

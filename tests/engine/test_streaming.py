@@ -179,7 +179,7 @@ def test_rows_of_clients_who_never_took_part_take_no_space(tmp_path):
     infos = now.run(0, 3)
     now.write_back()
     members = np.unique(infos.cohort)
-    np.testing.assert_array_equal(np.flatnonzero(now.files.known), members)
+    np.testing.assert_array_equal(np.flatnonzero(now.files.is_written), members)
     assert len(members) < 7
 
 

@@ -91,7 +91,7 @@ def test_rows_are_where_they_are_needed(tmp_path, devices, clients):
         file = row_store.RowStore(tmp_path / f"{name}.bin", last - first, LIKE)
         file.restore(arrays)
         own = first + file.written()
-        assert (own == np.flatnonzero(files.known[first:last]) + first).all()
+        assert (own == np.flatnonzero(files.is_written[first:last]) + first).all()
         assert bits(file.read(file.written())) == bits(taken(held, own))
 
 
@@ -124,7 +124,7 @@ def test_another_number_of_devices_has_the_same_rows(tmp_path, devices):
     saved = files.commit()
     again = divided_rows.DividedRows(tmp_path, clients, LIKE, on(devices), keep=2)
     again.restore(saved)
-    np.testing.assert_array_equal(np.flatnonzero(again.known), route.members)
+    np.testing.assert_array_equal(np.flatnonzero(again.is_written), route.members)
     for commits in range(4):
         assert len(list(tmp_path.glob("rows-*.bin"))) == devices + 3 * (commits < 3)
         given = again.read(way := again.router.route(route.members))

@@ -363,7 +363,7 @@ def test_a_grid_of_many_programs_gives_their_memory_back(monkeypatch, tmp_path):
     """A second group takes no more maps than one; it would keep hundreds."""
     (tmp_path / "limit").write_text("1")
     monkeypatch.setattr(engine_programs, "_LIMIT", tmp_path / "limit")
-    monkeypatch.setattr(simulation, "_LOOK_EVERY", 1)
+    monkeypatch.setattr(simulation, "_COUNT_EVERY", 1)
     process, model = (
         fp.FederatedProcess(algorithm=fp.FedAvg(local=SGD)),
         fp.LogisticRegression(),

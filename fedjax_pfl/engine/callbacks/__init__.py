@@ -1,6 +1,6 @@
 """Callbacks of running trainings: a user's own code, and writers of logs.
 
-Compiled code calls nobody. Values reach the host at evaluations, between two compiled
+Compiled code makes no calls. Values reach the host at evaluations, between two compiled
 segments of rounds; there, callbacks are called one after the other, and the device
 waits for them.
 """

@@ -23,7 +23,7 @@ class Training:
       group: number of its static group, from 0: those of one group run together.
       name: the algorithm and the settings that vary in the call, for example `Flame,
         algorithm.lam=0.1, seed=0`.
-      settings: all settings by dotted name, as JSON knows them, `num_rounds`, and the
+      settings: all settings by dotted name, as JSON values, `num_rounds`, and the
         `metric` of the call, if it names one.
       num_rounds: rounds R that it has at most.
     """
@@ -47,9 +47,9 @@ class Evaluation:
       metrics: by `model/data/metric`, for example `personal/test/accuracy`: `[G]` means
         over the evaluated honest clients, NaN from a divergence on. Only data that were
         due in this round are there.
-      running: `bool[G]`, False for trainings that were stopped early at an evaluation
-        before; they stay as they are, and so do their metrics.
-      is_last: whether the group ends with it.
+      running: `bool[G]`, False for trainings that were stopped early at an earlier
+        evaluation; their models and metrics do not change any more.
+      is_last: whether it is the last one of the group.
       is_restored: whether it was read from a checkpoint, not made now.
     """
 
@@ -63,9 +63,9 @@ class Evaluation:
     __post_init__ = struct.check_fields
 
     def points(self) -> Iterator[tuple[Training, dict[str, float]]]:
-        """Yields what is new: running trainings with those metrics that have a value.
+        """Yields the running trainings with those metrics that have a value.
 
-        A training that has diverged has none, and is left out.
+        A diverged training has none, and is left out.
         """
         for number, training in enumerate(self.trainings):
             values = {n: float(v[number]) for n, v in self.metrics.items()}
@@ -78,17 +78,17 @@ class Evaluation:
         split = [(*name.rsplit("/", 2), v) for name, v in self.metrics.items()]
         chosen = self.trainings[0].settings.get("metric")
         metric = measures.headline({name for _, _, name, _ in split}, chosen)
-        first = next((data for _, data, name, _ in split if name == metric), None)
-        shown = [
+        data_name = next((data for _, data, name, _ in split if name == metric), None)
+        texts = [
             f"{model} {np.nanmean(values):.3f}"
             for model, data, name, values in split
-            if (data, name) == (first, metric) and not np.isnan(values).all()
+            if (data, name) == (data_name, metric) and not np.isnan(values).all()
         ]
-        return f"{metric}: {', '.join(shown)}" if shown else "diverged"
+        return f"{metric}: {', '.join(texts)}" if texts else "diverged"
 
 
 class Callback:
-    """Listener to trainings while they run; override what is needed.
+    """Listener to running trainings; override the hooks that you need.
 
     Hooks are called on the host, never in compiled code: once in the beginning, at
     every evaluation (so every `eval_every` rounds, and not in between), and at the end.
@@ -97,12 +97,12 @@ class Callback:
     In every call of `simulate` or `grid`, a callback sees every evaluation of every
     training once, in order. When trainings go on from checkpoints, the evaluations that
     these hold come first, with `is_restored`, also those of groups that had finished.
-    What a killed process had seen after its last checkpoint is trained and seen again,
-    bit for bit the same, without `is_restored`. So a callback that starts its log anew
-    is always complete, and one that appends to a log of before has to compare rounds.
+    Evaluations after the last checkpoint of a killed process are made and seen again,
+    bit for bit the same, without `is_restored`. So a callback that starts a new log is
+    always complete, and one that appends to an old log has to compare rounds.
 
     An error in `evaluated` ends the training, after a checkpoint with this evaluation
-    where there are `checkpoints`; an error in `end` comes when all checkpoints have
+    if there are `checkpoints`; an error in `end` is raised after all checkpoints have
     been written. Neither changes a number: the same call goes on bit for bit.
 
     Example:
@@ -113,21 +113,21 @@ class Callback:
     """
 
     def begin(self, trainings: Sequence[Training]) -> None:
-        """Begins, before anything is trained.
+        """Is called before anything is trained.
 
         Args:
-          trainings: all of the call, by their numbers.
+          trainings: all of the call, in the order of their numbers.
         """
 
     def evaluated(self, evaluation: Evaluation) -> None:
-        """Hears of an evaluation of a group.
+        """Is called at every evaluation of a group.
 
         Args:
-          evaluation: what was measured.
+          evaluation: the measurements.
         """
 
     def end(self, result: results.Result | None) -> None:
-        """Ends, whatever the end is, if `begin` has returned.
+        """Is called at the end, also after an error, if `begin` has returned.
 
         Args:
           result: of the call; None if it was interrupted or failed.
@@ -135,7 +135,7 @@ class Callback:
 
 
 def library(name: str, extra: str) -> Any:
-    """Imports what an extra installs."""
+    """Imports the library of an extra."""
     try:
         return importlib.import_module(name)
     except ImportError as error:

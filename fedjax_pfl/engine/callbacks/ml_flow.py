@@ -17,9 +17,9 @@ class MLflow(base.Callback):
     """Makes one run per training, in one experiment; needs the extra `mlflow`.
 
     A run has the name of its training, all settings as its parameters, and metrics like
-    `personal/test/accuracy`, whose step is the round. Every call makes new runs, as
-    `WeightsAndBiases` does. The library's own variables hold: `MLFLOW_TRACKING_URI`
-    says where the runs are.
+    `personal/test/accuracy`, with the round as step. Every call makes new runs, as
+    `WeightsAndBiases` does. The library's own variables apply: `MLFLOW_TRACKING_URI`
+    is the place of the runs.
 
     Example: `fp.grid(..., callbacks=[fp.engine.MLflow("federated")])`.
     """
@@ -44,11 +44,11 @@ class MLflow(base.Callback):
           InputError: if there is no store.
         """
         self._client = self._ask(self._library.MlflowClient)
-        found = self._ask(self._client.get_experiment_by_name, self._experiment)
-        if found is None:
+        experiment = self._ask(self._client.get_experiment_by_name, self._experiment)
+        if experiment is None:
             self._place = self._ask(self._client.create_experiment, self._experiment)
         else:
-            self._place = found.experiment_id
+            self._place = experiment.experiment_id
 
     def evaluated(self, evaluation: base.Evaluation) -> None:
         """Logs the metrics of every training.
@@ -72,21 +72,21 @@ class MLflow(base.Callback):
     def _run(self, training: base.Training) -> str:
         """Returns the open run of a training."""
         if training.number not in self._runs:
-            made = self._ask(
+            new_run = self._ask(
                 self._client.create_run, self._place, run_name=training.name
             )
-            self._runs[training.number] = run = made.info.run_id
+            self._runs[training.number] = run = new_run.info.run_id
             params = [
                 self._library.entities.Param(name, str(value)[:_MAX_LENGTH])
                 for name, value in training.settings.items()
             ]
             for start in range(0, len(params), _MAX_PARAMS):
-                some = params[start : start + _MAX_PARAMS]
-                self._ask(self._client.log_batch, run, params=some)
+                block = params[start : start + _MAX_PARAMS]
+                self._ask(self._client.log_batch, run, params=block)
         return self._runs[training.number]
 
     def _ask(self, call: Any, *args: Any, **options: Any) -> Any:
-        """Calls the library, whose errors become one sentence."""
+        """Calls the library, and turns its errors into one sentence."""
         try:
             return call(*args, **options)
         except self._library.MlflowException as error:

@@ -1,7 +1,7 @@
 """Progress in a notebook: one display below the cell, which is updated in place.
 
 It is HTML without scripts and without widgets, so that it also stays in a saved
-notebook; where only text is shown, it is one line per group.
+notebook; if only text can be shown, it is one line per group.
 """
 
 import html
@@ -29,9 +29,9 @@ class Table:
     """One row per group, in the output of the cell that trains."""
 
     def __init__(self):
-        """Shows nothing yet."""
+        """Makes an empty table."""
         self._rows: list[Pace] = []
-        self._handle, self._shown = None, 0.0
+        self._handle, self._last_update = None, 0.0
 
     def begin(self, pace: Pace) -> None:
         """Adds a group."""
@@ -39,8 +39,8 @@ class Table:
         self._show()
 
     def update(self, pace: Pace) -> None:
-        """Shows what has changed, if the last change is old enough."""
-        if time.monotonic() - self._shown >= _SECONDS:
+        """Shows all groups, if the last update is old enough."""
+        if time.monotonic() - self._last_update >= _SECONDS:
             self._show()
 
     def close(self) -> None:
@@ -48,15 +48,15 @@ class Table:
         self._show()
 
     def _show(self) -> None:
-        """Shows all groups in place of what was shown."""
-        display = importlib.import_module("IPython.display")  # there with a kernel only
-        self._shown = time.monotonic()
+        """Shows all groups in place of the last update."""
+        display = importlib.import_module("IPython.display")  # needs a kernel
+        self._last_update = time.monotonic()
         content: Any = {
             "text/html": f"<table>{''.join(map(_row, self._rows))}</table>",
             "text/plain": "\n".join(
-                ", ".join([f"{row.title}: {first}", *rest])
+                ", ".join([f"{row.title}: {rounds}", *texts])
                 for row in self._rows
-                for first, *rest in [row.parts()]
+                for rounds, *texts in [row.parts()]
             ),
         }
         if self._handle is None:

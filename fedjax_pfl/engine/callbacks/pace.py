@@ -15,7 +15,7 @@ class Pace:
       title: of the group.
       num_rounds: R.
       done: finished rounds.
-      text: what is said of them.
+      text: about the last evaluation.
       rate: rounds per second; None before the first ones. Rounds from a checkpoint do
         not count, nor, as soon as there are others, do those of the first segment,
         which waited for the compiler.
@@ -30,21 +30,21 @@ class Pace:
         self._is_compiled = False
 
     def reach(self, done: int, text: str, *, is_restored: bool = False) -> None:
-        """Notes how many rounds are finished now."""
+        """Updates the number of finished rounds."""
         self._now = time.monotonic()
         self.done, self.text = done, texts.printable(text)
         if is_restored or done == 0:
             self._since = (self._now, done)
             return
-        before, at = self._since
-        if done > at:
-            self.rate = (done - at) / max(self._now - before, 1e-9)
+        start, rounds = self._since
+        if done > rounds:
+            self.rate = (done - rounds) / max(self._now - start, 1e-9)
         if not self._is_compiled:
             self._since, self._is_compiled = (self._now, done), True
 
     @property
     def elapsed(self) -> float:
-        """Seconds until the rounds that are done."""
+        """Seconds until the last finished round."""
         return self._now - self._start
 
     def left(self, now: float | None = None) -> float | None:
@@ -56,11 +56,11 @@ class Pace:
 
     def parts(self) -> tuple[str, ...]:
         """Returns the parts of a line: rounds, time, rate, time left, text."""
-        shown = [f"{self.done}/{self.num_rounds} rounds", duration(self.elapsed)]
+        parts = [f"{self.done}/{self.num_rounds} rounds", duration(self.elapsed)]
         left = self.left()
         if self.rate is not None and left is not None:
-            shown += [f"{self.rate:.3g} rounds/s", f"{duration(left)} left"]
-        return (*shown, self.text)
+            parts += [f"{self.rate:.3g} rounds/s", f"{duration(left)} left"]
+        return (*parts, self.text)
 
 
 def duration(seconds: float) -> str:

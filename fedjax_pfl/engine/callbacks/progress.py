@@ -34,7 +34,7 @@ class _Display(Protocol):
         """Shows a new group."""
 
     def update(self, pace: Pace) -> None:
-        """Shows what has changed in it."""
+        """Shows changes of the group."""
 
     def close(self) -> None:
         """Shows no more."""
@@ -44,18 +44,18 @@ class Progress(base.Callback):
     """Shows rounds per second, the current metric and the time left of every group."""
 
     def __init__(self, num_groups: int | None = None):
-        """Shows nothing yet."""
+        """Takes the number of all groups, if it is known."""
         self._num_groups = num_groups
 
     def begin(self, trainings: Sequence[base.Training]) -> None:
         """Opens the display with the first group."""
-        sizes: dict[int, list[base.Training]] = {}
+        trainings_by_group: dict[int, list[base.Training]] = {}
         for training in trainings:
-            sizes.setdefault(training.group, []).append(training)
-        count = self._num_groups or len(sizes)
+            trainings_by_group.setdefault(training.group, []).append(training)
+        count = self._num_groups or len(trainings_by_group)
         self._waiting = [
-            title(first.group, count, first.settings["algorithm"], 1 + len(rest))
-            for first, *rest in sizes.values()
+            title(group, count, members[0].settings["algorithm"], len(members))
+            for group, members in trainings_by_group.items()
         ]
         self._num_rounds = trainings[0].num_rounds
         self._display = _display()
@@ -87,7 +87,7 @@ class Progress(base.Callback):
 def steps(
     title: str, num_rounds: int, *, is_shown: bool
 ) -> Iterator[Callable[[int, str], None]]:
-    """Shows the progress of what runs without evaluations, such as going back.
+    """Shows the progress of work without evaluations, such as backward passes.
 
     Yields:
       `(rounds done, text) -> None`.
@@ -109,7 +109,7 @@ def steps(
 
 
 def _display() -> _Display:
-    """Returns the display for where this process runs."""
+    """Returns the display for the environment of this process."""
     if notebook.is_here():
         return notebook.Table()
     console = Console(stderr=True)
@@ -117,10 +117,10 @@ def _display() -> _Display:
 
 
 class Log:
-    """A line now and then, and the last one of every group."""
+    """A line every half minute, and the last one of every group."""
 
     def __init__(self, console: Console):
-        """Prints nothing yet."""
+        """Takes the console."""
         self._console = console
 
     def begin(self, pace: Pace) -> None:
@@ -137,7 +137,7 @@ class Log:
         self._console.print(Text(line), soft_wrap=True)
 
     def close(self) -> None:
-        """Does nothing: lines are not taken back."""
+        """Does nothing: printed lines stay."""
 
 
 class _Bars:
@@ -166,7 +166,7 @@ class _Bars:
         self._bars.update(self._task, completed=pace.done)
 
     def close(self) -> None:
-        """Leaves the bars as they are."""
+        """Stops to draw, and leaves the bars on the screen."""
         self._bars.stop()
 
 

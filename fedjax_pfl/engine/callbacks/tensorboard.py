@@ -21,7 +21,7 @@ class TensorBoard(base.Callback):
 
     Scalars are named like `personal/test/accuracy`, and their step is the round. The
     text `settings` has all settings. A training that goes on from a checkpoint writes
-    all its evaluations again, and TensorBoard forgets those that were there. Each
+    all its evaluations again, and TensorBoard drops the older ones. Each
     training of the group that runs has one open file.
 
     Example: `fp.grid(..., callbacks=[fp.engine.TensorBoard("logs")])`, then
@@ -82,8 +82,8 @@ class TensorBoard(base.Callback):
             plain_files.check(path, is_directory=True)
             for file in path.glob("*"):  # a name that comes again would be written
                 plain_files.check(file)
-            # Everything is written from the start: what an earlier process has left in
-            # the directory is not shown any more.
+            # Everything is written from the start: evaluations of an earlier process
+            # in the directory are not shown any more.
             writer = self._library.SummaryWriter(str(path), purge_step=0)
             rows = [f"| {n} | {value} |" for n, value in training.settings.items()]
             writer.add_text("settings", "\n".join(["| | |", "|---|---|", *rows]))

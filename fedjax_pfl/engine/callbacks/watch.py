@@ -1,4 +1,4 @@
-"""Calls callbacks: who is called, in which order, with what."""
+"""The dispatch of evaluations to callbacks."""
 
 import contextlib
 import dataclasses
@@ -26,7 +26,7 @@ def trainings_of(
     """Numbers and names the trainings of a call.
 
     Args:
-      groups: all of its groups.
+      groups: of the call.
       num_rounds: R.
       metric: the `metric` of the call, or None.
     """
@@ -43,12 +43,12 @@ def trainings_of(
         for name in labels.IDENTITY.values()
         if any(named.get(name) != points[0][1].get(name) for _, named, _ in points)
     ]
-    shown = [name for name in (*kinds, *labels.fields(groups)) if name != "algorithm"]
+    names = [name for name in (*kinds, *labels.fields(groups)) if name != "algorithm"]
     return tuple(
         base.Training(
             number=number,
             group=group,
-            name=_name(named, [*shown, "seed"]),
+            name=_name(named, [*names, "seed"]),
             settings=settings | of_call,
             num_rounds=num_rounds,
         )
@@ -56,11 +56,11 @@ def trainings_of(
     )
 
 
-def _name(settings: dict[str, Any], shown: Sequence[str]) -> str:
-    """Returns the algorithm, and those of the settings that there are."""
+def _name(settings: dict[str, Any], names: Sequence[str]) -> str:
+    """Returns the algorithm, and the named settings that have a value."""
     parts = [
         f"{name}={value if isinstance(value, str) else json.dumps(value)}"
-        for name, value in ((name, settings.get(name)) for name in shown)
+        for name, value in ((name, settings.get(name)) for name in names)
         if value is not None
     ]
     return ", ".join([str(settings["algorithm"]), *parts])
@@ -84,7 +84,7 @@ class Watch:
         """Returns the listener of one group's evaluations."""
         trainings = tuple(t for t in self._trainings if t.group == group)
 
-        def tell(recorder: Recorder, number: int) -> None:
+        def report(recorder: Recorder, number: int) -> None:
             if not self._callbacks:
                 return
             is_newest = number == len(recorder.rounds) - 1
@@ -99,7 +99,7 @@ class Watch:
             for callback in self._callbacks:
                 callback.evaluated(evaluation)
 
-        return tell
+        return report
 
 
 @contextlib.contextmanager
@@ -109,15 +109,15 @@ def watching(
     """Begins the callbacks, and ends all that have begun, whatever happens.
 
     Args:
-      groups: what is trained.
+      groups: of the call.
       options: of the call; of several processes only the first calls its callbacks.
-      only: number of the one group that is told of; None for all of them.
+      only: number of the only group that callbacks see; None for all groups.
 
     Yields:
-      What tells them; its `result` is what they end with.
+      The dispatcher; callbacks end with its `result`.
 
     Raises:
-      InputError: if something else than a callback is among them.
+      InputError: if an object among them is not a callback.
     """
     for callback in options.callbacks:
         if not isinstance(callback, base.Callback):
@@ -125,17 +125,17 @@ def watching(
                 "Expected callbacks to be objects of classes derived from"
                 f" fedjax_pfl.Callback, got {callback!r}."
             )
-    called = [] if jax.process_index() > 0 else [*options.callbacks]
+    callbacks = [] if jax.process_index() > 0 else [*options.callbacks]
     if options.progress and jax.process_index() == 0:
         from fedjax_pfl.engine.callbacks.progress import Progress  # imports rich
 
-        called = [Progress(len(groups)), *called]
+        callbacks = [Progress(len(groups)), *callbacks]
     trainings = trainings_of(groups, options.num_rounds, options.metric)
     if only is not None:
         trainings = tuple(t for t in trainings if t.group == only)
-    watch = Watch(called, trainings)
+    watch = Watch(callbacks, trainings)
     with contextlib.ExitStack() as stack:
-        for callback in called:
+        for callback in callbacks:
             callback.begin(trainings)
             stack.callback(lambda callback=callback: callback.end(watch.result))
         try:

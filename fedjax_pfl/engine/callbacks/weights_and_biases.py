@@ -15,11 +15,11 @@ class WeightsAndBiases(base.Callback):
     """Makes one run per training, in one group; needs the extra `wandb`.
 
     A run has the name of its training, all settings as its configuration, and metrics
-    like `personal/test/accuracy`, whose step is the round. Trainings of one static
+    like `personal/test/accuracy`, with the round as step. Trainings of one static
     group have open runs side by side. Every call makes new runs: a training that goes
     on from a checkpoint makes one with all its evaluations, and the run that was
-    interrupted stays as it was. The library's own variables hold: `WANDB_MODE=offline`
-    writes files for `wandb sync` and needs no account, `WANDB_DIR` says where.
+    interrupted stays unchanged. The library's own variables apply: `WANDB_MODE=offline`
+    writes files for `wandb sync` and needs no account, `WANDB_DIR` is their folder.
 
     Example: `fp.grid(..., callbacks=[fp.engine.WeightsAndBiases("federated")])`.
     """
@@ -66,7 +66,7 @@ class WeightsAndBiases(base.Callback):
                     group=self._name,
                     name=training.name,
                     config=training.settings,
-                    reinit="create_new",  # beside those of other points
+                    reinit="create_new",  # while runs of other points are open
                 )
             except self._library.Error as error:
                 reason = " ".join(str(error).split()).rstrip(".")

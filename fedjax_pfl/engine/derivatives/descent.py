@@ -25,7 +25,7 @@ _STATE = "values"
 
 
 class Descent:
-    """Values `[V, K]` of clients, `[G, N]`, or of layers, `[1, L]`, that are moved."""
+    """Descent in values `[V, K]`: of clients, `[G, N]`, or of layers, `[1, L]`."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Descent:
         num_trainings: int,
         store: checkpoint.Store | None = None,
     ):
-        """Begins at the values of the processes, or where a checkpoint ended."""
+        """Starts at the values of the processes, or at those of a checkpoint."""
         self.backward, self._store = backward, store
         self.num_trainings = num_trainings
         points = backward.values()
@@ -56,14 +56,14 @@ class Descent:
         self._least = np.full(num_rows, np.inf)
         self.continued: tuple[str, ...] = ()
         if store is not None:
-            self._identity = self._described()
-            like = self._progress().states
-            found = store.latest(self._identity, like, self._restore)
-            if found is not None:
-                self.done, self.continued = found.done, found.continued
+            self._identity = self._identity_values()
+            template = self._progress().states
+            progress = store.latest(self._identity, template, self._restore)
+            if progress is not None:
+                self.done, self.continued = progress.done, progress.continued
 
     def spread(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Returns values `[V, K]` as points and clients have them."""
+        """Broadcasts values `[V, K]` to points and clients."""
         return {
             name: np.broadcast_to(
                 value[:, None] if self._is_layered else value, self._shapes[name]
@@ -87,10 +87,10 @@ class Descent:
     ) -> None:
         """Trains and steps until the end."""
         if self.done:
-            self._tell(reach)
+            self._report(reach)
         while self.done < self.num_trainings:
             self._step()
-            self._tell(reach)
+            self._report(reach)
             reason = interrupt()
             is_last = self.done == self.num_trainings
             if self._store is not None and (reason or is_last or self._store.due()):
@@ -98,10 +98,10 @@ class Descent:
             if reason is not None:
                 raise Interrupted(reason, self.done * self.backward.num_rounds)
 
-    def _tell(self, reach: Callable[[int, str], None]) -> None:
-        """Reports the rounds that are done, and the objective."""
-        now = self.path[:, self.done - 1].mean()
-        text = f"{self.backward.objective}: {now:.4g}"
+    def _report(self, reach: Callable[[int, str], None]) -> None:
+        """Reports the finished rounds and the objective."""
+        objective = self.path[:, self.done - 1].mean()
+        text = f"{self.backward.objective}: {objective:.4g}"
         reach(self.done * self.backward.num_rounds, text)
 
     def _step(self) -> None:
@@ -118,8 +118,8 @@ class Descent:
         self._values.step(slopes)
         self.done += 1
 
-    def _described(self) -> dict[str, Any]:
-        """Returns what must be equal for a checkpoint to be continued."""
+    def _identity_values(self) -> dict[str, Any]:
+        """Returns values that must match for a checkpoint to be continued."""
         owner = self.backward.trainer
         group = owner.planned.group
         return owner.planned.configuration(owner.execution) | {
@@ -134,43 +134,43 @@ class Descent:
             **owner.identity,
         }
 
-    def _moving(self) -> Any:
-        """Returns all that changes from step to step."""
+    def _step_values(self) -> Any:
+        """Returns all values that a step changes."""
         return self.best, self._least, self.path, self._values.state()
 
     def _progress(self) -> checkpoint.Progress:
-        """Returns a checkpoint, whose arrays keep the float64 numbers of the host."""
+        """Returns a checkpoint with the host's float64 numbers as arrays."""
         return checkpoint.Progress(
             done=self.done,
             states={"trainings": jnp.asarray(self.done, jnp.int32)},
-            arrays=trainer.numbered(_STATE, self._moving()),
+            arrays=trainer.numbered(_STATE, self._step_values()),
             seconds=(0.0, 0.0),
             ended=self.done == self.num_trainings,
             continued=self.continued,
         )
 
     def _restore(self, progress: checkpoint.Progress) -> None:
-        """Takes what belongs to a checkpoint; a ValueError says that it is damaged."""
-        parts = trainer.restored(progress.arrays, _STATE, self._moving())
+        """Restores a checkpoint; raises ValueError if it is damaged."""
+        parts = trainer.restored(progress.arrays, _STATE, self._step_values())
         self.best, self._least, self.path, values = parts
         self._values.restore(values)
 
 
 def _field(name: str) -> str:
-    """Returns the field behind the name of its values per client."""
+    """Returns the name of a field from that of its values per client."""
     return name.removeprefix(fields.PER_CLIENT)
 
 
 def descend(
     planned: Sequence[PlannedGroup],
-    what: trainer.Differentiation,
+    maker: trainer.Differentiation,
     optimizer: optax.GradientTransformation,
     num_trainings: int,
     checkpoints: checkpoint.Checkpoints | None,
     interrupt: Callable[[], str | None],
 ) -> list[tuple[dict[str, np.ndarray], np.ndarray]]:
-    """Returns the best values of every group as its points have them, and its path."""
-    found = []
+    """Returns the best values of the points of every group, and its path."""
+    results = []
     with contextlib.ExitStack() as stack:
         if checkpoints is not None:
             stack.enter_context(directories.locked(checkpoints.path))
@@ -179,34 +179,34 @@ def descend(
             store = None
             if checkpoints is not None:
                 store = checkpoints.store(number, plan.algorithm)
-            backward = reverse.Backward(plan, what, store)
-            made = Descent(backward, optimizer, num_trainings, store)
+            backward = reverse.Backward(plan, maker, store)
+            descent = Descent(backward, optimizer, num_trainings, store)
             title = f"{plan.algorithm} x {len(plan.group.points)}, there and back"
             total = num_trainings * backward.num_rounds
             is_shown = plan.options.progress
             with progress.steps(title, total, is_shown=is_shown) as reach:
-                made.run(interrupt, reach)
-            best = made.spread(made.best)
-            found.append(({_field(n): v for n, v in best.items()}, made.path))
-    return found
+                descent.run(interrupt, reach)
+            best = descent.spread(descent.best)
+            results.append(({_field(n): v for n, v in best.items()}, descent.path))
+    return results
 
 
 def begun(group: Group, names: Sequence[str], *, per: str) -> Group:
     """Returns a group with its values for each `client`, or for each `layer`."""
     shape = (group.federations[0].num_clients,)
     shape += (len(arrays_of(group)),) if per == "layer" else ()
-    taken = [fields.taken(process, names) for process in group.processes]
-    values = {n: [np.full(shape, float(own[n])) for own in taken] for n in names}
+    numbers = [fields.taken(process, names) for process in group.processes]
+    values = {n: [np.full(shape, float(point[n])) for point in numbers] for n in names}
     return with_values(group, values)
 
 
 def with_values(
     group: Group, values: Mapping[str, Sequence[np.ndarray] | np.ndarray]
 ) -> Group:
-    """Returns a group whose clients have values of their own, by field and point."""
+    """Returns a group with values per client, by field and point."""
     processes = [
         dataclasses.replace(
-            process, per_client={n: np.asarray(own[k]) for n, own in values.items()}
+            process, per_client={n: np.asarray(rows[k]) for n, rows in values.items()}
         )
         for k, process in enumerate(group.processes)
     ]

@@ -1,4 +1,4 @@
-"""Which numbers of a process a training can be differentiated in."""
+"""The numbers of a process in which trainings can be differentiated."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -11,15 +11,15 @@ from fedjax_pfl.core import checks, struct
 from fedjax_pfl.round.process import PARTS, FederatedProcess
 
 PER_CLIENT = "per_client."
-"""How the names of values per client begin."""
+"""Prefix of the names of values per client."""
 
 __all__ = [
     "PER_CLIENT",
     "Scale",
     "check",
     "held_fixed",
+    "names_of",
     "of_some",
-    "own",
     "parts",
     "put",
     "scale_of",
@@ -30,7 +30,7 @@ __all__ = [
 def check(
     process: FederatedProcess, fields: Sequence[str], *, implicit: bool = False
 ) -> tuple[str, ...]:
-    """Returns dotted names; refuses those that are no traced numbers of a process."""
+    """Returns dotted names; refuses names that are not traced numbers of a process."""
     names = (fields,) if isinstance(fields, str) else tuple(fields)
     if not names:
         raise checks.InputError(
@@ -39,9 +39,9 @@ def check(
         )
     if len({*names}) < len(names):
         raise checks.InputError(f"Expected each field once, got {', '.join(names)}.")
-    known = struct.traced_numbers(process)
+    numbers = struct.traced_numbers(process)
     for name in names:
-        if name in known:
+        if name in numbers:
             continue
         if name.partition(".")[0] in ("federation", "model", "seed"):
             raise checks.InputError(
@@ -54,13 +54,13 @@ def check(
                 f" per_client, to be differentiated in {name!r}."
             )
         if name.partition(".")[0] not in (*PARTS, "transforms"):
-            checks.whole_name(name, known, "field")
-            every = (*PARTS, "transforms")
-            checks.known(name.partition(".")[0], every, "part of a process")
+            checks.whole_name(name, numbers, "field")
+            kinds = (*PARTS, "transforms")
+            checks.known(name.partition(".")[0], kinds, "part of a process")
         value = struct.get_field(process, name)
         raise checks.InputError(
             f"Expected {name} to be a traced number, to be differentiated in, got"
-            f" {struct.plain(value)!r}; {', '.join(known)} are."
+            f" {struct.plain(value)!r}; {', '.join(numbers)} are."
         )
     _refuse_parts(process, "no_derivative")
     if any(name.startswith(PER_CLIENT) for name in names) and not implicit:
@@ -71,17 +71,17 @@ def check(
 def of_some(
     processes: Sequence[FederatedProcess], fields: Sequence[str]
 ) -> tuple[str, ...]:
-    """Refuses names that are traced numbers of none of several processes."""
+    """Returns dotted names; refuses those that no process has as traced numbers."""
     for name in fields:
         having = [p for p in processes if name in struct.traced_numbers(p)]
         check((having or list(processes))[0], [name])
     return check(processes[0], fields) if len(processes) == 1 else tuple(fields)
 
 
-def own(process: FederatedProcess, names: Sequence[str]) -> tuple[str, ...]:
-    """Returns those of some names that are traced numbers of a process."""
-    known = struct.traced_numbers(process)
-    return tuple(name for name in names if name in known)
+def names_of(process: FederatedProcess, names: Sequence[str]) -> tuple[str, ...]:
+    """Returns the names that are traced numbers of a process."""
+    numbers = struct.traced_numbers(process)
+    return tuple(name for name in names if name in numbers)
 
 
 def parts(node: Any) -> Iterator[Any]:
@@ -95,8 +95,8 @@ def parts(node: Any) -> Iterator[Any]:
             yield from parts(part)
 
 
-def _used(process: FederatedProcess) -> Iterator[Any]:
-    """Yields the parts of a process, the aggregator that it uses among them."""
+def _parts_in_use(process: FederatedProcess) -> Iterator[Any]:
+    """Yields the parts of a process, including the aggregator in use."""
     yield from parts(process)
     if process.aggregator is None and process.algorithm.aggregates:
         yield from parts(process.used_aggregator())
@@ -104,16 +104,16 @@ def _used(process: FederatedProcess) -> Iterator[Any]:
 
 def _refuse_parts(process: FederatedProcess, kind: str) -> None:
     """Refuses a process with a part that has no such derivative."""
-    for part in _used(process):
+    for part in _parts_in_use(process):
         reason = getattr(part, kind, None)
         if reason is None:
             continue
-        wanted = "derivatives"
+        derivatives = "derivatives"
         if kind == "forward_only":
-            wanted += " in values per client, which go back through all rounds"
+            derivatives += " in values per client, which go back through all rounds"
             reason += "; hypergradients with implicit=True has them at a fixed point"
         raise checks.InputError(
-            f"Expected parts that have {wanted}, got {type(part).__name__}, which"
+            f"Expected parts that have {derivatives}, got {type(part).__name__}, which"
             f" {reason}."
         )
 
@@ -122,7 +122,7 @@ def held_fixed(process: FederatedProcess, *, implicit: bool = False) -> tuple[st
     """Returns choices that derivatives hold fixed: `Krum: which rows are averaged`."""
     texts = [
         f"{type(part).__name__}: {chosen}"
-        for part in _used(process)
+        for part in _parts_in_use(process)
         if (chosen := getattr(part, "chooses", None)) is not None
         and not (implicit and getattr(part, "forward_only", None))
     ]
@@ -131,8 +131,8 @@ def held_fixed(process: FederatedProcess, *, implicit: bool = False) -> tuple[st
 
 def taken(process: FederatedProcess, names: Sequence[str]) -> dict[str, Any]:
     """Returns the values of traced fields by dotted name."""
-    known = struct.traced_numbers(process)
-    return {name: known[name] for name in names}
+    numbers = struct.traced_numbers(process)
+    return {name: numbers[name] for name in names}
 
 
 def put(process: FederatedProcess, values: dict[str, Any]) -> FederatedProcess:
@@ -147,32 +147,32 @@ def put(process: FederatedProcess, values: dict[str, Any]) -> FederatedProcess:
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-    """Where a field is moved: its `log` above 0, `logit` below 1, or `linear`."""
+    """Scale on which a field moves: `log` above 0, `logit` below 1, or `linear`."""
 
     kind: str
 
     def free(self, value: np.ndarray) -> np.ndarray:
-        """Returns the numbers without limits that stand for values of any shape."""
+        """Returns the unbounded numbers of values of any shape."""
         if self.kind == "log":
             return np.log(value)
         return np.log(value) - np.log1p(-value) if self.kind == "logit" else value
 
     def value(self, free: np.ndarray) -> np.ndarray:
-        """Inverts `free`; infinite where that is beyond the largest number."""
+        """Inverts `free`; infinite if the value overflows."""
         if self.kind == "linear":
             return free
         with np.errstate(over="ignore"):
             return np.exp(free if self.kind == "log" else -np.logaddexp(0, -free))
 
     def slope(self, value: np.ndarray) -> np.ndarray:
-        """Returns the derivatives of the values in what stands for them."""
+        """Returns the derivatives of values in their unbounded numbers."""
         if self.kind == "log":
             return value
         return value * (1 - value) if self.kind == "logit" else np.ones_like(value)
 
 
 def scale_of(process: FederatedProcess, name: str) -> Scale:
-    """Returns the scale of a field that `check` lets pass, by its declared limits.
+    """Returns the scale of a field that passes `check`, by its declared limits.
 
     Example:
       >>> import fedjax_pfl as fp
@@ -194,9 +194,8 @@ def scale_of(process: FederatedProcess, name: str) -> Scale:
     if low != 0:
         return Scale("linear")
     inside = value > 0 and (high is None or value < high)
-    if not inside:
+    if not inside:  # steps of a logarithm or log odds never leave a limit
         raise checks.InputError(
-            f"Expected {name} to begin between its limits, from which no step of a"
-            f" logarithm leads, got {value:g}."
+            f"Expected {name} to begin strictly between its limits, got {value:g}."
         )
     return Scale("logit" if high == 1 else "log")

@@ -1,13 +1,13 @@
-"""Compiled programs that differentiate where rounds have come to rest.
+"""Compiled programs that differentiate at fixed points of rounds.
 
 With the state z, fields v and a round T, a training that has converged is a fixed point
-`z = T(z, v)`, whose derivative in one of the fields solves
+`z = T(z, v)`. Its derivative in one of the fields solves
 
     (I - dT/dz) dz = dT/dv
 
 by `numerics.gmres`, with products of the round's derivative in place of its matrix. The
-search begins at the derivative of the first state, so that what no round changes, such
-as a radius that the server was given, keeps its own. Then
+search begins at the derivative of the first state, so that values that no round
+changes, such as a radius of the server, keep theirs. Then
 
     d objective = d objective/dz dz + d objective/dv
 
@@ -47,8 +47,8 @@ class Solution:
     residual: dict[str, Any]
 
 
-def _tried(product: Any, right: Any) -> Any:
-    """Solves the systems of local problems; NaN where that fails."""
+def _solve_local(product: Any, right: Any) -> Any:
+    """Solves the systems of local problems; NaN if that fails."""
     x, residual = gmres.solve(product, right, jax.tree.map(jnp.zeros_like, right))
     is_solved = residual <= gmres.tolerance(residual.dtype)
     return jax.tree.map(lambda leaf: jnp.where(is_solved, leaf, jnp.nan), x)
@@ -62,8 +62,8 @@ def _turn(
     floats: list[Any],
 ) -> list[Any]:
     """Runs a round from other floating-point leaves of a state, and returns them."""
-    before = programs.moved(state, floats)
-    new, _ = process.round(before, plan.model, federation, plan.execution)
+    start = programs.moved(state, floats)
+    new, _ = process.round(start, plan.model, federation, plan.execution)
     return programs.moving(new)
 
 
@@ -76,25 +76,25 @@ def shift(
     pool: Any,
     rounds: tuple[Any, Any],
 ) -> jax.Array:
-    """Returns how much rounds of two numbers differ, `[G]` relative to the states."""
+    """Returns differences `[G]` of rounds with two numbers, relative to the states."""
 
     def one(row: tuple[Any, ...], shared: Any) -> jax.Array:
-        process, state, own = row
+        process, state, row_data = row
         pool, rounds = shared
-        federation = stacking.join(own, pool)
+        federation = stacking.join(row_data, pool)
 
         def after(number: jax.Array) -> list[Any]:
-            # Of all that a schedule may count.
-            there = dataclasses.replace(state, round=number)
+            # Schedules may count rounds, or the steps of clients.
+            later_state = dataclasses.replace(state, round=number)
             if "steps" in state.rows:
-                there = there.with_rows(steps=state.rows["steps"] + number)
-            floats = programs.moving(there)
-            return _turn(plan, process, there, federation, floats)
+                later_state = later_state.with_rows(steps=state.rows["steps"] + number)
+            floats = programs.moving(later_state)
+            return _turn(plan, process, later_state, federation, floats)
 
-        first, second = map(after, rounds)
-        size = jnp.maximum(optax.tree.norm(first), optax.tree.norm(second))
-        apart = optax.tree.norm(optax.tree.sub(first, second))
-        return apart / jnp.where(size > 0, size, 1)
+        start, end = map(after, rounds)
+        size = jnp.maximum(optax.tree.norm(start), optax.tree.norm(end))
+        distance = optax.tree.norm(optax.tree.sub(start, end))
+        return distance / jnp.where(size > 0, size, 1)
 
     rows = (processes, states, rows)
     return client_map.map_clients(one, rows, (pool, rounds), plan.points)
@@ -114,10 +114,10 @@ def solve(
     """Differentiates at fixed points near states, with the `round` for T."""
 
     def one(row: tuple[Any, ...], shared: Any) -> Solution:
-        process, state, own = row
+        process, state, row_data = row
         pool, round = shared
         state = dataclasses.replace(state, round=round)  # as in `resident.segment`
-        federation = stacking.join(own, pool)
+        federation = stacking.join(row_data, pool)
         values, floats = fields.taken(process, names), programs.moving(state)
 
         def start(values: Any) -> list[Any]:
@@ -130,18 +130,18 @@ def solve(
 
         def measure(values: Any, floats: list[Any]) -> jax.Array:
             changed = fields.put(process, values)
-            now = programs.moved(state, floats)
-            return programs.measured(plan, objective, changed, now, federation)
+            point = programs.moved(state, floats)
+            return programs.measured(plan, objective, changed, point, federation)
 
         def apart(direction: list[Any]) -> list[Any]:
             along = jax.jvp(lambda z: turn(values, z), (floats,), (direction,))[1]
             return optax.tree.sub(direction, along)
 
         def along(direction: Any) -> tuple[jax.Array, jax.Array]:
-            first = jax.jvp(start, (values,), (direction,))[1]
+            guess = jax.jvp(start, (values,), (direction,))[1]
             right = jax.jvp(lambda v: turn(v, floats), (values,), (direction,))[1]
-            moved, residual = gmres.solve(apart, right, first)
-            slope = jax.jvp(measure, (values, floats), (direction, moved))[1]
+            tangent, residual = gmres.solve(apart, right, guess)
+            slope = jax.jvp(measure, (values, floats), (direction, tangent))[1]
             return slope, residual
 
         flat, by_name = flatten_util.ravel_pytree(values)
@@ -158,5 +158,5 @@ def solve(
         )
 
     rows = (processes, states, rows)
-    with loops.at_solutions(_tried):
+    with loops.at_solutions(_solve_local):
         return client_map.map_clients(one, rows, (pool, round), plan.points)

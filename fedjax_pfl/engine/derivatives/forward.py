@@ -31,21 +31,21 @@ class Hypergradients:
 
     Attributes:
       fields: dotted names of the p fields.
-      objective: what was differentiated, as a string.
+      objective: the differentiated objective, as a string.
       points: values by name of every grid point.
       values: by field, `[G]` its values, or those per client, `[G, N]` or, with one
         per layer, `[G, N, L]`.
       value: the objective `[G]` after the last round.
-      derivatives: by field, those of the objective, shaped like its values.
-      held_fixed: what parts of the process choose, which the derivatives hold fixed:
-        they are exact where a small change of the fields does not change the choice.
-      result: the trainings; in forward mode their histories have all of this at every
-        evaluation among the diagnostics. None in reverse mode.
-      fixed_point: `[G]` how far the last round still moved the states, relative to
-        them, where derivatives are those of a fixed point; else None.
-      residual: by field, that of its linear system, relative to the right-hand side and
-        shaped like its values; None as `fixed_point`.
-      tolerance: what both are at most where the derivatives are met; None as they are.
+      derivatives: by field, derivatives of the objective, shaped like its values.
+      held_fixed: choices of parts of the process that the derivatives hold fixed: they
+        are exact if a small change of the fields does not change the choice.
+      result: the trainings; in forward mode their diagnostics have all of this at every
+        evaluation. None in reverse mode.
+      fixed_point: `[G]` distance by which the last round moved the states, relative to
+        their size, for derivatives at a fixed point; else None.
+      residual: by field, residual of its linear system, relative to the right-hand side
+        and shaped like its values; None without `fixed_point`.
+      tolerance: most of both for exact derivatives; None without `fixed_point`.
     """
 
     fields: tuple[str, ...]
@@ -73,23 +73,23 @@ class Hypergradients:
 
     @property
     def is_met(self) -> np.ndarray:
-        """`bool[G]` whether the points' derivatives are as exact as is wanted.
+        """`bool[G]` whether the points' derivatives are exact to the tolerance.
 
-        Those at a fixed point are where it was reached and the systems were solved;
-        all others, which are exact for any number of rounds, always are.
+        Those at a fixed point are if it was reached and the systems were solved; all
+        others are exact for any number of rounds.
         """
         if self._errors is None:
             return np.ones(len(self.value), bool)
         return np.all([e <= self.tolerance for e in self._errors], axis=0)
 
     def table(self) -> "pd.DataFrame":
-        """Returns a row per grid point, client and layer, as there are values for them.
+        """Returns a row per grid point and, if these have values, client and layer.
 
         Returns:
-          The point's axes, `client` where there are values per client, `layer`, the
-          number of an array of parameters, where there are those, the fields'
-          values, `objective`, and a column `d <field>` per derivative; at fixed points
-          `fixed point`, and as `residual` the largest one.
+          The point's axes, `client` for values per client, `layer`, the number of an
+          array of parameters, for values per layer, the fields' values, `objective`,
+          and a column `d <field>` per derivative; at fixed points `fixed point`, and as
+          `residual` the largest one.
         """
         import pandas as pd
 
@@ -127,11 +127,11 @@ class Hypergradients:
         """Returns the reasons why derivatives are not exact; empty if all are."""
         if self._errors is None or self.is_met.all():
             return ""
-        move, rest = (float(np.max(errors)) for errors in self._errors)
+        move, residual = (float(np.max(errors)) for errors in self._errors)
         return (
             f"{(~self.is_met).sum()} of {len(self.value)} points are not exact to"
             f" {self.tolerance:.1e}: a round still moves the state by {move:.1e} of its"
-            f" size, and linear systems keep {rest:.1e} of their right-hand sides."
+            f" size, and linear systems keep {residual:.1e} of their right-hand sides."
         )
 
 
@@ -156,9 +156,9 @@ def hypergradients(
 ) -> Hypergradients:
     """Trains, and differentiates an objective in fields of the process.
 
-    Exact derivatives of the program that runs, in forward mode: the derivatives of all
-    states go with them through shuffles, cohorts, attacks and aggregation. For p fields
-    this takes about 1 + p trainings, and memory for 1 + p states; no round is stored.
+    Derivatives are exact for the program that runs. In forward mode, derivatives of all
+    states pass with them through shuffles, cohorts, attacks and aggregation. This takes
+    about 1 + p trainings for p fields, and memory for 1 + p states; no round is stored.
 
     Derivatives in values per client, `per_client.algorithm.lam` of a process that has
     `per_client={"algorithm.lam": values}`, go back through the rounds, those of other
@@ -182,10 +182,9 @@ def hypergradients(
         takes those clients. See `derivatives.objective.Objective`.
       axes: grid points, as `grid` takes them, for example `{"seed": range(5)}`: every
         point has its derivatives, all of them from one program.
-      implicit: whether to differentiate at the fixed point of a round. How far it was
-        reached, and how well systems were solved, is in the result, with a warning
-        where that is not enough.
-      **options: those of `grid`, but `stop_when`.
+      implicit: whether to differentiate at the fixed point of a round. The result has
+        the distance from it and residuals of systems, with a warning if not exact.
+      **options: as for `grid`, without `stop_when`.
 
     Returns:
       Values and derivatives, with the trainings.
@@ -199,41 +198,43 @@ def hypergradients(
     validate.check(key, process, model, spec)
     checks.boolean("implicit", implicit)
     names = fields_.check(process, fields, implicit=implicit)
-    wanted = Objective.parse(objective)
-    parsed = Options(num_rounds=num_rounds, **wanted.measured(options))
+    goal = Objective.parse(objective)
+    parsed = Options(num_rounds=num_rounds, **goal.measured(options))
     time_is_up = time_limit(parsed.max_minutes)
     if not isinstance(spec, core.Federation):
-        found = grids.groups_of(key, process, model, spec, {} if axes is None else axes)
+        axes = {} if axes is None else axes
+        unplanned = grids.groups_of(key, process, model, spec, axes)
     elif axes is not None:
         raise checks.InputError(
             "Expected a specification such as fp.FederationSpec with axes, got a"
             " federation."
         )
     else:
-        found = [groups.single(key, process, model, spec)]
-    what = (implicit_.Implicit if implicit else trainer.Differentiation)(names, wanted)
-    for group in found:
+        unplanned = [groups.single(key, process, model, spec)]
+    maker = (implicit_.Implicit if implicit else trainer.Differentiation)(names, goal)
+    for group in unplanned:
         fields_.check(group.processes[0], names, implicit=implicit)
-    planned = simulation.check_groups(found, parsed, trainer=what)
-    models = {what.model_of(group).model for group in planned}
+    planned = simulation.check_groups(unplanned, parsed, trainer=maker)
+    models = {maker.model_of(group).model for group in planned}
     if len(models) > 1:
         raise checks.InputError(
             "Expected an objective that names a model where methods differ in it, got"
-            f" '{wanted}', of {' and '.join(sorted(map(str, models)))}."
+            f" '{goal}', of {' and '.join(sorted(map(str, models)))}."
         )
     shared: dict[str, Any] = {
         "fields": names,
-        "objective": str(what.model_of(planned[0])),
+        "objective": str(maker.model_of(planned[0])),
         "points": tuple(point for group in planned for point in group.group.points),
         "held_fixed": fields_.held_fixed(process, implicit=implicit),
     }
-    if isinstance(what, implicit_.Implicit):
+    if isinstance(maker, implicit_.Implicit):
         shared["result"] = simulation.run_groups(
-            planned, parsed, trainer=what, interrupt=time_is_up
+            planned, parsed, trainer=maker, interrupt=time_is_up
         )
-        return _solved(what, planned, shared)
+        return _solved(maker, planned, shared)
+    # Forward, N values per client would take N trainings; backward takes one pass.
     if any(name.startswith(fields_.PER_CLIENT) for name in names):
-        parts = [reverse.go_back(group, what) for group in planned]
+        parts = [reverse.go_back(group, maker) for group in planned]
         value, values, slopes = zip(*parts, strict=True)
         return Hypergradients(
             value=np.concatenate(value),
@@ -241,7 +242,7 @@ def hypergradients(
             derivatives=_joined(slopes),
             **shared,
         )
-    result = simulation.run_groups(planned, parsed, trainer=what, interrupt=time_is_up)
+    result = simulation.run_groups(planned, parsed, trainer=maker, interrupt=time_is_up)
 
     def last(name: str) -> np.ndarray:
         return np.concatenate([g.diagnostics[name][:, -1] for g in result.groups])
@@ -256,29 +257,29 @@ def hypergradients(
 
 
 def _joined(parts: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Returns the arrays of all groups by name, one behind the other."""
+    """Concatenates the arrays of all groups by name."""
     return {n: np.concatenate([part[n] for part in parts]) for n in parts[0]}
 
 
 def _solved(
-    what: implicit_.Implicit,
+    maker: implicit_.Implicit,
     planned: Sequence[groups.PlannedGroup],
     shared: dict[str, Any],
 ) -> Hypergradients:
-    """Returns what was found at fixed points; warns where that is not enough."""
-    solutions = [what.solution(group) for group in planned]
-    taken = [fields_.taken(p, what.names) for g in planned for p in g.processes]
+    """Returns the derivatives at fixed points; warns if they are not exact."""
+    solutions = [maker.solution(group) for group in planned]
+    taken = [fields_.taken(p, maker.names) for g in planned for p in g.processes]
     value = np.concatenate([solution.value for solution in solutions])
-    made = Hypergradients(
+    derivatives = Hypergradients(
         value=value,
-        values={n: np.stack([np.asarray(own[n]) for own in taken]) for n in what.names},
+        values={n: np.stack([np.asarray(p[n]) for p in taken]) for n in maker.names},
         derivatives=_joined([s.derivatives for s in solutions]),
         fixed_point=np.concatenate([solution.fixed_point for solution in solutions]),
         residual=_joined([s.residual for s in solutions]),
         tolerance=gmres.tolerance(value.dtype),
         **shared,
     )
-    if not made.is_met.all():
-        text = str(made).rpartition("\n")[2]
+    if not derivatives.is_met.all():
+        text = str(derivatives).rpartition("\n")[2]
         warnings.warn(f"{text} Train longer, or solve more exactly.", stacklevel=4)
-    return made
+    return derivatives

@@ -28,17 +28,17 @@ class AtFixedPoint(trainer.WithObjective):
         return [*super()._names(), _SHIFT, _SOLVE]
 
     def _lowered(self, name: compiled.Name) -> Any:
-        plan, now, last = self.planned.plan, self._with(self.like), self._numbers[1]
+        plan, inputs, last = self.planned.plan, self._with(self.like), self._numbers[1]
         if name == _SHIFT:
-            return fixed_point.shift.lower(plan, *now, self._numbers)
+            return fixed_point.shift.lower(plan, *inputs, self._numbers)
         if name == _SOLVE:
-            static = (plan, self.what.names, self.objective)
-            return fixed_point.solve.lower(*static, *now, last)
+            static = (plan, self.maker.names, self.objective)
+            return fixed_point.solve.lower(*static, *inputs, last)
         return super()._lowered(name)
 
     @property
     def _numbers(self) -> tuple[np.ndarray, np.ndarray]:
-        """Numbers of two rounds, the second that after the last."""
+        """Numbers of two rounds; the second follows the last round."""
         return rounds(1, max(self.planned.options.num_rounds, 2))
 
     def begin(self) -> None:
@@ -47,7 +47,7 @@ class AtFixedPoint(trainer.WithObjective):
         self._check_alike()
 
     def restore(self, progress: checkpoint.Progress) -> None:
-        """Places the states of a checkpoint, and differentiates those that ended."""
+        """Places the states of a checkpoint, and differentiates if it has ended."""
         super().restore(progress)
         self._check_alike()
         if progress.ended:
@@ -55,30 +55,30 @@ class AtFixedPoint(trainer.WithObjective):
 
     def evaluate(self, data: tuple[str, ...], *, is_last: bool) -> tuple[Any, ...]:
         """Measures all points, and differentiates at the end."""
-        measured = super().evaluate(data, is_last=is_last)
+        measurements = super().evaluate(data, is_last=is_last)
         if is_last:
             self._solve()
-        return measured
+        return measurements
 
     def _solve(self) -> None:
-        """Differentiates at the states as they are."""
-        now = self._with(self.states)
-        solution = self.programs[_SOLVE](*now, self._numbers[1])
-        self.what.solutions[id(self.planned)] = self.by_point(solution)
+        """Differentiates at the current states."""
+        arguments = self._with(self.states)
+        solution = self.programs[_SOLVE](*arguments, self._numbers[1])
+        self.maker.solutions[id(self.planned)] = self.by_point(solution)
 
     def _check_alike(self) -> None:
-        """Refuses rounds of which one leads elsewhere than another."""
-        now = self._with(self.states)
-        shift = sharding.fetch(self.programs[_SHIFT](*now, self._numbers))
+        """Refuses rounds with different results from equal states."""
+        arguments = self._with(self.states)
+        shift = sharding.fetch(self.programs[_SHIFT](*arguments, self._numbers))
         worst = float(np.nanmax(shift, initial=0))
         if worst <= gmres.tolerance(shift.dtype):  # rounding, of medians too
             return
-        first, second = map(int, self._numbers)
+        start, end = map(int, self._numbers)
         causes = ", ".join(_causes(self.planned)) or "draws, or what changes by itself"
         raise checks.InputError(
             "Expected rounds that are all alike, since implicit=True differentiates at"
             f" their fixed point, got some of {self.planned.algorithm} with {causes}:"
-            f" rounds {first} and {second} lead {worst:.1e} of the state apart."
+            f" rounds {start} and {end} lead {worst:.1e} of the state apart."
         )
 
 
@@ -91,25 +91,25 @@ class Implicit(trainer.Differentiation):
     trainer = AtFixedPoint
 
     def solution(self, planned: PlannedGroup) -> fixed_point.Solution:
-        """Returns what was found of a group, in the order of its points."""
+        """Returns the solution of a group, in the order of its points."""
         return self.solutions[id(planned)]
 
 
 def _causes(planned: PlannedGroup) -> Iterator[str]:
-    """Yields what makes rounds differ, in words."""
+    """Yields reasons why rounds differ, in words."""
     process, count = planned.group.processes[0], planned.num_clients
     size = process.participation.cohort_size(count)
     if size < count:
         yield f"cohorts of {size} of {count} clients"
     if not isinstance(process.work, participation.FullWork):
         yield type(process.work).__name__
-    most = max(int(f.train.num_examples.max()) for f in planned.group.federations)
+    largest = max(int(f.train.num_examples.max()) for f in planned.group.federations)
     for part in fields.parts(process):
         if isinstance(part, schedules.Schedule):
             yield "a schedule of the learning rate"
         ends = getattr(part, "forward_only", None) is not None  # on full batches
         batch = None if ends else getattr(part, "batch_size", None)
-        if batch is not None and batch < most:
-            yield f"batches of {batch} of up to {most} examples"
+        if batch is not None and batch < largest:
+            yield f"batches of {batch} of up to {largest} examples"
         if getattr(part, "decay", None) is not None:
             yield "a learning rate that decays"

@@ -25,7 +25,7 @@ _STATE = "rows/learning"
 
 
 class Learner(trainer.Differentiated):
-    """All points of a group; those that differ in seeds only share learned values."""
+    """All points of a group; points that differ in seeds only share learned values."""
 
     def __init__(
         self, planned: "PlannedGroup", store: checkpoint.Store | None = None, **how: Any
@@ -36,28 +36,28 @@ class Learner(trainer.Differentiated):
         starts: dict[str, int] = {}
         settings = [str({n: v for n, v in p.items() if n != "seed"}) for p in points]
         self._start_of = np.array([starts.setdefault(s, len(starts)) for s in settings])
-        firsts = [int(np.argmax(self._start_of == k)) for k in range(len(starts))]
-        processes = [planned.group.processes[planned.order[k]] for k in firsts]
-        names = self.what.names
+        start_points = [int(np.argmax(self._start_of == k)) for k in range(len(starts))]
+        processes = [planned.group.processes[planned.order[k]] for k in start_points]
+        names = self.maker.names
         scales = [{n: fields_.scale_of(p, n) for n in names} for p in processes]
-        first = {
+        start_values = {
             name: np.array([float(struct.get_field(p, name)) for p in processes])
             for name in names
         }
-        # Limits are those of the class, for all of them.
-        self._values = Values(scales[0], first, self.what.optimizer)
+        # All processes have one class, and so the same limits.
+        self._values = Values(scales[0], start_values, self.maker.optimizer)
         self._last_good = {name: np.full(len(starts), np.nan) for name in names}
         self._slopes = {name: np.zeros(len(starts)) for name in names}
-        self._training = 0 if self.what.restart is None else 1
+        self._training = 0 if self.maker.restart is None else 1
         if not how.get("are_shapes", False):
-            self.identity |= {"restart": self.what.restart}
+            self.identity |= {"restart": self.maker.restart}
 
     def _use(self) -> None:
         """Puts the values into the processes."""
         processes, keys, rows, pool = self.start
-        like = fields_.taken(processes, self.what.names)
+        numbers = fields_.taken(processes, self.maker.names)
         values = {
-            name: jnp.asarray(value[self._start_of], like[name].dtype)
+            name: jnp.asarray(value[self._start_of], numbers[name].dtype)
             for name, value in self._values.now().items()
         }
         processes = self._placed_processes(fields_.put(processes, values))
@@ -65,22 +65,22 @@ class Learner(trainer.Differentiated):
         self.fixed = (processes, *self.fixed[1:])
 
     def _move(self) -> None:
-        """Takes a step; back half of the way where values or derivatives explode."""
+        """Takes a step, or half of the way back if values or derivatives explode."""
         is_good = np.all([np.isfinite(s) for s in self._slopes.values()], axis=0)
-        before = self._values.free
+        old_numbers = self._values.free
         self._values.step(
             {name: np.where(is_good, s, 0) for name, s in self._slopes.items()}
         )
-        for name, free in before.items():
-            last = self._last_good[name]
+        for name, free in old_numbers.items():
+            last_good = self._last_good[name]
             # Before any good step, a field above 0 goes down by an e-fold.
-            first = free - (self._values.scales[name].kind == "log")
-            back = np.where(np.isfinite(last), (free + last) / 2, first)
-            self._last_good[name] = np.where(is_good, free, last)
+            fallback = free - (self._values.scales[name].kind == "log")
+            back = np.where(np.isfinite(last_good), (free + last_good) / 2, fallback)
+            self._last_good[name] = np.where(is_good, free, last_good)
             stepped = self._values.free[name]
             self._values.free[name] = np.where(is_good, stepped, back)
         is_known = is_good[self._start_of]
-        if not is_known.all():  # forgets the rounds before
+        if not is_known.all():  # derivatives start again there
             self.tangents = [
                 jnp.where(is_known.reshape(-1, *[1] * (t.ndim - 2)), t, 0)
                 for t in self.tangents
@@ -88,8 +88,8 @@ class Learner(trainer.Differentiated):
         self._use()
 
     def advance(self, active: np.ndarray, done: int, count: int) -> core.RoundInfo:
-        """Moves the fields where it is time, and runs one segment."""
-        restart = self.what.restart
+        """Moves the fields if it is time, and runs one segment."""
+        restart = self.maker.restart
         if restart is None:
             if done:
                 self._move()
@@ -108,32 +108,32 @@ class Learner(trainer.Differentiated):
 
     def evaluate(self, data: tuple[str, ...], *, is_last: bool) -> tuple[Any, ...]:
         """Measures all points, and keeps the derivatives for the next step."""
-        measured = super().evaluate(data, is_last=is_last)
-        own, order = measured[2], self.planned.order
-        size = np.abs(own[f"{learned.OBJECTIVE}{self.objective}"][order])
+        measurements = super().evaluate(data, is_last=is_last)
+        diagnostics, order = measurements[2], self.planned.order
+        size = np.abs(diagnostics[f"{learned.OBJECTIVE}{self.objective}"][order])
         for name, scale in self._values.scales.items():
-            slope = own[f"{learned.DERIVATIVE}{name}"][order].astype(np.float64)
-            value = own[f"{learned.VALUE}{name}"][order].astype(np.float64)
+            slope = diagnostics[f"{learned.DERIVATIVE}{name}"][order].astype(np.float64)
+            value = diagnostics[f"{learned.VALUE}{name}"][order].astype(np.float64)
             slope = slope * scale.slope(value)
             slope = np.where(np.abs(slope) <= _LOST * size, slope, np.nan)
-            sums = np.bincount(self._start_of, slope * self.what.objective.sign)
+            sums = np.bincount(self._start_of, slope * self.maker.objective.sign)
             self._slopes[name] = sums / np.bincount(self._start_of)
-        own[learned.TRAINING] = np.full(len(size), self._training)
-        return measured
+        diagnostics[learned.TRAINING] = np.full(len(size), self._training)
+        return measurements
 
     def saved(self) -> tuple[core.State, dict[str, np.ndarray], checkpoint.Own]:
-        """Returns the states, and their derivatives and what is learned as arrays."""
-        states, arrays, own = super().saved()
-        return states, arrays | trainer.numbered(_STATE, self._learned()), own
+        """Returns the states, their derivatives and the learned values."""
+        states, arrays, files = super().saved()
+        return states, arrays | trainer.numbered(_STATE, self._step_values()), files
 
-    def _learned(self) -> Any:
-        """Returns all that changes from step to step."""
+    def _step_values(self) -> Any:
+        """Returns all values that a step changes."""
         return self._last_good, self._slopes, self._values.state()
 
     def restore(self, progress: checkpoint.Progress) -> None:
-        """Places the states of a checkpoint, and takes up what was learned."""
+        """Places the states of a checkpoint, and restores the learned values."""
         super().restore(progress)
-        parts = trainer.restored(progress.arrays, _STATE, self._learned())
+        parts = trainer.restored(progress.arrays, _STATE, self._step_values())
         self._last_good, self._slopes, values = parts
         self._values.restore(values)
         self._use()
@@ -148,7 +148,7 @@ class Learning(trainer.Differentiation):
     trainer = Learner
 
     def options(self, options: Options, num_trainings: int | None) -> Options:
-        """Returns the options of all trainings one after the other."""
+        """Returns the options of consecutive trainings as those of one."""
         if num_trainings is None:
             return options
         checks.positive_int("num_trainings", num_trainings)

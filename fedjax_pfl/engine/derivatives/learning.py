@@ -31,23 +31,23 @@ class Learned:
     """Fields that were learned, with the trainings.
 
     Attributes:
-      result: for all clients, the trainings that learned; where they restart, its
-        rounds go on from one to the next. Per client and layer, the training with the
+      result: for all clients, the trainings that learned; if they restart, rounds are
+        counted on from one to the next. Per client and layer, the training with the
         learned values, a point per seed.
       process: the process with the values of the start, or per client of the seed, that
         ended best.
       fields: dotted names of the fields.
-      per: who has values: `all` clients the same, every `client` or every `layer`.
-      objective: what they were moved by, as a string.
-      held_fixed: what the derivatives hold fixed; see `Hypergradients`.
-      best: by field, the learned values, those of the best training: a number of all
-        clients, `[G, N]` of the clients of every seed, or `[L]` of the layers.
+      per: `all` if clients share the values, else `client` or `layer`.
+      objective: the objective of the derivatives, as a string.
+      held_fixed: choices that the derivatives hold fixed; see `Hypergradients`.
+      best: by field, the learned values of the best training: a number of all clients,
+        `[G, N]` of the clients of every seed, or `[L]` of the layers.
       path: a row per step. For all clients see `results.learned.path`; per client
         `seed`, `training` and `objective`; per layer the last two.
       values: a row per start, the best first, as in `results.learned.settings`; or per
         seed and client, with the number of training examples and, of classes,
         `label_skew`: half of the sum over classes of the differences between the shares
-        of the client's labels and of everybody's, 0 to 1; or per array of parameters.
+        of the client's labels and of all labels, 0 to 1; or per array of parameters.
     """
 
     result: results.Result
@@ -79,8 +79,8 @@ class Learned:
 
 
 def _distribution(table: "pd.DataFrame", name: str) -> str:
-    """Returns how a field is distributed over clients, and what it goes with."""
-    from scipy import stats  # only where it is shown
+    """Describes the distribution of a field over clients, and its correlations."""
+    from scipy import stats  # only when it is shown
 
     columns = [
         column
@@ -92,10 +92,10 @@ def _distribution(table: "pd.DataFrame", name: str) -> str:
         for column in columns
     )
     quartiles = table[name].quantile([0, 0.25, 0.5, 0.75, 1])
-    shown = ", ".join(f"{value:.3g}" for value in quartiles)
+    quartile_text = ", ".join(f"{value:.3g}" for value in quartiles)
     return (
         f"{name} of {table['client'].nunique()} clients, least to largest by quarters:"
-        f" {shown}. Rank correlations: {correlations or 'none'}."
+        f" {quartile_text}. Rank correlations: {correlations or 'none'}."
     )
 
 
@@ -119,13 +119,12 @@ def learn(
     """Learns fields of a process: moves them along the derivatives of an objective.
 
     A field above 0 moves in its logarithm, one between 0 and 1 in its log odds, others
-    as they are; the process's values are where they begin. A value for all clients is
-    shared by the seeds of a start, which are trained in one program with those of the
-    other starts. Values of clients and layers need trainings one after the other, each
-    with one backward pass for the derivatives in all of them, in a few times the time
-    of a training; every seed has its own values of clients, and all seeds and clients
-    share those of layers. A layer is an array of the model's parameters, a kernel or a
-    bias.
+    linearly; they start at the process's values. A value for all clients is shared by
+    the seeds of a start; all starts are trained in one program. Values of clients and
+    layers need trainings one after the other, each with one backward pass for the
+    derivatives in all of them, in a few times the time of a training; every seed has
+    its own values of clients, and all seeds and clients share those of layers. A layer
+    is an array of the model's parameters, a kernel or a bias.
 
     Args:
       key: `[]` key shared by all trainings.
@@ -133,7 +132,7 @@ def learn(
       model: the model.
       spec: the federation's specification, with validation examples.
       fields: dotted names of traced numbers, such as `algorithm.lam`. Clients may have
-        those of the algorithm for themselves; layers `lam` of Ditto and FLAME, `mu` of
+        values of the algorithm's fields; layers of `lam` of Ditto and FLAME, `mu` of
         FedProx, and the learning rate and weight decay of `SGD` in these and in FedAvg.
       num_rounds: rounds R of a training.
       per: `all` learns a value for all clients, `client` one for each, `layer` one for
@@ -148,10 +147,10 @@ def learn(
         during one training, at every evaluation, by the derivative of the objective now
         in a change of the fields since the first round, and the training goes on; those
         of clients and layers take 10. After these, one more is made with the best.
-      **options: those of `grid`, but `stop_when`; of the last training for values of
-        clients and layers. A call with `num_trainings` for all evaluates at the end of
-        every training. With `checkpoints`, a call that was interrupted goes on, and
-        ends with the same values bit for bit.
+      **options: as for `grid`, without `stop_when`; for values of clients and layers,
+        of the last training. With `num_trainings` for all, evaluates after every
+        training. With `checkpoints`, an interrupted call goes on, and ends with the
+        same values bit for bit.
 
     Returns:
       The learned values, their path, and the trainings.
@@ -163,61 +162,62 @@ def learn(
     checks.known(per, _PER, "value of per")
     validate.check(key, process, model, spec)
     _check_points(seeds, starts, optimizer)
-    names, wanted = fields_.check(process, fields), Objective.parse(objective)
+    names, goal = fields_.check(process, fields), Objective.parse(objective)
     optimizer = optimizer or values.default_optimizer()
-    parsed = Options(num_rounds=num_rounds, **wanted.measured(options))
+    parsed = Options(num_rounds=num_rounds, **goal.measured(options))
     time_is_up = time_limit(parsed.max_minutes)
     points = [{**start, "seed": seed} for start in starts for seed in seeds]
     shared = {"fields": names, "per": per, "held_fixed": fields_.held_fixed(process)}
     if per == "all":
         restart = None if num_trainings is None else num_rounds
-        what = learner.Learning(names, wanted, optimizer, restart)
-        parsed = what.options(parsed, num_trainings)
-        found = grids.groups_of(key, process, model, spec, points)
-        planned = simulation.check_groups(found, parsed, trainer=what)
+        maker = learner.Learning(names, goal, optimizer, restart)
+        parsed = maker.options(parsed, num_trainings)
+        unplanned = grids.groups_of(key, process, model, spec, points)
+        planned = simulation.check_groups(unplanned, parsed, trainer=maker)
         result = simulation.run_groups(
-            planned, parsed, trainer=what, interrupt=time_is_up
+            planned, parsed, trainer=maker, interrupt=time_is_up
         )
         return _learned_for_all(process, result, starts, shared)
     num_trainings = _TRAININGS if num_trainings is None else num_trainings
     checks.positive_int("num_trainings", num_trainings)
-    _check_own(process, names, per, starts)
-    own_names = tuple(f"{fields_.PER_CLIENT}{name}" for name in names)
-    what = trainer.Differentiation(own_names, wanted)
-    found = grids.groups_of(key, process, model, spec, points)
-    if per == "layer" and len(found) > 1:
+    _check_starts(process, names, per, starts)
+    value_names = tuple(f"{fields_.PER_CLIENT}{name}" for name in names)
+    maker = trainer.Differentiation(value_names, goal)
+    unplanned = grids.groups_of(key, process, model, spec, points)
+    if per == "layer" and len(unplanned) > 1:
         raise checks.InputError(
             "Expected seeds whose federations are alike in what is compiled, since they"
-            f" share the values of layers, got {len(found)} kinds of them."
+            f" share the values of layers, got {len(unplanned)} kinds of them."
         )
-    begun = [descent.begun(group, names, per=per) for group in found]
-    fields_.check(begun[0].processes[0], own_names)
-    planned = simulation.check_groups(begun, parsed, trainer=what)
-    steps, last = _places(parsed)
-    made = descent.descend(planned, what, optimizer, num_trainings, steps, time_is_up)
-    ready = [descent.with_values(g, o) for g, (o, _) in zip(found, made, strict=True)]
-    parsed = dataclasses.replace(parsed, checkpoints=last)
-    planned = simulation.check_groups(ready, parsed)
+    start_groups = [descent.begun(group, names, per=per) for group in unplanned]
+    fields_.check(start_groups[0].processes[0], value_names)
+    planned = simulation.check_groups(start_groups, parsed, trainer=maker)
+    steps, training = _places(parsed)
+    runs = descent.descend(planned, maker, optimizer, num_trainings, steps, time_is_up)
+    pairs = zip(unplanned, runs, strict=True)
+    best_groups = [descent.with_values(group, v) for group, (v, _) in pairs]
+    parsed = dataclasses.replace(parsed, checkpoints=training)
+    planned = simulation.check_groups(best_groups, parsed)
     result = simulation.run_groups(planned, parsed, interrupt=time_is_up)
-    path = np.concatenate([path for _, path in made])
-    best = {n: np.concatenate([own[n] for own, _ in made]) for n in names}
-    first = int(np.argmin(np.nanmin(wanted.sign * path, axis=1)))
-    per_client = {name: value[first] for name, value in best.items()}
+    path = np.concatenate([path for _, path in runs])
+    best = {n: np.concatenate([v[n] for v, _ in runs]) for n in names}
+    winner = int(np.argmin(np.nanmin(goal.sign * path, axis=1)))
+    per_client = {name: value[winner] for name, value in best.items()}
     if per == "layer":  # the same in all of [G, N, L]
         best = {name: value[0, 0] for name, value in best.items()}
     return Learned(
         result=result,
         process=dataclasses.replace(process, per_client=per_client),
-        objective=str(what.model_of(planned[0])),
+        objective=str(maker.model_of(planned[0])),
         best=best,
-        path=_path_of(path, found, per),
-        values=_table_of(best, found, per),
+        path=_path_of(path, unplanned, per),
+        values=_table_of(best, unplanned, per),
         **shared,
     )
 
 
 def _check_points(seeds: Any, starts: Any, optimizer: Any) -> None:
-    """Refuses what is no seed, no start or no optimizer."""
+    """Refuses invalid seeds, starts and optimizers."""
     if isinstance(seeds, int) or not len(seeds):
         raise checks.InputError(f"Expected at least one seed, got {seeds!r}.")
     is_listed = isinstance(starts, list | tuple) and starts
@@ -238,7 +238,7 @@ def _check_points(seeds: Any, starts: Any, optimizer: Any) -> None:
         )
 
 
-def _check_own(
+def _check_starts(
     process: FederatedProcess,
     names: Sequence[str],
     per: str,
@@ -262,7 +262,7 @@ def _check_own(
 def _places(
     options: Options,
 ) -> tuple[checkpoint.Checkpoints | None, checkpoint.Checkpoints | None]:
-    """Returns where checkpoints of the steps are, and those of the last training."""
+    """Returns checkpoints of the steps, and of the last training."""
     if options.checkpoints is None:
         return None, None
     folder, names = options.checkpoints.path, ("steps", "training")
@@ -285,17 +285,14 @@ def _learned_for_all(
     starts: Sequence[Mapping[str, Any]],
     shared: dict[str, Any],
 ) -> Learned:
-    """Reads what trainings have learned from their histories."""
-    path, table, names = (
-        learned.path(result),
-        learned.settings(result),
-        shared["fields"],
-    )
+    """Reads the learned values from the histories of trainings."""
+    path, table = learned.path(result), learned.settings(result)
+    names = shared["fields"]
     assert path is not None and table is not None
-    found = table.iloc[0]
+    row = table.iloc[0]
     starting = dict.fromkeys(name for start in starts for name in start)
-    settings = {name: found[f"start {name}"] for name in starting}
-    settings |= {name: float(found[name]) for name in names}
+    settings = {name: row[f"start {name}"] for name in starting}
+    settings |= {name: float(row[name]) for name in names}
     for name, value in settings.items():
         process = struct.replace_field(process, name, value)
     return Learned(
@@ -310,37 +307,37 @@ def _learned_for_all(
 
 
 def _path_of(
-    path: np.ndarray, found: Sequence[groups.Group], per: str
+    path: np.ndarray, unplanned: Sequence[groups.Group], per: str
 ) -> "pd.DataFrame":
-    """Returns a row per training, and per seed where each has its own values."""
+    """Returns a row per training, and per seed if each has its own values."""
     import pandas as pd
 
     number, count = path.shape
     columns = {"training": np.tile(np.arange(count) + 1, number)}
     if per == "client":
-        seeds = [point["seed"] for group in found for point in group.points]
+        seeds = [point["seed"] for group in unplanned for point in group.points]
         columns = {"seed": np.repeat(seeds, count), **columns}
     return pd.DataFrame({**columns, "objective": path.ravel()})
 
 
 def _table_of(
-    best: dict[str, np.ndarray], found: Sequence[groups.Group], per: str
+    best: dict[str, np.ndarray], unplanned: Sequence[groups.Group], per: str
 ) -> "pd.DataFrame":
-    """Returns a row per layer, or per seed and client with what is known of it."""
+    """Returns a row per layer, or per seed and client with its statistics."""
     import pandas as pd
 
     if per == "layer":
-        arrays = descent.arrays_of(found[0])
+        arrays = descent.arrays_of(unplanned[0])
         sizes = {"layer": [*arrays], "parameters": [*arrays.values()]}
         return pd.DataFrame({**sizes, **best})
     parts = []
-    for group in found:
-        for point, known in zip(group.points, group.described, strict=True):
-            own = {name: values[len(parts)] for name, values in best.items()}
-            clients = np.arange(len(known.num_train))
-            columns = {"seed": point["seed"], "client": clients, **own}
-            columns["train_examples"] = known.num_train
-            if known.label_counts is not None:
-                columns["label_skew"] = known.label_distance
+    for group in unplanned:
+        for point, statistics in zip(group.points, group.described, strict=True):
+            point_values = {name: values[len(parts)] for name, values in best.items()}
+            clients = np.arange(len(statistics.num_train))
+            columns = {"seed": point["seed"], "client": clients, **point_values}
+            columns["train_examples"] = statistics.num_train
+            if statistics.label_counts is not None:
+                columns["label_skew"] = statistics.label_distance
             parts.append(pd.DataFrame(columns))
     return pd.concat(parts, ignore_index=True)

@@ -1,4 +1,4 @@
-"""The number that a training is differentiated in: a loss after its last round."""
+"""The differentiated number of a training: a metric after its last round."""
 
 import dataclasses
 from typing import Any
@@ -25,7 +25,7 @@ class Objective:
     """A metric of the evaluated honest clients, as one number.
 
     Attributes:
-      data: what the models are measured on, `validation` or `train`.
+      data: on which the models are measured, `validation` or `train`.
       metric: one that has a derivative.
       model: name of a predictor; None takes the one that stands for the method.
       over: `mean` of the clients; `worst_decile`, the mean of the worst tenth of them,
@@ -68,7 +68,7 @@ class Objective:
         Args:
           text: data, metric and model in any order, all but the data optional, and
             `worst_decile` or `client=NUMBER` for other than the mean over clients; or
-            an objective, which is returned as it is.
+            an objective, which is returned unchanged.
 
         Returns:
           The objective.
@@ -110,11 +110,11 @@ class Objective:
 
     @property
     def sign(self) -> int:
-        """1 where less is better, -1 where more is."""
+        """1 if less is better, -1 if more is."""
         return -metrics.sign(self.metric)
 
     def measured(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Returns options that evaluate on the objective's data, where that is open."""
+        """Returns options that evaluate on the objective's data if none are named."""
         if options.get("evaluate_on") is not None:
             return options
         data = dict.fromkeys(("test", "validation", self.data))
@@ -125,19 +125,19 @@ class Objective:
 
         Args:
           values: `[K]` of the evaluated clients.
-          rows: `int32[K]` who they are.
-          counted: `bool[K]` which of them are honest and have examples.
+          rows: `int32[K]` of these clients.
+          counted: `bool[K]` whether clients are honest and have examples.
 
         Returns:
-          `[]`; NaN where there is nobody.
+          `[]`; NaN if no client counts.
         """
         if isinstance(self.over, int):
             counted = counted & (rows == self.over)
         number = counted.sum().astype(values.dtype)
-        known = jnp.where(counted, values, 0)
+        values = jnp.where(counted, values, 0)
         if self.over == WORST_DECILE:
-            return self.sign * _tail(self.sign * known, counted, number)
-        return known.sum() / number
+            return self.sign * _tail(self.sign * values, counted, number)
+        return values.sum() / number
 
 
 def _tail(losses: jax.Array, counted: jax.Array, number: jax.Array) -> jax.Array:
@@ -146,7 +146,7 @@ def _tail(losses: jax.Array, counted: jax.Array, number: jax.Array) -> jax.Array
     variance = jnp.where(counted, jnp.square(losses - mean), 0).sum() / number
     least = jnp.square(jnp.finfo(losses.dtype).eps * mean)
     is_spread = variance > least
-    # Of losses that are all equal the mean is the worst tenth's, and its slope, too.
+    # If all losses are equal, their mean has the worst tenth's value and slope.
     scale = _SMOOTHING * jnp.sqrt(jnp.where(is_spread, variance, 1))
 
     def share_above(level: jax.Array) -> jax.Array:
@@ -159,12 +159,12 @@ def _tail(losses: jax.Array, counted: jax.Array, number: jax.Array) -> jax.Array
         return jnp.where(is_low, middle, low), jnp.where(is_low, high, middle)
 
     # The minimum's derivative in t is 0, so that t may count as a constant.
-    fixed = lax.stop_gradient
-    held, width = fixed(losses), fixed(40 * scale)
-    low = jnp.where(counted, held, jnp.inf).min() - width
-    high = jnp.where(counted, held, -jnp.inf).max() + width
+    constant = lax.stop_gradient
+    values, width = constant(losses), constant(40 * scale)
+    low = jnp.where(counted, values, jnp.inf).min() - width
+    high = jnp.where(counted, values, -jnp.inf).max() + width
     low, high = lax.fori_loop(0, _BISECTIONS, lambda n, e: halve(n, e), (low, high))
-    level = fixed((low + high) / 2)
+    level = constant((low + high) / 2)
     above = scale * jax.nn.softplus((losses - level) / scale)
     worst = level + jnp.where(counted, above, 0).sum() / (_SHARE * number)
     return jnp.where(is_spread, worst, mean)

@@ -1,8 +1,8 @@
 """Compiled programs that carry derivatives through rounds, forward or back.
 
-For p fields, tangents `[p, ...]` go beside every floating-point leaf of the states.
-`jax.jvp` of a program, vmapped over p directions, makes the rounds themselves once and
-only their derivatives p times. Back through rounds go derivatives in many values.
+For p fields, tangents `[p, ...]` go with every floating-point leaf of the states.
+`jax.jvp` of a program, vmapped over p directions, computes the rounds once and only
+their derivatives p times. Derivatives in many values go back through the rounds.
 """
 
 import functools
@@ -53,7 +53,7 @@ def _forward(
     floats: list[Any],
     tangents: list[Any],
 ) -> tuple[Any, Any, Any]:
-    """Returns what `fn` does, with derivatives `[p, ...]` between output and more."""
+    """Returns the output of `fn`, its derivatives `[p, ...]`, and further values."""
     directions = {
         name: jnp.zeros((len(values), *value.shape), value.dtype).at[number].set(1)
         for number, (name, value) in enumerate(values.items())
@@ -105,9 +105,9 @@ def segment(
 
     def run(values: dict[str, Any], floats: list[Any]):
         changed = fields.put(processes, values)
-        before = moved(states, floats)
-        limits = (active, start, num_rounds)
-        after, reports = resident.segment(plan, changed, before, rows, pool, *limits)
+        first_states = moved(states, floats)
+        parts = (plan, changed, first_states, rows, pool)
+        after, reports = resident.segment(*parts, active, start, num_rounds)
         return moving(after), (after, reports)
 
     values = fields.taken(processes, names)
@@ -150,8 +150,8 @@ def measure(
     """Returns the objective `[G]`, and its derivatives `[p, G]`."""
 
     def one(row: tuple[Any, ...], pool: Any) -> jax.Array:
-        process, state, own = row
-        return measured(plan, objective, process, state, stacking.join(own, pool))
+        process, state, row_data = row
+        return measured(plan, objective, process, state, stacking.join(row_data, pool))
 
     def run(values: dict[str, Any], floats: list[Any]):
         changed, now = fields.put(processes, values), moved(states, floats)
@@ -171,7 +171,7 @@ def _rounds(
     pieces: tuple[int, int],
     state: core.State,
 ) -> core.State:
-    """Runs as many pieces of as many rounds; several are run again on the way back."""
+    """Runs pieces of rounds; if several, each is run again on the way back."""
 
     def step(state: core.State, _: None) -> tuple[core.State, None]:
         return process.round(state, plan.model, federation, plan.execution)[0], None
@@ -198,8 +198,8 @@ def backward(
     """Returns the objective `[G]` and its derivatives, going back through `pieces`."""
 
     def one(row: tuple[Any, ...], pool: Any):
-        process, key, own = row
-        federation = stacking.join(own, pool)
+        process, key, row_data = row
+        federation = stacking.join(row_data, pool)
 
         def last(values: dict[str, Any]) -> jax.Array:
             changed = fields.put(process, values)
@@ -224,8 +224,8 @@ def kept_bytes(
     """Counts the bytes that `backward` stores for one point, from shapes."""
 
     def kept(num_rounds: int, row: tuple[Any, ...], pool: Any) -> tuple[Any, Any]:
-        process, key, own = row
-        federation = stacking.join(own, pool)
+        process, key, row_data = row
+        federation = stacking.join(row_data, pool)
 
         def last(values: dict[str, Any]) -> list[Any]:
             changed = fields.put(process, values)
@@ -244,6 +244,6 @@ def kept_bytes(
             shapes = jax.eval_shape(functools.partial(kept, num_rounds), row, pool)
         return client_rows.num_bytes(shapes[0]), client_rows.num_bytes(shapes[1])
 
-    # In differences is nothing that is there anyway, such as examples.
+    # Differences cancel arrays that no round stores, such as examples.
     (state, one), (_, two), (_, steps) = sizes(1), sizes(2), sizes(1, keeps_work=True)
     return state, two - one, max(steps - one, 0)

@@ -1,9 +1,9 @@
 """Derivatives in many values: one backward pass through the rounds of a training.
 
-Of every round the state before it is kept, and on the way back the clients' work is
-done again, some clients at a time, with the state before every local step. Where the
-states of all rounds are many bytes, rounds are in pieces, of which only the first
-states are kept, and each is trained once more.
+The state before every round is kept. The way back repeats the clients' work, some
+clients at a time, and keeps the state before every local step. If the states of all
+rounds take many bytes, only the first states of pieces of rounds are kept, and each
+piece is trained once more.
 """
 
 import contextlib
@@ -48,7 +48,7 @@ class Kept:
 
     @property
     def total(self) -> int:
-        """Bytes of all that is kept at a time."""
+        """Bytes that are kept at a time."""
         count, length = self.pieces
         states = count * self.state if count > 1 else 0
         return states + length * self.round + self.steps
@@ -67,9 +67,9 @@ class Kept:
 def kept(planned: PlannedGroup, names: tuple[str, ...]) -> Kept:
     """Counts the stored bytes of a backward pass; compiles nothing."""
     plan = planned.plan
-    like = Resident(planned, are_shapes=True)
+    resident = Resident(planned, are_shapes=True)
     with _reversed(planned):
-        state, round, steps = programs.kept_bytes(plan, names, *like.start)
+        state, round, steps = programs.kept_bytes(plan, names, *resident.start)
     points = min(len(planned.group.points), plan.points_per_chunk * plan.point_devices)
     size = planned.processes[0].participation.cohort_size(planned.num_clients)
     at_once = size
@@ -91,34 +91,34 @@ class Backward:
     def __init__(
         self,
         planned: PlannedGroup,
-        what: trainer.Differentiation,
+        maker: trainer.Differentiation,
         store: checkpoint.Store | None = None,
     ):
         """Places the data, and compiles."""
-        self.kept = kept(planned, what.names)
+        self.kept = kept(planned, maker.names)
         _check_fits(self.kept.total, self.kept, planned)
-        self.trainer, self._names = Resident(planned, store), what.names
-        self.objective = what.model_of(planned)
+        self.trainer, self._names = Resident(planned, store), maker.names
+        self.objective = maker.model_of(planned)
         self.num_rounds = planned.options.num_rounds
-        static = (planned.plan, what.names, self.objective, self.kept.pieces)
+        static = (planned.plan, maker.names, self.objective, self.kept.pieces)
         with _reversed(planned):
             lowered = programs.backward.lower(*static, *self.trainer.start)
         self._program = lowered.compile()
         analysis = self._program.memory_analysis()
-        if analysis is not None:  # where a backend says it
+        if analysis is not None:  # of backends that report it
             _check_fits(analysis.temp_size_in_bytes, self.kept, planned)
 
     def __call__(self, values: _ByName | None = None) -> tuple[np.ndarray, _ByName]:
         """Returns the objective `[G]`, and its derivatives shaped like the fields."""
-        processes, *rest = self.trainer.start
+        processes, *arguments = self.trainer.start
         if values is not None:
             order = self.trainer.planned.order
-            like = fields.taken(processes, self._names)
-            new = {
-                n: jax.numpy.asarray(values[n][order], x.dtype) for n, x in like.items()
+            numbers = fields.taken(processes, self._names).items()
+            arrays = {
+                n: jax.numpy.asarray(values[n][order], x.dtype) for n, x in numbers
             }
-            processes = fields.put(processes, new)
-        return self.trainer.by_point(self._program(processes, *rest))
+            processes = fields.put(processes, arrays)
+        return self.trainer.by_point(self._program(processes, *arguments))
 
     def values(self) -> _ByName:
         """Returns the values of the processes by name, `[G]` or `[G, N]`."""
@@ -127,17 +127,17 @@ class Backward:
 
 
 def go_back(
-    planned: PlannedGroup, what: trainer.Differentiation
+    planned: PlannedGroup, maker: trainer.Differentiation
 ) -> tuple[np.ndarray, _ByName, _ByName]:
     """Returns the objective of a group's points, its fields' values and derivatives."""
-    backward = Backward(planned, what)
+    backward = Backward(planned, maker)
     objective, slopes = backward()
     return objective, backward.values(), slopes
 
 
 @contextlib.contextmanager
 def _reversed(planned: PlannedGroup) -> Iterator[None]:
-    """Names the loops without reverse derivatives."""
+    """Replaces JAX's error about loops without reverse derivatives."""
     try:
         yield
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""The trainer that knows the derivatives of what it trains."""
+"""The trainer that trains states with their derivatives."""
 
 import dataclasses
 import functools
@@ -37,18 +37,18 @@ class WithObjective(Resident):
         planned: PlannedGroup,
         store: checkpoint.Store | None = None,
         *,
-        what: "Differentiation",
+        maker: "Differentiation",
         are_shapes: bool = False,
     ):
         """Places the data on the devices; see `Resident`."""
-        self.what: Any = what
-        self.objective = what.model_of(planned)
+        self.maker: Any = maker
+        self.objective = maker.model_of(planned)
         super().__init__(planned, store, are_shapes=are_shapes)
 
     def changed(self, **changes: Any) -> Resident:
         """Returns a trainer of shapes, for the group with other fields."""
         planned = dataclasses.replace(self.planned, **changes)
-        return type(self)(planned, what=self.what, are_shapes=True)
+        return type(self)(planned, maker=self.maker, are_shapes=True)
 
 
 class Differentiated(WithObjective):
@@ -59,36 +59,36 @@ class Differentiated(WithObjective):
     ):
         """Places the data on the devices; see `Resident`."""
         super().__init__(planned, store, **how)
-        make = functools.partial(programs.init, planned.plan, self.what.names)
-        self.beside = self._spread(jax.eval_shape(make, *self.start)[1])
+        make = functools.partial(programs.init, planned.plan, self.maker.names)
+        self.extra_shapes = self._spread(jax.eval_shape(make, *self.start)[1])
         if not how.get("are_shapes", False):
             self.identity |= {
-                "fields": list(self.what.names),
+                "fields": list(self.maker.names),
                 "objective": str(self.objective),
             }
 
     def _spread(self, tangents: list[Any]) -> list[Any]:
-        """Places leaves `[p, G, ...]` where those of the states are."""
+        """Places leaves `[p, G, ...]` on the devices of the states."""
         return sharding.shard_stacked(tangents, programs.moving(self.like))
 
-    def _beside_tangents(self, states: Any, tangents: list[Any]) -> tuple[Any, ...]:
-        """Processes, states, tangents, rows and pool, as the programs take them."""
-        processes, states, *others = self._with(states)
-        return (processes, states, tangents, *others)
+    def _with_tangents(self, states: Any, tangents: list[Any]) -> tuple[Any, ...]:
+        """Returns processes, states, tangents, rows and pool for the programs."""
+        processes, states, *arrays = self._with(states)
+        return (processes, states, tangents, *arrays)
 
     def _names(self) -> list[compiled.Name]:
         return [*super()._names(), _MEASURE]
 
     def _lowered(self, name: compiled.Name) -> jax.stages.Lowered:
-        plan, names = self.planned.plan, self.what.names
-        now = self._beside_tangents(self.like, self.beside)
+        plan, names = self.planned.plan, self.maker.names
+        arguments = self._with_tangents(self.like, self.extra_shapes)
         if name == ("init",):
             return programs.init.lower(plan, names, *self.start)
         if name == ("segment",):
             active = np.ones(len(self.planned.group.points), bool)
-            return programs.segment.lower(plan, names, *now, active, *rounds())
+            return programs.segment.lower(plan, names, *arguments, active, *rounds())
         if name == _MEASURE:
-            return programs.measure.lower(plan, names, self.objective, *now)
+            return programs.measure.lower(plan, names, self.objective, *arguments)
         return super()._lowered(name)
 
     def begin(self) -> None:
@@ -99,7 +99,7 @@ class Differentiated(WithObjective):
     def restore(self, progress: checkpoint.Progress) -> None:
         """Places the states of a checkpoint, and their derivatives."""
         super().restore(progress)
-        arrays = restored(progress.arrays, _TANGENTS, self.beside)
+        arrays = restored(progress.arrays, _TANGENTS, self.extra_shapes)
         self.tangents = self._spread(jax.tree.map(jax.numpy.asarray, arrays))
 
     def saved(self) -> tuple[core.State, dict[str, np.ndarray], checkpoint.Own]:
@@ -108,30 +108,30 @@ class Differentiated(WithObjective):
 
     def advance(self, active: np.ndarray, done: int, count: int) -> core.RoundInfo:
         """Runs one segment; leaves of the reports are `[G, segment, ...]`."""
-        now = self._beside_tangents(self.states, self.tangents)
+        arguments = self._with_tangents(self.states, self.tangents)
         limits = (active[self.planned.order], *rounds(done, done + count))
-        states, tangents, reports = self.programs[("segment",)](*now, *limits)
+        states, tangents, reports = self.programs[("segment",)](*arguments, *limits)
         self.states, self.tangents = self._placed_states(states), self._spread(tangents)
         return self.by_point(reports)
 
     def evaluate(self, data: tuple[str, ...], *, is_last: bool) -> tuple[Any, ...]:
         """Measures all points, the objective and its derivatives included."""
         members, metrics, values, snapshot = super().evaluate(data, is_last=is_last)
-        now = self._beside_tangents(self.states, self.tangents)
-        objective, slopes = sharding.fetch(self.programs[_MEASURE](*now))
-        own = {f"{learned.OBJECTIVE}{self.objective}": objective}
-        taken = sharding.fetch(fields.taken(self.fixed[0], self.what.names))
-        for name, slope in zip(self.what.names, slopes, strict=True):
-            own |= {
+        arguments = self._with_tangents(self.states, self.tangents)
+        objective, slopes = sharding.fetch(self.programs[_MEASURE](*arguments))
+        objectives = {f"{learned.OBJECTIVE}{self.objective}": objective}
+        taken = sharding.fetch(fields.taken(self.fixed[0], self.maker.names))
+        for name, slope in zip(self.maker.names, slopes, strict=True):
+            objectives |= {
                 f"{learned.VALUE}{name}": taken[name],
                 f"{learned.DERIVATIVE}{name}": slope,
             }
-        return members, metrics, values | self.by_point(own), snapshot
+        return members, metrics, values | self.by_point(objectives), snapshot
 
 
 @dataclasses.dataclass(frozen=True)
 class Differentiation:
-    """Objective and fields; makes trainers, plain ones of groups without the fields."""
+    """Objective and fields; makes trainers, plain ones for groups without fields."""
 
     names: tuple[str, ...]
     objective: Objective
@@ -147,16 +147,16 @@ class Differentiation:
                 "Checkpoints of several processes have no derivatives; expected one"
                 f" process for this training, got {jax.process_count()}."
             )
-        names = fields.own(planned.group.processes[0], self.names)
+        names = fields.names_of(planned.group.processes[0], self.names)
         if not names:
             return Resident(planned, store, **how)
         return self.trainer(
-            planned, store, what=dataclasses.replace(self, names=names), **how
+            planned, store, maker=dataclasses.replace(self, names=names), **how
         )
 
     def check(self, planned: PlannedGroup) -> PlannedGroup:
         """Refuses a group without such derivatives, or too large for the memory."""
-        names = fields.own(planned.group.processes[0], self.names)
+        names = fields.names_of(planned.group.processes[0], self.names)
         if not names:
             return Resident.check(planned)
         for process in planned.group.processes:
@@ -177,7 +177,7 @@ class Differentiation:
         return layout.laid_out(planned)
 
     def _check_clients(self, federation: core.Federation, clients: str | int) -> None:
-        """Refuses an objective about nobody."""
+        """Refuses an objective about no client."""
         if isinstance(federation.malicious, jax.ShapeDtypeStruct):
             return
         data, over = self.objective.data, self.objective.over
@@ -218,14 +218,14 @@ def numbered(prefix: str, tree: Any) -> dict[str, np.ndarray]:
     return {f"{prefix}/{n:04d}": np.asarray(leaf) for n, leaf in enumerate(leaves)}
 
 
-def restored(arrays: dict[str, np.ndarray], prefix: str, like: Any) -> Any:
-    """Returns the tree that was `numbered`; a ValueError says that it is damaged."""
-    leaves, structure = jax.tree.flatten(like)
-    found = []
+def restored(arrays: dict[str, np.ndarray], prefix: str, template: Any) -> Any:
+    """Inverts `numbered`; raises ValueError if arrays are damaged."""
+    leaves, structure = jax.tree.flatten(template)
+    new_leaves = []
     for number, leaf in enumerate(leaves):
         name = f"{prefix}/{number:04d}"
         value = arrays.get(name)
         if value is None or value.shape != leaf.shape or value.dtype != leaf.dtype:
             raise ValueError(f"other derivatives: {name}")
-        found.append(value)
-    return jax.tree.unflatten(structure, found)
+        new_leaves.append(value)
+    return jax.tree.unflatten(structure, new_leaves)

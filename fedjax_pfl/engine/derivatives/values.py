@@ -33,11 +33,11 @@ class Values:
     ):
         """Begins at values in double precision."""
         self.scales, self._start, self._optimizer = scales, start, optimizer
-        self._first = {
+        self._start_numbers = {
             name: np.asarray(scales[name].free(value), dtype)
             for name, value in start.items()
         }
-        self.free = dict(self._first)
+        self.free = dict(self._start_numbers)
         self.memory = optimizer.init(self._params())
 
     def _params(self) -> dict[str, jax.Array]:
@@ -45,10 +45,10 @@ class Values:
         return {name: jnp.asarray(free) for name, free in self.free.items()}
 
     def now(self) -> dict[str, np.ndarray]:
-        """Returns the values; those that never moved are exactly where they began."""
+        """Returns the values; values that never moved are exactly the start."""
         return {
             name: np.where(
-                free == self._first[name],
+                free == self._start_numbers[name],
                 self._start[name],
                 self.scales[name].value(free.astype(np.float64)),
             )
@@ -70,6 +70,6 @@ class Values:
         return self.free, self.memory
 
     def restore(self, state: tuple[Any, Any]) -> None:
-        """Takes up a `state` of arrays of the host."""
+        """Restores a `state` of host arrays."""
         self.free, memory = state
         self.memory = jax.tree.map(jnp.asarray, memory)

@@ -1,4 +1,4 @@
-"""Trainings whose clients' states are in a file, not on the device."""
+"""Trainings with clients' states in a file, not on the device."""
 
 from fedjax_pfl.engine.streaming.row_store import RowStore
 from fedjax_pfl.engine.streaming.simulate import (

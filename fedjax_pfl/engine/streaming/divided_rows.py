@@ -21,31 +21,31 @@ _BLOCK = 1024  # rows that are copied at once
 
 
 def _name(start: int, stop: int) -> str:
-    """Returns how the rows `start <= row < stop` are called in a folder."""
+    """Returns the name of the file of rows `start <= row < stop`."""
     return f"rows-{start:010d}-{stop:010d}"
 
 
 class DividedRows:
-    """Rows of N clients, of which only those that were written take space.
+    """Rows of N clients; only rows that were written take space.
 
     Attributes:
-      router: which device owns whom.
-      known: `bool[N]` clients whose rows any process has written.
+      router: owners of the clients.
+      is_written: `bool[N]` clients with rows that a process has written.
     """
 
     def __init__(
         self,
         folder: Path,
         num_rows: int,
-        like: Any,
+        shapes: Any,
         execution: sharding.Execution,
         keep: int = 1,
     ):
         """Opens the files of this process, which are made if they do not exist."""
-        self._folder, self._like, self._keep = folder, like, keep
+        self._folder, self._shapes, self._keep = folder, shapes, keep
         self._execution, self._stale = execution, False
         self.router = routes.Router(num_rows, execution)
-        self.known = np.zeros(num_rows, bool)
+        self.is_written = np.zeros(num_rows, bool)
         self._commits = 0
         numbers = [0]
         if self.router.count > 1:
@@ -58,11 +58,11 @@ class DividedRows:
         return start, stop
 
     def _open(self, start: int, stop: int) -> row_store.RowStore | None:
-        """Opens a file; none of a device without clients."""
+        """Opens a file, or returns None for a device without clients."""
         if start == stop:
             return None
         path = self._folder / f"{_name(start, stop)}.bin"
-        return row_store.RowStore(path, stop - start, self._like, self._keep)
+        return row_store.RowStore(path, stop - start, self._shapes, self._keep)
 
     def read(self, route: routes.Route) -> Any:
         """Reads the rows that devices own of a cohort.
@@ -77,35 +77,35 @@ class DividedRows:
 
     def _owned(self, number: int, route: routes.Route) -> Any:
         """Reads the rows `[C, ...]` that one device hands in."""
-        file, own = self._files[number], route.of(number)
+        file, clients = self._files[number], route.of(number)
         if file is None:
             return jax.tree.map(
-                lambda s: np.zeros((route.size, *s.shape), s.dtype), self._like
+                lambda s: np.zeros((route.size, *s.shape), s.dtype), self._shapes
             )
-        return file.read(own - self._range(number)[0], route.size)
+        return file.read(clients - self._range(number)[0], route.size)
 
     def write(self, route: routes.Route, rows: Any) -> None:
         """Writes the rows of a cohort, which waits for the devices.
 
         Args:
           route: the way of the cohort, of distinct clients.
-          rows: pytree of `[n * C, ...]`, where their owners have them.
+          rows: pytree of `[n * C, ...]`, at their owners.
         """
-        self.known[route.members] = True
+        self.is_written[route.members] = True
         if self.router.count == 1:
             parts = {0: jax.tree.map(np.asarray, rows)}
         else:
             parts = local_parts.of(rows, self._execution)
         for number, part in parts.items():
-            file, own = self._files[number], route.of(number)
+            file, clients = self._files[number], route.of(number)
             if file is not None:
-                file.write(own - self._range(number)[0], part)
+                file.write(clients - self._range(number)[0], part)
 
     def commit(self) -> dict[str, dict[str, np.ndarray]]:
-        """Makes the rows survive whatever happens to the processes.
+        """Makes the rows survive a crash of the processes.
 
         Returns:
-          What `restore` takes of this process: arrays by name, of every file.
+          Arrays by name of every file of this process, for `restore`.
         """
         files = {
             _name(*self._range(number)): file.commit()
@@ -128,11 +128,11 @@ class DividedRows:
     def restore(self, files: Mapping[str, Mapping[str, np.ndarray]]) -> None:
         """Goes back to a commit of all processes.
 
-        Rows that other devices had are copied into the files of those that have them
-        now.
+        Rows with other owners than before are copied into the files of their new
+        owners.
 
         Args:
-          files: what `commit` returned in every process.
+          files: from `commit`, of all processes.
         """
         ranges = {}
         for name, arrays in files.items():
@@ -143,9 +143,9 @@ class DividedRows:
         ends = [0, *(stop for _, stop in sorted(ranges))]
         if [start for start, _ in sorted(ranges)] != ends[:-1]:
             raise ValueError("it has not the rows of all clients")
-        if ends[-1] != len(self.known):
+        if ends[-1] != len(self.is_written):
             raise ValueError("it has the rows of another number of clients")
-        self.known[:] = False
+        self.is_written[:] = False
         for (start, stop), arrays in ranges.items():
             rows = arrays["rows"]
             if (
@@ -154,34 +154,34 @@ class DividedRows:
                 or (rows >= stop - start).any()
             ):
                 raise ValueError("its rows have no places")
-            self.known[start + rows] = True
+            self.is_written[start + rows] = True
         for number, file in self._files.items():
-            own = self._range(number)
+            bounds = self._range(number)
             if file is None:
                 continue
-            if own in ranges:
-                file.restore(ranges[own])
+            if bounds in ranges:
+                file.restore(ranges[bounds])
             else:
                 self._stale = True
-                self._collect(own, file, ranges)
+                self._collect(bounds, file, ranges)
 
     def _collect(
         self,
-        own: tuple[int, int],
+        bounds: tuple[int, int],
         file: row_store.RowStore,
         ranges: Mapping[tuple[int, int], Mapping[str, np.ndarray]],
     ) -> None:
-        """Copies rows from the files of other devices into an own one."""
+        """Copies rows from the files of other devices into one of this process."""
         file.clear()
         for (start, stop), arrays in ranges.items():
-            first, last = max(own[0], start), min(own[1], stop)
-            if first >= last:
+            low, high = max(bounds[0], start), min(bounds[1], stop)
+            if low >= high:
                 continue
-            other = self._open(start, stop)
-            assert other is not None
-            other.restore(arrays)
-            rows = start + other.written()
-            rows = rows[(rows >= first) & (rows < last)]
+            source = self._open(start, stop)
+            assert source is not None
+            source.restore(arrays)
+            rows = start + source.written()
+            rows = rows[(rows >= low) & (rows < high)]
             for done in range(0, len(rows), _BLOCK):
                 block = rows[done : done + _BLOCK]
-                file.write(block - own[0], other.read(block - start))
+                file.write(block - bounds[0], source.read(block - start))

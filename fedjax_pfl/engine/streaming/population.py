@@ -1,4 +1,4 @@
-"""The federation of a streamed training, and what cannot be streamed."""
+"""The federation of a streamed training, and refusals of other trainings."""
 
 import dataclasses
 from typing import Any
@@ -19,10 +19,10 @@ PARTS = stacking.ROWS
 
 
 def check_attack(process: FederatedProcess, messages: Any) -> None:
-    """Refuses attacks that keep something for every client.
+    """Refuses attacks with a state for every client.
 
     Args:
-      process: what is to be trained.
+      process: the process.
       messages: shapes `[1, *P]` of one client's message.
     """
 
@@ -40,7 +40,7 @@ def check_attack(process: FederatedProcess, messages: Any) -> None:
 
 
 def check(process: FederatedProcess) -> None:
-    """Refuses what needs the rows of all clients at once."""
+    """Refuses methods that need the rows of all clients at once."""
     algorithm = process.algorithm
     name = type(algorithm).__name__
     if algorithm.reads == "all":
@@ -57,13 +57,13 @@ def check(process: FederatedProcess) -> None:
 
 
 class Population:
-    """A federation whose rows of clients are on the host and whose pool is not.
+    """A federation with its rows of clients on the host and its pool on devices.
 
     Attributes:
-      pool: what clients share, on the first device.
+      pool: arrays that clients share, on the first device.
       shared: the same on all devices that share clients.
       counts: `int32[N]` training examples of every client.
-      total: what is known of all clients.
+      total: numbers of all clients and of their examples.
     """
 
     def __init__(self, federation: core.Federation, execution: sharding.Execution):
@@ -94,7 +94,7 @@ class Population:
         return sharding.shard_rows(rows, count, self._execution)
 
     def fields(self, rows: np.ndarray, *parts: str) -> dict[str, Any]:
-        """Rows `int[K]` of some parts of the federation, at their places."""
+        """Returns rows `int[K]` of parts of the federation, at their places."""
         chosen = {name: self._parts[name] for name in parts or PARTS}
         taken = jax.tree.map(lambda leaf: leaf[rows], chosen)
         return self._placed(taken, len(rows))
@@ -114,8 +114,8 @@ class Population:
 
     def of(self, rows: np.ndarray) -> core.Federation:
         """Returns the federation of some clients `int[K]`, at their places."""
-        given = (self.fields(rows), self.malicious(rows))
-        return programs.federation_of(self.shared, *given)
+        fields, malicious = self.fields(rows), self.malicious(rows)
+        return programs.federation_of(self.shared, fields, malicious)
 
     def sample(self, rows: np.ndarray) -> core.Federation:
         """Returns the federation of some clients `int[K]`, on the first device."""

@@ -1,4 +1,4 @@
-"""The compiled programs of a training whose clients' rows are on the host."""
+"""The compiled programs of a training with clients' rows on the host."""
 
 import dataclasses
 import functools
@@ -14,6 +14,7 @@ from fedjax_pfl.core import client_rows, sharding, struct
 from fedjax_pfl.engine import evaluation, trained_parameters
 from fedjax_pfl.engine.streaming import routes
 from fedjax_pfl.round.parts import mailbox
+from fedjax_pfl.round.process import FederatedProcess
 
 __all__ = [
     "Inputs",
@@ -33,13 +34,13 @@ _SPLIT = PartitionSpec(sharding.AXIS)
 
 @struct.pytree_dataclass
 class Inputs:
-    """Inputs of a round from the host, besides rows.
+    """Inputs of a round from the host, except for rows.
 
     Attributes:
-      members: who takes part.
+      members: the cohort.
       fields: the federation's rows of the cohort, by part.
       malicious: `bool[K]`.
-      is_known: `bool[K]` whose rows were ever made; others start now.
+      is_known: `bool[K]` whether rows of a client exist; other clients start now.
     """
 
     members: core.Members
@@ -58,9 +59,9 @@ def federation_of(
 
 @functools.partial(jax.jit, static_argnames="num_clients")
 def cohort(
-    process: Any, key: core.Key, round: jax.Array, num_clients: int
+    process: FederatedProcess, key: core.Key, round: jax.Array, num_clients: int
 ) -> jax.Array:
-    """Rows `int32[K]` of the members of a round's cohort."""
+    """Returns rows `int32[K]` of the members of a round's cohort."""
     return process.cohort(key, round, num_clients)
 
 
@@ -75,7 +76,7 @@ def first(
 @functools.partial(jax.jit, static_argnames="execution")
 def arrived(
     execution: sharding.Execution,
-    before: Any,
+    last_rows: Any,
     rows: Any,
     source: jax.Array,
     way: routes.Way | None,
@@ -84,28 +85,28 @@ def arrived(
 
     Args:
       execution: how the map over clients is run, with n devices.
-      before: rows of the cohort of before, where their owners have them.
-      rows: those that owners hand in, `[n * C, ...]`.
-      source: `int32[n * C]` position of a row in its device's part of `before`, or -1.
+      last_rows: rows of the previous cohort, at their owners.
+      rows: handed in by the owners, `[n * C, ...]`.
+      source: `int32[n * C]` position of a row in its device's `last_rows`, or -1.
       way: to the places, or None with one device.
 
     Returns:
       Rows `[P, ...]`; P is the next multiple of n.
     """
 
-    def newest(before: Any, rows: Any, source: jax.Array) -> Any:
-        held = client_rows.take(before, jnp.maximum(source, 0))
+    def newest(last_rows: Any, rows: Any, source: jax.Array) -> Any:
+        held = client_rows.take(last_rows, jnp.maximum(source, 0))
         return client_rows.select_rows(source >= 0, held, rows)
 
     if way is None:
-        return newest(before, rows, source)
+        return newest(last_rows, rows, source)
 
-    def part(before: Any, rows: Any, source: jax.Array, way: routes.Way) -> Any:
+    def part(last_rows: Any, rows: Any, source: jax.Array, way: routes.Way) -> Any:
         count = sharding.num_devices(execution)
-        return routes.move(newest(before, rows, source), way, count)
+        return routes.move(newest(last_rows, rows, source), way, count)
 
     mapped = sharding.on_devices(part, execution, _SPLIT, _SPLIT)
-    return mapped(before, rows, source, way)
+    return mapped(last_rows, rows, source, way)
 
 
 @functools.partial(jax.jit, static_argnames="execution")
@@ -117,19 +118,19 @@ def left(execution: sharding.Execution, rows: Any, way: routes.Way) -> Any:
 
 
 def _with_first(
-    process: Any,
-    model: Any,
+    process: FederatedProcess,
+    model: core.Model,
     key: core.Key,
     population: core.Population,
     train: core.ClientData,
     rows: Any,
     is_known: jax.Array,
 ) -> Any:
-    """Returns rows `[K, ...]`, the first ones of clients that never took part."""
+    """Returns rows `[K, ...]`; clients that never took part have first rows."""
 
     def start() -> Any:
-        first = process.first_rows(key, model, population, train)[1]
-        return client_rows.select_rows(is_known, rows, first)
+        first_rows = process.first_rows(key, model, population, train)[1]
+        return client_rows.select_rows(is_known, rows, first_rows)
 
     return lax.cond(is_known.all(), lambda: rows, start)
 
@@ -138,8 +139,8 @@ def _with_first(
     jax.jit, static_argnames=("model", "execution"), donate_argnames="rows"
 )
 def filled(
-    process: Any,
-    model: Any,
+    process: FederatedProcess,
+    model: core.Model,
     execution: sharding.Execution,
     key: core.Key,
     population: core.Population,
@@ -147,9 +148,8 @@ def filled(
     rows: Any,
     is_known: jax.Array,
 ) -> Any:
-    """Returns rows `[K, ...]` of clients whom n devices divide."""
-    given = (train, rows, is_known)
-    rows = _with_first(process, model, key, population, *given)
+    """Returns rows `[K, ...]` of clients, divided among n devices."""
+    rows = _with_first(process, model, key, population, train, rows, is_known)
     return _at_places(rows, len(is_known), execution)
 
 
@@ -166,7 +166,7 @@ def _at_places(rows: Any, count: int, execution: sharding.Execution) -> Any:
 
 
 def _everywhere(tree: Any, execution: sharding.Execution) -> Any:
-    """Puts what has no rows on all devices that share clients."""
+    """Replicates arrays without rows on all devices that share clients."""
     if sharding.num_devices(execution) == 1:
         return tree
     return sharding.replicate(tree, execution)
@@ -176,8 +176,8 @@ def _everywhere(tree: Any, execution: sharding.Execution) -> Any:
     jax.jit, static_argnames=("model", "execution"), donate_argnames="rows"
 )
 def round(
-    process: Any,
-    model: Any,
+    process: FederatedProcess,
+    model: core.Model,
     execution: sharding.Execution,
     state: core.State,
     rows: Any,
@@ -192,7 +192,7 @@ def round(
       execution: how the map over clients is run.
       state: state without rows of clients.
       rows: as `State.of_clients` returns them, from `arrived`.
-      inputs: what else the host has prepared.
+      inputs: further inputs from the host.
       pool: the federation without rows of clients.
 
     Returns:
@@ -218,7 +218,7 @@ def round(
 
 @functools.partial(jax.jit, static_argnames="execution")
 def message_sum(
-    process: Any,
+    process: FederatedProcess,
     execution: sharding.Execution,
     state: core.State,
     mean: Any,
@@ -231,21 +231,21 @@ def message_sum(
     shares = mailbox.shares(process.used_aggregator(), counts, population)
     messages = process.messages_of(state.at(rows))
     with sharding.over(execution):
-        more = client_rows.weighted_sum(messages, jnp.where(is_real, shares, 0))
-    return _everywhere(jax.tree.map(jnp.add, mean, more), execution)
+        increment = client_rows.weighted_sum(messages, jnp.where(is_real, shares, 0))
+    return _everywhere(jax.tree.map(jnp.add, mean, increment), execution)
 
 
 @functools.partial(jax.jit, static_argnames=("model", "data", "execution"))
 def evaluated(
-    process: Any,
-    model: Any,
+    process: FederatedProcess,
+    model: core.Model,
     data: tuple[str, ...],
     execution: sharding.Execution,
     state: core.State,
     rows: Any,
     federation: core.Federation,
 ) -> Any:
-    """Metrics `[predictors, data, K]` of K clients with these rows."""
+    """Returns metrics `[predictors, data, K]` of K clients with these rows."""
     metrics = evaluation.evaluate(
         process, state.at(rows), model, federation, data=data, execution=execution
     )[0]
@@ -254,8 +254,8 @@ def evaluated(
 
 @functools.partial(jax.jit, static_argnames=("model", "names", "execution"))
 def trained(
-    process: Any,
-    model: Any,
+    process: FederatedProcess,
+    model: core.Model,
     names: tuple[str, ...],
     execution: sharding.Execution,
     state: core.State,
@@ -263,8 +263,8 @@ def trained(
     federation: core.Federation,
 ) -> dict[str, Any]:
     """Returns parameters `[K, *P]` of predictors of K clients with these rows."""
-    every = jnp.arange(federation.num_clients, dtype=jnp.int32)
+    clients = jnp.arange(federation.num_clients, dtype=jnp.int32)
     networks = trained_parameters.networks(
-        process, state.at(rows), model, federation, every, names
+        process, state.at(rows), model, federation, clients, names
     )
     return _everywhere(networks, execution)

@@ -1,9 +1,9 @@
 """Ways of rows between the devices that own clients and the places of a cohort.
 
-A client is owned by one device, for good; a place in a cohort belongs to a device,
-too, whoever is drawn for it. Members and owners are both in ascending order, so that
-most rows have their places where they are, and others on the next device: rows travel
-by so many devices around the ring as some have to, and no others do.
+A client is owned by one device permanently; a place in a cohort belongs to a device
+too, for any client drawn for it. Members and owners are both in ascending order, so
+that most rows have their places on their own device, and others on the next one. Rows
+travel around the ring only by the distances that occur.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from fedjax_pfl.core import sharding, struct
 
 __all__ = ["Route", "Router", "Way", "move"]
 
-_STEPS = 4  # capacities between nothing and as many rows as a device has places
+_STEPS = 4  # capacities up to the number of places of a device
 
 
 @struct.pytree_dataclass
@@ -26,10 +26,10 @@ class Way:
     """Way of rows from the parts of n devices into other parts.
 
     Attributes:
-      sent: by how many devices further, `int32[n * L]` rows of its part that each
-        device sends.
-      at: `int32[n * T]` what becomes of a device's rows: positions in its own part,
-        followed by what it receives, in the order of `sent`.
+      sent: by distance in devices, `int32[n * L]` rows of its part that each device
+        sends.
+      at: `int32[n * T]` sources of a device's new rows: positions in its own part,
+        followed by the received rows, in the order of `sent`.
     """
 
     sent: dict[int, jax.Array]
@@ -38,13 +38,13 @@ class Way:
 
 @dataclasses.dataclass(frozen=True)
 class Route:
-    """Where the rows of a cohort are, and how they get to their places and back.
+    """The rows of a cohort, and their ways to their places and back.
 
     Attributes:
-      members: `int[K]` clients, by place; distinct where rows are to be written.
+      members: `int[K]` clients, by place; distinct if rows are to be written.
       owners: `int[K]` numbers of the devices that own them.
-      slots: `int[K]` positions among the rows that their owners hand in; those of one
-        owner are numbered in the order of places.
+      slots: `int[K]` positions among the rows that their owners hand in, in the order
+        of places for each owner.
       size: C, rows that a device hands in, padding included.
       arriving: from C rows per device to as many places; None with one device.
       leaving: back.
@@ -61,17 +61,17 @@ class Route:
         """Returns the clients of a device, in the order of their slots."""
         return self.members[self.owners == number]
 
-    def source(self, before: "Route | None", count: int) -> np.ndarray:
-        """Returns which rows were in the previous cohort.
+    def source(self, last_route: "Route | None", count: int) -> np.ndarray:
+        """Returns the slots of rows in the previous cohort.
 
         Returns:
-          `int32[n * C]` slots of then at the same owners, or -1.
+          `int32[n * C]` slots in that cohort, at the same owners, or -1.
         """
         source = np.full(count * self.size, -1, np.int32)
-        if before is not None:
-            pair = (self.members, before.members)
+        if last_route is not None:
+            pair, slots = (self.members, last_route.members), last_route.slots
             _, now, then = np.intersect1d(*pair, return_indices=True)
-            source[self.owners[now] * self.size + self.slots[now]] = before.slots[then]
+            source[self.owners[now] * self.size + self.slots[now]] = slots[then]
         return source
 
 
@@ -91,34 +91,34 @@ class Router:
         self._room: dict[tuple[int, int], int] = {}  # by places and devices further
 
     def route(self, members: np.ndarray) -> Route:
-        """Returns the ways of clients `int[K]`, who may be named more than once."""
+        """Returns the ways of clients `int[K]`, which may repeat."""
         places, count = len(members), self.count
         if count == 1:
             owners = np.zeros(places, np.int64)
             return Route(members, owners, np.arange(places), places)
-        each, place = -(-places // count), np.arange(places)
+        share, place = -(-places // count), np.arange(places)
         owners = np.searchsorted(self.bounds, members, side="right") - 1
-        slots, there = _ranks(owners), place // each
-        lanes, further = _ranks(owners * count + there), (there - owners) % count
-        size = self._grown(places, 0, slots, each)
-        for step in np.unique(further[further > 0]).tolist():
-            self._grown(places, step, lanes[further == step], each)
+        slots, targets = _ranks(owners), place // share
+        lanes, distances = _ranks(owners * count + targets), (targets - owners) % count
+        size = self._grown(places, 0, slots, share)
+        for step in np.unique(distances[distances > 0]).tolist():
+            self._grown(places, step, lanes[distances == step], share)
         room = {s: n for (k, s), n in self._room.items() if k == places and s > 0}
-        back = {count - step: most for step, most in room.items()}
+        return_room = {count - step: most for step, most in room.items()}
         handed_in = (owners, slots, size), (owners, owners * size + slots, count * size)
-        at_places = (there, place % each, each), (there, place, count * each)
+        at_places = (targets, place % share, share), (targets, place, count * share)
         return Route(
             members,
             owners,
             slots,
             size,
             arriving=_way(handed_in[0], at_places[1], lanes, room, count),
-            leaving=_way(at_places[0], handed_in[1], lanes, back, count),
+            leaving=_way(at_places[0], handed_in[1], lanes, return_room, count),
         )
 
-    def _grown(self, places: int, step: int, ranks: np.ndarray, each: int) -> int:
-        """Returns room for all of these numbers, at least as much as ever before."""
-        unit = max(each // _STEPS, 1)
+    def _grown(self, places: int, step: int, ranks: np.ndarray, share: int) -> int:
+        """Returns room for all ranks, at least the largest room so far."""
+        unit = max(share // _STEPS, 1)
         needed = -(-(int(ranks.max()) + 1) // unit) * unit
         name = (places, step)
         self._room[name] = max(self._room.get(name, 0), needed)
@@ -144,22 +144,20 @@ def _way(
     """Forms the way of K rows.
 
     Args:
-      start: their devices, their positions in the parts of these, and the rows of a
-        part.
-      end: their devices, their positions among the rows of all devices, and how many
-        these are.
-      lanes: `int[K]` numbers of the rows that have both devices in common.
-      room: by how many devices further, as many rows as every device sends.
+      start: devices, positions in the devices' parts, and number of rows of a part.
+      end: devices, positions among the rows of all devices, and number of these rows.
+      lanes: `int[K]` numbers of the rows with the same two devices.
+      room: by distance in devices, number of rows that every device sends.
       count: devices n.
     """
-    (here, position, received), (there, target, total) = start, end
-    at, further, sent = np.zeros(total, np.int32), (there - here) % count, {}
-    stays = further == 0
+    (origin, position, received), (goal, target, total) = start, end
+    at, distances, sent = np.zeros(total, np.int32), (goal - origin) % count, {}
+    stays = distances == 0
     at[target[stays]] = position[stays]
     for step in sorted(room):
-        rows, moved = np.zeros((count, room[step]), np.int32), further == step
-        rows[here[moved], lanes[moved]] = position[moved]
-        at[target[moved]] = received + lanes[moved]
+        rows, is_moved = np.zeros((count, room[step]), np.int32), distances == step
+        rows[origin[is_moved], lanes[is_moved]] = position[is_moved]
+        at[target[is_moved]] = received + lanes[is_moved]
         sent[step], received = rows.reshape(-1), received + room[step]
     return Way(sent=sent, at=at)  # pyright: ignore[reportArgumentType]
 

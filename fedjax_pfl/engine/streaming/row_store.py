@@ -3,7 +3,7 @@
 A row is one record with all leaves of a client. A row that changes for the first time
 after a commit is written to another place, and its old place is reused only when no
 kept checkpoint needs it: a process that is killed at any moment leaves the rows of the
-last commit as they were.
+last commit unchanged.
 """
 
 import os
@@ -24,18 +24,18 @@ _GROWTH = 1024
 """Least number of places by which the file grows."""
 
 
-def _record(like: Any) -> np.dtype:
+def _record(shapes: Any) -> np.dtype:
     """Returns the type of one row, from the shapes of its leaves."""
-    leaves = jax.tree.leaves(like)
+    leaves = jax.tree.leaves(shapes)
     fields = [(f"f{k}", leaf.dtype, leaf.shape) for k, leaf in enumerate(leaves)]
     return np.dtype(fields, align=True)
 
 
 class RowStore:
-    """Rows of N clients, of which only those that were written take space."""
+    """Rows of N clients; only rows that were written take space."""
 
     ARRAYS = ("rows", "places", "sums")
-    """Names of what `commit` returns."""
+    """Names of the arrays that `commit` returns."""
 
     def __init__(self, path: Path, num_rows: int, like: Any, keep: int = 1):
         """Opens a file, which is made if it does not exist.
@@ -86,7 +86,7 @@ class RowStore:
         return self._places[rows] >= 0
 
     def written(self) -> np.ndarray:
-        """Rows that have been written, ascending."""
+        """Returns rows that have been written, ascending."""
         return np.flatnonzero(self._places >= 0)
 
     def read(self, rows: np.ndarray, size: int | None = None) -> Any:
@@ -115,7 +115,7 @@ class RowStore:
 
         Args:
           rows: `int[K]`, distinct.
-          values: pytree of `[C, ...]`, of which the first K are written.
+          values: pytree of `[C, ...]`; the first K are written.
 
         Raises:
           InputError: if the disk is full.
@@ -133,23 +133,23 @@ class RowStore:
             self._rows[name][places] = np.asarray(leaf)[: len(rows)]
 
     def _take(self, count: int) -> list[int]:
-        """Places that nobody needs."""
+        """Returns free places; grows the file if there are too few."""
         if count > len(self._free):
             self._grow(max(count - len(self._free), self._size // 2, _GROWTH))
         taken = self._free[len(self._free) - count :]
         del self._free[len(self._free) - count :]
         return taken
 
-    def _grow(self, more: int) -> None:
+    def _grow(self, count: int) -> None:
         """Adds places at the end of the file."""
-        old, new, length = self._size, self._size + more, self._type.itemsize
+        old, new, length = self._size, self._size + count, self._type.itemsize
         fresh, sums = self._fresh, self._sums
         try:
             os.truncate(self._path, new * length)
             if hasattr(os, "posix_fallocate"):
                 # Space is taken now: a full disk must not become a signal in a write.
                 with open(self._path, "r+b") as file:
-                    os.posix_fallocate(file.fileno(), old * length, more * length)
+                    os.posix_fallocate(file.fileno(), old * length, count * length)
         except OSError as error:
             os.truncate(self._path, old * length)
             raise _cannot(self._path, error) from error
@@ -158,10 +158,10 @@ class RowStore:
         self._free = [*range(new - 1, old - 1, -1), *self._free]
 
     def commit(self) -> dict[str, np.ndarray]:
-        """Makes the rows survive whatever happens to this process.
+        """Makes the rows survive a crash of this process.
 
         Returns:
-          What `restore` takes: arrays by name.
+          Arrays by name, for `restore`.
 
         Raises:
           InputError: if the disk is full.
@@ -185,7 +185,7 @@ class RowStore:
         return arrays
 
     def _sum_up(self, places: np.ndarray) -> None:
-        """Computes the check sums of what is at some places."""
+        """Computes the check sums of rows at some places."""
         for place in places:
             self._sums[place] = zlib.crc32(self._rows[place].tobytes())
 
@@ -193,7 +193,7 @@ class RowStore:
         """Goes back to a commit.
 
         Args:
-          arrays: what `commit` returned.
+          arrays: from `commit`.
 
         Raises:
           ValueError: if the file does not hold the rows of that commit.

@@ -26,13 +26,13 @@ def simulate_streamed(
     eval_clients: int = EVAL_CLIENTS,
     **options: Any,
 ) -> results.Result:
-    """Runs one training whose clients' states are in a file, not on the device.
+    """Runs one training with clients' states in a file, not on the device.
 
     For populations that do not fit in the device's memory: a round reads and writes the
     rows of its cohort only, and a client that never took part takes no space. Clients,
     cohorts and minibatches are those of `simulate`; results agree to rounding. The pool
     of examples stays on the device. Devices that share clients, of one process or of
-    several, have a file each, with the rows of their clients. Methods that look at all
+    several, have a file each, with the rows of their clients. Methods that read all
     clients in a round, and rules other than means over all clients' messages, are
     refused.
 
@@ -43,11 +43,11 @@ def simulate_streamed(
       federation: data of N clients, whose rows may be NumPy arrays; or a specification.
       num_rounds: rounds R, at least 1.
       eval_clients: size of the sample of clients that is evaluated, drawn once per
-        seed; all clients where there are no more. The result is about these clients.
-      **options: those of `simulate`, but for `diagnostics` and `memory_limit`;
-        `evaluate_on` names `test`, `validation` or `train`. Files with rows are kept
-        where `checkpoints` are; without any, in a temporary directory. Several
-        processes need `execution="shard"`, and a folder that all of them see.
+        seed; all clients if there are no more. The result is about these clients.
+      **options: as for `simulate`, without `diagnostics` and `memory_limit`;
+        `evaluate_on` names `test`, `validation` or `train`. Files with rows are in the
+        folder of `checkpoints`, or else in a temporary directory. Several processes
+        need `execution="shard"`, and a folder that they share.
 
     Returns:
       The result for the sample of clients, which `client` names by their rows.

@@ -1,4 +1,4 @@
-"""The trainer whose clients' rows are in files."""
+"""The trainer that keeps clients' rows in files."""
 
 import contextlib
 import dataclasses
@@ -24,15 +24,15 @@ _UNAVAILABLE = ("others", "everybody")
 
 
 class Streamed:
-    """One point whose clients' rows are in files, not on the device; a `Trainer`."""
+    """One point with clients' rows in files, not on the device; a `Trainer`."""
 
     def __init__(self, planned: PlannedGroup, store: checkpoint.Store | None = None):
         """Opens the files and makes the first state.
 
         Args:
           planned: a group of one point.
-          store: where its checkpoints and the files are; None keeps the files of this
-            process in a temporary directory for as long as the trainer lives.
+          store: of its checkpoints and files; None keeps the files of this process in a
+            temporary directory while the trainer lives.
         """
         self._resources = contextlib.ExitStack()
         self._compiling = self._resources.enter_context(trainer.compile_clock())
@@ -49,11 +49,11 @@ class Streamed:
         model, key = planned.plan.model, planned.keys[0]
         execution = planned.plan.execution
         population = populations.Population(federation, execution)
-        like = training.row_of(process, model, population, key)
+        row_shapes = training.row_of(process, model, population, key)
         keep = 1 if store is None else store.keep
         with processes.together():
             files = divided_rows.DividedRows(
-                folder, planned.num_clients, like, execution, keep
+                folder, planned.num_clients, row_shapes, execution, keep
             )
         self._training = training.Training(
             process, model, population, key, execution, files
@@ -72,7 +72,7 @@ class Streamed:
 
     @classmethod
     def check(cls, planned: PlannedGroup) -> PlannedGroup:
-        """Refuses what a streamed training cannot do; returns the group."""
+        """Refuses groups that cannot be streamed; returns the group."""
         group, schedule = planned.group, planned.plan.schedule
         if len(group.points) != 1:
             raise checks.InputError(
@@ -124,9 +124,9 @@ class Streamed:
         """Makes nothing: the first state was needed to describe the rows."""
 
     def restore(self, progress: checkpoint.Progress) -> None:
-        """Takes a checkpoint's state, and the rows as they were then.
+        """Restores the state and the rows of a checkpoint.
 
-        All processes do, or none.
+        All processes succeed, or all refuse it.
         """
         problem = None
         try:
@@ -142,8 +142,8 @@ class Streamed:
         """Returns the state, and which rows of the files are valid."""
         with processes.together():
             self._training.write_back()
-            own = self._training.files.commit()
-        return self._training.state, {}, own
+            files = self._training.files.commit()
+        return self._training.state, {}, files
 
     def advance(self, active: np.ndarray, done: int, count: int) -> core.RoundInfo:
         """Runs rounds one by one; leaves of the reports are `[1, count, ...]`."""
@@ -165,7 +165,7 @@ class Streamed:
     def trained(
         self, point: int, members: np.ndarray, names: tuple[str, ...]
     ) -> dict[str, Any]:
-        """Returns what was trained of predictors `[K, *P]` of clients `int[K]`."""
+        """Returns trained parameters `[K, *P]` of predictors of clients `int[K]`."""
         del point
         return self._training.trained(names, members)
 

@@ -1,12 +1,12 @@
-"""A training whose clients' rows are in files: a host loop over one compiled round.
+"""A training with clients' rows in files: a host loop over one compiled round.
 
     cohort of round k+1 (from the key)   --+
     rows of round k+1 (from the files)   --+--> compiled round k+1 --> rows k+1
     rows of round k (still on the device) -+
 
 While the devices compute round k+1, the host writes the rows of round k and reads those
-of round k+2. Clients of two cohorts in a row get theirs on the device. Where devices
-share clients, each has the rows of those that it owns: they travel to the places of the
+of round k+2. Clients of two consecutive cohorts get theirs on the device. If devices
+share clients, each has the rows of its own clients: they travel to the places of the
 cohort, and back.
 """
 
@@ -27,16 +27,16 @@ from fedjax_pfl.round.process import FederatedProcess
 __all__ = ["Training", "row_of"]
 
 BLOCK = 1024
-"""Clients looked at together outside rounds."""
+"""Clients processed together outside rounds."""
 
 
 def row_of(
     process: FederatedProcess,
-    model: Any,
+    model: core.Model,
     population: populations.Population,
     key: core.Key,
 ) -> Any:
-    """Shapes of one client's rows by name, as `State.of_clients` has them."""
+    """Returns shapes of one client's rows by name, as in `State.of_clients`."""
     start = functools.partial(programs.first, process, model, key)
     shapes = jax.eval_shape(start, population.total, population.first())[1]
     return jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape[1:], s.dtype), shapes)
@@ -44,12 +44,12 @@ def row_of(
 
 @dataclasses.dataclass(frozen=True)
 class _HandedIn:
-    """Rows of a cohort that the host has on their way.
+    """Rows of a cohort on their way from the host.
 
     Attributes:
       route: the way.
-      rows: those of the files, `[n * C, ...]`.
-      source: `int32[n * C]` where newer ones are on the devices, or -1.
+      rows: from the files, `[n * C, ...]`.
+      source: `int32[n * C]` positions of newer rows on the devices, or -1.
     """
 
     route: routes.Route
@@ -58,17 +58,17 @@ class _HandedIn:
 
 
 class Training:
-    """State of a training: what has no row per client on the device, rows in files.
+    """State of a training: rows of clients in files, all else on the devices.
 
     Attributes:
-      state: now, without rows; on all devices that share clients.
+      state: current state without rows, on all devices that share clients.
       files: of the rows.
     """
 
     def __init__(
         self,
         process: FederatedProcess,
-        model: Any,
+        model: core.Model,
         population: populations.Population,
         key: core.Key,
         execution: sharding.Execution,
@@ -82,7 +82,7 @@ class Training:
           population: the federation.
           key: `[]` key of the run.
           execution: how the map over a cohort is run.
-          files: where rows of clients are kept.
+          files: of the rows of clients.
         """
         self._model, self._population = model, population
         self._execution, self.files = execution, files
@@ -113,11 +113,11 @@ class Training:
             self.state = self.state.with_memory(mean=mean, peak=peak)
 
     def take(self, state: core.State) -> None:
-        """Goes on from a state that is on this process's first device."""
+        """Continues from a state on this process's first device."""
         self.state = self._population.everywhere(state)
 
     def rows(self, clients: np.ndarray) -> Any:
-        """Rows of clients `int[K]` now, `[K, ...]`.
+        """Returns current rows `[K, ...]` of clients `int[K]`.
 
         Devices that share clients divide K.
         """
@@ -131,46 +131,46 @@ class Training:
             self._total,
             self._population.train(clients),
             rows,
-            self.files.known[clients],
+            self.files.is_written[clients],
         )
 
     def _hand_in(self, clients: np.ndarray) -> _HandedIn:
-        """Reads rows from the files, and finds out where newer ones are."""
+        """Reads rows from the files, and finds newer ones on the devices."""
         router = self.files.router
         route = router.route(clients)
-        before = None if self._pending is None else self._pending[0]
+        last_route = None if self._pending is None else self._pending[0]
         return _HandedIn(
-            route, self.files.read(route), route.source(before, router.count)
+            route, self.files.read(route), route.source(last_route, router.count)
         )
 
-    def _arrive(self, handed_in: _HandedIn, before: Any) -> Any:
+    def _arrive(self, handed_in: _HandedIn, last_rows: Any) -> Any:
         """Brings rows to the places of their clients."""
         return programs.arrived(
             self._execution,
-            handed_in.rows if before is None else before,
+            handed_in.rows if last_rows is None else last_rows,
             handed_in.rows,
             handed_in.source,
             handed_in.route.arriving,
         )
 
     def _full(self, count: int) -> int:
-        """Returns so many clients, or a few more, as devices can divide."""
+        """Rounds a number of clients up to a multiple of the devices."""
         return count + -count % self.files.router.count
 
     def _mean_of_all(self) -> Any:
         """Computes the mean of all messages, from the files and the first rows."""
         self.write_back()
         population, mean = self._population, self._mean_size
-        every, size = np.flatnonzero(self.files.known), self._full(BLOCK)
+        clients, size = np.flatnonzero(self.files.is_written), self._full(BLOCK)
         if self._first_message is None:
-            every = np.arange(population.total.num_clients)
+            clients = np.arange(population.total.num_clients)
         else:
-            share = self._share_of_others(every)
+            share = self._share_of_others(clients)
             mean = population.everywhere(
                 jax.tree.map(lambda leaf: share * leaf, self._first_message)
             )
-        for block in range(0, len(every), size):
-            rows = every[block : block + size]
+        for block in range(0, len(clients), size):
+            rows = clients[block : block + size]
             filled = np.resize(rows, size)  # one program for all blocks
             mean = programs.message_sum(
                 self._process,
@@ -201,10 +201,11 @@ class Training:
         members = self._cohort(start)
         prepared = (self._hand_in(members), self._inputs(members))
         for number in range(start, start + count):
-            before = None if self._pending is None else self._pending[1]
-            state, rows, info = self._round(*prepared, before)
+            last_rows = None if self._pending is None else self._pending[1]
+            state, rows, info = self._round(*prepared, last_rows)
             self.state = self._population.everywhere(state)
             infos.append(info)
+            # The devices compute this round while the host writes the last one's rows.
             self.write_back()
             self._pending = (prepared[0].route, rows)
             if number + 1 < start + count:
@@ -214,13 +215,13 @@ class Training:
         return jax.tree.map(lambda *leaves: np.stack(leaves), *fetched)
 
     def _cohort(self, number: int) -> np.ndarray:
-        """Rows of the members of a round's cohort, the same in all processes."""
+        """Returns rows of the members of a round's cohort, equal in all processes."""
         (process, key), total = self._drawn, self._population.total.num_clients
         round = jnp.asarray(number, jnp.int32)
         return np.asarray(programs.cohort(process, key, round, total))
 
     def _inputs(self, members: np.ndarray) -> programs.Inputs:
-        """Returns what the host hands to a round, besides rows."""
+        """Returns the host's inputs of a round, except for rows."""
         population = self._population
         return programs.Inputs(
             members=core.Members(
@@ -236,15 +237,15 @@ class Training:
 
     def _is_known(self, members: np.ndarray) -> np.ndarray:
         """Returns `bool[K]`: which rows are in the files or queued for writing."""
-        known = self.files.known[members]
+        is_written = self.files.is_written[members]
         if self._pending is None:
-            return known
-        return known | np.isin(members, self._pending[0].members)
+            return is_written
+        return is_written | np.isin(members, self._pending[0].members)
 
     def _round(
-        self, handed_in: _HandedIn, inputs: programs.Inputs, before: Any
+        self, handed_in: _HandedIn, inputs: programs.Inputs, last_rows: Any
     ) -> tuple[core.State, Any, core.RoundInfo]:
-        """Runs a round, again with the mean of all messages where that is asked for."""
+        """Runs a round, and again with a new mean of all messages if that is needed."""
 
         def run(inputs: programs.Inputs) -> Any:
             state, rows, info = programs.round(
@@ -252,7 +253,7 @@ class Training:
                 self._model,
                 self._execution,
                 self.state,
-                self._arrive(handed_in, before),
+                self._arrive(handed_in, last_rows),
                 inputs,
                 self._population.shared,
             )
@@ -261,17 +262,18 @@ class Training:
             return state, rows, info
 
         after, rows, info = run(inputs)
+        # An infinite peak asks for a mean without accumulated rounding errors.
         peak = after.memory.get("peak")
         if peak is None or np.isfinite(sharding.fetch(peak)):
             return after, rows, info
         self.write_back()
         self._pending = (handed_in.route, rows)
-        recomputed = dataclasses.replace(
+        members = dataclasses.replace(
             inputs.members,
             mean=self._mean_of_all(),
             use_mean=np.ones((), bool),  # pyright: ignore
         )
-        return run(dataclasses.replace(inputs, members=recomputed))
+        return run(dataclasses.replace(inputs, members=members))
 
     def write_back(self) -> None:
         """Writes the rows of the last round, which waits for the devices."""
@@ -283,7 +285,7 @@ class Training:
     def trained(self, names: tuple[str, ...], clients: np.ndarray) -> dict[str, Any]:
         """Returns parameters `[K, *P]` of predictors of clients `int[K]`."""
         filled = np.resize(clients, self._full(len(clients)))
-        found = programs.trained(
+        networks = programs.trained(
             self._process,
             self._model,
             names,
@@ -292,10 +294,10 @@ class Training:
             self.rows(filled),
             self._population.of(filled),
         )
-        return jax.tree.map(lambda leaf: leaf[: len(clients)], sharding.fetch(found))
+        return jax.tree.map(lambda leaf: leaf[: len(clients)], sharding.fetch(networks))
 
     def evaluate(self, data: tuple[str, ...], clients: np.ndarray) -> dict[str, Any]:
-        """Metrics by name, each `[predictors, data, K]`, of clients `int[K]`."""
+        """Returns metrics `[predictors, data, K]` of clients `int[K]`, by name."""
         per_block = []
         blocks = np.array_split(clients, -(-len(clients) // BLOCK))
         for block in blocks:

@@ -179,8 +179,10 @@ def test_derivatives_take_one_state_per_field(execution):
     run.begin()
     leaves = jax.tree.leaves(run.states)
     floats = [leaf for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating)]
-    assert len(floats) == len(run.beside) == len(run.tangents)
-    for state, like, tangent in zip(floats, run.beside, run.tangents, strict=True):
+    assert len(floats) == len(run.extra_shapes) == len(run.tangents)
+    for state, like, tangent in zip(
+        floats, run.extra_shapes, run.tangents, strict=True
+    ):
         assert like.shape == tangent.shape == (len(FIELDS), *state.shape)
         assert like.dtype == tangent.dtype == state.dtype
         assert tangent.sharding.device_set == state.sharding.device_set

@@ -281,7 +281,7 @@ def test_a_path_is_kept_up_to_where_its_only_training_diverged():
     assert best < 5 and found.best == {RATE: rates[best]}
 
 
-LIMITS = "to begin between its limits, from which no step of a logarithm leads, got"
+LIMITS = "to begin strictly between its limits, got"
 
 
 @pytest.mark.parametrize(

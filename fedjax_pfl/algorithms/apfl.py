@@ -3,7 +3,7 @@
 Problem: `w* = argmin_w sum_i (n_i / n) f_i(w)`, and for every client i
 `min_{v_i, alpha_i} f_i(vbar_i)` with `vbar_i = alpha_i v_i + (1 - alpha_i) w*`. A local
 step of a member, from `w_i = w^t` and its own `v_i`, `alpha_i`, with ONE batch for all
-gradients, each taken where the step begins (Algorithm 1):
+gradients, each taken at the begin of the step (Algorithm 1):
 
     w_i     <- w_i - eta grad f_i(w_i)
     v_i     <- v_i - eta alpha_i grad f_i(vbar_i)
@@ -28,8 +28,8 @@ arXiv:2003.13461. Deviations from the authors' software, each a switch: it adds
 mixes the networks' outputs (`mix="outputs"`). The paper's eta falls with the round;
 here it is constant. Weight decay acts on w_i and on v_i as if each had its own SGD.
 
-What is saved of the personal model is the mixed network or, with `mix="outputs"`, `own`
-(v_i), `global` (w) and `alpha`.
+A saved personal model is the mixed network or, with `mix="outputs"`, `own` (v_i),
+`global` (w) and `alpha`.
 """
 
 from collections.abc import Callable
@@ -88,7 +88,7 @@ class APFL(base.SingleExchange):
     released = "the global model"
 
     def first(self, params: core.Params):
-        """Draws one network for everybody; all mix with the first alpha."""
+        """Draws one network for all clients, which mix it with the first alpha."""
         dtype = jnp.result_type(*jax.tree.leaves(params))
         alpha = jnp.asarray(self.alpha, dtype)
         return params, ApflClient(v=params, alpha=alpha), None

@@ -23,7 +23,7 @@ class SingleExchange:
     """One message down and one up per round; concrete classes are final dataclasses.
 
     Subclasses are `@pytree_dataclass`es that fill in `first` or `init`, `client_update`
-    and `parameters` or `predictors`, and override the other hooks where the defaults do
+    and `parameters` or `predictors`, and override the other hooks if the defaults do
     not fit. A method with several exchanges overrides `round`.
 
     Attributes:
@@ -32,23 +32,23 @@ class SingleExchange:
       search: line search of the server's step, of methods with one.
       aggregate_over: `"cohort"`, or `"all"` clients' last messages.
       aggregates: whether messages become one aggregate; else no aggregator acts.
-      reads: whose rows a round reads: the `"cohort"`'s, or `"all"` clients'.
+      reads: rows that a round reads, of the `"cohort"` or of `"all"` clients.
       server_is_model: whether a change of the server state can serve as a gradient:
         the server state is exactly the model that clients start from and into which
         the messages, models of theirs, are averaged.
       message_of: function of ONE client's state that returns the message which it sent
         last, or would have sent before the first round; messages need not be kept
-        then. None where the state does not tell.
-      chooses: what the method chooses by comparing, in words, which derivatives of
-        trainings hold fixed; or None.
+        then. None if the state does not determine it.
+      chooses: the choices by comparison, in words, that derivatives of trainings hold
+        fixed; or None.
       no_derivative: why trainings have no derivatives, in words; or None.
       shares_statistics: whether running statistics of a `StatisticsModel` become one
         mean, unless they are to stay with the clients; else they always stay there.
-      layered: dotted names of fields, such as `lam`, of which every layer may have a
-        value of its own, in `per_client`.
-      released: what the server makes of messages and sends on, in words, where nothing
-        of them leaves it but their aggregate; else None, and noise cannot make the
-        method private.
+      layered: dotted names of fields, such as `lam`, that may have a value per layer,
+        in `per_client`.
+      released: the aggregate of messages that the server sends on, in words, if it
+        sends no other function of them; else None, and noise cannot make the method
+        private.
       uploads_through: name of the solver through which alone messages see examples, so
         that a `PrivateSGD` there makes them private; of `Local`, which sends nothing,
         through which its models do; else None.
@@ -70,7 +70,7 @@ class SingleExchange:
     uploads_through: str | None = None
 
     def default_aggregator(self) -> core.Aggregator:
-        """Returns the aggregator where the process names none: the weighted mean."""
+        """Returns the aggregator if the process names none: the weighted mean."""
         return aggregators.WeightedMean()
 
     def init(
@@ -85,7 +85,7 @@ class SingleExchange:
         Args:
           key: `[]` key, the same for all clients.
           model: the model.
-          population: what is known of all clients together.
+          population: facts about all clients together.
           data: training examples of this client.
 
         Returns:
@@ -97,7 +97,7 @@ class SingleExchange:
         return self.first(model.init(key))
 
     def first(self, params: core.Params) -> tuple[Any, Any, Any]:
-        """Returns what `init` does, from parameters `[*P]` drawn for everybody."""
+        """Returns the result of `init`, from parameters `[*P]` for all clients."""
         raise NotImplementedError
 
     def reference(self, server: Any) -> Any:
@@ -105,13 +105,13 @@ class SingleExchange:
         return server
 
     def known(self, server: Any, down: core.Downlink) -> core.Downlink:
-        """Returns what every member and the server have in common, like a message.
+        """Returns the state shared by all members and the server, like a message.
 
         Transforms act on the difference of messages to it.
 
         Args:
           server: server state.
-          down: what the cohort receives.
+          down: the cohort's download.
 
         Returns:
           One point for all, by default `reference`, or each member's `own`.
@@ -121,12 +121,12 @@ class SingleExchange:
     def down(
         self, ctx: core.RoundContext, server: Any, clients: Any, messages: Any
     ) -> core.Downlink:
-        """Returns what the cohort receives: by default the server state, shared.
+        """Returns the cohort's download: by default the server state, shared.
 
         Args:
           ctx: key, round, cohort and number of clients.
           server: server state.
-          clients: states of the cohort `[K]`; of all N where the method `reads` all.
+          clients: states of the cohort `[K]`; of all N if the method `reads` all.
           messages: last messages, of the same clients.
 
         Returns:
@@ -145,7 +145,7 @@ class SingleExchange:
 
         Args:
           view: its key, round, training examples and budget.
-          down: what it received; `own` without the axis K.
+          down: its download; `own` without the axis K.
           client: its state.
           model: the model.
 
@@ -287,7 +287,7 @@ class SingleExchange:
 
 @struct.pytree_dataclass
 class PersonalHead(SingleExchange):
-    """A method whose clients have heads of their own; abstract.
+    """A method with a head per client; abstract.
 
     Attributes:
       head: regular expression searched in the names of parameters (`head/kernel`);

@@ -87,7 +87,7 @@ def after(view: core.ClientView, info: local.LocalInfo) -> core.ClientView:
 
 
 def check_plain_sgd(algorithm: str, solver: Any) -> None:
-    """Refuses local solvers whose steps are not a learning rate times a gradient."""
+    """Refuses local solvers with steps other than a learning rate times a gradient."""
     is_plain = isinstance(solver, local.SGD) and solver.momentum is None
     if not is_plain or solver.clip_norm is not None:
         name = "Optax" if isinstance(solver, local.Optax) else repr(solver)
@@ -98,7 +98,7 @@ def check_plain_sgd(algorithm: str, solver: Any) -> None:
 
 
 def check_classes(algorithm: str, model: core.Model) -> None:
-    """Refuses models whose outputs are no logits of classes."""
+    """Refuses models with outputs other than logits of classes."""
     if model.num_classes is None:
         raise checks.InputError(
             f"Expected a model of classes for {algorithm}, got {type(model).__name__}"
@@ -190,7 +190,7 @@ def half_squared_distance(a: Any, b: Any) -> jax.Array:
       b: `[*P]`.
 
     Returns:
-      `||a - b||^2 / 2`, whose gradient in `a` is `a - b`.
+      `||a - b||^2 / 2`, with the gradient `a - b` in `a`.
 
     Example:
       >>> float(half_squared_distance({"w": 3.0}, {"w": 1.0}))
@@ -231,8 +231,8 @@ def problem_weight(
 
 
 def proximal_objective(model: core.Model, weight: Any) -> local.DataLoss:
-    """Returns `f_i(x) + weight/2 ||x - centre||^2`, whose context is the centre."""
-    return local.DataLoss(model).plus(lambda x, centre: pull(weight, x, centre))
+    """Returns `f_i(x) + weight/2 ||x - center||^2`, with the center as context."""
+    return local.DataLoss(model).plus(lambda x, center: pull(weight, x, center))
 
 
 def first_residual(

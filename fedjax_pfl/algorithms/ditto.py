@@ -1,4 +1,4 @@
-"""Ditto: FedAvg, and a personal model kept near what it sends (Li et al. 2021).
+"""Ditto: FedAvg, and a personal model near the global one (Li et al. 2021).
 
 Problem: `w* = argmin_w sum_i (n_i / n) f_i(w)`, and for every client i
 `min_{v_i} f_i(v_i) + lam/2 ||v_i - w*||^2`. Round t, a member i (Algorithm 1):
@@ -127,7 +127,7 @@ class Ditto(base.SingleExchange):
         population: core.Population,
         data: core.ClientData,
     ):
-        """Draws one network for everybody."""
+        """Draws one network for all clients."""
         params = model.init(key)
         w_local = params if self.unsynced else None
         message = params if self.aggregate_over == "all" else None

@@ -25,7 +25,7 @@ or, where the server keeps no messages, with uploads `Delta_i`, the change of u_
 rho is the penalty beside `alpha_i f_i`, as in `Flame`; the iterates depend on rho and
 alpha only through mu_i, which does not shrink as N grows: `mu` is mu_i at alpha_i =
 1/N, so `mu = N rho`. It is FedProx's mu, and the rho of Gong et al., who do not weigh
-f_i. A member's work starts at w, so theta_i is kept only as what it sent last
+f_i. A member's work starts at w, so theta_i is kept only as its last message
 (`delta_selected`) and as its own model.
 
 Limits: without the dual, theta_i is FedProx's with mu_i, and as rho -> 0 FedAvg's with

@@ -18,7 +18,7 @@ HeurFedAMP replaces the weights, and keeps the rest, by
 | w^0, the common first model | `server` | `[*P]` |
 | sharpness (also sigma there), xi_ii | `sharpness`, `self_weight` | `[]` |
 
-The server mixes what it received. Without a global model, aggregators have no effect.
+The server mixes received models. Without a global model, aggregators have no effect.
 
 Limits: sigma -> inf with alpha / sigma = 1/m gives the plain mean; alpha -> 0 freezes
 all models (u_i = w_i with an infinite proximal weight); lam = 0 with
@@ -88,7 +88,7 @@ class FedAMP(_Attentive):
       alpha_decay: `[]` factor of the server step in (0, 1], unless `scale_free`.
       decay_every: `[]` rounds between two decays, a whole number of at least 1.
       sigma: `[]` squared distance at which attention falls by e, > 0, unless
-        `scale_free`. `alpha (K - 1) <= sigma` keeps mixtures convex; where a traced
+        `scale_free`. `alpha (K - 1) <= sigma` keeps mixtures convex; if a traced
         value breaks that, rows are scaled down to sum 1 and `convex` reports 0.
       scale_free: sigma and alpha follow the distances of the cohort's models.
       pull: `[]` `alpha (K - 1) / sigma` in (0, 1], if `scale_free`: the share of the

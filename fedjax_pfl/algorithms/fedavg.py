@@ -81,7 +81,7 @@ class FedAvg(global_model.GlobalModel):
 
 @struct.pytree_dataclass
 class Local(base.SingleExchange):
-    """Every client alone, from the common initial network; nothing is sent.
+    """Every client alone, from the common initial network, without messages.
 
     Attributes:
       local: local solver.
@@ -111,7 +111,7 @@ class Local(base.SingleExchange):
 
 @struct.pytree_dataclass
 class Centralized(base.SingleExchange):
-    """One server that holds everybody's training data: the bound without federation.
+    """One server with all clients' training data: the bound without federation.
 
     Every round trains on the union of all clients' examples, whoever takes part;
     nothing is uploaded, so attacks on messages do not act (poisoned labels do).

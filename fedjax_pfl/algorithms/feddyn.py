@@ -30,11 +30,11 @@ uniform for both weightings: alpha_i alone weighs the clients.
 
 Limits: at a fixed point theta_i = w, `grad f_i(w) = -alpha_i p_i` and `sum p_i = 0`: it
 is a stationary point of the problem, also with one local step or a hundred, however the
-clients differ. With everyone in every round it is `FedADMM` with `mu = alpha` (uniform
-weights), with the same local steps. The first round goes twice as far as FedProx with
-`mu = alpha` and uniform weights; at alpha = 0 local steps are FedAvg's, no dual acts on
-them, and p adds the changes of all rounds up, which need not converge. Steps need
-`learning_rate (L + alpha_i) < 2` for L-smooth f_i.
+clients differ. With all clients in every round it is `FedADMM` with `mu = alpha`
+(uniform weights), with the same local steps. The first round goes twice as far as
+FedProx with `mu = alpha` and uniform weights; at alpha = 0 local steps are FedAvg's, no
+dual acts on them, and p adds the changes of all rounds up, which need not converge.
+Steps need `learning_rate (L + alpha_i) < 2` for L-smooth f_i.
 
 Reference: Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama, "Federated Learning
 Based on Dynamic Regularization", ICLR 2021. The paper has q_i = 1/N; the authors' code

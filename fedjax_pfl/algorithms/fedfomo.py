@@ -10,22 +10,22 @@ last training started from (equations 4 to 6):
     theta' <- theta' + sum_n max(0, w_n) (theta_n - theta') / sum_n max(0, w_n)
     theta_i = local epochs from theta'
 
-Where no weight is positive theta' becomes theta_i: training goes on. The server sends
+If no weight is positive theta' becomes theta_i: training goes on. The server sends
 the models of largest affinity, `P[i, n] <- P[i, n] + w_n`, but with probability epsilon
 fills each of the M slots with one drawn evenly from the rest.
 
 | symbol | field | shape |
 |---|---|---|
-| theta_i, what the client tests with | `clients.theta`, message | `[N, *P]` |
+| theta_i, the evaluated model | `clients.theta`, message | `[N, *P]` |
 | theta' | `clients.start` | `[N, *P]` |
 | P, a row per client | `clients.affinity` | `[N, N]` |
 | mean of the last received models, for comparison | `server` | `[*P]` |
 
-Models come from what was received, so that attacks reach who downloads them; a client
-from which nothing came yet counts with the first network. Equal affinities, as all are
-at first, are ordered at random. A model whose loss or distance is not finite has weight
-0, and so has one that equals theta' to rounding, as all do in the first round. Where
-one model has a positive weight, theta' becomes exactly that model.
+Downloaded models are received messages, so that attacks reach the clients that download
+them; a client without a message so far counts with the first network. Equal affinities,
+as in the first round, are ordered at random. A model with a non-finite loss or distance
+has weight 0, as has one that equals theta' to rounding, such as all in the first round.
+If one model has a positive weight, theta' becomes exactly that model.
 
 Limits: with M = 0, or alone, a client mixes theta' and its own model only.
 
@@ -94,7 +94,7 @@ def choose(
     count: int,
     epsilon: Any,
 ) -> jax.Array:
-    """Chooses whose models the server sends to ONE client.
+    """Chooses the clients with models that the server sends to ONE client.
 
     Args:
       key: `[]` key of this client and round.
@@ -126,10 +126,10 @@ class FedFomo(base.SingleExchange):
     """First order model optimization.
 
     Attributes:
-      num_models: static, M, models that a member downloads, at least 0; where there are
-        fewer other clients, all of them.
+      num_models: static, M, models that a member downloads, at least 0; if there are
+        fewer other clients, all others.
       epsilon: `[]` probability in [0, 1] of exploring, in the first round.
-      epsilon_decay: `[]` what it loses per round, at least 0, until it is 0.
+      epsilon_decay: `[]` its decrease per round, at least 0, until it is 0.
       validation_fraction: static, share of the training examples that are held out, in
         (0, 1), rounded down, but at least one example of two.
       local: local solver, on the other examples.

@@ -24,14 +24,14 @@ matrix of the messages.
 | g_i | message, and `messages`, those of absent clients | `[N, *P]` |
 | L_i | `aux`, which no attack replaces | `[]` per member |
 | round of the last received message, -1 for never | `clients.last_round` | `[N]` |
-| w_i, where they are kept | `clients.local` | `[N, *P]` |
+| w_i, if kept | `clients.local` | `[N, *P]` |
 
 Messages are changes, so that attacks about the received model and about the message
 are the same, and stored ones remain gradients when w moves on. Dropped messages take no
 part and leave the stored ones as they are.
 
 Limits: without conflicts it is FedAvg with a uniform mean that keeps stragglers; so it
-is at alpha = 1 with tau = 0. Where the projections leave nothing of g, w rests.
+is at alpha = 1 with tau = 0. If the projections leave g = 0, w rests.
 
 Reference: Wang, Fan, Qi, Wen, Wang, Yu, "Federated Learning with Fair Averaging".
 Deviation: the authors' code counts k from tau - 1 down to 0 after it has stored the
@@ -73,7 +73,7 @@ def mixtures_without_conflict(
     Args:
       products: `[K, K]` inner products of the gradients g, zero where not received.
       losses: `[K]` of the model that the members received.
-      received: `bool[K]` whose messages arrived.
+      received: `bool[K]` clients with messages that arrived.
       alpha: `[]` share of the members, those of the largest losses, that keep theirs.
 
     Returns:
@@ -152,7 +152,7 @@ class FedFV(global_model.GlobalModel):
         return aggregators.Mean()
 
     def first(self, params: core.Params):
-        """Draws one network; gradients are zero, as nobody has sent any."""
+        """Draws one network; gradients are zero before the first messages."""
         local_params = self.kept(params)
         if not self.tau:
             return params, FedFVClient(last_round=None, local=local_params), None
@@ -237,5 +237,5 @@ class FedFV(global_model.GlobalModel):
         return lax.fori_loop(0, self.tau, project, g)
 
     def parameters(self, server: Any, client: Any):
-        """Returns the global model, and the local one where it is kept."""
+        """Returns the global model, and the local one if it is kept."""
         return super().parameters(server, client.local)

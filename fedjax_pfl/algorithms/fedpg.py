@@ -124,7 +124,7 @@ class FedPG(base.SingleExchange):
       protection: `cone`, or `orthogonal` to all others' rows.
       personal_length: `own`, `mean` or `raw`, see `protected_moves`.
       personal: what is evaluated: `stored`, the model of the client's last
-        participation, or `refresh`, made of everybody's gradients at the latest w.
+        participation, or `refresh`, made of all clients' gradients at the latest w.
     """
 
     gamma: Any = struct.traced_field(
@@ -178,11 +178,11 @@ class FedPG(base.SingleExchange):
 
     @property
     def reads(self) -> str:
-        """All clients' last gradients, where they are used."""
+        """All clients' last gradients, if they are used."""
         return "cohort" if self.history == "none" else "all"
 
     def first(self, params: core.Params):
-        """Starts everybody from one network; nobody was heard."""
+        """Starts all clients from one network, before any message."""
         server = FedPgServer(model=params, num_heard=jnp.zeros((), jnp.int32))
         never = -jnp.ones((), jnp.int32)
         message = None if self.history == "none" else self.reference(server)
@@ -405,7 +405,7 @@ class FedPG(base.SingleExchange):
     def before_evaluation(
         self, state: core.State, model: Model, federation: Federation
     ):
-        """Refreshes everybody's personal models, where asked for."""
+        """Refreshes the personal models of all clients, if asked for."""
         if self.personal == "stored":
             return state
         key = core.stream_key(state.key, core.Stream.EVALUATION, state.round)
@@ -424,7 +424,7 @@ class FedPG(base.SingleExchange):
         """Measures how far w is from Pareto stationarity over all clients.
 
         `pareto_norm`: norm, in multiples of mu, of the shortest convex combination of
-        all N clients' scaled gradients; 0 where no direction improves everybody.
+        all N clients' scaled gradients; 0 if no direction improves all clients.
         `pareto_norm_fair`: the same with the fairness row, which can be 0 elsewhere.
         """
         rows = self._all_rows(state.key, state, model, federation)

@@ -218,7 +218,7 @@ class FedPlus(base.SingleExchange):
         return self.phi.aggregator(self.rho, self.rho_quantile, self.weighting)
 
     def first(self, params: core.Params):
-        """Starts everybody from one network, which is also the center."""
+        """Starts all clients from one network, which is also the center."""
         self.phi.check(params)
         nothing = jax.tree.map(jnp.zeros_like, params)
         rho = self._radii(self.phi.lengths(nothing))
@@ -284,7 +284,7 @@ class FedPlus(base.SingleExchange):
     def server_update(
         self, ctx: core.RoundContext, server: Any, aggregate: Any, uploads: core.Upload
     ):
-        """Returns the new center, and the new radius where it is a quantile."""
+        """Returns the new center, and the new radius if it is a quantile."""
         if self.rho_quantile is None:
             return FedPlusServer(c=aggregate, rho=server.rho)
         messages, weights = uploads.message, uploads.weight

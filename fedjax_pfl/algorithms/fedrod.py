@@ -38,7 +38,7 @@ before b_i has moved, both predictors are equal.
 
 Reference: Chen and Chao, "On Bridging Generic and Personalized Federated Learning for
 Image Classification", ICLR 2022. Deviations: b_i starts at zero where published code
-copies a, so that nobody starts from doubled logits; one learning rate for everything.
+copies a, so that no client starts from doubled logits; one learning rate for all parts.
 FedPG's tables come from code in which only the bias of b_i learns and its kernel is a
 copy of a's; `head="head/bias$"` personalizes the bias alone, without the copy.
 """
@@ -78,7 +78,7 @@ class RodServer:
 
 
 def balanced(logits: jax.Array, counts: jax.Array) -> jax.Array:
-    """Logits whose cross-entropy is balanced softmax.
+    """Logits with balanced softmax as their cross-entropy.
 
     Args:
       logits: `[B, C]`.
@@ -195,7 +195,7 @@ class _Decoupled(local.StatefulLoss):
     generic: Callable[[jax.Array, core.Batch], jax.Array]
 
     def step(self, key: Any, params: Any, batch: core.Batch, context: Any, carry: Any):
-        """Returns the value of a batch, and what is kept after it."""
+        """Returns the value of a batch, and the statistics after it."""
         value, new_carry = self.personal.step(key, params, batch, context, carry)
         logits, _ = statistics.forward(self.personal.model, params[0], batch, key)
         return self.generic(logits, batch) + value, new_carry

@@ -145,7 +145,7 @@ class Flame(base.SingleExchange):
         return aggregators.Mean()
 
     def check_per_client(self, fields: Sequence[str]) -> None:
-        """Refuses lam per client with kappa, whose rho then differs among clients.
+        """Refuses lam per client with kappa: rho would differ among clients.
 
         The mean of messages minimizes the Lagrangian in w for one rho.
         """

@@ -27,7 +27,7 @@ def values(
     Returns:
       `lagrangian` L; `objective` f(Theta, w); `lyapunov` Ltil = L + sum iota_i
       eps_i with iota_i = ups / (4 s_i (1 - ups)) and s_i = alpha_i lam / 4 (L
-      itself where there is no eps schedule or lam = 0); `residual_theta`, the
+      itself if there is no eps schedule or lam = 0); `residual_theta`, the
       largest `||grad f_i(theta_i) + lam (theta_i - w)||`; `residual_w`,
       `||w - sum alpha_i theta_i||`; `dual_sum`, `||sum pi_i||`;
       `consensus_distance`, the root mean square of `||w_i - w||`.

@@ -1,4 +1,4 @@
-"""Methods that train one global model: its start, and what clients keep.
+"""Methods that train one global model: its start, and the clients' states.
 
 Such a method has no personal models. Comparisons with methods that have some take what
 a member trained in a round for its own model: the local model before aggregation, from
@@ -19,7 +19,7 @@ __all__ = ["GlobalModel"]
 
 @struct.pytree_dataclass
 class GlobalModel(base.SingleExchange):
-    """A method whose server state is one model; abstract.
+    """A method with one model as server state; abstract.
 
     Attributes:
       local: local solver.
@@ -46,5 +46,5 @@ class GlobalModel(base.SingleExchange):
         return self.kept(theta), view.upload(theta), info.report()
 
     def parameters(self, server: Any, client: Any):
-        """Returns the global model, and the local one where it is kept."""
+        """Returns the global model, and the local one if it is kept."""
         return {"global": server} | ({"personal": client} if self.keeps_local else {})

@@ -101,7 +101,7 @@ class LpProjClient:
 
 
 def draw_projection(key: core.Key, params: Any, dim: int, orthogonal: bool) -> Any:
-    """Draws P, whose rows are random directions of the parameters' space.
+    """Draws P, with random directions of the parameters' space as rows.
 
     Args:
       key: `[]` key.
@@ -213,12 +213,12 @@ class LpProj(base.SingleExchange):
 
     @classmethod
     def with_solver(cls, solver: Any) -> Self:
-        """Takes nothing: the original form has steps of its own."""
+        """Takes no solver: the original form has its own steps."""
         return cls()
 
     @property
     def aggregate_over(self) -> str:
-        """The members' messages or, in the ADMM form, those of all clients."""
+        """The members' messages or, in the ADMM form, all clients' messages."""
         return "cohort" if self.form == "original" else "all"
 
     def default_aggregator(self) -> core.Aggregator:
@@ -232,7 +232,7 @@ class LpProj(base.SingleExchange):
         population: core.Population,
         data: core.ClientData,
     ):
-        """Draws one network and one projection for everybody."""
+        """Draws one network and one projection for all clients."""
         params = model.init(key)
         if self.dim > client_rows.size(params):
             raise checks.InputError(

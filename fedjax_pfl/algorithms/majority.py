@@ -1,9 +1,9 @@
 """The majority class: every client predicts its own most frequent label, always.
 
-No training and no messages: what a method must beat where clients have few classes. The
+No training and no messages: the bar for methods if clients have few classes. The
 outputs are logarithms of smoothed frequencies, `log((n_c + 1) / (n + C))`, so that the
-loss is finite for labels that a client has not seen; ties go to the lower class. What
-is saved of a client's model are these `logits [C]`.
+loss is finite for labels that a client has not seen; ties go to the lower class. A
+saved model of a client has these `logits [C]`.
 
 | symbol | field | shape |
 |---|---|---|
@@ -36,14 +36,14 @@ class Majority(base.SingleExchange):
         population: core.Population,
         data: core.ClientData,
     ):
-        """Starts from nothing; refuses models without classes."""
+        """Starts without a state; refuses models without classes."""
         common.check_classes("Majority", model)
         return None, None, None
 
     def client_update(
         self, view: ClientView, down: Downlink, client: Any, model: Model
     ):
-        """Does nothing."""
+        """Does no work."""
         none = jnp.zeros((), jnp.int32)
         report = core.Report(
             values={"gradient_evaluations": none, "client_steps": none},

@@ -1,4 +1,4 @@
-"""Multi-Krum: FedAvg whose server averages the messages nearest to most of the others.
+"""Multi-Krum: FedAvg with a mean of the messages nearest to most others.
 
 Problem: `min_w (1 / |H|) sum_{i in H} f_i(w)` over the honest clients H, which nobody
 knows. Round: members start from `w^t` and train locally, as in FedAvg; of the n

@@ -1,8 +1,8 @@
 """A user's own algorithm, by the name of its module and class.
 
-Importing a module runs it. What is imported is named by the user, never by a file, and
-does not lie in a folder of results, which may come from anybody. The current directory
-is the last place of modules, so that no file of it runs in place of a library.
+Importing a module runs it. The user names the module, never a file, and it does not lie
+in a folder of results, which may come from anybody. The current directory is the last
+place of modules, so that its files never replace a library.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ _MAX_MARK = 2**24  # bytes
 
 
 def check_name(name: str) -> None:
-    """Refuses names of own algorithms that are not `module:Class`; imports nothing."""
+    """Refuses names of own algorithms other than `module:Class`, without an import."""
     path, _, attribute = name.partition(":")
     if not all(part.isidentifier() for part in (*path.split("."), attribute)):
         raise checks.InputError(
@@ -39,7 +39,7 @@ def find(name: str) -> type:
     """Finds the class of an algorithm.
 
     Args:
-      name: one of `ALGORITHMS`, or `module:Class`, whose module is imported from
+      name: one of `ALGORITHMS`, or `module:Class`, with a module to import from
         wherever Python finds it, last in the current directory. It runs: the user has
         named it.
     """

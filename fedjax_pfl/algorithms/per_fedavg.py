@@ -124,7 +124,7 @@ class PerFedAvg(base.SingleExchange):
     released = "the global model"
 
     def first(self, params: core.Params):
-        """Starts the server from one network; clients keep nothing."""
+        """Starts the server from one network; clients have no state."""
         return params, None, None
 
     def _product(self, gradient: Gradient, w: Any, g: Any) -> Any:

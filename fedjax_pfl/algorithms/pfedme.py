@@ -23,7 +23,7 @@ and `w^{t+1} = (1 - beta) w^t + beta sum_S n_i w_i / sum_S n_i`.
 theta_i starts where it ended, in the same round and in the client's last one. Every D
 is a fresh uniform subset of `min(batch_size, n_i)` examples, the same for all K_in
 inner steps. Stability, for L-smooth f_i: `eta_p (L + lam) < 2` and `eta lam <= 1`.
-Limits: with full batches, R = 1, beta = 1, eta lam = 1, everybody taking part and the
+Limits: with full batches, R = 1, beta = 1, eta lam = 1, all clients taking part and the
 plain mean, it is FLAME at kappa = 1 with the received prox centre and K_in local steps.
 
 Reference: Dinh, Tran, Nguyen, "Personalized Federated Learning with Moreau Envelopes",
@@ -125,7 +125,7 @@ class PFedMe(base.SingleExchange):
         population: core.Population,
         data: core.ClientData,
     ):
-        """Draws one network for everybody."""
+        """Draws one network for all clients."""
         params = model.init(key)
         return params, params, params if self.aggregate_over == "all" else None
 

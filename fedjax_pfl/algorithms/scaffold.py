@@ -22,7 +22,7 @@ the client's own number of steps, stragglers included; a client without a step k
 c_i. The mean is uniform; another aggregator sees both parts of a message as one vector,
 as does an attack. |S| counts the messages that were received. With `WeightedMean` the
 problem is the weighted one, and c follows the clients' own estimates only where all
-take part. Limits: a single full-batch step of everybody is gradient descent once c is
+take part. Limits: a single full-batch step of all clients is gradient descent once c is
 the mean of c_i; both options agree there; with c = c_i = 0 kept, it is FedAvg.
 
 Reference: Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, "SCAFFOLD: Stochastic

@@ -29,7 +29,7 @@ _SMALLEST_NORM = 1e-12
 
 
 class Mixing(base.SingleExchange, abc.ABC):
-    """A method whose server sends every client a mixture of received models; abstract.
+    """A method with a mixture of received models per client; abstract.
 
     Clients keep and send their own models; the server remembers the common first one.
     There is no global model and no aggregate.
@@ -104,7 +104,7 @@ def cosines(tree: Any) -> jax.Array:
 def cosine_range(similarities: jax.Array) -> dict[str, jax.Array]:
     """Reports the `smallest_cosine` and `largest_cosine` of `cosines [K, K]`.
 
-    Their limits, 1 and -1, where there is one client.
+    Their limits, 1 and -1, if there is one client.
     """
     return {
         "smallest_cosine": similarities.min(),  # the diagonal is an upper bound

@@ -15,7 +15,7 @@ messages. Absent clients' parts rest, while theta moves on without them; the pap
 everyone take part. A member downloads as much as a whole model: theta before, the
 means after its training.
 
-A client answers by itself where it is sure: with kappa_i(phi_i(x)) where the entropy of
+A client answers by itself if it is sure: with kappa_i(phi_i(x)) where the entropy of
 its softmax is at most `threshold`, else with theta(phi_i(x)).
 
 | symbol | field | shape |
@@ -29,7 +29,7 @@ at g = 1 theta rests; at lambda = 1 phi_i is learned alone. A threshold of 0 alw
 the server (but for entropies that round to 0), one from log C on never does. With the
 cut before the head, theta is the head alone.
 
-What is saved of its models are parameters of `fedjax_pfl.models.EarlyExit`, of the
+Its saved models are parameters of `fedjax_pfl.models.EarlyExit`, of the
 network with the cut at `exit_after`.
 
 Reference: Han, Kim, Choi, Brinton, Moon, "SplitGP: Achieving Both Generalization and
@@ -108,7 +108,7 @@ class SplitGP(base.SingleExchange):
         population: core.Population,
         data: core.ClientData,
     ):
-        """Draws one network and classifier; clients get what is before the cut."""
+        """Draws one network and classifier; clients get the part before the cut."""
         common.check_classes("SplitGP, which compares their entropy", model)
         exits = self._exits(model)
         params = exits.init(key)

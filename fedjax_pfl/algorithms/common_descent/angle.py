@@ -13,8 +13,8 @@ class Fairness:
     """The fairness objective at one vector of losses.
 
     Attributes:
-      value: `[]` F in [-1, 0) for positive losses; -1 where all are equal.
-      slopes: `[K]` derivatives `h = dF/dL`; zeros for those who are left out.
+      value: `[]` F in [-1, 0) for positive losses; -1 if all are equal.
+      slopes: `[K]` derivatives `h = dF/dL`; zeros for clients left out.
       sine: `[]` sine of the angle between L and 1, which is `||h|| ||L||`.
       usable: `bool[]` whether h tells a direction: all losses are positive and finite,
         and not so equal that rounding decides.
@@ -37,7 +37,7 @@ def fairness(losses: jax.Array, present: jax.Array | None = None) -> Fairness:
     Args:
       losses: `[K]`, > 0. A loss of 0 or below, or one that is not finite, makes the
         result unusable, as nothing is an angle then.
-      present: `bool[K]` whose losses count; None for all. With nobody, or one client,
+      present: `bool[K]` that count; None for all. Without clients, or with one client,
         nothing is usable.
 
     Returns:

@@ -15,7 +15,7 @@ __all__ = ["Direction", "common_descent", "threshold"]
 
 @struct.pytree_dataclass
 class Direction:
-    """A direction of common descent, and what is known of it.
+    """A direction of common descent, with its certificates.
 
     Attributes:
       vector: `[*P]` the rescaled direction ds, along which a positive step descends;
@@ -52,7 +52,7 @@ def common_descent(rows: Rows, *, guard: Any = 0.01) -> Direction:
     """Finds the shortest convex combination of the rows, and rescales its negative.
 
     `d = -sum_j lam_j q_j` with lam minimizing the norm over the simplex, so that
-    `q_j . d <= -||d||^2` for every row (Lemma 1), in every layer where there are
+    `q_j . d <= -||d||^2` for every row (Lemma 1), in every layer if there are
     several. It is then brought to the norm of the plain average of the members' rows:
     `ds = sigma d`, `sigma >= 1` since that average is in the hull.
 

@@ -1,4 +1,4 @@
-"""Absent clients whose last gradients stand in for them."""
+"""Absent clients, represented by their last gradients."""
 
 from typing import Literal, get_args
 
@@ -21,7 +21,7 @@ def absent(
     history: History = "window",
     cap: int,
 ) -> tuple[jax.Array, jax.Array]:
-    """Chooses absent clients whose last gradients become rows (FedLF, Section 3.3).
+    """Chooses the absent clients with last gradients as rows (FedLF, Section 3.3).
 
     A client's gradient is used as long as the client can be expected back: of K members
     per round and `seen` clients so far, that takes `tau = floor(seen / K)` rounds.

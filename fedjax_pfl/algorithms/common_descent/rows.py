@@ -1,4 +1,4 @@
-"""The rows whose convex hull is searched: scaled gradients and their Gram matrix."""
+"""The rows of the searched convex hull: scaled gradients and their Gram matrix."""
 
 from typing import Any, Literal, get_args
 
@@ -150,11 +150,11 @@ def make_rows(
 
     Args:
       members: pytree of `[K, *P]` gradients of the cohort.
-      present: `bool[K]` whose gradients arrived.
+      present: `bool[K]` clients with gradients that arrived.
       fair: fairness objective at their losses.
       history: pytree of `[H, *P]` last gradients of absent clients, all finite, or
         None.
-      used: `bool[H]` which of them count.
+      used: `bool[H]` that count.
       scale: mu is the `median` or `mean` norm of the members' gradients.
       fair_from: the fairness row sums `scaled` members' rows, or their `raw` gradients.
       normalize: `scale` brings all rows to mu; `none` leaves the members' as they are.

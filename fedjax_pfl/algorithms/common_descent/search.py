@@ -53,7 +53,7 @@ class Armijo:
     Attributes:
       doublings: s, at least 0; static.
       decrease: `[]` beta in [0, 1), the share of the slope that a loss has to fall by.
-      reject_increase: whether to take step 0 where no trial has a smaller mean loss;
+      reject_increase: whether to take step 0 if no trial has a smaller mean loss;
         the paper takes the smallest even then.
     """
 
@@ -103,12 +103,12 @@ class Armijo:
           direction: along which the trials go.
           slopes: `[K]` derivatives of the losses along it.
           fair_slope: `[]` that of the fairness objective; taken as 0 if positive.
-          present: `bool[K]` whose losses count.
+          present: `bool[K]` clients with losses that count.
           is_fair: `bool[]` whether the fairness objective is tested.
           is_missing: `bool[]` whether a member of the round before is gone.
 
         Returns:
-          What was found. A trial with a loss that is not finite passes nothing.
+          The result. A trial with a non-finite loss passes no test.
         """
         dtype = direction.sigma.dtype
         longest, shortest = self.bounds(rate, direction.sigma, is_missing)
@@ -169,7 +169,7 @@ class Armijo:
 
 @struct.pytree_dataclass
 class _Tests:
-    """Tests of trials: required falls per unit of step, and whose losses count."""
+    """Tests of trials: required falls per unit of step, and the clients that count."""
 
     need: jax.Array
     fair_need: jax.Array

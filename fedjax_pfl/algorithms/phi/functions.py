@@ -107,12 +107,12 @@ class Phi(abc.ABC):
 
     @abc.abstractmethod
     def aggregator(self, rho: Any, rho_quantile: Any, weighting: Weighting) -> Any:
-        """Returns the rule whose aggregate minimizes the summed envelopes.
+        """Returns the rule that minimizes the summed envelopes.
 
         Args:
           rho: `[]` radius.
           rho_quantile: `[]` in (0, 1), or None: a radius that is this quantile of the
-            messages' distances, where there are distances, in place of rho.
+            messages' distances, if there are distances, in place of rho.
           weighting: `uniform` or `examples`.
 
         Returns:
@@ -121,7 +121,7 @@ class Phi(abc.ABC):
 
 
 class _Averaged(Phi):
-    """A function whose aggregate is the mean, whatever the radius is."""
+    """A function with the mean as aggregate, for any radius."""
 
     has_lengths = False  # the radius is a pure number
 
@@ -144,7 +144,7 @@ class Diagonal(_Averaged):
     """Computes `sum_i q_i x_i^2 / 2`.
 
     Attributes:
-      q: `[]`, or a tree like the parameters, at least 0; where it is 0 a coordinate
+      q: `[]`, or a tree like the parameters, at least 0; if it is 0 a coordinate
         stays with the client.
 
     Example:

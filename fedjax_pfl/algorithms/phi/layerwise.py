@@ -28,7 +28,7 @@ class LayerWise(functions.Phi):
       patterns: static regular expressions; a leaf belongs to the first that is found in
         its path, such as `"^head/"`. The empty one takes all that is left.
       phis: static names of functions, one per pattern.
-      scales: c_l > 0, one per pattern, or None for ones. Where the radius is a quantile
+      scales: c_l > 0, one per pattern, or None for ones. If the radius is a quantile
         of distances they make no difference.
 
     Example:
@@ -119,7 +119,7 @@ class LayerWise(functions.Phi):
         return super().radii(rho, quantiles / self._scales)
 
     def clipped(self, x: Any, rho: Any) -> jax.Array:
-        """Returns the mean of the blocks whose radius is a distance; 0 without any."""
+        """Returns the mean of the blocks with a distance as radius; 0 without any."""
         shares = self._each("clipped", x, rho)
         counted = [
             value

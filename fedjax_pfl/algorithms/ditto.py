@@ -210,6 +210,7 @@ class Ditto(base.SingleExchange):
             x = jax.tree.map(lambda p, m: p - rate * m, x, memory)
             return x, memory
 
+        # Epochs of one step: every minibatch is drawn from all examples.
         (params, _), info = local.local_scan(
             view,
             step,

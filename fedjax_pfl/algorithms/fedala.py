@@ -155,6 +155,7 @@ class FedALA(base.SingleExchange):
         dtype = minibatch_scan.params_dtype(w)
         pairs = jax.tree.map(lambda a, b: (a != b).any(), w, client.theta)
         differs = jnp.stack(jax.tree.leaves(pairs)).any()
+        # Of equal models every mixture is the same: there are no weights to learn.
         epochs = jnp.where(client.learned > 0, 1, self.start_epochs)
         epochs = jnp.where(differs, epochs, 0).astype(jnp.int32)
         work = dataclasses.replace(
@@ -184,6 +185,7 @@ class FedALA(base.SingleExchange):
                 seen=state.seen + size.astype(jnp.int32),
                 steps=state.steps + 1,
             )
+            # A client of a vmap cannot leave the scan: its later steps are discarded.
             return jax.tree.map(lambda a, b: jnp.where(state.done, b, a), new, state)
 
         def epoch_end(epoch: jax.Array, state: _Learning):

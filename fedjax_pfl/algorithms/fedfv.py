@@ -190,6 +190,7 @@ class FedFV(global_model.GlobalModel):
         g, aggregator_info = exchange.aggregate(state, resolved, self.reference(w))
         if self.tau and ctx.cohort.shape[0] < ctx.num_clients:
             g = self._without_external_conflict(g, state, ctx)
+        # Projections shorten the direction; the step has the plain mean's length again.
         length = optax.tree.norm(g)
         plain = client_rows.weighted_mean(gradients, arrived.astype(length.dtype))
         scale = optax.tree.norm(plain) / jnp.where(length > 0, length, 1)

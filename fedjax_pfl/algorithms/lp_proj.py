@@ -292,6 +292,7 @@ class LpProj(base.SingleExchange):
             )
             return theta, w_local - self.learning_rate * self.lam * slope, running
 
+        # Epochs of the scan are the R steps of w_i, its steps the K of theta_i.
         (theta, w_local, running), info = local.local_scan(
             view,
             step,

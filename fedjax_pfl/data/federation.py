@@ -207,6 +207,7 @@ class FederationSpec:
                 )
             names = ("inputs", "targets", "clients")
             pairs = zip((x, y, client), (*test, None)[:3], strict=True)
+            # Joined before labels are read, so that both parts have the same classes.
             arrays, sizes = user_arrays.joined(
                 dict(zip(names, pairs, strict=True)), name
             )

@@ -207,6 +207,7 @@ def pace(trainer: "Resident") -> Pace:
     seconds = [round_seconds] if round_seconds > _LONG else []
     spent = sum(seconds)
     while done < num_rounds and spent < _SECONDS:
+        # Many rounds in a call, as in trainings: each call has a start of its own.
         count = min(int(_SECONDS / max(round_seconds, 1e-6)), num_rounds - done)
         count = max(1, min(count, schedule.segment))
         round_seconds = run(count)
@@ -395,6 +396,7 @@ def _changes(largest: str, trainer: "Resident") -> Iterator[_Change]:
     def with_chunk(size: int) -> "Resident":
         return with_plan(execution=sharding.Execution("chunk", size))
 
+    # Settings without effect on the results come first, the method's fields last.
     if largest in ("round", "evaluation"):
         points = plan.points_per_chunk
         yield "points_per_chunk={}", points, lambda k: with_plan(points_per_chunk=k)

@@ -272,6 +272,7 @@ class _Round:
             ),
             *(jax.random.key(0), self._train, down, client),
         )
+        # Each check reads what the one before it has found to be there.
         if not isinstance(values, tuple) or len(values) != 3:
             form = "three values, (client, upload, report)"
             raise self._expected(hook, form, _text(values))

@@ -407,6 +407,7 @@ class Recorder:
     ) -> history.History:
         """Returns the history, without evaluations that were never reached."""
 
+        # Evaluations were appended one by one; points lead in a history.
         def stack(rows: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
             return {n: np.stack([row[n] for row in rows], axis=1) for n in rows[0]}
 

@@ -172,6 +172,7 @@ def exchanges(
     message = _message_bytes(state)
     transfers: list[Exchange] = []
     places = _filled(cohort, count)
+    # Rows are divided by client: members of a cohort may all lie on one device.
     if cohort < num_clients:
         written = _row_bytes(state.of_clients(), num_clients)
         rows = federation.train.rows()
@@ -224,6 +225,7 @@ def estimate(planned: PlannedGroup, cluster: Cluster) -> Estimate:
     )
     sent = sum(e.sent(cluster) for e in transfers)
     left = sum(e.left(cluster) for e in transfers)
+    # By identity, since parts and points share arrays.
     data = {id(leaf): leaf for leaf in jax.tree.leaves(_rows_of_data(federation))}
     rows = client_rows.num_bytes((state.of_clients(), data)) // count
     server = (state.server, state.with_memory(attack=None, steps=None).memory)
@@ -236,6 +238,7 @@ def estimate(planned: PlannedGroup, cluster: Cluster) -> Estimate:
     work = min(at_once, members) * step + sum(
         e.size * (2 if e.kind == "all-to-all" else 1) for e in transfers
     )
+    # Two operations per parameter and example forward, four backward.
     flops = 6 * planned.num_parameters * _examples(process, federation) * members
     latency = len(transfers) * 2 * (count - 1) * cluster.latency
     return Estimate(

@@ -608,6 +608,7 @@ def tune(
     base = (key, process, model, spec)
     search = _Search(base, _parsed_space(space), strategy, seeds, draw_seed, parsed)
     if is_counted:
+        # The price of a setting is read from the rungs that the search would train.
         size = budgets.most_settings(
             budget,
             functools.partial(search.cost, budget=type(budget)),

@@ -393,6 +393,7 @@ class Search:
             def plain() -> _Iterate:
                 return at(now.pi + move, now.iterations + 1)
 
+            # An extrapolated point may be worse than where it started from.
             better = anderson.accepted(
                 guess.objective, now.objective, guess.residual < now.residual
             )

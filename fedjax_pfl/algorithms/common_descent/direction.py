@@ -66,6 +66,7 @@ def common_descent(rows: Rows, *, guard: Any = 0.01) -> Direction:
       The direction. It is stationary where `||d||` is below 1e-3 mu (float32) or 1e-7
       mu (float64), which is as much as the Gram matrix tells.
     """
+    # With the fairness row, and without it for the guard, in one batch of programs.
     over_layers = jax.vmap(quadratic_programs.minimum_norm, in_axes=(0, None))
     solutions = jax.vmap(over_layers, in_axes=(None, 0))(
         rows.gram, jnp.stack([rows.mask, rows.gradients])

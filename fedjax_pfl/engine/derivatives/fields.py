@@ -43,6 +43,7 @@ def check(
     for name in names:
         if name in numbers:
             continue
+        # The most specific reason first: the others hold for these names, too.
         if name.partition(".")[0] in ("federation", "model", "seed"):
             raise checks.InputError(
                 "Expected fields of the process, which a training has derivatives in,"

@@ -148,6 +148,7 @@ class DividedRows:
         self.is_written[:] = False
         for (start, stop), arrays in ranges.items():
             rows = arrays["rows"]
+            # From a file that may be damaged: checked before they become indices.
             if (
                 rows.dtype.kind != "i"
                 or (rows < 0).any()

@@ -66,6 +66,7 @@ class Streamed:
         self.recorder = Recorder(planned, [data.describe(sample)], self._members)
         self.execution = f"streamed, {execution}"
         self.identity = {}
+        # Files of rows continue only with equal data, seeds and settings.
         if store is not None:
             digest = checkpoint.fingerprint((process, key, federation))
             self.identity["data, seeds and settings"] = digest

@@ -201,7 +201,7 @@ def test_layers_learn_values_that_all_clients_and_seeds_share(tmp_path):
         (fp.APFL(local=SGD), "alpha", r"layers can have .*\(none\), got alpha"),
         (fp.Ditto.official(), "local.learning_rate", r"\(lam\), got local.learning"),
         (fp.Ditto(local=SGD), "local.epochs", "to be a traced number"),
-        (fp.Ditto(lam=0.0, local=SGD), "lam", "begin between its limits"),
+        (fp.Ditto(lam=0.0, local=SGD), "lam", "begin strictly between its limits"),
         (fp.Flame(local=SGD), "lam", "Expected rho"),
     ],
 )

@@ -273,11 +273,11 @@ def raising(params, x):
             lambda: own.from_flax(nn.Embed(3, 4)),
             r"Embed to take .*\[2, 4\].*ValueError",
         ),
-        (lambda: own.from_functions(draw, raising), "says: ValueError: no"),
+        (lambda: own.from_functions(draw, raising), "raised ValueError: no"),
         (lambda: own.from_functions(draw, lambda p: p), "TypeError"),
         (
             lambda: own.from_functions(lambda key: {}, logits),
-            "says: KeyError|have param",
+            "raised KeyError|have param",
         ),
         (
             lambda: own.from_functions(
@@ -321,7 +321,7 @@ def raising(params, x):
             lambda: own.from_functions(
                 *(draw, logits), initial_params=jax.tree.map(lambda v: v[:2], START)
             ),
-            r"'head/b' is float64\[3\], got float64\[2\]",
+            r"'head/b' as float64\[3\], got float64\[2\]",
         ),
         (
             lambda: own.from_functions(

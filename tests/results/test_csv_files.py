@@ -63,7 +63,7 @@ def test_results_of_before_are_read_too(tmp_path):
     other = dataclasses.replace(result.groups[0], config={"algorithm": "-1+1"})
     other = histories.make_result(other)
     (tmp_path / "run/summary.csv").write_text(csv_files.text(other.table()))
-    with pytest.raises(fp.InputError, match="does not say what the histories"):
+    with pytest.raises(fp.InputError, match="does not agree with the histories"):
         sources._read(tmp_path / "run")
 
 

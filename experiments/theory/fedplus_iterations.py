@@ -38,15 +38,15 @@ def row_sets() -> dict[str, np.ndarray]:
     """Draws models `[K, d]` by kind."""
     rng = np.random.default_rng(0)
     noise = rng.normal(size=(_COUNT, _DIM))
-    far = np.where(np.arange(_COUNT) < 0.3 * _COUNT, 10.0, 0.0)
-    second = np.arange(_COUNT) >= 0.4 * _COUNT
+    shift = np.where(np.arange(_COUNT) < 0.3 * _COUNT, 10.0, 0.0)
+    is_second = np.arange(_COUNT) >= 0.4 * _COUNT
     line = np.linspace(1.0, 2.0, _COUNT // 2)
     positions = np.concatenate([line, -line])
     direction = np.eye(_DIM)[0]
     return {
         "Gaussian": noise,
-        "30 % far outliers": noise + far[:, None] * (1 + rng.normal(size=_DIM)),
-        "two clusters 40/60": noise + np.where(second, 3.0, 0.0)[:, None],
+        "30 % far outliers": noise + shift[:, None] * (1 + rng.normal(size=_DIM)),
+        "two clusters 40/60": noise + np.where(is_second, 3.0, 0.0)[:, None],
         "nearly collinear": 10 * positions[:, None] * direction + 0.1 * noise,
     }
 
@@ -74,14 +74,14 @@ def local_rates(
 
 
 def iterations(options: rows.Options) -> rows.Findings:
-    """Counts steps to one residual, over the radius, by methods and kinds of models."""
+    """Counts steps to one residual over the radius, by method and kind of models."""
     most = 20_000 if options.quick else 500_000
     sets = row_sets()
     models = np.stack(list(sets.values()))
     ratios = np.array(_RATIOS)
     centers, typical = _solutions(models, ratios, most)
     radii = typical[:, None] * ratios
-    counts: dict[str, np.ndarray] = {}  # NaN where the residual is not reached
+    counts: dict[str, np.ndarray] = {}  # NaN if the residual is not reached
     for name, fields in METHODS.items():
         rule = fp.GeometricMedian(
             rho=1.0, tolerance=_RESIDUAL, max_iterations=most, **fields
@@ -96,7 +96,7 @@ def iterations(options: rows.Options) -> rows.Findings:
             _predicted(models[k], center, rho)
             for center, rho in zip(centers[k], radii[k], strict=True)
         ]
-        # Nothing is claimed of the counts, since rates are local.
+        # The counts have no claim, since rates are local.
         for name, values in of_kind.items():
             for ratio, steps, count in zip(_RATIOS, predicted, values, strict=True):
                 settings = {"models": kind, "method": name, "rho / D": ratio}
@@ -119,13 +119,13 @@ def iterations(options: rows.Options) -> rows.Findings:
 def _solutions(
     models: np.ndarray, ratios: np.ndarray, most: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns medians `[M, R, d]` for radii in typical distances `[M]`, and these."""
+    """Returns medians `[M, R, d]`, and typical distances `[M]`, the unit of radii."""
     rule = fp.GeometricMedian(
         rho=1.0, tolerance=_RESIDUAL / 100, acceleration=5, max_iterations=most
     )
     away = models - models.mean(axis=1, keepdims=True)
-    first = 1e-6 * np.linalg.norm(away, axis=2).max(axis=1)
-    exact, _, _ = _search(rule, first[:, None] * np.ones_like(ratios), models)
+    smallest_radii = 1e-6 * np.linalg.norm(away, axis=2).max(axis=1)
+    exact, _, _ = _search(rule, smallest_radii[:, None] * np.ones_like(ratios), models)
     typical = np.median(np.linalg.norm(models - exact[:, :1], axis=2), axis=1)
     centers, _, _ = _search(rule, typical[:, None] * ratios, models)
     return centers, typical
@@ -175,13 +175,13 @@ def step_rows(
     centers: np.ndarray,
     radii: np.ndarray,
 ) -> list[rows.Row]:
-    """Checks what is certain: short steps of equation (34), and Weiszfeld's limit.
+    """Checks two bounds: short steps of equation (34), and Weiszfeld's limit.
 
-    No step of the former is longer than rho. The latter's depend on the radius only
-    through models within it, and below a tenth of D there are none on the way.
+    Steps of equation (34) are at most rho long. Weiszfeld's steps depend on the radius
+    only through models within it; below a tenth of D no model is that close.
 
     Args:
-      kind: of the models.
+      kind: kind of models.
       counts: `[R]` steps by method, NaN for too many.
       models: `[K, d]`.
       centers: `[R, d]` medians.

@@ -68,8 +68,8 @@ def restrict(process: int, count: int) -> None:
 
     To be called before JAX starts its threads. More processes than CPUs share them.
     """
-    own = cpus()
-    _use(own[process::count] or (own[process % len(own)],))
+    numbers = cpus()
+    _use(numbers[process::count] or (numbers[process % len(numbers)],))
 
 
 def _use(numbers: tuple[int, ...]) -> None:
@@ -246,10 +246,10 @@ def resident_peak() -> int:
     return 1024 * int(line[1]) if line else resident_bytes(resource.RUSAGE_SELF)
 
 
-def resident_bytes(who: int) -> int:
+def resident_bytes(scope: int) -> int:
     """Returns the most resident memory by `getrusage`, in bytes."""
     unit = 1 if sys.platform == "darwin" else 1024
-    return unit * resource.getrusage(who).ru_maxrss
+    return unit * resource.getrusage(scope).ru_maxrss
 
 
 def matmul(dtype: str = "float32") -> tuple[Callable[[], None], int]:

@@ -68,8 +68,8 @@ class TorchPortfolio:
     def _loss(self, weights: torch.Tensor, growth: torch.Tensor) -> torch.Tensor:
         """Returns minus the mean log-return after costs."""
         grown = weights * growth
-        before = (grown / grown.sum(dim=1, keepdim=True))[:-1]
-        traded = (before - weights[1:])[:, 1:].abs().sum(dim=1)
+        drifted_weights = (grown / grown.sum(dim=1, keepdim=True))[:-1]
+        traded = (drifted_weights - weights[1:])[:, 1:].abs().sum(dim=1)
         factor = torch.cat([torch.ones(1), 1 - self._cost * traded])
         return -torch.log(factor * grown.sum(dim=1)).mean()
 

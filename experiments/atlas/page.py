@@ -34,7 +34,7 @@ def _cell(rows: pd.DataFrame, **fields: object) -> pd.Series:
     return 100 * rows.set_index("seed")["accuracy"]
 
 
-def _alone(rows: pd.DataFrame) -> pd.Series:
+def _local_accuracy(rows: pd.DataFrame) -> pd.Series:
     """Returns accuracies of training alone, equal for all noise, rules and attacks."""
     return _cell(rows, method="Local")
 
@@ -55,7 +55,7 @@ def _table(rows: pd.DataFrame, attack: str) -> list[str]:
     epsilons = _epsilons(rows)
     head = ["model", "rule", *(_heading(z, e) for z, e in epsilons.items())]
     lines = [f"| {' | '.join(head)} |", "|---|---|" + "---:|" * len(epsilons)]
-    local_accuracy = _alone(rows)
+    local_accuracy = _local_accuracy(rows)
     local_cells = [f"{local_accuracy.mean():.1f}"] * len(epsilons)
     lines.append(f"| Local | – | {' | '.join(local_cells)} |")
     part = rows[rows["attack"] == attack]
@@ -79,7 +79,7 @@ def _figure(rows: pd.DataFrame) -> Figure:
     for axes, (attack, title) in zip(panels, _ATTACKS.items(), strict=True):
         for number, (method, model, rule) in enumerate(_LINES):
             if method == "Local":
-                values = [_alone(rows)] * len(epsilons)
+                values = [_local_accuracy(rows)] * len(epsilons)
             else:
                 fields = {"method": method, "model": model, "rule": rule}
                 fields["attack"] = attack
@@ -111,7 +111,7 @@ def _verdict(interval: paired.Interval) -> str:
 def _findings(rows: pd.DataFrame) -> list[str]:
     """Returns three findings, each with its paired interval."""
     strong, clean = max(_epsilons(rows)), 0.0
-    local_accuracy = _alone(rows)
+    local_accuracy = _local_accuracy(rows)
 
     def gain(multiplier: float) -> pd.Series:
         cell = {"attack": "none", "rule": _MEAN, "multiplier": multiplier}
@@ -167,7 +167,7 @@ def _findings(rows: pd.DataFrame) -> list[str]:
 def _section(rows: pd.DataFrame, name: str, title: str) -> Sequence[str]:
     """Returns the blocks of one data set."""
     seeds = rows["seed"].nunique()
-    assert not math.isnan(_alone(rows).mean())
+    assert not math.isnan(_local_accuracy(rows).mean())
     blocks = [
         f"## {title}",
         "\n".join(f"{k}. {text}" for k, text in enumerate(_findings(rows), 1)),

@@ -200,7 +200,7 @@ def time_all(
             )
         todo = ordered(names, settings["device_count"])
         task = bar.add_task("forms", total=len(todo))
-        measured = _measured(run, names, len(todo), start + seconds, seconds / _SHARE)
+        measured = _results(run, names, len(todo), start + seconds, seconds / _SHARE)
         for (name, form), numbers in zip(todo, measured, strict=True):
             _record(run, name, form, numbers)
             bar.advance(task)
@@ -227,7 +227,7 @@ def _variables(run: dict[str, Any]) -> dict[str, str]:
     )
 
 
-def _measured(
+def _results(
     run: dict[str, Any], names: Sequence[str], count: int, until: float, most: float
 ) -> Iterator[dict[str, Any]]:
     """Yields the measurements of each form, or why there are none.

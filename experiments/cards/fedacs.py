@@ -110,7 +110,7 @@ def _claims(data: str) -> list[claims.Claim]:
 _CLAIMS = [claim for data in _DATA for claim in _claims(data)]
 
 
-def _of(settings: tuple[str, ...], words: str) -> list[claims.Claim]:
+def _claims_about(settings: tuple[str, ...], words: str) -> list[claims.Claim]:
     """Returns the claims about some settings with these words in their texts."""
     ends = tuple(f"_{setting}" for setting in settings)
     return [c for c in _CLAIMS if c.run.endswith(ends) and words in c.text]
@@ -120,25 +120,25 @@ _HEADLINES = (
     Headline(
         "with few examples per client FedACS is best",
         "",
-        _of(("small", "many"), "FedACS is better than"),
+        _claims_about(("small", "many"), "FedACS is better than"),
         "its cosines of parameters hardly tell clients apart",
     ),
     Headline(
         "with many examples FedACS is clearly above FedAvg",
         "",
-        _of(("dirichlet",), "FedACS is better than FedAvg"),
+        _claims_about(("dirichlet",), "FedACS is better than FedAvg"),
         "any personal model is",
     ),
     Headline(
         "APFL is best where every client has two classes",
         "",
-        _of(("pat2",), "APFL is better than FedACS"),
+        _claims_about(("pat2",), "APFL is better than FedACS"),
         "two classes are learned alone",
     ),
     Headline(
         "with few examples Per-FedAvg is above pFedMe",
         "",
-        _of(("small", "many"), "Per-FedAvg is better than pFedMe"),
+        _claims_about(("small", "many"), "Per-FedAvg is better than pFedMe"),
         "pFedMe at its step is slow",
     ),
 )

@@ -67,7 +67,7 @@ def _rival(algorithm: str, model: str = "global") -> Side:
     return Side(algorithm, model, data=_ALL_DATA)
 
 
-def _of_table(run: str, subject: str) -> list[claims.Claim]:
+def _table_claims(run: str, subject: str) -> list[claims.Claim]:
     """Returns the claims of the tables that one run decides."""
     fedavg, fedavg_personal = _rival("FedAvg"), _rival("FedAvg", "personal")
     global_side, personal_side = _fedpg("global"), _fedpg("personal", data=DATA[0])
@@ -93,7 +93,7 @@ def _of_table(run: str, subject: str) -> list[claims.Claim]:
     return claims.of(run, subject, pairs)
 
 
-def _ablations(run: str, subject: str) -> list[claims.Claim]:
+def _ablation_claims(run: str, subject: str) -> list[claims.Claim]:
     """Returns the claims of the unchanged FedPG against one change each."""
     plain = presets.fedpg()
     fields = {f"algorithm.{n}": getattr(plain, n) for c in presets.CHANGES for n in c}
@@ -132,7 +132,7 @@ _TABLES = {  # runs with their headings
 }
 
 
-def _under(run: str, subject: str) -> list[claims.Claim]:
+def _attack_claims(run: str, subject: str) -> list[claims.Claim]:
     """Returns the claims of Table 3 on an attack."""
     median = _fedpg("global", _MEDIAN)
     mean = _fedpg("global", {"algorithm.scale": "mean"})
@@ -196,7 +196,7 @@ def _headlines() -> list[Headline]:
             [
                 claim
                 for kind in ("a1", "a2")
-                for claim in _under(f"fedpg_fmnist_{kind}", kind.upper())
+                for claim in _attack_claims(f"fedpg_fmnist_{kind}", kind.upper())
                 if not claim.is_ours
             ],
             "the scale is the median of lengths, as its authors' code has it",
@@ -231,10 +231,10 @@ CARD = pages.Card(
     },
     settings=("fedpg_fmnist_10",),
     claims=[
-        *_of_table("fedpg_fmnist_10", "FMNIST"),
-        *_under("fedpg_fmnist_a1", "A1"),
-        *_under("fedpg_fmnist_a2", "A2"),
-        *_ablations("fedpg_ablations_fmnist", "ours, FMNIST"),
+        *_table_claims("fedpg_fmnist_10", "FMNIST"),
+        *_attack_claims("fedpg_fmnist_a1", "A1"),
+        *_attack_claims("fedpg_fmnist_a2", "A2"),
+        *_ablation_claims("fedpg_ablations_fmnist", "ours, FMNIST"),
     ],
     figures=_figures(),
     reasons={"cifar10": _GPU, "cifar100": _GPU, "_ten_": _GPU},

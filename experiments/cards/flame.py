@@ -89,7 +89,7 @@ def _words(row: str) -> str:
 Pairs = list[tuple[str, Side, Side]]
 
 
-def _against(baselines: Iterable[tuple[str, str, dict[str, Any]]]) -> Pairs:
+def _pairs_with(baselines: Iterable[tuple[str, str, dict[str, Any]]]) -> Pairs:
     """Returns pairs: both models of FLAME are better than a baseline's."""
     return [
         (f"FLAME {short} is better than {name}", side, Side(method, side.model, where))
@@ -98,7 +98,7 @@ def _against(baselines: Iterable[tuple[str, str, dict[str, Any]]]) -> Pairs:
     ]
 
 
-_LEFT_OUT = _against(  # settings of baselines that the paper omits
+_LEFT_OUT = _pairs_with(  # settings of baselines that the paper omits
     (
         ("pFedMe at eta = 1 / lam", "PFedMe", _PFEDME_INVERSE),
         (
@@ -108,7 +108,7 @@ _LEFT_OUT = _against(  # settings of baselines that the paper omits
         ),
     )
 )
-_AS_RELEASED = _against(
+_AS_RELEASED = _pairs_with(
     (
         ("pFedMe's at eta = 1 / lam", "PFedMe", _PFEDME_INVERSE),
         ("pFedMe's at 0.5", "PFedMe", _PFEDME_PAPER),
@@ -117,7 +117,7 @@ _AS_RELEASED = _against(
 )
 
 
-def _switched(algorithm: str, model: str, momentum: Any = None, **where: Any) -> Side:
+def _switch(algorithm: str, model: str, momentum: Any = None, **where: Any) -> Side:
     """Returns a side of the runs that change one setting at a time."""
     solver = "inner" if algorithm == "PFedMe" else "local"
     fields = {f"algorithm.{name}": value for name, value in where.items()}
@@ -128,16 +128,16 @@ def _switched(algorithm: str, model: str, momentum: Any = None, **where: Any) ->
 _SWITCHES = [
     (
         f"pFedMe {short} at {high} is better than at {low}",
-        _switched("PFedMe", model, learning_rate=high),
-        _switched("PFedMe", model, learning_rate=low),
+        _switch("PFedMe", model, learning_rate=high),
+        _switch("PFedMe", model, learning_rate=low),
     )
     for short, model in _MODELS.items()
     for low, high in ((0.1, 0.2), (0.2, 0.5))
 ] + [
     (
         f"Ditto {short} with the global model loaded is better than without",
-        _switched("Ditto", model, unsynced=False),
-        _switched("Ditto", model, unsynced=True),
+        _switch("Ditto", model, unsynced=False),
+        _switch("Ditto", model, unsynced=True),
     )
     for short, model in _MODELS.items()
 ]
@@ -158,7 +158,7 @@ def _by_labels(data: str) -> list[Claim]:
     return falls + rises
 
 
-def _learning(row: str, text: str = "", **fields: Any) -> list[Claim]:
+def _curve_claims(row: str, text: str = "", **fields: Any) -> list[Claim]:
     """Returns the claims of learning curves, or of a figure with equal sides."""
     pairs = [
         (f"{flame} is better than {rival}{text}", _SIDES[flame], _SIDES[rival])
@@ -168,12 +168,12 @@ def _learning(row: str, text: str = "", **fields: Any) -> list[Claim]:
     return claims.of(f"flame_fair_{row}", _words(row), pairs, **fields)
 
 
-def _fairness(row: str) -> list[Claim]:
+def _variance_claims(row: str) -> list[Claim]:
     """Returns the claims of the scatter of accuracies and variances."""
-    return _learning(row, ", variance of test losses", measure="loss variance")
+    return _curve_claims(row, ", variance of test losses", measure="loss variance")
 
 
-def _under(row: str, attack: dict[str, Any]) -> list[Claim]:
+def _attack(row: str, attack: dict[str, Any]) -> list[Claim]:
     """Returns the claims of an attack's figures: FLAME is ahead at all fractions."""
     krum = Side("MultiKrum", "global")
     pairs = (
@@ -211,7 +211,7 @@ def _convergence(data: str) -> list[Drawing]:
     return figures
 
 
-def _beyond() -> Pairs:
+def _rule_pairs() -> Pairs:
     """Returns pairs of FLAME with robust rules or a tuned kappa against baselines."""
     plain = {"aggregator": None}
     variants = {
@@ -245,11 +245,11 @@ def _figures() -> list[Drawing]:
         number, shows, scheme = map(str, fields)
         row, run = f"{data}_{scheme}", f"flame_fair_{data}_{scheme}"
         if shows in _ATTACKS:
-            run, claimed = f"flame_attacks_paper_{row}", _under(row, _ATTACKS[shows])
+            run, group = f"flame_attacks_paper_{row}", _attack(row, _ATTACKS[shows])
             shows += ", fractions"
         else:
-            claimed = (_fairness if "variance" in shows else _learning)(row)
-        figures.append(Drawing(number, f"{_words(row)}: {shows}", run, claimed))
+            group = (_variance_claims if "variance" in shows else _curve_claims)(row)
+        figures.append(Drawing(number, f"{_words(row)}: {shows}", run, group))
     return sorted(figures, key=lambda figure: int(figure.number))
 
 
@@ -265,7 +265,7 @@ def _claims() -> list[Claim]:
         ("fair", "ours, ", ROWS, _LEFT_OUT),
         ("official", "released code, ", _RELEASED, _AS_RELEASED),
         ("switches", "ours, one change, ", _SWITCHED_ROWS, _SWITCHES),
-        ("beyond", "ours, ", everywhere, _beyond()),
+        ("beyond", "ours, ", everywhere, _rule_pairs()),
     )
     all_claims = [claim for data in _DATA for claim in _by_labels(data)]
     for preset, subject, names, pairs in kinds:
@@ -278,7 +278,7 @@ def _claims() -> list[Claim]:
 _CLAIMS, _FIGURES = _claims(), _figures()
 
 
-def _ahead(short: str) -> list[Claim]:
+def _gain_claims(short: str) -> list[Claim]:
     """Returns the claims, per row, that a model of FLAME beats both baselines'."""
     pairs = [
         (f"FLAME {short} is better than {name}'s", _SIDES[f"FLAME {short}"], side)
@@ -305,7 +305,7 @@ def _headlines() -> list[Headline]:
         Headline(
             "personal models are above those of pFedMe and Ditto",
             "+3.9",
-            _ahead("PM"),
+            _gain_claims("PM"),
             f"{tuning}, and {reload}",
             of="mean",
             gap=3.9,
@@ -313,7 +313,7 @@ def _headlines() -> list[Headline]:
         Headline(
             "the global model is above theirs",
             "+14.2",
-            _ahead("GM"),
+            _gain_claims("GM"),
             reload,
             of="mean",
             gap=14.2,
@@ -390,7 +390,7 @@ _OTHER_SIDES = {
     "their Ditto GM": Side("Ditto", "global"),
     "multi-Krum": Side("MultiKrum", "global"),
     **{
-        f"{name} {short}{suffix}": _switched(algorithm, model, **fields)
+        f"{name} {short}{suffix}": _switch(algorithm, model, **fields)
         for short, model in _MODELS.items()
         for name, algorithm, suffix, fields in (
             ("switched FLAME", "Flame", "", {}),

@@ -80,7 +80,7 @@ def judge(headline: Headline, runs: Mapping[str, Run], rule: verdicts.Rule) -> O
     evidence = list(itertools.chain(*(claims.gaps(c, runs) for c in headline.claims)))
     comparable = [e for e in evidence if e.is_comparable]
     if headline.of in ("mean", "relative"):
-        verdict, summary = _of_mean(headline, comparable, rule)
+        verdict, summary = _mean_verdict(headline, comparable, rule)
         return Outcome(verdict, summary or _range(evidence), "" if summary else counts)
     if headline.of in ("trend", "best"):
         if headline.of == "trend":
@@ -102,7 +102,7 @@ def judge(headline: Headline, runs: Mapping[str, Run], rule: verdicts.Rule) -> O
     return Outcome(verdict, _range(comparable or evidence, comparable), counts)
 
 
-def _of_mean(
+def _mean_verdict(
     headline: Headline, evidence: Sequence[claims.Evidence], rule: verdicts.Rule
 ) -> tuple[str, str]:
     """Returns verdict and text of a mean over environments; no text without pairs."""

@@ -84,7 +84,7 @@ def joined(commands: list[str]) -> str:
     lines, seeds = [], {}
     for command in commands:
         words = shlex.split(command)
-        method, part = (_taken(words, name) for name in ("--algorithm", "--seed-list"))
+        method, part = (_option(words, name) for name in ("--algorithm", "--seed-list"))
         seeds.setdefault(method, []).extend(part.split(",") if part else usual)
         lines.append(words)
     # Cards pair methods by seed, so that all methods need the same ones.
@@ -104,7 +104,7 @@ def joined(commands: list[str]) -> str:
     return shlex.join(words)
 
 
-def _taken(words: list[str], name: str) -> str:
+def _option(words: list[str], name: str) -> str:
     """Removes an option with its value from words; returns the value, if any."""
     if name not in words:
         return ""

@@ -102,7 +102,7 @@ def write(
       groups: further groups of the file by name, from `record_of`.
       **record: attributes, from `record_of`.
     """
-    datasets = {"measured": _measured(table, reports), **(groups or {})}
+    datasets = {"measured": _arrays(table, reports), **(groups or {})}
     encoding = {
         f"/{name}": {n: _encoding(v) for n, v in dataset.variables.items()}
         for name, dataset in datasets.items()
@@ -112,7 +112,7 @@ def write(
     tree.to_netcdf(path, engine="h5netcdf", encoding=encoding)
 
 
-def _measured(table: pd.DataFrame, reports: pd.DataFrame | None) -> xr.Dataset:
+def _arrays(table: pd.DataFrame, reports: pd.DataFrame | None) -> xr.Dataset:
     """Turns the rows of a result's tables into arrays over points and measures."""
     point = [name for name in table if name not in (*_MEASURE, "value", "status")]
     points, measures = _numbers(table, point), _numbers(table, list(_MEASURE))

@@ -98,7 +98,7 @@ def render(card: Card, runs: Mapping[str, Run]) -> dict[str, str]:
     for name, (title, starts) in card.pages.items():
         page_runs = {n: run for n, run in runs.items() if n.startswith(starts)}
         claims = [claim for claim in card.claims if claim.run.startswith(starts)]
-        bodies[name] = (title, _measured(card, claims, page_runs, runs))
+        bodies[name] = (title, _run_sections(card, claims, page_runs, runs))
     links = [f"* [{t}]({card.method}-{n}.md)" for n, (t, _) in bodies.items()]
     front = [*_front(card, runs), "## Appendices", "", *links]
     pages = {card.method: _page(card, card.title, front)}
@@ -150,7 +150,7 @@ def _printed(card: Card, runs: Mapping[str, Run]) -> Iterator[str]:
         yield from (*table.body(runs, card.rule, card.reasons), "")
 
 
-def _measured(
+def _run_sections(
     card: Card,
     claims: Sequence[card_claims.Claim],
     page_runs: Mapping[str, Run],

@@ -114,7 +114,7 @@ def _of_fewer(name: str, data_dir: str | None, count: int) -> _Row | None:
     if row is None:
         return None
     work = effort.gradients(name, data_dir) / effort.gradients(name, data_dir, count)
-    return _rounded(row[0] * work), *row[1:3], f"itself, {count} examples a client"
+    return _two_digits(row[0] * work), *row[1:3], f"itself, {count} examples a client"
 
 
 def _of_another(table: pd.DataFrame, base: str, data_dir: str | None) -> _Finder:
@@ -129,13 +129,13 @@ def _of_another(table: pd.DataFrame, base: str, data_dir: str | None) -> _Finder
     pace = row["minutes"] / effort.gradients(base, data_dir)
 
     def find(name: str) -> _Row:
-        minutes = _rounded(pace * effort.gradients(name, data_dir))
+        minutes = _two_digits(pace * effort.gradients(name, data_dir))
         return minutes, row["machine"], row["date"], base
 
     return find
 
 
-def _rounded(minutes: float) -> float:
+def _two_digits(minutes: float) -> float:
     """Returns two digits: an extrapolation has no more."""
     return float(f"{minutes:.2g}")
 

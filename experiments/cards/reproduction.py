@@ -115,17 +115,17 @@ def _coverage(cards: Mapping[str, Card], kept: Kept) -> Iterator[str]:
         " one thing that hardly changes a comparison differs, or the paper does not"
         " state it; `reduced`: fewer rounds, fewer examples, or other data."
     )
-    yield from ("", *_counted("table", counts, tables.LEVELS), "")
+    yield from ("", *_count_table("table", counts, tables.LEVELS), "")
     drawings: dict[tuple[str, int], Counter] = {}
     for card in cards.values():
         for figure in card.figures:
             level = scale.of(kept[card.method].get(figure.run)).level
             key = card.title, int(figure.number)
             drawings.setdefault(key, Counter())[level] += 1
-    yield from _counted("figure", _in_rows(drawings), scale.LEVELS)
+    yield from _count_table("figure", _figure_rows(drawings), scale.LEVELS)
 
 
-def _in_rows(drawings: Mapping[tuple[str, int], Counter]) -> dict[str, Counter]:
+def _figure_rows(drawings: Mapping[tuple[str, int], Counter]) -> dict[str, Counter]:
     """Joins successive figures of one paper that were run at the same scales."""
     rows: dict[str, Counter] = {}
 
@@ -141,7 +141,7 @@ def _in_rows(drawings: Mapping[tuple[str, int], Counter]) -> dict[str, Counter]:
     return rows
 
 
-def _counted(
+def _count_table(
     heading: str, counts: Mapping[str, Counter], levels: Sequence[str]
 ) -> Iterator[str]:
     """Yields a line per table or figure, and a line of totals."""

@@ -144,11 +144,11 @@ class Run:
         columns = self.environment
         groups = self.rows.groupby(columns, sort=False, dropna=False)
         return [
-            (dict(zip(columns, values, strict=True)), self._of(rows))
+            (dict(zip(columns, values, strict=True)), self._part(rows))
             for values, rows in groups
         ]
 
-    def _of(self, rows: pd.DataFrame) -> "Run":
+    def _part(self, rows: pd.DataFrame) -> "Run":
         """Returns the run with some of its rows."""
         return dataclasses.replace(self, rows=rows)
 
@@ -215,20 +215,20 @@ class Run:
         return _is_decided(self._settings_of(side))
 
     @functools.cached_property
-    def _of_models(self) -> dict[Any, pd.DataFrame]:
+    def _model_rows(self) -> dict[Any, pd.DataFrame]:
         """Rows by algorithm and model."""
         return dict(iter(self.rows.groupby(["algorithm", "model"], sort=False)))
 
     def _settings_of(self, side: Side) -> list[pd.DataFrame]:
         """Returns the rows of every setting of a side."""
-        rows = self._of_models.get((side.algorithm, side.model))
+        rows = self._model_rows.get((side.algorithm, side.model))
         if rows is None:
             return []
         is_side = np.ones(len(rows), bool)
         for name, value in side.where.items():
             column = rows.get(name, pd.Series(np.nan, rows.index))
             is_side &= (column.isna() if value is None else column == value).to_numpy()
-        return [setting for _, setting in self._of(rows[is_side]).settings()]
+        return [setting for _, setting in self._part(rows[is_side]).settings()]
 
 
 def _score(setting: pd.DataFrame) -> tuple[int, float]:

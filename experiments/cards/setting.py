@@ -33,10 +33,10 @@ def lines(names: Sequence[str]) -> Iterator[str]:
             "seeds": ", ".join(map(str, experiment.seeds)),
         }
         for part in _SHARED:
-            values[part] = _described(root[part])
+            values[part] = _description(root[part])
         for name, value in values.items():
             shared.setdefault(name, []).append(value)
-    rows = [(name, _once(values)) for name, values in shared.items()]
+    rows = [(name, _distinct_text(values)) for name, values in shared.items()]
     methods: dict[str, dict[str, None]] = {}
     references: dict[str, dict[str, Any]] = {}
     for grid in itertools.chain(*(experiment.grids for experiment in experiment_list)):
@@ -48,21 +48,21 @@ def lines(names: Sequence[str]) -> Iterator[str]:
         differences = {n: v for n, v in fields.items() if reference_fields.get(n) != v}
         differences |= {n: None for n in reference_fields if n not in fields}
         printed_fields = fields if reference_fields is fields else differences
-        methods.setdefault(name, {})[_listed(printed_fields)] = None
+        methods.setdefault(name, {})[_field_list(printed_fields)] = None
     for name, variants in methods.items():
         texts = [variant for variant in variants if variant]
         rows.append((name, "<br>or ".join(texts)))
     yield from markdown.table(("setting", "value"), rows)
 
 
-def _once(values: Sequence[Any]) -> str:
+def _distinct_text(values: Sequence[Any]) -> str:
     """Returns the distinct values."""
     return "<br>".join(dict.fromkeys(map(str, values)))
 
 
-def _described(part: Any) -> str:
+def _description(part: Any) -> str:
     """Returns a component with its fields in one line."""
-    return f"{type(part).__name__}: {_listed(_fields(part, ''))}".rstrip(": ")
+    return f"{type(part).__name__}: {_field_list(_fields(part, ''))}".rstrip(": ")
 
 
 def _fields(part: Any, prefix: str) -> dict[str, Any]:
@@ -73,6 +73,6 @@ def _fields(part: Any, prefix: str) -> dict[str, Any]:
     return {n: v for n, v in fields.items() if v not in (None, False, "", [])}
 
 
-def _listed(fields: Mapping[str, Any]) -> str:
+def _field_list(fields: Mapping[str, Any]) -> str:
     """Returns fields and values as text."""
     return ", ".join(f"{n} = {v}" for n, v in fields.items())

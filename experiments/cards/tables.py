@@ -191,7 +191,7 @@ class Printed(Table):
                 if scale.of(self._run(row, runs)).is_comparable
             ]
             distances = [self._distance(column, comparable) for column in self.columns]
-            lines.append([name, _counted(levels), *distances, _counted(words)])
+            lines.append([name, _count_text(levels), *distances, _count_text(words)])
         header = ["rows", "scale", *titles, "orders of neighbors"]
         yield from markdown.table(header, lines)
 
@@ -294,7 +294,7 @@ def _agree(mean: float, std: float, seeds: int, values: pd.Series) -> bool:
     return bool(abs(values.mean() - mean) <= width * math.sqrt(paper + runs))
 
 
-def _counted(counts: Counter) -> str:
+def _count_text(counts: Counter) -> str:
     """Returns counts in words, the largest first."""
     return ", ".join(f"{name} {count}" for name, count in counts.most_common())
 

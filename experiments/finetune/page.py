@@ -43,7 +43,7 @@ def _methods(rows: pd.DataFrame) -> list[str]:
     return list(dict.fromkeys(rows["method"]))
 
 
-def _everywhere(rows: pd.DataFrame) -> list[str]:
+def _common_methods(rows: pd.DataFrame) -> list[str]:
     """Returns the methods that were trained with every part."""
     parts = rows.groupby("method")["part"].nunique()
     return [name for name in _methods(rows) if parts[name] == len(_PARTS)]
@@ -117,7 +117,7 @@ def _mean_over(rows: pd.DataFrame, part: str, methods: Sequence[str]) -> pd.Seri
 
 def _findings(rows: pd.DataFrame) -> list[str]:
     """Returns three findings, each with its paired intervals."""
-    methods = _everywhere(rows)
+    methods = _common_methods(rows)
     mean = {part: _mean_over(rows, part, methods) for part in _PARTS}
     gaps = {
         part: paired.interval(mean[part], mean["head"])

@@ -92,7 +92,7 @@ def _learn(base: Any, rounds: int, count: int) -> tuple[pd.DataFrame, pd.DataFra
       paths of all trainings.
     """
     fields = [_LAM, _RATE]
-    starts, values = _as_values(_STARTS), _as_values(_STARTS)
+    starts, values = _start_values(_STARTS), _start_values(_STARTS)
     scores, paths = [], []
     for number in range(count):
         learned = fp.learn(
@@ -106,11 +106,11 @@ def _learn(base: Any, rounds: int, count: int) -> tuple[pd.DataFrame, pd.DataFra
         )
         path, rows, ends = learned.path, _scores(learned.result), []
         for start, value in zip(starts, values, strict=True):
-            part = path[_are(path, {f"start {n}": v for n, v in value.items()})]
+            part = path[_mask(path, {f"start {n}": v for n, v in value.items()})]
             ends.append(part[fields].iloc[-1].to_dict())
             start_fields = {f"start {n}": v for n, v in start.items()}
             paths.append(part.assign(**start_fields, training=number))
-            part = rows[_are(rows, {"lam": value[_LAM], "rate": value[_RATE]})]
+            part = rows[_mask(rows, {"lam": value[_LAM], "rate": value[_RATE]})]
             start_fields = {"lam": start[_LAM], "rate": start[_RATE]}
             scores.append(part.assign(**start_fields, training=number))
         values = ends
@@ -125,14 +125,14 @@ def _learn(base: Any, rounds: int, count: int) -> tuple[pd.DataFrame, pd.DataFra
     return table[is_best], pd.concat(paths)
 
 
-def _are(table: pd.DataFrame, values: Mapping[str, float]) -> np.ndarray:
+def _mask(table: pd.DataFrame, values: Mapping[str, float]) -> np.ndarray:
     """Returns a mask of the rows with these values, to single precision."""
     return np.logical_and.reduce(
         [np.isclose(table[name], value, rtol=1e-6) for name, value in values.items()]
     )
 
 
-def _as_values(starts: Sequence[tuple[float, float]]) -> list[dict[str, float]]:
+def _start_values(starts: Sequence[tuple[float, float]]) -> list[dict[str, float]]:
     """Returns values by dotted name."""
     return [dict(zip((_LAM, _RATE), start, strict=True)) for start in starts]
 

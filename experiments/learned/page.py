@@ -65,7 +65,7 @@ def _best_of_grid(points: pd.DataFrame) -> _Row:
     return _Row("best of the grid", (lam, rate), seed_rows)
 
 
-def _learned(points: pd.DataFrame, paths: pd.DataFrame) -> list[_Row]:
+def _start_rows(points: pd.DataFrame, paths: pd.DataFrame) -> list[_Row]:
     """Returns a row per start, in the order of the paths."""
     rows = []
     learned = points[points["kind"] == "learned"]
@@ -202,7 +202,7 @@ def render(folder: Path) -> tuple[str, dict[str, Figure]]:
         )
         cost = TRAININGS * (1 + _FIELDS)
         best = _best_of_grid(points)
-        learned = _learned(points, paths)
+        learned = _start_rows(points, paths)
         rows = [best, *learned, *_per_client(points)]
         figures[name] = _figure(points, paths, learned)
         blocks += [

@@ -246,8 +246,8 @@ def cells(record: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
                 machine_of = (record["loopback"], record["machine"]["cpus"])
                 seconds = expected_seconds(rows, row, *machine_of)
                 expected = report.milliseconds(seconds)
-            taken = report.milliseconds(_typical(rows, form))
-            yield name, "{} x {}".format(*form), taken, expected, received, formula
+            duration = report.milliseconds(_typical(rows, form))
+            yield name, "{} x {}".format(*form), duration, expected, received, formula
 
 
 def verdicts(record: Mapping[str, Any]) -> Iterator[str]:

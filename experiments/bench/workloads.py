@@ -147,8 +147,8 @@ class Workload(contenders.Timed):
     def _examples_per_round(self) -> float:
         """Returns the examples that clients of a round visit, on average."""
         sizes = self.spec.dataset.sizes
-        visited = sum(sizes) * self.process.algorithm.local.epochs
-        return visited * self.cohort_size / len(sizes)
+        examples = sum(sizes) * self.process.algorithm.local.epochs
+        return examples * self.cohort_size / len(sizes)
 
     @property
     def steps_per_round(self) -> float:

@@ -76,8 +76,8 @@ def _write(method: str | None, results: Path, out: Path, page: Path) -> None:
     # A damaged run or a wrong text then leaves all cards unchanged.
     texts: dict[Path, str] = {}
     for name, card in cards.items():
-        rendered = pages.render(card, runs[name])
-        texts |= {out / f"{n}.md": text for n, text in rendered.items()}
+        card_pages = pages.render(card, runs[name])
+        texts |= {out / f"{n}.md": text for n, text in card_pages.items()}
     if method is None:
         texts[page] = reproduction.render(cards, runs, plans_in(results))
     out.mkdir(parents=True, exist_ok=True)

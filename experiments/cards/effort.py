@@ -44,7 +44,7 @@ def gradients(
                 group.processes, group.federations, strict=True
             ):
                 model = _SMALL.for_federation(federation)
-                charged = timetables.charges(process, model, federation, key)
+                charges = timetables.charges(process, model, federation, key)
                 size = process.participation.cohort_size(federation.num_clients)
-                total += size * charged.examples.mean()
+                total += size * charges.examples.mean()
     return len(experiment.seeds) * experiment.num_rounds * total

@@ -128,11 +128,11 @@ def _arrays(table: pd.DataFrame, reports: pd.DataFrame | None) -> xr.Dataset:
     names = table[~measures.duplicated()]
     arrays |= {n: ("measure", _column(names[n])) for n in _MEASURE}
     if reports is not None and len(reports):
-        wide = reports.pivot(index=point, columns="name", values="value")
-        wide = firsts[point].merge(wide.reset_index(), how="left", on=point)
-        reported = wide.columns[len(point) :]
-        arrays["report"] = (("point", "reported"), wide[reported].to_numpy(float))
-        arrays["reported"] = ("reported", reported.to_numpy(str))
+        pivot = reports.pivot(index=point, columns="name", values="value")
+        pivot = firsts[point].merge(pivot.reset_index(), how="left", on=point)
+        report_names = pivot.columns[len(point) :]
+        arrays["report"] = (("point", "reported"), pivot[report_names].to_numpy(float))
+        arrays["reported"] = ("reported", report_names.to_numpy(str))
     return xr.Dataset(arrays)
 
 

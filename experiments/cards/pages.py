@@ -208,6 +208,6 @@ def _percent(values: pd.Series) -> str:
 
 def _cells(values: pd.Series) -> tuple[str, str]:
     """Returns the number of seeds, and mean and spread without diverged seeds."""
-    total, good = len(values), values.count()
-    seeds = str(total) if good == total else f"{good} of {total}"
-    return seeds, markdown.mean_and_std(values) if good else "diverged"
+    total, count = len(values), values.count()
+    seeds = str(total) if count == total else f"{count} of {total}"
+    return seeds, markdown.mean_and_std(values) if count else "diverged"

@@ -97,8 +97,8 @@ def fill(text: str, runs: Mapping[str, Run], sides: Mapping[str, Side]) -> str:
 
     def value(name: str, *, runs: str, where: Any = None, **fields: Any) -> Numbers:
         side, measure = side_of(name, fields), fields.get("measure", "accuracy")
-        measured = [run.values(side, measure) for run in chosen(runs, where or {})]
-        return _numbers([v.mean() for v in measured if v is not None], name, runs)
+        series = [run.values(side, measure) for run in chosen(runs, where or {})]
+        return _numbers([v.mean() for v in series if v is not None], name, runs)
 
     def gap(
         better: str, worse: str, *, runs: str, where: Any = None, **fields: Any

@@ -71,9 +71,9 @@ def cells(cards: Iterable[Card], kept: Kept) -> Iterator[tuple[str, tables.Cell]
 
 def lacking(card: Card, runs: Mapping[str, Run]) -> list[str]:
     """Returns the presets of a card that were not run completely."""
-    claimed = itertools.chain(card.claims, *(h.claims for h in card.headlines))
-    claimed = itertools.chain(claimed, *(figure.claims for figure in card.figures))
-    names = [claim.run for claim in claimed if not claim.is_ours]
+    claims = itertools.chain(card.claims, *(h.claims for h in card.headlines))
+    claims = itertools.chain(claims, *(figure.claims for figure in card.figures))
+    names = [claim.run for claim in claims if not claim.is_ours]
     names += [figure.run for figure in card.figures]
     names += [cell.run for table in card.printed for cell in table.cells(runs)]
     return sorted(name for name in dict.fromkeys(names) if not _is_made(runs.get(name)))

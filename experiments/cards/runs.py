@@ -105,9 +105,9 @@ class Run:
             raise checks.InputError(
                 f"Expected accuracies or returns on own test data in '{path}'."
             )
-        reported = [name for name in REPORTS if name in file.reports]
-        if reported:
-            columns = file.reports[[*file.point, *reported]]
+        names = [name for name in REPORTS if name in file.reports]
+        if names:
+            columns = file.reports[[*file.point, *names]]
             rows = rows.merge(columns, how="left", on=file.point)
         return cls(name=path.stem, command=file.command, rows=rows, fields=file.fields)
 

@@ -165,8 +165,8 @@ class Printed(Table):
                 for column, printed in zip(self.columns, pairs, strict=True)
             ]
             for is_turned, decision in decisions[row]:
-                turned = "turned " if is_turned else ""
-                text = f"{turned}{decision.difference}: {decision.verdict}"
+                word = "turned " if is_turned else ""
+                text = f"{word}{decision.difference}: {decision.verdict}"
                 cells.append("" if decision.is_missing else text)
             level = scale.of(run).level
             if run is None:
@@ -326,8 +326,8 @@ def by_field(run: card_runs.Run, *fields: str) -> Iterator[str]:
         rows = []
         part = dataclasses.replace(run, rows=part, fields=axes)
         for name, model, setting in part.models():
-            at = (setting[columns.loc[setting.index] == head] for head in heads)
-            series = [card_runs.by_seed(cell, card_runs.DATA[0]) for cell in at]
+            cells = (setting[columns.loc[setting.index] == head] for head in heads)
+            series = [card_runs.by_seed(cell, card_runs.DATA[0]) for cell in cells]
             rows.append([name, model, *("" if v.empty else _mean(v) for v in series)])
         header = ["algorithm", "model", *heads]
         yield from (f"{title}:", "", *markdown.table(header, rows), "")

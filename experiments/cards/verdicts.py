@@ -59,17 +59,17 @@ def verdicts(
     equality_tests = [gaps[k].beyond(rule.delta - abs(gaps[k].mean)) for k in indices]
     equality_tests = paired.holm(equality_tests)
     difference_tests = paired.holm([gaps[k].p_value for k in indices])
-    equal = dict(zip(indices, equality_tests, strict=True))
-    apart = dict(zip(indices, difference_tests, strict=True))
+    equality_p = dict(zip(indices, equality_tests, strict=True))
+    difference_p = dict(zip(indices, difference_tests, strict=True))
 
     def verdict(k: int) -> str:
         if not comparable[k]:
             return "not comparable"
-        if k not in apart:
+        if k not in difference_p:
             return "undecided"
-        if equal[k] < LEVEL:
+        if equality_p[k] < LEVEL:
             return "equal"
-        if abs(gaps[k].mean) < rule.tolerance or not apart[k] < LEVEL:
+        if abs(gaps[k].mean) < rule.tolerance or not difference_p[k] < LEVEL:
             return "undecided"
         return "holds" if gaps[k].mean > 0 else "does not hold"
 

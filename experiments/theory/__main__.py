@@ -109,10 +109,10 @@ def _print(table: "pd.DataFrame") -> None:
             title=f"{page}: {quantity}",
             numbers=titles,
         )
-    claimed = table[table["holds"] != ""]
-    count = (claimed["holds"] == "yes").sum()
-    if len(claimed):
-        console.print(f"{count} of {len(claimed)} statements hold.")
+    claims = table[table["holds"] != ""]
+    count = (claims["holds"] == "yes").sum()
+    if len(claims):
+        console.print(f"{count} of {len(claims)} statements hold.")
 
 
 def _text(value: str | float) -> str:

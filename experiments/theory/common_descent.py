@@ -131,12 +131,12 @@ def stuck(options: rows.Options) -> rows.Findings:
             label = f"guard = {guard:g}" if seed == 0 else None
             style = {"color": drawing.COLORS[k], "label": label, "alpha": 0.7}
             _norm_curve(findings.axes, np.arange(count), norms, **style)
-        stopped = float(np.sum(np.array(ends) > _STATIONARY))
+        num_stopped = float(np.sum(np.array(ends) > _STATIONARY))
         findings.add(
             "problems of which all losses could still fall at the end",
             {"guard": guard, "problems": number},
             1.0 if guard == 0 else 0.0,
-            stopped,
+            num_stopped,
             ">=" if guard == 0 else "<=",
         )
         text = "largest rise of any loss in a round that test 1 accepted"
@@ -218,13 +218,13 @@ def front(options: rows.Options) -> rows.Findings:
         ends = np.stack([path[-1] for path in paths])
         losses = problem.losses(ends)
         axes.plot(*losses.T, drawing.MARKERS[k], **style)
-        away = np.linalg.norm(ends[:, None] - optimal[None], axis=2).min(axis=1)
+        distances = np.linalg.norm(ends[:, None] - optimal[None], axis=2).min(axis=1)
         settings = {"method": name, "starts": starts}
         findings.add(
             "largest distance from where a start ends to the Pareto set",
             settings,
             0.0,
-            away.max(),
+            distances.max(),
             tolerance=float(spacing),
         )
         text = "mean angle between the losses and 1 at the end, degrees"

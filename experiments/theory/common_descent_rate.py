@@ -126,8 +126,8 @@ def rate_rows(
         steps = np.diff(path, axis=0)
         size = np.linalg.norm(steps, axis=1)
         last = int(np.flatnonzero(size > _NEAR * size[0]).max())
-        following = local_map(problem, path[-1]) @ steps[last - 1]
-        expected = float(np.linalg.norm(following) / size[last - 1])
+        next_step = local_map(problem, path[-1]) @ steps[last - 1]
+        expected = float(np.linalg.norm(next_step) / size[last - 1])
         settings, measured = (
             {"step": name, "seed": seed},
             float(size[last] / size[last - 1]),

@@ -75,9 +75,9 @@ class Problem:
         system = self.lam * np.einsum("ij,kl->ikjl", pull, np.eye(_DIM))
         for i in range(_CLIENTS):
             system[i, :, i] += self.curvature[i]
-        right = np.einsum("ijk,ik->ij", self.curvature, self.targets)
-        best = np.linalg.solve(system.reshape(size, size), right.reshape(size))
-        return self.value(best.reshape(_CLIENTS, _DIM))
+        rhs = np.einsum("ijk,ik->ij", self.curvature, self.targets)
+        optimum = np.linalg.solve(system.reshape(size, size), rhs.reshape(size))
+        return self.value(optimum.reshape(_CLIENTS, _DIM))
 
     @property
     def smoothness(self) -> float:
@@ -200,8 +200,8 @@ def gradient(options: rows.Options) -> rows.Findings:
         models = 1 + rng.normal(size=(20, 10))
         unit = models / np.linalg.norm(models, axis=1, keepdims=True)
         cosine = np.clip(unit @ unit.T, 0.01, None)
-        upper = np.where(cosine >= np.quantile(cosine, 0.8), cosine, 0)
-        by_rows = upper / upper.sum(axis=1, keepdims=True)
+        top = np.where(cosine >= np.quantile(cosine, 0.8), cosine, 0)
+        by_rows = top / top.sum(axis=1, keepdims=True)
         stochastic = closed_forms.doubly_stochastic(cosine)
         errors["doubly stochastic"].append(_stated_error(stochastic, models))
         errors["row-normalized"].append(_stated_error(by_rows, models))
@@ -239,6 +239,6 @@ def _stated_error(similarity: np.ndarray, models: np.ndarray) -> float:
         gaps = jnp.square(w[:, None] - w[None]).sum(axis=2)
         return (similarity * gaps).sum() / 4
 
-    true = np.asarray(jax.grad(penalty)(jnp.asarray(models)))
-    stated = models - similarity @ models
-    return float(np.linalg.norm(stated - true) / np.linalg.norm(true))
+    exact = np.asarray(jax.grad(penalty)(jnp.asarray(models)))
+    formula = models - similarity @ models
+    return float(np.linalg.norm(formula - exact) / np.linalg.norm(exact))

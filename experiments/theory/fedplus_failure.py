@@ -97,10 +97,10 @@ def _federations(seeds: range) -> list[core.Federation]:
         validation_fraction=0.0,
     )
     federations = [dataclasses.replace(spec, seed=seed).build() for seed in seeds]
-    stacked, pool = stacking.federation_rows(federations)
+    fields, pool = stacking.federation_rows(federations)
 
     def federation(g: int) -> core.Federation:
-        return stacking.join(jax.tree.map(lambda leaf: leaf[g], stacked), pool)
+        return stacking.join(jax.tree.map(lambda leaf: leaf[g], fields), pool)
 
     return [federation(g) for g in range(len(seeds))]
 
@@ -156,8 +156,8 @@ def _scores(run: training.Training, state: core.State, shares: jax.Array) -> jax
         batch = data.gather(positions, weight)
 
         def at(share: jax.Array) -> jax.Array:
-            mixed = jax.tree.map(lambda a, b: (1 - share) * a + share * b, w, center)
-            outputs = model.apply(mixed, batch.x, constants=batch.constants)
+            params = jax.tree.map(lambda a, b: (1 - share) * a + share * b, w, center)
+            outputs = model.apply(params, batch.x, constants=batch.constants)
             if isinstance(model, core.SequenceModel):
                 return model.sequence_metrics(outputs, batch)[0]["annualized_return"]
             hits = model.metrics(outputs, batch)["accuracy"]

@@ -130,13 +130,13 @@ def statements(name: str, problem: Quadratics, run: Visited) -> list[rows.Row]:
         residual = _largest(w - c + of_center)
         add("Corollary 1 (b): |w - c + grad ft(c) / alpha|", residual)
         shrunk = np.linalg.inv(problem.curvature + ALPHA * np.eye(DIM))
-        best = problem.best_common(ALPHA * problem.curvature @ shrunk)
+        optimum = problem.best_common(ALPHA * problem.curvature @ shrunk)
         smallest = problem.eigenvalues[0]
         steepness = ALPHA * smallest / (ALPHA + smallest)  # least, of the envelopes
-        error, away = rounding / steepness, _largest(c - best)
-        add("Corollary 1 (b): |c - argmin mean ft|", away, tolerance=error)
-        away = _largest(c - problem.best_common(problem.curvature))
-        add("Corollary 1 (b) not: |c - argmin mean f|", away, error, ">=", 0.0)
+        error, distance = rounding / steepness, _largest(c - optimum)
+        add("Corollary 1 (b): |c - argmin mean ft|", distance, tolerance=error)
+        distance = _largest(c - problem.best_common(problem.curvature))
+        add("Corollary 1 (b) not: |c - argmin mean f|", distance, error, ">=", 0.0)
     if name == "sq":
         gamma = RADII[name] / (1 + RADII[name])
         residual = _largest(w - c + gradients / (ALPHA * gamma))

@@ -80,8 +80,8 @@ class Quadratics:
             for pool in (train.x, train.y)
         )
         curvature = x.transpose(0, 2, 1) @ x / EXAMPLES
-        right = np.einsum("knd,kn->kd", x, y) / EXAMPLES
-        targets = np.linalg.solve(curvature, right[..., None])[..., 0]
+        moments = np.einsum("knd,kn->kd", x, y) / EXAMPLES
+        targets = np.linalg.solve(curvature, moments[..., None])[..., 0]
         return cls(federation, curvature, targets)
 
     @property
@@ -116,8 +116,8 @@ class Quadratics:
     def solutions(self, z: np.ndarray) -> np.ndarray:
         """Returns `w_k(z_k)`, `[K, d]`."""
         system = self.curvature + ALPHA * np.eye(DIM)
-        right = np.einsum("kij,kj->ki", self.curvature, self.targets) + ALPHA * z
-        return np.linalg.solve(system, right[..., None])[..., 0]
+        rhs = np.einsum("kij,kj->ki", self.curvature, self.targets) + ALPHA * z
+        return np.linalg.solve(system, rhs[..., None])[..., 0]
 
     def envelope_gradients(self, z: np.ndarray) -> np.ndarray:
         """Returns `grad ft_k(z_k)`, `[K, d]`."""
@@ -135,8 +135,8 @@ class Quadratics:
 
     def best_common(self, matrices: np.ndarray) -> np.ndarray:
         """Minimizes `sum_k (c - b_k)' M_k (c - b_k)` in c `[d]`, M `[K, d, d]`."""
-        right = np.einsum("kij,kj->i", matrices, self.targets)
-        return np.linalg.solve(matrices.sum(axis=0), right)
+        rhs = np.einsum("kij,kj->i", matrices, self.targets)
+        return np.linalg.solve(matrices.sum(axis=0), rhs)
 
     def visited(
         self, process: fp.FederatedProcess, num_rounds: int, seed: int = 0

@@ -98,11 +98,11 @@ def rounds(options: rows.Options) -> rows.Findings:
         [gained(*pair) for pair in zip(problems, runs, strict=True)], axis=1
     )
     findings.rows.append(descents(name, _LAM, gains))
-    least, most = axes.get_xlim()
+    low, high = axes.get_xlim()
     axes.loglog(*gains, "x", color="black", markersize=3, label=f"l2, lam = {_LAM:g}")
-    axes.plot([least, most], [least, most], "--", color="black", label="bound")
-    axes.set(xlim=(least, most), xlabel="|grad F_k|^2 / (2 (L + alpha))")
-    axes.set(ylim=(least, 10 * most), ylabel="decrease of F_k in a round")
+    axes.plot([low, high], [low, high], "--", color="black", label="bound")
+    axes.set(xlim=(low, high), xlabel="|grad F_k|^2 / (2 (L + alpha))")
+    axes.set(ylim=(low, 10 * high), ylabel="decrease of F_k in a round")
     return findings.titled("Proposition 4: above the line if lam = 0")
 
 
@@ -124,10 +124,10 @@ def split(
         values = np.asarray(_coupling(name, run.w, run.c))
         gap = max(gap, np.abs(_split(name, run.w, run.z, run.c) - values).max())
         bound = max(bound, np.abs(values - _lower_bound(name, run)).max())
-        away = run.w - run.c[:, None]
-        one_sided = np.maximum(0, away - quadratics.RADII[name] * np.sign(away))
-        wrong = _split(name, run.w, run.c[:, None] + one_sided, run.c) - values
-        printed = min(printed, wrong[len(wrong) // 2 :].min())
+        offsets = run.w - run.c[:, None]
+        one_sided = np.maximum(0, offsets - quadratics.RADII[name] * np.sign(offsets))
+        excess = _split(name, run.w, run.c[:, None] + one_sided, run.c) - values
+        printed = min(printed, excess[len(excess) // 2 :].min())
     settings = {"phi": name}
     # Values are between 1 and 100, and c has an error of INNER.
     tolerance = max(p.rounding for p in problems)
@@ -152,12 +152,12 @@ def _coupling(name: str, w: jax.Array, c: jax.Array) -> jax.Array:
 
 def _split(name: str, w: np.ndarray, z: np.ndarray, c: np.ndarray) -> np.ndarray:
     """Returns H without the losses, by the definition of phi, `[R + 1]`."""
-    away = z - c[:, None]
+    offsets = z - c[:, None]
     phi = {
-        "sq": np.square(away).sum(axis=2) / 2,
-        "l2": np.linalg.norm(away, axis=2),
-        "l1": np.abs(away).sum(axis=2),
-        "indicator": np.where((away == 0).all(axis=2), 0, np.inf),
+        "sq": np.square(offsets).sum(axis=2) / 2,
+        "l2": np.linalg.norm(offsets, axis=2),
+        "l1": np.abs(offsets).sum(axis=2),
+        "indicator": np.where((offsets == 0).all(axis=2), 0, np.inf),
     }[name]
     pull = np.square(w - z).sum(axis=2) / 2
     return quadratics.ALPHA * (pull + quadratics.RADII[name] * phi).mean(axis=1)
@@ -212,8 +212,8 @@ def stepped(
             for k, matrix in enumerate(once)
         ]
         for old, new, z, active in _steps(run):
-            best = problem.solutions(z)
-            expected = best + np.einsum("kij,kj->ki", powers, old - best)
+            optimum = problem.solutions(z)
+            expected = optimum + np.einsum("kij,kj->ki", powers, old - optimum)
             largest = max(largest, np.abs(new - expected)[active].max())
     text = "Proposition 2: |w - the closed form of its gradient descent|"
     # About ten products of numbers near 10, and targets from a system of equations.

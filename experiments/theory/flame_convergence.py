@@ -57,9 +57,9 @@ class _Model(core.Model):
         self, params: core.Params, x: jax.Array, *, key: Any = None, constants: Any = ()
     ) -> jax.Array:
         del key, constants
-        away = params["theta"][None] - x
-        wave = (1 - jnp.cos(2 * away)) / 4
-        return _HEIGHT * (jnp.square(away) / 8 + wave).sum(axis=1)
+        offset = params["theta"][None] - x
+        wave = (1 - jnp.cos(2 * offset)) / 4
+        return _HEIGHT * (jnp.square(offset) / 8 + wave).sum(axis=1)
 
     def loss(self, outputs: jax.Array, batch: core.Batch) -> jax.Array:
         return objectives.weighted_mean(outputs, batch.weight)
@@ -92,15 +92,15 @@ class Visited:
     @functools.cached_property
     def losses(self) -> np.ndarray:
         """Returns `alpha sum_i f_i(theta_i)`, `[R + 1]`."""
-        away = self.theta - self.centers
-        values = np.square(away) / 8 + (1 - np.cos(2 * away)) / 4
+        offsets = self.theta - self.centers
+        values = np.square(offsets) / 8 + (1 - np.cos(2 * offsets)) / 4
         return _ALPHA * _HEIGHT * values.sum(axis=(1, 2))
 
     @functools.cached_property
     def slopes(self) -> np.ndarray:
         """Returns the gradients of `f_i`, `[R + 1, m, d]`."""
-        away = self.theta - self.centers
-        return _HEIGHT * (away / 4 + np.sin(2 * away) / 2)
+        offsets = self.theta - self.centers
+        return _HEIGHT * (offsets / 4 + np.sin(2 * offsets) / 2)
 
     def about(self, centers: np.ndarray) -> np.ndarray:
         """Returns `alpha sum_i (f_i + lam/2 |theta_i - c_i|^2)`, `[R + 1]`."""
@@ -124,17 +124,17 @@ class Visited:
     @property
     def lagrangian(self) -> np.ndarray:
         """Returns L, `[R + 1]`."""
-        apart = self.copies - self.w[:, None]
-        coupled = self.dual * apart + _RHO / 2 * np.square(apart)
-        return self.about(self.copies) + coupled.sum(axis=(1, 2))
+        gaps = self.copies - self.w[:, None]
+        terms = self.dual * gaps + _RHO / 2 * np.square(gaps)
+        return self.about(self.copies) + terms.sum(axis=(1, 2))
 
     @property
     def squared_gradient(self) -> np.ndarray:
         """Returns `|grad L|^2` in all blocks, `[R + 1]`."""
         pull = _ALPHA * _LAM * (self.theta - self.copies)
-        apart = self.copies - self.w[:, None]
-        of_copies = self.dual + _RHO * apart
-        blocks = (_ALPHA * self.slopes + pull, of_copies - pull, apart)
+        gaps = self.copies - self.w[:, None]
+        of_copies = self.dual + _RHO * gaps
+        blocks = (_ALPHA * self.slopes + pull, of_copies - pull, gaps)
         squares = sum(np.square(block).sum(axis=(1, 2)) for block in blocks)
         return squares + np.square(of_copies.sum(axis=1)).sum(axis=1)
 

@@ -66,8 +66,8 @@ def printed_loss(problem: closed_forms.Regression) -> float:
     m, b, lam = len(problem.params), problem.curvature, problem.lam
     spread = np.square(problem.params - problem.params.mean(axis=0)).sum()
     bias = b * lam**2 / (2 * m) * spread
-    right = problem.optimum_losses()[1]
-    return float(right - bias / (b + lam) ** 2 + bias / (b + lam**2))
+    loss = problem.optimum_losses()[1]
+    return float(loss - bias / (b + lam) ** 2 + bias / (b + lam**2))
 
 
 def solution_rows(problems: list[quadratics.Quadratics]) -> list[rows.Row]:
@@ -122,18 +122,18 @@ def _draw(
     findings: rows.Findings, params: np.ndarray, points: list[list[rows.Row]]
 ) -> None:
     """Draws losses over lam."""
-    axes, fine = findings.axes, np.geomspace(0.2, 5, 100)
-    problems = [closed_forms.Regression(params, 10, 4.0, 2.0, lam) for lam in fine]
+    axes, lams = findings.axes, np.geomspace(0.2, 5, 100)
+    problems = [closed_forms.Regression(params, 10, 4.0, 2.0, lam) for lam in lams]
     curves = np.array([problem.optimum_losses() for problem in problems])
     for k, name in enumerate(("w", "theta")):
-        axes.plot(fine, curves[:, k], color=drawing.COLORS[k])
+        axes.plot(lams, curves[:, k], color=drawing.COLORS[k])
         x = [pair[k].settings["lam"] for pair in points]
         y = [pair[k].simulation for pair in points]
         error = [2 * pair[k].standard_error for pair in points]
         style = {"color": drawing.COLORS[k], "fmt": drawing.MARKERS[k], "capsize": 2}
         axes.errorbar(x, y, error, label=f"loss of {name}", **style)
     printed = [printed_loss(problem) for problem in problems]
-    axes.plot(fine, printed, ":", color=drawing.COLORS[1], label="theta, as printed")
+    axes.plot(lams, printed, ":", color=drawing.COLORS[1], label="theta, as printed")
     axes.set(xscale="log", xlabel="lam", ylabel="mean test loss at the optimum")
     axes.set_xticks([0.25, 0.5, 1, 2, 4], ["0.25", "0.5", "1", "2", "4"])
     axes.minorticks_off()

@@ -33,8 +33,8 @@ def cosines(models: np.ndarray, kind: str) -> np.ndarray:
     if kind == "float32":
         return np.asarray(collaboration.cosines(x))
     norms = jnp.linalg.norm(x, axis=1)
-    rounded = x.astype(jnp.bfloat16)
-    gram = jnp.matmul(rounded, rounded.T, preferred_element_type=jnp.float32)
+    inputs = x.astype(jnp.bfloat16)
+    gram = jnp.matmul(inputs, inputs.T, preferred_element_type=jnp.float32)
     return np.asarray(gram / (norms[:, None] * norms[None]))
 
 

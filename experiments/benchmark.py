@@ -1,6 +1,6 @@
 """The benchmark of all methods: `python -m experiments.benchmark`."""
 
-from experiments import presets  # noqa: F401 (adds those of the papers)
+from experiments import presets  # noqa: F401 (adds presets of the papers)
 from fedjax_pfl.command import application
 
 app = application.alone("benchmark")

@@ -1,8 +1,8 @@
 """FedBN on digits in different light: `python -m experiments.normalization`.
 
-Every client shows its digits with a contrast and a brightness of its own, and every
-other client in negative: features differ, labels do not. Writes the kept scores
-`results/normalization.csv`, and with them the table of `docs/normalization.md`.
+Every client has a different contrast and brightness, and every second client shows
+negatives: features differ, labels do not. Writes the kept scores
+`results/normalization.csv`, and the table of `docs/normalization.md` from them.
 
 FedBN: Li et al., "FedBN: Federated Learning on Non-IID Features via Local Batch
 Normalization", ICLR 2021.
@@ -35,7 +35,7 @@ def _network(kind: str | None) -> fp.MLP:
     return fp.MLP(widths=(64,), normalization=kind)
 
 
-METHODS: dict[str, tuple[Any, Any, str]] = {  # algorithm, model, what is judged
+METHODS: dict[str, tuple[Any, Any, str]] = {  # algorithm, network, evaluated model
     "Local, batch norm": (fp.Local(local=_SOLVER), _network("batch"), "personal"),
     "FedAvg, no norm": (fp.FedAvg(local=_SOLVER), _network(None), "global"),
     "FedAvg, layer norm": (fp.FedAvg(local=_SOLVER), _network("layer"), "global"),
@@ -56,14 +56,14 @@ _BASE = "FedAvg, batch norm"
 
 
 def lit(seed: int) -> fp.Federation:
-    """Makes a federation of digits, each client's in a light of its own.
+    """Makes a federation of digits, with a different light for every client.
 
     Args:
-      seed: of the partition and of the light.
+      seed: seed of the partition and of the light.
 
     Returns:
-      Digits `[8, 8]` from 0 to 1, of which client i sees `brightness_i + contrast_i x`,
-      with `1 - x` in place of x where i is odd.
+      Digits `[8, 8]` from 0 to 1; the examples of client i are
+      `brightness_i + contrast_i x`, with `1 - x` in place of x if i is odd.
     """
     digits = fp.data.Digits().load(data_dir=None, seed=0, num_clients=None)
     rng = np.random.default_rng(seed)
@@ -82,7 +82,7 @@ def _scores() -> pd.DataFrame:
     rows = []
     for seed in range(SEEDS):
         federation = lit(seed)
-        for name, (algorithm, model, judged) in METHODS.items():
+        for name, (algorithm, model, model_name) in METHODS.items():
             result = fp.simulate(
                 jax.random.key(seed),
                 fp.FederatedProcess(algorithm=algorithm),
@@ -93,7 +93,7 @@ def _scores() -> pd.DataFrame:
                 progress=False,
             )
             group = result.groups[0]
-            place = (0, -1, group.models.index(judged), group.data.index("test"))
+            place = (0, -1, group.models.index(model_name), group.data.index("test"))
             values = np.sort(group.metrics["accuracy"][place])
             worst = values[: len(values) // 10].mean()
             rows.append((name, seed, values.mean(), worst))
@@ -115,24 +115,24 @@ def table(scores: pd.DataFrame) -> str:
         "|---|---:|---:|---:|",
     ]
     percent = scores.assign(**{n: 100 * scores[n] for n in ("accuracy", "worst")})
-    of = {name: own.set_index("seed") for name, own in percent.groupby("method")}
+    of = {name: part.set_index("seed") for name, part in percent.groupby("method")}
     for name in METHODS:
-        beside = paired.interval(of[name]["accuracy"], of[_BASE]["accuracy"])
+        gap = paired.interval(of[name]["accuracy"], of[_BASE]["accuracy"])
         cells = [
             name,
             f"{of[name]['accuracy'].mean():.1f} ± {of[name]['accuracy'].std():.1f}",
             f"{of[name]['worst'].mean():.1f}",
-            "–" if name == _BASE else beside.text("+.1f"),
+            "–" if name == _BASE else gap.text("+.1f"),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
 def page(text: str, scores: pd.DataFrame) -> str:
-    """Returns the text of the page with the table of these scores."""
-    before, rest = text.split(_MARKS[0])
-    _, after = rest.split(_MARKS[1])
-    return f"{before}{_MARKS[0]}\n{table(scores)}\n{_MARKS[1]}{after}"
+    """Returns the page's text with the table of these scores."""
+    head, rest = text.split(_MARKS[0])
+    _, tail = rest.split(_MARKS[1])
+    return f"{head}{_MARKS[0]}\n{table(scores)}\n{_MARKS[1]}{tail}"
 
 
 app = cli.application()
@@ -149,7 +149,7 @@ def main(
 
 
 def _run(out: Path) -> None:
-    """Writes the scores; those that are kept are also the page's."""
+    """Writes the scores; in the default file they also go into the page."""
     scores = _scores()
     scores.to_csv(out, index=False, float_format="%.6g")
     print(table(scores))

@@ -1,8 +1,8 @@
-"""Writes what all notebooks begin with: `python -m experiments.notebooks`.
+"""Writes the beginning of all notebooks: `python -m experiments.notebooks`.
 
-The badge that opens a notebook on Colab, how long it takes, and the cell that installs
-the package follow from the address of the repository, of which `REPOSITORY` is the only
-place.
+The badge that opens a notebook on Colab, the duration, and the cell that installs the
+package depend on the address of the repository, which is defined only in
+`REPOSITORY`.
 """
 
 import json
@@ -31,30 +31,30 @@ SOURCE = "{source}"
 
 
 def begun(name: str, notebook: dict, repository: str) -> dict:
-    """Returns a notebook with the beginning that all have.
+    """Returns a notebook with the common beginning.
 
     Args:
-      name: of its file, without the ending.
-      notebook: as JSON.
+      name: name of its file, without the ending.
+      notebook: its JSON.
       repository: `owner/name` on GitHub, or empty.
     """
-    title, setup, *others = notebook["cells"]
+    title, setup, *cells = notebook["cells"]
     text = "".join(title["source"])
     seconds = _SECONDS.search(text)
     if seconds is None:
         raise ValueError(f"The first cell of {name} does not say how long it takes.")
     heading, *paragraphs = text.split("\n\n")
-    kept = [p for p in paragraphs if "Open In Colab" not in p]
+    body = [p for p in paragraphs if "Open In Colab" not in p]
     path = f"github/{repository}/blob/main/notebooks/{name}.ipynb"
     target = f"{_COLAB}/{path}" if repository else f"{_COLAB}/#upload=true"
-    how = "" if repository else _UPLOAD
+    hint = "" if repository else _UPLOAD
     line = f"{_BADGE}({target}) Takes {seconds[1]} s on one core of a CPU, and what the"
-    line += f" first cell needs to\ninstall the package.{how}"
+    line += f" first cell needs to\ninstall the package.{hint}"
     source = f"git+https://github.com/{repository}" if repository else _WHEEL
-    rest = "".join(setup["source"]).partition("\n\n")[2]
-    text = f"{_SETUP.format(source=source)}\n{rest}"
-    title = {**title, "source": _lines("\n\n".join([heading, line, *kept]))}
-    return {**notebook, "cells": [title, {**setup, "source": _lines(text)}, *others]}
+    code = "".join(setup["source"]).partition("\n\n")[2]
+    text = f"{_SETUP.format(source=source)}\n{code}"
+    title = {**title, "source": _lines("\n\n".join([heading, line, *body]))}
+    return {**notebook, "cells": [title, {**setup, "source": _lines(text)}, *cells]}
 
 
 def _lines(text: str) -> list[str]:

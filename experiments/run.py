@@ -1,6 +1,6 @@
 """One training: `python -m experiments.run`."""
 
-from experiments import presets  # noqa: F401 (adds those of the papers)
+from experiments import presets  # noqa: F401 (adds presets of the papers)
 from fedjax_pfl.command import application
 
 app = application.alone("run")

@@ -1,6 +1,6 @@
 """The main job, a sweep: `python -m experiments.sweep`."""
 
-from experiments import presets  # noqa: F401 (adds those of the papers)
+from experiments import presets  # noqa: F401 (adds presets of the papers)
 from fedjax_pfl.command import application
 
 app = application.alone("sweep")

@@ -1,8 +1,8 @@
-"""Keeps what a page needs of a sweep: `python -m experiments.atlas DIR`.
+"""Keeps the rows of a sweep for its page: `python -m experiments.atlas DIR`.
 
 Writes `results/atlas/<preset>.csv`, a row per training and model of its honest
-clients, or, of `atlas_silo`, of the model that silos take home. The page
-`docs/atlas.md` is made of it by `python -m experiments.cards`.
+clients, or, for `atlas_silo`, per model that silos keep. The command
+`python -m experiments.cards` makes the page `docs/atlas.md` from these tables.
 """
 
 from pathlib import Path
@@ -62,20 +62,20 @@ def rows_of(result: results.Result) -> pd.DataFrame:
     """Returns the accuracy of honest clients on their own test data, last round.
 
     Args:
-      result: of a sweep of `atlas_*`.
+      result: result of a sweep of `atlas_*`.
 
     Returns:
-      A row per training and model. A `multiplier` of 0 is no noise; `epsilon` is
-      infinite then, and empty where nothing is sent.
+      A row per training and model. A `multiplier` of 0 means no noise and an infinite
+      `epsilon`; `epsilon` is empty for methods without messages.
     """
     table = result.table()
-    chosen = {"population": "honest", "data": "own test", "metric": "accuracy"}
-    chosen |= {"stat": "mean", "when": "last"}
-    for name, value in chosen.items():
+    query = {"population": "honest", "data": "own test", "metric": "accuracy"}
+    query |= {"stat": "mean", "when": "last"}
+    for name, value in query.items():
         table = table[table[name] == value]
-    spent = result.privacy()
-    keys = [c for c in spent.columns if c not in ("rounds", "epsilon", "delta")]
-    table = table.merge(spent[[*keys, "epsilon"]], on=keys, how="left")
+    privacy = result.privacy()
+    keys = [c for c in privacy.columns if c not in ("rounds", "epsilon", "delta")]
+    table = table.merge(privacy[[*keys, "epsilon"]], on=keys, how="left")
     rows = table[[*_NAMES, "epsilon"]].rename(columns=_NAMES)
     is_alone = rows["method"] == "Local"
     rows["epsilon"] = rows["epsilon"].fillna(float("inf")).mask(is_alone)

@@ -17,7 +17,7 @@ _FIGURES = "atlas_files"
 _TITLES = {"atlas_fmnist": "Fashion-MNIST, two labels per client"}
 _ATTACKS = {"none": "No attack", "SignFlip": "Sign flips", "ALIE": "ALIE"}
 _MEAN, _OWN = "Mean", ("personal", "fine-tuned")
-_SHOWN = (  # method, model, rule of the lines of the figure
+_LINES = (  # method, model, rule of the lines of the figure
     ("Local", "personal", "none"),
     ("FedAvg", "global", _MEAN),
     ("FedAvg", "fine-tuned", _MEAN),
@@ -28,22 +28,22 @@ _SHOWN = (  # method, model, rule of the lines of the figure
 
 
 def _cell(rows: pd.DataFrame, **fields: object) -> pd.Series:
-    """Returns accuracies in percent by seed, of the rows with these values."""
+    """Returns accuracies in percent by seed, for the rows with these values."""
     for name, value in fields.items():
         rows = rows[rows[name] == value]
     return 100 * rows.set_index("seed")["accuracy"]
 
 
-def _alone(rows: pd.DataFrame) -> pd.Series:
-    """Returns what clients reach alone, which is the same everywhere."""
+def _local_accuracy(rows: pd.DataFrame) -> pd.Series:
+    """Returns accuracies of training alone, equal for all noise, rules and attacks."""
     return _cell(rows, method="Local")
 
 
 def _epsilons(rows: pd.DataFrame) -> dict[float, float]:
-    """Returns epsilon by noise multiplier, without noise first."""
-    sent = rows[rows["method"] != "Local"]
-    found = sent.groupby("multiplier")["epsilon"].unique()
-    return {float(z): float(values[0]) for z, values in found.items()}
+    """Returns epsilon by noise multiplier, starting without noise."""
+    federated_rows = rows[rows["method"] != "Local"]
+    epsilons = federated_rows.groupby("multiplier")["epsilon"].unique()
+    return {float(z): float(values[0]) for z, values in epsilons.items()}
 
 
 def _heading(multiplier: float, epsilon: float) -> str:
@@ -55,13 +55,13 @@ def _table(rows: pd.DataFrame, attack: str) -> list[str]:
     epsilons = _epsilons(rows)
     head = ["model", "rule", *(_heading(z, e) for z, e in epsilons.items())]
     lines = [f"| {' | '.join(head)} |", "|---|---|" + "---:|" * len(epsilons)]
-    alone = _alone(rows)
-    same = [f"{alone.mean():.1f}"] * len(epsilons)
-    lines.append(f"| Local | – | {' | '.join(same)} |")
-    own = rows[rows["attack"] == attack]
+    local_accuracy = _local_accuracy(rows)
+    local_cells = [f"{local_accuracy.mean():.1f}"] * len(epsilons)
+    lines.append(f"| Local | – | {' | '.join(local_cells)} |")
+    part = rows[rows["attack"] == attack]
     # Without validation data a hybrid would have been chosen on test data.
-    own = own[(own["method"] != "Local") & ~own["model"].str.startswith("hybrid")]
-    for (method, model, rule), cells in own.groupby(
+    part = part[(part["method"] != "Local") & ~part["model"].str.startswith("hybrid")]
+    for (method, model, rule), cells in part.groupby(
         ["method", "model", "rule"], sort=False
     ):
         means = [f"{_cell(cells, multiplier=z).mean():.1f}" for z in epsilons]
@@ -77,13 +77,13 @@ def _figure(rows: pd.DataFrame) -> Figure:
     figure.set_size_inches(drawing.WIDTH, 3.0)
     panels = figure.subplots(1, len(_ATTACKS), sharey=True)
     for axes, (attack, title) in zip(panels, _ATTACKS.items(), strict=True):
-        for number, (method, model, rule) in enumerate(_SHOWN):
+        for number, (method, model, rule) in enumerate(_LINES):
             if method == "Local":
-                values = [_alone(rows)] * len(epsilons)
+                values = [_local_accuracy(rows)] * len(epsilons)
             else:
-                own = {"method": method, "model": model, "rule": rule}
-                own["attack"] = attack
-                values = [_cell(rows, **own, multiplier=z) for z in epsilons]
+                fields = {"method": method, "model": model, "rule": rule}
+                fields["attack"] = attack
+                values = [_cell(rows, **fields, multiplier=z) for z in epsilons]
             name = method if rule == "none" else f"{method} ({model}), {rule}"
             axes.plot(
                 range(len(epsilons)),
@@ -92,6 +92,7 @@ def _figure(rows: pd.DataFrame) -> Figure:
                 color=drawing.COLORS[number],
                 markersize=4,
                 linewidth=1.2,
+                # One legend serves all panels.
                 label=name if attack == "none" else None,
             )
         axes.set_title(title, fontsize=9)
@@ -101,27 +102,27 @@ def _figure(rows: pd.DataFrame) -> Figure:
     return figure
 
 
-def _verdict(found: paired.Interval) -> str:
+def _verdict(interval: paired.Interval) -> str:
     return {"holds": "It does", "does not hold": "It does not"}.get(
-        found.verdict, "It is open"
+        interval.verdict, "It is open"
     )
 
 
 def _findings(rows: pd.DataFrame) -> list[str]:
     """Returns three findings, each with its paired interval."""
     strong, clean = max(_epsilons(rows)), 0.0
-    alone = _alone(rows)
+    local_accuracy = _local_accuracy(rows)
 
     def gain(multiplier: float) -> pd.Series:
         cell = {"attack": "none", "rule": _MEAN, "multiplier": multiplier}
-        return _cell(rows, method="Ditto", model="personal", **cell) - alone
+        return _cell(rows, method="Ditto", model="personal", **cell) - local_accuracy
 
-    helps = paired.interval(gain(strong), gain(clean))
-    first = (
+    change = paired.interval(gain(strong), gain(clean))
+    privacy_text = (
         "**Does federation help more when privacy is stronger?** (Claimed for silos"
         " that protect single examples: arXiv 2206.07902.)"
-        f" {_verdict(helps)} if clients are protected as a whole: Ditto's gain over"
-        f" training alone changes by {helps} points from no noise"
+        f" {_verdict(change)} if clients are protected as a whole: Ditto's gain over"
+        f" training alone changes by {change} points from no noise"
         f" ({gain(clean).mean():+.2f}) to the strongest noise"
         f" ({gain(strong).mean():+.2f}). Training alone sends nothing, and so costs no"
         " privacy."
@@ -136,7 +137,7 @@ def _findings(rows: pd.DataFrame) -> list[str]:
         return means[0] - means[1]
 
     gains = [paired.interval(cost(z), 0 * cost(z)) for z in (clean, strong)]
-    second = (
+    rule_text = (
         "**Does a robust rule still pay under noise?** With sign flips the geometric"
         f" median is {gains[0]} points above the mean without noise, and {gains[1]}"
         " with the strongest noise. The second number is the price of the mechanism,"
@@ -144,29 +145,29 @@ def _findings(rows: pd.DataFrame) -> list[str]:
         " the noise on the sum of K messages. A mean of noisy messages was not run."
     )
 
-    def lost(method: str, model: str) -> pd.Series:
-        own = {"method": method, "model": model, "rule": _MEAN}
-        before = _cell(rows, attack="none", multiplier=clean, **own)
-        worst = [
-            _cell(rows, attack=attack, multiplier=strong, **own)
+    def loss(method: str, model: str) -> pd.Series:
+        fields = {"method": method, "model": model, "rule": _MEAN}
+        clean_accuracy = _cell(rows, attack="none", multiplier=clean, **fields)
+        scores = [
+            _cell(rows, attack=attack, multiplier=strong, **fields)
             for attack in _ATTACKS
             if attack != "none"
         ]
-        return before - sum(worst[1:], worst[0]) / len(worst)
+        return clean_accuracy - sum(scores[1:], scores[0]) / len(scores)
 
-    less = paired.interval(lost("FedAvg", "global"), lost("Ditto", "personal"))
-    third = (
+    loss_gap = paired.interval(loss("FedAvg", "global"), loss("Ditto", "personal"))
+    model_text = (
         "**Which models do attacks and noise hurt?** With both, FedAvg's global model"
-        f" loses {lost('FedAvg', 'global').mean():.1f} points and Ditto's personal"
-        f" models {lost('Ditto', 'personal').mean():.1f}, {less} points less."
+        f" loses {loss('FedAvg', 'global').mean():.1f} points and Ditto's personal"
+        f" models {loss('Ditto', 'personal').mean():.1f}, {loss_gap} points less."
     )
-    return [first, second, third]
+    return [privacy_text, rule_text, model_text]
 
 
 def _section(rows: pd.DataFrame, name: str, title: str) -> Sequence[str]:
     """Returns the blocks of one data set."""
     seeds = rows["seed"].nunique()
-    assert not math.isnan(_alone(rows).mean())
+    assert not math.isnan(_local_accuracy(rows).mean())
     blocks = [
         f"## {title}",
         "\n".join(f"{k}. {text}" for k, text in enumerate(_findings(rows), 1)),
@@ -194,7 +195,7 @@ def render(folder: Path) -> tuple[str, dict[str, Figure]]:
     """Renders the page from the tables of a folder.
 
     Args:
-      folder: with `<preset>.csv`, of which some may be missing.
+      folder: folder of `<preset>.csv`; files may be missing.
 
     Returns:
       The page, and its figures by name.

@@ -1,4 +1,4 @@
-"""Silos whose examples are private: rows of a sweep, and their part of the page.
+"""Silos with private examples: rows of a sweep, and their part of the page.
 
 Claim: Liu, Hu, Wu, Smith, "On Privacy and Personalization in Cross-Silo Federated
 Learning" (arXiv 2206.07902): the stronger the privacy, the more federation helps, and
@@ -34,21 +34,21 @@ _TUNED = ["lam", "rate"]
 
 
 def rows_of(result: results.Result) -> pd.DataFrame:
-    """Returns accuracies of the models that clients take home, in the last round.
+    """Returns accuracies of the models that clients keep, in the last round.
 
     Args:
-      result: of a sweep of `atlas_silo`.
+      result: result of a sweep of `atlas_silo`.
 
     Returns:
       A row per training: `accuracy` on own test data, `validation` on own validation
       data, and `epsilon` of every client's examples, infinite without noise.
     """
     table = result.table()
-    chosen = {"population": "all", "metric": "accuracy", "stat": "mean", "when": "last"}
-    for name, value in chosen.items():
+    query = {"population": "all", "metric": "accuracy", "stat": "mean", "when": "last"}
+    for name, value in query.items():
         table = table[table[name] == value]
-    wanted = pd.MultiIndex.from_tuples(_METHODS)
-    is_shown = pd.MultiIndex.from_frame(table[["algorithm", "model"]]).isin(wanted)
+    model_index = pd.MultiIndex.from_tuples(_METHODS)
+    is_shown = pd.MultiIndex.from_frame(table[["algorithm", "model"]]).isin(model_index)
     keys = list(_FIELDS)
     columns = {"own test": "accuracy", "own validation": "validation"}
     table = table[is_shown & table["data"].isin(list(columns))]
@@ -56,27 +56,27 @@ def rows_of(result: results.Result) -> pd.DataFrame:
         index=keys, columns="data", values="value", dropna=False, observed=True
     )
     rows = rows.dropna(how="all").reset_index().rename(columns=columns)
-    spent = result.local_privacy()
-    shared = [name for name in keys if name in spent.columns]
-    rows = rows.merge(spent[[*shared, "epsilon"]], on=shared, how="left")
+    privacy = result.local_privacy()
+    privacy_keys = [name for name in keys if name in privacy.columns]
+    rows = rows.merge(privacy[[*privacy_keys, "epsilon"]], on=privacy_keys, how="left")
     names = [*keys, "epsilon", "validation", "accuracy"]
     rounding = {"accuracy": 5, "validation": 5, "epsilon": 4}
     return rows[names].rename(columns=_FIELDS).round(rounding)
 
 
 def best(rows: pd.DataFrame, method: str, multiplier: float) -> pd.DataFrame:
-    """Returns a method's rows with the setting that is best on validation data.
+    """Returns a method's rows with the best setting on validation data.
 
     Args:
-      rows: of `rows_of`.
+      rows: rows of `rows_of`.
       method: `Local`, `FedAvg` or `Flame`.
-      multiplier: noise.
+      multiplier: noise multiplier.
 
     Returns:
       A row per seed.
     """
-    own = rows[(rows["method"] == method) & (rows["multiplier"] == multiplier)]
-    settings = own.groupby(_TUNED, dropna=False, sort=False)
+    method_rows = rows[(rows["method"] == method) & (rows["multiplier"] == multiplier)]
+    settings = method_rows.groupby(_TUNED, dropna=False, sort=False)
     return max((part for _, part in settings), key=lambda p: p["validation"].mean())
 
 
@@ -86,9 +86,9 @@ def _percent(rows: pd.DataFrame) -> pd.Series:
 
 
 def _epsilons(rows: pd.DataFrame) -> dict[float, float]:
-    """Returns epsilon by noise multiplier, without noise first."""
-    found = rows.groupby("multiplier")["epsilon"].max()
-    return {float(z): float(value) for z, value in found.items()}
+    """Returns epsilon by noise multiplier, starting without noise."""
+    epsilons = rows.groupby("multiplier")["epsilon"].max()
+    return {float(z): float(value) for z, value in epsilons.items()}
 
 
 def _heading(multiplier: float, epsilon: float) -> str:
@@ -96,9 +96,9 @@ def _heading(multiplier: float, epsilon: float) -> str:
 
 
 def _gain(rows: pd.DataFrame, method: str, multiplier: float) -> pd.Series:
-    """Returns what a method gains over training alone, in points by seed."""
-    alone = _percent(best(rows, "Local", multiplier))
-    return _percent(best(rows, method, multiplier)) - alone
+    """Returns a method's gain over training alone, in points by seed."""
+    local_accuracy = _percent(best(rows, "Local", multiplier))
+    return _percent(best(rows, method, multiplier)) - local_accuracy
 
 
 def _gain_cells(rows: pd.DataFrame, method: str) -> list[str]:
@@ -107,7 +107,7 @@ def _gain_cells(rows: pd.DataFrame, method: str) -> list[str]:
 
 
 def findings(rows: pd.DataFrame) -> list[str]:
-    """Returns what becomes of the claim, with paired intervals."""
+    """Returns our findings on the claim, with paired intervals."""
     epsilons = _epsilons(rows)
     clean, strong = min(epsilons), max(epsilons)
     words = {"holds": "It does", "does not hold": "It does not"}
@@ -142,8 +142,8 @@ def _table(rows: pd.DataFrame) -> list[str]:
         means = [f"{_percent(cell).mean():.1f}" for cell in cells]
         lines.append(f"| {label} | {' | '.join(means)} |")
         if method == "Flame":
-            chosen = [f"{cell['lam'].iloc[0]:g}" for cell in cells]
-            lines.append(f"| its λ | {' | '.join(chosen)} |")
+            weights = [f"{cell['lam'].iloc[0]:g}" for cell in cells]
+            lines.append(f"| its λ | {' | '.join(weights)} |")
     for method, label in (("FedAvg", "FedAvg"), ("Flame", "mean-regularized")):
         gains = _gain_cells(rows, method)
         lines.append(f"| {label} - Local | {' | '.join(gains)} |")
@@ -153,9 +153,9 @@ def _table(rows: pd.DataFrame) -> list[str]:
 def figure(rows: pd.DataFrame) -> Figure:
     """Draws accuracy against epsilon."""
     epsilons = _epsilons(rows)
-    drawn = Figure(layout="constrained")
-    drawn.set_size_inches(drawing.WIDTH, 3.0)
-    axes = drawn.subplots()
+    canvas = Figure(layout="constrained")
+    canvas.set_size_inches(drawing.WIDTH, 3.0)
+    axes = canvas.subplots()
     for number, ((method, _), label) in enumerate(_METHODS.items()):
         values = [_percent(best(rows, method, z)).mean() for z in epsilons]
         axes.plot(
@@ -170,16 +170,16 @@ def figure(rows: pd.DataFrame) -> Figure:
     labels = [_heading(z, e) for z, e in epsilons.items()]
     axes.set_xticks(range(len(labels)), labels, **drawing.TEXT)
     axes.set_ylabel("accuracy on own test data, %", **drawing.TEXT)
-    drawing.legend(drawn, "the right end has the strongest privacy")
-    return drawn
+    drawing.legend(canvas, "the right end has the strongest privacy")
+    return canvas
 
 
 def section(rows: pd.DataFrame, image: str) -> Sequence[str]:
     """Returns the blocks of the page.
 
     Args:
-      rows: of `rows_of`.
-      image: path of the figure, as the page names it.
+      rows: rows of `rows_of`.
+      image: path of the figure, relative to the page.
     """
     seeds = rows["seed"].nunique()
     return [

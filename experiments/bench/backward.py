@@ -39,11 +39,11 @@ class Backward(workloads.Based):
             memory_limit="none",
         )
         if name == _PLAIN:
-            return _there(groups.plan(group, options))
+            return _training(groups.plan(group, options))
         objective = Objective("train", "loss", "personal")
-        what = trainer.Differentiation((f"per_client.{_FIELD}",), objective)
-        (planned,) = simulation.check_groups([group], options, trainer=what)
-        back = reverse.Backward(planned, what)
+        differentiation = trainer.Differentiation((f"per_client.{_FIELD}",), objective)
+        (planned,) = simulation.check_groups([group], options, trainer=differentiation)
+        back = reverse.Backward(planned, differentiation)
         return contenders.Repeated(back, lambda made: made[0], str(planned.plan))
 
     def loss(self, result: Any) -> float | None:
@@ -51,7 +51,7 @@ class Backward(workloads.Based):
         return float(result[0])
 
 
-def _there(planned: groups.PlannedGroup) -> contenders.Repeated:
+def _training(planned: groups.PlannedGroup) -> contenders.Repeated:
     """Returns a training from its first state to its evaluation."""
     runner = Resident(planned)
     model = planned.names.index("personal")
@@ -65,7 +65,7 @@ def _there(planned: groups.PlannedGroup) -> contenders.Repeated:
     return contenders.Repeated(call, lambda made: made.mean(axis=1), str(planned.plan))
 
 
-def _few() -> workloads.Workload:
+def _base() -> workloads.Workload:
     """Returns 10 clients of 560 examples."""
     spec = workloads.WORKLOADS["W4"].spec
     return dataclasses.replace(workloads.WORKLOADS["W1"], spec=spec)
@@ -79,7 +79,7 @@ BACKWARD = {
             "derivatives per client, FLAME, softmax, 10 clients of 560, batch 100",
             (_PLAIN,),
             rounds=10,
-            base=_few(),
+            base=_base(),
         ),
         Backward(
             "G2",

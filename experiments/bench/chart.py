@@ -58,15 +58,15 @@ def _main(out: Path, files: Sequence[Path]) -> None:
 
 def ratios(run: dict[str, Any]) -> dict[str, float]:
     """Returns PyTorch's time over ours by workload, where both were timed."""
-    found = {}
+    by_workload = {}
     for workload in run["workloads"]:
         timed = workload["contenders"]
         if _PEER in timed:
-            ours, theirs = (
+            our_seconds, peer_seconds = (
                 timed[name]["seconds_per_round"]["wall"] for name in ("ours", _PEER)
             )
-            found[workload["name"]] = theirs / ours
-    return found
+            by_workload[workload["name"]] = peer_seconds / our_seconds
+    return by_workload
 
 
 def draw(runs: Sequence[dict[str, Any]]) -> Figure:
@@ -86,22 +86,22 @@ def draw(runs: Sequence[dict[str, Any]]) -> Figure:
         raise checks.InputError(
             f"Expected runs of one machine, got {', '.join(sorted(machines))}."
         )
-    found = [ratios(run) for run in runs]
+    table = [ratios(run) for run in runs]
     timed_names = dict.fromkeys(w["name"] for run in runs for w in run["workloads"])
-    names = [name for name in timed_names if any(name in own for own in found)]
+    names = [name for name in timed_names if any(name in row for row in table)]
     if not names:
         raise checks.InputError(f"Expected a run with the peer '{_PEER}'.")
     figure = Figure(layout="constrained")
     figure.set_size_inches(1.3 * drawing.WIDTH, 0.8 + _ROW * len(names))
     axes, height = figure.subplots(), _BAR / len(runs)
-    timed = {name: [k for k, own in enumerate(found) if name in own] for name in names}
-    for number, (run, own) in enumerate(zip(runs, found, strict=True)):
+    timed = {name: [k for k, row in enumerate(table) if name in row] for name in names}
+    for number, (run, row) in enumerate(zip(runs, table, strict=True)):
         places, values = [], []
-        for row, name in enumerate(names):
-            if name in own:
+        for line, name in enumerate(names):
+            if name in row:
                 middle = (len(timed[name]) - 1) / 2
-                places.append(row + height * (timed[name].index(number) - middle))
-                values.append(own[name])
+                places.append(line + height * (timed[name].index(number) - middle))
+                values.append(row[name])
         cores = run["machine"]["threads"]
         label = f"{cores} core{'s' if cores > 1 else ''}"
         starts = [value - 1 for value in values]
@@ -111,7 +111,7 @@ def draw(runs: Sequence[dict[str, Any]]) -> Figure:
         texts = [f"{value:.2f}" for value in values]
         axes.bar_label(bars, texts, padding=3, fontsize=8)
     axes.set_xscale("log")
-    axes.set_xlim(0.5, 1.6 * max(value for own in found for value in own.values()))
+    axes.set_xlim(0.5, 1.6 * max(value for row in table for value in row.values()))
     axes.set_xticks(_TICKS, [f"{tick:g}" for tick in _TICKS])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.axvline(1, color="black", linewidth=0.8)

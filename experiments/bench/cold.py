@@ -100,9 +100,9 @@ def _train_ours(folder: Path, task: dict[str, Any]) -> dict[str, np.ndarray]:
     training = workloads.cohorts(sizes, task["settings"]["cohort_size"], task["rounds"])
     source = Stored(str(folder), tuple(sizes))
     spec = dataclasses.replace(training.spec, dataset=source)
-    ours = dataclasses.replace(training, spec=spec).contender("ours")
-    ours.run()
-    return ours.result()["head"]
+    contender = dataclasses.replace(training, spec=spec).contender("ours")
+    contender.run()
+    return contender.result()["head"]
 
 
 def _tensors(folder: Path, task: dict[str, Any]) -> tuple[list, list, Any]:

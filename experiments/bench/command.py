@@ -131,11 +131,11 @@ def main(
         from fedjax_pfl.command import printing
 
         console = printing.console()
-        known = forms.CASES if accelerator else catalog.TIMED
+        cases = forms.CASES if accelerator else catalog.TIMED
         if only_list:
-            _print_names(console, known)
+            _print_names(console, cases)
             return
-        workloads, peers = _checked(known, _names(only), _names(against))
+        workloads, peers = _checked(cases, _names(only), _names(against))
         earlier = None if check is None else report.read(check)
         if file is not None:
             report.check_writable(file)
@@ -146,14 +146,14 @@ def main(
             "against": _names(against),
             "workloads": [],
         }
-        kept = run
+        base_run = run
         if file is not None and update:
-            kept = report.read(file)
-            report.check_alike(kept, run)
+            base_run = report.read(file)
+            report.check_alike(base_run, run)
 
         def save() -> None:  # what was measured outlives an interruption
             if file is not None:
-                report.write(file, report.merged(kept, run))
+                report.write(file, report.merged(base_run, run))
 
         failures = []
         if accelerator:
@@ -166,15 +166,15 @@ def main(
             print(f"Written: {file}")
         if failures:
             raise errors.StoppedError(" ".join(failures), 1)
-        changed = [] if earlier is None else report.changes(console, earlier, run)
-        if changed:
-            raise errors.StoppedError(f"More than 10 % apart: {', '.join(changed)}.", 1)
+        names = [] if earlier is None else report.changes(console, earlier, run)
+        if names:
+            raise errors.StoppedError(f"More than 10 % apart: {', '.join(names)}.", 1)
 
     cli.answer(work)
 
 
 def _checked(
-    known: Collection[str], only: list[str], against: list[str]
+    catalog_names: Collection[str], only: list[str], against: list[str]
 ) -> tuple[list[str], Sequence[str]]:
     """Returns the workloads and peers of names that are known."""
     from experiments.bench import catalog
@@ -184,13 +184,13 @@ def _checked(
     for name in against:
         checks.known(name, (*peers, "all"), "peer")
     for name in only:
-        checks.known(name, known, "workload")
-    return only or list(known), peers if "all" in against else against
+        checks.known(name, catalog_names, "workload")
+    return only or list(catalog_names), peers if "all" in against else against
 
 
-def _print_names(console: "Console", known: Mapping[str, "Timed"]) -> None:
+def _print_names(console: "Console", cases: Mapping[str, "Timed"]) -> None:
     """Prints what can be timed."""
-    for name, timed in known.items():
+    for name, timed in cases.items():
         console.print(f"{name}: {timed.title}; peers {', '.join(timed.peers)}")
 
 

@@ -172,17 +172,17 @@ class Ours:
         """Returns the program of a call, which is compiled if need be."""
         return self._trainer.programs[("segment",)]
 
-    def run(self, *, is_told: bool = True) -> None:
+    def run(self, *, is_reported: bool = True) -> None:
         """Runs the next segment; after the last, the first of a new training.
 
         Args:
-          is_told: whether its reports come to the host.
+          is_reported: whether its reports come to the host.
         """
         if self._done >= self._num_rounds:
             self._done = 0
             self._trainer.begin()
         count = min(self.plan.schedule.segment, self._num_rounds - self._done)
-        run = self._trainer.advance if is_told else self._trainer.run
+        run = self._trainer.advance if is_reported else self._trainer.run
         run(self._active, self._done, count)
         self._done += count
         jax.block_until_ready(self._trainer.states)
@@ -201,8 +201,8 @@ class Loop:
         names = ("points", "processes", "federations", "described", "keys")
         self._runs = []
         for point in range(len(group.points)):
-            own = {n: getattr(group, n)[point : point + 1] for n in names}
-            self._runs.append(Ours(dataclasses.replace(group, **own), rounds))
+            point_fields = {n: getattr(group, n)[point : point + 1] for n in names}
+            self._runs.append(Ours(dataclasses.replace(group, **point_fields), rounds))
 
     def run(self) -> None:
         """Runs one segment of every training."""
@@ -227,8 +227,8 @@ def library(name: str) -> Any:
         raise machine.UnavailableError(f"cannot be imported: {error}") from error
 
 
-def relative_difference(ours: Any, theirs: Any) -> float:
+def relative_difference(reference: Any, values: Any) -> float:
     """Returns the largest difference, relative to the largest value of the first."""
-    pairs = list(zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True))
+    pairs = list(zip(jax.tree.leaves(reference), jax.tree.leaves(values), strict=True))
     difference = max(float(np.abs(a - b).max()) for a, b in pairs)
     return difference / max(float(np.abs(a).max()) for a, _ in pairs)

@@ -77,7 +77,7 @@ def of(workload: workloads.Workload, num_devices: int) -> list[Form]:
         for rounded, convolution, at_once, execution in itertools.product(
             (False, True), convolutions, points, executions
         )
-        if not (rounded and convolution == "xla")  # whose operands stay as they are
+        if not (rounded and convolution == "xla")  # its operands stay as they are
     ]
 
 
@@ -91,20 +91,20 @@ def ordered(names: Sequence[str], num_devices: int) -> list[tuple[str, Form]]:
     return sorted(pairs, key=lambda pair: pair[1].num_changes)
 
 
-def measure(names: Sequence[str], first: int, repeat: int) -> Iterator[dict[str, Any]]:
+def measure(names: Sequence[str], start: int, repeat: int) -> Iterator[dict[str, Any]]:
     """Measures forms of workloads from a number on, one after the other.
 
     Args:
       names: of the workloads.
-      first: number of the first form of `ordered`.
+      start: number of the first form of `ordered`.
       repeat: samples of each.
 
     Yields:
       Values of each form, as in JSON: `left_out` is the reason why there are no
       times, and empty for a form that is the same program as an earlier one.
     """
-    seen: set[Any] = set()
-    pairs = ordered(names, jax.device_count())[first:]
+    plans: set[Any] = set()
+    pairs = ordered(names, jax.device_count())[start:]
     for name, its in itertools.groupby(pairs, key=lambda pair: pair[0]):
         workload = CASES[name]
         group, rounds = workload.group(), workload.rounds
@@ -114,36 +114,36 @@ def measure(names: Sequence[str], first: int, repeat: int) -> Iterator[dict[str,
             fields: dict[str, Any] = {"bfloat16_products": form.bfloat16_products}
             if isinstance(group.model, workloads.BenchCNN):
                 fields["convolution"] = form.convolution
-            changed = dataclasses.replace(
+            form_group = dataclasses.replace(
                 group, model=dataclasses.replace(group.model, **fields)
             )
-            ours = contenders.Ours(changed, rounds, form.execution, form.points)
-            if (name, ours.plan) in seen:
+            contender = contenders.Ours(form_group, rounds, form.execution, form.points)
+            if (name, contender.plan) in plans:
                 yield {"left_out": ""}
                 continue
-            seen.add((name, ours.plan))
-            yield _numbers(ours, workload, rounds, repeat)
-            del ours
+            plans.add((name, contender.plan))
+            yield _numbers(contender, workload, rounds, repeat)
+            del contender
 
 
 def _numbers(
-    ours: contenders.Ours, workload: workloads.Workload, rounds: int, repeat: int
+    contender: contenders.Ours, workload: workloads.Workload, rounds: int, repeat: int
 ) -> dict[str, Any]:
     """Measures one form."""
     with trainer.compile_clock() as compiling:
-        size = _program_bytes(ours.compiled())
+        size = _program_bytes(contender.compiled())
     free = cost.available_bytes()
     if size is not None and free is not None and size > free:
-        needs, there = cost.shown(size), cost.shown(free)
-        return {"left_out": f"it needs {needs} of memory, of which {there} are free"}
-    ours.run()
+        needs, limit = cost.shown(size), cost.shown(free)
+        return {"left_out": f"it needs {needs} of memory, of which {limit} are free"}
+    contender.run()
     clock = timing.Clock(())  # whatever others do on the CPUs meanwhile
-    (samples,) = timing.interleave({"": ours.run}, repeat, clock).values()
-    params = jax.eval_shape(ours.plan.model.init, jax.random.key(0))
+    (samples,) = timing.interleave({"": contender.run}, repeat, clock).values()
+    params = jax.eval_shape(contender.plan.model.init, jax.random.key(0))
     num_parameters = client_rows.size(params)
     return {
-        "execution": ours.execution,
-        "points_per_chunk": ours.plan.points_per_chunk,
+        "execution": contender.execution,
+        "points_per_chunk": contender.plan.points_per_chunk,
         **worker.per_round(samples, rounds),
         "rounds_per_call": rounds,
         "flops_per_round": workload.flops_per_round,
@@ -200,7 +200,7 @@ def time_all(
             )
         todo = ordered(names, settings["device_count"])
         task = bar.add_task("forms", total=len(todo))
-        measured = _measured(run, names, len(todo), start + seconds, seconds / _SHARE)
+        measured = _results(run, names, len(todo), start + seconds, seconds / _SHARE)
         for (name, form), numbers in zip(todo, measured, strict=True):
             _record(run, name, form, numbers)
             bar.advance(task)
@@ -209,14 +209,14 @@ def time_all(
 
 def _battery(run: dict[str, Any]) -> list[str]:
     """Returns what `python -m fedjax_pfl.testing --platform` prints, line by line."""
-    told: list[str] = []
+    report_lines: list[str] = []
     try:
         module, variables = "fedjax_pfl.testing", _variables(run)
         for line in machine.lines(module, "--platform", environment=variables):
-            told.append(line.strip())
+            report_lines.append(line.strip())
     except machine.UnavailableError as error:
-        told.append(f"ended: {error}")
-    return told
+        report_lines.append(f"ended: {error}")
+    return report_lines
 
 
 def _variables(run: dict[str, Any]) -> dict[str, str]:
@@ -227,7 +227,7 @@ def _variables(run: dict[str, Any]) -> dict[str, str]:
     )
 
 
-def _measured(
+def _results(
     run: dict[str, Any], names: Sequence[str], count: int, until: float, most: float
 ) -> Iterator[dict[str, Any]]:
     """Yields the measurements of each form, or why there are none.
@@ -240,37 +240,37 @@ def _measured(
       most: seconds of one form.
     """
 
-    begun = time.monotonic()
+    form_start = time.monotonic()
 
     def left() -> float:
-        nonlocal begun
-        begun = time.monotonic()
-        return min(until - begun, most)
+        nonlocal form_start
+        form_start = time.monotonic()
+        return min(until - form_start, most)
 
-    first = 0
-    while first < count:
+    number = 0
+    while number < count:
         reason = _ENDED
         if left() > 0:
             try:
                 for line in machine.lines(
                     "experiments.bench.forms",
                     str(run["repeat"]),
-                    str(first),
+                    str(number),
                     *names,
                     environment=_variables(run),
                     seconds=left,
                 ):
                     yield json.loads(line)
-                    first += 1
+                    number += 1
                 return
             except machine.UnavailableError as error:
                 now = time.monotonic()
-                if now - begun > most:
+                if now - form_start > most:
                     reason = f"it took more than {most:.0f} s"
                 elif now < until:
                     reason = str(error)
         yield {"left_out": reason}
-        first += 1
+        number += 1
 
 
 def _record(

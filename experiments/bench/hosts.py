@@ -92,21 +92,21 @@ def _work(
     from fedjax_pfl.engine import traffic
 
     workload = _workload(name, processes * devices)
-    ours = contenders.Ours(workload.group(), rounds, "shard")
-    ours.run()  # compiles, and touches memory for the first time
+    contender = contenders.Ours(workload.group(), rounds, "shard")
+    contender.run()  # compiles, and touches memory for the first time
     seconds = []
     for _ in range(3):
         started = time.perf_counter()
-        ours.run()
+        contender.run()
         seconds.append((time.perf_counter() - started) / rounds)
-    before = loopback.received()
-    ours.run(is_told=False)
+    start_bytes = loopback.received()
+    contender.run(is_reported=False)
     cluster = traffic.Cluster(processes, devices)
-    formula = traffic.estimate(ours.planned, cluster)
+    formula = traffic.estimate(contender.planned, cluster)
     return {
         "seconds": seconds,
-        "clients": ours.planned.num_clients,
-        "received": (loopback.received() - before) / rounds,
+        "clients": contender.planned.num_clients,
+        "received": (loopback.received() - start_bytes) / rounds,
         "expected": formula.left,
         "exchanges": len(formula.exchanges),
     }
@@ -115,9 +115,9 @@ def _work(
 def _team(name: str, form: tuple[int, int], rounds: int) -> dict[str, Any]:
     """Times rounds of one form in new processes; returns the output of the first."""
     processes, devices = form
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        port = server.getsockname()[1]
     flag = f"--xla_force_host_platform_device_count={devices}"
     code = (
         "import json, sys; from experiments.bench import hosts;"
@@ -138,8 +138,8 @@ def _team(name: str, form: tuple[int, int], rounds: int) -> dict[str, Any]:
     finally:
         for command in commands:
             command.kill()
-    made = json.loads(texts[0].splitlines()[-1])
-    return {"workload": name, "processes": processes, "devices": devices, **made}
+    numbers = json.loads(texts[0].splitlines()[-1])
+    return {"workload": name, "processes": processes, "devices": devices, **numbers}
 
 
 def measured(
@@ -196,17 +196,17 @@ def main(
 ) -> None:
     """Prints seconds and bytes per round by processes and devices."""
     names = tuple(only.split(","))
-    chosen = FORMS
+    team_forms = FORMS
     if forms:
         pairs = (form.split("x") for form in forms.split(","))
-        chosen = tuple((int(p), int(d)) for p, d in pairs)
+        team_forms = tuple((int(p), int(d)) for p, d in pairs)
     bandwidth, latency = speed()
     record: dict[str, Any] = {
         "machine": machine.describe(os.cpu_count() or 1, 1, huge_pages=False),
         "rounds": rounds,
         "loopback": {"bytes_per_second": bandwidth, "latency": latency},
     }
-    record["rows"] = list(measured(names, chosen, rounds, repeat))
+    record["rows"] = list(measured(names, team_forms, rounds, repeat))
     printing.table(printing.console(), TITLES, list(cells(record)), numbers=TITLES[2:])
     for line in verdicts(record):
         print(line)
@@ -216,18 +216,18 @@ def main(
 
 def _by_workload(record: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
     """Returns the rows of every workload."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    by_workload: dict[str, list[dict[str, Any]]] = {}
     for row in record["rows"]:
-        found.setdefault(row["workload"], []).append(row)
-    return found
+        by_workload.setdefault(row["workload"], []).append(row)
+    return by_workload
 
 
 def _by_form(rows: list[dict[str, Any]]) -> dict[tuple[int, int], dict[str, Any]]:
     """Returns the first row of every form."""
-    found: dict[tuple[int, int], dict[str, Any]] = {}
+    by_form: dict[tuple[int, int], dict[str, Any]] = {}
     for row in rows:
-        found.setdefault((row["processes"], row["devices"]), row)
-    return found
+        by_form.setdefault((row["processes"], row["devices"]), row)
+    return by_form
 
 
 def cells(record: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
@@ -246,8 +246,8 @@ def cells(record: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
                 machine_of = (record["loopback"], record["machine"]["cpus"])
                 seconds = expected_seconds(rows, row, *machine_of)
                 expected = report.milliseconds(seconds)
-            taken = report.milliseconds(_typical(rows, form))
-            yield name, "{} x {}".format(*form), taken, expected, received, formula
+            duration = report.milliseconds(_typical(rows, form))
+            yield name, "{} x {}".format(*form), duration, expected, received, formula
 
 
 def verdicts(record: Mapping[str, Any]) -> Iterator[str]:

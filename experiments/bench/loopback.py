@@ -62,7 +62,7 @@ def _serve(server: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for _ in range(_TURNS):
             connection.sendall(connection.recv(1))
-        left = _STREAM
-        while left:
-            left -= len(connection.recv(_BLOCK))
+        num_bytes = _STREAM
+        while num_bytes:
+            num_bytes -= len(connection.recv(_BLOCK))
         connection.sendall(b"x")

@@ -68,8 +68,8 @@ def restrict(process: int, count: int) -> None:
 
     To be called before JAX starts its threads. More processes than CPUs share them.
     """
-    own = cpus()
-    _use(own[process::count] or (own[process % len(own)],))
+    numbers = cpus()
+    _use(numbers[process::count] or (numbers[process % len(numbers)],))
 
 
 def _use(numbers: tuple[int, ...]) -> None:
@@ -171,9 +171,9 @@ def lines(
                 process.kill()
                 raise
         errors.seek(0)
-        said = errors.read().strip().splitlines() or ["the process said nothing"]
+        error_lines = errors.read().strip().splitlines() or ["the process said nothing"]
     if process.returncode:
-        raise UnavailableError(said[-1].strip())
+        raise UnavailableError(error_lines[-1].strip())
 
 
 def _in_time(
@@ -181,7 +181,7 @@ def _in_time(
 ) -> Iterator[str]:
     """Yields the lines of a process, which is killed if one takes too long."""
 
-    def watched() -> threading.Timer | None:
+    def start_timer() -> threading.Timer | None:
         limit = seconds()
         if math.isinf(limit):
             return None
@@ -189,13 +189,13 @@ def _in_time(
         timer.start()
         return timer
 
-    timer = watched()
+    timer = start_timer()
     try:
         for line in process.stdout or ():
             if timer is not None:
                 timer.cancel()
             yield line
-            timer = watched()
+            timer = start_timer()
     finally:
         if timer is not None:
             timer.cancel()
@@ -246,10 +246,10 @@ def resident_peak() -> int:
     return 1024 * int(line[1]) if line else resident_bytes(resource.RUSAGE_SELF)
 
 
-def resident_bytes(who: int) -> int:
+def resident_bytes(scope: int) -> int:
     """Returns the most resident memory by `getrusage`, in bytes."""
     unit = 1 if sys.platform == "darwin" else 1024
-    return unit * resource.getrusage(who).ru_maxrss
+    return unit * resource.getrusage(scope).ru_maxrss
 
 
 def matmul(dtype: str = "float32") -> tuple[Callable[[], None], int]:
@@ -283,10 +283,10 @@ def update() -> tuple[Callable[[], None], int]:
 
     size = _COPIED if jax.default_backend() == "cpu" else _COPIED_ON_ACCELERATOR
     compiled = jax.jit(lambda x: x + 1, donate_argnums=0)
-    held = [compiled(jnp.ones(size // 4))]
+    buffers = [compiled(jnp.ones(size // 4))]
 
     def call() -> None:
-        held[0] = compiled(held[0]).block_until_ready()
+        buffers[0] = compiled(buffers[0]).block_until_ready()
 
     return call, 2 * size
 

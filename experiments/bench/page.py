@@ -60,11 +60,11 @@ class Target:
     peer: str
     bound: float
 
-    def is_met(self, ours: float, theirs: float) -> bool:
+    def is_met(self, seconds: float, peer_seconds: float) -> bool:
         """Returns whether it is reached by two times in seconds."""
         if self.peer in _OWN:
-            return ours <= self.bound * theirs
-        return theirs >= self.bound * ours
+            return seconds <= self.bound * peer_seconds
+        return peer_seconds >= self.bound * seconds
 
 
 def _bounds(peer: str, **bounds: float) -> dict[str, list[Target]]:
@@ -149,7 +149,7 @@ def render(
         ]
         parts.append(_verdict(run, targets))
         titles = ("", "execution", "ms", "floor", "GFLOP/s", "of peak", "resident MB")
-        parts += ["### Ours", _table(titles, _own(run)), _FLOOR]
+        parts += ["### Ours", _table(titles, _our_rows(run)), _FLOOR]
         titles = ("", "compared with", "ours, ms", "theirs, ms", "ratio", "target")
         parts += [
             "### Compared with others",
@@ -252,12 +252,12 @@ def _form(
     seconds, name = form["seconds_per_round"]["wall"], form["workload"]
     is_rounded = form["bfloat16_products"]
     is_picked = form["is_automatic"] and not is_rounded
-    other = plain.get(_key(form))
+    plain_seconds = plain.get(_key(form))
     return (
         f"{name}{'*' * is_picked}{' bf16' * is_rounded}",
         f"`{form['execution']}`",
         report.milliseconds(seconds),
-        "" if other is None else report.milliseconds(other),
+        "" if plain_seconds is None else report.milliseconds(plain_seconds),
         f"{form['flops_per_round'] / seconds / 1e9:,.0f}",
         f"{form['compile_seconds']:.1f}",
         f"{form['program_bytes'] / 1e6:,.0f}",
@@ -305,14 +305,14 @@ def _machine(run: Mapping[str, Any]) -> str:
     """Returns the machine, versions and date of a run."""
     machine = run["machine"]
     versions = machine["versions"]
-    kept = ("jax", "torch", "byzfl", "geom-median")
-    known = ", ".join(f"{name} {versions[name]}" for name in kept if name in versions)
+    names = ("jax", "torch", "byzfl", "geom-median")
+    text = ", ".join(f"{name} {versions[name]}" for name in names if name in versions)
     rate = machine.get("update_gigabytes")
-    moved = "" if rate is None else f", {rate:.1f} GB/s read and written"
+    memory = "" if rate is None else f", {rate:.1f} GB/s read and written"
     return (
         f"{machine['threads']} of {machine['cpus']} cores of an {machine['processor']},"
         f" {machine['devices']} device(s), {machine['matmul_gflops']:,.0f} GFLOP/s in"
-        f" float32 products{moved}; {known}; {machine['started'][:10]}."
+        f" float32 products{memory}; {text}; {machine['started'][:10]}."
     )
 
 
@@ -342,11 +342,11 @@ def _times(workload: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def _own(run: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+def _our_rows(run: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     """Yields the rows of ours alone."""
     rate = run["machine"].get("update_gigabytes")
     for workload in run["workloads"]:
-        seconds, done = _times(workload)["ours"], report.gigaflops(workload)
+        seconds, pace = _times(workload)["ours"], report.gigaflops(workload)
         least = None if rate is None else report.floor(workload, rate)
         execution = workload["contenders"]["ours"]["execution"]
         yield (
@@ -354,8 +354,8 @@ def _own(run: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
             f"`{execution}`" if execution else "",
             report.milliseconds(seconds),
             "" if least is None else report.milliseconds(least),
-            "" if done is None else f"{done:.1f}",
-            "" if done is None else f"{100 * done / workload['matmul_gflops']:.0f} %",
+            "" if pace is None else f"{pace:.1f}",
+            "" if pace is None else f"{100 * pace / workload['matmul_gflops']:.0f} %",
             f"{workload['peak_bytes'] / 1e6:,.0f}",
         )
 
@@ -366,26 +366,26 @@ def _peers(
     """Yields a row per workload and peer."""
     for workload in run["workloads"]:
         times = _times(workload)
-        ours = times.pop("ours")
-        wanted = {t.peer: t for t in targets.get(workload["name"], [])}
-        for peer, theirs in times.items():
+        seconds = times.pop("ours")
+        peer_targets = {t.peer: t for t in targets.get(workload["name"], [])}
+        for peer, peer_seconds in times.items():
             is_own = peer in _OWN
-            ratio = ours / theirs if is_own else theirs / ours
-            target = wanted.get(peer)
+            ratio = seconds / peer_seconds if is_own else peer_seconds / seconds
+            target = peer_targets.get(peer)
             yield (
                 workload["name"],
                 _OWN.get(peer, f"`{peer}`"),
-                report.milliseconds(ours),
-                report.milliseconds(theirs),
+                report.milliseconds(seconds),
+                report.milliseconds(peer_seconds),
                 f"{ratio:.2f} of its time" if is_own else f"{ratio:.2f} times as fast",
-                "" if target is None else _said(target, ours, theirs),
+                "" if target is None else _target_cell(target, seconds, peer_seconds),
             )
 
 
-def _said(target: Target, ours: float, theirs: float) -> str:
+def _target_cell(target: Target, seconds: float, peer_seconds: float) -> str:
     """Formats a target and whether it is met."""
     word = "at most" if target.peer in _OWN else "at least"
-    verdict = "met" if target.is_met(ours, theirs) else "missed"
+    verdict = "met" if target.is_met(seconds, peer_seconds) else "missed"
     return f"{word} {target.bound:g}: {verdict}"
 
 

@@ -114,7 +114,7 @@ def measure(case: Case) -> dict[str, Any]:
         eval_every=max(case.rounds // 4, 1),
         memory_limit="none",
     )
-    before = psutil.Process().memory_info().rss
+    start_bytes = psutil.Process().memory_info().rss
     started = time.perf_counter()
     prepared = Resident(groups.plan(group, settings))
     planned = cost.memory(prepared)
@@ -136,7 +136,7 @@ def measure(case: Case) -> dict[str, Any]:
         "name": case.name,
         "execution": str(prepared.planned.plan),
         "planned_bytes": planned.total,
-        "measured_bytes": peak - before,
+        "measured_bytes": peak - start_bytes,
         "parts": dataclasses.asdict(planned),
         "planned_seconds": pace.total(case.rounds, rounds) - pace.compilation,
         "measured_seconds": seconds,

@@ -28,17 +28,17 @@ def federation(num_clients: int, shape: tuple[int, ...] = (28, 28)) -> core.Fede
     """Returns clients with overlapping pieces of one pool as examples."""
     dataset = Generated((_POOL,), shape).load(data_dir=None, seed=0, num_clients=None)
     starts = np.arange(num_clients) % (_POOL - _EXAMPLES)
-    nobody = np.zeros(num_clients, np.int32)
+    zeros = np.zeros(num_clients, np.int32)
     train = core.ClientData(
         x=jnp.asarray(dataset.x),
         y=jnp.asarray(dataset.y),
         scale=jnp.asarray(dataset.scale, jnp.float32),
         shift=jnp.zeros((), jnp.float32),
         index=starts[:, None].astype(np.int32) + np.arange(_EXAMPLES, dtype=np.int32),
-        num_examples=nobody + _EXAMPLES,
+        num_examples=zeros + _EXAMPLES,
         client_id=np.arange(num_clients, dtype=np.int32),
     )
-    none = dataclasses.replace(train, index=train.index[:, :1], num_examples=nobody)
+    none = dataclasses.replace(train, index=train.index[:, :1], num_examples=zeros)
     return core.Federation(
         train=train,
         validation=none,

@@ -100,11 +100,11 @@ def check_alike(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> None:
       InputError: if they are of other machines, versions or options.
     """
     for name in _ALIKE:
-        before, after = earlier["machine"][name], later["machine"][name]
-        if before != after:
+        stored, value = earlier["machine"][name], later["machine"][name]
+        if stored != value:
             raise checks.InputError(
-                f"Expected a file of a run with {name} = {after}, as now, to keep its"
-                f" other workloads, got {before}."
+                f"Expected a file of a run with {name} = {value}, as now, to keep its"
+                f" other workloads, got {stored}."
             )
 
 
@@ -120,8 +120,8 @@ def merged(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, An
     """
     from experiments.bench import catalog
 
-    both = {w["name"]: w for run in (earlier, later) for w in run["workloads"]}
-    workloads = [both[name] for name in catalog.TIMED if name in both]
+    by_name = {w["name"]: w for run in (earlier, later) for w in run["workloads"]}
+    workloads = [by_name[name] for name in catalog.TIMED if name in by_name]
     return {**later, "workloads": workloads}
 
 
@@ -130,8 +130,8 @@ def print_all(console: Console, run: Mapping[str, Any]) -> None:
     for line in _machine_lines(run["machine"]):
         console.print(line)
     update = run["machine"].get("update_gigabytes")
-    own = (_own_row(workload, update) for workload in run["workloads"])
-    _print_table(console, "Ours", own)
+    our_rows = (_own_row(workload, update) for workload in run["workloads"])
+    _print_table(console, "Ours", our_rows)
     rows = [
         _peer_row(workload, name, peer)
         for workload in run["workloads"]
@@ -158,7 +158,7 @@ def print_forms(console: Console, run: Mapping[str, Any]) -> None:
     console.print(f"Battery: {run['battery'][-1]}.")
     rows = map(_form_row, by_workload(run))
     _print_table(console, "Forms; * is what auto picks", rows)
-    left_out = Counter((one["workload"], one["reason"]) for one in run["left_out"])
+    left_out = Counter((form["workload"], form["reason"]) for form in run["left_out"])
     for (name, reason), count in left_out.items():
         console.print(f"{name}: {count} form(s) left out: {reason}.".replace("..", "."))
 
@@ -222,11 +222,11 @@ def floor(workload: Mapping[str, Any], update_gigabytes: float) -> float | None:
       Seconds of products at the fastest rate, plus those of reads and writes; None if
       they are not counted.
     """
-    flops, moved = workload["flops_per_round"], workload.get("bytes_per_round")
-    if flops is None or moved is None:
+    flops, num_bytes = workload["flops_per_round"], workload.get("bytes_per_round")
+    if flops is None or num_bytes is None:
         return None
     products = flops / workload["matmul_gflops"] / 1e9
-    return products + moved / update_gigabytes / 1e9
+    return products + num_bytes / update_gigabytes / 1e9
 
 
 def gigaflops(workload: Mapping[str, Any]) -> float | None:
@@ -240,15 +240,15 @@ def _own_row(
     workload: Mapping[str, Any], update_gigabytes: float | None
 ) -> list[tuple[str, str]]:
     """Returns a workload's row about ours alone."""
-    ours = workload["contenders"]["ours"]
-    times = ours["seconds_per_round"]
+    contender = workload["contenders"]["ours"]
+    times = contender["seconds_per_round"]
     steps, rate = workload["steps_per_round"], gigaflops(workload)
     share = None if rate is None else 100 * rate / workload["matmul_gflops"]
     quartiles = f"{milliseconds(times['low'])}-{milliseconds(times['high'])}"
     least = update_gigabytes and floor(workload, update_gigabytes)
     return [
         ("workload", workload["name"]),
-        ("execution", ours["execution"]),
+        ("execution", contender["execution"]),
         ("ms/round", milliseconds(times["wall"])),
         ("floor", "" if least is None else milliseconds(least)),
         ("quartiles", quartiles),
@@ -266,20 +266,20 @@ def _peer_row(
     workload: Mapping[str, Any], name: str, peer: Mapping[str, Any]
 ) -> list[tuple[str, str]]:
     """Returns the row of a peer, compared with ours."""
-    ours = workload["contenders"]["ours"]
-    mine, theirs = ours["seconds_per_round"], peer["seconds_per_round"]
+    contender = workload["contenders"]["ours"]
+    times, peer_times = contender["seconds_per_round"], peer["seconds_per_round"]
     agreement = peer["agreement"]
     return [
         ("workload", workload["name"]),
         ("peer", name),
-        ("ms/round ours", milliseconds(mine["wall"])),
-        ("peer", milliseconds(theirs["wall"])),
-        ("wall ratio", f"{theirs['wall'] / mine['wall']:.2f}"),
-        ("CPU ms ours", milliseconds(mine["cpu"])),
-        ("peer", milliseconds(theirs["cpu"])),
-        ("CPU ratio", f"{theirs['cpu'] / mine['cpu']:.2f}"),
+        ("ms/round ours", milliseconds(times["wall"])),
+        ("peer", milliseconds(peer_times["wall"])),
+        ("wall ratio", f"{peer_times['wall'] / times['wall']:.2f}"),
+        ("CPU ms ours", milliseconds(times["cpu"])),
+        ("peer", milliseconds(peer_times["cpu"])),
+        ("CPU ratio", f"{peer_times['cpu'] / times['cpu']:.2f}"),
         ("difference", _number(agreement.get("difference"), ".1e")),
-        ("loss ours", _number(ours["agreement"].get("loss"), ".4f")),
+        ("loss ours", _number(contender["agreement"].get("loss"), ".4f")),
         ("peer", _number(agreement.get("loss"), ".4f")),
     ]
 
@@ -307,14 +307,14 @@ def differing(
     Returns:
       Name and relative changes, positive if the later run was slower.
     """
-    before, after = (
+    base, times = (
         {w["name"]: w["contenders"]["ours"]["seconds_per_round"] for w in run}
         for run in (earlier["workloads"], later["workloads"])
     )
     return [
-        (name, *(after[name][kind] / before[name][kind] - 1 for kind in _KINDS))
-        for name in before
-        if name in after
+        (name, *(times[name][kind] / base[name][kind] - 1 for kind in _KINDS))
+        for name in base
+        if name in times
     ]
 
 

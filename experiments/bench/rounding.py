@@ -53,14 +53,14 @@ def rows(algorithm: Any, model: Any, rounds: int, seeds: int) -> Iterator[list[s
         table = table[table[name] == value]
     table = table[table["model"].isin(["global", "personal"])]
     table = table[table["metric"].isin(["accuracy", "loss"])]
-    for (judged, metric), cells in table.groupby(["model", "metric"], sort=False):
+    for (model_name, metric), cells in table.groupby(["model", "metric"], sort=False):
         values = cells.pivot(
             index="seed", columns="model.bfloat16_products", values="value"
         )
         full, rounded = values[False], values[True]
         yield [
             type(model).__name__,
-            f"{type(algorithm).__name__}, {judged}",
+            f"{type(algorithm).__name__}, {model_name}",
             metric,
             summaries.mean_and_std(full),
             summaries.mean_and_std(rounded),

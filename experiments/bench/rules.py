@@ -79,8 +79,8 @@ class Rule(Timed):
         """Returns the rows' mean distance to a geometric median."""
         if self.kind != "geometric_median":
             return None
-        away = self.messages().astype(np.float64) - result.astype(np.float64)
-        return float(np.linalg.norm(away, axis=1).mean())
+        offsets = self.messages().astype(np.float64) - result.astype(np.float64)
+        return float(np.linalg.norm(offsets, axis=1).mean())
 
 
 def _torch(rule: Rule, messages: Any) -> Call:

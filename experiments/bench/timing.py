@@ -42,9 +42,9 @@ class Clock:
 
     def cpu(self) -> float:
         """Returns the CPU time of this process and of its ended children."""
-        who = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-        used = [resource.getrusage(one) for one in who]
-        return sum(one.ru_utime + one.ru_stime for one in used)
+        scopes = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+        usages = [resource.getrusage(usage) for usage in scopes]
+        return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
     def busy(self) -> float:
         """Returns the CPU time of all processes on these CPUs."""
@@ -159,7 +159,7 @@ def interleave(
     samples: dict[str, list[Sample]] = {name: [] for name in calls}
     start = clock.wall()
     for turn in range(_MOST * repeat):
-        fewest = min(sum(s.others <= QUIET for s in own) for own in samples.values())
+        fewest = min(sum(s.others <= QUIET for s in row) for row in samples.values())
         is_late = clock.wall() - start > MORE_SECONDS
         if turn >= repeat and (is_late or fewest >= repeat):
             break

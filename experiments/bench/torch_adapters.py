@@ -63,5 +63,5 @@ class TorchAdapters:
     def result(self) -> Any:
         """Returns the server's factors, `[1, *P]`."""
         leaves = (tensor.detach().numpy()[None] for tensor in self._loop.server)
-        named = zip((n.split("/") for n in self._names), leaves, strict=True)
-        return tree_paths.nested(named)
+        named_leaves = zip((n.split("/") for n in self._names), leaves, strict=True)
+        return tree_paths.nested(named_leaves)

@@ -57,9 +57,9 @@ class TorchPortfolio:
         rows, evaluator = prices.reshape(-1, window), params["evaluator"]
         state = torch.zeros(len(rows), len(evaluator["bias"]))
         for day in range(window):
-            arrived = rows[:, day, None] @ evaluator["input_kernel"].T
-            arrived = arrived + state @ evaluator["state_kernel"].T
-            state = torch.sigmoid(arrived + evaluator["bias"])
+            inputs = rows[:, day, None] @ evaluator["input_kernel"].T
+            inputs = inputs + state @ evaluator["state_kernel"].T
+            state = torch.sigmoid(inputs + evaluator["bias"])
         read = torch.cat([state.reshape(days, assets, -1), held[..., None]], dim=2)
         scores = read @ params["head"]["kernel"] + params["head"]["bias"]
         cash = params["cash"]["bias"].expand(days, 1)
@@ -68,9 +68,9 @@ class TorchPortfolio:
     def _loss(self, weights: torch.Tensor, growth: torch.Tensor) -> torch.Tensor:
         """Returns minus the mean log-return after costs."""
         grown = weights * growth
-        before = (grown / grown.sum(dim=1, keepdim=True))[:-1]
-        traded = (before - weights[1:])[:, 1:].abs().sum(dim=1)
-        factor = torch.cat([torch.ones(1), 1 - self._cost * traded])
+        drifted_weights = (grown / grown.sum(dim=1, keepdim=True))[:-1]
+        turnover = (drifted_weights - weights[1:])[:, 1:].abs().sum(dim=1)
+        factor = torch.cat([torch.ones(1), 1 - self._cost * turnover])
         return -torch.log(factor * grown.sum(dim=1)).mean()
 
     def result(self) -> Any:

@@ -41,10 +41,10 @@ def measure(
 
     timed = catalog.find(name)
     with trainer.compile_clock() as compiling:
-        ours = timed.contender("ours")
-        ours.run()
-    running, results, failures = {"ours": ours}, {"ours": ours.result()}, {}
-    peak = getattr(ours, "peak_bytes", machine.peak_bytes)()
+        base = timed.contender("ours")
+        base.run()
+    running, results, failures = {"ours": base}, {"ours": base.result()}, {}
+    peak = getattr(base, "peak_bytes", machine.peak_bytes)()
     for peer in peers:
         if peer in timed.peers:
             try:
@@ -109,7 +109,7 @@ def device(repeat: int) -> dict[str, Any]:
     work["update_gigabytes"] = machine.update()
     calls = {name: call for name, (call, _) in work.items()}
     samples = timing.interleave(calls, repeat, timing.Clock(machine.cpus()))
-    rates = {name: _fastest(own, work[name][1]) for name, own in samples.items()}
+    rates = {name: _fastest(row, work[name][1]) for name, row in samples.items()}
     return {
         "backend": jax.default_backend(),
         "device": jax.devices()[0].device_kind,

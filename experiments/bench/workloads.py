@@ -147,8 +147,8 @@ class Workload(contenders.Timed):
     def _examples_per_round(self) -> float:
         """Returns the examples that clients of a round visit, on average."""
         sizes = self.spec.dataset.sizes
-        visited = sum(sizes) * self.process.algorithm.local.epochs
-        return visited * self.cohort_size / len(sizes)
+        examples = sum(sizes) * self.process.algorithm.local.epochs
+        return examples * self.cohort_size / len(sizes)
 
     @property
     def steps_per_round(self) -> float:
@@ -177,9 +177,9 @@ class Workload(contenders.Timed):
         state = jax.eval_shape(
             lambda key: process.init(key, model, federation), group.keys[0]
         )
-        kept = client_rows.num_bytes(state.of_clients())
+        state_bytes = client_rows.num_bytes(state.of_clients())
         share = self.cohort_size / len(self.spec.dataset.sizes)
-        return inputs + 2 * self.num_points * share * kept
+        return inputs + 2 * self.num_points * share * state_bytes
 
     def least_bytes_per_round(self, num_parameters: int) -> float:
         """Returns the bytes that a round of all points moves at least.
@@ -194,8 +194,8 @@ class Workload(contenders.Timed):
         """Returns a workload with ten times as many clients in every round."""
         spec, process = self.spec, self.process
         if isinstance(process.participation, fp.UniformCohort):
-            many = fp.UniformCohort(size=10 * process.participation.size)
-            process = dataclasses.replace(process, participation=many)
+            cohort = fp.UniformCohort(size=10 * process.participation.size)
+            process = dataclasses.replace(process, participation=cohort)
         else:
             dataset = dataclasses.replace(spec.dataset, sizes=10 * spec.dataset.sizes)
             spec = dataclasses.replace(spec, dataset=dataset)
@@ -269,9 +269,9 @@ class Workload(contenders.Timed):
             contender = work.contender(name)
             contender.run()
             models[name] = contender.result()
-        ours = models.pop("ours")
+        base = models.pop("ours")
         relative = contenders.relative_difference
-        return {name: relative(ours, theirs) for name, theirs in models.items()}
+        return {name: relative(base, params) for name, params in models.items()}
 
     def without_order(self) -> "Workload":
         """Returns two rounds of all clients in full batches: no draw changes them."""
@@ -452,10 +452,10 @@ def examples_of(federation: fp.Federation) -> list[tuple[np.ndarray, np.ndarray]
     x, y = np.asarray(train.x), np.asarray(train.y)
     index, counts = np.asarray(train.index), np.asarray(train.num_examples)
     scale, shift = np.asarray(train.scale), np.asarray(train.shift)
-    rows = [own[:count] for own, count in zip(index, counts, strict=True)]
+    rows = [row_sets[:count] for row_sets, count in zip(index, counts, strict=True)]
     return [
-        (x[own].astype(np.float32) * scale + shift, y[own].astype(np.int64))
-        for own in rows
+        (x[row_sets].astype(np.float32) * scale + shift, y[row_sets].astype(np.int64))
+        for row_sets in rows
     ]
 
 

@@ -1,10 +1,10 @@
 """Method cards from kept runs: `python -m experiments.cards`.
 
-A run is a file `results/<method>/<run>.nc`, see `kept`. A card is a function of these
-files, presets and the method's texts alone, byte for byte: a page with appendices. One
-more page, `docs/reproduction.md`, says what of all papers reproduces, and another,
-`docs/benchmark.md` with its pages of data sets, is made of the tables that `benchmark`
-wrote, `docs/learned.md` of those of `experiments.learned`, and likewise `docs/atlas.md`
+A run is a file `results/<method>/<run>.nc`, see `kept`. A card is a page with
+appendices; its bytes depend on these files, presets and the method's texts only. The
+command also writes `docs/reproduction.md`, the claims of all papers that reproduce;
+`docs/benchmark.md` with its pages of data sets, from the tables of `benchmark`;
+`docs/learned.md` from the tables of `experiments.learned`; and likewise `docs/atlas.md`
 and `docs/finetune.md`.
 """
 
@@ -64,7 +64,7 @@ def main(
 
 
 def _write(method: str | None, results: Path, out: Path, page: Path) -> None:
-    """Renders everything before anything is written."""
+    """Renders all cards before it writes the first file."""
     if method is not None:
         checks.known(method, CARDS, "method with a card")
     if not results.is_dir():
@@ -72,20 +72,21 @@ def _write(method: str | None, results: Path, out: Path, page: Path) -> None:
             f"Expected --results to be a directory of runs, got '{results}'."
         )
     cards = CARDS if method is None else {method: CARDS[method]}
-    kept = {name: pages.read(card, results) for name, card in cards.items()}
+    runs = {name: pages.read(card, results) for name, card in cards.items()}
+    # A damaged run or a wrong text then leaves all cards unchanged.
     texts: dict[Path, str] = {}
     for name, card in cards.items():
-        rendered = pages.render(card, kept[name])
-        texts |= {out / f"{n}.md": text for n, text in rendered.items()}
+        card_pages = pages.render(card, runs[name])
+        texts |= {out / f"{n}.md": text for n, text in card_pages.items()}
     if method is None:
-        texts[page] = reproduction.render(cards, kept, plans_in(results))
+        texts[page] = reproduction.render(cards, runs, plans_in(results))
     out.mkdir(parents=True, exist_ok=True)
     for file, text in texts.items():
         file.write_text(text, "utf-8", newline="\n")
         print(f"Card: {file}")
     if method is None and (tables := results / "benchmark").is_dir():
-        found = benchmark.Tables.load(tables)
-        print(f"Page: {benchmark.write(found, page.parent, html=False)}")
+        benchmark_tables = benchmark.Tables.load(tables)
+        print(f"Page: {benchmark.write(benchmark_tables, page.parent, html=False)}")
     studies = {"learned": learned, "atlas": atlas, "finetune": finetune}
     for name, study in studies.items() if method is None else ():
         if (tables := results / name).is_dir():
@@ -96,7 +97,7 @@ def _write(method: str | None, results: Path, out: Path, page: Path) -> None:
 
 
 def plans_in(results: Path) -> pd.DataFrame:
-    """Returns the times of runs by `plan`, of which there may be none."""
+    """Returns the planned times of runs, an empty table without a file."""
     file = results / "plans.csv"
     if file.exists():
         return pd.read_csv(file, keep_default_na=False)

@@ -1,4 +1,4 @@
-"""Claims of papers, and what committed runs say of them."""
+"""Claims of papers, and the verdicts of committed runs."""
 
 import dataclasses
 import itertools
@@ -32,17 +32,17 @@ class Claim:
     """Claim that one side is better in the last round, on the mean over clients.
 
     Attributes:
-      text: the claim in words; it begins with `ours` where no paper makes it.
+      text: the claim in words; it begins with `ours` if no paper makes it.
       run: name of the run that decides it.
       better: the side claimed to be better.
       worse: the other side.
-      across: whether the sides are of different environments of the run, which their
-        fields name, and not compared in each.
-      measure: `accuracy`, or one of `runs.LOSSES` or `runs.SPREADS`, of which less is
-        better.
-      only: values of environments in which it is claimed, by field.
-      worse_run: name of the run of the other side, where that is not `run`; both then
-        have one environment.
+      across: whether the sides are in different environments of the run, named by
+        their fields, instead of compared in each environment.
+      measure: `accuracy`, or one of `runs.LOSSES` or `runs.SPREADS`, which are better
+        if smaller.
+      only: values by field; restricts the claim to some environments.
+      worse_run: name of the other side's run if it is not `run`; both runs then have
+        one environment.
     """
 
     text: str
@@ -56,7 +56,7 @@ class Claim:
 
     @property
     def is_ours(self) -> bool:
-        """Returns whether no paper makes it, so that runs of any scale decide it."""
+        """Returns whether the claim is ours: runs of any scale then decide it."""
         return self.text.startswith("ours")
 
 
@@ -66,8 +66,8 @@ class Decision:
 
     Attributes:
       where: the environment.
-      difference: its interval in words, or which side is missing.
-      verdict: of `verdicts.verdicts`, or `not run`.
+      difference: its interval in words, or the missing side.
+      verdict: a word of `verdicts.verdicts`, or `not run`.
     """
 
     where: str
@@ -76,7 +76,7 @@ class Decision:
 
     @property
     def is_missing(self) -> bool:
-        """Returns whether there is no run that could decide."""
+        """Returns whether the deciding run is missing."""
         return self.verdict == "not run" and not self.difference
 
 
@@ -87,7 +87,7 @@ class Evidence:
     Attributes:
       claim: the claim.
       where: the environment.
-      ours: values of the side claimed to be better by seed; NaN where it diverged.
+      ours: values by seed of the side claimed to be better; NaN if it diverged.
       theirs: values of the other side.
       is_comparable: whether the runs may decide the claim.
     """
@@ -100,12 +100,12 @@ class Evidence:
 
     @property
     def is_accuracy(self) -> bool:
-        """Returns whether values are accuracies; of other measures less is better."""
+        """Returns whether values are accuracies; other measures are better if small."""
         return self.claim.measure == "accuracy"
 
     @property
     def differences(self) -> pd.Series:
-        """Differences by seed, claimed to be above zero; NaN where a side diverged."""
+        """Differences by seed, claimed to be above zero; NaN if a side diverged."""
         differences = self.ours.sub(self.theirs)
         return differences if self.is_accuracy else -differences
 
@@ -120,10 +120,10 @@ class Drawing:
     """Figure of the paper.
 
     Attributes:
-      number: what the paper calls it.
-      text: what it shows.
+      number: its number in the paper.
+      text: its content.
       run: name of the run that draws ours.
-      claims: what it is said to show.
+      claims: the claims that it should show.
     """
 
     number: str
@@ -138,8 +138,8 @@ def of(
     """Returns a claim per pair of sides.
 
     Args:
-      run: name of the run that decides them.
-      subject: how their texts begin.
+      run: name of the deciding run.
+      subject: beginning of their texts.
       pairs: the rest of the text, the side claimed to be better, and the other side.
       **fields: further fields of the claims.
     """
@@ -152,24 +152,25 @@ def decide(
     """Returns the verdicts on the claims of one table.
 
     Args:
-      claims: the claims, for whose number verdicts are corrected.
-      runs: by name.
-      rule: limits of the card; those of accuracies do not hold for other measures.
+      claims: the claims; verdicts are corrected for their number.
+      runs: runs by name.
+      rule: limits of the card, for accuracies only.
 
     Returns:
       A decision per claim and environment.
     """
     evidence = [list(_evidence(claim, runs)) for claim in claims]
-    known = [e for parts in evidence for e in parts if isinstance(e, Evidence)]
+    pieces = [e for parts in evidence for e in parts if isinstance(e, Evidence)]
     words: dict[int, str] = {}
+    # The rule's limits are in percent, so other measures are decided without them.
     for is_accuracy in (True, False):
-        own = [e for e in known if e.is_accuracy is is_accuracy]
-        judged = verdicts.verdicts(
-            [e.gap for e in own],
+        group = [e for e in pieces if e.is_accuracy is is_accuracy]
+        outcomes = verdicts.verdicts(
+            [e.gap for e in group],
             rule if is_accuracy else verdicts.Rule(),
-            [e.is_comparable for e in own],
+            [e.is_comparable for e in group],
         )
-        words |= {id(e): word for e, word in zip(own, judged, strict=True)}
+        words |= {id(e): word for e, word in zip(group, outcomes, strict=True)}
     return [
         [
             Decision(part.where, str(part.gap), words[id(part)])
@@ -182,28 +183,29 @@ def decide(
 
 
 def gaps(claim: Claim, runs: Mapping[str, Run]) -> list[Evidence]:
-    """Returns what runs measured of a claim, by environments that have both sides."""
+    """Returns the evidence on a claim, by environments that have both sides."""
     return [part for part in _evidence(claim, runs) if isinstance(part, Evidence)]
 
 
 def _evidence(claim: Claim, runs: Mapping[str, Run]) -> Iterator[Evidence | Decision]:
-    """Yields what was measured of a claim, or why it was not, by environment."""
+    """Yields the evidence on a claim, or a missing decision, by environment."""
     names = (claim.run, claim.worse_run or claim.run)
-    missing = [name for name in names if name not in runs]
-    if missing:
-        yield Decision(f"run `{missing[0]}`", "", "not run")
+    absent_runs = [name for name in names if name not in runs]
+    if absent_runs:
+        yield Decision(f"run `{absent_runs[0]}`", "", "not run")
         return
+    # The largest run may lack some methods: both sides need one run that has them.
     if claim.worse_run is None:
-        run = other = scale.best(runs, claim.run, (claim.better, claim.worse))
+        run = worse_run = scale.best(runs, claim.run, (claim.better, claim.worse))
     else:
         run = scale.best(runs, claim.run, [claim.better])
-        other = scale.best(runs, claim.worse_run, [claim.worse])
-    if claim.across or other is not run:
-        parts = [("all of these", run, other)]
+        worse_run = scale.best(runs, claim.worse_run, [claim.worse])
+    if claim.across or worse_run is not run:
+        parts = [("all of these", run, worse_run)]
     else:
         parts = [(title, part, part) for title, part in run.environments(claim.only)]
     is_comparable = claim.is_ours or all(
-        scale.of(part).is_comparable for part in (run, other)
+        scale.of(part).is_comparable for part in (run, worse_run)
     )
     for title, *pair in parts:
         sides = (claim.better, claim.worse)
@@ -211,9 +213,9 @@ def _evidence(claim: Claim, runs: Mapping[str, Run]) -> Iterator[Evidence | Deci
             part.values(side, claim.measure)
             for part, side in zip(pair, sides, strict=True)
         ]
-        lacking = [s for s, v in zip(sides, values, strict=True) if v is None]
-        if lacking:
-            yield Decision(title, f"no {lacking[0]}", "not run")
+        absent_sides = [s for s, v in zip(sides, values, strict=True) if v is None]
+        if absent_sides:
+            yield Decision(title, f"no {absent_sides[0]}", "not run")
             continue
         yield Evidence(claim, title, *values, is_comparable)
 
@@ -224,14 +226,14 @@ def lines(
     rule: verdicts.Rule,
     wide: tuple[str, ...] = (),
 ) -> Iterator[str]:
-    """Yields a line per claim and environment; what was not run in one sentence.
+    """Yields a line per claim and environment, and a sentence about missing runs.
 
     Args:
-      claims: to be decided.
-      runs: by name.
+      claims: claims to decide.
+      runs: runs by name.
       rule: limits of the card.
-      wide: starts of the names of runs whose claims have a table of their own, with a
-        column per environment.
+      wide: prefixes of run names; the claims of each such run have a separate table,
+        with a column per environment.
 
     Yields:
       Lines of Markdown.
@@ -246,27 +248,28 @@ def lines(
         " side, that with the best mean accuracy on validation data counts, of those"
         " that diverged with the fewest seeds.",
     )
+    # Verdicts are corrected for the claims of their table, so each decides its own.
     by_run: dict[str, list[Claim]] = {}
     for claim in claims:
         is_wide = wide and claim.run in runs and claim.run.startswith(wide)
         by_run.setdefault(claim.run if is_wide else "", []).append(claim)
-    others = by_run.pop("", [])
-    for run, own in by_run.items():
-        decisions = decide(own, runs, rule)
-        by_text = {c.text: d for c, d in zip(own, decisions, strict=True)}
+    table = by_run.pop("", [])
+    for run, run_claims in by_run.items():
+        decisions = decide(run_claims, runs, rule)
+        by_text = {c.text: d for c, d in zip(run_claims, decisions, strict=True)}
         yield from ("", f"### Claims about {run}", "", *_wide(by_text))
-    rows, missing = [], {}
-    for claim, decisions in zip(others, decide(others, runs, rule), strict=True):
+    rows, absent_runs = [], {}
+    for claim, decisions in zip(table, decide(table, runs, rule), strict=True):
         for decision in decisions:
             if decision.is_missing:
-                missing[decision.where] = None
+                absent_runs[decision.where] = None
             else:
                 rows.append((claim.text, *dataclasses.astuple(decision)))
     if rows or not by_run:
         header = ("claim", *(field.name for field in dataclasses.fields(Decision)))
         yield from ("", *markdown.table(header, rows))
-    if missing:
-        yield from ("", f"Claims that were not decided lack {', '.join(missing)}.")
+    if absent_runs:
+        yield from ("", f"Claims that were not decided lack {', '.join(absent_runs)}.")
 
 
 def _wide(decisions: Mapping[str, Sequence[Decision]]) -> Iterator[str]:
@@ -285,13 +288,13 @@ def of_figures(
     rule: verdicts.Rule,
     reasons: Mapping[str, str],
 ) -> Iterator[str]:
-    """Yields a line per figure, with how many of its claims hold.
+    """Yields a line per figure, with the counts of its claims' verdicts.
 
     Args:
       figures: figures of the paper.
-      runs: by name.
+      runs: runs by name.
       rule: limits of the card.
-      reasons: why runs were not run, by a part of their names.
+      reasons: reasons for missing runs, by a part of their names.
 
     Yields:
       Lines of Markdown.
@@ -321,7 +324,7 @@ def of_figures(
 
 
 def not_run(preset: str, reasons: Mapping[str, str]) -> tuple[str, str]:
-    """Returns the verdict on a preset that was not run, and the command that would."""
+    """Returns the verdict on a preset that was not run, and its command."""
     texts = (text for part, text in reasons.items() if part in preset)
     verdict = f"not run: {next(texts, 'not yet run here')}"
     return verdict, f"python -m experiments.sweep --preset {preset} --data-dir DIR"

@@ -10,7 +10,7 @@ from fedjax_pfl.engine import grids, timetables
 
 __all__ = ["gradients"]
 
-# The counts are those of any network, and this one compiles fast.
+# Counts do not depend on the network, and this one compiles fast.
 _SMALL = fp.MLP(widths=(1,))
 
 
@@ -19,15 +19,15 @@ def gradients(
 ) -> float:
     """Counts gradients of single examples in all trainings of a classifier's preset.
 
-    Evaluations are not counted, and neither are the server's work and attacks.
+    Evaluations, the server's work and attacks are not counted.
 
     Args:
-      name: of the preset.
+      name: name of the preset.
       data_dir: directory of data files.
-      train_examples: most training examples of a client, in place of the preset's.
+      train_examples: maximal training examples per client, instead of the preset's.
 
     Raises:
-      InputError: if a method of it does not count its clients' work.
+      InputError: if one of its methods does not count its clients' work.
     """
     experiment = presets.get(name)
     key, total = jax.random.key(0, impl="threefry2x32"), 0.0
@@ -37,14 +37,14 @@ def gradients(
         if train_examples is not None:
             spec = dataclasses.replace(spec, train_examples=train_examples)
         parts = (grid.process, grid.model, spec)
-        # Other seeds take as much work, but programs of their own.
+        # One seed is enough: others do the same work, but in separate programs.
         axes = {"seed": experiment.seeds[:1], **grid.axes}
         for group in grids.groups_of(key, *parts, axes, federations=federations):
             for process, federation in zip(
                 group.processes, group.federations, strict=True
             ):
                 model = _SMALL.for_federation(federation)
-                charged = timetables.charges(process, model, federation, key)
+                charges = timetables.charges(process, model, federation, key)
                 size = process.participation.cohort_size(federation.num_clients)
-                total += size * charged.examples.mean()
+                total += size * charges.examples.mean()
     return len(experiment.seeds) * experiment.num_rounds * total

@@ -1,6 +1,6 @@
-"""Card of FedACS: its tables, its claims, and ours about it.
+"""Card of FedACS: its tables, its claims, and our claims about it.
 
-The numbers in `printed/fedacs_tables.csv` are those printed in Chen, Li, Shen,
+The numbers in `printed/fedacs_tables.csv` are printed in Chen, Li, Shen,
 "Personalized Federated Learning with Attention-based Client Selection".
 """
 
@@ -15,7 +15,7 @@ from experiments.cards.runs import Run, Side
 
 __all__ = ["CARD", "Concentrations"]
 
-# As in the paper; with the cosines of updates it is another method.
+# As in the paper: the cosines of updates make another method.
 _FEDACS = Side("FedACS", "personal", {"algorithm.similarity": "parameters"})
 _BY_UPDATES = Side("FedACS", "personal", {"algorithm.similarity": "update"})
 _OTHERS = {
@@ -51,11 +51,11 @@ class Concentrations(tables.Table):
         for numbers in self._printed.itertuples(index=False):
             values = self._values(numbers, runs)
             mean, std = 100 * numbers.mean, 100 * numbers.std
-            theirs = f"{mean:.2f}" if pd.isna(std) else f"{mean:.2f} ± {std:.2f}"
-            ours = "not run" if values is None else markdown.mean_and_std(values)
-            who = f"{numbers.algorithm} {numbers.model}"
+            paper_text = f"{mean:.2f}" if pd.isna(std) else f"{mean:.2f} ± {std:.2f}"
+            our_text = "not run" if values is None else markdown.mean_and_std(values)
+            label = f"{numbers.algorithm} {numbers.model}"
             where = f"{numbers.concentration:g}"
-            rows.append((numbers.run, where, who, f"{theirs} → {ours}"))
+            rows.append((numbers.run, where, label, f"{paper_text} → {our_text}"))
         header = ("run", "concentration", "model", "accuracy")
         yield from ("", *markdown.table(header, rows))
 
@@ -72,7 +72,7 @@ class Concentrations(tables.Table):
         return printed[printed["table"] == self.title]
 
     def _values(self, numbers, runs: Mapping[str, Run]) -> pd.Series | None:
-        """Returns ours by seed; None where it was not run."""
+        """Returns our values by seed; None if they were not run."""
         if numbers.run not in runs:
             return None
         side = Side(numbers.algorithm, numbers.model)
@@ -85,19 +85,19 @@ class Concentrations(tables.Table):
 
 def _claims(data: str) -> list[claims.Claim]:
     """Returns the paper's claims on one data set; runs have the names of presets."""
-    best = [(f"FedACS is better than {n}", _FEDACS, s) for n, s in _OTHERS.items()]
+    wins = [(f"FedACS is better than {n}", _FEDACS, s) for n, s in _OTHERS.items()]
     per_fedavg, pfedme, apfl = (_OTHERS[n] for n in ("Per-FedAvg", "pFedMe", "APFL"))
-    above = [("Per-FedAvg is better than pFedMe", per_fedavg, pfedme)]
-    worse = [("APFL is better than FedACS", apfl, _FEDACS)]
-    close = [("FedACS is better than FedAvg", _FEDACS, _OTHERS["FedAvg"])]
+    per_fedavg_pairs = [("Per-FedAvg is better than pFedMe", per_fedavg, pfedme)]
+    apfl_pairs = [("APFL is better than FedACS", apfl, _FEDACS)]
+    fedavg_pairs = [("FedACS is better than FedAvg", _FEDACS, _OTHERS["FedAvg"])]
     words = "FedACS by cosines of updates is better than by parameters"
     by_setting = (
-        ("small", "few samples", best),
-        ("many", "many clients", best),
-        ("small", "few samples", above),
-        ("many", "many clients", above),
-        ("pat2", "two classes per client", worse),
-        ("dirichlet", "all samples", close),
+        ("small", "few samples", wins),
+        ("many", "many clients", wins),
+        ("small", "few samples", per_fedavg_pairs),
+        ("many", "many clients", per_fedavg_pairs),
+        ("pat2", "two classes per client", apfl_pairs),
+        ("dirichlet", "all samples", fedavg_pairs),
         ("small", "ours, few samples", [(words, _BY_UPDATES, _FEDACS)]),
     )
     return [
@@ -110,8 +110,8 @@ def _claims(data: str) -> list[claims.Claim]:
 _CLAIMS = [claim for data in _DATA for claim in _claims(data)]
 
 
-def _of(settings: tuple[str, ...], words: str) -> list[claims.Claim]:
-    """Returns the claims about some settings whose texts have these words."""
+def _claims_about(settings: tuple[str, ...], words: str) -> list[claims.Claim]:
+    """Returns the claims about some settings with these words in their texts."""
     ends = tuple(f"_{setting}" for setting in settings)
     return [c for c in _CLAIMS if c.run.endswith(ends) and words in c.text]
 
@@ -120,25 +120,25 @@ _HEADLINES = (
     Headline(
         "with few examples per client FedACS is best",
         "",
-        _of(("small", "many"), "FedACS is better than"),
+        _claims_about(("small", "many"), "FedACS is better than"),
         "its cosines of parameters hardly tell clients apart",
     ),
     Headline(
         "with many examples FedACS is clearly above FedAvg",
         "",
-        _of(("dirichlet",), "FedACS is better than FedAvg"),
+        _claims_about(("dirichlet",), "FedACS is better than FedAvg"),
         "any personal model is",
     ),
     Headline(
         "APFL is best where every client has two classes",
         "",
-        _of(("pat2",), "APFL is better than FedACS"),
+        _claims_about(("pat2",), "APFL is better than FedACS"),
         "two classes are learned alone",
     ),
     Headline(
         "with few examples Per-FedAvg is above pFedMe",
         "",
-        _of(("small", "many"), "Per-FedAvg is better than pFedMe"),
+        _claims_about(("small", "many"), "Per-FedAvg is better than pFedMe"),
         "pFedMe at its step is slow",
     ),
 )

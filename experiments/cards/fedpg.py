@@ -1,6 +1,6 @@
 """Card of FedPG: its tables, its figures and its claims.
 
-The numbers in `printed/fedpg_tables.csv` are those printed in the supplement of
+The numbers in `printed/fedpg_tables.csv` are printed in the supplement of
 "Preserving Global Performance in Personalized Federated Learning", anonymous ICCV
 submission 6989.
 """
@@ -15,12 +15,12 @@ from experiments.presets import fedpg as presets
 
 __all__ = ["CARD"]
 
-_OTHERS, _EVERYBODY = WIDER
+_OTHER_DATA, _ALL_DATA = WIDER
 _MEASURES = (
     methods.Measure("L-acc", "L", "personal", DATA[0]),
-    methods.Measure("S-acc", "S", "personal", _OTHERS),
-    methods.Measure("G-acc", "G", "personal", _EVERYBODY),
-    methods.Measure("GM", "GM", "global", _EVERYBODY),
+    methods.Measure("S-acc", "S", "personal", _OTHER_DATA),
+    methods.Measure("G-acc", "G", "personal", _ALL_DATA),
+    methods.Measure("GM", "GM", "global", _ALL_DATA),
 )
 _GAMMAS = (0.0, 0.3, 0.6, 1.0)
 _SETTINGS = {
@@ -55,48 +55,48 @@ _METHODS = (
 )
 
 
-def _ours(
-    model: str, where: Mapping[str, object] = _SETTINGS[0.0], data: str = _EVERYBODY
+def _fedpg(
+    model: str, where: Mapping[str, object] = _SETTINGS[0.0], data: str = _ALL_DATA
 ) -> Side:
     """Returns FedPG with some values of its fields."""
     return Side("FedPG", model, where, data)
 
 
-def _theirs(algorithm: str, model: str = "global") -> Side:
-    """Returns a baseline on everybody's data."""
-    return Side(algorithm, model, data=_EVERYBODY)
+def _rival(algorithm: str, model: str = "global") -> Side:
+    """Returns a baseline on the data of all clients."""
+    return Side(algorithm, model, data=_ALL_DATA)
 
 
-def _of_table(run: str, subject: str) -> list[claims.Claim]:
-    """Returns the claims of the tables, in one run."""
-    fedavg, fedavg_personal = _theirs("FedAvg"), _theirs("FedAvg", "personal")
-    shared, own = _ours("global"), _ours("personal", data=DATA[0])
+def _table_claims(run: str, subject: str) -> list[claims.Claim]:
+    """Returns the claims of the tables that one run decides."""
+    fedavg, fedavg_personal = _rival("FedAvg"), _rival("FedAvg", "personal")
+    global_side, personal_side = _fedpg("global"), _fedpg("personal", data=DATA[0])
     pairs = [
-        ("FedPG's GM is better than FedAvg's", shared, fedavg),
-        ("FedPG's GM is better than FedMGDA+'s", shared, _theirs("FedMGDA")),
+        ("FedPG's GM is better than FedAvg's", global_side, fedavg),
+        ("FedPG's GM is better than FedMGDA+'s", global_side, _rival("FedMGDA")),
         (
             "FedAvg's GM is better on everybody's data than its P-models",
             fedavg,
             fedavg_personal,
         ),
-        ("FedPG's G-acc is better than FedAvg's", _ours("personal"), fedavg_personal),
-        ("FedPG's L-acc is better than its GM", own, shared),
-        ("S-FedPG's GM is better than FedPG's", _ours("global", _SEARCH), shared),
+        ("FedPG's G-acc is better than FedAvg's", _fedpg("personal"), fedavg_personal),
+        ("FedPG's L-acc is better than its GM", personal_side, global_side),
+        ("S-FedPG's GM is better than FedPG's", _fedpg("global", _SEARCH), global_side),
     ]
     for low, high in itertools.pairwise(_GAMMAS):
         for text, data, better, worse in (
             ("L-acc rises", DATA[0], high, low),
-            ("G-acc falls", _EVERYBODY, low, high),
+            ("G-acc falls", _ALL_DATA, low, high),
         ):
-            sides = (_ours("personal", _SETTINGS[g], data) for g in (better, worse))
+            sides = (_fedpg("personal", _SETTINGS[g], data) for g in (better, worse))
             pairs.append((f"{text} from gamma {low} to {high}", *sides))
     return claims.of(run, subject, pairs)
 
 
-def _ablations(run: str, subject: str) -> list[claims.Claim]:
-    """Returns the claims of FedPG as it is against one change."""
+def _ablation_claims(run: str, subject: str) -> list[claims.Claim]:
+    """Returns the claims of the unchanged FedPG against one change each."""
     plain = presets.fedpg()
-    whole = {f"algorithm.{n}": getattr(plain, n) for c in presets.CHANGES for n in c}
+    fields = {f"algorithm.{n}": getattr(plain, n) for c in presets.CHANGES for n in c}
     changes = {
         "without history": {"algorithm.history": "none"},
         "with the last round's history only": {"algorithm.history": "last_round"},
@@ -104,13 +104,13 @@ def _ablations(run: str, subject: str) -> list[claims.Claim]:
         "with a program per layer": {"algorithm.layerwise": True},
         "with exact gradients": {"algorithm.gradient": "exact"},
     }
-    ours = _ours("global", whole)
+    base = _fedpg("global", fields)
     pairs = [
-        (f"FedPG's GM is better than {text}", ours, _ours("global", whole | change))
+        (f"FedPG's GM is better than {text}", base, _fedpg("global", fields | change))
         for text, change in changes.items()
     ]
     fair, unfair = (
-        _ours("global", whole | {"algorithm.fair_row": is_fair}, DATA[0])
+        _fedpg("global", fields | {"algorithm.fair_row": is_fair}, DATA[0])
         for is_fair in (True, False)
     )
     text = "the fairness row makes the angle of GM's accuracies smaller"
@@ -132,31 +132,31 @@ _TABLES = {  # runs with their headings
 }
 
 
-def _under(run: str, subject: str) -> list[claims.Claim]:
+def _attack_claims(run: str, subject: str) -> list[claims.Claim]:
     """Returns the claims of Table 3 on an attack."""
-    median = _ours("global", _MEDIAN)
-    mean = _ours("global", {"algorithm.scale": "mean"})
-    others = {"FedAvg": "FedAvg", "FedMGDA+": "FedMGDA", "Ditto": "Ditto"}
+    median = _fedpg("global", _MEDIAN)
+    mean = _fedpg("global", {"algorithm.scale": "mean"})
+    baselines = {"FedAvg": "FedAvg", "FedMGDA+": "FedMGDA", "Ditto": "Ditto"}
     pairs = [
-        (f"FedPG's GM is better than {name}'s", median, _theirs(algorithm))
-        for name, algorithm in others.items()
+        (f"FedPG's GM is better than {name}'s", median, _rival(algorithm))
+        for name, algorithm in baselines.items()
     ]
-    ours = [("the median scale is better than the mean", median, mean)]
+    scale_pairs = [("the median scale is better than the mean", median, mean)]
     return [
         *claims.of(run, subject, pairs),
-        *claims.of(run, f"ours, {subject}", ours),
+        *claims.of(run, f"ours, {subject}", scale_pairs),
     ]
 
 
 def _figures() -> list[claims.Drawing]:
-    """Returns the figures; more doublings than one are claimed not to help."""
-    one, more = (
-        _ours("global", {"algorithm.search.doublings": count}) for count in (1, 5)
+    """Returns the figures; their claims: more than one doubling does not help."""
+    one, five = (
+        _fedpg("global", {"algorithm.search.doublings": count}) for count in (1, 5)
     )
     figures = []
     for data, name in _NAMES.items():
         run, text = f"fedpg_steps_{data}", f"{name}: S-acc by s, everybody online"
-        better = claims.of(run, name, [("s = 5 is better than s = 1", more, one)])
+        better = claims.of(run, name, [("s = 5 is better than s = 1", five, one)])
         figures.append(claims.Drawing("1", text, run, better))
     kinds = {
         "cnn50": "CNN, batch 50",
@@ -170,15 +170,15 @@ def _figures() -> list[claims.Drawing]:
 
 
 def _headlines() -> list[Headline]:
-    """Returns what the paper leads with."""
-    shared, own = _ours("global"), _ours("personal")
+    """Returns the paper's headlines."""
+    global_side, personal = _fedpg("global"), _fedpg("personal")
     rivals = ("FedAvg", "FedProx", "APFL", "Ditto", "FedRep", "FedROD", "FedMGDA")
     run = "fedpg_fmnist_10"
     return [
         Headline(
             "the global model is ahead of every baseline's",
             "+5 to +20",
-            claims.of(run, "FMNIST", [(n, shared, _theirs(n)) for n in rivals]),
+            claims.of(run, "FMNIST", [(n, global_side, _rival(n)) for n in rivals]),
             "fewer rounds, after which the baselines still rise: with all rounds FedAvg"
             " alone comes close; several printed rows are artefacts of their code",
         ),
@@ -186,7 +186,7 @@ def _headlines() -> list[Headline]:
             "personal models keep that accuracy on everybody's data",
             "",
             claims.of(
-                run, "FMNIST", [(n, own, _theirs(n, "personal")) for n in rivals]
+                run, "FMNIST", [(n, personal, _rival(n, "personal")) for n in rivals]
             ),
             "the length of the personal direction is reconstructed",
         ),
@@ -196,7 +196,7 @@ def _headlines() -> list[Headline]:
             [
                 claim
                 for kind in ("a1", "a2")
-                for claim in _under(f"fedpg_fmnist_{kind}", kind.upper())
+                for claim in _attack_claims(f"fedpg_fmnist_{kind}", kind.upper())
                 if not claim.is_ours
             ],
             "the scale is the median of lengths, as its authors' code has it",
@@ -216,25 +216,25 @@ CARD = pages.Card(
     method="fedpg",
     title="FedPG and S-FedPG",
     text=pages.text_of("fedpg"),
-    reference=_ours("global", data=DATA[0]),
+    reference=_fedpg("global", data=DATA[0]),
     rule=verdicts.Rule(delta=1.0),
     headlines=_headlines(),
     sides={
-        "FedPG": _ours("global"),
-        "FedPG personal": _ours("personal"),
-        "FedPG at gamma": _ours("personal", _SETTINGS[_GAMMAS[1]]),
-        "S-FedPG": _ours("global", _SEARCH),
-        "FedPG with the median": _ours("global", _MEDIAN),
-        "FedPG with the mean": _ours("global", {"algorithm.scale": "mean"}),
-        **{n: _theirs(n) for n in ("FedAvg", "FedMGDA", "Ditto", "FedRep")},
-        **{f"{n} personal": _theirs(n, "personal") for n in ("FedAvg", "Ditto")},
+        "FedPG": _fedpg("global"),
+        "FedPG personal": _fedpg("personal"),
+        "FedPG at gamma": _fedpg("personal", _SETTINGS[_GAMMAS[1]]),
+        "S-FedPG": _fedpg("global", _SEARCH),
+        "FedPG with the median": _fedpg("global", _MEDIAN),
+        "FedPG with the mean": _fedpg("global", {"algorithm.scale": "mean"}),
+        **{n: _rival(n) for n in ("FedAvg", "FedMGDA", "Ditto", "FedRep")},
+        **{f"{n} personal": _rival(n, "personal") for n in ("FedAvg", "Ditto")},
     },
     settings=("fedpg_fmnist_10",),
     claims=[
-        *_of_table("fedpg_fmnist_10", "FMNIST"),
-        *_under("fedpg_fmnist_a1", "A1"),
-        *_under("fedpg_fmnist_a2", "A2"),
-        *_ablations("fedpg_ablations_fmnist", "ours, FMNIST"),
+        *_table_claims("fedpg_fmnist_10", "FMNIST"),
+        *_attack_claims("fedpg_fmnist_a1", "A1"),
+        *_attack_claims("fedpg_fmnist_a2", "A2"),
+        *_ablation_claims("fedpg_ablations_fmnist", "ours, FMNIST"),
     ],
     figures=_figures(),
     reasons={"cifar10": _GPU, "cifar100": _GPU, "_ten_": _GPU},

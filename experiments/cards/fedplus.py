@@ -1,6 +1,6 @@
-"""Card of Fed+: its claims, and ours about it.
+"""Card of Fed+: its claims, and our claims about it.
 
-The numbers are those printed in Yu, Kundu, Wynter, Lim, "Fed+: A Unified Approach to
+The numbers are printed in Yu, Kundu, Wynter, Lim, "Fed+: A Unified Approach to
 Robust Personalized Federated Learning".
 """
 
@@ -67,27 +67,27 @@ def _with(side: Side, field: str, value: float) -> Side:
 
 
 def _party_claims() -> list[claims.Claim]:
-    """Returns the claims that more parties help, over all of them."""
+    """Returns the claims that more parties help, measured on all parties."""
     # In this run the radius is the paper's everywhere.
     phi = {"FedAvg+": "Squared", "FedGeoMed+": "L2", "FedCoMed+": "L1"}
-    better = []
+    parts = []
     for name, value in phi.items():
         side = _plus(value)
         among = {n: _with(side, "participation.among", n) for n in (100, 500, 1000)}
         pairs = [
             (
-                f"{more} parties in training are better than {fewer}",
-                among[more],
-                among[fewer],
+                f"{count} parties in training are better than {smaller_count}",
+                among[count],
+                among[smaller_count],
             )
-            for fewer, more in itertools.pairwise(among)
+            for smaller_count, count in itertools.pairwise(among)
         ]
-        better += claims.of("fedplus_parties", f"MNIST, {name}", pairs, across=True)
-    return better
+        parts += claims.of("fedplus_parties", f"MNIST, {name}", pairs, across=True)
+    return parts
 
 
 def _attack_claims() -> list[claims.Claim]:
-    """Returns our claims on robustness; the paper has no attack."""
+    """Returns our claims on robustness; the paper has no attacks."""
     geo = _with(_GEO, "algorithm.lam", 0.0)
     mean, geo_free, co_free = (
         _with(side, "algorithm.lam", 0.5) for side in (_MEAN, _GEO_FREE, _CO_FREE)
@@ -112,8 +112,8 @@ _GAINS = {
 
 
 def _headlines() -> list[Headline]:
-    """Returns what the paper leads with."""
-    above = [pair for pair in _PAIRS[:4]]
+    """Returns the paper's headlines."""
+    baseline_pairs = [pair for pair in _PAIRS[:4]]
     reason = {
         "mnist": "every party has one digit, which it learns alone; FedProx, one of the"
         " baselines, is above Fed+",
@@ -123,19 +123,19 @@ def _headlines() -> list[Headline]:
         Headline(
             f"Fed+ is above the baselines, {data}",
             printed,
-            claims.of(f"fedplus_{data}", data, above),
+            claims.of(f"fedplus_{data}", data, baseline_pairs),
             reason.get(data, "a stand-in, or fewer examples and rounds"),
             of="mean",
         )
         for data, printed in _GAINS.items()
     ]
-    worst = [c for data in _BENCHMARKS for c in _benchmark_claims(data)]
+    benchmark_claims = [c for data in _BENCHMARKS for c in _benchmark_claims(data)]
     return [
         *gains,
         Headline(
             "robust baselines are the worst",
             "",
-            [c for c in worst if "FedAvg is better than" in c.text],
+            [c for c in benchmark_claims if "FedAvg is better than" in c.text],
             "messages of parties with one class have no common median",
         ),
         Headline(

@@ -1,7 +1,7 @@
-"""Card of FLAME: its table, its figures and its claims, and ours about it.
+"""Card of FLAME: its table, its figures and its claims, and our claims about it.
 
-The numbers in `printed/flame_table3.csv`, and those of the figures in
-`printed/flame_figures.csv`, are those printed in Zhu, Zeng, Wang, Sun, Li,
+The numbers of tables in `printed/flame_table3.csv` and of figures in
+`printed/flame_figures.csv` are printed in Zhu, Zeng, Wang, Sun, Li,
 Yao, Peng, "On ADMM in Heterogeneous Federated Learning: Personalization, Robustness,
 and Fairness". Runs have the names of presets.
 """
@@ -55,14 +55,14 @@ _SCHEMES = {
     "quantity": "quantity skew",
 }
 
-# What is not run has no results; one that has is not asked for its reason.
+# A preset with results needs no reason: these are used for missing runs only.
 _REASONS = {
     f"flame_{kind}_{data}": "convolutional networks of many clients want a GPU"
     for kind in ("attacks_paper", "beyond", "lam", "epochs", "rho", "cohort")
     for data in ("mmnist", "cifar10")
 }
 _RELEASED = [row for row in ROWS if row.startswith(("mnist", "fmnist"))]
-"""Rows that are also trained as the released code has them."""
+"""Rows that are also trained like the released code."""
 _SWITCHED_ROWS = ("mnist_dir", "mnist_labels2")
 _ATTACKS = {
     "label poisoning": {"federation.label_poisoning": "UniformLabels"},
@@ -70,7 +70,7 @@ _ATTACKS = {
     "sign-flipping": {"attack": "SignFlip"},
     "Gaussian": {"attack": "Gaussian"},
 }
-_LOSSES = {  # field, its values from low to high loss, and what varies, by preset
+_LOSSES = {  # by preset: field, values from low to high loss, variation
     "lam": ("algorithm.lam", (1.0, 3.0, 5.0), "at lam = 1, 3, 5"),
     "epochs": ("algorithm.local.epochs", (10, 5, 1), "at H = 1, 5, 10"),
     "rho": ("algorithm.rho", (0.1, 0.5, 1.0), "at rho = 0.1, 0.5, 1"),
@@ -89,16 +89,16 @@ def _words(row: str) -> str:
 Pairs = list[tuple[str, Side, Side]]
 
 
-def _against(others: Iterable[tuple[str, str, dict[str, Any]]]) -> Pairs:
-    """Returns pairs: both models of FLAME are better than those of others."""
+def _pairs_with(baselines: Iterable[tuple[str, str, dict[str, Any]]]) -> Pairs:
+    """Returns pairs: both models of FLAME are better than a baseline's."""
     return [
         (f"FLAME {short} is better than {name}", side, Side(method, side.model, where))
-        for name, method, where in others
+        for name, method, where in baselines
         for short, side in (("PM", _PM), ("GM", _GM))
     ]
 
 
-_LEFT_OUT = _against(  # baselines that the paper leaves out
+_LEFT_OUT = _pairs_with(  # settings of baselines that the paper omits
     (
         ("pFedMe at eta = 1 / lam", "PFedMe", _PFEDME_INVERSE),
         (
@@ -108,7 +108,7 @@ _LEFT_OUT = _against(  # baselines that the paper leaves out
         ),
     )
 )
-_AS_RELEASED = _against(
+_AS_RELEASED = _pairs_with(
     (
         ("pFedMe's at eta = 1 / lam", "PFedMe", _PFEDME_INVERSE),
         ("pFedMe's at 0.5", "PFedMe", _PFEDME_PAPER),
@@ -117,8 +117,8 @@ _AS_RELEASED = _against(
 )
 
 
-def _switched(algorithm: str, model: str, momentum: Any = None, **where: Any) -> Side:
-    """Returns a side of the runs that change one thing at a time."""
+def _switch(algorithm: str, model: str, momentum: Any = None, **where: Any) -> Side:
+    """Returns a side of the runs that change one setting at a time."""
     solver = "inner" if algorithm == "PFedMe" else "local"
     fields = {f"algorithm.{name}": value for name, value in where.items()}
     fields[f"algorithm.{solver}.momentum"] = momentum
@@ -128,16 +128,16 @@ def _switched(algorithm: str, model: str, momentum: Any = None, **where: Any) ->
 _SWITCHES = [
     (
         f"pFedMe {short} at {high} is better than at {low}",
-        _switched("PFedMe", model, learning_rate=high),
-        _switched("PFedMe", model, learning_rate=low),
+        _switch("PFedMe", model, learning_rate=high),
+        _switch("PFedMe", model, learning_rate=low),
     )
     for short, model in _MODELS.items()
     for low, high in ((0.1, 0.2), (0.2, 0.5))
 ] + [
     (
         f"Ditto {short} with the global model loaded is better than without",
-        _switched("Ditto", model, unsynced=False),
-        _switched("Ditto", model, unsynced=True),
+        _switch("Ditto", model, unsynced=False),
+        _switch("Ditto", model, unsynced=True),
     )
     for short, model in _MODELS.items()
 ]
@@ -151,30 +151,30 @@ def _by_labels(data: str) -> list[Claim]:
     """Returns (a): more labels per client make PM worse and GM better."""
     falls, rises = [], []
     for q in _LABELS[:-1]:
-        few, many = (f"flame_fair_{data}_labels{k}" for k in (q, q + 1))
+        low, high = (f"flame_fair_{data}_labels{k}" for k in (q, q + 1))
         text = f"(a) {_DATA[data]}, # label = {q} against {q + 1}"
-        falls += claims.of(few, text, [("PM falls", _PM, _PM)], worse_run=many)
-        rises += claims.of(many, text, [("GM rises", _GM, _GM)], worse_run=few)
+        falls += claims.of(low, text, [("PM falls", _PM, _PM)], worse_run=high)
+        rises += claims.of(high, text, [("GM rises", _GM, _GM)], worse_run=low)
     return falls + rises
 
 
-def _learning(row: str, text: str = "", **fields: Any) -> list[Claim]:
-    """Returns the claims of the learning curves, or of a figure of the same sides."""
+def _curve_claims(row: str, text: str = "", **fields: Any) -> list[Claim]:
+    """Returns the claims of learning curves, or of a figure with equal sides."""
     pairs = [
-        (f"{ours} is better than {theirs}{text}", _SIDES[ours], _SIDES[theirs])
-        for other in ("pFedMe", "Ditto")
-        for ours, theirs in ((f"FLAME {m}", f"{other} {m}") for m in _MODELS)
+        (f"{flame} is better than {rival}{text}", _SIDES[flame], _SIDES[rival])
+        for method in ("pFedMe", "Ditto")
+        for flame, rival in ((f"FLAME {m}", f"{method} {m}") for m in _MODELS)
     ]
     return claims.of(f"flame_fair_{row}", _words(row), pairs, **fields)
 
 
-def _fairness(row: str) -> list[Claim]:
+def _variance_claims(row: str) -> list[Claim]:
     """Returns the claims of the scatter of accuracies and variances."""
-    return _learning(row, ", variance of test losses", measure="loss variance")
+    return _curve_claims(row, ", variance of test losses", measure="loss variance")
 
 
-def _under(row: str, attack: dict[str, Any]) -> list[Claim]:
-    """Returns the claims of an attack's figures: FLAME is ahead throughout."""
+def _attack(row: str, attack: dict[str, Any]) -> list[Claim]:
+    """Returns the claims of an attack's figures: FLAME is ahead at all fractions."""
     krum = Side("MultiKrum", "global")
     pairs = (
         ("FLAME HM is better than pFedMe PM", _HM, Side("PFedMe", "personal")),
@@ -186,9 +186,9 @@ def _under(row: str, attack: dict[str, Any]) -> list[Claim]:
 
 
 def _convergence(data: str) -> list[Drawing]:
-    """Returns figures 9 to 12: the training loss is lower at each value than the next.
+    """Returns figures 9 to 12: the training loss rises from each value to the next.
 
-    In the first of them, of lam, it is the other way around for the global model.
+    In the first figure, of lam, it falls for the global model.
     """
     figures = []
     for number, (preset, (field, values, varies)) in enumerate(_LOSSES.items(), 9):
@@ -206,15 +206,15 @@ def _convergence(data: str) -> list[Drawing]:
         ]
         run, text = f"flame_{preset}_{data}", f"{_DATA[data]}: training losses {varies}"
         fields = {"measure": "training loss", "across": preset == "cohort"}
-        ordered = claims.of(run, _DATA[data], pairs, **fields)
-        figures.append(Drawing(str(number), text, run, ordered))
+        loss_claims = claims.of(run, _DATA[data], pairs, **fields)
+        figures.append(Drawing(str(number), text, run, loss_claims))
     return figures
 
 
-def _beyond() -> Pairs:
-    """Returns pairs of FLAME with robust rules or a tuned kappa against the others."""
+def _rule_pairs() -> Pairs:
+    """Returns pairs of FLAME with robust rules or a tuned kappa against baselines."""
     plain = {"aggregator": None}
-    ours = {
+    variants = {
         "tuned kappa": plain,
         "the geometric median": {"aggregator": "GeometricMedian"},
         "the coordinate median": {"aggregator": "CoordinateMedian"},
@@ -224,48 +224,48 @@ def _beyond() -> Pairs:
     }
     pairs = []
     for short, model in _MODELS.items():
-        others = {
+        baselines = {
             "plain FLAME": Side("Flame", model, plain | {"algorithm.kappa": 1.0}),
             "Ditto": Side("Ditto", model),
             "multi-Krum": Side("MultiKrum", "global"),
         }
-        for what, where in ours.items():
-            side, name = Side("Flame", model, where), f"FLAME {short} with {what}"
+        for kind, where in variants.items():
+            side, name = Side("Flame", model, where), f"FLAME {short} with {kind}"
             pairs += [
-                (f"{name} is better than {n}", side, o) for n, o in others.items()
+                (f"{name} is better than {n}", side, o) for n, o in baselines.items()
             ]
     return pairs
 
 
 def _figures() -> list[Drawing]:
-    """Returns all figures of the paper's section of experiments, by their numbers."""
+    """Returns all figures of the paper's experiments, in order of their numbers."""
     table = pd.read_csv(tables.FOLDER / "flame_figures.csv", dtype=str)
     figures = [figure for data in _DATA for figure in _convergence(data)]
     for data, fields in itertools.product(_DATA, table.itertuples(index=False)):
         number, shows, scheme = map(str, fields)
         row, run = f"{data}_{scheme}", f"flame_fair_{data}_{scheme}"
         if shows in _ATTACKS:
-            run, claimed = f"flame_attacks_paper_{row}", _under(row, _ATTACKS[shows])
+            run, group = f"flame_attacks_paper_{row}", _attack(row, _ATTACKS[shows])
             shows += ", fractions"
         else:
-            claimed = (_fairness if "variance" in shows else _learning)(row)
-        figures.append(Drawing(number, f"{_words(row)}: {shows}", run, claimed))
+            group = (_variance_claims if "variance" in shows else _curve_claims)(row)
+        figures.append(Drawing(number, f"{_words(row)}: {shows}", run, group))
     return sorted(figures, key=lambda figure: int(figure.number))
 
 
 def _claims() -> list[Claim]:
-    """Returns everything that is claimed, the paper's first."""
-    few = [row for row in ROWS if row.endswith(("quantity", "writers"))]
-    few += ["fmnist_quality", "cifar10_quality"]  # or where clients are alike
-    hybrid = [row for row in ROWS if row.endswith("hybrid")]
+    """Returns all claims, those of the paper first."""
+    global_rows = [row for row in ROWS if row.endswith(("quantity", "writers"))]
+    global_rows += ["fmnist_quality", "cifar10_quality"]  # or if clients are similar
+    hybrid_rows = [row for row in ROWS if row.endswith("hybrid")]
     everywhere = [f"{data}_hybrid" for data in _DATA]
     kinds = (
-        ("fair", "(b) ", few, [("GM is better than PM", _GM, _PM)]),
-        ("fair", "(c) ", hybrid, _CHOICE),
+        ("fair", "(b) ", global_rows, [("GM is better than PM", _GM, _PM)]),
+        ("fair", "(c) ", hybrid_rows, _CHOICE),
         ("fair", "ours, ", ROWS, _LEFT_OUT),
         ("official", "released code, ", _RELEASED, _AS_RELEASED),
         ("switches", "ours, one change, ", _SWITCHED_ROWS, _SWITCHES),
-        ("beyond", "ours, ", everywhere, _beyond()),
+        ("beyond", "ours, ", everywhere, _rule_pairs()),
     )
     all_claims = [claim for data in _DATA for claim in _by_labels(data)]
     for preset, subject, names, pairs in kinds:
@@ -278,8 +278,8 @@ def _claims() -> list[Claim]:
 _CLAIMS, _FIGURES = _claims(), _figures()
 
 
-def _ahead(short: str) -> list[Claim]:
-    """Returns, for every row, that one model of FLAME is ahead of both baselines'."""
+def _gain_claims(short: str) -> list[Claim]:
+    """Returns the claims, per row, that a model of FLAME beats both baselines'."""
     pairs = [
         (f"FLAME {short} is better than {name}'s", _SIDES[f"FLAME {short}"], side)
         for name in ("pFedMe", "Ditto")
@@ -291,30 +291,30 @@ def _ahead(short: str) -> list[Claim]:
 
 
 def _headlines() -> list[Headline]:
-    """Returns what the paper leads with."""
-    few = [claim for claim in _CLAIMS if claim.text.startswith("(b)")]
-    chosen = [claim for claim in _CLAIMS if claim.text.startswith("(c)")]
-    attacked = [c for d in _FIGURES if "fractions" in d.text for c in d.claims]
-    losses = [c for d in _FIGURES if "training losses" in d.text for c in d.claims]
-    variances = [c for d in _FIGURES if "variance" in d.text for c in d.claims]
+    """Returns the paper's headlines."""
+    global_claims = [claim for claim in _CLAIMS if claim.text.startswith("(b)")]
+    hybrid_claims = [claim for claim in _CLAIMS if claim.text.startswith("(c)")]
+    attack_claims = [c for d in _FIGURES if "fractions" in d.text for c in d.claims]
+    loss_claims = [c for d in _FIGURES if "training losses" in d.text for c in d.claims]
+    variance_claims = [c for d in _FIGURES if "variance" in d.text for c in d.claims]
     epoch = "Ditto with an epoch"
-    same = "pFedMe at the best rate of its grid is FLAME"
-    loaded = "Ditto loads its global model here, which the released code never does"
-    behind = "an epoch of gradients behind Ditto's global model, as behind FLAME's"
+    tuning = "pFedMe at the best rate of its grid is FLAME"
+    reload = "Ditto loads its global model here, which the released code never does"
+    effort = "an epoch of gradients behind Ditto's global model, as behind FLAME's"
     return [
         Headline(
             "personal models are above those of pFedMe and Ditto",
             "+3.9",
-            _ahead("PM"),
-            f"{same}, and {loaded}",
+            _gain_claims("PM"),
+            f"{tuning}, and {reload}",
             of="mean",
             gap=3.9,
         ),
         Headline(
             "the global model is above theirs",
             "+14.2",
-            _ahead("GM"),
-            loaded,
+            _gain_claims("GM"),
+            reload,
             of="mean",
             gap=14.2,
         ),
@@ -327,7 +327,7 @@ def _headlines() -> list[Headline]:
                     for c in _CLAIMS
                     if f"FLAME {short} is" in c.text and epoch in c.text
                 ],
-                behind,
+                effort,
                 of="mean",
             )
             for name, short in (("personal model", "PM"), ("global model", "GM"))
@@ -335,7 +335,7 @@ def _headlines() -> list[Headline]:
         Headline(
             "the hybrid is above both models under hybrid skew",
             "+4.2",
-            chosen,
+            hybrid_claims,
             "the paper chooses on test examples, ours on validation ones; its number"
             " is to the mean of both models",
             of="best",
@@ -351,14 +351,14 @@ def _headlines() -> list[Headline]:
         Headline(
             "GM is above PM where clients have the same classes or few examples",
             "",
-            few,
+            global_claims,
             "a client's own examples are too few there",
         ),
         *(
             Headline(
                 f"variances of test losses are below the baselines' ({short})",
                 f"{printed:+} % (less is above zero)",
-                [c for c in variances if f"FLAME {short} is" in c.text],
+                [c for c in variance_claims if f"FLAME {short} is" in c.text],
                 "as for accuracies",
                 of="relative",
                 gap=printed,
@@ -368,13 +368,13 @@ def _headlines() -> list[Headline]:
         Headline(
             "under four attacks FLAME stays ahead at every fraction",
             "",
-            attacked,
+            attack_claims,
             "few rounds of small clients so far",
         ),
         Headline(
             "training losses fall faster with smaller rho, larger H and cohorts",
             "",
-            losses,
+            loss_claims,
             "half of the rounds and three seeds so far",
         ),
     ]
@@ -390,9 +390,9 @@ _OTHER_SIDES = {
     "their Ditto GM": Side("Ditto", "global"),
     "multi-Krum": Side("MultiKrum", "global"),
     **{
-        f"{name} {short}{more}": _switched(algorithm, model, **fields)
+        f"{name} {short}{suffix}": _switch(algorithm, model, **fields)
         for short, model in _MODELS.items()
-        for name, algorithm, more, fields in (
+        for name, algorithm, suffix, fields in (
             ("switched FLAME", "Flame", "", {}),
             ("switched FLAME", "Flame", ", momentum", {"momentum": 0.5}),
             ("switched pFedMe", "PFedMe", " at 0.1", {"learning_rate": 0.1}),
@@ -405,9 +405,9 @@ _OTHER_SIDES = {
         )
     },
     **{
-        f"FLAME {short} with {what}": Side("Flame", model, {"aggregator": rule})
+        f"FLAME {short} with {kind}": Side("Flame", model, {"aggregator": rule})
         for short, model in _MODELS.items()
-        for what, rule in (("the geometric median", "GeometricMedian"), ("mean", None))
+        for kind, rule in (("the geometric median", "GeometricMedian"), ("mean", None))
     },
 }
 

@@ -1,4 +1,4 @@
-"""Headline claims of papers: what reproduces, in one line each."""
+"""Headline claims of papers, each with its verdict in one line."""
 
 import dataclasses
 import itertools
@@ -24,20 +24,20 @@ _WORDS = {
 
 @dataclasses.dataclass(frozen=True)
 class Headline:
-    """Claim that a paper leads with.
+    """Central claim of a paper.
 
     Attributes:
-      text: the claim in words; it begins with `ours` where no paper makes it.
-      printed: the paper's number for it, or nothing.
-      claims: what it says of single runs.
-      reason: why ours differs, or what the number means, in one sentence.
-      of: what is tested. `mean`: the side's difference to the mean of the others, mean
-        over environments; `relative`: that in percent of the others; `best`: whether
-        the side is above the best of the others in every environment; `every`: whether
-        every single claim holds; `trend`: whether every slope over `steps` successive
-        claims is above zero; `equal`: whether all sides are.
-      gap: the paper's number in the unit of ours, for `mean` and `relative`.
-      steps: claims of a slope.
+      text: the claim in words; it begins with `ours` if no paper makes it.
+      printed: the paper's number, or an empty text.
+      claims: its claims about single runs.
+      reason: the reason why ours differs, or the meaning of the number, in a sentence.
+      of: the tested quantity. `mean`: the side's difference to the mean of the others,
+        mean over environments; `relative`: the difference in percent of the others;
+        `best`: whether the side is above the best other side in every environment;
+        `every`: whether every single claim holds; `trend`: whether every slope over
+        `steps` successive claims is above zero; `equal`: whether all sides are equal.
+      gap: the paper's number in our unit, for `mean` and `relative`.
+      steps: number of claims per slope.
     """
 
     text: str
@@ -56,7 +56,7 @@ class Outcome:
     Attributes:
       verdict: `reproduces`, `does not`, `does not (equal)` or `open`.
       ours: mean difference, with its interval or its range over single claims.
-      counts: how many single claims have which verdict, in words; empty for a mean.
+      counts: numbers of single claims by verdict, in words; empty for a mean.
     """
 
     verdict: str
@@ -67,12 +67,12 @@ class Outcome:
 def judge(headline: Headline, runs: Mapping[str, Run], rule: verdicts.Rule) -> Outcome:
     """Judges a headline.
 
-    Of a mean there is one test, whose repetitions are seeds. One that is equal to zero
-    does not reproduce the claim, nor does one below zero whose interval leaves out the
-    paper's number. In the other cases Holm's correction is for the tests of the
-    headline: it reproduces if all comparable ones hold, does not if one does not hold
-    or if all others are equal, and is open else. Sides that are said to be equal
-    reproduce if all comparable ones are.
+    A mean has one test, over seeds. A mean that is equal to zero does not reproduce the
+    claim, and neither does a mean below zero with an interval that excludes the paper's
+    number. In the other cases Holm's correction is for the tests of the headline. It
+    reproduces if all comparable claims hold. It does not if one claim does not hold, or
+    if all that do not hold are equal. Otherwise it is open. A claim of equal sides
+    reproduces if all comparable sides are equal.
     """
     decisions = itertools.chain(*claims.decide(headline.claims, runs, rule))
     words = Counter(decision.verdict for decision in decisions)
@@ -80,20 +80,21 @@ def judge(headline: Headline, runs: Mapping[str, Run], rule: verdicts.Rule) -> O
     evidence = list(itertools.chain(*(claims.gaps(c, runs) for c in headline.claims)))
     comparable = [e for e in evidence if e.is_comparable]
     if headline.of in ("mean", "relative"):
-        verdict, ours = _of_mean(headline, comparable, rule)
-        return Outcome(verdict, ours or _range(evidence), "" if ours else counts)
+        verdict, summary = _mean_verdict(headline, comparable, rule)
+        return Outcome(verdict, summary or _range(evidence), "" if summary else counts)
     if headline.of in ("trend", "best"):
         if headline.of == "trend":
             limits, gaps = verdicts.Rule(), list(_slopes(comparable, headline.steps))
-            ours = " a step"
+            summary = " a step"
         else:
             limits, gaps = rule, [_gap(row, "best") for row in _rows(comparable)]
-            ours = " to the best of them"
+            summary = " to the best of them"
         words = Counter(verdicts.verdicts(gaps, limits, [True] * len(gaps)))
         counts = ", ".join(f"{count} {name}" for name, count in words.most_common())
         means = [gap.mean for gap in gaps]
-        ours = _spread(means, "+.1f") + ours if means else _range(evidence)
-        return Outcome(_verdict(words), ours, counts)
+        summary = _spread(means, "+.1f") + summary if means else _range(evidence)
+        return Outcome(_verdict(words), summary, counts)
+    # Claims below the paper's scale count neither for nor against the headline.
     words.pop("not comparable", None)
     if headline.of == "equal":
         words["holds"], words["equal"] = words["equal"], 0
@@ -101,7 +102,7 @@ def judge(headline: Headline, runs: Mapping[str, Run], rule: verdicts.Rule) -> O
     return Outcome(verdict, _range(comparable or evidence, comparable), counts)
 
 
-def _of_mean(
+def _mean_verdict(
     headline: Headline, evidence: Sequence[claims.Evidence], rule: verdicts.Rule
 ) -> tuple[str, str]:
     """Returns verdict and text of a mean over environments; no text without pairs."""
@@ -122,7 +123,7 @@ def _of_mean(
 
 
 def _verdict(words: Counter) -> str:
-    """Returns the verdict of single claims that all have to hold."""
+    """Returns the verdict of a headline that needs all single claims to hold."""
     if words["does not hold"]:
         return "does not"
     if words and words["holds"] == words.total():
@@ -133,9 +134,9 @@ def _verdict(words: Counter) -> str:
 
 
 def _rows(evidence: Sequence[claims.Evidence]) -> list[list[claims.Evidence]]:
-    """Groups evidence on one side in one environment, against different others.
+    """Groups evidence on one side in one environment, against different sides.
 
-    Those with too few seeds are left out.
+    Evidence with too few seeds is left out.
     """
     rows: dict[tuple[str, str, str], list[claims.Evidence]] = {}
     for part in evidence:
@@ -146,7 +147,7 @@ def _rows(evidence: Sequence[claims.Evidence]) -> list[list[claims.Evidence]]:
 
 
 def _gap(evidence: Sequence[claims.Evidence], of: str) -> paired.Interval:
-    """Returns the mean over environments of a side's differences to the others."""
+    """Returns the mean over environments of a side's differences to other sides."""
     differences = []
     for row in _rows(evidence):
         if of == "best":
@@ -164,7 +165,7 @@ def _gap(evidence: Sequence[claims.Evidence], of: str) -> paired.Interval:
 def _slopes(
     evidence: Sequence[claims.Evidence], steps: int
 ) -> Iterator[paired.Interval]:
-    """Yields the least-squares slopes of values whose successive differences these are.
+    """Yields least-squares slopes of values, from their successive differences.
 
     The slope of n + 1 values at even distances is the mean of their n differences with
     weights k (n + 1 - k).
@@ -179,7 +180,7 @@ def _slopes(
 def _chains(
     evidence: Sequence[claims.Evidence], steps: int
 ) -> Iterator[Sequence[claims.Evidence]]:
-    """Yields evidence in successive parts of one length."""
+    """Yields successive parts of equal length."""
     for start in range(0, len(evidence) - steps + 1, steps):
         yield evidence[start : start + steps]
 
@@ -187,7 +188,7 @@ def _chains(
 def _range(
     evidence: Sequence[claims.Evidence], comparable: Sequence[claims.Evidence] = ()
 ) -> str:
-    """Returns the mean of differences, and the smallest and the largest."""
+    """Returns the mean, the smallest and the largest difference."""
     means = [e.differences.mean() for e in evidence if e.differences.count()]
     if not means:
         return "–"
@@ -196,7 +197,7 @@ def _range(
 
 
 def _spread(means: Sequence[float], form: str) -> str:
-    """Formats the mean of numbers, with the least and the largest."""
+    """Formats the mean of numbers, with the smallest and the largest."""
     text = f"{sum(means) / len(means):{form}}"
     if len(means) > 1:
         text += f" ({min(means):{form}} to {max(means):{form}})"

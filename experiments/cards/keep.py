@@ -69,42 +69,43 @@ def _keep(folders: list[Path], method: str, results: Path, name: str | None) -> 
 
 
 def joined(commands: list[str]) -> str:
-    """Returns the command of runs that differ in seeds or methods, with all of them.
+    """Returns one command for runs that differ in seeds or methods.
 
     Args:
       commands: one per run, at least one.
 
     Raises:
-      InputError: if they differ in more, if two have a seed of one method in common, or
+      InputError: if they differ in other options, if two share a seed of a method, or
         if not all methods have the same seeds.
     """
     if len(commands) == 1:
         return commands[0]
     usual = [str(seed) for seed in scale.preset_of(commands[0]).seeds]
-    others, seeds = [], {}
+    lines, seeds = [], {}
     for command in commands:
         words = shlex.split(command)
-        method, own = (_taken(words, name) for name in ("--algorithm", "--seed-list"))
-        seeds.setdefault(method, []).extend(own.split(",") if own else usual)
-        others.append(words)
-    first, *rest = seeds.values()
-    is_whole = all(sorted(own) == sorted(first) for own in rest)
-    is_whole = is_whole and len(set(first)) == len(first)
-    if any(other != others[0] for other in others) or not is_whole:
+        method, part = (_option(words, name) for name in ("--algorithm", "--seed-list"))
+        seeds.setdefault(method, []).extend(part.split(",") if part else usual)
+        lines.append(words)
+    # Cards pair methods by seed, so that all methods need the same ones.
+    seed_list, *other_lists = seeds.values()
+    is_whole = all(sorted(part) == sorted(seed_list) for part in other_lists)
+    is_whole = is_whole and len(set(seed_list)) == len(seed_list)
+    if any(line != lines[0] for line in lines) or not is_whole:
         raise checks.InputError(
             "Expected runs that differ in their seeds or methods only, each seed once"
             f" and the same for all methods, got {'; '.join(commands)}."
         )
-    words = others[0]
+    words = lines[0]
     if methods := [name for name in seeds if name]:
         words += ["--algorithm", ",".join(methods)]
-    if sorted(first) != sorted(usual):
-        words += ["--seed-list", ",".join(first)]
+    if sorted(seed_list) != sorted(usual):
+        words += ["--seed-list", ",".join(seed_list)]
     return shlex.join(words)
 
 
-def _taken(words: list[str], name: str) -> str:
-    """Takes an option with its value out of words; returns the value, or nothing."""
+def _option(words: list[str], name: str) -> str:
+    """Removes an option with its value from words; returns the value, if any."""
     if name not in words:
         return ""
     place = words.index(name)

@@ -1,20 +1,20 @@
-"""Kept runs: one compressed netCDF file each, which xarray alone can read.
+"""Kept runs: one compressed netCDF file each, readable with xarray alone.
 
-    /measured   what cards read, of the last round:
-                value     [point, measure] a number of the result's table; NaN where the
+    /measured   data of cards, from the last round:
+                value     [point, measure] a number of the result's table; NaN if the
                           training had diverged
                 measured  [point, measure] whether the table has that number
                 status, algorithm, dataset, partition, seed, swept fields: [point]
                 model, population, data, metric, stat, when: [measure]
-                report    [point, reported] means over rounds that methods reported
+                report    [point, reported] means over rounds of the methods' reports
     /curves     means over clients in every evaluated round, by [row]
     /clients/K  metrics of every client of static group K in its last and best rounds,
                 by [point, when, model, data, client]
 
 Attributes of the file are the command, the configurations and provenance of the run as
-JSON, and the digest of what its preset fixed then. "not recorded" stands for
-attributes, and for `curves` and `clients`, that a run lacks because it was kept before
-files had them. Missing text is "".
+JSON, and the digest of its preset at that time. Older runs lack some attributes,
+`curves` or `clients`, and have the text "not recorded" in their place. Missing text is
+"".
 """
 
 import dataclasses
@@ -44,10 +44,10 @@ class Kept:
     """Content of a file, with the members of a `Result` that figures of means read.
 
     Attributes:
-      command: what made the run.
-      rows: those of the result's table.
+      command: command line of the run.
+      rows: rows of the result's table.
       reports: a row per point with a column per report.
-      rounds: the result's curves; None where they are not recorded.
+      rounds: the result's curves; None if they are not recorded.
     """
 
     command: str
@@ -61,7 +61,7 @@ class Kept:
         return self.rows.copy()
 
     def curves(self) -> pd.DataFrame:
-        """Returns the curves or, where they were not kept, their last round."""
+        """Returns the curves or, if they were not kept, their last round."""
         if self.rounds is not None:
             return self.rounds.copy()
         means = self.rows[self.rows["stat"] == "mean"]
@@ -69,19 +69,19 @@ class Kept:
 
     @property
     def headline(self) -> str:
-        """Metric that chooses and ranks."""
+        """Metric of choices and rankings."""
         return metrics.headline(set(self.rows["metric"]))
 
     @property
     def point(self) -> list[str]:
-        """Columns that tell trainings apart."""
+        """Columns that identify a training."""
         return [*_POINT, *self.fields]
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Names of what varies beside seed, algorithm, dataset and partition."""
-        others = (*_POINT, *_MEASURE, "value", "status")
-        return tuple(name for name in self.rows if name not in others)
+        """Names of swept fields other than seed, algorithm, dataset and partition."""
+        fixed_columns = (*_POINT, *_MEASURE, "value", "status")
+        return tuple(name for name in self.rows if name not in fixed_columns)
 
 
 def write(
@@ -95,14 +95,14 @@ def write(
     """Writes the file of a run.
 
     Args:
-      path: of the file.
+      path: path of the file.
       command: line that repeats the run.
       table: rows of the result's table.
       reports: its reports.
-      groups: further groups of the file by name, as of `record_of`.
-      **record: attributes, as of `record_of`.
+      groups: further groups of the file by name, from `record_of`.
+      **record: attributes, from `record_of`.
     """
-    datasets = {"measured": _measured(table, reports), **(groups or {})}
+    datasets = {"measured": _arrays(table, reports), **(groups or {})}
     encoding = {
         f"/{name}": {n: _encoding(v) for n, v in dataset.variables.items()}
         for name, dataset in datasets.items()
@@ -112,7 +112,7 @@ def write(
     tree.to_netcdf(path, engine="h5netcdf", encoding=encoding)
 
 
-def _measured(table: pd.DataFrame, reports: pd.DataFrame | None) -> xr.Dataset:
+def _arrays(table: pd.DataFrame, reports: pd.DataFrame | None) -> xr.Dataset:
     """Turns the rows of a result's tables into arrays over points and measures."""
     point = [name for name in table if name not in (*_MEASURE, "value", "status")]
     points, measures = _numbers(table, point), _numbers(table, list(_MEASURE))
@@ -128,11 +128,11 @@ def _measured(table: pd.DataFrame, reports: pd.DataFrame | None) -> xr.Dataset:
     names = table[~measures.duplicated()]
     arrays |= {n: ("measure", _column(names[n])) for n in _MEASURE}
     if reports is not None and len(reports):
-        wide = reports.pivot(index=point, columns="name", values="value")
-        wide = firsts[point].merge(wide.reset_index(), how="left", on=point)
-        reported = wide.columns[len(point) :]
-        arrays["report"] = (("point", "reported"), wide[reported].to_numpy(float))
-        arrays["reported"] = ("reported", reported.to_numpy(str))
+        pivot = reports.pivot(index=point, columns="name", values="value")
+        pivot = firsts[point].merge(pivot.reset_index(), how="left", on=point)
+        report_names = pivot.columns[len(point) :]
+        arrays["report"] = (("point", "reported"), pivot[report_names].to_numpy(float))
+        arrays["reported"] = ("reported", report_names.to_numpy(str))
     return xr.Dataset(arrays)
 
 
@@ -142,7 +142,7 @@ def _numbers(table: pd.DataFrame, names: list[str]) -> pd.Series:
 
 
 def read(path: Path) -> Kept:
-    """Reads what cards use of a file.
+    """Reads the data that cards use from a file.
 
     Raises:
       OSError, KeyError, ValueError: if the file is damaged.
@@ -171,20 +171,20 @@ def _frame(dataset: xr.Dataset, dim: str) -> pd.DataFrame:
 
 
 def _column(values: pd.Series) -> np.ndarray:
-    """Returns numbers or, where some are text, text."""
+    """Returns numbers, or text if any value is text."""
     if values.dtype.kind in "biuf":
         return values.to_numpy()
     if pd.api.types.infer_dtype(values, skipna=True) == "boolean":
-        return values.astype(float).to_numpy()  # NaN where missing
+        return values.astype(float).to_numpy()  # NaN if missing
     return (
         values.astype(object).map(lambda v: "" if pd.isna(v) else str(v)).to_numpy(str)
     )
 
 
 def _encoding(variable: xr.Variable) -> dict[str, Any]:
-    """Compresses large arrays in one piece; text as characters, which compress.
+    """Compresses large arrays in one piece, and text as characters.
 
-    The index of a compressed array takes more than a small array.
+    A small array takes less space than the index of a compressed one.
     """
     encoding = {"dtype": "S1"} if variable.dtype.kind in "OUT" else {}
     if variable.nbytes <= _SMALL:
@@ -195,7 +195,7 @@ def _encoding(variable: xr.Variable) -> dict[str, Any]:
 
 
 def record_of(result: results.Result) -> tuple[dict[str, xr.Dataset], dict[str, str]]:
-    """Returns a result's further groups and attributes of its file."""
+    """Returns the further groups and the attributes of a result's file."""
     configurations = [group.config for group in result.groups]
     attributes = {
         "configuration": json.dumps(configurations),
@@ -212,7 +212,7 @@ def record_of(result: results.Result) -> tuple[dict[str, xr.Dataset], dict[str, 
 
 
 def _clients(result: results.Result, k: int) -> xr.Dataset:
-    """Takes every client's metrics in the last and the best round of each model."""
+    """Returns every client's metrics in the last and the best round of each model."""
     group, dataset = result.groups[k], result.to_dataset(k)
     reported = {part.name: part.reported for part in summaries.parts(group)}
     of_models = [reported[model, "all"] for model in group.models]

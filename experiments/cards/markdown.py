@@ -16,6 +16,6 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]
 
 def mean_and_std(values: pd.Series) -> str:
     """Returns the mean, and the standard deviation of several values; NaN left out."""
-    good = values.dropna()
-    spread = f" ± {good.std():.2f}" if len(good) > 1 else ""
-    return f"{good.mean():.2f}{spread}"
+    numbers = values.dropna()
+    spread = f" ± {numbers.std():.2f}" if len(numbers) > 1 else ""
+    return f"{numbers.mean():.2f}{spread}"

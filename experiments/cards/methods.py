@@ -19,8 +19,8 @@ class Measure:
     Attributes:
       title: heading.
       key: its name in the file of printed numbers.
-      model: whose accuracy it is.
-      data: on which data.
+      model: the evaluated model.
+      data: the data of the evaluation.
     """
 
     title: str
@@ -35,10 +35,10 @@ class Method:
 
     Attributes:
       key: its name in the file of printed numbers.
-      algorithm: class of ours.
+      algorithm: our class.
       where: values of its swept fields, as in `runs.Side`.
-      why: why the paper's numbers and ours are not of the same thing; may be empty.
-      by_run: values in place of `where`, by names of runs that sweep other fields.
+      why: the reason why the paper's numbers and ours differ in meaning, or empty.
+      by_run: values instead of `where`, by names of runs that sweep other fields.
     """
 
     key: str
@@ -50,11 +50,11 @@ class Method:
 
 @dataclasses.dataclass(frozen=True)
 class Methods(tables.Parts):
-    """Table of a paper, method by method beside ours.
+    """Table of a paper, compared with ours method by method.
 
     Attributes:
       file: in `experiments/printed`: table, run, method, metric, mean, std (fractions);
-        its tables have the names of titles.
+        its tables are named by titles.
       measures: its columns.
       methods: its rows.
     """
@@ -68,13 +68,13 @@ class Methods(tables.Parts):
     )
 
     def part(self, name: str, runs: tables.Runs) -> Iterator[str]:
-        """Yields a line per method, each of the largest run that has it."""
-        table, used, rows = self._printed(name), [], []
+        """Yields a line per method, from the largest run that has the method."""
+        table, method_runs, rows = self._printed(name), [], []
         for method in self.methods:
             printed = table[table["method"] == method.key].set_index("metric")
             if len(printed):
                 run = self._run(name, method, runs)
-                used.append(run)
+                method_runs.append(run)
                 cells = [
                     self._cell(printed, method, m, name, run) for m in self.measures
                 ]
@@ -82,7 +82,7 @@ class Methods(tables.Parts):
                 rounds = "" if run is None else f"{scale.rounds_of(run.command)}"
                 count = "" if run is None else str(max(seeds))
                 rows.append([method.key, *texts, rounds, count, method.why])
-        commands = [run.command for run in used if run is not None]
+        commands = [run.command for run in method_runs if run is not None]
         yield from (f"* `{command}`" for command in dict.fromkeys(commands))
         titles = [measure.title for measure in self.measures]
         header = ["method", *titles, "rounds", "seeds", "what differs"]
@@ -113,7 +113,7 @@ class Methods(tables.Parts):
         return table[(table["table"] == self.title) & (table["run"] == name)]
 
     def _side(self, method: Method, measure: Measure, name: str) -> Side:
-        """Returns what of a run a cell shows."""
+        """Returns the side of a run that a cell shows."""
         where = method.by_run.get(name, method.where)
         return Side(method.algorithm, measure.model, where, measure.data)
 
@@ -125,25 +125,25 @@ class Methods(tables.Parts):
         name: str,
         run: Run | None,
     ) -> tuple[str, int]:
-        """Returns the paper's number and ours, and how many seeds ours has."""
-        theirs = "–"
+        """Returns the paper's number and ours, and the number of our seeds."""
+        paper_text = "–"
         if measure.key in printed.index:
             mean, std = printed.loc[measure.key, ["mean", "std"]]
-            theirs = _shown(100 * mean, 100 * std)
+            paper_text = _mean_cell(100 * mean, 100 * std)
         if run is None:
-            return theirs, 0
+            return paper_text, 0
         side = self._side(method, measure, name)
         values = run.values(side)
         if values is None or values.empty:
-            return f"{theirs} → –", 0
-        lost = int(values.isna().sum())
-        if lost:
-            return f"{theirs} → diverged in {lost}", len(values)
+            return f"{paper_text} → –", 0
+        nans = int(values.isna().sum())
+        if nans:
+            return f"{paper_text} → diverged in {nans}", len(values)
         spread = run.values(side, "client spread")
         std = float("nan") if spread is None else 100 * spread.mean()
-        return f"{theirs} → {_shown(values.mean(), std)}", len(values)
+        return f"{paper_text} → {_mean_cell(values.mean(), std)}", len(values)
 
 
-def _shown(mean: float, std: float) -> str:
-    """Returns a mean with its deviation, where that is not NaN."""
+def _mean_cell(mean: float, std: float) -> str:
+    """Returns a mean with its deviation, if that is not NaN."""
     return f"{mean:.1f}" if std != std else f"{mean:.1f} ({std:.1f})"

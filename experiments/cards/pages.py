@@ -19,26 +19,26 @@ _EXTRAS = {"untrained": "never trained"} | REPORTS  # in percent
 
 @dataclasses.dataclass(frozen=True)
 class Card:
-    """Card without what is computed.
+    """Definition of a card, without computed numbers.
 
     Attributes:
       method: name of the card and of its directory of runs.
       title: heading.
-      text: what the method is, what differs and why; Markdown, a template of `prose`.
-      reference: what all others are compared with.
+      text: the method, the differences and their reasons; a Markdown template of
+        `prose`.
+      reference: the side that all others are compared with.
       rule: limits of verdicts.
-      headlines: what the paper leads with.
-      sides: what the text may compare, by name.
-      settings: presets whose fields the card lists.
-      claims: what the runs are to decide.
-      figures: figures of the paper, with what each is said to show.
-      reasons: why runs were not run, by a part of their names.
-      printed: tables of the paper beside our runs.
-      by_field: runs, by the start of their names, whose tables have one column per
-        value of some fields.
+      headlines: the paper's headlines.
+      sides: sides that the text may compare, by name.
+      settings: presets with fields that the card lists.
+      claims: claims that the runs decide.
+      figures: figures of the paper, with their claims.
+      reasons: reasons for missing runs, by a part of their names.
+      printed: tables of the paper, compared with our runs.
+      by_field: fields by prefix of run names; tables of these runs have one column per
+        value of the fields.
       headline: the metric of the runs, in words.
-      pages: pages of runs by name, with their titles and the starts of the names of the
-        runs that they show.
+      pages: pages of runs by name, each with a title and prefixes of its runs' names.
     """
 
     method: str
@@ -87,8 +87,7 @@ def render(card: Card, runs: Mapping[str, Run]) -> dict[str, str]:
       runs: kept runs by name.
 
     Returns:
-      Markdown by the names of pages, the first of which is that of the method, and the
-      others its appendices.
+      Markdown by the names of pages: first the method's page, then its appendices.
     """
     bodies = {}
     if card.printed:
@@ -97,9 +96,9 @@ def render(card: Card, runs: Mapping[str, Run]) -> dict[str, str]:
         lines = card_claims.of_figures(card.figures, runs, card.rule, card.reasons)
         bodies["figures"] = ("figures of the paper", lines)
     for name, (title, starts) in card.pages.items():
-        own = {n: run for n, run in runs.items() if n.startswith(starts)}
+        page_runs = {n: run for n, run in runs.items() if n.startswith(starts)}
         claims = [claim for claim in card.claims if claim.run.startswith(starts)]
-        bodies[name] = (title, _measured(card, claims, own, runs))
+        bodies[name] = (title, _run_sections(card, claims, page_runs, runs))
     links = [f"* [{t}]({card.method}-{n}.md)" for n, (t, _) in bodies.items()]
     front = [*_front(card, runs), "## Appendices", "", *links]
     pages = {card.method: _page(card, card.title, front)}
@@ -118,8 +117,8 @@ def _page(card: Card, title: str, body: Iterable[str]) -> str:
 
 
 def _front(card: Card, runs: Mapping[str, Run]) -> Iterator[str]:
-    """Yields the card itself: claims, setting, what differs and why."""
-    text, mark, rest = card.text.partition("## ")
+    """Yields the card itself: text, headlines, tables and setting."""
+    text, mark, sections = card.text.partition("## ")
     yield from (prose.fill(text, runs, card.sides).strip(), "")
     if card.headlines:
         yield from ("## What reproduces", "", *_headlines(card, runs), "")
@@ -127,13 +126,13 @@ def _front(card: Card, runs: Mapping[str, Run]) -> Iterator[str]:
         if summary := list(table.summary(runs, card.rule)):
             yield from (f"## {table.title}", "", *summary, "")
     if mark:
-        yield from (prose.fill(mark + rest, runs, card.sides).strip(), "")
+        yield from (prose.fill(mark + sections, runs, card.sides).strip(), "")
     if card.settings:
         yield from ("## Setting", "", *setting.lines(card.settings), "")
 
 
 def _headlines(card: Card, runs: Mapping[str, Run]) -> Iterator[str]:
-    """Yields a line per headline, without its reason, which the text has."""
+    """Yields a line per headline; reasons are in the text."""
     rows = []
     for headline in card.headlines:
         outcome = card_headlines.judge(headline, runs, card.rule)
@@ -144,20 +143,20 @@ def _headlines(card: Card, runs: Mapping[str, Run]) -> Iterator[str]:
 
 
 def _printed(card: Card, runs: Mapping[str, Run]) -> Iterator[str]:
-    """Yields the tables of the paper beside our runs."""
+    """Yields the tables of the paper, compared with our runs."""
     yield from (verdicts.explain(card.rule), "")
     for table in card.printed:
         yield from (f"## {table.title}", "", table.note)
         yield from (*table.body(runs, card.rule, card.reasons), "")
 
 
-def _measured(
+def _run_sections(
     card: Card,
     claims: Sequence[card_claims.Claim],
-    shown: Mapping[str, Run],
+    page_runs: Mapping[str, Run],
     runs: Mapping[str, Run],
 ) -> Iterator[str]:
-    """Yields the sections of some runs and of the claims that they decide."""
+    """Yields the sections about some runs and about the claims that they decide."""
     yield from (
         "## Our runs",
         "",
@@ -168,7 +167,7 @@ def _measured(
         " Honest clients where some are malicious, else all.",
         "",
     )
-    for run in shown.values():
+    for run in page_runs.values():
         yield from (f"### {run.name}", "", "```sh", run.command, "```", "")
         starts = [start for start in card.by_field if run.name.startswith(start)]
         if starts:
@@ -176,7 +175,7 @@ def _measured(
             continue
         for title, part in run.environments():
             yield from (f"{title}:", "", *_environment(part, card), "")
-    if not shown:
+    if not page_runs:
         yield from ("There are none yet.", "")
     yield from card_claims.lines(claims, runs, card.rule, tuple(card.by_field))
 
@@ -186,29 +185,29 @@ def _environment(run: Run, card: Card) -> Iterator[str]:
     reference = card.reference
     base = run.values(reference) if run.is_decided(reference) else None
     extras = {n: t for n, t in _EXTRAS.items() if n in run.rows}
-    beside = [n for n in BESIDE if n in run.rows]
-    losses = beside or [n for n in LOSSES if n in run.rows]
+    portfolio_measures = [n for n in BESIDE if n in run.rows]
+    losses = portfolio_measures or [n for n in LOSSES if n in run.rows]
     header = ["algorithm", "model", "seeds", card.headline, "difference"]
     rows = []
-    for name, model, own in run.models():
-        values = by_seed(own, "own test")
+    for name, model, model_rows in run.models():
+        values = by_seed(model_rows, "own test")
         # The reference is not compared with itself.
         differs = base is not None and not values.equals(base)
         gap = str(paired.interval(values, base)) if differs else ""
-        tested = own[own["data"] == DATA[0]]
+        test_rows = model_rows[model_rows["data"] == DATA[0]]
         cells = [name, model, *_cells(values), gap]
-        cells += [_percent(tested[n]) for n in extras]
-        rows.append([*cells, *(f"{tested[n].mean():.4g}" for n in losses)])
+        cells += [_percent(test_rows[n]) for n in extras]
+        rows.append([*cells, *(f"{test_rows[n].mean():.4g}" for n in losses)])
     return markdown.table([*header, *extras.values(), *losses], rows)
 
 
 def _percent(values: pd.Series) -> str:
-    """Returns a mean over seeds in percent; empty where there is none."""
+    """Returns a mean over seeds in percent, or an empty text without values."""
     return "" if values.isna().all() else f"{100 * values.mean():.1f}"
 
 
 def _cells(values: pd.Series) -> tuple[str, str]:
-    """Returns the number of seeds, and mean and spread of those without divergence."""
-    total, good = len(values), values.count()
-    seeds = str(total) if good == total else f"{good} of {total}"
-    return seeds, markdown.mean_and_std(values) if good else "diverged"
+    """Returns the number of seeds, and mean and spread without diverged seeds."""
+    total, count = len(values), values.count()
+    seeds = str(total) if count == total else f"{count} of {total}"
+    return seeds, markdown.mean_and_std(values) if count else "diverged"

@@ -1,4 +1,4 @@
-"""Pictures of kept runs, which the documentation draws into the pages of cards."""
+"""Pictures of kept runs, for the pages of cards in the documentation."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ __all__ = ["draw"]
 
 
 def draw(path: Path, folder: Path) -> list[Path]:
-    """Draws a kept run: its curves if it has them, and what was swept.
+    """Draws a kept run: its curves if it has them, and its sweep.
 
     Args:
       path: file of the run.
@@ -39,7 +39,7 @@ def draw(path: Path, folder: Path) -> list[Path]:
 
 
 def _sweep(run: kept.Kept) -> Figure | None:
-    """Draws the metric against a number of which a method has at least three values."""
+    """Draws the metric against a number with three or more values for a method."""
     numbers = run.rows.select_dtypes("number").columns.intersection(run.fields)
     counts = run.rows.groupby("algorithm")[list(numbers)].nunique()
     return figures.draw("sweep", run) if (counts > 2).any(axis=None) else None

@@ -1,10 +1,9 @@
-"""Times that runs would take, by `plan`: `python -m experiments.cards.plans`.
+"""Planned times of missing runs: `python -m experiments.cards.plans`.
 
-Every preset that the cards name and that was not run at its paper's scale is planned,
-on the machine at hand; a few real rounds are run for it, and nothing is trained. Or it
-gets, in proportion to the gradients of single examples, the time of itself on fewer
-examples, with `--fewer`, or, with `--like`, of a preset of the same methods, model and
-data set.
+Plans every preset that the cards name and that was not run at its paper's scale. A plan
+measures a few rounds on this machine and trains no models. With `--fewer` the time is
+extrapolated from a plan with fewer examples, and with `--like` from a planned preset of
+the same methods, model and data set, in proportion to the gradients of single examples.
 """
 
 import datetime
@@ -61,9 +60,10 @@ def main(
         ),
     ] = None,
 ) -> None:
-    """Writes a row as soon as it is known, so that the command can be repeated."""
+    """Writes each row immediately, so that the command can be resumed."""
     table = __main__.plans_in(FILE.parent).set_index("preset")
 
+    # Called inside `answer`, which prints wrong input as a sentence.
     def finder() -> _Finder:
         if like is not None:
             return _of_another(table, like, data_dir)
@@ -75,12 +75,12 @@ def main(
 
 
 def _plan_all(pattern: str, again: bool, table: pd.DataFrame, find: _Finder) -> None:
-    """Finds the time of one preset after the other."""
-    known = set() if again else set(table.index)
+    """Plans one preset after the other."""
+    planned_names = set() if again else set(table.index)
     for card in __main__.CARDS.values():
         runs = pages.read(card, __main__.FOLDER / "results")
         for name in reproduction.lacking(card, runs):
-            if name in known or not fnmatch.fnmatch(name, pattern):
+            if name in planned_names or not fnmatch.fnmatch(name, pattern):
                 continue
             row = find(name)
             if row is None:
@@ -91,14 +91,14 @@ def _plan_all(pattern: str, again: bool, table: pd.DataFrame, find: _Finder) -> 
 
 
 def _plan(name: str, data_dir: str | None, *settings: str) -> _Row | None:
-    """Plans a preset in a process of its own; says why if that fails."""
+    """Plans a preset in a new process; prints the reason if it fails."""
     command = [sys.executable, "-m", "experiments.plan", "--preset", name, *settings]
     command += ["--devices", "1", "--memory-limit", "none"]
     command += [] if data_dir is None else ["--data-dir", data_dir]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    minutes = minutes_of(done.stdout)
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    minutes = minutes_of(process.stdout)
     if minutes is None:
-        print(f"{name}: {done.stderr}", flush=True)
+        print(f"{name}: {process.stderr}", flush=True)
         return None
     return (
         minutes,
@@ -109,43 +109,43 @@ def _plan(name: str, data_dir: str | None, *settings: str) -> _Row | None:
 
 
 def _of_fewer(name: str, data_dir: str | None, count: int) -> _Row | None:
-    """Returns the time of a preset in proportion to that with fewer examples."""
+    """Extrapolates the time of a preset from a plan with fewer examples."""
     row = _plan(name, data_dir, "--set", f"federation.train_examples={count}")
     if row is None:
         return None
     work = effort.gradients(name, data_dir) / effort.gradients(name, data_dir, count)
-    return _rounded(row[0] * work), *row[1:3], f"itself, {count} examples a client"
+    return _two_digits(row[0] * work), *row[1:3], f"itself, {count} examples a client"
 
 
-def _of_another(table: pd.DataFrame, like: str, data_dir: str | None) -> _Finder:
-    """Returns what gives a preset the time of another in proportion.
+def _of_another(table: pd.DataFrame, base: str, data_dir: str | None) -> _Finder:
+    """Returns a function that extrapolates times from another preset's plan.
 
     Raises:
-      InputError: if the other one was not planned.
+      InputError: if the other preset was not planned.
     """
-    if like not in table.index or table["like"][like]:
-        raise checks.InputError(f"Expected a preset that was planned, got '{like}'.")
-    row = table.loc[like]
-    pace = row["minutes"] / effort.gradients(like, data_dir)
+    if base not in table.index or table["like"][base]:
+        raise checks.InputError(f"Expected a preset that was planned, got '{base}'.")
+    row = table.loc[base]
+    pace = row["minutes"] / effort.gradients(base, data_dir)
 
     def find(name: str) -> _Row:
-        minutes = _rounded(pace * effort.gradients(name, data_dir))
-        return minutes, row["machine"], row["date"], like
+        minutes = _two_digits(pace * effort.gradients(name, data_dir))
+        return minutes, row["machine"], row["date"], base
 
     return find
 
 
-def _rounded(minutes: float) -> float:
-    """Returns two digits, since more are not known."""
+def _two_digits(minutes: float) -> float:
+    """Returns two digits: an extrapolation has no more."""
     return float(f"{minutes:.2g}")
 
 
 def minutes_of(text: str) -> float | None:
-    """Returns the minutes in what `plan` printed; None where it ended early."""
-    found = re.search(r"All together about ([\d.,]+) (ms|s|min)", text)
-    if found is None:
+    """Returns the minutes in the output of `plan`; None if it ended early."""
+    match = re.search(r"All together about ([\d.,]+) (ms|s|min)", text)
+    if match is None:
         return None
-    number, unit = found.groups()
+    number, unit = match.groups()
     return round(float(number.replace(",", "")) * _UNITS[unit], 1)
 
 

@@ -1,6 +1,6 @@
-"""Card of Fed+'s portfolio management: its Table 1 beside ours.
+"""Card of Fed+'s portfolio management: its Table 1, compared with ours.
 
-The numbers in `printed/portfolio_table1.csv` are those printed in Yu, Kundu, Wynter,
+The numbers in `printed/portfolio_table1.csv` are printed in Yu, Kundu, Wynter,
 Lim, "Fed+: A Unified Approach to Robust Personalized Federated Learning".
 """
 
@@ -18,7 +18,7 @@ from fedjax_pfl.results import paired
 
 __all__ = ["CARD", "Returns"]
 
-_BESIDE = {"equal shares": "uniform", "bought and held": "hold"}
+_BENCHMARKS = {"equal shares": "uniform", "bought and held": "hold"}
 _RUNS = {
     "portfolio": "synthetic markets",
     "portfolio_stocks": "stocks, 2019",
@@ -30,7 +30,7 @@ _MEASURES = ("accuracy", "sharpe")
 
 @dataclasses.dataclass(frozen=True)
 class Returns(tables.Parts):
-    """Table 1 beside our runs: returns in percent, Sharpe ratios, and paired gaps.
+    """Table 1 and our runs: returns in percent, Sharpe ratios, and paired gaps.
 
     Attributes:
       file: in `experiments/printed`: method, return in percent, Sharpe ratio.
@@ -45,7 +45,7 @@ class Returns(tables.Parts):
     )
 
     def cells(self, runs: tables.Runs) -> Iterator[tables.Cell]:
-        """Yields returns and Sharpe ratios; the best scale of any run counts."""
+        """Yields returns and Sharpe ratios, at the best scale of any run."""
         printed = pd.read_csv(tables.FOLDER / self.file)
         for row, measure in itertools.product(printed["method"], _MEASURES):
             yield min(
@@ -71,23 +71,23 @@ class Returns(tables.Parts):
 
 
 def _rows(run: Run) -> Iterator[Sequence[str]]:
-    """Yields the paper's rows in one run, and those of what needs no learning."""
-    alone = SIDES["single party"]
+    """Yields the paper's rows in one run, and rows of portfolios without learning."""
+    party = SIDES["single party"]
     values = {
         row: (_values(run, side, "accuracy"), _values(run, side, "sharpe"))
         for row, side in SIDES.items()
     }
-    for row, prefix in _BESIDE.items():
-        returns = 100 * _values(run, alone, f"{prefix}_annualized_return")
-        values[row] = (returns, _values(run, alone, f"{prefix}_sharpe"))
-    single, _ = values["single party"]
-    theirs = pd.read_csv(tables.FOLDER / "portfolio_table1.csv", index_col="method")
+    for row, prefix in _BENCHMARKS.items():
+        returns = 100 * _values(run, party, f"{prefix}_annualized_return")
+        values[row] = (returns, _values(run, party, f"{prefix}_sharpe"))
+    base, _ = values["single party"]
+    paper = pd.read_csv(tables.FOLDER / "portfolio_table1.csv", index_col="method")
     for row, (returns, sharpe) in values.items():
-        is_printed = row in theirs.index
-        printed = "{:.2f} ({:.2f})".format(*theirs.loc[row]) if is_printed else "–"
-        gap = "" if row == "single party" else str(paired.interval(returns, single))
+        is_printed = row in paper.index
+        printed = "{:.2f} ({:.2f})".format(*paper.loc[row]) if is_printed else "–"
+        gap = "" if row == "single party" else str(paired.interval(returns, base))
         markets = returns.index.get_level_values(0).nunique()
-        yield row, printed, _shown(returns, sharpe), gap, str(markets)
+        yield row, printed, _return_cell(returns, sharpe), gap, str(markets)
 
 
 def _values(run: Run, side: Side, measure: str) -> pd.Series:
@@ -99,7 +99,7 @@ def _values(run: Run, side: Side, measure: str) -> pd.Series:
     return pd.concat(parts)
 
 
-def _shown(returns: pd.Series, sharpe: pd.Series) -> str:
+def _return_cell(returns: pd.Series, sharpe: pd.Series) -> str:
     """Returns text such as `12.30 ± 1.20 (0.71)`."""
     if not returns.count():
         return "diverged" if len(returns) else "–"
@@ -107,10 +107,10 @@ def _shown(returns: pd.Series, sharpe: pd.Series) -> str:
 
 
 def _claims() -> list[claims.Claim]:
-    """Returns the paper's claims of its table, and of the number of parties."""
-    alone = "FedAvg+ is better than single-party training"
+    """Returns the paper's claims about its table and about the number of parties."""
+    claim_text = "FedAvg+ is better than single-party training"
     pairs = (
-        (alone, "FedAvg+", "single party"),
+        (claim_text, "FedAvg+", "single party"),
         ("FedAvg+ is better than FedAvg", "FedAvg+", "FedAvg"),
         ("FedAvg+ is better than FedProx", "FedAvg+", "FedProx"),
         ("FedAvg+ is better than RFA", "FedAvg+", "RFA"),
@@ -125,18 +125,18 @@ def _claims() -> list[claims.Claim]:
     ]
     plus = Side("FedPlus", "personal")  # the run has no other phi
     single = SIDES["single party"]
-    return [*of_table, claims.Claim(alone, "portfolio_parties", plus, single)]
+    return [*of_table, claims.Claim(claim_text, "portfolio_parties", plus, single)]
 
 
 def _headlines() -> list[Headline]:
-    """Returns what the paper leads with."""
+    """Returns the paper's headlines."""
     gains = [
-        claims.Claim(f"{plus} is better than {other}", run, SIDES[plus], SIDES[other])
+        claims.Claim(f"{plus} is better than {rival}", run, SIDES[plus], SIDES[rival])
         for run in _RUNS
         for plus in ("FedAvg+", "FedGeoMed+", "FedCoMed+")
-        for other in ("FedAvg", "RFA", "Coordinate median", "FedProx")
+        for rival in ("FedAvg", "RFA", "Coordinate median", "FedProx")
     ]
-    alone = [claim for claim in _claims() if "single-party" in claim.text]
+    single_party_claims = [claim for claim in _claims() if "single-party" in claim.text]
     return [
         Headline(
             "Fed+ earns more than the baselines, points of annualized return",
@@ -148,7 +148,7 @@ def _headlines() -> list[Headline]:
         Headline(
             "FedAvg+ earns more than training alone (largest improvement of a party)",
             "+4.06, +12.57, +35.50",
-            alone,
+            single_party_claims,
             "the largest of more parties is larger; ours are means",
             of="mean",
         ),

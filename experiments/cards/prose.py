@@ -1,4 +1,4 @@
-"""Texts of cards, whose numbers are expressions over the kept runs.
+"""Texts of cards, with numbers that are expressions over the kept runs.
 
 A text is a Jinja template. It may call
 
@@ -6,10 +6,10 @@ A text is a Jinja template. It may call
     value(side, runs="...")          values of a side, a `Numbers`
     rounds(run), seeds(run)          of a kept run
 
-where sides have the names of the card's `sides`, and `runs` is a pattern of names.
-`where` chooses environments by their fields, `fields` adds some to a side's own, `data`
-names other test data, and `measure` another measure of a side.
-Printing a `Numbers` gives its mean, or its range where there are several.
+Sides have the names of the card's `sides`, and `runs` is a pattern of names. `where`
+selects environments by their fields, `fields` adds fields to a side, `data` selects
+other test data, and `measure` another measure of a side.
+Printing a `Numbers` gives its mean, or its range if its values differ.
 """
 
 import dataclasses
@@ -73,11 +73,11 @@ def fill(text: str, runs: Mapping[str, Run], sides: Mapping[str, Side]) -> str:
 
     Args:
       text: template.
-      runs: by name.
-      sides: by the names that the template uses.
+      runs: runs by name.
+      sides: sides by their names in the template.
 
     Raises:
-      InputError: if a template asks for what no run has.
+      InputError: if the template uses values that no run has.
     """
 
     def chosen(pattern: str, where: Mapping[str, Any]) -> list[Run]:
@@ -97,16 +97,16 @@ def fill(text: str, runs: Mapping[str, Run], sides: Mapping[str, Side]) -> str:
 
     def value(name: str, *, runs: str, where: Any = None, **fields: Any) -> Numbers:
         side, measure = side_of(name, fields), fields.get("measure", "accuracy")
-        measured = [run.values(side, measure) for run in chosen(runs, where or {})]
-        return _numbers([v.mean() for v in measured if v is not None], name, runs)
+        series = [run.values(side, measure) for run in chosen(runs, where or {})]
+        return _numbers([v.mean() for v in series if v is not None], name, runs)
 
     def gap(
         better: str, worse: str, *, runs: str, where: Any = None, **fields: Any
     ) -> Numbers:
-        first, second = side_of(better, fields), side_of(worse, fields)
+        better_side, worse_side = side_of(better, fields), side_of(worse, fields)
         gaps = []
         for run in chosen(runs, where or {}):
-            pair = (run.values(first), run.values(second))
+            pair = (run.values(better_side), run.values(worse_side))
             if pair[0] is not None and pair[1] is not None:
                 gaps.append(paired.interval(*pair).mean)
         numbers = _numbers(gaps, f"{better} and {worse}", runs)
@@ -118,6 +118,7 @@ def fill(text: str, runs: Mapping[str, Run], sides: Mapping[str, Side]) -> str:
     def seeds(name: str) -> int:
         return int(runs[name].rows["seed"].nunique())
 
+    # Undefined names are errors: a misspelled side would leave a gap in the page.
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False
     )
@@ -125,18 +126,18 @@ def fill(text: str, runs: Mapping[str, Run], sides: Mapping[str, Side]) -> str:
     return environment.from_string(text).render(functions)
 
 
-def _numbers(values: Sequence[float], what: str, runs: str) -> Numbers:
+def _numbers(values: Sequence[float], names: str, runs: str) -> Numbers:
     """Returns the numbers that are not NaN.
 
     Raises:
       InputError: if there are none.
     """
-    good = [float(value) for value in values if value == value]
-    if not good:
-        raise checks.InputError(f"Expected values of {what} in runs '{runs}'.")
-    return Numbers(good)
+    finite_values = [float(value) for value in values if value == value]
+    if not finite_values:
+        raise checks.InputError(f"Expected values of {names} in runs '{runs}'.")
+    return Numbers(finite_values)
 
 
 def _parts(run: Run, where: Mapping[str, Any]) -> list[Run]:
-    """Returns a run in every environment that has these values."""
+    """Returns a run's parts in all environments with these values."""
     return [part for _, part in run.environments(where)]

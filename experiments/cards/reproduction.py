@@ -1,4 +1,4 @@
-"""The page of what reproduces: headlines, coverage, and the runs that were not made."""
+"""The page of reproduced claims: headlines, coverage, and missing runs."""
 
 import itertools
 from collections import Counter
@@ -16,7 +16,7 @@ Kept = Mapping[str, Mapping[str, Run]]
 """Kept runs by method, then by name."""
 
 _REACHABLE = 7 * 24 * 60  # minutes of one core
-_NO_DATA = {  # part of a preset's name -> what cannot be run at the paper's scale
+_NO_DATA = {  # part of a preset's name -> missing data of the paper
     "cifar100": "the whole of CIFAR-100",
     "femnist": "the original FEMNIST",
     "sentiment": "the original Sent140",
@@ -27,10 +27,10 @@ def render(cards: Mapping[str, Card], kept: Kept, plans: pd.DataFrame) -> str:
     """Returns the page.
 
     Args:
-      cards: by method.
+      cards: cards by method.
       kept: runs by method.
-      plans: preset, minutes, machine and date of what was planned, or the preset whose
-        time it has in proportion.
+      plans: preset, minutes, machine and date of plans, and the preset that a time was
+        extrapolated from.
 
     Returns:
       Markdown.
@@ -70,17 +70,17 @@ def cells(cards: Iterable[Card], kept: Kept) -> Iterator[tuple[str, tables.Cell]
 
 
 def lacking(card: Card, runs: Mapping[str, Run]) -> list[str]:
-    """Returns the presets that a card names and that were not run at their scale."""
-    claimed = itertools.chain(card.claims, *(h.claims for h in card.headlines))
-    claimed = itertools.chain(claimed, *(figure.claims for figure in card.figures))
-    names = [claim.run for claim in claimed if not claim.is_ours]
+    """Returns the presets of a card that were not run completely."""
+    claims = itertools.chain(card.claims, *(h.claims for h in card.headlines))
+    claims = itertools.chain(claims, *(figure.claims for figure in card.figures))
+    names = [claim.run for claim in claims if not claim.is_ours]
     names += [figure.run for figure in card.figures]
     names += [cell.run for table in card.printed for cell in table.cells(runs)]
     return sorted(name for name in dict.fromkeys(names) if not _is_made(runs.get(name)))
 
 
 def _is_made(run: Run | None) -> bool:
-    """Returns whether a run is its preset, with all rounds and seeds."""
+    """Returns whether a run is its unchanged preset, with all rounds and seeds."""
     if run is None:
         return False
     experiment = scale.preset_of(run.command)
@@ -103,7 +103,7 @@ def _headlines(card: Card, runs: Mapping[str, Run]) -> Iterator[str]:
 
 
 def _coverage(cards: Mapping[str, Card], kept: Kept) -> Iterator[str]:
-    """Yields how many printed numbers and figures were run at which scale."""
+    """Yields the numbers of printed values and figures by the scale of our runs."""
     counts: dict[str, Counter] = {}
     for title, cell in cells(cards.values(), kept):
         counts.setdefault(f"{title}, {cell.table}", Counter())[cell.level] += 1
@@ -115,17 +115,17 @@ def _coverage(cards: Mapping[str, Card], kept: Kept) -> Iterator[str]:
         " one thing that hardly changes a comparison differs, or the paper does not"
         " state it; `reduced`: fewer rounds, fewer examples, or other data."
     )
-    yield from ("", *_counted("table", counts, tables.LEVELS), "")
+    yield from ("", *_count_table("table", counts, tables.LEVELS), "")
     drawings: dict[tuple[str, int], Counter] = {}
     for card in cards.values():
         for figure in card.figures:
             level = scale.of(kept[card.method].get(figure.run)).level
             key = card.title, int(figure.number)
             drawings.setdefault(key, Counter())[level] += 1
-    yield from _counted("figure", _in_rows(drawings), scale.LEVELS)
+    yield from _count_table("figure", _figure_rows(drawings), scale.LEVELS)
 
 
-def _in_rows(drawings: Mapping[tuple[str, int], Counter]) -> dict[str, Counter]:
+def _figure_rows(drawings: Mapping[tuple[str, int], Counter]) -> dict[str, Counter]:
     """Joins successive figures of one paper that were run at the same scales."""
     rows: dict[str, Counter] = {}
 
@@ -134,46 +134,47 @@ def _in_rows(drawings: Mapping[tuple[str, int], Counter]) -> dict[str, Counter]:
         return title, sorted(count.items())
 
     for (title, _), group in itertools.groupby(drawings.items(), counts):
-        numbers, each = zip(*((key[1], count) for key, count in group), strict=True)
-        first, last = numbers[0], numbers[-1]
-        which = f"figures {first} to {last}" if last > first else f"figure {first}"
-        rows[f"{title}, {which}"] = sum(each, Counter())
+        numbers, counters = zip(*((key[1], count) for key, count in group), strict=True)
+        low, high = numbers[0], numbers[-1]
+        which = f"figures {low} to {high}" if high > low else f"figure {low}"
+        rows[f"{title}, {which}"] = sum(counters, Counter())
     return rows
 
 
-def _counted(
-    what: str, counts: Mapping[str, Counter], levels: Sequence[str]
+def _count_table(
+    heading: str, counts: Mapping[str, Counter], levels: Sequence[str]
 ) -> Iterator[str]:
-    """Yields a line per table or figure, and one of all."""
+    """Yields a line per table or figure, and a line of totals."""
     rows = [
         (name, *(str(count[level] or "") for level in levels))
         for name, count in counts.items()
     ]
     total = sum(counts.values(), Counter())
     rows.append(("all", *(str(total[level]) for level in levels)))
-    return markdown.table((what, *levels), rows)
+    return markdown.table((heading, *levels), rows)
 
 
 def _lacking(
     cards: Mapping[str, Card], kept: Kept, plans: pd.DataFrame
 ) -> Iterator[str]:
-    """Yields what was not run as its preset has it, why, and how long it would take."""
+    """Yields the presets that were not run completely, with reasons and times."""
     times = plans.set_index("preset")
-    near, far, total = [], [], 0.0
+    near_rows, far_rows, total = [], [], 0.0
     for card in cards.values():
         runs = kept[card.method]
         for name in lacking(card, runs):
             reason = scale.of(runs.get(name)).reason or "not run"
-            whole = [run for run in scale.parts(runs, name) if _is_made(run)]
-            methods = sorted({m for run in whole for m in run.rows["algorithm"]})
+            full_runs = [run for run in scale.parts(runs, name) if _is_made(run)]
+            methods = sorted({m for run in full_runs for m in run.rows["algorithm"]})
             reason += f"; whole of {', '.join(methods)}" if methods else ""
-            without = [text for part, text in _NO_DATA.items() if part in name]
-            reason += f"; {without[0]} is not at hand" if without else ""
+            data_reasons = [text for part, text in _NO_DATA.items() if part in name]
+            reason += f"; {data_reasons[0]} is not at hand" if data_reasons else ""
             minutes = times["minutes"].get(name)
             time = "not planned" if minutes is None else f"{minutes:,.0f}"
-            like = "" if minutes is None else times["like"][name]
-            is_far = bool(without) or minutes is None or minutes > _REACHABLE
-            (far if is_far else near).append((name, reason, time, like))
+            twin = "" if minutes is None else times["like"][name]
+            # Time does not help without the data, and is unknown without a plan.
+            is_far = bool(data_reasons) or minutes is None or minutes > _REACHABLE
+            (far_rows if is_far else near_rows).append((name, reason, time, twin))
             total += 0 if is_far else minutes
     machines = " and ".join(sorted(set(plans["machine"]))) or "no machine"
     header = ("preset", "now", "minutes", "like")
@@ -184,9 +185,9 @@ def _lacking(
     )
     yield from (
         *("", f"### Of time: at most {_REACHABLE / 60:,.0f} hours each", ""),
-        f"{len(near)} presets, {total:,.0f} minutes in all.",
-        *("", *markdown.table(header, near)),
+        f"{len(near_rows)} presets, {total:,.0f} minutes in all.",
+        *("", *markdown.table(header, near_rows)),
         *("", "### Of a GPU, or of data that are not at hand", ""),
-        f"{len(far)} presets.",
-        *("", *markdown.table(header, far)),
+        f"{len(far_rows)} presets.",
+        *("", *markdown.table(header, far_rows)),
     )

@@ -31,7 +31,7 @@ __all__ = [
 
 DATA = ("own test", "own validation")
 WIDER = ("own + others' test", "everybody's test")
-"""Data of other clients, on which models may be judged besides."""
+"""Data of other clients, for further evaluations of models."""
 LOSSES = ("loss variance", "training loss")
 SPREADS = ("client spread", "angle")
 BESIDE = (
@@ -39,7 +39,7 @@ BESIDE = (
     *("uniform_annualized_return", "uniform_sharpe"),
     *("hold_annualized_return", "hold_sharpe"),
 )
-"""Measures of portfolios besides their return, as means over clients."""
+"""Measures of portfolios other than their return, as means over clients."""
 _HEADLINES = ("accuracy", "annualized_return")
 MEASURES = {
     "value": (_HEADLINES, "mean", (*DATA, *WIDER)),
@@ -60,9 +60,9 @@ class Side:
     Attributes:
       algorithm: class name, as in the tables.
       model: `personal`, `global` or another predictor.
-      where: values of the algorithm's swept fields, None for a missing one; of several
-        settings that remain, the best on validation data is taken.
-      data: what it is judged on.
+      where: values of the algorithm's swept fields, None for a missing field; if
+        several settings remain, the best one on validation data counts.
+      data: data of its evaluation.
     """
 
     algorithm: str
@@ -71,17 +71,17 @@ class Side:
     data: str = DATA[0]
 
     def __str__(self) -> str:
-        judged = [] if self.data == DATA[0] else [f"on {self.data}"]
-        return " ".join([self.algorithm, self.model, *_shown(self.where), *judged])
+        suffix = [] if self.data == DATA[0] else [f"on {self.data}"]
+        return " ".join([self.algorithm, self.model, *_texts(self.where), *suffix])
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
     """Kept run: accuracies or returns of the last round on all data.
 
-    `rows` also has a column for every other measure of `MEASURES` and every report of
-    `REPORTS` that was kept, and `untrained`, the headline of clients never selected,
-    where there are any.
+    `rows` also has a column for every other kept measure of `MEASURES` and report of
+    `REPORTS`, and, if any clients were never selected, `untrained`, the headline of
+    these clients.
     """
 
     name: str
@@ -94,7 +94,7 @@ class Run:
         """Reads the file of a run.
 
         Raises:
-          InputError: if it is damaged, or has no headline on own test data.
+          InputError: if the file is damaged, or has no headline on own test data.
         """
         try:
             file = kept.read(path)
@@ -105,25 +105,25 @@ class Run:
             raise checks.InputError(
                 f"Expected accuracies or returns on own test data in '{path}'."
             )
-        reported = [name for name in REPORTS if name in file.reports]
-        if reported:
-            columns = file.reports[[*file.point, *reported]]
+        names = [name for name in REPORTS if name in file.reports]
+        if names:
+            columns = file.reports[[*file.point, *names]]
             rows = rows.merge(columns, how="left", on=file.point)
         return cls(name=path.stem, command=file.command, rows=rows, fields=file.fields)
 
     @property
     def environment(self) -> list[str]:
-        """Columns that are not chosen by anybody."""
-        others = [f for f in self.fields if not f.startswith(summaries.METHOD_FIELDS)]
-        return ["dataset", "partition", *others]
+        """Columns of the environment, which no method chooses."""
+        fields = [f for f in self.fields if not f.startswith(summaries.METHOD_FIELDS)]
+        return ["dataset", "partition", *fields]
 
     def environments(
         self, only: Mapping[str, Any] | None = None
     ) -> Iterator[tuple[str, "Run"]]:
-        """Yields the run by data set, partition and fields of neither; with a title.
+        """Yields a title and the run's part for every environment.
 
         Args:
-          only: values by field, of environments that are wanted; None for all.
+          only: values by field, to select environments; None for all.
 
         Raises:
           InputError: if the run has no such field.
@@ -140,36 +140,36 @@ class Run:
 
     @functools.cached_property
     def _environments(self) -> list[tuple[dict[str, Any], "Run"]]:
-        """Values by column, and the run where they hold."""
+        """Values by column, and the part of the run with these values."""
         columns = self.environment
         groups = self.rows.groupby(columns, sort=False, dropna=False)
         return [
-            (dict(zip(columns, values, strict=True)), self._of(rows))
+            (dict(zip(columns, values, strict=True)), self._part(rows))
             for values, rows in groups
         ]
 
-    def _of(self, rows: pd.DataFrame) -> "Run":
+    def _part(self, rows: pd.DataFrame) -> "Run":
         """Returns the run with some of its rows."""
         return dataclasses.replace(self, rows=rows)
 
     def settings(self) -> Iterator[tuple[str, pd.DataFrame]]:
-        """Yields the rows of every setting of an algorithm, with a name."""
-        own = [f for f in self.fields if f.startswith(summaries.METHOD_FIELDS)]
-        columns = ["algorithm", *own]
+        """Yields a name and the rows for every setting of an algorithm."""
+        names = [f for f in self.fields if f.startswith(summaries.METHOD_FIELDS)]
+        columns = ["algorithm", *names]
         groups = self.rows.groupby(columns, sort=False, dropna=False)
         for (algorithm, *values), rows in groups:
-            fields = _shown(dict(zip(own, values, strict=True)))
+            fields = _texts(dict(zip(names, values, strict=True)))
             yield ", ".join([algorithm, *fields]), rows
 
     def models(self) -> Iterator[tuple[str, str, pd.DataFrame]]:
-        """Yields the rows of every setting and model, with both names."""
+        """Yields both names and the rows for every setting and model."""
         for name, rows in self.settings():
-            for model, own in rows.groupby("model", sort=False):
+            for model, model_rows in rows.groupby("model", sort=False):
                 if model != "hybrid (oracle)":  # a bound, not a method
-                    yield name, str(model), own
+                    yield name, str(model), model_rows
 
     def values(self, side: Side, measure: str = "accuracy") -> pd.Series | None:
-        """Returns one side by seed: accuracy in percent, or a measure; None without."""
+        """Returns a side's accuracy in percent or measure by seed; None if missing."""
         key = (side.algorithm, side.model, *side.where.items())
         if key not in self._best_of:
             self._best_of[key] = self._best(side)
@@ -178,15 +178,15 @@ class Run:
 
     @functools.cached_property
     def _best_of(self) -> dict[tuple[Any, ...], pd.DataFrame | None]:
-        """Returns best settings by side; cards ask for most many times."""
+        """Caches the best settings by side: cards use most of them many times."""
         return {}
 
     def _best(self, side: Side) -> pd.DataFrame | None:
         """Returns the rows of the best setting on validation data; None without one.
 
-        A setting that diverges with fewer seeds is better, whatever the others' mean.
-        The personal model chooses for a hybrid, whose own values on validation data are
-        those of a choice that was made there.
+        A setting that diverges with fewer seeds is better, regardless of means. The
+        personal model chooses for a hybrid: validation data already chose between the
+        hybrid's models, so its validation values are biased.
         """
         if side.model.startswith(selection.HYBRID):
             personal = self._best(dataclasses.replace(side, model="personal"))
@@ -201,44 +201,44 @@ class Run:
             return settings[0] if settings else None
         return max(settings, key=_score)
 
-    def _same_setting(self, side: Side, other: pd.DataFrame) -> pd.DataFrame | None:
-        """Returns the rows of a side with the setting of another model."""
-        own = [f for f in self.fields if f.startswith(summaries.METHOD_FIELDS)]
-        setting = other[own].iloc[0]
+    def _same_setting(self, side: Side, table: pd.DataFrame) -> pd.DataFrame | None:
+        """Returns the rows of a side with another model's setting."""
+        names = [f for f in self.fields if f.startswith(summaries.METHOD_FIELDS)]
+        setting = table[names].iloc[0]
         for rows in self._settings_of(side):
-            if rows[own].iloc[0].equals(setting):
+            if rows[names].iloc[0].equals(setting):
                 return rows
         return None
 
     def is_decided(self, side: Side) -> bool:
-        """Returns whether a side has one setting, or validation data to choose by."""
+        """Returns whether a side has one setting, or validation data for a choice."""
         return _is_decided(self._settings_of(side))
 
     @functools.cached_property
-    def _of_models(self) -> dict[Any, pd.DataFrame]:
+    def _model_rows(self) -> dict[Any, pd.DataFrame]:
         """Rows by algorithm and model."""
         return dict(iter(self.rows.groupby(["algorithm", "model"], sort=False)))
 
     def _settings_of(self, side: Side) -> list[pd.DataFrame]:
         """Returns the rows of every setting of a side."""
-        rows = self._of_models.get((side.algorithm, side.model))
+        rows = self._model_rows.get((side.algorithm, side.model))
         if rows is None:
             return []
         is_side = np.ones(len(rows), bool)
         for name, value in side.where.items():
             column = rows.get(name, pd.Series(np.nan, rows.index))
             is_side &= (column.isna() if value is None else column == value).to_numpy()
-        return [setting for _, setting in self._of(rows[is_side]).settings()]
+        return [setting for _, setting in self._part(rows[is_side]).settings()]
 
 
 def _score(setting: pd.DataFrame) -> tuple[int, float]:
-    """Returns how many seeds did not diverge, then their mean on validation data."""
+    """Returns the number of seeds without divergence, and their validation mean."""
     values = by_seed(setting, DATA[1]).dropna()
     return len(values), values.mean() if len(values) else -np.inf
 
 
 def _is_decided(settings: list[pd.DataFrame]) -> bool:
-    """Returns whether there is nothing to choose, or something to choose by."""
+    """Returns whether there is one setting, or validation data for a choice."""
     return len(settings) < 2 or any((s["data"] == DATA[1]).any() for s in settings)
 
 
@@ -247,7 +247,7 @@ def short(field: str) -> str:
     return field.rpartition(".")[2]
 
 
-def _shown(fields: Mapping[str, Any]) -> list[str]:
+def _texts(fields: Mapping[str, Any]) -> list[str]:
     """Returns fields with values as text, for example `lam = 1.0`."""
     return [f"{short(n)} = {v}" for n, v in fields.items() if not pd.isna(v)]
 
@@ -255,26 +255,26 @@ def _shown(fields: Mapping[str, Any]) -> list[str]:
 def title(environment: Mapping[str, Any]) -> str:
     """Returns an environment in words: data set, partition, and other fields."""
     names = ("dataset", "partition")
-    first = [environment.get(name) for name in names]
-    others = {n: v for n, v in environment.items() if n not in names}
-    return ", ".join([*(str(v) for v in first if not pd.isna(v)), *_shown(others)])
+    parts = [environment.get(name) for name in names]
+    fields = {n: v for n, v in environment.items() if n not in names}
+    return ", ".join([*(str(v) for v in parts if not pd.isna(v)), *_texts(fields)])
 
 
 def by_seed(rows: pd.DataFrame, data: str, measure: str = "accuracy") -> pd.Series:
-    """Returns accuracies in percent, or losses, by seed; NaN where one diverged."""
+    """Returns accuracies in percent, or losses, by seed; NaN if a seed diverged."""
     name = "value" if measure == "accuracy" else measure
-    is_chosen = (rows["data"] == data).to_numpy()  # columns are faster than a frame
-    chosen = rows[name].to_numpy()[is_chosen] if name in rows else np.nan
-    index = pd.Index(rows["seed"].to_numpy()[is_chosen], name="seed")
-    values = pd.Series(chosen, index).sort_index()
+    is_row = (rows["data"] == data).to_numpy()  # columns are faster than a frame
+    numbers = rows[name].to_numpy()[is_row] if name in rows else np.nan
+    index = pd.Index(rows["seed"].to_numpy()[is_row], name="seed")
+    values = pd.Series(numbers, index).sort_index()
     return 100 * values if measure == "accuracy" else values
 
 
 def is_measure(table: pd.DataFrame, name: str) -> pd.Series:
-    """Returns which rows of a table are one of `MEASURES` in the last round."""
+    """Returns a mask of a table's rows of one of `MEASURES` in the last round."""
     metrics, stat, data = MEASURES[name]
-    chosen = (table["when"] == "last") & table["metric"].isin(metrics)
-    return chosen & (table["stat"] == stat) & table["data"].isin(data)
+    is_row = (table["when"] == "last") & table["metric"].isin(metrics)
+    return is_row & (table["stat"] == stat) & table["data"].isin(data)
 
 
 def _in_columns(table: pd.DataFrame, point: list[str]) -> pd.DataFrame:
@@ -284,8 +284,8 @@ def _in_columns(table: pd.DataFrame, point: list[str]) -> pd.DataFrame:
     keys = [*point, "model", "data"]
     rows = table[is_headline & is_whole].drop_duplicates(keys, keep="last")  # honest
     masks = {"untrained": is_headline & (table["population"] == "never selected")}
-    others = [name for name in MEASURES if name != "value"]
-    masks |= {name: is_measure(table, name) & is_whole for name in others}
+    measure_names = [name for name in MEASURES if name != "value"]
+    masks |= {name: is_measure(table, name) & is_whole for name in measure_names}
     for name, mask in masks.items():
         on = [*point, "model"] if name in LOSSES else keys
         measure = table[mask].drop_duplicates(on, keep="last")

@@ -1,4 +1,4 @@
-"""At which scale a run repeats its paper: what its command or its preset leaves out."""
+"""The scale of runs relative to their papers: reductions by commands and presets."""
 
 import dataclasses
 import fnmatch
@@ -24,13 +24,13 @@ __all__ = [
 ]
 
 LEVELS = ("paper", "near", "reduced", "not run")
-"""From the paper's data, sizes, rounds and seeds to nothing.
+"""From the paper's data, sizes, rounds and seeds to a missing run.
 
-A run is near where one thing that hardly changes a comparison differs, or where the
-paper does not state it; it is reduced where less was trained, or on less.
+A run is near if one thing that hardly changes a comparison differs, or if the paper
+does not state it; it is reduced if it has less training or less data.
 """
 
-_PRESETS = {  # pattern of names -> level, and what differs
+_PRESETS = {  # pattern of names -> level, and the difference
     "flame_*_mmnist*": (
         "reduced",
         "Medical MNIST has small gray images here, and large ones in color there",
@@ -68,7 +68,7 @@ class Scale:
 
     Attributes:
       level: one of `LEVELS`.
-      reason: what is left out; empty at the paper's scale.
+      reason: the differences; empty at the paper's scale.
     """
 
     level: str
@@ -76,7 +76,7 @@ class Scale:
 
     @property
     def is_comparable(self) -> bool:
-        """Returns whether the run may decide what the paper claims."""
+        """Returns whether the run may decide the paper's claims."""
         return self.level in ("paper", "near")
 
 
@@ -92,12 +92,12 @@ def of(run: Run | None) -> Scale:
             f"{rounds_of(run.command)} of {experiment.num_rounds} rounds were run"
         )
         level = "reduced"
-    if changed := [words[k + 1] for k, w in enumerate(words) if w == "--set"]:
-        reasons.append(f"run with {', '.join(changed)}")
+    if overrides := [words[k + 1] for k, w in enumerate(words) if w == "--set"]:
+        reasons.append(f"run with {', '.join(overrides)}")
         level = "reduced"
-    for pattern, (known, reason) in _PRESETS.items():
+    for pattern, (preset_level, reason) in _PRESETS.items():
         if fnmatch.fnmatch(experiment.name, pattern):
-            level = max(level, known, key=LEVELS.index)
+            level = max(level, preset_level, key=LEVELS.index)
             reasons.append(reason)
             break
     seeds = run.rows["seed"].nunique()
@@ -110,11 +110,11 @@ def of(run: Run | None) -> Scale:
 def parts(runs: Mapping[str, Run], name: str) -> list[Run]:
     """Returns the kept runs of a preset, the nearest to the paper's scale first.
 
-    Beside the run of the preset's name there may be runs of some of its methods, whose
-    names begin with it and a dash.
+    In addition to the run with the preset's name there may be runs of some of its
+    methods, with names that begin with that name and a dash.
     """
-    own = [run for n, run in runs.items() if n == name or n.startswith(f"{name}-")]
-    return sorted(own, key=lambda run: LEVELS.index(of(run).level))
+    group = [run for n, run in runs.items() if n == name or n.startswith(f"{name}-")]
+    return sorted(group, key=lambda run: LEVELS.index(of(run).level))
 
 
 def best(runs: Mapping[str, Run], name: str, sides: Iterable[Side]) -> Run | None:
@@ -123,13 +123,13 @@ def best(runs: Mapping[str, Run], name: str, sides: Iterable[Side]) -> Run | Non
     Args:
       runs: kept runs by name.
       name: name of the preset.
-      sides: what the run must have.
+      sides: required sides.
 
     Returns:
-      The run; that of the preset's name where none has all; None without one.
+      The run; if no run has all sides, the run of the preset's name, or None.
     """
-    sides, own = list(sides), parts(runs, name)
-    for run in own if len(own) > 1 else ():
+    sides, candidates = list(sides), parts(runs, name)
+    for run in candidates if len(candidates) > 1 else ():
         if all(run.values(side) is not None for side in sides):
             return run
     return runs.get(name)
@@ -143,17 +143,17 @@ def preset_of(command: str) -> Experiment:
 
 @functools.cache
 def _preset(name: str) -> Experiment:
-    """Builds a preset once: cards ask for its scale with every claim."""
-    import experiments.presets  # noqa: F401 (adds those of the papers)
+    """Builds a preset once: cards need its scale for every claim."""
+    import experiments.presets  # noqa: F401 (adds presets of the papers)
 
     return presets.get(name)
 
 
 def digest_of(command: str) -> str:
-    """Returns the digest of everything that the preset of a command fixes.
+    """Returns the digest of all values that the preset of a command fixes.
 
-    Fields that are off, 0 or not given have no part in it, so that a new one which is
-    off by default changes no digest.
+    It excludes fields that are off, 0 or not given, so that a new field which is off by
+    default does not change digests.
     """
     from fedjax_pfl.engine import groups  # imports JAX
 

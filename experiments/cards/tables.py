@@ -1,4 +1,4 @@
-"""Tables of cards: a paper's printed numbers beside ours, and accuracies by a field."""
+"""Tables of cards: a paper's printed numbers and ours, and accuracies by a field."""
 
 import dataclasses
 import itertools
@@ -22,7 +22,7 @@ Runs = Mapping[str, card_runs.Run]
 
 
 LEVELS = (*scale.LEVELS, "diverged")
-"""Scales, and where all seeds diverged."""
+"""Scales, and the level of runs in which all seeds diverged."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Cell:
 
     Attributes:
       table: title of its table.
-      run: name of the run that has ours.
-      level: one of `LEVELS`, at which we have it.
+      run: name of our run.
+      level: our level, one of `LEVELS`.
     """
 
     table: str
@@ -46,9 +46,9 @@ class Column:
 
     Attributes:
       title: its heading.
-      side: what of our runs is compared with it; the file of printed numbers has its
-        algorithm, and the first word of its model.
-      bound: what else of ours is shown in parentheses, or None.
+      side: compared side of our runs; the file of printed numbers has its algorithm,
+        and the first word of its model.
+      bound: another side of ours, shown in parentheses, or None.
     """
 
     title: str
@@ -58,7 +58,7 @@ class Column:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """Table of a paper beside our runs.
+    """Table of a paper, compared with our runs.
 
     Attributes:
       title: heading.
@@ -73,9 +73,9 @@ class Table:
         """Yields the table without its heading and note.
 
         Args:
-          runs: by name.
+          runs: runs by name.
           rule: limits of the card.
-          reasons: why runs were not run, by a part of their names.
+          reasons: reasons for missing runs, by a part of their names.
 
         Yields:
           Lines of Markdown.
@@ -93,7 +93,7 @@ class Table:
     def cell(
         self, name: str, run: card_runs.Run | None, values: pd.Series | None
     ) -> Cell:
-        """Returns a printed number of which a run has some values."""
+        """Returns a printed number with the level of a run's values."""
         level = scale.of(None if values is None else run).level
         if values is not None and values.count() == 0:
             level = "diverged"
@@ -113,7 +113,7 @@ class Parts(Table):
     def body(
         self, runs: Runs, rule: verdicts.Rule, reasons: Mapping[str, str]
     ) -> Iterator[str]:
-        """Yields the parts, or why a run was not run."""
+        """Yields the parts, or the reason for a missing run."""
         for name, heading in self.runs.items():
             yield from ("", f"### {self.title}: {heading}", "")
             if name not in runs:
@@ -121,20 +121,19 @@ class Parts(Table):
             yield from self.part(name, runs)
 
     def part(self, name: str, runs: Runs) -> Iterator[str]:
-        """Yields the part of the runs of a preset, of which there may be none."""
+        """Yields the part of a preset's runs, which may be missing."""
         raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True)
 class Printed(Table):
-    """Table of a paper, row by row beside our runs of the same name.
+    """Table of a paper, compared row by row with our runs of the same name.
 
     Attributes:
       file: in `experiments/printed`: row, algorithm, model, mean, std of accuracies.
       run: name of the run of a row, with `{row}` for the row's name.
-      columns: what is compared.
-      orders: columns, by number, of which neighbors are claimed to be ordered as the
-        paper has them.
+      columns: compared columns.
+      orders: columns, by number; neighbors are claimed to have the order of the paper.
       seeds: repetitions behind a number of the paper.
     """
 
@@ -156,19 +155,19 @@ class Printed(Table):
         """Yields one line per row of the table."""
         titles = [column.title for column in self.columns]
         gaps = [f"{titles[a]} − {titles[b]}" for a, b in self._neighbors]
-        judged = self._judged(runs, rule)
+        decisions = self._neighbor_decisions(runs, rule)
         rows = []
         for row, numbers in self._rows:
             name, run = self.run.format(row=row), self._run(row, runs)
-            theirs = [self._theirs(numbers, column) for column in self.columns]
+            pairs = [self._printed(numbers, column) for column in self.columns]
             cells = [
                 self._compared(column, *printed, run)
-                for column, printed in zip(self.columns, theirs, strict=True)
+                for column, printed in zip(self.columns, pairs, strict=True)
             ]
-            for is_turned, decision in judged[row]:
-                turned = "turned " if is_turned else ""
-                shown = f"{turned}{decision.difference}: {decision.verdict}"
-                cells.append("" if decision.is_missing else shown)
+            for is_turned, decision in decisions[row]:
+                word = "turned " if is_turned else ""
+                text = f"{word}{decision.difference}: {decision.verdict}"
+                cells.append("" if decision.is_missing else text)
             level = scale.of(run).level
             if run is None:
                 level, _ = claims.not_run(name, reasons)
@@ -177,7 +176,7 @@ class Printed(Table):
 
     def summary(self, runs: Runs, rule: verdicts.Rule) -> Iterator[str]:
         """Yields a line per data set: scales, distances to the paper, and verdicts."""
-        judged = self._judged(runs, rule)
+        decisions = self._neighbor_decisions(runs, rule)
         titles = [column.title for column in self.columns]
         groups: dict[str, list[tuple[str, pd.DataFrame]]] = {}
         for row, numbers in self._rows:
@@ -185,14 +184,14 @@ class Printed(Table):
         lines = []
         for name, rows in groups.items():
             levels = Counter(scale.of(self._run(row, runs)).level for row, _ in rows)
-            words = Counter(d.verdict for row, _ in rows for _, d in judged[row])
+            words = Counter(d.verdict for row, _ in rows for _, d in decisions[row])
             comparable = [
                 (self._run(row, runs), numbers)
                 for row, numbers in rows
                 if scale.of(self._run(row, runs)).is_comparable
             ]
             distances = [self._distance(column, comparable) for column in self.columns]
-            lines.append([name, _counted(levels), *distances, _counted(words)])
+            lines.append([name, _count_text(levels), *distances, _count_text(words)])
         header = ["rows", "scale", *titles, "orders of neighbors"]
         yield from markdown.table(header, lines)
 
@@ -217,61 +216,61 @@ class Printed(Table):
 
     @property
     def _neighbors(self) -> list[tuple[int, int]]:
-        """Columns whose order is claimed, the one that is mostly better first."""
+        """Pairs of columns with a claimed order, the usually better one first."""
         return [pair for order in self.orders for pair in itertools.pairwise(order)]
 
-    def _judged(
+    def _neighbor_decisions(
         self, runs: Runs, rule: verdicts.Rule
     ) -> dict[str, list[tuple[bool, claims.Decision]]]:
-        """Decides all orders of neighbors, by row; True where the paper's is turned."""
+        """Decides all orders of neighbors, by row; True if the paper's is turned."""
         pairs, is_turned = [], []
         for row, numbers in self._rows:
-            means = [self._theirs(numbers, column)[0] for column in self.columns]
+            means = [self._printed(numbers, column)[0] for column in self.columns]
             for a, b in self._neighbors:
                 is_turned.append(means[a] < means[b])
-                first, second = (b, a) if is_turned[-1] else (a, b)
-                sides = (self.columns[first].side, self.columns[second].side)
+                better, worse = (b, a) if is_turned[-1] else (a, b)
+                sides = (self.columns[better].side, self.columns[worse].side)
                 pairs.append(claims.Claim(row, self.run.format(row=row), *sides))
-        judged: dict[str, list[tuple[bool, claims.Decision]]] = {}
+        by_row: dict[str, list[tuple[bool, claims.Decision]]] = {}
         decisions = claims.decide(pairs, runs, rule)
         for claim, turned, (decision,) in zip(pairs, is_turned, decisions, strict=True):
-            judged.setdefault(claim.text, []).append((turned, decision))
-        return judged
+            by_row.setdefault(claim.text, []).append((turned, decision))
+        return by_row
 
     def _compared(
         self, column: Column, mean: float, std: float, run: card_runs.Run | None
     ) -> str:
         """Returns the paper's number and ours."""
-        theirs = f"{mean:.2f} ± {std:.2f}"
+        paper_text = f"{mean:.2f} ± {std:.2f}"
         values = None if run is None else run.values(column.side)
         if run is None or values is None:
-            return theirs
-        lost = int(values.isna().sum())
-        if lost:
-            return f"{theirs} → diverged in {lost}"
+            return paper_text
+        nans = int(values.isna().sum())
+        if nans:
+            return f"{paper_text} → diverged in {nans}"
         bound = run.values(column.bound) if column.bound else None
-        shown = "" if bound is None else f" ({bound.mean():.2f})"
-        near = " ≈" if _agree(mean, std, self.seeds, values) else ""
-        return f"{theirs} → {markdown.mean_and_std(values)}{shown}{near}"
+        bound_text = "" if bound is None else f" ({bound.mean():.2f})"
+        mark = " ≈" if _agree(mean, std, self.seeds, values) else ""
+        return f"{paper_text} → {markdown.mean_and_std(values)}{bound_text}{mark}"
 
     def _distance(
         self,
         column: Column,
         rows: Sequence[tuple[card_runs.Run | None, pd.DataFrame]],
     ) -> str:
-        """Returns the mean of ours minus the paper's over rows, and how many agree."""
-        gaps, near = [], 0
+        """Returns our mean minus the paper's, over rows, and the number that agree."""
+        gaps, num_close = [], 0
         for run, numbers in rows:
-            mean, std = self._theirs(numbers, column)
+            mean, std = self._printed(numbers, column)
             values = None if run is None else run.values(column.side)
             if values is not None and values.count():
                 gaps.append(values.mean() - mean)
-                near += _agree(mean, std, self.seeds, values)
+                num_close += _agree(mean, std, self.seeds, values)
         if not gaps:
             return ""
-        return f"{sum(gaps) / len(gaps):+.1f} ({near} of {len(gaps)} ≈)"
+        return f"{sum(gaps) / len(gaps):+.1f} ({num_close} of {len(gaps)} ≈)"
 
-    def _theirs(self, printed: pd.DataFrame, column: Column) -> tuple[float, float]:
+    def _printed(self, printed: pd.DataFrame, column: Column) -> tuple[float, float]:
         """Returns the printed mean and standard deviation in percent."""
         is_column = printed["algorithm"] == column.side.algorithm
         is_column &= printed["model"] == column.side.model.partition(" ")[0]
@@ -287,23 +286,23 @@ def _agree(mean: float, std: float, seeds: int, values: pd.Series) -> bool:
     count = int(values.count())
     if count < 2:
         return False
-    theirs, ours = std**2 / seeds, float(values.var()) / count
-    spread = theirs**2 / (seeds - 1) + ours**2 / (count - 1)
+    paper, runs = std**2 / seeds, float(values.var()) / count
+    spread = paper**2 / (seeds - 1) + runs**2 / (count - 1)
     if not spread > 0:
         return bool(values.mean() == mean)
-    width = special.stdtrit((theirs + ours) ** 2 / spread, 0.975)
-    return bool(abs(values.mean() - mean) <= width * math.sqrt(theirs + ours))
+    width = special.stdtrit((paper + runs) ** 2 / spread, 0.975)
+    return bool(abs(values.mean() - mean) <= width * math.sqrt(paper + runs))
 
 
-def _counted(counts: Counter) -> str:
-    """Returns how often there is what."""
+def _count_text(counts: Counter) -> str:
+    """Returns counts in words, the largest first."""
     return ", ".join(f"{name} {count}" for name, count in counts.most_common())
 
 
 def _mean(values: pd.Series) -> str:
     """Returns mean and standard deviation over seeds, unless some diverged."""
-    lost = int(values.isna().sum())
-    return f"diverged in {lost}" if lost else markdown.mean_and_std(values)
+    nans = int(values.isna().sum())
+    return f"diverged in {nans}" if nans else markdown.mean_and_std(values)
 
 
 def by_field(run: card_runs.Run, *fields: str) -> Iterator[str]:
@@ -311,25 +310,25 @@ def by_field(run: card_runs.Run, *fields: str) -> Iterator[str]:
 
     Args:
       run: the run.
-      *fields: parts of its environments; a column has the first that is given.
+      *fields: fields of its environments; a column has the first non-missing value.
 
     Yields:
       Lines of Markdown.
     """
-    others = [name for name in run.environment if name not in fields]
-    own = {f"algorithm.{card_runs.short(name)}" for name in fields}  # what it is told
-    kept = tuple(name for name in run.fields if name not in (own | set(fields)))
-    ordered = run.rows if len(fields) > 1 else run.rows.sort_values(fields[0])
-    columns = _heads(ordered, fields)
+    keys = [name for name in run.environment if name not in fields]
+    copies = {f"algorithm.{card_runs.short(name)}" for name in fields}  # in algorithms
+    axes = tuple(name for name in run.fields if name not in (copies | set(fields)))
+    table = run.rows if len(fields) > 1 else run.rows.sort_values(fields[0])
+    columns = _heads(table, fields)
     heads = columns.unique()
-    for values, part in run.rows.groupby(others, sort=False, dropna=False):
-        title = card_runs.title(dict(zip(others, values, strict=True)))
+    for values, part in run.rows.groupby(keys, sort=False, dropna=False):
+        title = card_runs.title(dict(zip(keys, values, strict=True)))
         rows = []
-        part = dataclasses.replace(run, rows=part, fields=kept)
+        part = dataclasses.replace(run, rows=part, fields=axes)
         for name, model, setting in part.models():
-            at = (setting[columns.loc[setting.index] == head] for head in heads)
-            tested = [card_runs.by_seed(cell, card_runs.DATA[0]) for cell in at]
-            rows.append([name, model, *("" if v.empty else _mean(v) for v in tested)])
+            cells = (setting[columns.loc[setting.index] == head] for head in heads)
+            series = [card_runs.by_seed(cell, card_runs.DATA[0]) for cell in cells]
+            rows.append([name, model, *("" if v.empty else _mean(v) for v in series)])
         header = ["algorithm", "model", *heads]
         yield from (f"{title}:", "", *markdown.table(header, rows), "")
 

@@ -1,16 +1,16 @@
-"""The rule for verdicts: what a paired difference says of a claim.
+"""The rule for verdicts on claims, from paired differences.
 
-A claim is that the difference is above zero. Its verdict is the first of these:
+A claim is that the difference is above zero. Its verdict is the first that applies:
 
 * `not comparable`: it is the paper's, and the run is below the paper's scale.
-* `undecided`: fewer than five pairs of seeds are left.
+* `undecided`: fewer than five pairs of seeds did not diverge.
 * `equal`: the difference lies within `delta`, by two one-sided tests.
-* `undecided`: it is closer to zero than a repetition of the run may differ.
+* `undecided`: it is smaller than differences between repetitions of a run.
 * `holds`, `does not hold`: it is above, or below, zero, by the paired test.
-* `undecided`: else.
+* `undecided`: in all other cases.
 
 Tests are Student's, at five percent, corrected by Holm's method for the number of
-claims of a table, those of equality and those of difference each among themselves.
+claims of a table, separately for tests of equality and of difference.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ class Rule:
     """Limits of a card, in percent of accuracy (or of annualized return).
 
     Attributes:
-      delta: differences that are within it are equal; 0 for none.
+      delta: bound of differences that count as equal; 0 for none.
       tolerance: largest difference between a run and its repetition.
     """
 
@@ -45,31 +45,31 @@ def verdicts(
     Args:
       gaps: paired differences, claimed to be above zero.
       rule: limits of the card.
-      comparable: whether each claim is one that its run may decide.
+      comparable: whether its run may decide each claim.
 
     Returns:
       A verdict per claim.
     """
-    judged = [
+    indices = [
         k
-        for k, (gap, may) in enumerate(zip(gaps, comparable, strict=True))
-        if may and gap.pairs >= MIN_PAIRS
+        for k, (gap, is_comparable) in enumerate(zip(gaps, comparable, strict=True))
+        if is_comparable and gap.pairs >= MIN_PAIRS
     ]
     # Two one-sided tests: the size of the difference is below delta.
-    outside = [gaps[k].beyond(rule.delta - abs(gaps[k].mean)) for k in judged]
-    outside = paired.holm(outside)
-    no_difference = paired.holm([gaps[k].p_value for k in judged])
-    equal = dict(zip(judged, outside, strict=True))
-    apart = dict(zip(judged, no_difference, strict=True))
+    equality_tests = [gaps[k].beyond(rule.delta - abs(gaps[k].mean)) for k in indices]
+    equality_tests = paired.holm(equality_tests)
+    difference_tests = paired.holm([gaps[k].p_value for k in indices])
+    equality_p = dict(zip(indices, equality_tests, strict=True))
+    difference_p = dict(zip(indices, difference_tests, strict=True))
 
     def verdict(k: int) -> str:
         if not comparable[k]:
             return "not comparable"
-        if k not in apart:
+        if k not in difference_p:
             return "undecided"
-        if equal[k] < LEVEL:
+        if equality_p[k] < LEVEL:
             return "equal"
-        if abs(gaps[k].mean) < rule.tolerance or not apart[k] < LEVEL:
+        if abs(gaps[k].mean) < rule.tolerance or not difference_p[k] < LEVEL:
             return "undecided"
         return "holds" if gaps[k].mean > 0 else "does not hold"
 
@@ -77,9 +77,9 @@ def verdicts(
 
 
 def explain(rule: Rule) -> str:
-    """Says the rule in a paragraph."""
-    equal = f" Within {rule.delta:g} points two sides are equal." if rule.delta else ""
-    close = (
+    """Returns the rule in a paragraph."""
+    delta = f" Within {rule.delta:g} points two sides are equal." if rule.delta else ""
+    limit = (
         f" Closer than {rule.tolerance:g} points, by which repeated runs differ,"
         " nothing is decided."
         if rule.tolerance
@@ -88,6 +88,6 @@ def explain(rule: Rule) -> str:
     return (
         f"A verdict wants at least {MIN_PAIRS} pairs of seeds and a test at"
         f" {LEVEL:.0%}, corrected by Holm's method for the number of claims of its"
-        f" table.{equal}{close} Runs below the paper's scale are not comparable:"
+        f" table.{delta}{limit} Runs below the paper's scale are not comparable:"
         " they decide our own claims only."
     )

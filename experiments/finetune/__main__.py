@@ -1,8 +1,8 @@
-"""Keeps what a page needs of sweeps of fine-tuning: `python -m experiments.finetune`.
+"""Keeps the rows of fine-tuning for its page: `python -m experiments.finetune`.
 
-Writes `results/finetune/<dataset>.csv`, a row per part of the network that is trained,
-method and seed, with the settings that are best on validation data. The page
-`docs/finetune.md` is made of it by `python -m experiments.cards`.
+Writes `results/finetune/<dataset>.csv`, a row per trained part of the network, method
+and seed, with the best settings on validation data. The command
+`python -m experiments.cards` makes the page `docs/finetune.md` from these tables.
 """
 
 from pathlib import Path
@@ -73,47 +73,47 @@ def _keep(directory: Path, out: Path) -> None:
 
 
 def rows_of(result: results.Result) -> pd.DataFrame:
-    """Returns what methods reach with the settings that are best on validation data.
+    """Returns scores of methods with their best settings on validation data.
 
     Args:
-      result: of a sweep of one part, with Local among its methods.
+      result: result of a sweep of one part, with Local among its methods.
 
     Returns:
-      A row per method and seed: `rate` and `lam`; of the method's personal model, or
-      its global one where it has none, accuracies in the last round (`validation`,
-      `accuracy` and its `worst` tenth of clients on own test data, and that before the
-      first round, `start`) and `hurt`, the share of clients whom training alone serves
-      better; `megabytes` sent, `steps` of all clients and `seconds`.
+      A row per method and seed: `rate` and `lam`; accuracies of the personal model, or
+      of the global model without one, in the last round (`validation`, `accuracy` and
+      its `worst` tenth of clients on own test data) and before the first (`start`);
+      `hurt`, the share of clients with a better model from training alone; `megabytes`
+      sent, `steps` of all clients and `seconds`.
     """
     best = selection.best_settings(result)
 
-    def chosen(table: pd.DataFrame) -> pd.DataFrame:
+    def with_best(table: pd.DataFrame) -> pd.DataFrame:
         return table.merge(best, on=list(best.columns))
 
     keys = ["algorithm", "seed"]
-    table = chosen(result.table())
+    table = with_best(result.table())
     judges = {
-        method: metrics.judge(own["model"].unique())
-        for method, own in table.groupby("algorithm")
+        method: metrics.judge(method_rows["model"].unique())
+        for method, method_rows in table.groupby("algorithm")
     }
 
-    def judged(rows: pd.DataFrame) -> pd.DataFrame:
+    def headline_rows(rows: pd.DataFrame) -> pd.DataFrame:
         rows = rows[rows["model"] == rows["algorithm"].map(judges)]
         return rows[rows["metric"] == "accuracy"]
 
-    last = judged(table[table["when"] == "last"])
+    last = headline_rows(table[table["when"] == "last"])
     last = last.set_index([*keys, "data", "stat"])["value"]
     rows = pd.DataFrame(
         {name: last.xs(which, level=[2, 3]) for which, name in _STATS.items()}
     )
-    curves = judged(chosen(result.curves()))
-    first = curves[(curves["round"] == 0) & (curves["data"] == "own test")]
-    rows["start"] = first.set_index(keys)["value"]
-    spent = chosen(result.spent())
-    spent = spent[spent["round"] == spent["round"].max()].set_index(keys)
-    rows["megabytes"] = (spent["bytes_up"] + spent["bytes_down"]) / 1e6
-    rows["steps"], rows["seconds"] = spent["client_steps"], spent["seconds"]
-    settings = spent.reindex(columns=[_RATE, _LAM])
+    curves = headline_rows(with_best(result.curves()))
+    initial_rows = curves[(curves["round"] == 0) & (curves["data"] == "own test")]
+    rows["start"] = initial_rows.set_index(keys)["value"]
+    costs = with_best(result.spent())
+    costs = costs[costs["round"] == costs["round"].max()].set_index(keys)
+    rows["megabytes"] = (costs["bytes_up"] + costs["bytes_down"]) / 1e6
+    rows["steps"], rows["seconds"] = costs["client_steps"], costs["seconds"]
+    settings = costs.reindex(columns=[_RATE, _LAM])
     rows.insert(0, "rate", settings[_RATE])
     rows.insert(1, "lam", settings[_LAM])
     order = {name: k for k, name in enumerate(table["algorithm"].unique())}

@@ -33,9 +33,9 @@ _FEDAVG = "FedAvg"
 
 
 def _cell(rows: pd.DataFrame, part: str, method: str, column: str) -> pd.Series:
-    """Returns a column by seed, of one method that trains one part."""
-    own = rows[(rows["part"] == part) & (rows["method"] == method)]
-    return own.set_index("seed")[column]
+    """Returns a column by seed, for one method and one trained part."""
+    cell_rows = rows[(rows["part"] == part) & (rows["method"] == method)]
+    return cell_rows.set_index("seed")[column]
 
 
 def _methods(rows: pd.DataFrame) -> list[str]:
@@ -43,7 +43,7 @@ def _methods(rows: pd.DataFrame) -> list[str]:
     return list(dict.fromkeys(rows["method"]))
 
 
-def _everywhere(rows: pd.DataFrame) -> list[str]:
+def _common_methods(rows: pd.DataFrame) -> list[str]:
     """Returns the methods that were trained with every part."""
     parts = rows.groupby("method")["part"].nunique()
     return [name for name in _methods(rows) if parts[name] == len(_PARTS)]
@@ -89,14 +89,14 @@ def _table(rows: pd.DataFrame) -> list[str]:
             return _cell(rows, part, method, column)
 
         accuracy = 100 * of("accuracy")
-        alone = 100 * _cell(rows, part, "Local", "accuracy")
+        local_accuracy = 100 * _cell(rows, part, "Local", "accuracy")
         is_alone = method == "Local"
         lam = of("lam").iloc[0]
         cells = [
             _PARTS[part],
             method,
             f"{accuracy.mean():.1f} ± {accuracy.std():.1f}",
-            "–" if is_alone else paired.interval(accuracy, alone).text("+.1f"),
+            "–" if is_alone else paired.interval(accuracy, local_accuracy).text("+.1f"),
             f"{100 * of('worst').mean():.1f}",
             "–" if is_alone else f"{100 * of('hurt').mean():.0f} %",
             f"{of('megabytes').mean():.3g}",
@@ -117,47 +117,47 @@ def _mean_over(rows: pd.DataFrame, part: str, methods: Sequence[str]) -> pd.Seri
 
 def _findings(rows: pd.DataFrame) -> list[str]:
     """Returns three findings, each with its paired intervals."""
-    methods = _everywhere(rows)
+    methods = _common_methods(rows)
     mean = {part: _mean_over(rows, part, methods) for part in _PARTS}
-    beside = {
+    gaps = {
         part: paired.interval(mean[part], mean["head"])
         for part in ("adapters", "whole")
     }
-    sent = {
+    megabytes = {
         part: _cell(rows, part, _FEDAVG, "megabytes").mean()
         for part in ("adapters", "whole")
     }
-    share = sent["adapters"] / sent["whole"]
-    first = (
+    share = megabytes["adapters"] / megabytes["whole"]
+    size_text = (
         f"**How much of the network?** Over the head alone, adapters gain"
-        f" {beside['adapters']} points and the whole network {beside['whole']}, in the"
+        f" {gaps['adapters']} points and the whole network {gaps['whole']}, in the"
         f" mean over {', '.join(methods)}. FedAvg sends {share:.1%} of the bytes of the"
         " whole network with adapters."
     )
-    own = [name for name in methods if name not in ("Local", _FEDAVG)]
+    names = [name for name in methods if name not in ("Local", _FEDAVG)]
     gains = {
         part: paired.interval(
-            _mean_over(rows, part, own), 100 * _cell(rows, part, _FEDAVG, "accuracy")
+            _mean_over(rows, part, names), 100 * _cell(rows, part, _FEDAVG, "accuracy")
         )
         for part in _PARTS
     }
-    named = ", ".join(f"{_PARTS[part]} {gain}" for part, gain in gains.items())
-    second = (
+    texts = ", ".join(f"{_PARTS[part]} {gain}" for part, gain in gains.items())
+    personal_text = (
         "**Do personal models pay, too?**"
-        f" {' and '.join(own)} minus FedAvg, in points, by what is trained: {named}."
+        f" {' and '.join(names)} minus FedAvg, in points, by what is trained: {texts}."
     )
     hurt = {
         part: paired.of_mean(100 * _cell(rows, part, _FEDAVG, "hurt"))
         for part in _PARTS
     }
     shares = ", ".join(
-        f"{_PARTS[part]} {found.text('.0f')}" for part, found in hurt.items()
+        f"{_PARTS[part]} {interval.text('.0f')}" for part, interval in hurt.items()
     )
-    third = (
+    hurt_text = (
         "**How many clients does federation hurt?** FedAvg's model is worse than"
         f" training alone for this percentage of clients: {shares}."
     )
-    return [first, second, third]
+    return [size_text, personal_text, hurt_text]
 
 
 def _commands(dataset: str) -> str:
@@ -189,7 +189,7 @@ def render(folder: Path) -> tuple[str, dict[str, Figure]]:
     """Renders the page from the tables of a folder.
 
     Args:
-      folder: with `<dataset>.csv`, of which some may be missing.
+      folder: folder of `<dataset>.csv`; files may be missing.
 
     Returns:
       The page, and its figures by name.

@@ -1,1 +1,1 @@
-"""Fields learned beside a grid of them: the study behind `docs/learned.md`."""
+"""Learned fields compared with a grid: the study behind `docs/learned.md`."""

@@ -1,8 +1,8 @@
-"""Learns fields from poor starts, beside a grid: `python -m experiments.learned`.
+"""Learns fields from poor starts, and trains a grid: `python -m experiments.learned`.
 
-Writes `results/learned/<data>-points.csv`, the trainings of the grid and of what was
-learned with a row per seed, and `<data>-paths.csv`, the paths of the fields. The page
-`docs/learned.md` is made of these files by `python -m experiments.cards`.
+Writes `results/learned/<data>-points.csv`, the trainings of the grid and of the learned
+fields with a row per seed, and `<data>-paths.csv`, the paths of the fields. The command
+`python -m experiments.cards` makes the page `docs/learned.md` from these files.
 """
 
 import dataclasses
@@ -16,11 +16,11 @@ import pandas as pd
 import typer
 
 import fedjax_pfl as fp
-from experiments import presets  # noqa: F401 (adds those of the papers)
+from experiments import presets  # noqa: F401 (adds presets of the papers)
 from experiments.learned import page
 from fedjax_pfl import results
 from fedjax_pfl.command import cli
-from fedjax_pfl.command import presets as named
+from fedjax_pfl.command import presets as named_presets
 from fedjax_pfl.core import checks, struct
 
 __all__ = ["DATA", "FOLDER", "app"]
@@ -55,7 +55,7 @@ def main(
 def _study(name: str, out: Path) -> None:
     """Trains the grid, learns from every start, and writes both."""
     checks.known(name, DATA, "data set of the study")
-    experiment = named.get(f"benchmark_{name}")
+    experiment = named_presets.get(f"benchmark_{name}")
     grid = next(
         g for g in experiment.grids if isinstance(g.process.algorithm, fp.Flame)
     )
@@ -83,16 +83,16 @@ def _study(name: str, out: Path) -> None:
 
 
 def _learn(base: Any, rounds: int, count: int) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Learns from every start, in one training after the other.
+    """Learns from every start, in successive trainings.
 
-    Each begins with the values that the one before ended with.
+    Each later training begins with the final values of the previous one.
 
     Returns:
-      What every start's best training reaches, and the paths of all trainings. That
-      is the one with the best validation accuracy.
+      The scores of each start's training with the best validation accuracy, and the
+      paths of all trainings.
     """
     fields = [_LAM, _RATE]
-    starts, values = _as_values(_STARTS), _as_values(_STARTS)
+    starts, values = _start_values(_STARTS), _start_values(_STARTS)
     scores, paths = [], []
     for number in range(count):
         learned = fp.learn(
@@ -104,34 +104,35 @@ def _learn(base: Any, rounds: int, count: int) -> tuple[pd.DataFrame, pd.DataFra
             starts=values,
             eval_every=_EVERY,
         )
-        path, reached, ends = learned.path, _scores(learned.result), []
+        path, rows, ends = learned.path, _scores(learned.result), []
         for start, value in zip(starts, values, strict=True):
-            own = path[_are(path, {f"start {n}": v for n, v in value.items()})]
-            ends.append(own[fields].iloc[-1].to_dict())
-            named = {f"start {n}": v for n, v in start.items()}
-            paths.append(own.assign(**named, training=number))
-            own = reached[_are(reached, {"lam": value[_LAM], "rate": value[_RATE]})]
-            named = {"lam": start[_LAM], "rate": start[_RATE]}
-            scores.append(own.assign(**named, training=number))
+            part = path[_mask(path, {f"start {n}": v for n, v in value.items()})]
+            ends.append(part[fields].iloc[-1].to_dict())
+            start_fields = {f"start {n}": v for n, v in start.items()}
+            paths.append(part.assign(**start_fields, training=number))
+            part = rows[_mask(rows, {"lam": value[_LAM], "rate": value[_RATE]})]
+            start_fields = {"lam": start[_LAM], "rate": start[_RATE]}
+            scores.append(part.assign(**start_fields, training=number))
         values = ends
     keys = ["lam", "rate"]
     table = pd.concat(scores)
     means = table.groupby([*keys, "training"])["validation_accuracy"].agg(
         lambda accuracies: accuracies.mean(skipna=False)
     )
+    # All trainings of a start may diverge: -1 ranks them last, where NaN would fail.
     best = means.fillna(-1).groupby(keys).idxmax().tolist()
     is_best = pd.MultiIndex.from_frame(table[[*keys, "training"]]).isin(best)
     return table[is_best], pd.concat(paths)
 
 
-def _are(table: pd.DataFrame, values: Mapping[str, float]) -> np.ndarray:
-    """Returns which rows have these values, to the digits of single precision."""
+def _mask(table: pd.DataFrame, values: Mapping[str, float]) -> np.ndarray:
+    """Returns a mask of the rows with these values, to single precision."""
     return np.logical_and.reduce(
         [np.isclose(table[name], value, rtol=1e-6) for name, value in values.items()]
     )
 
 
-def _as_values(starts: Sequence[tuple[float, float]]) -> list[dict[str, float]]:
+def _start_values(starts: Sequence[tuple[float, float]]) -> list[dict[str, float]]:
     """Returns values by dotted name."""
     return [dict(zip((_LAM, _RATE), start, strict=True)) for start in starts]
 
@@ -158,7 +159,7 @@ def _per_client(scores: pd.DataFrame, base: Any, rounds: int) -> pd.DataFrame:
 
 
 def _scores(result: results.Result) -> pd.DataFrame:
-    """Returns what personal models reach in the last round, a row per training."""
+    """Returns scores of personal models in the last round, a row per training."""
     rows = []
     for group in result.groups:
         model = group.models.index("personal")
@@ -172,9 +173,9 @@ def _scores(result: results.Result) -> pd.DataFrame:
             ):
                 column = group.data.index(data)
                 values = group.metrics[metric][number, -1, model, column]
-                known = values[~np.isnan(values)]
-                is_lost = group.diverged_at[number] >= 0 or not known.size
-                row[f"{data}_{metric}"] = np.nan if is_lost else known.mean()
+                finite_values = values[~np.isnan(values)]
+                is_lost = group.diverged_at[number] >= 0 or not finite_values.size
+                row[f"{data}_{metric}"] = np.nan if is_lost else finite_values.mean()
             rows.append(row)
     return pd.DataFrame(rows)
 

@@ -1,4 +1,4 @@
-"""The page `docs/learned.md`: learned fields beside a grid, from kept tables."""
+"""The page `docs/learned.md`: learned fields and a grid, from kept tables."""
 
 import dataclasses
 from pathlib import Path
@@ -31,12 +31,12 @@ _TITLES = {
 
 @dataclasses.dataclass(frozen=True)
 class _Row:
-    """Values that were found in one way, and what they reach.
+    """Values from one search, and their scores.
 
     Attributes:
-      name: of the way, for the first column.
+      name: name of the search, for the first column.
       values: lam and the learning rate.
-      scores: by seed: validation loss and accuracy, and test accuracy.
+      scores: validation loss and accuracy, and test accuracy, by seed.
     """
 
     name: str
@@ -45,10 +45,10 @@ class _Row:
 
 
 def best_of(grid: pd.DataFrame) -> tuple[float, float]:
-    """Returns lam and the learning rate of the best mean validation accuracy.
+    """Returns lam and the learning rate with the best mean validation accuracy.
 
     Args:
-      grid: a row per point and seed; a point of which a seed diverged is not the best.
+      grid: a row per point and seed; a point with a diverged seed is never the best.
     """
     means = grid.groupby(["lam", "rate"])["validation_accuracy"].agg(
         lambda values: values.mean(skipna=False)
@@ -61,17 +61,17 @@ def _best_of_grid(points: pd.DataFrame) -> _Row:
     """Returns the grid's point with the best validation accuracy."""
     grid = points[points["kind"] == "grid"]
     lam, rate = best_of(grid)
-    own = grid[(grid["lam"] == lam) & (grid["rate"] == rate)].set_index("seed")
-    return _Row("best of the grid", (lam, rate), own)
+    seed_rows = grid[(grid["lam"] == lam) & (grid["rate"] == rate)].set_index("seed")
+    return _Row("best of the grid", (lam, rate), seed_rows)
 
 
-def _learned(points: pd.DataFrame, paths: pd.DataFrame) -> list[_Row]:
+def _start_rows(points: pd.DataFrame, paths: pd.DataFrame) -> list[_Row]:
     """Returns a row per start, in the order of the paths."""
     rows = []
     learned = points[points["kind"] == "learned"]
-    for (lam, rate), own in paths.groupby(_START, sort=False):
+    for (lam, rate), path in paths.groupby(_START, sort=False):
         best = learned[(learned["lam"] == lam) & (learned["rate"] == rate)]
-        end = own[own["training"] == best["training"].iloc[0]].iloc[-1]
+        end = path[path["training"] == best["training"].iloc[0]].iloc[-1]
         name = f"from {lam:g} and {rate:g}"
         rows.append(_Row(name, (end[_LAM], end[_RATE]), best.set_index("seed")))
     return rows
@@ -86,23 +86,23 @@ def _per_client(points: pd.DataFrame) -> list[_Row]:
 
 
 def _table(rows: list[_Row], points: pd.DataFrame, cost: int) -> list[str]:
-    """Returns the lines of a table, differences from its first row paired by seed."""
+    """Returns the lines of a table, with differences from its first row."""
     head = ("found", "lam", "learning rate", "validation loss", "test accuracy")
     head += ("beside the grid's best", "trainings")
     lines = [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
     seeds = len(rows[0].scores)
-    tried = len(points[points["kind"] == "grid"]) // seeds
-    costs = {"best of the grid": str(tried), "lam per client": "–"}
+    num_points = len(points[points["kind"] == "grid"]) // seeds
+    costs = {"best of the grid": str(num_points), "lam per client": "–"}
     for row in rows:
         accuracy = 100 * row.scores["test_accuracy"]
-        beside = _beside(row, rows[0])
+        gap = _gap(row, rows[0])
         values = [f"{value:.3g}" if value == value else "own" for value in row.values]
         cells = [
             row.name,
             *values,
             f"{row.scores['validation_loss'].mean():.3f}",
             f"{accuracy.mean():.2f}" if accuracy.notna().all() else "diverged",
-            "–" if row is rows[0] else str(beside),
+            "–" if row is rows[0] else str(gap),
             costs.get(row.name, str(cost)),
         ]
         lines.append(f"| {' | '.join(cells)} |")
@@ -117,20 +117,21 @@ def _figure(points: pd.DataFrame, paths: pd.DataFrame, learned: list[_Row]) -> F
     figure.set_size_inches(drawing.WIDTH, 3.6)
     axes = figure.subplots()
     values = np.ma.masked_invalid(losses.to_numpy())
-    shown = axes.pcolormesh(
+    mesh = axes.pcolormesh(
         losses.columns,
         losses.index,
         values,
+        # The cap keeps the contrast among good settings.
         norm=LogNorm(values.min(), min(values.max(), 20 * values.min())),
         shading="nearest",
         cmap="Greys",
     )
-    figure.colorbar(shown, ax=axes, label="validation loss of the grid")
+    figure.colorbar(mesh, ax=axes, label="validation loss of the grid")
     starts = paths.groupby(_START, sort=False)
-    for number, ((lam, rate), own) in enumerate(starts):
+    for number, ((lam, rate), path) in enumerate(starts):
         color, style = drawing.COLORS[number], {"markersize": 2, "linewidth": 0.8}
         label = f"from lam = {lam:g}, learning rate = {rate:g}"
-        axes.plot(own[_RATE], own[_LAM], "o-", color=color, label=label, **style)
+        axes.plot(path[_RATE], path[_LAM], "o-", color=color, label=label, **style)
     for number, row in enumerate(learned):
         lam, rate = row.values
         style = {"ms": 13, "mec": "white", "zorder": 3}
@@ -143,28 +144,28 @@ def _figure(points: pd.DataFrame, paths: pd.DataFrame, learned: list[_Row]) -> F
 
 
 def _verdict(rows: list[_Row], points: pd.DataFrame, cost: int) -> str:
-    """Says how many starts reach the grid's best, and at what cost."""
-    best, *others = rows
-    learned = [row for row in others if row.name.startswith("from")]
+    """Returns a sentence on the starts that reach the grid's best, and their cost."""
+    best, *other_rows = rows
+    learned = [row for row in other_rows if row.name.startswith("from")]
     target = 100 * best.scores["test_accuracy"].mean()
-    reached = [
+    hits = [
         row
         for row in learned
         if 100 * row.scores["test_accuracy"].mean(skipna=False) >= target - _WITHIN
     ]
-    alike = [row for row in learned if _beside(row, best).verdict == "undecided"]
-    tried = len(points[points["kind"] == "grid"]) // len(best.scores)
-    share = cost / tried
+    ties = [row for row in learned if _gap(row, best).verdict == "undecided"]
+    num_points = len(points[points["kind"] == "grid"]) // len(best.scores)
+    share = cost / num_points
     assert share <= _SHARE
     return (
-        f"{len(reached)} of {len(learned)} starts come within {_WITHIN} points of the"
-        f" grid's best, or above it, and {len(alike)} cannot be told from it, at"
+        f"{len(hits)} of {len(learned)} starts come within {_WITHIN} points of the"
+        f" grid's best, or above it, and {len(ties)} cannot be told from it, at"
         f" {share:.0%} of the grid's trainings each."
     )
 
 
-def _beside(row: _Row, best: _Row) -> paired.Interval:
-    """Returns by how much a row's accuracy is above another's, in percent."""
+def _gap(row: _Row, best: _Row) -> paired.Interval:
+    """Returns the difference of two rows' accuracies in percent, paired by seed."""
     return paired.interval(
         100 * row.scores["test_accuracy"], 100 * best.scores["test_accuracy"]
     )
@@ -174,7 +175,7 @@ def render(folder: Path) -> tuple[str, dict[str, Figure]]:
     """Renders the page from the tables of a folder.
 
     Args:
-      folder: with `<data>-points.csv` and `<data>-paths.csv`.
+      folder: folder of `<data>-points.csv` and `<data>-paths.csv`.
 
     Returns:
       The page, and its figures by name.
@@ -201,7 +202,7 @@ def render(folder: Path) -> tuple[str, dict[str, Figure]]:
         )
         cost = TRAININGS * (1 + _FIELDS)
         best = _best_of_grid(points)
-        learned = _learned(points, paths)
+        learned = _start_rows(points, paths)
         rows = [best, *learned, *_per_client(points)]
         figures[name] = _figure(points, paths, learned)
         blocks += [

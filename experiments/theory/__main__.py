@@ -52,7 +52,7 @@ def main(
 
 
 def _compare(page: Page, out: Path, options: dict[str, Any]) -> None:
-    """Runs the pages, and writes and prints their rows and figures."""
+    """Runs the pages, then writes and prints their rows and figures."""
     from fedjax_pfl.results import directories
 
     directories.check_new(out)
@@ -91,7 +91,7 @@ def _findings(page: Page, options: dict[str, Any]) -> tuple["pd.DataFrame", dict
 
 
 def _print(table: "pd.DataFrame") -> None:
-    """Prints a table per page and quantity, and how many statements hold."""
+    """Prints a table per page and quantity, and the number of true statements."""
     from experiments.theory import rows
     from fedjax_pfl.command import printing
 
@@ -99,24 +99,24 @@ def _print(table: "pd.DataFrame") -> None:
     measured = list(rows.MEASURED)
     titles = ["theory", "", "simulation", "standard error", "z", "holds"]
     for (page, quantity), cell in table.groupby(["page", "quantity"], sort=False):
-        named = cell.drop(columns=["page", "quantity", *measured])
-        named = named.loc[:, (named != "").any()].astype(str)
-        texts = named.join(cell[measured].map(_text))
+        settings = cell.drop(columns=["page", "quantity", *measured])
+        settings = settings.loc[:, (settings != "").any()].astype(str)
+        texts = settings.join(cell[measured].map(_text))
         printing.table(
             console,
-            [*named, *titles],
+            [*settings, *titles],
             texts.to_numpy().tolist(),
             title=f"{page}: {quantity}",
             numbers=titles,
         )
-    claimed = table[table["holds"] != ""]
-    count = (claimed["holds"] == "yes").sum()
-    if len(claimed):
-        console.print(f"{count} of {len(claimed)} statements hold.")
+    claims = table[table["holds"] != ""]
+    count = (claims["holds"] == "yes").sum()
+    if len(claims):
+        console.print(f"{count} of {len(claims)} statements hold.")
 
 
 def _text(value: str | float) -> str:
-    """Returns a number with four digits, nothing for NaN, and texts as they are."""
+    """Formats a number with four digits and NaN as empty; keeps texts."""
     if isinstance(value, str):
         return value
     return "" if value != value else f"{value:.4g}"

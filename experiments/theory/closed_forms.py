@@ -1,6 +1,6 @@
-"""Closed forms and conditions that simulations are compared with.
+"""Closed forms and conditions for comparison with simulations.
 
-Shapes: m clients, d features or D parameters. NumPy in float64; nothing is traced.
+Shapes: m clients, d features or D parameters. NumPy in float64, without tracing.
 
 Federated linear regression
 ---------------------------
@@ -16,7 +16,7 @@ In the isotropic case `A_i = b I` the estimates are `that_i ~ N(t_i, v I)`,
 noise, and averaged over (benign) clients.
 
 Reference: Zhu et al., "On ADMM in Heterogeneous Federated Learning: Personalization,
-Robustness, and Fairness". Where a formula differs from the printed one (optimum for
+Robustness, and Fairness". If a formula differs from the printed one (optimum for
 general A_i, personal loss at the optimum, losses and thresholds under sign flipping,
 fairness, iota), the printed one contradicts a direct computation.
 
@@ -154,8 +154,8 @@ class Regression:
     def is_fairer(self, q: float) -> bool:
         """Returns whether q < 1 makes losses no more uneven than q = 1.
 
-        Iff `(1 + q) var(B) >= cov(G, B)`, `G_i = |t_i|^2`, `B_i = <tbar, t_i>`;
-        so if all true parameters have one norm, but not for `t = 1, 2, 3`.
+        Iff `(1 + q) var(B) >= cov(G, B)`, `G_i = |t_i|^2`, `B_i = <tbar, t_i>`: true
+        if all true parameters have one norm, but false for `t = 1, 2, 3`.
         """
         norms = np.square(self.params).sum(axis=1)
         products = self.params @ self.params.mean(axis=0)
@@ -207,7 +207,7 @@ class OneRound:
 
     @functools.cached_property
     def _noise(self) -> tuple[float, float, float]:
-        """Returns traces of the variance of w: benign and malicious by q^2, a rest."""
+        """Returns traces of w's variance: benign, malicious (both by q^2), constant."""
         m, d = self.problem.params.shape
         v, gamma2 = self.problem.estimate_variance, self.attack_variance
         benign = len(self._benign) * v * d / m**2
@@ -226,8 +226,8 @@ class OneRound:
         attack = q**2 * scaled + fixed
         bias = np.square(q * self._signal - self._benign).sum() / num_benign
         floor = self.problem.noise_variance / 2
-        own = b**2 + 2 * b * q * lam / m  # theta and w share the client's own noise
-        variance = own * v * d + lam**2 * (q**2 * benign + attack)
+        weight = b**2 + 2 * b * q * lam / m  # noise that theta and w share
+        variance = weight * v * d + lam**2 * (q**2 * benign + attack)
         shared = floor + b / 2 * (q**2 * benign + attack + bias)
         personal = floor + b / (2 * (b + lam) ** 2) * (variance + lam**2 * bias)
         return float(shared), float(personal)
@@ -239,8 +239,8 @@ class OneRound:
         benign, scaled, _ = self._noise
         slope = float(self._benign.mean(axis=0) @ self._signal)
         bend = benign + scaled + float(self._signal @ self._signal)
-        own = self.problem.curvature * self.problem.estimate_variance * d / m
-        return slope / bend, (lam * slope - own) / (lam * bend)
+        client_noise = self.problem.curvature * self.problem.estimate_variance * d / m
+        return slope / bend, (lam * slope - client_noise) / (lam * bend)
 
 
 def convergence_factors(kappa: float, ratio: float, center: str) -> tuple[float, float]:
@@ -270,10 +270,10 @@ def convergence_factors(kappa: float, ratio: float, center: str) -> tuple[float,
     """
     checks.known(center, ("local", "global"), "prox center")
     pull = 1 / (1 + ratio)
-    own, received = (pull, 0.0) if center == "local" else (0.0, pull)
-    x = np.array([own, -1.0]) / (1 + kappa)
+    local, received = (pull, 0.0) if center == "local" else (0.0, pull)
+    x = np.array([local, -1.0]) / (1 + kappa)
     deviation = np.stack([x, np.array([0.0, 1.0]) + kappa * x])
-    x = np.array([own, -1.0, received + kappa]) / (1 + kappa)
+    x = np.array([local, -1.0, received + kappa]) / (1 + kappa)
     y = np.array([0.0, 1.0, -kappa]) + kappa * x
     mean = np.stack([x, y, x + y / kappa])
     radii = [float(np.abs(np.linalg.eigvals(a)).max()) for a in (deviation, mean)]
@@ -335,7 +335,7 @@ def paper_conditions(
 ) -> PaperConditions:
     """Evaluates C1 to C3 and the constants of the paper's descent lemma.
 
-    They are compatible only for `rho < (sqrt(17) - 3) / 4` and a narrow band of kappa.
+    All can hold only for `rho < (sqrt(17) - 3) / 4` and a narrow band of kappa.
 
     Args:
       alpha: `[m]` client weights.
@@ -345,7 +345,7 @@ def paper_conditions(
       decay: factor ups in (0, 1) of the inexactness budget.
 
     Returns:
-      The conditions; iota means something only where c3 holds.
+      The conditions; iota is defined only if c3 holds.
     """
     a = lam * alpha
     slack = (a + rho) / 2 - a**2 * (1 + rho) / rho**2
@@ -378,7 +378,7 @@ def descent_factors(
     """Factors of the descent of the augmented Lagrangian, for any participation.
 
     If both are positive for every client, the Lagrangian, plus `ups / (4 s (1 - ups))`
-    times the budgets where `s > 0`, falls by at least their products with `|dw_i|^2`
+    times the budgets if `s > 0`, falls by at least their products with `|dw_i|^2`
     and `|dtheta_i|^2` of the selected clients:
 
         (a + rho) / 2 - a^2 / rho (1 + 1 / k)
@@ -388,9 +388,9 @@ def descent_factors(
       alpha: `[m]` client weights; `a = lam alpha`.
       lam: weight of the distance to w.
       rho: penalty.
-      smoothness: `[]` or `[m]` L; 0 will do for convex losses, -mu for strongly convex.
+      smoothness: `[]` or `[m]` L; 0 for convex losses, -mu for strongly convex ones.
       balance: `[]` or `[m]` k > 0, free.
-      slack: `[]` or `[m]` s >= 0, free; 0 is for exact solves.
+      slack: `[]` or `[m]` s >= 0, free; 0 for exact solves.
 
     Returns:
       `[m]` factors of the clients' copies of w and of their personal parameters.
@@ -433,8 +433,8 @@ def mixing_gradient(similarity: np.ndarray, models: np.ndarray) -> np.ndarray:
     Returns:
       Like `models`.
     """
-    both = (similarity + similarity.T) / 2
-    return both.sum(axis=1)[:, None] * models - both @ models
+    weights = (similarity + similarity.T) / 2
+    return weights.sum(axis=1)[:, None] * models - weights @ models
 
 
 def doubly_stochastic(similarity: np.ndarray) -> np.ndarray:

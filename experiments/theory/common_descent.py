@@ -1,4 +1,4 @@
-"""FedPG on quadratics: where it stops, hovers, and which trade-off it finds."""
+"""FedPG on quadratics: early stops, hovering near the limit, and trade-offs."""
 
 import dataclasses
 import functools
@@ -19,8 +19,8 @@ __all__ = ["SMOOTHNESS", "Bowls", "front", "hovering", "stuck"]
 
 _CLIENTS, _DIM = 5, 10
 SMOOTHNESS = 10.0
-_STATIONARY = 1e-3  # of mu; a direction that short is no direction in float32
-_LEAST = 1.0  # every loss at its minimizer
+_STATIONARY = 1e-3  # of mu; shorter directions are rounding in float32
+_LEAST = 1.0  # minimum of every loss
 _PROBLEMS = 6  # at most
 
 
@@ -29,7 +29,7 @@ class Bowls:
     """Strongly convex quadratics `(w - m_i)' A_i (w - m_i) / 2 + 1`, one per client.
 
     Attributes:
-      federation: the same as examples of a linear regression.
+      federation: the losses as examples of a linear regression.
       curvature: `[N, d, d]` matrices `A_i`.
       minimizers: `[N, d]`.
     """
@@ -79,8 +79,8 @@ class Bowls:
         """
         process = fp.FederatedProcess(algorithm=algorithm)
         run = training.Training.of(process, self.federation)
-        first = np.zeros(self.minimizers.shape[1]) if start is None else start
-        path, report = _path(run, jnp.asarray(first), num_rounds)
+        initial = np.zeros(self.minimizers.shape[1]) if start is None else start
+        path, report = _path(run, jnp.asarray(initial), num_rounds)
         return np.asarray(path), {name: np.asarray(v) for name, v in report.items()}
 
 
@@ -114,7 +114,7 @@ def _norm_curve(axes: Axes, x: np.ndarray, norms: np.ndarray, **style: Any) -> N
 
 
 def stuck(options: rows.Options) -> rows.Findings:
-    """Shows where the fairness row stops FedPG although every loss could fall."""
+    """Shows that the fairness row stops FedPG although every loss could fall."""
     count = 40 if options.quick else 100
     findings = rows.Findings("fedpg_stuck")
     number = min(options.seeds, _PROBLEMS)
@@ -131,12 +131,12 @@ def stuck(options: rows.Options) -> rows.Findings:
             label = f"guard = {guard:g}" if seed == 0 else None
             style = {"color": drawing.COLORS[k], "label": label, "alpha": 0.7}
             _norm_curve(findings.axes, np.arange(count), norms, **style)
-        stopped = float(np.sum(np.array(ends) > _STATIONARY))
+        num_stopped = float(np.sum(np.array(ends) > _STATIONARY))
         findings.add(
             "problems of which all losses could still fall at the end",
             {"guard": guard, "problems": number},
             1.0 if guard == 0 else 0.0,
-            stopped,
+            num_stopped,
             ">=" if guard == 0 else "<=",
         )
         text = "largest rise of any loss in a round that test 1 accepted"
@@ -148,7 +148,7 @@ def stuck(options: rows.Options) -> rows.Findings:
 
 
 def hovering(options: rows.Options) -> rows.Findings:
-    """Shows that a constant step keeps the iterates at a distance of its size."""
+    """Shows that iterates with a constant step keep a distance of the step's size."""
     count = 600 if options.quick else 3000
     kinds = {
         "eta 0.1": _fedpg(0.1),
@@ -195,7 +195,7 @@ def _angle_to_one(losses: np.ndarray) -> np.ndarray:
 
 
 def front(options: rows.Options) -> rows.Findings:
-    """Compares the Pareto front of two clients with where starts end on it."""
+    """Compares the Pareto front of two clients with the ends of several starts."""
     starts = 4 if options.quick else 12
     curvature = np.array([np.diag([1.0, 4.0]), np.diag([3.0, 1.0])])
     problem = Bowls.make(curvature, np.array([[1.0, 0.0], [-1.0, 1.0]]))
@@ -205,11 +205,11 @@ def front(options: rows.Options) -> rows.Findings:
     axes, label = findings.axes, "Pareto front, closed form"
     axes.plot(*problem.losses(optimal).T, color="black", label=label)
     angles = 2 * np.pi * np.arange(starts) / starts
-    first = 2.5 * np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    start_points = 2.5 * np.stack([np.cos(angles), np.sin(angles)], axis=1)
     methods = {"without the fairness row": {"fair_row": False}, "S-FedPG": {}}
     for k, (name, fields) in enumerate(methods.items()):
         algorithm = _fedpg(0.1, search=fp.algorithms.Armijo(), **fields)
-        paths = [problem.visited(algorithm, 200, start)[0] for start in first]
+        paths = [problem.visited(algorithm, 200, start)[0] for start in start_points]
         style: dict[str, Any] = {"color": drawing.COLORS[k]}
         for number, path in enumerate(paths):
             label = name if number == 0 else None
@@ -218,13 +218,13 @@ def front(options: rows.Options) -> rows.Findings:
         ends = np.stack([path[-1] for path in paths])
         losses = problem.losses(ends)
         axes.plot(*losses.T, drawing.MARKERS[k], **style)
-        away = np.linalg.norm(ends[:, None] - optimal[None], axis=2).min(axis=1)
+        distances = np.linalg.norm(ends[:, None] - optimal[None], axis=2).min(axis=1)
         settings = {"method": name, "starts": starts}
         findings.add(
             "largest distance from where a start ends to the Pareto set",
             settings,
             0.0,
-            away.max(),
+            distances.max(),
             tolerance=float(spacing),
         )
         text = "mean angle between the losses and 1 at the end, degrees"

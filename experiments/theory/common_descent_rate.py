@@ -1,14 +1,14 @@
 """FedPG's linear rate on strongly convex losses.
 
-The supplement's statement is about steps `w + d / L` along the shortest combination
+The supplement assumes steps `w + d / L` along the shortest combination
 `d = -sum lam_i g_i` of the clients' gradients, not rescaled and without the fairness
 row. If all losses are L-smooth and u-strongly convex, every loss falls in every step
 and `|w+ - w*| <= sqrt(1 - u / L) |w - w*|`, w* the limit.
 
-About w* a step is `-P H (w - w*) / L`, with `H = sum lam_i A_i` at w* and P the
-projection onto what is orthogonal to all active clients' gradients there, so that each
-is `I - P H / L` times the one before. The algorithm as it is written, with rescaled
-steps of constant rate, has no such rate.
+Near w* a step is `-P H (w - w*) / L`, with `H = sum lam_i A_i` at w* and P the
+projection onto the orthogonal complement of all active clients' gradients there, so
+that each step is `I - P H / L` times the previous one. The published algorithm, with
+rescaled steps of constant rate, has no such rate.
 """
 
 from typing import Any
@@ -26,7 +26,7 @@ from fedjax_pfl.figures import drawing
 __all__ = ["linear_rate", "local_map", "rate_rows"]
 
 _PROBLEMS = 6  # at most
-_NEAR = 1e-5  # of a first step; FedPG stops where d is rounding, short of the limit
+_NEAR = 1e-5  # of a first step; FedPG stops before the limit, when d is rounding
 
 
 @fp.pytree_dataclass
@@ -44,7 +44,7 @@ class _Unscaled:
 
 
 def _fedpg(fair_row: bool, search: Any) -> fp.FedPG:
-    """Returns FedPG on the clients' gradients as they are, with the rate 1 / L."""
+    """Returns FedPG on the clients' raw gradients, with the rate 1 / L."""
     return fp.FedPG(
         local=fp.SGD(learning_rate=1 / bowls.SMOOTHNESS),
         history="none",
@@ -56,7 +56,7 @@ def _fedpg(fair_row: bool, search: Any) -> fp.FedPG:
 
 
 def linear_rate(options: rows.Options) -> rows.Findings:
-    """Compares the decay of distances to the limit with the rate that is proved."""
+    """Compares the decay of distances to the limit with the proved rate."""
     count = 100 if options.quick else 300
     problems = [bowls.Bowls.draw(k) for k in range(min(options.seeds, _PROBLEMS))]
     findings = rows.Findings("fedpg_rate")
@@ -88,16 +88,16 @@ def linear_rate(options: rows.Options) -> rows.Findings:
 def rate_rows(
     name: str, problems: list[bowls.Bowls], paths: list[np.ndarray]
 ) -> list[rows.Row]:
-    """Checks paths by the step that they took.
+    """Checks the paths of one kind of step.
 
     Args:
-      name: of the step.
+      name: name of the step.
       problems: the quadratics.
       paths: `[R + 1, d]` on each.
 
     Returns:
-      Rows; nothing is claimed of the fairness row, and for rescaled steps that the rate
-      fails.
+      Rows: no claim for the fairness row, and a failure of the rate for rescaled
+      steps.
     """
     bound = float(np.sqrt(1 - 1 / bowls.SMOOTHNESS))  # u is 1
     settings = {"step": name, "problems": len(problems)}
@@ -106,13 +106,13 @@ def rate_rows(
     text = (
         f"|w - w*| after {half} rounds over that at the start: (1 - u / L)^{half / 2:g}"
     )
-    left = float(max(size[half] / size[0] for size in sizes))
+    final_ratio = float(max(size[half] / size[0] for size in sizes))
     relation = {"d": "<=", "sigma d, as written": ">="}.get(name, "")
-    results = [rows.Row(text, settings, bound**half, left, relation)]
+    results = [rows.Row(text, settings, bound**half, final_ratio, relation)]
     if name != "d":
         return results
-    used = [size[size > _NEAR * size[0]] for size in sizes]
-    shrunk = float(max((size[1:] / size[:-1]).max() for size in used))
+    large_sizes = [size[size > _NEAR * size[0]] for size in sizes]
+    shrunk = float(max((size[1:] / size[:-1]).max() for size in large_sizes))
     text = "largest |w+ - w*| / |w - w*|: sqrt(1 - u / L)"
     results.append(rows.Row(text, settings, bound, shrunk, "<="))
     rises = [
@@ -126,8 +126,8 @@ def rate_rows(
         steps = np.diff(path, axis=0)
         size = np.linalg.norm(steps, axis=1)
         last = int(np.flatnonzero(size > _NEAR * size[0]).max())
-        following = local_map(problem, path[-1]) @ steps[last - 1]
-        expected = float(np.linalg.norm(following) / size[last - 1])
+        next_step = local_map(problem, path[-1]) @ steps[last - 1]
+        expected = float(np.linalg.norm(next_step) / size[last - 1])
         settings, measured = (
             {"step": name, "seed": seed},
             float(size[last] / size[last - 1]),
@@ -137,7 +137,7 @@ def rate_rows(
 
 
 def local_map(problem: bowls.Bowls, limit: np.ndarray) -> np.ndarray:
-    """Returns `I - P H / L`, the step `d / L` about its limit, `[d, d]`.
+    """Returns `I - P H / L`, the map of a step `d / L` near its limit, `[d, d]`.
 
     Args:
       problem: the quadratics.

@@ -1,7 +1,7 @@
 """FedACS's convergence theorem on quadratics with frozen similarities.
 
-`F(W) = sum_i 1/2 (w_i - t_i)' A_i (w_i - t_i)` plus `lam R(W)`, with a symmetric doubly
-stochastic S; everything is NumPy, vectorized over seeds.
+The objective is `F(W) = sum_i 1/2 (w_i - t_i)' A_i (w_i - t_i)` plus `lam R(W)`, with a
+symmetric doubly stochastic S; all computations are in NumPy.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ __all__ = ["Problem", "constant_steps", "decreasing_steps", "gradient", "run"]
 
 _CLIENTS, _DIM = 6, 3
 _LAMS = (0.5, 2.0)
-_FAR_OFF = 0.1  # relative error of a gradient that is surely not rounding
+_FAR_OFF = 0.1  # relative error of a gradient, far above rounding
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,9 +75,9 @@ class Problem:
         system = self.lam * np.einsum("ij,kl->ikjl", pull, np.eye(_DIM))
         for i in range(_CLIENTS):
             system[i, :, i] += self.curvature[i]
-        right = np.einsum("ijk,ik->ij", self.curvature, self.targets)
-        best = np.linalg.solve(system.reshape(size, size), right.reshape(size))
-        return self.value(best.reshape(_CLIENTS, _DIM))
+        rhs = np.einsum("ijk,ik->ij", self.curvature, self.targets)
+        optimum = np.linalg.solve(system.reshape(size, size), rhs.reshape(size))
+        return self.value(optimum.reshape(_CLIENTS, _DIM))
 
     @property
     def smoothness(self) -> float:
@@ -98,8 +98,8 @@ def run(
       step: beta of a round, from 1; `alpha = lam beta`.
 
     Returns:
-      `[K + 1]` squared norms of the gradient of `F + lam R`, and the largest norm B of
-      either gradient (that of R times lam) at any visited point.
+      `[K + 1]` squared norms of the gradient of `F + lam R`, and B, the largest norm of
+      `grad F` and `lam grad R` at all visited points.
     """
     models = np.zeros((_CLIENTS, _DIM))
     norms, largest = np.zeros(num_rounds + 1), 0.0
@@ -126,7 +126,7 @@ def constant_steps(options: rows.Options) -> rows.Findings:
     for k, lam in enumerate(_LAMS):
         worst = []
         for count in counts:
-            pairs = [_bound_and_smallest(s, lam, count) for s in range(_few(options))]
+            pairs = [_bound_and_smallest(s, lam, count) for s in range(_count(options))]
             worst.append(max(pairs, key=lambda pair: pair[1] / pair[0]))
             findings.add(quantity, {"lam": lam, "K": count}, *worst[-1], "<=")
         bounds, smallest = zip(*worst, strict=True)
@@ -144,7 +144,7 @@ def constant_steps(options: rows.Options) -> rows.Findings:
     )
 
 
-def _few(options: rows.Options) -> int:
+def _count(options: rows.Options) -> int:
     """Returns the number of problems; long runs are loops in Python."""
     return min(options.seeds, 5)
 
@@ -173,26 +173,26 @@ def decreasing_steps(options: rows.Options) -> rows.Findings:
         for name, (step, line, relation) in steps.items():
             runs = [
                 run(Problem.draw(seed, lam), num_rounds, step)[0]
-                for seed in range(_few(options))
+                for seed in range(_count(options))
             ]
             smallest = np.minimum.accumulate(np.mean(runs, axis=0))
             label, color = f"beta = {name}, lam = {lam:g}", drawing.COLORS[k]
             x = np.arange(1, num_rounds + 1)
             axes.plot(x, smallest[1:], line, color=color, label=label)
-            for before, after in itertools.pairwise(marks):
-                settings = {"lam": lam, "beta": name, "K": after}
-                third = smallest[before] / 3
-                findings.add(quantity, settings, third, smallest[after], relation)
+            for mark, next_mark in itertools.pairwise(marks):
+                settings = {"lam": lam, "beta": name, "K": next_mark}
+                third = smallest[mark] / 3
+                findings.add(quantity, settings, third, smallest[next_mark], relation)
     axes.set(xscale="log", xlabel="round")
     axes.set(yscale="log", ylabel="running min of |grad (F + lam R)|^2")
-    return findings.titled(f"alpha = lam beta; mean over {_few(options)} problems")
+    return findings.titled(f"alpha = lam beta; mean over {_count(options)} problems")
 
 
 def gradient(options: rows.Options) -> rows.Findings:
     """Compares `(I - S) W` with the gradient by automatic differentiation.
 
-    It is exact for symmetric doubly stochastic s; for rows that are only scaled to sum
-    1 after thresholding, as in the algorithm, it is not.
+    Both agree for symmetric doubly stochastic s, but not for rows that are scaled to
+    sum 1 after thresholding, as in the algorithm.
     """
     rng = np.random.default_rng(0)
     errors: dict[str, list[float]] = {"doubly stochastic": [], "row-normalized": []}
@@ -200,10 +200,10 @@ def gradient(options: rows.Options) -> rows.Findings:
         models = 1 + rng.normal(size=(20, 10))
         unit = models / np.linalg.norm(models, axis=1, keepdims=True)
         cosine = np.clip(unit @ unit.T, 0.01, None)
-        upper = np.where(cosine >= np.quantile(cosine, 0.8), cosine, 0)
-        by_rows = upper / upper.sum(axis=1, keepdims=True)
-        both = closed_forms.doubly_stochastic(cosine)
-        errors["doubly stochastic"].append(_stated_error(both, models))
+        top = np.where(cosine >= np.quantile(cosine, 0.8), cosine, 0)
+        by_rows = top / top.sum(axis=1, keepdims=True)
+        stochastic = closed_forms.doubly_stochastic(cosine)
+        errors["doubly stochastic"].append(_stated_error(stochastic, models))
         errors["row-normalized"].append(_stated_error(by_rows, models))
     findings = rows.Findings("fedacs_gradient")
     findings.add(
@@ -239,6 +239,6 @@ def _stated_error(similarity: np.ndarray, models: np.ndarray) -> float:
         gaps = jnp.square(w[:, None] - w[None]).sum(axis=2)
         return (similarity * gaps).sum() / 4
 
-    true = np.asarray(jax.grad(penalty)(jnp.asarray(models)))
-    stated = models - similarity @ models
-    return float(np.linalg.norm(stated - true) / np.linalg.norm(true))
+    exact = np.asarray(jax.grad(penalty)(jnp.asarray(models)))
+    formula = models - similarity @ models
+    return float(np.linalg.norm(formula - exact) / np.linalg.norm(exact))

@@ -1,7 +1,7 @@
-"""Fed+'s objective over rounds of gradient steps: Theorem 2 and what breaks it.
+"""Fed+'s objective over rounds of gradient steps: Theorem 2 and its counterexamples.
 
-F is the simulator's diagnostic, at the server's center. Where that is not the best one
-for all models (of members only, or one step from the mean), it is above `F_mu(W)`.
+F is the simulator's diagnostic, at the server's center. If the center is not optimal
+for all models (of members only, or one step from the mean), F is above `F_mu(W)`.
 """
 
 import dataclasses
@@ -15,12 +15,12 @@ from fedjax_pfl.figures import drawing
 
 __all__ = ["VARIANTS", "decrease", "descent_rows"]
 
-_FEW = 2  # of the clients, for partial participation
+_SIZE = 2  # of the clients, for partial participation
 _RHO = 0.2
-_FLOOR = 1e-14  # of the figure; less is rounding
+_FLOOR = 1e-14  # of the figure; smaller values are rounding
 _FEDERATIONS = 10  # at most
 _ROUNDING = 100 * np.finfo(np.float64).eps
-"""Of an objective, relative: a sum of fewer than 100 numbers, none negative."""
+"""Relative rounding of an objective, a sum of fewer than 100 nonnegative numbers."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,9 +28,9 @@ class _Variant:
     """Variant of Fed+.
 
     Attributes:
-      is_monotone: whether Theorem 2 says so; if not, there is a counterexample.
+      is_monotone: whether Theorem 2 applies; if not, there is a counterexample.
       size: members of a round.
-      fields: of the algorithm.
+      fields: fields of the algorithm.
       rule: fields of the geometric median.
     """
 
@@ -43,14 +43,14 @@ class _Variant:
 _ONE_STEP = {"max_iterations": 1}
 VARIANTS = {
     "all clients": _Variant(True, quadratics.CLIENTS),
-    f"{_FEW} members": _Variant(True, _FEW),
-    f"{_FEW} members, 1 inner step, warm": _Variant(True, _FEW, {}, _ONE_STEP),
-    f"{_FEW} members, center of members": _Variant(
-        False, _FEW, {"aggregate_over": "cohort"}
+    f"{_SIZE} members": _Variant(True, _SIZE),
+    f"{_SIZE} members, 1 inner step, warm": _Variant(True, _SIZE, {}, _ONE_STEP),
+    f"{_SIZE} members, center of members": _Variant(
+        False, _SIZE, {"aggregate_over": "cohort"}
     ),
-    f"{_FEW} members, lam = 0.05": _Variant(False, _FEW, {"lam": 0.05}),
-    f"{_FEW} members, 1 inner step, from the mean": _Variant(
-        False, _FEW, {}, _ONE_STEP | {"start": "mean"}
+    f"{_SIZE} members, lam = 0.05": _Variant(False, _SIZE, {"lam": 0.05}),
+    f"{_SIZE} members, 1 inner step, from the mean": _Variant(
+        False, _SIZE, {}, _ONE_STEP | {"start": "mean"}
     ),
 }
 
@@ -77,7 +77,7 @@ def variant_process(
 
 
 def decrease(options: rows.Options) -> rows.Findings:
-    """Shows Theorem 2, that the objective never rises, and what makes it rise."""
+    """Shows Theorem 2, that the objective never rises, and its counterexamples."""
     seeds = range(min(options.seeds, _FEDERATIONS))
     problems = [quadratics.Quadratics.draw(seed) for seed in seeds]
     optima = _optima(problems)
@@ -112,16 +112,16 @@ def decrease(options: rows.Options) -> rows.Findings:
 def descent_rows(
     name: str, is_monotone: bool, objectives: np.ndarray, gaps: np.ndarray
 ) -> list[rows.Row]:
-    """Reports whether an objective falls in every round, and how far it gets.
+    """Reports the largest rise of an objective, and its last gap.
 
     Args:
-      name: of the variant.
+      name: name of the variant.
       is_monotone: whether it has to fall; if not, it has to rise at least once.
       objectives: `[seeds, R + 1]`.
-      gaps: the same less the minimum.
+      gaps: `[seeds, R + 1]` objectives minus the minimum.
 
     Returns:
-      The largest rise, with a claim, and the last gap, without.
+      The largest rise, with a claim, and the last gap, without one.
     """
     rounding = float(_ROUNDING * objectives.max())
     rise = np.diff(objectives, axis=1).max()
@@ -135,7 +135,7 @@ def descent_rows(
 
 
 def _optima(problems: list[quadratics.Quadratics]) -> np.ndarray:
-    """Returns the least values of F, where exact rounds end."""
+    """Returns the minima of F, from the end of exact rounds."""
     count = quadratics.num_rounds(problems)
     ends = [
         problem.visited(quadratics.exact("l2", problem, _RHO), count)

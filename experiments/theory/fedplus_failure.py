@@ -19,7 +19,7 @@ __all__ = ["METHODS", "aggregated", "compared", "failure"]
 
 _LOCAL = fp.SGD(learning_rate=0.1, epochs=2, batch_size=20)
 METHODS = {
-    # FedAvg whose trained models are kept: `clients`, between rounds.
+    # FedAvg that keeps trained models between rounds, in `clients`.
     "FedAvg": fp.FedPlus(
         phi=phi.Indicator(), theta=1.0, lam=1.0, weighting="examples", local=_LOCAL
     ),
@@ -30,7 +30,7 @@ _NETWORK = fp.MLP(widths=(32,))
 
 
 def failure(options: rows.Options) -> rows.Findings:
-    """Measures accuracy from trained models to the aggregate."""
+    """Measures accuracies along lines from trained models to the aggregate."""
     return compared(
         "fedplus_failure",
         "accuracy on own test examples",
@@ -46,17 +46,17 @@ def compared(
     score: str,
     methods: Mapping[str, fp.FedPlus],
     federations: Sequence[core.Federation],
-    model: Any,
+    model: core.Model,
     num_rounds: int,
 ) -> rows.Findings:
     """Measures scores along lines from trained models to their aggregate.
 
     Args:
-      name: of the figure.
-      score: what is measured, in words.
-      methods: whose `clients` are trained models, by name.
+      name: name of the figure.
+      score: measured quantity, in words.
+      methods: methods by name, with trained models in `clients`.
       federations: one per seed.
-      model: what is trained, before it knows the federation.
+      model: trained model, before `for_federation`.
       num_rounds: R.
 
     Returns:
@@ -73,13 +73,13 @@ def compared(
             ]
         )
         mean, color = scores.mean(axis=0), drawing.COLORS[k]
-        # Nothing is claimed of data that are what they are.
+        # There is no claim: the difference depends on the data.
         text = f"{score}: of trained models (left) and of the new center (right)"
-        before = scores[:, 0].mean()
-        findings.add(text, {"method": method}, before, scores[:, -1], "")
+        trained_score = scores[:, 0].mean()
+        findings.add(text, {"method": method}, trained_score, scores[:, -1], "")
         spread = scores.std(axis=0, ddof=1) / len(scores) ** 0.5
         axes.errorbar(shares, mean, 2 * spread, color=color, capsize=2, label=method)
-        # Without lam a round starts with the trained model, at lam = 1 with the center.
+        # At lam = 0 a round starts with the trained model, at lam = 1 with the center.
         start = float(algorithm.lam)
         axes.plot(start, np.interp(start, shares, mean), "o", color=color, markersize=8)
     axes.set(xlabel="s: 0 a client's trained model, 1 the new center", ylabel=score)
@@ -97,10 +97,10 @@ def _federations(seeds: range) -> list[core.Federation]:
         validation_fraction=0.0,
     )
     federations = [dataclasses.replace(spec, seed=seed).build() for seed in seeds]
-    stacked, pool = stacking.federation_rows(federations)
+    fields, pool = stacking.federation_rows(federations)
 
     def federation(g: int) -> core.Federation:
-        return stacking.join(jax.tree.map(lambda leaf: leaf[g], stacked), pool)
+        return stacking.join(jax.tree.map(lambda leaf: leaf[g], fields), pool)
 
     return [federation(g) for g in range(len(seeds))]
 
@@ -111,17 +111,17 @@ def aggregated(
     seed: int,
     num_rounds: int,
     shares: np.ndarray,
-    model: Any = _NETWORK,
+    model: core.Model = _NETWORK,
 ) -> np.ndarray:
     """Trains a method and measures the effect of its last aggregation.
 
     Args:
-      algorithm: whose `clients` are trained models.
+      algorithm: method with trained models in `clients`.
       federation: data.
-      seed: of the training.
+      seed: seed of the training.
       num_rounds: R.
-      shares: `[S]` of the center.
-      model: what is trained, before it knows the federation.
+      shares: `[S]` shares of the center.
+      model: trained model, before `for_federation`.
 
     Returns:
       `[S]` accuracy on own test examples, or annualized return of a portfolio, mean
@@ -129,11 +129,11 @@ def aggregated(
     """
     process = fp.FederatedProcess(algorithm=algorithm)
     run = training.Training.of(process, federation, model)
-    state = _advanced(run, _first(run, training.key(seed)), num_rounds)
+    state = _advanced(run, _initial_state(run, training.key(seed)), num_rounds)
     return np.asarray(_scores(run, state, jnp.asarray(shares)))
 
 
-_first = training.compiled(training.Training.init)
+_initial_state = training.compiled(training.Training.init)
 
 
 @training.compiled
@@ -156,8 +156,8 @@ def _scores(run: training.Training, state: core.State, shares: jax.Array) -> jax
         batch = data.gather(positions, weight)
 
         def at(share: jax.Array) -> jax.Array:
-            mixed = jax.tree.map(lambda a, b: (1 - share) * a + share * b, w, center)
-            outputs = model.apply(mixed, batch.x, constants=batch.constants)
+            params = jax.tree.map(lambda a, b: (1 - share) * a + share * b, w, center)
+            outputs = model.apply(params, batch.x, constants=batch.constants)
             if isinstance(model, core.SequenceModel):
                 return model.sequence_metrics(outputs, batch)[0]["annualized_return"]
             hits = model.metrics(outputs, batch)["accuracy"]

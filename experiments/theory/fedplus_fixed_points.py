@@ -68,11 +68,11 @@ def _worst(by_seed: Iterable[list[rows.Row]]) -> list[rows.Row]:
         sign = -1 if row.relation == ">=" else 1
         return row.holds == "no", sign * row.simulation
 
-    return [max(same, key=badness) for same in zip(*by_seed, strict=True)]
+    return [max(group, key=badness) for group in zip(*by_seed, strict=True)]
 
 
 def _draw(axes: Axes, k: int, name: str, problem: Quadratics, run: Visited) -> None:
-    """Draws norms of the mean gradient over rounds; of the indicator also values."""
+    """Draws norms of the mean gradient over rounds; for the indicator also values."""
     if name == "zero":
         return
     gradients = [problem.envelope_gradients(z).mean(axis=0) for z in run.z]
@@ -93,12 +93,12 @@ def statements(name: str, problem: Quadratics, run: Visited) -> list[rows.Row]:
     """Checks the last round of a run.
 
     Args:
-      name: of phi.
+      name: name of phi.
       problem: the quadratics.
       run: exact rounds on them.
 
     Returns:
-      Rows; where the paper prints something else, also a row of that.
+      Rows, and a row of the printed statement if the paper's differs.
     """
     w, c, z = run.w[-1], run.c[-1], run.z[-1]
     gradients, rounding = problem.envelope_gradients(z), problem.rounding
@@ -130,13 +130,13 @@ def statements(name: str, problem: Quadratics, run: Visited) -> list[rows.Row]:
         residual = _largest(w - c + of_center)
         add("Corollary 1 (b): |w - c + grad ft(c) / alpha|", residual)
         shrunk = np.linalg.inv(problem.curvature + ALPHA * np.eye(DIM))
-        best = problem.best_common(ALPHA * problem.curvature @ shrunk)
+        optimum = problem.best_common(ALPHA * problem.curvature @ shrunk)
         smallest = problem.eigenvalues[0]
         steepness = ALPHA * smallest / (ALPHA + smallest)  # least, of the envelopes
-        error, away = rounding / steepness, _largest(c - best)
-        add("Corollary 1 (b): |c - argmin mean ft|", away, tolerance=error)
-        away = _largest(c - problem.best_common(problem.curvature))
-        add("Corollary 1 (b) not: |c - argmin mean f|", away, error, ">=", 0.0)
+        error, distance = rounding / steepness, _largest(c - optimum)
+        add("Corollary 1 (b): |c - argmin mean ft|", distance, tolerance=error)
+        distance = _largest(c - problem.best_common(problem.curvature))
+        add("Corollary 1 (b) not: |c - argmin mean f|", distance, error, ">=", 0.0)
     if name == "sq":
         gamma = RADII[name] / (1 + RADII[name])
         residual = _largest(w - c + gradients / (ALPHA * gamma))
@@ -180,7 +180,7 @@ def with_rule(name: str, problem: Quadratics) -> fp.FederatedProcess:
 
 
 def proposition_3(name: str, problem: Quadratics, run: Visited) -> list[rows.Row]:
-    """Checks one relation to c for every rule; the rule of the gradients is 0."""
+    """Checks one relation to c for every rule, which maps scaled gradients to 0."""
     w, c, z = run.w[-1], run.c[-1], run.z[-1]
     strength = RADII["sq"] * np.array(_FACTORS)
     gamma = strength / (1 + strength)

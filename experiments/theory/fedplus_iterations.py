@@ -38,15 +38,15 @@ def row_sets() -> dict[str, np.ndarray]:
     """Draws models `[K, d]` by kind."""
     rng = np.random.default_rng(0)
     noise = rng.normal(size=(_COUNT, _DIM))
-    far = np.where(np.arange(_COUNT) < 0.3 * _COUNT, 10.0, 0.0)
-    second = np.arange(_COUNT) >= 0.4 * _COUNT
+    shift = np.where(np.arange(_COUNT) < 0.3 * _COUNT, 10.0, 0.0)
+    is_second = np.arange(_COUNT) >= 0.4 * _COUNT
     line = np.linspace(1.0, 2.0, _COUNT // 2)
     positions = np.concatenate([line, -line])
     direction = np.eye(_DIM)[0]
     return {
         "Gaussian": noise,
-        "30 % far outliers": noise + far[:, None] * (1 + rng.normal(size=_DIM)),
-        "two clusters 40/60": noise + np.where(second, 3.0, 0.0)[:, None],
+        "30 % far outliers": noise + shift[:, None] * (1 + rng.normal(size=_DIM)),
+        "two clusters 40/60": noise + np.where(is_second, 3.0, 0.0)[:, None],
         "nearly collinear": 10 * positions[:, None] * direction + 0.1 * noise,
     }
 
@@ -64,39 +64,39 @@ def local_rates(
     Returns:
       Both in (0, 1].
     """
-    away = models - center
-    length = np.linalg.norm(away, axis=1)
+    offsets = models - center
+    length = np.linalg.norm(offsets, axis=1)
     eta = 1 / np.maximum(length, rho)
-    outside = away[length > rho] / length[length > rho, None]
-    weighted = np.sqrt(eta[length > rho] / eta.sum())[:, None] * outside
+    directions = offsets[length > rho] / length[length > rho, None]
+    weighted = np.sqrt(eta[length > rho] / eta.sum())[:, None] * directions
     kappa = np.linalg.norm(weighted, 2) ** 2 if len(weighted) else 0.0
     return float(np.minimum(1, rho / length).mean()), float(kappa)
 
 
 def iterations(options: rows.Options) -> rows.Findings:
-    """Counts steps to one residual, over the radius, by methods and kinds of models."""
-    most = 20_000 if options.quick else 500_000
+    """Counts steps to one residual over the radius, by method and kind of models."""
+    limit = 20_000 if options.quick else 500_000
     sets = row_sets()
     models = np.stack(list(sets.values()))
     ratios = np.array(_RATIOS)
-    centers, typical = _solutions(models, ratios, most)
+    centers, typical = _solutions(models, ratios, limit)
     radii = typical[:, None] * ratios
-    counts: dict[str, np.ndarray] = {}  # NaN where the residual is not reached
+    counts: dict[str, np.ndarray] = {}  # NaN if the residual is not reached
     for name, fields in METHODS.items():
         rule = fp.GeometricMedian(
-            rho=1.0, tolerance=_RESIDUAL, max_iterations=most, **fields
+            rho=1.0, tolerance=_RESIDUAL, max_iterations=limit, **fields
         )
         _, steps, residuals = _search(rule, radii, models)
         counts[name] = np.where(residuals <= _RESIDUAL, steps.astype(float), np.nan)
     findings = rows.Findings("fedplus_iterations")
-    axes, quantity = findings.axes, f"steps to the residual (none: more than {most:,})"
+    axes, quantity = findings.axes, f"steps to the residual (none: more than {limit:,})"
     for k, kind in enumerate(sets):
         of_kind = {name: values[k] for name, values in counts.items()}
         predicted = [
             _predicted(models[k], center, rho)
             for center, rho in zip(centers[k], radii[k], strict=True)
         ]
-        # Nothing is claimed of the counts, since rates are local.
+        # The counts have no claim, since rates are local.
         for name, values in of_kind.items():
             for ratio, steps, count in zip(_RATIOS, predicted, values, strict=True):
                 settings = {"models": kind, "method": name, "rho / D": ratio}
@@ -112,20 +112,20 @@ def iterations(options: rows.Options) -> rows.Findings:
     xlabel = "rho / D, D: median distance of models to the median"
     axes.set(xscale="log", xlabel=xlabel)
     axes.set(yscale="log", ylabel=f"steps to a residual of {_RESIDUAL:g}")
-    title = f"{_COUNT} models of {_DIM} parameters, from their mean; at most {most:,}"
+    title = f"{_COUNT} models of {_DIM} parameters, from their mean; at most {limit:,}"
     return findings.titled(title)
 
 
 def _solutions(
-    models: np.ndarray, ratios: np.ndarray, most: int
+    models: np.ndarray, ratios: np.ndarray, limit: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns medians `[M, R, d]` for radii in typical distances `[M]`, and these."""
+    """Returns medians `[M, R, d]`, and typical distances `[M]`, the unit of radii."""
     rule = fp.GeometricMedian(
-        rho=1.0, tolerance=_RESIDUAL / 100, acceleration=5, max_iterations=most
+        rho=1.0, tolerance=_RESIDUAL / 100, acceleration=5, max_iterations=limit
     )
-    away = models - models.mean(axis=1, keepdims=True)
-    first = 1e-6 * np.linalg.norm(away, axis=2).max(axis=1)
-    exact, _, _ = _search(rule, first[:, None] * np.ones_like(ratios), models)
+    offsets = models - models.mean(axis=1, keepdims=True)
+    smallest_radii = 1e-6 * np.linalg.norm(offsets, axis=2).max(axis=1)
+    exact, _, _ = _search(rule, smallest_radii[:, None] * np.ones_like(ratios), models)
     typical = np.median(np.linalg.norm(models - exact[:, :1], axis=2), axis=1)
     centers, _, _ = _search(rule, typical[:, None] * ratios, models)
     return centers, typical
@@ -159,8 +159,8 @@ def _search(
 def _predicted(models: np.ndarray, center: np.ndarray, rho: float) -> dict[str, float]:
     """Predicts steps from the residual at the mean, at the rate about the solution."""
     tau, kappa = local_rates(models, center, rho)
-    away = models - models.mean(axis=0)
-    pull = away / np.maximum(np.linalg.norm(away, axis=1), rho)[:, None]
+    offsets = models - models.mean(axis=0)
+    pull = offsets / np.maximum(np.linalg.norm(offsets, axis=1), rho)[:, None]
     logarithm = math.log(np.linalg.norm(pull.mean(axis=0)) / _RESIDUAL)
     return {
         "equation (34)": logarithm / (tau * (1 - kappa)),
@@ -175,13 +175,13 @@ def step_rows(
     centers: np.ndarray,
     radii: np.ndarray,
 ) -> list[rows.Row]:
-    """Checks what is certain: short steps of equation (34), and Weiszfeld's limit.
+    """Checks two bounds: short steps of equation (34), and Weiszfeld's limit.
 
-    No step of the former is longer than rho. The latter's depend on the radius only
-    through models within it, and below a tenth of D there are none on the way.
+    Steps of equation (34) are at most rho long. Weiszfeld's steps depend on the radius
+    only through models within it; below a tenth of D no model is that close.
 
     Args:
-      kind: of the models.
+      kind: kind of models.
       counts: `[R]` steps by method, NaN for too many.
       models: `[K, d]`.
       centers: `[R, d]` medians.
@@ -201,6 +201,6 @@ def step_rows(
     nearest = np.linalg.norm(models - centers[-1], axis=1).min()
     if nearest > radii[_FIXED]:
         text = "most steps of Weiszfeld at rho / D < 0.1, against at 0.1"
-        most, at_fixed = float(fast[_FIXED + 1 :].max()), float(fast[_FIXED])
-        statements.append(rows.Row(text, {"models": kind}, at_fixed, most, "<="))
+        largest, at_fixed = float(fast[_FIXED + 1 :].max()), float(fast[_FIXED])
+        statements.append(rows.Row(text, {"models": kind}, at_fixed, largest, "<="))
     return statements

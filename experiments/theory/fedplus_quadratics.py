@@ -1,8 +1,8 @@
-"""Quadratics for Fed+, and runs on them of which every state is kept.
+"""Quadratics for Fed+, and all states of runs on them.
 
-`f_k(w) = 1/2 (w - b_k)' A_k (w - b_k)` plus a constant. With `z_k = c + prox(w_k - c)`
-and the envelope `ft_k(z) = min_w f_k(w) + alpha/2 |w - z|^2`, whose gradient is
-`alpha (z - w_k(z))`, everything about a fixed point is linear algebra in NumPy.
+The losses are `f_k(w) = 1/2 (w - b_k)' A_k (w - b_k)` plus a constant. The anchors are
+`z_k = c + prox(w_k - c)`. The envelope `ft_k(z) = min_w f_k(w) + alpha/2 |w - z|^2` has
+the gradient `alpha (z - w_k(z))`, so fixed points need linear algebra in NumPy only.
 """
 
 import dataclasses
@@ -56,7 +56,7 @@ class Visited:
 
 @dataclasses.dataclass(frozen=True)
 class Quadratics:
-    """A federation of least squares, and the same losses in NumPy.
+    """A federation of least squares, and its losses in NumPy.
 
     Attributes:
       federation: data of K clients.
@@ -70,7 +70,7 @@ class Quadratics:
 
     @classmethod
     def draw(cls, seed: int) -> "Quadratics":
-        """Builds clients of a seed, each with a Hessian of its own."""
+        """Builds clients from a seed, each with a different Hessian."""
         shape = {"dim": DIM, "examples_per_client": EXAMPLES}
         spec = training.regressions(CLIENTS, spread=1.0, orthonormal=False, **shape)
         federation = dataclasses.replace(spec, seed=seed).build()
@@ -80,8 +80,8 @@ class Quadratics:
             for pool in (train.x, train.y)
         )
         curvature = x.transpose(0, 2, 1) @ x / EXAMPLES
-        right = np.einsum("knd,kn->kd", x, y) / EXAMPLES
-        targets = np.linalg.solve(curvature, right[..., None])[..., 0]
+        moments = np.einsum("knd,kn->kd", x, y) / EXAMPLES
+        targets = np.linalg.solve(curvature, moments[..., None])[..., 0]
         return cls(federation, curvature, targets)
 
     @property
@@ -97,16 +97,16 @@ class Quadratics:
 
     @property
     def factor(self) -> float:
-        """Returns the factor q by which exact rounds contract.
+        """Returns the contraction factor q of exact rounds.
 
-        The anchors are a proximal point of all models, so no further apart than them,
-        and `w_k(z) = (A_k + alpha)^-1 (A_k b_k + alpha z)`.
+        The anchors are a proximal point of all models, and therefore at most as far
+        apart, and `w_k(z) = (A_k + alpha)^-1 (A_k b_k + alpha z)`.
         """
         return ALPHA / (ALPHA + self.eigenvalues[0])
 
     @property
     def rounding(self) -> float:
-        """Bounds by rounding what is 0 at a fixed point.
+        """Bounds the rounding of residuals that are 0 at a fixed point.
 
         A round errs by about `INNER`, errors add up to `1 / (1 - q)` times that, and
         residuals are `(alpha + L)`-Lipschitz.
@@ -116,15 +116,15 @@ class Quadratics:
     def solutions(self, z: np.ndarray) -> np.ndarray:
         """Returns `w_k(z_k)`, `[K, d]`."""
         system = self.curvature + ALPHA * np.eye(DIM)
-        right = np.einsum("kij,kj->ki", self.curvature, self.targets) + ALPHA * z
-        return np.linalg.solve(system, right[..., None])[..., 0]
+        rhs = np.einsum("kij,kj->ki", self.curvature, self.targets) + ALPHA * z
+        return np.linalg.solve(system, rhs[..., None])[..., 0]
 
     def envelope_gradients(self, z: np.ndarray) -> np.ndarray:
         """Returns `grad ft_k(z_k)`, `[K, d]`."""
         return ALPHA * (z - self.solutions(z))
 
     def envelopes(self, z: np.ndarray) -> np.ndarray:
-        """Returns `ft_k(z_k)` without the constants, so that the least is 0, `[K]`."""
+        """Returns `ft_k(z_k)` without the constants: the minimum is 0, `[K]`."""
         w = self.solutions(z)
         return self.losses(w) + ALPHA / 2 * np.square(w - z).sum(axis=1)
 
@@ -135,13 +135,13 @@ class Quadratics:
 
     def best_common(self, matrices: np.ndarray) -> np.ndarray:
         """Minimizes `sum_k (c - b_k)' M_k (c - b_k)` in c `[d]`, M `[K, d, d]`."""
-        right = np.einsum("kij,kj->i", matrices, self.targets)
-        return np.linalg.solve(matrices.sum(axis=0), right)
+        rhs = np.einsum("kij,kj->i", matrices, self.targets)
+        return np.linalg.solve(matrices.sum(axis=0), rhs)
 
     def visited(
         self, process: fp.FederatedProcess, num_rounds: int, seed: int = 0
     ) -> Visited:
-        """Runs a process and keeps every state; the seed is that of its cohorts."""
+        """Runs a process and keeps every state; the seed draws the cohorts."""
         run = training.Training.of(process, self.federation)
         return Visited(*map(np.asarray, _states(training.key(seed), run, num_rounds)))
 
@@ -185,6 +185,6 @@ def exact(
 
 
 def num_rounds(problems: list[Quadratics]) -> int:
-    """Returns rounds until a distance of 1 is rounding, at the slowest factor."""
+    """Returns rounds until a distance of 1 becomes rounding, at the slowest factor."""
     slowest = max(problem.factor for problem in problems)
     return math.ceil(math.log(1e-16) / math.log(slowest))

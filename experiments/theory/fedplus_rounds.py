@@ -13,8 +13,8 @@ H is bounded below, over all Z and c, by duality: for any `g_k` of sum 0,
 
     mu/K sum_k [<g_k, w_k> - rho/2 |g_k|^2 - phi*(g_k)]
 
-where `phi*` is `|g|^2 / 2` for `sq`, 0 for `indicator`, and for `l2` and `l1` 0 as long
-as no norm, or coordinate, of g is above 1.
+Here `phi*` is `|g|^2 / 2` for `sq` and 0 for `indicator`; for `l2` and `l1` it is 0 if
+no norm, or coordinate, of g is above 1.
 """
 
 import functools
@@ -34,7 +34,7 @@ __all__ = ["EPOCHS", "descents", "gained", "process", "rounds", "split", "steppe
 EPOCHS = (1, 5, 2, 3)
 """Local steps of client k, modulo 4."""
 _SIZE = 3  # members of a round
-_LAM = 0.05  # share of the center in a start, with which Proposition 4 fails
+_LAM = 0.05  # share of the center in a start: Proposition 4 fails
 _FEDERATIONS = 5  # at most
 _SMALL = 1e-10  # a decrease that is not rounding
 
@@ -42,21 +42,22 @@ _SMALL = 1e-10  # a decrease that is not rounding
 def process(
     name: str, problem: quadratics.Quadratics, **fields: Any
 ) -> fp.FederatedProcess:
-    """Returns Fed+ with steps of full gradients of size 1 / L, as many as `EPOCHS`.
+    """Returns Fed+ with `EPOCHS` steps of full gradients of size 1 / L.
 
     Args:
-      name: of phi.
+      name: name of phi.
       problem: the quadratics.
-      **fields: of the algorithm.
+      **fields: fields of the algorithm.
     """
-    whole = quadratics.exact(name, problem)
+    # As in exact rounds, except for local work and cohorts.
+    exact_process = quadratics.exact(name, problem)
     local = fp.SGD(
         learning_rate=1 / problem.eigenvalues[1],
         epochs=max(EPOCHS),
         batch_size=quadratics.EXAMPLES,
     )
     algorithm = fp.FedPlus(
-        phi=whole.algorithm.phi,
+        phi=exact_process.algorithm.phi,
         alpha=quadratics.ALPHA,
         rho=quadratics.RADII[name],
         aggregate_over="all",
@@ -65,7 +66,7 @@ def process(
     )
     return fp.FederatedProcess(
         algorithm=algorithm,
-        aggregator=whole.aggregator,
+        aggregator=exact_process.aggregator,
         participation=fp.UniformCohort(size=_SIZE),
         work=fp.local.ClientBudgets(epochs=EPOCHS),
     )
@@ -97,11 +98,11 @@ def rounds(options: rows.Options) -> rows.Findings:
         [gained(*pair) for pair in zip(problems, runs, strict=True)], axis=1
     )
     findings.rows.append(descents(name, _LAM, gains))
-    least, most = axes.get_xlim()
+    low, high = axes.get_xlim()
     axes.loglog(*gains, "x", color="black", markersize=3, label=f"l2, lam = {_LAM:g}")
-    axes.plot([least, most], [least, most], "--", color="black", label="bound")
-    axes.set(xlim=(least, most), xlabel="|grad F_k|^2 / (2 (L + alpha))")
-    axes.set(ylim=(least, 10 * most), ylabel="decrease of F_k in a round")
+    axes.plot([low, high], [low, high], "--", color="black", label="bound")
+    axes.set(xlim=(low, high), xlabel="|grad F_k|^2 / (2 (L + alpha))")
+    axes.set(ylim=(low, 10 * high), ylabel="decrease of F_k in a round")
     return findings.titled("Proposition 4: above the line if lam = 0")
 
 
@@ -111,29 +112,29 @@ def split(
     """Checks Proposition 1 at all states of runs.
 
     Args:
-      name: of phi.
+      name: name of phi.
       problems: the quadratics.
-      runs: on each.
+      runs: runs on each.
 
     Returns:
-      Rows, of the largest difference; for `l1` also that of the printed prox.
+      Rows of the largest difference; for `l1` also a row of the printed prox.
     """
-    at, below, printed = 0.0, 0.0, np.inf
+    gap, bound, printed = 0.0, 0.0, np.inf
     for run in runs:
         values = np.asarray(_coupling(name, run.w, run.c))
-        at = max(at, np.abs(_split(name, run.w, run.z, run.c) - values).max())
-        below = max(below, np.abs(values - _lower_bound(name, run)).max())
-        away = run.w - run.c[:, None]
-        one_sided = np.maximum(0, away - quadratics.RADII[name] * np.sign(away))
-        wrong = _split(name, run.w, run.c[:, None] + one_sided, run.c) - values
-        printed = min(printed, wrong[len(wrong) // 2 :].min())
+        gap = max(gap, np.abs(_split(name, run.w, run.z, run.c) - values).max())
+        bound = max(bound, np.abs(values - _lower_bound(name, run)).max())
+        offsets = run.w - run.c[:, None]
+        one_sided = np.maximum(0, offsets - quadratics.RADII[name] * np.sign(offsets))
+        excess = _split(name, run.w, run.c[:, None] + one_sided, run.c) - values
+        printed = min(printed, excess[len(excess) // 2 :].min())
     settings = {"phi": name}
-    # Values are of order 1 to 100, and c is exact to INNER.
+    # Values are between 1 and 100, and c has an error of INNER.
     tolerance = max(p.rounding for p in problems)
     text = "Proposition 1: H at the anchors less F"
-    results = [rows.Row(text, settings, 0.0, float(at), tolerance=tolerance)]
+    results = [rows.Row(text, settings, 0.0, float(gap), tolerance=tolerance)]
     text = "Proposition 1: F less a lower bound of H"
-    results.append(rows.Row(text, settings, 0.0, float(below), tolerance=tolerance))
+    results.append(rows.Row(text, settings, 0.0, float(bound), tolerance=tolerance))
     if name == "l1":
         text = "Proposition 1 not: H at anchors of the printed prox less F"
         row = rows.Row(text, settings, tolerance, float(printed), ">=")
@@ -145,18 +146,18 @@ def split(
 def _coupling(name: str, w: jax.Array, c: jax.Array) -> jax.Array:
     """Returns F without the losses, by the simulator's envelopes, `[R + 1]`."""
     penalty = fp.algorithms.PHIS[name]().penalty
-    each = jax.vmap(jax.vmap(lambda x: penalty(x, quadratics.RADII[name])))
-    return quadratics.ALPHA * each(w - c[:, None]).mean(axis=1)
+    penalties = jax.vmap(jax.vmap(lambda x: penalty(x, quadratics.RADII[name])))
+    return quadratics.ALPHA * penalties(w - c[:, None]).mean(axis=1)
 
 
 def _split(name: str, w: np.ndarray, z: np.ndarray, c: np.ndarray) -> np.ndarray:
     """Returns H without the losses, by the definition of phi, `[R + 1]`."""
-    away = z - c[:, None]
+    offsets = z - c[:, None]
     phi = {
-        "sq": np.square(away).sum(axis=2) / 2,
-        "l2": np.linalg.norm(away, axis=2),
-        "l1": np.abs(away).sum(axis=2),
-        "indicator": np.where((away == 0).all(axis=2), 0, np.inf),
+        "sq": np.square(offsets).sum(axis=2) / 2,
+        "l2": np.linalg.norm(offsets, axis=2),
+        "l1": np.abs(offsets).sum(axis=2),
+        "indicator": np.where((offsets == 0).all(axis=2), 0, np.inf),
     }[name]
     pull = np.square(w - z).sum(axis=2) / 2
     return quadratics.ALPHA * (pull + quadratics.RADII[name] * phi).mean(axis=1)
@@ -177,9 +178,9 @@ def _lower_bound(name: str, run: quadratics.Visited) -> np.ndarray:
 
 
 def _steps(run: quadratics.Visited) -> Iterator[tuple[np.ndarray, ...]]:
-    """Returns of every round old and new models, anchors, and who took part.
+    """Returns old and new models, anchors and members of every round.
 
-    Models of all others stay as they are.
+    Other clients' models do not change.
     """
     active = (np.diff(run.w, axis=0) != 0).any(axis=2)
     return zip(run.w[:-1], run.w[1:], run.z[:-1], active, strict=True)
@@ -194,9 +195,9 @@ def stepped(
     at `v + (I - s (A_k + alpha))^E (w - v)`.
 
     Args:
-      name: of phi.
+      name: name of phi.
       problems: the quadratics.
-      runs: on each.
+      runs: runs on each.
 
     Returns:
       A row of the largest difference.
@@ -211,16 +212,16 @@ def stepped(
             for k, matrix in enumerate(once)
         ]
         for old, new, z, active in _steps(run):
-            best = problem.solutions(z)
-            expected = best + np.einsum("kij,kj->ki", powers, old - best)
+            optimum = problem.solutions(z)
+            expected = optimum + np.einsum("kij,kj->ki", powers, old - optimum)
             largest = max(largest, np.abs(new - expected)[active].max())
     text = "Proposition 2: |w - the closed form of its gradient descent|"
-    # Some ten products of numbers of order 10, and targets from a system of equations.
+    # About ten products of numbers near 10, and targets from a system of equations.
     return rows.Row(text, {"phi": name}, 0.0, largest, tolerance=1e-11)
 
 
 def gained(problem: quadratics.Quadratics, run: quadratics.Visited) -> np.ndarray:
-    """Returns what Proposition 4 says, and how much F_k falls, for members `[2, n]`."""
+    """Returns Proposition 4's bound and the decrease of F_k, for members `[2, n]`."""
     alpha, pairs = quadratics.ALPHA, []
 
     def value(w: np.ndarray, z: np.ndarray) -> np.ndarray:
@@ -231,17 +232,17 @@ def gained(problem: quadratics.Quadratics, run: quadratics.Visited) -> np.ndarra
         slope = slope + alpha * (old - z)
         bound = np.square(slope).sum(axis=1) / 2 / (problem.eigenvalues[1] + alpha)
         pairs.append(np.stack([bound, value(old, z) - value(new, z)])[:, active])
-    both = np.concatenate(pairs, axis=1)
-    return both[:, both[0] > _SMALL]
+    gains = np.concatenate(pairs, axis=1)
+    return gains[:, gains[0] > _SMALL]
 
 
 def descents(name: str, lam: float, gains: np.ndarray) -> rows.Row:
     """Compares decreases of F_k with Proposition 4; at lam > 0 one has to be too small.
 
     Args:
-      name: of phi.
+      name: name of phi.
       lam: share of the center in a start.
-      gains: `[2, n]` of `gained`.
+      gains: `[2, n]` from `gained`.
 
     Returns:
       A row.

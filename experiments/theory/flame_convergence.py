@@ -1,7 +1,7 @@
 """FLAME under the paper's own conditions: Lemma 2 and Theorems 1 to 3.
 
 Losses are smooth, coercive, analytic and not convex, C1 to C3 hold, and solves end at
-the paper's criterion, whose tolerances `eps_i` fall by a factor per round. With
+the paper's criterion with tolerances `eps_i` that fall by a factor per round. With
 `P = (Theta, W, Pi, w)` and sums over clients:
 
     Lemma 2    |grad L(P^t)|^2 <= D2 sum (|dw|^2 + |dw_i|^2 + |dtheta_i|^2 + eps_i)
@@ -10,8 +10,8 @@ the paper's criterion, whose tolerances `eps_i` fall by a factor per round. With
     Theorem 2  the sequence converges
     Theorem 3  mean_{t < T} |grad L|^2 <= D2 (Ltil^0 - f*) / (D1 T) + D2 sum eps_i^1
 
-`Ltil = L + sum iota_i eps_i`, with the iota that the criterion needs. All of them need
-every client in every round: with some, Lemma 2 is wrong.
+Here `Ltil = L + sum iota_i eps_i`, with the iota that the criterion needs. All need
+every client in every round: with partial participation Lemma 2 is wrong.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ _LAM = _RHO * _CLIENTS / _KAPPA
 _ALPHA = 1 / _CLIENTS
 _HEIGHT = 0.064
 _SMOOTHNESS = 1.25 * _HEIGHT  # of the second derivatives 1/4 + cos
-_FEW = 2
+_SIZE = 2
 _FEDERATIONS = 5  # at most
 _VANISHED = 1e-6  # of a gradient's start
 
@@ -57,9 +57,9 @@ class _Model(core.Model):
         self, params: core.Params, x: jax.Array, *, key: Any = None, constants: Any = ()
     ) -> jax.Array:
         del key, constants
-        away = params["theta"][None] - x
-        wave = (1 - jnp.cos(2 * away)) / 4
-        return _HEIGHT * (jnp.square(away) / 8 + wave).sum(axis=1)
+        offset = params["theta"][None] - x
+        wave = (1 - jnp.cos(2 * offset)) / 4
+        return _HEIGHT * (jnp.square(offset) / 8 + wave).sum(axis=1)
 
     def loss(self, outputs: jax.Array, batch: core.Batch) -> jax.Array:
         return objectives.weighted_mean(outputs, batch.weight)
@@ -71,7 +71,7 @@ class _Model(core.Model):
 
 @dataclasses.dataclass(frozen=True)
 class Visited:
-    """States of a run, and NumPy's losses of them.
+    """States of a run, and their losses in NumPy.
 
     Attributes:
       theta: `[R + 1, m, d]` personal models.
@@ -79,7 +79,7 @@ class Visited:
       dual: `[R + 1, m, d]` `pi_i`.
       w: `[R + 1, d]`.
       eps: `[R + 1, m]`.
-      centers: `[m, d]` of the wells.
+      centers: `[m, d]` centers of the wells.
     """
 
     theta: np.ndarray
@@ -92,15 +92,15 @@ class Visited:
     @functools.cached_property
     def losses(self) -> np.ndarray:
         """Returns `alpha sum_i f_i(theta_i)`, `[R + 1]`."""
-        away = self.theta - self.centers
-        values = np.square(away) / 8 + (1 - np.cos(2 * away)) / 4
+        offsets = self.theta - self.centers
+        values = np.square(offsets) / 8 + (1 - np.cos(2 * offsets)) / 4
         return _ALPHA * _HEIGHT * values.sum(axis=(1, 2))
 
     @functools.cached_property
     def slopes(self) -> np.ndarray:
         """Returns the gradients of `f_i`, `[R + 1, m, d]`."""
-        away = self.theta - self.centers
-        return _HEIGHT * (away / 4 + np.sin(2 * away) / 2)
+        offsets = self.theta - self.centers
+        return _HEIGHT * (offsets / 4 + np.sin(2 * offsets) / 2)
 
     def about(self, centers: np.ndarray) -> np.ndarray:
         """Returns `alpha sum_i (f_i + lam/2 |theta_i - c_i|^2)`, `[R + 1]`."""
@@ -124,25 +124,25 @@ class Visited:
     @property
     def lagrangian(self) -> np.ndarray:
         """Returns L, `[R + 1]`."""
-        apart = self.copies - self.w[:, None]
-        coupled = self.dual * apart + _RHO / 2 * np.square(apart)
-        return self.about(self.copies) + coupled.sum(axis=(1, 2))
+        gaps = self.copies - self.w[:, None]
+        terms = self.dual * gaps + _RHO / 2 * np.square(gaps)
+        return self.about(self.copies) + terms.sum(axis=(1, 2))
 
     @property
     def squared_gradient(self) -> np.ndarray:
         """Returns `|grad L|^2` in all blocks, `[R + 1]`."""
         pull = _ALPHA * _LAM * (self.theta - self.copies)
-        apart = self.copies - self.w[:, None]
-        of_copies = self.dual + _RHO * apart
-        blocks = (_ALPHA * self.slopes + pull, of_copies - pull, apart)
+        gaps = self.copies - self.w[:, None]
+        of_copies = self.dual + _RHO * gaps
+        blocks = (_ALPHA * self.slopes + pull, of_copies - pull, gaps)
         squares = sum(np.square(block).sum(axis=(1, 2)) for block in blocks)
         return squares + np.square(of_copies.sum(axis=1)).sum(axis=1)
 
     @property
     def squared_moves(self) -> np.ndarray:
         """Returns `sum_i (|dw|^2 + |dw_i|^2 + |dtheta_i|^2)`, `[R]`."""
-        moved = (np.diff(x, axis=0) for x in (self.theta, self.copies, self.w))
-        theta, copies, w = (np.square(x) for x in moved)
+        steps = (np.diff(x, axis=0) for x in (self.theta, self.copies, self.w))
+        theta, copies, w = (np.square(x) for x in steps)
         return (theta + copies).sum(axis=(1, 2)) + _CLIENTS * w.sum(axis=1)
 
 
@@ -151,13 +151,13 @@ class Wells:
     """Federation of wells with waves in them, one example per client.
 
     Attributes:
-      seed: of the centers and of the start.
+      seed: seed of the centers and of the start.
     """
 
     seed: int
 
     def visited(self, size: int, count: int) -> Visited:
-        """Runs FLAME with so many clients per round."""
+        """Runs FLAME for `count` rounds with `size` clients each."""
         rng = np.random.default_rng(self.seed)
         centers = rng.normal(size=(_CLIENTS, _DIM)).astype(np.float32)  # as stored
         federation = fp.Federation.from_arrays(
@@ -197,16 +197,16 @@ _CONDITIONS = closed_forms.paper_conditions(
 
 
 def convergence(options: rows.Options) -> rows.Findings:
-    """Shows Lemma 2 and Theorems 1 to 3 where their conditions hold."""
+    """Shows Lemma 2 and Theorems 1 to 3 under their conditions."""
     count = 1000 if options.quick else 2000
     seeds = range(min(options.seeds, _FEDERATIONS))
     findings = rows.Findings("flame_convergence")
     axes = findings.axes
     runs = [Wells(seed).visited(_CLIENTS, count) for seed in seeds]
     findings.rows += statements(runs)
-    few = [Wells(seed).visited(_FEW, 100) for seed in seeds]
-    largest = max(_ratios(run, _CONDITIONS.relative_error).max() for run in few)
-    findings.rows.append(_lemma_row(_FEW, "proof's", largest, ">="))
+    cohort_runs = [Wells(seed).visited(_SIZE, 100) for seed in seeds]
+    largest = max(_ratios(run, _CONDITIONS.relative_error).max() for run in cohort_runs)
+    findings.rows.append(_lemma_row(_SIZE, "proof's", largest, ">="))
     times = np.arange(1, count + 1)
     for k, run in enumerate(runs):
         means, bounds = _theorem_3(run)
@@ -224,7 +224,7 @@ def statements(runs: list[Visited]) -> list[rows.Row]:
     """Checks runs with all clients.
 
     Args:
-      runs: one per seed, of which the worst is reported.
+      runs: one per seed; the worst is reported.
 
     Returns:
       Rows.
@@ -249,16 +249,16 @@ def statements(runs: list[Visited]) -> list[rows.Row]:
         ("f(Theta, w)", [run.lagrangian - run.objective for run in runs]),
         ("f~(Theta, W)", [run.lagrangian - run.about(run.copies) for run in runs]),
     ):
-        left = [abs(gap[-1]) / abs(gap).max() for gap in gaps]
+        ends = [abs(gap[-1]) / abs(gap).max() for gap in gaps]
         text = f"Theorem 1: |L - {name}| at the end, over its largest"
-        add(text, 0.0, left, "=", _VANISHED)
-    left = [run.objective_gradient[-1] / run.objective_gradient[0] for run in runs]
+        add(text, 0.0, ends, "=", _VANISHED)
+    ends = [run.objective_gradient[-1] / run.objective_gradient[0] for run in runs]
     text = "Theorem 1: |grad f(Theta, w)| at the end, over that at the start"
-    add(text, 0.0, left, "=", _VANISHED)
+    add(text, 0.0, ends, "=", _VANISHED)
     lengths = [np.sqrt(run.squared_moves) for run in runs]
-    left = [x[len(x) // 2 :].sum() / x.sum() for x in lengths]
+    ends = [x[len(x) // 2 :].sum() / x.sum() for x in lengths]
     text = "Theorem 2: length of the way in the second half of the rounds, share"
-    add(text, 0.0, left, "=", np.sqrt(_VANISHED))
+    add(text, 0.0, ends, "=", np.sqrt(_VANISHED))
     ratios = [(means / bounds).max() for means, bounds in map(_theorem_3, runs)]
     text = "Theorem 3: largest mean of |grad L|^2 over its bound"
     add(text, 1.0, ratios, "<=", 0.0)
@@ -292,7 +292,7 @@ def _lyapunov(run: Visited) -> np.ndarray:
 def _theorem_3(run: Visited) -> tuple[np.ndarray, np.ndarray]:
     """Returns means of `|grad L|^2` and bounds for T = 1 to R.
 
-    The limit's value stands for f*, which is no more, so that the bounds are sharper.
+    The bounds use the limit's value for f*, which is at most that, so they are sharper.
     """
     times = np.arange(1, len(run.w))
     means = np.cumsum(run.squared_gradient[:-1]) / times

@@ -1,10 +1,10 @@
 """FLAME at its optimum: the solution in closed form, and its expected test losses.
 
 The fixed points of exact rounds are the minimizers of the regression problem (FLAME's
-Proposition 1 in the regression example). For general designs w is
-`regression_optimum`'s, which the paper prints `lam` times too large (FLAME-11); for
-isotropic ones expected losses are `optimum_losses`, of which the paper prints
-`b + lam^2` for `(b + lam)^2` in that of theta (FLAME-12).
+Proposition 1 in the regression example). For general designs `regression_optimum`
+returns w, which the paper prints with a wrong factor `lam` (FLAME-11). For isotropic
+designs `optimum_losses` returns expected losses; the paper prints `b + lam^2` for
+`(b + lam)^2` in the loss of theta (FLAME-12).
 """
 
 import math
@@ -23,7 +23,7 @@ __all__ = ["optimum", "printed_loss", "solution_rows"]
 _ROUNDS = 80  # of isotropic clients, until the error is far below a standard error
 _FEDERATIONS = 5  # at most
 _LAM = 0.5  # of general designs
-_GRADIENT = 1e-12  # of local problems, where solves end
+_GRADIENT = 1e-12  # of local problems, at the end of a solve
 
 
 def optimum(options: rows.Options) -> rows.Findings:
@@ -36,8 +36,8 @@ def optimum(options: rows.Options) -> rows.Findings:
     for number, problem in enumerate(problems):
         draws = one_round.Draws(problem, _ROUNDS)
         share = problem.curvature / (problem.curvature + problem.lam)  # kappa = 1
-        count, nobody = options.seeds * one_round.DRAWS, np.zeros(10, bool)
-        losses = draws.losses(share, count, 300 + number, None, nobody)
+        count, malicious = options.seeds * one_round.DRAWS, np.zeros(10, bool)
+        losses = draws.losses(share, count, 300 + number, None, malicious)
         settings = {"lam": problem.lam}
         points.append(
             [
@@ -66,35 +66,35 @@ def printed_loss(problem: closed_forms.Regression) -> float:
     m, b, lam = len(problem.params), problem.curvature, problem.lam
     spread = np.square(problem.params - problem.params.mean(axis=0)).sum()
     bias = b * lam**2 / (2 * m) * spread
-    right = problem.optimum_losses()[1]
-    return float(right - bias / (b + lam) ** 2 + bias / (b + lam**2))
+    loss = problem.optimum_losses()[1]
+    return float(loss - bias / (b + lam) ** 2 + bias / (b + lam**2))
 
 
 def solution_rows(problems: list[quadratics.Quadratics]) -> list[rows.Row]:
-    """Compares where exact rounds end with the optimum of general designs.
+    """Compares the end of exact rounds with the optimum of general designs.
 
     Args:
       problems: one per seed.
 
     Returns:
-      Rows of the largest difference, and of the smallest to the printed solution.
+      Rows of the largest difference, and of the smallest from the printed solution.
     """
-    right, printed = [], []
+    errors, paper_errors = [], []
     for problem in problems:
         w = _end(problem)
         best, _ = closed_forms.regression_optimum(
             problem.curvature, problem.targets, _LAM
         )
-        right.append(np.linalg.norm(w - best))
-        printed.append(np.linalg.norm(w - _LAM * best))
+        errors.append(np.linalg.norm(w - best))
+        paper_errors.append(np.linalg.norm(w - _LAM * best))
     settings = {"lam": _LAM}
     # Errors of a solve add up over the rounds that the slowest mode remembers.
     smallest = min(problem.eigenvalues[0] for problem in problems)
     tolerance = 100 * _GRADIENT / smallest
     text = "general designs: |w - w*|"
-    row = rows.Row(text, settings, 0.0, float(max(right)), tolerance=tolerance)
+    row = rows.Row(text, settings, 0.0, float(max(errors)), tolerance=tolerance)
     text = "general designs: |w - printed w*| (FLAME-11)"
-    return [row, rows.Row(text, settings, tolerance, float(min(printed)), ">=")]
+    return [row, rows.Row(text, settings, tolerance, float(min(paper_errors)), ">=")]
 
 
 def _end(problem: quadratics.Quadratics) -> np.ndarray:
@@ -112,9 +112,9 @@ def _end(problem: quadratics.Quadratics) -> np.ndarray:
 
 @training.compiled
 def _last(run: training.Training, count: int) -> jax.Array:
-    """Returns w after so many rounds."""
-    first = run.init(training.key(0))
-    state = lax.fori_loop(0, count, lambda _, s: run.round(s)[0], first)
+    """Returns w after `count` rounds."""
+    initial = run.init(training.key(0))
+    state = lax.fori_loop(0, count, lambda _, s: run.round(s)[0], initial)
     return state.server["theta"]
 
 
@@ -122,18 +122,18 @@ def _draw(
     findings: rows.Findings, params: np.ndarray, points: list[list[rows.Row]]
 ) -> None:
     """Draws losses over lam."""
-    axes, fine = findings.axes, np.geomspace(0.2, 5, 100)
-    problems = [closed_forms.Regression(params, 10, 4.0, 2.0, lam) for lam in fine]
+    axes, lams = findings.axes, np.geomspace(0.2, 5, 100)
+    problems = [closed_forms.Regression(params, 10, 4.0, 2.0, lam) for lam in lams]
     curves = np.array([problem.optimum_losses() for problem in problems])
     for k, name in enumerate(("w", "theta")):
-        axes.plot(fine, curves[:, k], color=drawing.COLORS[k])
+        axes.plot(lams, curves[:, k], color=drawing.COLORS[k])
         x = [pair[k].settings["lam"] for pair in points]
         y = [pair[k].simulation for pair in points]
         error = [2 * pair[k].standard_error for pair in points]
         style = {"color": drawing.COLORS[k], "fmt": drawing.MARKERS[k], "capsize": 2}
         axes.errorbar(x, y, error, label=f"loss of {name}", **style)
     printed = [printed_loss(problem) for problem in problems]
-    axes.plot(fine, printed, ":", color=drawing.COLORS[1], label="theta, as printed")
+    axes.plot(lams, printed, ":", color=drawing.COLORS[1], label="theta, as printed")
     axes.set(xscale="log", xlabel="lam", ylabel="mean test loss at the optimum")
     axes.set_xticks([0.25, 0.5, 1, 2, 4], ["0.25", "0.5", "1", "2", "4"])
     axes.minorticks_off()

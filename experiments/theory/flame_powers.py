@@ -1,6 +1,6 @@
 """FLAME's Theorem 4: rates on losses with a known Kurdyka-Lojasiewicz exponent.
 
-All clients have their minimum at 0, `f_i(theta) = b_i |theta|^p / p`, so that near 0
+All clients have their minimum at 0, `f_i(theta) = b_i |theta|^p / p`, and near 0
 the Lagrangian has the exponent `tau = 1 - 1 / p` for p >= 2. With
 `v = mean(b) / (lam (1 + kappa))`, w moves like `w+ = w - v w^(p - 1)`: the gap `L - L*`
 falls by a factor per round for p = 2, and like
@@ -9,9 +9,9 @@ falls by a factor per round for p = 2, and like
 
 for p > 2. Smooth losses have no smaller exponent than 1/2: L is not flat, and
 `|grad L| <= C |P - P*|`. The theorem's finite case (tau = 0) is therefore empty under
-its assumption A2. What is finite for p = 1, which is not smooth, are the personal
-models: equal clients that start at 1 find 0 in round
-`1 + ceil((1 + kappa) (lam / b - 1))`, and L still only falls by a factor.
+its assumption A2. For p = 1, which is not smooth, the personal models are exact after
+finitely many rounds: equal clients that start at 1 find 0 in round
+`1 + ceil((1 + kappa) (lam / b - 1))`, but L still falls by a factor.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ LAM = _RHO * _CLIENTS / KAPPA
 _STEEPEST = 0.09  # second derivative at the start
 _SHARP = 0.02  # slope for p = 1
 _LINEAR = 512  # rounds until a gap that falls by a factor is near rounding
-_TIGHT = 1e-30  # squared norm of a local gradient where a solve ends
+_TIGHT = 1e-30  # squared norm of a local gradient at the end of a solve
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,21 +103,21 @@ class Powers:
 
     @property
     def speed(self) -> float:
-        """Returns `(p - 2) v`, by which `w^(2 - p)` grows per round."""
+        """Returns `(p - 2) v`, the growth of `w^(2 - p)` per round."""
         return (self.power - 2) * self.slopes.mean() / (LAM * (1 + KAPPA))
 
     def predicted_gap(self, rounds: Any) -> Any:
-        """Returns `L - L*` after so many rounds, for p > 2."""
+        """Returns `L - L*` after `rounds` rounds, for p > 2."""
         mean, p = self.slopes.mean(), self.power
         return mean / p * (self.speed * rounds + 1) ** (-p / (p - 2))
 
     def relative_error(self, rounds: int) -> float:
-        """Bounds that of `w^(2 - p) = (p - 2) v t + O(log t)` by `log t` over it."""
+        """Bounds the relative error of `w^(2 - p) = (p - 2) v t + O(log t)`."""
         return math.log(rounds) / (self.speed * rounds)
 
     @property
     def predicted_factor(self) -> float:
-        """Returns the factor of `L - L*` per round, for p = 2, and in the end p = 1."""
+        """Returns the factor of `L - L*` per round for p = 2, and finally for p = 1."""
         if self.power == 1:  # personal models stay at 0, as if b were infinite
             return max(closed_forms.convergence_factors(KAPPA, math.inf, "local")) ** 2
         round_ = closed_forms.round_matrix(self.slopes, LAM, KAPPA)
@@ -143,7 +143,7 @@ class Powers:
 
 @functools.partial(training.compiled, static_argnames="count")
 def _visited(run: training.Training, count: int) -> Any:
-    """Computes what `Powers.rounds` returns; L* is 0."""
+    """Computes the results of `Powers.rounds`; L* is 0."""
 
     def step(state: core.State, _: None) -> tuple[core.State, Any]:
         value = run.diagnostics(state)["lagrangian"]
@@ -181,23 +181,23 @@ def factor_row(power: int, expected: float, gap: np.ndarray) -> rows.Row:
       gap: `[R + 1]`.
 
     Returns:
-      A row; its tolerance is twice the change from the quarter before, since other
+      A row; its tolerance is twice the change from the previous quarter, since other
       modes fade.
     """
     last = len(gap) - 1
-    before = (gap[last // 2] / gap[last // 4]) ** (1 / (last // 2 - last // 4))
+    quarter_factor = (gap[last // 2] / gap[last // 4]) ** (1 / (last // 2 - last // 4))
     measured = (gap[last] / gap[last // 2]) ** (1 / (last - last // 2))
     return rows.Row(
         "Theorem 4: factor of L - L* per round",
         {"p": power, "tau": "1/2", "rounds": last},
         expected,
         measured,
-        tolerance=2 * abs(measured - before) + 1e-9,
+        tolerance=2 * abs(measured - quarter_factor) + 1e-9,
     )
 
 
 def powers(options: rows.Options) -> rows.Findings:
-    """Compares rates for |theta|^p with those of Theorem 4."""
+    """Compares rates for |theta|^p with the rates of Theorem 4."""
     count = 4096 if options.quick else 32768
     findings = rows.Findings("flame_powers")
     axes = findings.axes
@@ -217,11 +217,11 @@ def powers(options: rows.Options) -> rows.Findings:
             axes.plot(times[1:], problem.predicted_gap(times[1:]), "k:", linewidth=1)
             continue
         if power == 1:
-            found = 1 + int(np.flatnonzero((theta != 0).any(axis=1)).max())
+            exact_round = 1 + int(np.flatnonzero((theta != 0).any(axis=1)).max())
             expected = 1 + math.ceil((1 + KAPPA) * (LAM / _SHARP - 1))
             text = "round from which all personal models are exact"
-            findings.add(text, {"p": 1, "tau": "1/2"}, expected, found)
-            gap = gap[found : found + 100]  # of which the rest is rounding
+            findings.add(text, {"p": 1, "tau": "1/2"}, expected, exact_round)
+            gap = gap[exact_round : exact_round + 100]  # later values are rounding
         findings.rows.append(factor_row(power, problem.predicted_factor, gap))
     axes.plot([], [], "k:", linewidth=1, label="theory, p > 2")
     axes.set(xscale="log", xlabel="round", yscale="log", ylabel="L - L*")

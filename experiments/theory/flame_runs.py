@@ -16,7 +16,7 @@ __all__ = ["descent", "identity", "rates"]
 
 _LAM = 1.0
 _CENTERS = {"local": "local", "received": "global"}  # algorithm's name -> theory's
-_RISE = 1e-10  # of the Lagrangian, which is of order 1: more than rounding
+_RISE = 1e-10  # of the Lagrangian, which is near 1: more than rounding
 
 
 def _spec() -> fp.FederationSpec:
@@ -29,7 +29,7 @@ def _diagnostics(
 ) -> dict[str, np.ndarray]:
     """Runs a grid with exact local solves; returns diagnostics after every round."""
     largest = axes["federation.dataset.curvature"][-1]
-    solver = fp.local.ToTolerance(  # which rounding stops
+    solver = fp.local.ToTolerance(  # rounding stops it
         learning_rate=1 / (largest + _LAM), tolerance=1e-24, max_steps=200
     )
     algorithm = dataclasses.replace(algorithm, local=solver)
@@ -57,8 +57,8 @@ def descent(options: rows.Options) -> rows.Findings:
         "algorithm.kappa": kappas,
     }
     flame = fp.Flame(lam=_LAM, kappa=1.0, eps_decay=0.0)
-    few = fp.UniformCohort(size=2)
-    lagrangian = _diagnostics(flame, grid, num_rounds, participation=few)["lagrangian"]
+    pair = fp.UniformCohort(size=2)
+    lagrangian = _diagnostics(flame, grid, num_rounds, participation=pair)["lagrangian"]
     rises = (np.diff(lagrangian, axis=1) > _RISE).any(axis=1)
     share = rises.reshape(options.seeds, len(ratios), len(kappas)).mean(axis=0)
     findings = rows.Findings("flame_descent")
@@ -92,7 +92,7 @@ def descent(options: rows.Options) -> rows.Findings:
 def _add_share(
     findings: rows.Findings, ratio: float, kappa: float, share: float
 ) -> None:
-    """Claims that no seed shows a rise where a sufficient condition holds."""
+    """Claims that no seed shows a rise if a sufficient condition holds."""
     is_simple = ratio < 1 and kappa > 4 / (1 - ratio)
     is_convex = kappa > closed_forms.smallest_kappa(-ratio)
     condition = "none"
@@ -146,7 +146,7 @@ def _radius(kappa: float, ratio: float, center: str) -> float:
 
 
 def _factor(distance: np.ndarray) -> float:
-    """Fits the factor per round of `|w_i - w|` `[R]` where it is far from rounding."""
+    """Fits the factor per round of `|w_i - w|` `[R]`, in the range above rounding."""
     steps = np.arange(len(distance))
     is_used = (steps >= 5) & (distance > 1e-12) & (distance < 1e-3)
     slope, _ = np.polyfit(steps[is_used], np.log(distance[is_used]), 1)

@@ -1,7 +1,7 @@
-"""FLAME's one round from zero: losses under attacks and how even they are.
+"""FLAME's one round from zero: losses under attacks and their variance over clients.
 
-Every draw is a round of the real algorithm on the data set `linear_regression`, whose
-labels are drawn anew. Only the test losses are closed forms: their expectation over
+Every draw is a round of the real algorithm on the data set `linear_regression` with new
+labels. Only the test losses are closed forms: their expectation over
 test noise is `sigma^2/2 + b/2 |w - t_i|^2`.
 """
 
@@ -81,7 +81,7 @@ class Draws:
         solver = fp.local.ToTolerance(
             learning_rate=1 / (p.curvature + p.lam), tolerance=1e-18
         )
-        kappa = 2 * share / q - 1
+        kappa = 2 * share / q - 1  # `closed_forms.shrinkage` solved for kappa
         flame = fp.Flame(lam=p.lam, kappa=kappa, eps_decay=0.0, local=solver)
         process = fp.FederatedProcess(algorithm=flame, attack=attack)
         federation = dataclasses.replace(
@@ -137,7 +137,7 @@ def _problem(params: np.ndarray, noise_variance: float) -> closed_forms.Regressi
 
 
 def _attacked_problem() -> closed_forms.Regression:
-    """Draws ten clients, so similar that it matters little which are malicious."""
+    """Draws ten similar clients: the choice of malicious ones matters little."""
     rng = np.random.default_rng(0)
     return _problem(0.5 + 0.3 * rng.normal(size=(10, 5)), noise_variance=4.0)
 
@@ -156,8 +156,8 @@ def losses_over_q(options: rows.Options) -> rows.Findings:
     fine = np.linspace(0.1, 1.3, 100)
     for k, (name, attack) in enumerate(ATTACKS.items()):
         malicious = _last(2 if attack is not None else 0)
-        known = name if attack is not None else "gaussian"
-        setting = closed_forms.OneRound(problem, malicious, known, VARIANCE)
+        attack_name = name if attack is not None else "gaussian"
+        setting = closed_forms.OneRound(problem, malicious, attack_name, VARIANCE)
         pairs = [
             _add_losses(findings, draws, setting, q, options, name, 10 * k + number)
             for number, q in enumerate(shrinkages)
@@ -220,7 +220,7 @@ def _add_losses(
     name: str,
     seed: int,
 ) -> list[rows.Row]:
-    """Adds rows of both losses; the mean over benign clients of every draw."""
+    """Adds rows of both losses: means over the benign clients of every draw."""
     malicious, count = setting.malicious, options.seeds * DRAWS
     losses = draws.losses(q, count, seed, ATTACKS[name], malicious)
     settings = {"attack": name, "malicious": malicious.mean(), "q": round(q, 4)}
@@ -293,12 +293,12 @@ def fairness(options: rows.Options) -> rows.Findings:
 def _variances(draws: Draws, q: float, options: rows.Options, seed: int) -> np.ndarray:
     """Returns unbiased estimates of V(q), one per seed.
 
-    The variance of mean losses would count their noise; the covariance over clients of
-    the means of two independent halves does not.
+    The variance of mean losses includes their noise; the covariance over clients of the
+    means of two independent halves does not.
     """
     problem = draws.problem
-    nobody = np.zeros(len(problem.params), bool)
-    shared, _ = draws.losses(q, options.seeds * DRAWS, seed, None, nobody)
+    malicious = np.zeros(len(problem.params), bool)
+    shared, _ = draws.losses(q, options.seeds * DRAWS, seed, None, malicious)
     squares = 2 / problem.curvature * shared
     halves = squares.reshape(options.seeds, 2, DRAWS // 2, -1).mean(axis=2)
     centered = halves - halves.mean(axis=2, keepdims=True)

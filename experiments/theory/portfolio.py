@@ -1,4 +1,4 @@
-"""The page of portfolio management: what aggregation does to parties' policies."""
+"""The page of portfolio management: the effect of aggregation on parties' policies."""
 
 import dataclasses
 
@@ -10,7 +10,7 @@ __all__ = ["aggregation"]
 
 _SGD = fp.SGD(learning_rate=1.0, num_steps=50, batch_size=50)
 _METHODS = {
-    # FedAvg whose trained models are kept: `clients`, between rounds.
+    # FedAvg that keeps trained models between rounds, in `clients`.
     "FedAvg": fp.FedPlus(phi=phi.Indicator(), theta=1.0, lam=1.0, local=_SGD),
     "FedAvg+": fp.FedPlus.mean(alpha=0.01, lam=0.04, local=_SGD),
 }
@@ -18,7 +18,7 @@ _PARTIES, _REPETITIONS = 10, 3
 
 
 def aggregation(options: rows.Options) -> rows.Findings:
-    """Measures annualized returns from parties' policies to the aggregate."""
+    """Measures annualized returns along lines from policies to the aggregate."""
     seeds = range(min(options.seeds, _REPETITIONS))
     days = 700 if options.quick else 3523
     spec = fp.portfolio.PortfolioSpec(

@@ -1,4 +1,4 @@
-"""Rows of theory against simulation, and the figures beside them."""
+"""Rows that compare theory and simulation, and their figures."""
 
 import dataclasses
 import math
@@ -14,7 +14,7 @@ from fedjax_pfl.figures import drawing
 __all__ = ["MEASURED", "Findings", "Options", "Part", "Row", "table"]
 
 MAX_Z = 4.0
-"""Standard errors that a mean may be off; 1 in 16,000 is further by chance."""
+"""Standard errors that a mean may differ by; 1 in 16,000 differs more by chance."""
 MEASURED = ("theory", "relation", "simulation", "standard_error", "z", "holds")
 """Columns of a table after the settings."""
 
@@ -38,14 +38,14 @@ class Row:
 
     Attributes:
       quantity: name of the number.
-      settings: by name, where it was measured.
+      settings: settings of the measurement by name.
       theory: the prediction.
       simulation: the measurement.
       relation: claim about the simulation: `=` (within `MAX_Z` standard errors, or
-        within `tolerance` where nothing is drawn), `<=`, `>=`, or empty where the two
-        are only shown side by side.
-      tolerance: largest difference allowed where nothing is drawn.
-      standard_error: of the measurement; NaN where nothing is drawn.
+        within `tolerance` for deterministic measurements), `<=`, `>=`, or empty for a
+        comparison without a claim.
+      tolerance: largest allowed difference of deterministic measurements.
+      standard_error: standard error of the measurement; NaN if it is deterministic.
     """
 
     quantity: str
@@ -58,14 +58,14 @@ class Row:
 
     @property
     def z(self) -> float:
-        """Returns the difference in standard errors; NaN where there are none."""
+        """Returns the difference in standard errors; NaN without them."""
         if self.relation != "=" or not self.standard_error > 0:
             return math.nan
         return (self.simulation - self.theory) / self.standard_error
 
     @property
     def holds(self) -> str:
-        """Returns `yes`, `no`, or an empty text where nothing is claimed."""
+        """Returns `yes`, `no`, or an empty text without a claim."""
         if not self.relation:
             return ""
         if not math.isnan(self.z):
@@ -85,7 +85,7 @@ class Findings:
     """
 
     def __init__(self, name: str, count: int = 1, *, shared: bool = True):
-        """Starts a figure of some panels, on shared or separate scales."""
+        """Creates a figure of `count` panels, on shared or separate scales."""
         figure, self.panels = drawing.panels(count)
         if not shared:
             figure.clear()
@@ -111,7 +111,7 @@ class Findings:
         relation: str = "=",
         tolerance: float = 0.0,
     ) -> Row:
-        """Adds a row and returns it; of independent values their mean is simulated."""
+        """Adds a row and returns it; arrays are independent draws, and are averaged."""
         values, error = np.asarray(simulation), math.nan
         if values.size > 1:
             error = values.std(ddof=1) / math.sqrt(values.size) or math.nan
@@ -139,10 +139,10 @@ def table(pairs: Sequence[tuple[str, Row]]) -> pd.DataFrame:
       Columns page, quantity, the settings, theory, relation, simulation,
       standard_error, z, holds.
     """
-    missing = {name: "" for _, row in pairs for name in row.settings}
+    empty_settings = {name: "" for _, row in pairs for name in row.settings}
     return pd.DataFrame(
         {"page": page, "quantity": row.quantity}
-        | missing
+        | empty_settings
         | row.settings
         | {name: getattr(row, name) for name in MEASURED}
         for page, row in pairs

@@ -1,4 +1,4 @@
-"""Cosines of models: what precision does to them, and how many clients they select."""
+"""Cosines of models: effects of precision, and the number of selected clients."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -18,9 +18,9 @@ def cosines(models: np.ndarray, kind: str) -> np.ndarray:
 
     Args:
       models: `[m, D]`.
-      kind: `float64`; `float32`, FedACS's own, with products at highest precision; or
-        `bfloat16`, where inputs of the product are rounded and sums and norms are
-        float32, as on an accelerator by default.
+      kind: `float64`; `float32`, as in FedACS, with products at highest precision; or
+        `bfloat16`, with rounded inputs of the product and float32 sums and norms, the
+        default of accelerators.
 
     Returns:
       `[m, m]` in float64 or float32.
@@ -33,13 +33,13 @@ def cosines(models: np.ndarray, kind: str) -> np.ndarray:
     if kind == "float32":
         return np.asarray(collaboration.cosines(x))
     norms = jnp.linalg.norm(x, axis=1)
-    rounded = x.astype(jnp.bfloat16)
-    gram = jnp.matmul(rounded, rounded.T, preferred_element_type=jnp.float32)
+    inputs = x.astype(jnp.bfloat16)
+    gram = jnp.matmul(inputs, inputs.T, preferred_element_type=jnp.float32)
     return np.asarray(gram / (norms[:, None] * norms[None]))
 
 
 def auc(similarity: np.ndarray, cluster: np.ndarray) -> float:
-    """Returns how often a pair of one cluster is more similar than a pair of two.
+    """Returns how often pairs within a cluster are more similar than pairs across.
 
     Args:
       similarity: `[m, m]`.
@@ -48,15 +48,15 @@ def auc(similarity: np.ndarray, cluster: np.ndarray) -> float:
     Returns:
       1 if clusters are separated, 0.5 by chance; ties count half.
     """
-    first, second = np.triu_indices(len(cluster), 1)
-    values = similarity[first, second]
-    is_same = cluster[first] == cluster[second]
+    left, right = np.triu_indices(len(cluster), 1)
+    values = similarity[left, right]
+    is_same = cluster[left] == cluster[right]
     gaps = values[is_same][:, None] - values[~is_same]
     return float((gaps > 0).mean() + (gaps == 0).mean() / 2)
 
 
 def precision(options: rows.Options) -> rows.Findings:
-    """Measures how well cosines separate two clusters, by how near the models are."""
+    """Measures how well cosines separate two clusters, by the models' distance."""
     distances = 10.0 ** -np.arange(1, 8)
     if options.quick:
         distances = distances[[1, 4]]
@@ -95,15 +95,15 @@ def _clustered_models(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Draws a start `[D]`, models `[m, D]` and clusters `[m]`.
 
-    Models are the start plus an update; updates have a direction of their cluster and
-    one of their own. Cosines across clusters are `1 - distance` of the models.
+    Models are the start plus an update; updates add directions of their cluster and of
+    their client. Cosines of models across clusters are `1 - distance`.
     """
     rng = np.random.default_rng(seed)
     start = rng.normal(size=_DIM)
     cluster = np.arange(_CLIENTS) % 2
     directions = rng.normal(size=(2, _DIM))
-    own = rng.normal(size=(_CLIENTS, _DIM))
-    update = directions[cluster] + own  # |a - b|^2 = 4 D across clusters
+    client_directions = rng.normal(size=(_CLIENTS, _DIM))
+    update = directions[cluster] + client_directions  # |a - b|^2 = 4 D across clusters
     scale = np.sqrt(distance / 2)  # 1 - cos = |a - b|^2 / (2 |w|^2)
     return start, start + scale * update, cluster
 
@@ -111,8 +111,8 @@ def _clustered_models(
 def neighbours(options: rows.Options) -> rows.Findings:
     """Counts the models that FedACS mixes per client, its own included: `(1 - pq) m`.
 
-    Clients of four clusters, after some rounds of the real algorithm; negative cosines
-    are kept, because clipped ones would not count.
+    Clients have four clusters and train some rounds with the real algorithm. Negative
+    cosines are kept, because clipped ones would not count.
     """
     levels = (0.5, 0.8) if options.quick else (0.0, 0.3, 0.5, 0.7, 0.8, 0.85)
     fine = np.linspace(0, 0.88, 200)

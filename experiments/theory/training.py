@@ -1,4 +1,4 @@
-"""Quadratics that pages train on, and what their trainings share."""
+"""Quadratics for the pages of theory, and their common trainings."""
 
 import functools
 from typing import Any
@@ -24,7 +24,7 @@ compiled = functools.partial(
 
 
 def key(seed: int) -> jax.Array:
-    """Returns the key of a seed, the same whatever JAX's default is."""
+    """Returns the key of a seed, independent of JAX's default generator."""
     return jax.random.key(seed, impl="threefry2x32")
 
 
@@ -42,7 +42,7 @@ def regressions(num_clients: int, **fields: Any) -> fp.FederationSpec:
 
     Args:
       num_clients: N.
-      **fields: of the data set `linear_regression`.
+      **fields: fields of the data set `linear_regression`.
     """
     return fp.FederationSpec(
         fp.data.DATASETS["linear_regression"](**fields),
@@ -55,7 +55,7 @@ def regressions(num_clients: int, **fields: Any) -> fp.FederationSpec:
 
 @struct.pytree_dataclass
 class Training:
-    """Process on a federation, which compiled functions take as one argument."""
+    """Process on a federation, as one argument of compiled functions."""
 
     process: fp.FederatedProcess
     federation: core.Federation
@@ -68,7 +68,7 @@ class Training:
         federation: core.Federation,
         model: Any = fp.models.LinearRegression(),  # noqa: B008 (frozen)
     ) -> "Training":
-        """Returns a training with hyperparameters that are arrays of default floats."""
+        """Returns a training with hyperparameters as arrays of default floats."""
         process = struct.as_arrays(process, jnp.zeros(()).dtype)
         model = model.for_federation(federation)
         return cls(process=process, federation=federation, model=model)
@@ -89,7 +89,7 @@ class Training:
 
 def grid(
     process: fp.FederatedProcess,
-    model: Any,
+    model: core.Model,
     spec: fp.FederationSpec,
     axes: dict[str, Any],
     num_rounds: int,

@@ -43,7 +43,7 @@ def test_a_start_that_diverged_is_far_from_the_best():
     paths = pd.read_csv(study.FOLDER / "digits-paths.csv")
     lost = (points["kind"] == "learned") & (points["seed"] == 0)
     points.loc[lost, "test_accuracy"] = float("nan")
-    rows = [page._best_of_grid(points), *page._learned(points, paths)]
+    rows = [page._best_of_grid(points), *page._start_rows(points, paths)]
     assert page._verdict(rows, points, 9).startswith("0 of 4 starts")
     assert "\n".join(page._table(rows, points, 9)).count("diverged") == 4
 

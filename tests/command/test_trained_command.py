@@ -77,7 +77,7 @@ def test_a_training_starts_from_the_file_of_another():
 @pytest.mark.parametrize(
     ("arrays", "words"),
     [
-        ({"theta": np.ones(4)}, "where 'theta' is float64[3], got float64[4]"),
+        ({"theta": np.ones(4)}, "with 'theta' as float64[3], got float64[4]"),
         ({"theta": np.ones(3, np.int8)}, "got int8[3]"),
         ({"thetas": np.ones(3)}, "they have no 'theta'"),
         ({"theta": np.ones(3), "bias": np.ones(1)}, "they also have 'bias'"),

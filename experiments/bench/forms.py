@@ -45,24 +45,21 @@ class Form:
       bfloat16_products: whether operands of products are rounded.
     """
 
-    execution: str
-    points: int | None
-    convolution: str | None
-    bfloat16_products: bool
+    execution: str = "auto"
+    points: int | None = None
+    convolution: str | None = None
+    bfloat16_products: bool = False
 
     @property
     def is_automatic(self) -> bool:
         """Returns whether everything that can be picked is."""
-        return (self.execution, self.points, self.convolution) == ("auto", None, None)
+        return dataclasses.replace(self, bfloat16_products=False) == Form()
 
     @property
     def num_changes(self) -> int:
         """Returns in how many ways it differs from the one that is picked."""
-        fields = dataclasses.astuple(self)
-        return sum(value != usual for value, usual in zip(fields, _PICKED, strict=True))
-
-
-_PICKED = ("auto", None, None, False)
+        pairs = zip(dataclasses.astuple(self), dataclasses.astuple(Form()), strict=True)
+        return sum(value != usual for value, usual in pairs)
 
 
 def of(workload: workloads.Workload, num_devices: int) -> list[Form]:
@@ -240,12 +237,8 @@ def _results(
       most: seconds of one form.
     """
 
-    form_start = time.monotonic()
-
     def left() -> float:
-        nonlocal form_start
-        form_start = time.monotonic()
-        return min(until - form_start, most)
+        return min(until - time.monotonic(), most)
 
     number = 0
     while number < count:
@@ -264,10 +257,9 @@ def _results(
                     number += 1
                 return
             except machine.UnavailableError as error:
-                now = time.monotonic()
-                if now - form_start > most:
-                    reason = f"it took more than {most:.0f} s"
-                elif now < until:
+                if number == count:  # it failed after its last form
+                    return
+                if time.monotonic() < until:
                     reason = str(error)
         yield {"left_out": reason}
         number += 1

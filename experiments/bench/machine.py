@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -153,7 +154,8 @@ def lines(
       The lines of its output, as they come.
 
     Raises:
-      UnavailableError: if it failed, with the last line that it has said.
+      UnavailableError: if it was killed, or failed, with the last line that it has
+        said.
     """
     command = [sys.executable, "-m", module, *arguments]
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
@@ -180,25 +182,21 @@ def _in_time(
     process: subprocess.Popen[str], seconds: Callable[[], float]
 ) -> Iterator[str]:
     """Yields the lines of a process, which is killed if one takes too long."""
-
-    def start_timer() -> threading.Timer | None:
-        limit = seconds()
-        if math.isinf(limit):
-            return None
-        timer = threading.Timer(max(limit, 0), process.kill)
+    lines = iter(process.stdout or ())
+    while True:
+        start, limit = time.monotonic(), max(seconds(), 0)
+        timer = threading.Timer(min(limit, threading.TIMEOUT_MAX), process.kill)
         timer.start()
-        return timer
-
-    timer = start_timer()
-    try:
-        for line in process.stdout or ():
-            if timer is not None:
-                timer.cancel()
-            yield line
-            timer = start_timer()
-    finally:
-        if timer is not None:
+        try:
+            line = next(lines, None)
+        finally:
             timer.cancel()
+        if line is not None:
+            yield line
+        elif time.monotonic() - start >= limit:
+            raise UnavailableError(f"it took more than {limit:.0f} s")
+        else:
+            return
 
 
 def _versions() -> dict[str, str]:

@@ -209,7 +209,7 @@ def _estimates(run: Mapping[str, Any]) -> list[str]:
     chips = _CHIPS | {device: measured}
     rows = []
     for form in run["forms"]:
-        if not form["is_automatic"] or form["bfloat16_products"]:
+        if not _is_picked(form):
             continue
         work = (form["flops_per_round"], form["least_bytes_per_round"])
         limits = [_limit(work, chip) for chip in chips.values()]
@@ -239,8 +239,13 @@ def _limit(work: tuple[float, float], chip: tuple[float, float]) -> tuple[float,
 
 def _key(form: Mapping[str, Any]) -> tuple[Any, ...]:
     """Returns the fields that identify a form."""
-    names = ("workload", "execution", "points_per_chunk", "convolution")
-    return tuple(form[name] for name in names) + (form["bfloat16_products"],)
+    names = "workload execution points_per_chunk convolution bfloat16_products"
+    return tuple(form[name] for name in names.split())
+
+
+def _is_picked(form: Mapping[str, Any]) -> bool:
+    """Returns whether `auto` picks a form; it never rounds products."""
+    return form["is_automatic"] and not form["bfloat16_products"]
 
 
 def _form(
@@ -250,8 +255,7 @@ def _form(
 ) -> tuple[str, ...]:
     """Returns the row of a form of a workload."""
     seconds, name = form["seconds_per_round"]["wall"], form["workload"]
-    is_rounded = form["bfloat16_products"]
-    is_picked = form["is_automatic"] and not is_rounded
+    is_picked, is_rounded = _is_picked(form), form["bfloat16_products"]
     plain_seconds = plain.get(_key(form))
     return (
         f"{name}{'*' * is_picked}{' bf16' * is_rounded}",

@@ -51,7 +51,7 @@ def say(text: object, *, error: bool = False) -> None:
 
 
 def go_on() -> None:
-    """Lets the command continue without a reader of its output."""
+    """Keeps the command running without a reader of its output."""
     if signal.getsignal(signal.SIGPIPE) != signal.SIG_DFL:
         return  # a caller's process, where `install` was not called
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)

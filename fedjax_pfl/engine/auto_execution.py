@@ -94,7 +94,7 @@ def choose(
     elif is_cpu and each > 1:
         chunk = _chunk_size(floats, each, _largest(federation) > _RAGGED)
     elif not is_cpu:
-        fits = min(_clients_that_fit(process, model, federation), each)
+        fits = _clients_that_fit(process, model, federation)
         together = min(_alike_in_size(federation, each, floats), fits)
         chunk = together if together < each else 0
     if devices == 1:
@@ -141,12 +141,8 @@ def _alike_in_size(federation: core.Federation, count: int, floats: int) -> int:
     sizes = np.sort(np.asarray(federation.train.num_examples))[::-1]
     places = (np.arange(count) + 0.5) * len(sizes) / count  # of a typical cohort
     steps, launch = sizes[places.astype(int)], _LAUNCH / floats
-    chunks = [2**k for k in range(count.bit_length())]
-    seconds = {}
-    for number in chunks:
-        together = -(-count // number)
-        seconds[together] = (launch + together) * steps[::together].sum()
-    return min(seconds, key=seconds.__getitem__)
+    sizes_of_chunks = [-(-count // 2**k) for k in range(count.bit_length())]
+    return min(sizes_of_chunks, key=lambda k: (launch + k) * steps[::k].sum())
 
 
 def _clients_that_fit(process: Any, model: Any, federation: core.Federation) -> int:

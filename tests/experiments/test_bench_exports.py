@@ -6,12 +6,14 @@ import math
 import re
 
 import jax
+import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from experiments.bench import adapters, contenders, workloads
+from experiments.bench import adapters, workloads
 from fedjax_pfl import aggregators
-from fedjax_pfl.engine import resident
+from fedjax_pfl.engine import groups, resident
+from fedjax_pfl.engine.options import Options
 
 TRAININGS = workloads.WORKLOADS | adapters.ADAPTERS
 FEWER = 64
@@ -39,18 +41,14 @@ def group_of(name):
 
 def text_of(group, execution="auto", platform="cuda"):
     """The lowered rounds of a group for a platform, and their cohort."""
-    planned = contenders.Ours(group, 2, execution).planned
+    planned = groups.plan(group, Options(num_rounds=2, execution=execution))
     program = resident.Resident(planned, are_shapes=True)
     run = functools.partial(resident.segment, planned.plan)
-    everything = (*program._with(program.like), *limits(planned))
-    traced = jax.jit(run).trace(*everything)
+    active = np.ones(len(group.points), bool)
+    traced = jax.jit(run).trace(
+        *program._with(program.like), active, *resident.rounds()
+    )
     return traced.lower(lowering_platforms=(platform,)).as_text()
-
-
-def limits(planned):
-    active = jax.ShapeDtypeStruct((len(planned.group.points),), bool)
-    number = jax.ShapeDtypeStruct((), "int32")
-    return active, number, number
 
 
 def results(text, operation="dot_general"):
@@ -86,7 +84,8 @@ def step_products(text):
 
 
 def test_auto_is_a_vmap_or_chunks_of_many_clients(on_gpu):
-    plans = {name: contenders.Ours(group_of(name), 2).execution for name in TRAININGS}
+    options = Options(num_rounds=2)
+    plans = {n: str(groups.plan(group_of(n), options).plan) for n in TRAININGS}
     ragged = plans.pop("W5")
     assert set(plans.values()) == {"vmap"}
     assert ragged == "vmap" or int(ragged.removeprefix("chunk=")) >= 8

@@ -113,21 +113,21 @@ class Callback:
     """
 
     def begin(self, trainings: Sequence[Training]) -> None:
-        """Is called before anything is trained.
+        """Runs before anything is trained.
 
         Args:
           trainings: all of the call, in the order of their numbers.
         """
 
     def evaluated(self, evaluation: Evaluation) -> None:
-        """Is called at every evaluation of a group.
+        """Runs at every evaluation of a group.
 
         Args:
           evaluation: the measurements.
         """
 
     def end(self, result: results.Result | None) -> None:
-        """Is called at the end, also after an error, if `begin` has returned.
+        """Runs at the end, also after an error, if `begin` has returned.
 
         Args:
           result: of the call; None if it was interrupted or failed.

@@ -9,6 +9,12 @@ from fedjax_pfl.core import lazy
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
+    from fedjax_pfl.core.aliases import ClientState as ClientState
+    from fedjax_pfl.core.aliases import Message as Message
+    from fedjax_pfl.core.aliases import Params as Params
+    from fedjax_pfl.core.aliases import Scalar as Scalar
+    from fedjax_pfl.core.aliases import ServerState as ServerState
+    from fedjax_pfl.core.aliases import Tree as Tree
     from fedjax_pfl.core.batch import Batch as Batch
     from fedjax_pfl.core.batch import Constants as Constants
     from fedjax_pfl.core.checks import InputError as InputError
@@ -20,7 +26,6 @@ if TYPE_CHECKING:
     from fedjax_pfl.core.protocols import Attack as Attack
     from fedjax_pfl.core.protocols import LocalSolver as LocalSolver
     from fedjax_pfl.core.protocols import Model as Model
-    from fedjax_pfl.core.protocols import Params as Params
     from fedjax_pfl.core.protocols import Participation as Participation
     from fedjax_pfl.core.protocols import RankedModel as RankedModel
     from fedjax_pfl.core.protocols import RoleModel as RoleModel

@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 
+from fedjax_pfl.core.aliases import Params
 from fedjax_pfl.core.batch import Batch
 from fedjax_pfl.core.federation import ClientData, Federation
 from fedjax_pfl.core.randomness import Key
@@ -16,7 +17,6 @@ __all__ = [
     "Attack",
     "LocalSolver",
     "Model",
-    "Params",
     "Participation",
     "RankedModel",
     "RoleModel",
@@ -29,8 +29,6 @@ __all__ = [
     "Transform",
     "Work",
 ]
-
-Params = Any
 
 
 class Model(abc.ABC):

@@ -61,16 +61,16 @@ class Problem:
         self,
         client: int,
         theta: np.ndarray,
-        centre: np.ndarray,
+        center: np.ndarray,
         weight: float,
         steps: int,
         learning_rate: float = 0.3,
         momentum: float = 0.0,
     ) -> np.ndarray:
-        """`full_gradient_steps` on `f_i + weight/2 |. - centre|^2`, in NumPy."""
+        """`full_gradient_steps` on `f_i + weight/2 |. - center|^2`, in NumPy."""
         memory = np.zeros_like(theta)
         for _ in range(steps):
-            gradient = self.gradient(client, theta) + weight * (theta - centre)
+            gradient = self.gradient(client, theta) + weight * (theta - center)
             memory = momentum * memory + gradient
             theta = theta - learning_rate * memory
         return theta
@@ -171,10 +171,10 @@ def quadratics(
     Returns:
       The problem; unequal numbers of examples give unequal client weights.
     """
-    centres = np.asarray(targets, float)
+    centers = np.asarray(targets, float)
     rng = np.random.default_rng(0)
     points = []
-    for target, count in zip(centres, num_examples or [1] * len(centres), strict=True):
+    for target, count in zip(centers, num_examples or [1] * len(centers), strict=True):
         spread = rng.normal(size=(count, len(target)))
         points.append(target + spread - spread.mean(axis=0))
     federation = _federation(points, [np.zeros(len(x)) for x in points], "quadratics")
@@ -184,8 +184,8 @@ def quadratics(
         loss=lambda i, t: curvature / 2 * np.square(t - points[i]).sum(axis=1).mean(),
         gradient=lambda i, t: curvature * (t - points[i].mean(axis=0)),
         smoothness=curvature,
-        curvature=np.stack([curvature * np.eye(centres.shape[1])] * len(centres)),
-        estimates=centres,
+        curvature=np.stack([curvature * np.eye(centers.shape[1])] * len(centers)),
+        estimates=centers,
     )
 
 

@@ -7,7 +7,7 @@ rule. Training alone sends nothing, and is the same everywhere.
 
 `atlas_silo`: forty silos that protect single examples by DP-SGD, all methods with the
 same noise, to check the claim of arXiv 2206.07902. FLAME at kappa = 1 with the received
-centre is mean-regularized learning: `f_i(theta_i) + lam/2 |theta_i - mean|^2`, and the
+center is mean-regularized learning: `f_i(theta_i) + lam/2 |theta_i - mean|^2`, and the
 personal model is the message.
 """
 
@@ -121,7 +121,7 @@ def _silo(name: str) -> Experiment:
         test_fraction=0.2,
         validation_fraction=0.1,
     )
-    near = fp.Flame(kappa=1.0, prox_centre="received", local=solver)
+    near = fp.Flame(kappa=1.0, center="received", local=solver)
     methods: list[tuple[Any, dict[str, Any]]] = [
         (fp.Local(local=solver), _SILO_AXES),
         (fp.FedAvg(local=solver), _SILO_AXES),

@@ -116,7 +116,7 @@ def rates(options: rows.Options) -> rows.Findings:
     fine = np.geomspace(0.15, 4.5, 200)
     findings = rows.Findings("flame_rates", len(centers))
     for axes, center in zip(findings.panels, centers, strict=True):
-        flame = fp.Flame(lam=_LAM, kappa=1.0, prox_centre=center, eps_decay=0.0)
+        flame = fp.Flame(lam=_LAM, kappa=1.0, center=center, eps_decay=0.0)
         distances = _diagnostics(flame, grid, 120)["consensus_distance"]
         factors = np.array([_factor(values) for values in distances])
         # The median: complex pairs and double eigenvalues blur the factors.
@@ -164,7 +164,7 @@ def identity(options: rows.Options) -> rows.Findings:
     for k, center in enumerate(centers):
         ratios = []
         for kappa in kappas:
-            flame = fp.Flame(lam=_LAM, kappa=kappa, prox_centre=center, local=solver)
+            flame = fp.Flame(lam=_LAM, kappa=kappa, center=center, local=solver)
             process = fp.FederatedProcess(algorithm=flame)
             run = training.Training.of(process, federation)
             ratios.append(float(_largest_ratio(run, options.seeds)))

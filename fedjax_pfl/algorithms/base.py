@@ -114,7 +114,7 @@ class SingleExchange:
           down: the cohort's download.
 
         Returns:
-          One point for all, by default `reference`, or each member's `own`.
+          One point for all, by default `reference`, or rows `per_client`.
         """
         return core.Downlink(shared=self.reference(server))
 
@@ -145,7 +145,7 @@ class SingleExchange:
 
         Args:
           view: its key, round, training examples and budget.
-          down: its download; `own` without the axis K.
+          down: its download; `per_client` without the axis K.
           client: its state.
           model: the model.
 

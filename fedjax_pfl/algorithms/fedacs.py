@@ -154,5 +154,5 @@ class FedACS(Mixing):
         self, view: ClientView, down: Downlink, client: Any, model: Model
     ):
         """Trains from the received mixture, equation (5)."""
-        theta, _, info = self.local.solve(view, local.DataLoss(model), down.own)
+        theta, _, info = self.local.solve(view, local.DataLoss(model), down.per_client)
         return theta, view.upload(theta), info.report()

@@ -30,9 +30,9 @@ f_i. A member's work starts at w, so theta_i is kept only as its last message
 
 Limits: without the dual, theta_i is FedProx's with mu_i, and as rho -> 0 FedAvg's with
 uniform weights, the difference linear in rho; even then u_i goes twice as far from w.
-`Flame` with the `joint` centre tends to this method as lam -> inf with the same rho,
+`Flame` with the `joint` center tends to this method as lam -> inf with the same rho,
 that is with `kappa = mu / lam`, the difference proportional to 1/lam; with its other
-centres it does not. With exact solves, convex f_i and all clients in every round it
+centers it does not. With exact solves, convex f_i and all clients in every round it
 converges for every rho.
 
 `eta = |S|/N` is `mean_all` without its cache, and the default. With any other constant
@@ -195,8 +195,8 @@ class FedADMM(base.SingleExchange):
             eps = self.eps_decay * client.eps
             square = jnp.where(client.alpha > 0, client.alpha**2, 1)
             options = {"tolerance": jnp.maximum(eps / square, self.local.tolerance)}
-        centre = optax.tree.sub(w, client.p)
-        theta, _, info = self.local.solve(view, objective, w, centre, **options)
+        center = optax.tree.sub(w, client.p)
+        theta, _, info = self.local.solve(view, objective, w, center, **options)
         p = common.dual_update(client.p, theta, w)
         message = optax.tree.add(theta, p)
         if self.server_mode == "delta_selected":

@@ -71,8 +71,8 @@ class _Attentive(similarity.Mixing):
         """Solves the proximal problem about the received mixture."""
         weight = self.proximal_weight(view.round)
         objective = common.proximal_objective(model, weight)
-        start = down.own if self.start == "received" else client
-        theta, _, info = self.local.solve(view, objective, start, down.own)
+        start = down.per_client if self.start == "received" else client
+        theta, _, info = self.local.solve(view, objective, start, down.per_client)
         return theta, view.upload(theta), info.report()
 
 

@@ -179,8 +179,8 @@ class FedFomo(base.SingleExchange):
         """Mixes the received models, and trains from the mixture.
 
         `down.shared` is a pair of all received models `[N, *P]` and identities `[N]`,
-        `down.own` the row of this client; of the models only those that the server
-        sends are looked at.
+        `down.per_client` the row of this client. Only the models that the server sends
+        are looked at.
         """
         models, identities = down.shared
         training, held = hold_out(view.data, self.validation_fraction)
@@ -188,7 +188,7 @@ class FedFomo(base.SingleExchange):
             jax.random.fold_in(view.key, _CHOICE),
             client.affinity,
             identities,
-            down.own,
+            down.per_client,
             min(self.num_models, len(identities) - 1),
             self.epsilon - self.epsilon_decay * view.round,
         )
@@ -215,7 +215,7 @@ class FedFomo(base.SingleExchange):
         """Runs one exchange, in which members get some of all received models."""
         ctx, reference = exchange.ctx, self.reference(state.server)
         shared = (state.rows["messages"], exchange.federation.train.client_id)
-        down = core.Downlink(shared=shared, own=ctx.cohort)
+        down = core.Downlink(shared=shared, per_client=ctx.cohort)
         state, rows, received, info = exchange.train(state, down)
         server, aggregator_info = exchange.aggregate(state, received, reference)
         state = dataclasses.replace(

@@ -4,7 +4,7 @@ Problem: `min sum_i alpha_i (f_i(theta_i) + lam/2 ||theta_i - w||^2)` over perso
 models `theta_i` and the global model `w`, split with local copies `w_i = w` and scaled
 duals `p_i = pi_i / rho`. One round, for members i (paper's equations, scaled):
 
-    theta_i ~= argmin f_i(theta) + lam/2 ||theta - c_i||^2        c_i the prox centre
+    theta_i ~= argmin f_i(theta) + lam/2 ||theta - c_i||^2        c_i the prox center
     w_i      = (theta_i + kappa_i (w - p_i)) / (1 + kappa_i)
     p_i     += w_i - w
     u_i      = w_i + p_i                                          the upload
@@ -20,14 +20,14 @@ duals `p_i = pi_i / rho`. One round, for members i (paper's equations, scaled):
 | w | `server` | `[*P]` |
 
 The iterates depend on rho and alpha only through kappa_i. Limits: at kappa = 1 the
-upload is theta_i whatever the dual is; kappa = 1 with the received prox centre is
+upload is theta_i whatever the dual is; kappa = 1 with the received prox center is
 pFedMe with eta lam = 1; lam = 0 is local training (and leaves w where
 it was if `rho` is given). `lam -> inf` does NOT give FedADMM
-unless the centre is `joint`.
+unless the center is `joint`.
 
 Reference: Zhu, Zeng, Wang, Sun, Li, Yao, Peng, "On ADMM in Heterogeneous Federated
 Learning: Personalization, Robustness, and Fairness". Deviations from the authors'
-release, each a switch: the prox centre is the client's own `w_i` (theirs: the received
+release, each a switch: the prox center is the client's own `w_i` (theirs: the received
 `w`, `received`); the dual moves once per round (theirs: every local epoch,
 `dual_update="epoch"`); no momentum and no L2 (theirs: 0.5 and 0.01, in `local`).
 `Flame.official` sets all of them.
@@ -92,7 +92,7 @@ class Flame(base.SingleExchange):
         `eps_i = ||alpha_i grad f_i(theta^0)||^2`, for `ToTolerance`; a solve ends when
         `||alpha_i (grad f_i + lam (theta - c))||^2 <= eps_i`, and the solver's own
         tolerance is a floor, so 0 gives solves as exact as that.
-      prox_centre: `local` (own w_i, the paper), `received` (w in a round's first epoch,
+      center: `local` (own w_i, the paper), `received` (w in a round's first epoch,
         then w_i) or `joint` (theta and w_i minimized together: a genuine two-block
         ADMM).
       dual_update: after each `round` (the paper) or each local `epoch` (the release).
@@ -110,7 +110,7 @@ class Flame(base.SingleExchange):
     eps_decay: Any = struct.traced_field(
         default=0.95, at_least=0, below=1, unsearched="of `ToTolerance` only"
     )
-    prox_centre: Literal["local", "received", "joint"] = struct.static_field(
+    center: Literal["local", "received", "joint"] = struct.static_field(
         default="local", search=["local", "received"]
     )
     dual_update: Literal["round", "epoch"] = "round"
@@ -126,8 +126,8 @@ class Flame(base.SingleExchange):
 
     @classmethod
     def official(cls, **fields: Any) -> "Flame":
-        """Builds the release's variant: centre, dual cadence, momentum and L2."""
-        defaults: dict[str, Any] = {"prox_centre": "received", "dual_update": "epoch"}
+        """Builds the release's variant: center, dual cadence, momentum and L2."""
+        defaults: dict[str, Any] = {"center": "received", "dual_update": "epoch"}
         defaults["local"] = common.OFFICIAL
         return cls(**(defaults | fields))
 
@@ -218,9 +218,9 @@ class Flame(base.SingleExchange):
         `received` is what stands for it where it is the server's: w in a round's first
         epoch, then w_i.
         """
-        if self.prox_centre == "joint":
+        if self.center == "joint":
             return optax.tree.sub(w, p)
-        return received if self.prox_centre == "received" else w_local
+        return received if self.center == "received" else w_local
 
     def personal_step(
         self,
@@ -236,7 +236,7 @@ class Flame(base.SingleExchange):
         together with it, that has eliminated it: `lam kappa_i / (1 + kappa_i)`.
         """
         share = self.share(client.alpha, client.ratio)
-        lam = self.lam * (1 - share) if self.prox_centre == "joint" else self.lam
+        lam = self.lam * (1 - share) if self.center == "joint" else self.lam
 
         def pull(theta: Any, copies: Copies):
             return common.pull(lam, theta, copies.center)

@@ -24,7 +24,7 @@ theta_i starts where it ended, in the same round and in the client's last one. E
 is a fresh uniform subset of `min(batch_size, n_i)` examples, the same for all K_in
 inner steps. Stability, for L-smooth f_i: `eta_p (L + lam) < 2` and `eta lam <= 1`.
 Limits: with full batches, R = 1, beta = 1, eta lam = 1, all clients taking part and the
-plain mean, it is FLAME at kappa = 1 with the received prox centre and K_in local steps.
+plain mean, it is FLAME at kappa = 1 with the received prox center and K_in local steps.
 
 Reference: Dinh, Tran, Nguyen, "Personalized Federated Learning with Moreau Envelopes",
 NeurIPS 2020. Deviations from the authors' code, with reasons: only members train
@@ -170,7 +170,7 @@ class PFedMe(base.SingleExchange):
                 inner_key = jax.random.fold_in(step_key, 1 + number)
                 batch = batches[0].with_statistics(running)
                 slopes, running = gradient(inner_key, params, batch, None)
-                # What stays with the client has no centre to be pulled to.
+                # What stays with the client has no center to be pulled to.
                 centers = w_local, params[1]
                 return jax.tree.map(self._inner_step, params, slopes, centers), running
 

@@ -61,11 +61,11 @@ class Mixing(base.SingleExchange, abc.ABC):
         weights, report = self.cohort_weights(ctx.round, server, messages)
         report = report | {"entropy": row_entropy(weights).mean()}
         mixtures = columns.mix(messages, weights)
-        return core.Downlink(shared=None, own=mixtures, info=report)
+        return core.Downlink(shared=None, per_client=mixtures, info=report)
 
     def known(self, server: Any, down: core.Downlink):
         """Returns the mixture that each member receives."""
-        return core.Downlink(shared=None, own=down.own)
+        return core.Downlink(shared=None, per_client=down.per_client)
 
     def server_update(
         self, ctx: core.RoundContext, server: Any, aggregate: Any, uploads: core.Upload

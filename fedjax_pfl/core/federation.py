@@ -241,7 +241,7 @@ class Federation:
         evaluation, as owner and number among the owner's test examples, as many as the
         client has test examples; or None for all test examples.
       cluster: `int32[N]` known cluster of each client, or None.
-      moved: `int32[N]` examples that the partition added to a client's draw, or None.
+      extra_examples: `int32[N]` examples that a client got beyond its draw, or None.
       unseen: clients that never train, with the same pool, or None; none of the N.
       num_classes: number of classes, or None if targets are not classes.
       name: name of the data set, for result files.
@@ -259,7 +259,7 @@ class Federation:
     others: jax.Array | None = None
     samples: dict[str, jax.Array] | None = None
     cluster: jax.Array | None = None
-    moved: jax.Array | None = None
+    extra_examples: jax.Array | None = None
     unseen: "Federation | None" = None
     num_classes: int | None = struct.static_field(default=None)
     name: str = struct.static_field(default="federation")

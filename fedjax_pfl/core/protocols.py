@@ -227,7 +227,7 @@ class StatisticsModel(Protocol):
         """Returns running statistics before the first round; None without any."""
         ...
 
-    def moved(
+    def apply_with_statistics(
         self, params: Params, x: jax.Array, *, key: Key | None, constants: Any
     ) -> tuple[jax.Array, Any]:
         """Returns the outputs of `apply`, and running statistics after this batch."""

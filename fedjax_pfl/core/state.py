@@ -96,12 +96,12 @@ class Downlink:
 
     Attributes:
       shared: pytree for all members.
-      own: pytree of rows `[K, ...]`, one per member, or None.
+      per_client: pytree of rows `[K, ...]`, one per member, or None.
       info: dict of `[]` values for the report, which are not sent.
     """
 
     shared: Any
-    own: Any = None
+    per_client: Any = None
     info: Any = dataclasses.field(default_factory=dict)
 
 

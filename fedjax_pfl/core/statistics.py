@@ -72,7 +72,7 @@ def forward(
     constants = batch.constants
     if Constants.of(constants).running is None:
         return model.apply(params, batch.x, key=key, constants=constants), None
-    return model.moved(params, batch.x, key=key, constants=constants)
+    return model.apply_with_statistics(params, batch.x, key=key, constants=constants)
 
 
 def settled(new: Any, old: Any, weight: jax.Array | None) -> Any:

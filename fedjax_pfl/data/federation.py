@@ -413,7 +413,10 @@ class FederationSpec:
             samples=jax.device_put(samples),
             **{
                 name: jax.device_put(values[seen_rows].astype(np.int32))
-                for name, values in (("cluster", parts.cluster), ("moved", parts.moved))
+                for name, values in (
+                    ("cluster", parts.cluster),
+                    ("extra_examples", parts.extra_examples),
+                )
                 if values is not None
             },
             unseen=held_out,

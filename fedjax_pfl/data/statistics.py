@@ -42,7 +42,7 @@ class PartitionStatistics:
       noise_scale: `[N]` standard deviation of the noise on scaled inputs; 0 for none.
       malicious: `bool[N]`.
       cluster: `int[N]` known cluster of each client, or None.
-      moved: `int[N]` examples that the partition gave to each client beyond its draw.
+      extra_examples: `int[N]` examples that each client got beyond its draw.
       notes: sentences about how the data were made of their files.
     """
 
@@ -61,7 +61,7 @@ class PartitionStatistics:
     noise_scale: np.ndarray
     malicious: np.ndarray
     cluster: np.ndarray | None
-    moved: np.ndarray
+    extra_examples: np.ndarray
     notes: tuple[str, ...] = ()
 
     __post_init__ = struct.check_fields
@@ -118,7 +118,7 @@ class PartitionStatistics:
             "malicious": self.malicious,
             "poisoned": self.poisoned,
             "noise_scale": self.noise_scale,
-            "moved": self.moved,
+            "extra_examples": self.extra_examples,
         }
         if self.label_counts is not None:
             columns["label_distance"] = self.label_distance
@@ -143,12 +143,10 @@ class PartitionStatistics:
             )
         sentences += [f"{note}." for note in self.notes]
         clauses = []
-        if self.moved.any():
-            few = _plural(int((self.moved > 0).sum()), "client")
-            clauses.append(
-                f"{_plural(self.moved.sum(), 'example')} moved to {few} whose draw was"
-                " below min_examples"
-            )
+        if self.extra_examples.any():
+            few = _plural(int((self.extra_examples > 0).sum()), "client")
+            extra = _plural(self.extra_examples.sum(), "example")
+            clauses.append(f"{extra} moved to {few} whose draw was below min_examples")
         for leak, data in ((self.leak, "test"), (self.validation_leak, "validation")):
             if leak > 0:
                 clauses.append(
@@ -199,8 +197,8 @@ class PartitionStatistics:
             add("malicious", np.where(self.malicious, "yes", ""))
         if self.poisoned.any():
             add("poisoned", self.poisoned)
-        if self.moved.any():
-            add("moved", self.moved, self.moved.sum())
+        if self.extra_examples.any():
+            add("extra_examples", self.extra_examples, self.extra_examples.sum())
         if self.label_counts is not None:
             totals = self.label_counts.sum(axis=0)
             if len(totals) > _MAX_COLUMNS:
@@ -258,9 +256,9 @@ def describe(federation: core.Federation) -> PartitionStatistics:
         noise_scale=np.zeros(num_clients) if scale is None else np.asarray(scale),
         malicious=np.asarray(federation.malicious),
         cluster=None if federation.cluster is None else np.asarray(federation.cluster),
-        moved=np.zeros(num_clients, np.int64)
-        if federation.moved is None
-        else np.asarray(federation.moved),
+        extra_examples=np.zeros(num_clients, np.int64)
+        if federation.extra_examples is None
+        else np.asarray(federation.extra_examples),
         notes=federation.notes,
     )
 

@@ -245,9 +245,9 @@ class _Round:
         # A client gets its own row only.
         down = dataclasses.replace(
             _shapes(down),
-            own=jax.tree.map(
+            per_client=jax.tree.map(
                 lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype),
-                _shapes(down.own),
+                _shapes(down.per_client),
             ),
         )
         reference = _shapes(_traced(method.reference, server))

@@ -431,7 +431,7 @@ class Recorder:
             num_train=np.stack([f.num_train for f in self._federations]),
             num_test=np.stack([f.num_test for f in self._federations]),
             num_validation=np.stack([f.num_validation for f in self._federations]),
-            moved=np.stack([f.moved for f in self._federations]),
+            extra_examples=np.stack([f.extra_examples for f in self._federations]),
             label_counts=np.stack(labels) if labels else None,
             class_names=self._federations[0].class_names,
             leak=np.array([f.leak for f in self._federations]),

@@ -12,7 +12,13 @@ from fedjax_pfl import core
 __all__ = ["ROWS", "federation_rows", "join", "rows_of", "split", "stack"]
 
 ROWS = ("train", "validation", "test")
-_FIELDS = ("malicious", "others", "samples", "cluster", "moved")  # more rows of clients
+_FIELDS = (
+    "malicious",
+    "others",
+    "samples",
+    "cluster",
+    "extra_examples",
+)  # more rows of clients
 
 
 def split(federation: core.Federation) -> tuple[dict[str, Any], core.Federation]:

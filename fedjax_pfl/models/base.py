@@ -77,9 +77,9 @@ class Network(objectives.Supervised, starts.Startable):
         constants: Any = None,
     ) -> jax.Array:
         """Logits `[B, C]` or numbers `[B]`, in the parameters' dtype."""
-        return self.moved(params, x, key=key, constants=constants)[0]
+        return self.apply_with_statistics(params, x, key=key, constants=constants)[0]
 
-    def moved(
+    def apply_with_statistics(
         self, params: core.Params, x: jax.Array, *, key: core.Key | None, constants: Any
     ) -> tuple[jax.Array, Any]:
         """Returns the logits of `apply`, and running statistics after this batch."""
@@ -135,7 +135,7 @@ class Network(objectives.Supervised, starts.Startable):
           constants: see `apply`.
 
         Returns:
-          Features `[B, D]`, and the outputs and running statistics of `moved`.
+          Features `[B, D]`, and the results of `apply_with_statistics`.
         """
         from fedjax_pfl.models import heads  # imports flax
 

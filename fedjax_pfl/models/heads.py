@@ -93,12 +93,14 @@ def featured(
     key: jax.Array | None = None,
     constants: Any = None,
 ) -> tuple[jax.Array, jax.Array, Any]:
-    """Returns the inputs of the head of a model with what `moved` returns.
+    """Returns the inputs of a model's head and results of `apply_with_statistics`.
 
     `pattern` finds the names of the head's parameters.
     """
     with recorded(pattern) as record:
-        outputs, running = model.moved(params, x, key=key, constants=constants)
+        outputs, running = model.apply_with_statistics(
+            params, x, key=key, constants=constants
+        )
     return record.features(model.name), outputs, running
 
 

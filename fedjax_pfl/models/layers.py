@@ -217,12 +217,12 @@ def standardize(kernel: jax.Array, gain: jax.Array) -> jax.Array:
     """
     axes = tuple(range(kernel.ndim - 1))
     fan_in = kernel.size // kernel.shape[-1]
-    centred = kernel - kernel.mean(axis=axes, keepdims=True)
-    variance = (centred**2).mean(axis=axes, keepdims=True)
+    centered = kernel - kernel.mean(axis=axes, keepdims=True)
+    variance = (centered**2).mean(axis=axes, keepdims=True)
     positive = variance > 0  # the root has no derivative at 0
     deviation = jnp.where(positive, jnp.sqrt(jnp.where(positive, variance, 1)), 0)
     scale = gain.reshape((1,) * len(axes) + gain.shape)
-    return scale * centred / (deviation + 1e-5) / fan_in**0.5
+    return scale * centered / (deviation + 1e-5) / fan_in**0.5
 
 
 def dropout(key: jax.Array, x: jax.Array, rate: float) -> jax.Array:

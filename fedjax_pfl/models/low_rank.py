@@ -197,11 +197,11 @@ class LowRank(roles.Wrapped):
         """Outputs `[B, ...]` of the changed network; kernels are not added up."""
         return self._call(self.model.apply, params, x, key, constants)
 
-    def moved(
+    def apply_with_statistics(
         self, params: core.Params, x: jax.Array, *, key: core.Key | None, constants: Any
     ) -> tuple[jax.Array, Any]:
         """Returns the outputs of `apply`, and running statistics after this batch."""
-        return self._call(self.model.moved, params, x, key, constants)
+        return self._call(self.model.apply_with_statistics, params, x, key, constants)
 
     def featured(
         self,
@@ -211,7 +211,7 @@ class LowRank(roles.Wrapped):
         key: core.Key | None = None,
         constants: Any = None,
     ) -> tuple[jax.Array, jax.Array, Any]:
-        """Returns features `[B, D]` of the changed network, and results of `moved`.
+        """Returns features `[B, D]`, and the results of `apply_with_statistics`.
 
         The model that it wraps must have features.
         """

@@ -229,12 +229,12 @@ class ParameterRoles(Wrapped):
         params, inner = self._inner(params, constants)
         return self.model.apply(params, x, key=key, constants=inner)
 
-    def moved(
+    def apply_with_statistics(
         self, params: core.Params, x: jax.Array, *, key: core.Key | None, constants: Any
     ) -> tuple[jax.Array, Any]:
         """Returns the outputs of `apply`, and running statistics after this batch."""
         params, inner = self._inner(params, constants)
-        return self.model.moved(params, x, key=key, constants=inner)
+        return self.model.apply_with_statistics(params, x, key=key, constants=inner)
 
     def featured(
         self,
@@ -244,7 +244,7 @@ class ParameterRoles(Wrapped):
         key: core.Key | None = None,
         constants: Any = None,
     ) -> tuple[jax.Array, jax.Array, Any]:
-        """Returns features `[B, D]` of the whole network, and the results of `moved`.
+        """Returns features `[B, D]`, and the results of `apply_with_statistics`.
 
         The model that it wraps must have features.
         """

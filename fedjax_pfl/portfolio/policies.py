@@ -17,7 +17,7 @@ of a day uses the piece's own action of the day before, and its first day is fre
 Back-tests pay the exact cost.
 
 Reconstructed: the logistic sigmoid of the recurrent evaluator, and its width 20 (from a
-figure). Without source: `centred`.
+figure). Without source: `centered`.
 """
 
 import dataclasses
@@ -67,7 +67,7 @@ class EIIE(starts.Startable):
       units: of the recurrent evaluator.
       cost: rate c of buying and selling, in [0, `portfolio.MAX_COST`].
       sampling_decay: q in (0, 1]; recent pieces are sampled more often.
-      centred: feed the network `10 (x - 1)` in place of prices x near 1.
+      centered: feed the network `10 (x - 1)` in place of prices x near 1.
       initialization: see `Network`.
       features: F, or None until `for_federation`.
       window: l, or None until `for_federation`.
@@ -80,7 +80,7 @@ class EIIE(starts.Startable):
         default=0.002, at_least=0, at_most=portfolio.MAX_COST
     )
     sampling_decay: float = struct.static_field(default=5e-5, above=0, at_most=1)
-    centred: bool = False
+    centered: bool = False
     initialization: initializers.Scheme = "pytorch"
     features: int | None = None
     window: int | None = None
@@ -150,7 +150,7 @@ class EIIE(starts.Startable):
         """Evaluates all assets on all days: hidden states `[width, B, m]`."""
         dtype = params["cash"]["bias"].dtype
         prices = portfolio.windows(tables, x).astype(dtype)  # [B, m, l, F]
-        if self.centred:
+        if self.centered:
             prices = 10 * (prices - 1)
         evaluate = _recur if self.evaluator == "recurrent" else _convolve
         rows = prices.reshape(-1, *prices.shape[2:])  # [B m, l, F]

@@ -33,8 +33,8 @@ class History:
       num_train: `int[G, N]` training examples.
       num_test: `int[G, N]` test examples; None in older files.
       num_validation: `int[G, N]` validation examples; None in older files.
-      moved: `int[G, N]` examples that the partition gave to each client beyond its
-        draw; None in older files.
+      extra_examples: `int[G, N]` examples that each client got beyond its draw; None in
+        older files.
       label_counts: `int[G, N, C]` training examples by true class, or None if
         targets are not classes.
       class_names: C texts, or None if classes have numbers only.
@@ -81,7 +81,7 @@ class History:
     num_train: np.ndarray
     num_test: np.ndarray | None
     num_validation: np.ndarray | None
-    moved: np.ndarray | None
+    extra_examples: np.ndarray | None
     label_counts: np.ndarray | None
     class_names: tuple[str, ...] | None
     leak: np.ndarray

@@ -204,7 +204,7 @@ class Exchange:
             answer = fn(turn.view, turn.given["method"], turn.shared["method"])
             return dataclasses.replace(turn, report=answer)
 
-        down = core.Downlink(shared=shared, own=rows)
+        down = core.Downlink(shared=shared, per_client=rows)
         return self._map(ask, {}, self._handed_out(down, None), exchange).report
 
     def train(
@@ -229,7 +229,7 @@ class Exchange:
         def work(turn: Turn) -> Turn:
             view, client = turn.view, turn.before["clients"]
             received = core.Downlink(
-                shared=turn.shared["method"], own=turn.given["method"]
+                shared=turn.shared["method"], per_client=turn.given["method"]
             )
             rule = process.method(view.data.client_id)
             new, upload, report = rule.client_update(view, received, client, self.model)
@@ -269,7 +269,7 @@ class Exchange:
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Collects inputs of the turns from all parts: per member, and shared."""
         pairs = {part.name: part.hand_out(self, reference) for part in self.parts}
-        pairs["method"] = (down.own, down.shared)
+        pairs["method"] = (down.per_client, down.shared)
         return {n: p[0] for n, p in pairs.items()}, {n: p[1] for n, p in pairs.items()}
 
     def _map(
@@ -314,7 +314,7 @@ class Exchange:
 
     def _rows(self, state: core.State) -> dict[str, Any]:
         """Returns rows of the cohort that parts change in turns."""
-        names = [n for part in self.parts for n in part.moved if n in state.rows]
+        names = [n for part in self.parts for n in part.changed_rows if n in state.rows]
         return self.take({name: state.rows[name] for name in names})
 
     def _fold(

@@ -90,7 +90,7 @@ class Part:
     name: str = ""
     """Name of the part, unique in the process."""
 
-    moved: tuple[str, ...] = ()
+    changed_rows: tuple[str, ...] = ()
     """Entries of `State.rows` that client hooks change."""
 
     divided: tuple[str, ...] = ()

@@ -72,5 +72,5 @@ def usual(
         aggregator_info,
         down.info,
         bytes_up=exchange.bytes_up(received.message),
-        bytes_down=bytes_down + client_rows.num_bytes(down.own),
+        bytes_down=bytes_down + client_rows.num_bytes(down.per_client),
     )

@@ -449,7 +449,7 @@ _ATTACKS = {
         federation=_attacked,
     ),
     "min_sum, centered_clipping": of(
-        algorithms.Flame(lam=1.0, kappa=2.0, local=SGD, prox_centre="joint"),
+        algorithms.Flame(lam=1.0, kappa=2.0, local=SGD, center="joint"),
         attack=attacks.MinSum(),
         aggregator=aggregators.CenteredClipping(),
         federation=_attacked,

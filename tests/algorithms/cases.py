@@ -88,7 +88,7 @@ CASES = {
     ),
     "flame_joint_median": Case(
         depth="variant",
-        make=lambda: fp.Flame(lam=1.0, kappa=2.0, local=SGD, prox_centre="joint"),
+        make=lambda: fp.Flame(lam=1.0, kappa=2.0, local=SGD, center="joint"),
         field=("algorithm.lam", 0.5),
         aggregator=aggregators.CoordinateMedian(),
     ),

@@ -44,11 +44,11 @@ class OwnDown(base.SingleExchange):
             lambda leaf, m: (1 - self.mixing) * leaf + self.mixing * m, messages, mean
         )
         return core.Downlink(
-            shared=None, own=jax.tree.map(lambda leaf: leaf[ctx.cohort], mixed)
+            shared=None, per_client=jax.tree.map(lambda leaf: leaf[ctx.cohort], mixed)
         )
 
     def client_update(self, view, down, client, model):
-        theta = _full_batch(self.learning_rate, view, model, down.own)
+        theta = _full_batch(self.learning_rate, view, model, down.per_client)
         upload = view.upload(theta)
         return theta, upload, {}
 

@@ -35,8 +35,8 @@ def in_numpy(problem, infos, w, lam, solvers, *, anchor):
     for cohort in infos.cohort:
         sent = {i: problem.descend(i, w, w, 0.0, *shared) for i in cohort}
         for i in cohort:
-            centre = w if anchor == "received" else sent[i]
-            v[i] = problem.descend(i, v[i], centre, lam, *personal)
+            center = w if anchor == "received" else sent[i]
+            v[i] = problem.descend(i, v[i], center, lam, *personal)
         w = np.average(list(sent.values()), axis=0, weights=counts(problem)[cohort])
         seen.append((w, v.copy()))
     return map(np.stack, zip(*seen, strict=True))

@@ -101,7 +101,7 @@ def test_the_downlink_is_the_mixture_of_the_cohort(quantile):
     down = compiled_down(algorithm, ctx, first_row(models), members)
     expected = naive(matrix[cohort], quantile)[0]
     np.testing.assert_allclose(
-        as_matrix(down.own), expected @ matrix[cohort], rtol=1e-12, atol=1e-12
+        as_matrix(down.per_client), expected @ matrix[cohort], rtol=1e-12, atol=1e-12
     )
     share = np.where(expected > 0, expected, 1)
     entropy = -(expected * np.log(share)).sum(axis=1).mean()
@@ -126,7 +126,7 @@ def test_identical_models_stay_as_they_are(quantile, similarity, dtype):
     algorithm = FedACS(pick_quantile=quantile, similarity=similarity)
     down = compiled_down(algorithm, context(np.arange(7), 7), first_row(models), models)
     np.testing.assert_allclose(
-        as_matrix(down.own), as_matrix(models), rtol=8 * jnp.finfo(dtype).eps
+        as_matrix(down.per_client), as_matrix(models), rtol=8 * jnp.finfo(dtype).eps
     )
     assert all(np.isfinite(value) for value in down.info.values())
 
@@ -155,9 +155,9 @@ def test_a_zero_model_and_a_single_client_keep_their_own():
 
 
 def test_two_clusters_do_not_mix():
-    centres = random_matrix(1, count=2)
+    centers = random_matrix(1, count=2)
     cluster = np.array([0, 1, 1, 0, 0, 1, 0])
-    matrix = centres[cluster] + 0.1 * random_matrix(2)
+    matrix = centers[cluster] + 0.1 * random_matrix(2)
     # 4^2 + 3^2 of 49 entries are within clusters.
     models = as_models(matrix)
     weights, info = compiled_weights(

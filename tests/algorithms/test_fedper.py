@@ -95,12 +95,12 @@ def test_identical_clients_are_fedavg_and_one_client_is_local():
 
 
 def test_a_head_that_no_body_gradient_sees_leaves_fedavgs_body():
-    # With centred inputs the gradient in theta does not depend on the intercept.
+    # With centered inputs the gradient in theta does not depend on the intercept.
     rng = np.random.default_rng(1)
     inputs = [rng.normal(size=(5 + i, 2)) for i in range(4)]
     inputs = [x - x.mean(axis=0) for x in inputs]
     targets = [x @ rng.normal(size=2) + i for i, x in enumerate(inputs)]
-    federation = problems._federation(inputs, targets, "centred")
+    federation = problems._federation(inputs, targets, "centered")
     problem, _ = intercepts.with_intercepts(
         dataclasses.replace(problems.regressions(4, 2), federation=federation)
     )

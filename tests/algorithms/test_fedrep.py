@@ -61,7 +61,7 @@ def test_rounds_are_the_equations_in_numpy(send_heads):
 @pytest.mark.wide
 def test_exact_heads_leave_gradient_descent_on_what_heads_cannot_explain():
     # The curvature in the intercept is 1: one step of length 1 minimizes over it, and
-    # what is left in theta is least squares on centred inputs and targets.
+    # what is left in theta is least squares on centered inputs and targets.
     problem, pairs = intercepts.with_intercepts(problems.regressions())
     fields = {
         "head_local": problems.full_gradient_steps(1, 1.0),
@@ -69,10 +69,10 @@ def test_exact_heads_leave_gradient_descent_on_what_heads_cannot_explain():
     }
     states, _, _ = problems.run(process(**fields), problem, 10)
     counts, theta = [len(y) for _, y in pairs], np.zeros(3)
-    centred = [(x - x.mean(axis=0), y - y.mean()) for x, y in pairs]
+    centered = [(x - x.mean(axis=0), y - y.mean()) for x, y in pairs]
     for found in states.server["theta"]:
         np.testing.assert_allclose(found, theta, **CLOSE)
-        slopes = [x.T @ (x @ theta - y) / len(y) for x, y in centred]
+        slopes = [x.T @ (x @ theta - y) / len(y) for x, y in centered]
         theta = theta - 0.2 * np.average(slopes, axis=0, weights=counts)
 
 

@@ -29,7 +29,7 @@ def independent(
     lam,
     rho,
     alpha,
-    centre="local",
+    center="local",
     cadence="round",
     steps=3,
 ):
@@ -46,14 +46,14 @@ def independent(
     for cohort in cohorts:
         w = u.mean(axis=0)
         for i in cohort:
-            weight, c = lam, w_local[i] if centre == "local" else w
-            if centre == "joint":
+            weight, c = lam, w_local[i] if center == "local" else w
+            if center == "joint":
                 weight, c = lam * rho / (lam * alpha[i] + rho), w - pi[i] / rho
             if cadence == "epoch":
                 for _ in range(steps):
                     theta[i] = problem.descend(i, theta[i], c, weight, 1)
                     consensus(i, w)
-                    c = w - pi[i] / rho if centre == "joint" else w_local[i]
+                    c = w - pi[i] / rho if center == "joint" else w_local[i]
             else:
                 theta[i] = problem.descend(i, theta[i], c, weight, steps)
                 consensus(i, w)
@@ -107,21 +107,21 @@ def random_state(process, problem, seed=0):
 
 
 @pytest.mark.parametrize(
-    ("centre", "participation"),
+    ("center", "participation"),
     [
         ("local", fp.UniformCohort(size=3)),
         wide("received", fp.AllClients()),
         wide("joint", fp.UniformCohort(size=3)),
     ],
 )
-def test_identities_hold_after_a_round_from_any_state(centre, participation):
+def test_identities_hold_after_a_round_from_any_state(center, participation):
     # P1, P2, P3 and P5 do not need exact solves, a special start or a special rho.
     problem, lam, rho = problems.waves(), 0.7, 0.23
     process = fp.FederatedProcess(
         algorithm=fp.Flame(
             lam=lam,
             rho=rho,
-            prox_centre=centre,
+            center=center,
             local=problems.full_gradient_steps(steps=1),
         ),
         participation=participation,
@@ -207,8 +207,8 @@ def test_diagnostics_are_their_definitions_at_any_state():
 
 
 @pytest.mark.parametrize("cadence", [wide("round"), "epoch"])
-@pytest.mark.parametrize("centre", ["local", *OTHERS])
-def test_scaled_equals_unscaled(centre, cadence):
+@pytest.mark.parametrize("center", ["local", *OTHERS])
+def test_scaled_equals_unscaled(center, cadence):
     # T4, and P4 along the run; alpha is not uniform and half of the clients take part.
     problem, lam, rho = problems.waves(), 0.7, 0.3
     alpha = problem.alpha("examples")
@@ -216,7 +216,7 @@ def test_scaled_equals_unscaled(centre, cadence):
         algorithm=fp.Flame(
             lam=lam,
             rho=rho,
-            prox_centre=centre,
+            center=center,
             dual_update=cadence,
             weighting="examples",
             local=problems.full_gradient_steps(),
@@ -231,7 +231,7 @@ def test_scaled_equals_unscaled(centre, cadence):
         lam=lam,
         rho=rho,
         alpha=alpha,
-        centre=centre,
+        center=center,
         cadence=cadence,
     )
     for number, expected in enumerate(rounds, 1):
@@ -331,7 +331,7 @@ def test_the_schedule_of_eps_belongs_to_the_client_and_is_met():
     )
     states, infos, _ = problems.run(process, problem, 25)
     alpha = problem.alpha("examples")
-    theta, centre = states.clients.theta["theta"], states.clients.w_local["theta"]
+    theta, center = states.clients.theta["theta"], states.clients.w_local["theta"]
     squares = np.square(problem.gradients(theta[0])).sum(axis=1)
     times = np.zeros((26, 6))
     for number, cohort in enumerate(infos.cohort, 1):
@@ -341,7 +341,7 @@ def test_the_schedule_of_eps_belongs_to_the_client_and_is_met():
     np.testing.assert_allclose(states.clients.eps, eps, rtol=1e-12)
     some_work = 0
     for number, cohort in enumerate(infos.cohort, 1):
-        gap = theta[number] - centre[number - 1]
+        gap = theta[number] - center[number - 1]
         residual = problem.gradients(theta[number]) + lam * gap
         size = np.square(alpha[:, None] * residual).sum(axis=1)
         assert (size <= eps[number] * (1 + 1e-12))[cohort].all()
@@ -362,7 +362,7 @@ def test_a_capped_solve_is_reported():
 
 def test_official_is_the_release():
     official = fp.Flame.official()
-    assert (official.prox_centre, official.dual_update) == ("received", "epoch")
+    assert (official.center, official.dual_update) == ("received", "epoch")
     solver = official.local
     assert (solver.learning_rate, solver.momentum, solver.weight_decay) == (
         0.01,
@@ -370,7 +370,7 @@ def test_official_is_the_release():
         0.01,
     )
     assert (solver.batch_size, solver.epochs, official.lam) == (100, 1, 1.0)
-    assert fp.Flame.official(lam=3.0, prox_centre="joint").prox_centre == "joint"
+    assert fp.Flame.official(lam=3.0, center="joint").center == "joint"
 
 
 @pytest.mark.parametrize(
@@ -385,8 +385,8 @@ def test_official_is_the_release():
         ({"rho": "large"}, "rho .* finite number .* got 'large'"),
         ({"eps_decay": 1.0}, "eps_decay .* below 1, got 1.0"),
         (
-            {"prox_centre": "locale"},
-            "prox_centre 'locale' .*'local'.* allowed: joint, local, rec",
+            {"center": "locale"},
+            "center 'locale' .*'local'.* allowed: joint, local, rec",
         ),
         ({"dual_update": "never"}, "dual_update 'never'; allowed: epoch, round"),
         (

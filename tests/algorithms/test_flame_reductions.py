@@ -25,7 +25,7 @@ def test_kappa_1_received_is_pfedme_with_unit_mixing(momentum):
     problem, lam = problems.waves(), 0.7
     local = problems.full_gradient_steps(5, momentum=momentum)
     process = fp.FederatedProcess(
-        algorithm=fp.Flame(lam=lam, kappa=1.0, prox_centre="received", local=local)
+        algorithm=fp.Flame(lam=lam, kappa=1.0, center="received", local=local)
     )
     states, _, _ = problems.run(process, problem, 30)
     w = states.server["theta"][0]
@@ -63,7 +63,7 @@ def test_without_duals_the_local_copy_is_a_pfedme_step():
         algorithm=fp.Flame(
             lam=lam,
             kappa=kappa,
-            prox_centre="received",
+            center="received",
             local=problems.full_gradient_steps(),
         )
     )
@@ -85,7 +85,7 @@ def test_without_duals_the_local_copy_is_a_pfedme_step():
 @pytest.mark.wide
 def test_restarted_from_w_at_kappa_1_is_fedprox_and_without_lam_fedavg():
     problem = problems.waves()
-    fields = {"kappa": 1.0, "prox_centre": "received"}
+    fields = {"kappa": 1.0, "center": "received"}
     process = fp.FederatedProcess(
         algorithm=fp.Flame(lam=0.7, local=problems.full_gradient_steps(), **fields)
     )
@@ -114,8 +114,8 @@ def test_lam_0_is_local_training_and_w_stays():
     )
     losses = [problem.losses(row).mean() for row in alone.clients["theta"]]
     assert losses[-1] < 0.9 * losses[0]
-    for centre in ("local", "joint"):
-        algorithm = fp.Flame(lam=0.0, rho=0.3, prox_centre=centre, local=local)
+    for center in ("local", "joint"):
+        algorithm = fp.Flame(lam=0.0, rho=0.3, center=center, local=local)
         states, _, values = problems.run(
             fp.FederatedProcess(algorithm=algorithm), problem, 10, diagnostics=True
         )
@@ -140,7 +140,7 @@ def fedadmm(targets, curvature, rho, num_rounds):
 
 
 @pytest.mark.wide
-def test_large_lam_is_fedadmm_with_the_joint_centre():
+def test_large_lam_is_fedadmm_with_the_joint_center():
     problem, rho = problems.random_quadratics(curvature=0.6), 0.2
     expected = np.stack(list(fedadmm(problem.estimates, 0.6, rho, 30)))
     ours = fp.FedADMM(rho=rho, local=problems.exact_step(problem, 6 * rho))
@@ -152,7 +152,7 @@ def test_large_lam_is_fedadmm_with_the_joint_centre():
         algorithm = fp.Flame(
             lam=lam,
             kappa=6 * rho / lam,
-            prox_centre="joint",
+            center="joint",
             local=problems.exact_step(problem, pull),
         )
         states, _, _ = problems.run(
@@ -163,7 +163,7 @@ def test_large_lam_is_fedadmm_with_the_joint_centre():
     assert errors[1e4] == pytest.approx(100 * errors[1e6], rel=0.05)
 
 
-def test_large_lam_is_not_fedadmm_with_the_local_centre():
+def test_large_lam_is_not_fedadmm_with_the_local_center():
     # theta_i and w_i hold each other: the larger lam, the closer w stays to its start.
     problem, rho = problems.random_quadratics(), 0.1
     optimum = problem.estimates.mean(axis=0)

@@ -19,17 +19,17 @@ from tests.lanes import wide
 HAND = {"rtol": 0, "atol": 5e-12}  # the numbers are given to twelve places
 
 
-def worked_run(centre, penalty, num_rounds):
+def worked_run(center, penalty, num_rounds):
     problem = problems.quadratics([(1, 0), (0, 2), (-1, 1)], curvature=2.0)
     algorithm = fp.Flame(
-        lam=1.0, prox_centre=centre, local=problems.exact_step(problem, 1.0), **penalty
+        lam=1.0, center=center, local=problems.exact_step(problem, 1.0), **penalty
     )
     process = fp.FederatedProcess(algorithm=algorithm)
     return problems.run(process, problem, num_rounds, diagnostics=True)
 
 
 @pytest.mark.parametrize(
-    ("centre", "penalty", "w", "lagrangian"),
+    ("center", "penalty", "w", "lagrangian"),
     [
         (
             "local",
@@ -45,9 +45,9 @@ def worked_run(centre, penalty, num_rounds):
         ),
     ],
 )
-def test_worked_rounds(centre, penalty, w, lagrangian):
+def test_worked_rounds(center, penalty, w, lagrangian):
     # b = 2, lam = 1, rho = 0.5, alpha = 1/3: kappa = 1.5, all from zero.
-    states, _, values = worked_run(centre, penalty, 200)
+    states, _, values = worked_run(center, penalty, 200)
     targets = np.array([(1, 0), (0, 2), (-1, 1)])
     theta, w_local, pi = (
         np.asarray(tree["theta"])
@@ -64,7 +64,7 @@ def test_worked_rounds(centre, penalty, w, lagrangian):
     np.testing.assert_allclose(
         values["lagrangian"][:4], (7 / 3, 0.605925925926, *lagrangian), **HAND
     )
-    if centre == "local":
+    if center == "local":
         np.testing.assert_allclose(
             theta[3, 0], (0.714074074074, 0.106666666667), **HAND
         )
@@ -140,8 +140,8 @@ def test_lyapunov_value_falls_by_what_the_theory_promises(size):
         decrease = -np.diff(values["lyapunov"])
         assert (decrease >= promised - 1e-10).all()
         assert promised[:20].min() > 1e-6
-        theta, centre = rows.theta["theta"][-1], rows.w_local["theta"][-2]
-        residual = problem.gradients(theta) + lam * (theta - centre)
+        theta, center = rows.theta["theta"][-1], rows.w_local["theta"][-2]
+        residual = problem.gradients(theta) + lam * (theta - center)
         used = np.square(alpha[:, None] * residual).sum(axis=1) / rows.eps[-1]
         used = used[infos.cohort[-1]]  # curvatures are lam -+ 0.2: (1.8 / 2.2)^2 = 0.67
         assert ((used > 0.6) & (used < 1 + 1e-6)).all()
@@ -188,13 +188,13 @@ def test_printed_lyapunov_weight_fails_and_the_corrected_one_holds():
     assert with_weight(decay * paper.iota) == pytest.approx(219.542, abs=1e-3)
 
 
-def largest_rise(centre, kappa):
+def largest_rise(center, kappa):
     """Largest rise of L in 60 exact rounds over 8 seeds of 20 % participation."""
     problem = problems.random_quadratics(num_clients=10, curvature=0.1)
     algorithm = fp.Flame(
         lam=1.0,
         kappa=kappa,
-        prox_centre=centre,
+        center=center,
         local=problems.exact_step(problem, 1.0),
     )
     process = fp.FederatedProcess(
@@ -216,7 +216,7 @@ def test_the_lagrangian_rises_at_kappa_1_but_not_above_the_convex_bound():
 
 
 @pytest.mark.parametrize(
-    ("centre", "weighting"),
+    ("center", "weighting"),
     [
         ("local", "uniform"),
         wide("local", "examples"),
@@ -224,14 +224,14 @@ def test_the_lagrangian_rises_at_kappa_1_but_not_above_the_convex_bound():
         wide("joint", "examples"),
     ],
 )
-def test_fixed_point_is_the_minimizer_for_any_curvature(centre, weighting):
+def test_fixed_point_is_the_minimizer_for_any_curvature(center, weighting):
     # Inexact warm-started solves have the same fixed points; three clients take part.
     problem, lam = problems.regressions(), 1.3
     alpha = problem.alpha(weighting)
     local = problems.full_gradient_steps(8, 1 / (problem.smoothness + lam))
     process = fp.FederatedProcess(
         algorithm=fp.Flame(
-            lam=lam, kappa=1.5, prox_centre=centre, weighting=weighting, local=local
+            lam=lam, kappa=1.5, center=center, weighting=weighting, local=local
         ),
         participation=fp.UniformCohort(size=3),
     )
@@ -289,7 +289,7 @@ def test_official_profile_has_the_fixed_point_with_its_weight_decay(epochs):
 
 
 @pytest.mark.parametrize(
-    ("centre", "kappa", "expected"),
+    ("center", "kappa", "expected"),
     [
         wide("local", 2.0, 0.8333),
         ("local", 4.0, 0.9000),
@@ -297,19 +297,19 @@ def test_official_profile_has_the_fixed_point_with_its_weight_decay(epochs):
         ("received", 4.0, 0.8873),
     ],
 )
-def test_error_shrinks_by_the_spectral_radius(centre, kappa, expected):
+def test_error_shrinks_by_the_spectral_radius(center, kappa, expected):
     problem = problems.random_quadratics(curvature=1.0)
     algorithm = fp.Flame(
         lam=1.0,
         kappa=kappa,
-        prox_centre=centre,
+        center=center,
         local=problems.exact_step(problem, 1.0),
     )
     states, _, _ = problems.run(fp.FederatedProcess(algorithm=algorithm), problem, 60)
     _, w = problem.moreau_optimum(1.0, problem.alpha("uniform"))
     size = np.linalg.norm(states.clients.w_local["theta"] - w, axis=(1, 2))
     measured = (size[60] / size[30]) ** (1 / 30)
-    name = {"local": "local", "received": "global"}[centre]
+    name = {"local": "local", "received": "global"}[center]
     assert measured == pytest.approx(expected, abs=1e-3)
     radius = max(closed_forms.convergence_factors(kappa, 1.0, name))
     assert measured == pytest.approx(radius, abs=1e-3)
@@ -319,7 +319,7 @@ def test_error_shrinks_by_the_spectral_radius(centre, kappa, expected):
 def test_at_kappa_1_the_received_w_shrinks_exactly(lam):
     problem = problems.random_quadratics(curvature=1.0)
     local = problems.exact_step(problem, lam)
-    algorithm = fp.Flame(lam=lam, kappa=1.0, prox_centre="received", local=local)
+    algorithm = fp.Flame(lam=lam, kappa=1.0, center="received", local=local)
     states, _, _ = problems.run(fp.FederatedProcess(algorithm=algorithm), problem, 12)
     _, w = problem.moreau_optimum(lam, problem.alpha("uniform"))
     error = states.server["theta"] - w

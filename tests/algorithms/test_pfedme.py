@@ -143,7 +143,7 @@ def test_flame_at_kappa_one_is_a_step_of_one_over_lam():
     flame = fp.Flame(
         lam=lam,
         kappa=1.0,
-        prox_centre="received",
+        center="received",
         local=problems.full_gradient_steps(steps, rate),
     )
     theirs, _, _ = problems.run(fp.FederatedProcess(algorithm=flame), problem, 10)

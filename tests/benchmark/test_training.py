@@ -357,7 +357,7 @@ def test_lists_are_searched_in_programs_of_their_own(tmp_path):
         execution="vmap",
     )
     searched = fp.Result.load(tmp_path / "small/flame/search")
-    centers = {p["algorithm.prox_centre"] for g in searched.groups for p in g.points}
+    centers = {p["algorithm.center"] for g in searched.groups for p in g.points}
     assert centers == {"local", "received"} and len(searched.groups) == 2
     (row,) = tables.collect(tmp_path).searches.to_dict("records")
     assert row["fields"] == 4 and row["spent"] <= row["budget"] == budget.count

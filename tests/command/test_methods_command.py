@@ -24,7 +24,7 @@ def test_fields_of_a_method_have_defaults_and_ranges():
     assert done.exit_code == 0, done.output
     text = " ".join(done.stdout.split())
     assert "algorithm.lam 1.0 an axis `[]` Moreau weight, at least 0." in text
-    assert "algorithm.prox_centre local one program per" in text
+    assert "algorithm.center local one program per" in text
     assert "algorithm.local SGD by its fields" in text
     assert "algorithm.local.momentum none an axis" in text
     assert "algorithm.local.epochs 1 one program per" in text

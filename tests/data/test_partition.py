@@ -148,9 +148,9 @@ def test_a_smaller_concentration_never_makes_clients_more_alike(kind):
             parts = draw(partition, dataset, 60, seed)
             shares = label_counts(parts, dataset) / parts.num_examples[:, None]
             found.append(np.abs(shares - 0.1).sum(axis=1).mean() / 2)
-            assert (parts.num_examples[parts.moved > 0] == 10).all()
-            assert parts.moved.max() <= 10
-            assert parts.moved.any() or concentration == 0.3
+            assert (parts.num_examples[parts.extra_examples > 0] == 10).all()
+            assert parts.extra_examples.max() <= 10
+            assert parts.extra_examples.any() or concentration == 0.3
         skews.append(np.mean(found))
     # Three draws of sixty clients: their means differ by about 0.01.
     assert (np.diff(skews) > -0.03).all(), skews

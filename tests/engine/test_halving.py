@@ -255,7 +255,7 @@ def test_a_method_says_what_is_searched():
     assert set(space) == set(SPACE)
     for flame in (fp.Flame(), fp.Flame(kappa=2.0)):  # neither given means kappa
         of_flame = tuning.search_space(dataclasses.replace(PROCESS, algorithm=flame))
-        assert {"algorithm.kappa", "algorithm.prox_centre"} < set(of_flame)
+        assert {"algorithm.kappa", "algorithm.center"} < set(of_flame)
     flame = dataclasses.replace(PROCESS, algorithm=fp.Flame(rho=0.1))
     assert "algorithm.kappa" not in tuning.search_space(flame)
     rate = fp.aggregators.ServerMomentum(momentum=None)

@@ -108,13 +108,13 @@ def _slope(params, batch):
     return model().loss(model().apply(params, batch.x), batch)
 
 
-def trained(client, start, pull=0.0, centre=None):
-    """Full-batch steps of a client, with a pull to a centre."""
+def trained(client, start, pull=0.0, center=None):
+    """Full-batch steps of a client, with a pull to a center."""
     theta = start
     for _ in range(STEPS):
         slope = gradient(client, theta)
-        if centre is not None:
-            slope = tree(lambda g, t, c: g + pull * (t - c), slope, theta, centre)
+        if center is not None:
+            slope = tree(lambda g, t, c: g + pull * (t - c), slope, theta, center)
         theta = tree(lambda t, g: t - RATE * g, theta, slope)
     return theta
 

@@ -54,7 +54,7 @@ def test_the_fair_profile_adds_what_the_paper_leaves_out():
 def test_the_official_profile_is_the_release():
     name = "flame_official_mnist_hybrid"
     (flame,) = of(fp.Flame, name)
-    assert flame.algorithm.prox_centre == "received"
+    assert flame.algorithm.center == "received"
     assert flame.algorithm.dual_update == "epoch"
     solver = flame.algorithm.local
     assert (solver.momentum, solver.weight_decay) == (0.5, 0.01)

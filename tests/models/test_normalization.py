@@ -73,7 +73,9 @@ def test_padding_is_no_part_of_a_batch(name):
     )
     first = jax.tree.map(lambda s: s + rng.uniform(1, 2, s.shape), first)
     constants = core.Constants(statistics=first, weight=batch.weight)
-    outputs, moved = model.moved(params, batch.x, key=KEY, constants=constants)
+    outputs, moved = model.apply_with_statistics(
+        params, batch.x, key=KEY, constants=constants
+    )
     mean, variance = norms.moments(norms.hidden(name, params, batch.x)[real])
     wanted = norms.logits(name, params, batch.x, mean, variance)
     # flax subtracts squares, of values of order ten.
@@ -119,7 +121,7 @@ def test_images_are_normalized_over_their_pixels():
     params, first = model.init(KEY), model.first_statistics()
     weight = jnp.array([1.0, 1, 0, 1, 0, 0])
     constants = core.Constants(statistics=first, weight=weight)
-    run = jax.jit(functools.partial(model.moved, key=KEY))
+    run = jax.jit(functools.partial(model.apply_with_statistics, key=KEY))
     _, moved = run(params, jnp.asarray(x), constants=constants)
     layer = params["conv_0"]
     filtered = jax.lax.conv_general_dilated(

@@ -87,7 +87,7 @@ def test_recurrent_evaluator_is_its_formula(federation, policy):
 
 
 def test_convolutional_evaluator_is_its_formula(federation):
-    policy = portfolio.EIIE(evaluator="convolutional", centred=True).for_federation(
+    policy = portfolio.EIIE(evaluator="convolutional", centered=True).for_federation(
         federation
     )
     batch = batch_of(one_client(federation), range(3))
@@ -237,7 +237,7 @@ def test_one_rising_asset_is_learned(tmp_path):
     )
     process = fp.FederatedProcess(algorithm=fp.Local(local=adam))
     result = fp.simulate(
-        KEY, process, portfolio.EIIE(units=4, centred=True), spec.build(), num_rounds=6
+        KEY, process, portfolio.EIIE(units=4, centered=True), spec.build(), num_rounds=6
     )
     record = result.groups[0]
     value = record.metrics["annualized_return"][0, :, 0, 0, 0]

@@ -20,7 +20,7 @@ class Attendance(fp.round.Part):
     """Counts the rounds of clients, and the messages that have arrived."""
 
     name = "attendance"
-    moved = ("attendance",)
+    changed_rows = ("attendance",)
 
     def first_rows(self, at):
         return {"attendance": jnp.zeros_like(at.train.num_examples)}
@@ -85,7 +85,7 @@ class Named(fp.round.Part):
     """A part whose hooks can be wrong."""
 
     name = "named"
-    moved = ("own",)
+    changed_rows = ("own",)
     rows: str = fp.static_field(default="own")
     size: int | None = fp.static_field(default=None)
     dtype: str = fp.static_field(default="int32")

@@ -32,7 +32,7 @@ class Partition:
       resample_noise: redraw this noise at every access.
       leaky: clients may share rows, so that one may train on another's test examples.
       cluster: `int32[N]` known group of similar clients, or None.
-      moved: `int[N]` examples that each client was given beyond its draw, to reach
+      extra_examples: `int[N]` examples that each client got beyond its draw, to reach
         `min_examples`; or None for partitions that give none.
       natural: `int[N]` natural client of the data set that each client is, or None.
     """
@@ -43,7 +43,7 @@ class Partition:
     resample_noise: bool = False
     leaky: bool = False
     cluster: np.ndarray | None = None
-    moved: np.ndarray | None = None
+    extra_examples: np.ndarray | None = None
     natural: np.ndarray | None = None
 
     __post_init__ = struct.check_fields

@@ -33,7 +33,9 @@ class DirichletLabels(DirichletDrawn):
         drawn = self.draw_counts(rng, [len(rows) for rows in classes], num_clients)
         counts = draws.filled(rng, drawn, self.min_examples, self.concentration)
         num_moved = np.maximum(counts - drawn, 0).sum(axis=0)
-        return dataclasses.replace(Partition.dealt(classes, counts), moved=num_moved)
+        return dataclasses.replace(
+            Partition.dealt(classes, counts), extra_examples=num_moved
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

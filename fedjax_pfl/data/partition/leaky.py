@@ -49,7 +49,7 @@ class LeakyDirichletLabels(DirichletDrawn):
             ]
             clients.append(np.concatenate(parts))
         parts = Partition.from_rows(clients, leaky=True)
-        return dataclasses.replace(parts, moved=num_moved)
+        return dataclasses.replace(parts, extra_examples=num_moved)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

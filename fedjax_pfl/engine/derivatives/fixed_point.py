@@ -62,7 +62,7 @@ def _turn(
     floats: list[Any],
 ) -> list[Any]:
     """Runs a round from other floating-point leaves of a state, and returns them."""
-    start = programs.moved(state, floats)
+    start = programs.with_floats(state, floats)
     new, _ = process.round(start, plan.model, federation, plan.execution)
     return programs.moving(new)
 
@@ -130,7 +130,7 @@ def solve(
 
         def measure(values: Any, floats: list[Any]) -> jax.Array:
             changed = fields.put(process, values)
-            point = programs.moved(state, floats)
+            point = programs.with_floats(state, floats)
             return programs.measured(plan, objective, changed, point, federation)
 
         def apart(direction: list[Any]) -> list[Any]:

@@ -26,7 +26,7 @@ __all__ = [
     "kept_bytes",
     "measure",
     "measured",
-    "moved",
+    "with_floats",
     "moving",
     "segment",
 ]
@@ -38,7 +38,7 @@ def moving(tree: Any) -> list[Any]:
     return [leaf for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating)]
 
 
-def moved(tree: Any, floats: list[Any]) -> Any:
+def with_floats(tree: Any, floats: list[Any]) -> Any:
     """Returns a tree with other floating-point leaves; see `moving`."""
     rest = iter(floats)
     return jax.tree.map(
@@ -105,7 +105,7 @@ def segment(
 
     def run(values: dict[str, Any], floats: list[Any]):
         changed = fields.put(processes, values)
-        first_states = moved(states, floats)
+        first_states = with_floats(states, floats)
         parts = (plan, changed, first_states, rows, pool)
         after, reports = resident.segment(*parts, active, start, num_rounds)
         return moving(after), (after, reports)
@@ -154,7 +154,7 @@ def measure(
         return measured(plan, objective, process, state, stacking.join(row_data, pool))
 
     def run(values: dict[str, Any], floats: list[Any]):
-        changed, now = fields.put(processes, values), moved(states, floats)
+        changed, now = fields.put(processes, values), with_floats(states, floats)
         return client_map.map_clients(
             one, (changed, now, rows), pool, plan.points
         ), None

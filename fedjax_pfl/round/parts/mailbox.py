@@ -41,7 +41,7 @@ class Mailbox(Part):
     keeps_mean: bool
     message_of: Any = None
     name = "mailbox"
-    moved = ("messages",)
+    changed_rows = ("messages",)
 
     def first_rows(self, at: First) -> dict[str, Any]:
         """Returns the initial messages, if the method uses them."""

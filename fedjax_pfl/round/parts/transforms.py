@@ -31,7 +31,7 @@ class Transforms(Part):
 
     process: Any
     name = "transforms"
-    moved = ("transforms",)
+    changed_rows = ("transforms",)
 
     @property
     def _adapts(self) -> bool:
@@ -57,7 +57,7 @@ class Transforms(Part):
             return None, None
         clip = exchange.start.memory.get("clip")
         keys = exchange.keys(core.Stream.TRANSFORMS)
-        return (keys, known.own), (known.shared, clip)
+        return (keys, known.per_client), (known.shared, clip)
 
     def at(self, clip: Any) -> tuple[Any, ...]:
         """Returns the transforms with the clip of a round, or with the initial one."""

@@ -28,10 +28,10 @@ RTOL = np.finfo(float).eps ** 0.5  # half of the digits, of which rounding takes
 Models = dict[str, np.ndarray]
 
 
-def descend(client, start, centre, weight, learning_rate, momentum):
-    """Local steps of one client on `f + weight/2 |. - centre|^2`."""
+def descend(client, start, center, weight, learning_rate, momentum):
+    """Local steps of one client on `f + weight/2 |. - center|^2`."""
     return PROBLEM.descend(
-        client, start, centre, weight, STEPS, learning_rate, momentum
+        client, start, center, weight, STEPS, learning_rate, momentum
     )
 
 
@@ -83,7 +83,7 @@ def flame(
     lam: Any,
     kappa: Any = None,
     rho: Any = None,
-    centre: str = "local",
+    center: str = "local",
     weighting: str = "uniform",
     **local: Any,
 ) -> Models:
@@ -94,11 +94,11 @@ def flame(
     w = np.zeros(DIM)
     theta = w_local = p = np.zeros((NUM_CLIENTS, DIM))
     for _ in range(rounds):
-        centres = {"local": w_local, "received": w + 0 * p, "joint": w - p}[centre]
-        pull = lam * ratio / (1 + ratio) if centre == "joint" else lam + 0 * ratio
+        centers = {"local": w_local, "received": w + 0 * p, "joint": w - p}[center]
+        pull = lam * ratio / (1 + ratio) if center == "joint" else lam + 0 * ratio
         start = theta
         theta = everyone(
-            lambda i, a=start, b=centres, c=pull: descend(i, a[i], b[i], c[i], **local)
+            lambda i, a=start, b=centers, c=pull: descend(i, a[i], b[i], c[i], **local)
         )
         w_local = (theta + ratio * (w - p)) / (1 + ratio)
         p = p + w_local - w
@@ -109,18 +109,18 @@ def flame(
 def released_flame(
     rounds: int, *, lam: Any, kappa: Any, learning_rate: Any, momentum: Any
 ) -> Models:
-    """The authors' code: the dual moves after every step, the first centre is w."""
+    """The authors' code: the dual moves after every step, the first center is w."""
     w = np.zeros(DIM)
     theta = p = np.zeros((NUM_CLIENTS, DIM))
     for _ in range(rounds):
-        centre, memory = np.tile(w, (NUM_CLIENTS, 1)), np.zeros_like(theta)
+        center, memory = np.tile(w, (NUM_CLIENTS, 1)), np.zeros_like(theta)
         for _ in range(STEPS):
-            slope = PROBLEM.gradients(theta) + lam * (theta - centre)
+            slope = PROBLEM.gradients(theta) + lam * (theta - center)
             memory = momentum * memory + slope
             theta = theta - learning_rate * memory
-            centre = (theta + kappa * (w - p)) / (1 + kappa)
-            p = p + centre - w
-        w = (centre + p).mean(axis=0)
+            center = (theta + kappa * (w - p)) / (1 + kappa)
+            p = p + center - w
+        w = (center + p).mean(axis=0)
     return {"global": w, "personal": theta}
 
 
@@ -254,14 +254,14 @@ CASES = {
         "global",
     ),
     "flame_received": Case(
-        fp.Flame(lam=0.7, kappa=2.5, prox_centre="received", local=SGD),
-        functools.partial(flame, centre="received"),
+        fp.Flame(lam=0.7, kappa=2.5, center="received", local=SGD),
+        functools.partial(flame, center="received"),
         FLAME,
         "personal",
     ),
     "flame_joint": Case(
-        fp.Flame(lam=0.7, kappa=2.5, prox_centre="joint", local=SGD),
-        functools.partial(flame, centre="joint"),
+        fp.Flame(lam=0.7, kappa=2.5, center="joint", local=SGD),
+        functools.partial(flame, center="joint"),
         FLAME,
         "global",
     ),

@@ -36,20 +36,20 @@ def learn(fields=RATE, num_rounds=1, process=FEDAVG, model=MODEL, spec=SPEC, **o
 
 
 @pytest.fixture(scope="module")
-def centres():
+def centers():
     """Everybody's minimizer, without noise that of its validation examples, too."""
     federation = SPEC.build()
     x, index = np.asarray(federation.train.x), np.asarray(federation.train.index)
     return x[index[:, 0]]
 
 
-def loss(w, centres):
-    return CURVATURE / 2 * np.square(w - centres).sum(axis=1).mean()
+def loss(w, centers):
+    return CURVATURE / 2 * np.square(w - centers).sum(axis=1).mean()
 
 
-def test_a_learning_rate_becomes_the_best_one(centres):
+def test_a_learning_rate_becomes_the_best_one(centers):
     """One step of size 1 / b reaches the minimum, whatever the federation is."""
-    least = loss(centres.mean(axis=0), centres)
+    least = loss(centers.mean(axis=0), centers)
     found = learn(num_trainings=20)
     path = found.path
     assert len(path) == 20 and path.loc[0, RATE] == pytest.approx(0.05)
@@ -63,18 +63,18 @@ def test_a_learning_rate_becomes_the_best_one(centres):
     assert f"{RATE} = {found.best[RATE]:.4g}" in str(found)
 
 
-def test_trainings_take_gradient_steps_in_the_logarithm(centres):
+def test_trainings_take_gradient_steps_in_the_logarithm(centers):
     """With plain descent of `b/2 |(1 - (1 - eta b)^R) m - c_i|^2`, by hand."""
     step, rounds = 0.05, 3
     found = learn(num_rounds=rounds, num_trainings=6, optimizer=optax.sgd(step))
-    free, mean, expected = np.log(0.05), centres.mean(axis=0), []
+    free, mean, expected = np.log(0.05), centers.mean(axis=0), []
     for _ in range(6):
         rate = np.exp(free)
         left = 1 - rate * CURVATURE
         w = (1 - left**rounds) * mean
         moved = rounds * CURVATURE * left ** (rounds - 1) * mean
         slope = CURVATURE * (w - mean) @ moved
-        expected.append([rate, loss(w, centres), slope])
+        expected.append([rate, loss(w, centers), slope])
         free -= step * slope * rate
     path = found.path
     np.testing.assert_array_equal(path["round"], rounds * np.arange(1, 7))
@@ -82,17 +82,17 @@ def test_trainings_take_gradient_steps_in_the_logarithm(centres):
     np.testing.assert_allclose(columns, expected, rtol=RTOL)
 
 
-def test_one_training_moves_by_derivatives_since_its_first_round(centres):
+def test_one_training_moves_by_derivatives_since_its_first_round(centers):
     """States and their derivatives go on, by hand, while the rate changes."""
     step, rounds = 0.1, 6
     found = learn(num_rounds=rounds, eval_every=2, optimizer=optax.sgd(step))
-    free, mean, expected = np.log(0.05), centres.mean(axis=0), []
+    free, mean, expected = np.log(0.05), centers.mean(axis=0), []
     w = tangent = np.zeros(2)
     for done in range(rounds + 1):
         rate = np.exp(free)
         if done % 2 == 0:
             slope = CURVATURE * (w - mean) @ tangent
-            expected.append([rate, loss(w, centres), slope])
+            expected.append([rate, loss(w, centers), slope])
             free -= step * slope * rate
             rate = np.exp(free)
         gradient = CURVATURE * (w - mean)

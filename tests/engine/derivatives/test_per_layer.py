@@ -77,7 +77,7 @@ def test_derivatives_in_values_of_layers_are_central_differences(method):
 def test_layers_have_the_proximal_points_of_their_own():
     """Of 1/2 ||x - a||^2 + sum_l lam_l/2 ||x_l - c_l||^2, in closed form."""
     params = {"a": jnp.array([1.0, 2.0]), "b": jnp.array([[3.0]])}
-    centre = jax.tree.map(jnp.zeros_like, params)
+    center = jax.tree.map(jnp.zeros_like, params)
     lam = jnp.array([0.5, 3.0])
 
     def objective(x):
@@ -86,7 +86,7 @@ def test_layers_have_the_proximal_points_of_their_own():
                 jax.tree.map(lambda u, v: ((u - v) ** 2).sum() / 2, x, params)
             )
         )
-        return near + common.pull(lam, x, centre)
+        return near + common.pull(lam, x, center)
 
     solution = {"a": params["a"] / 1.5, "b": params["b"] / 4.0}
     for leaf in jax.tree.leaves(jax.grad(objective)(solution)):

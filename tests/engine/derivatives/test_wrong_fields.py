@@ -49,7 +49,7 @@ def _without_training(monkeypatch):
             "algorithm.local.epochs",
             "epochs to be a traced number.* got 1; .*kappa.*are",
         ),
-        ("algorithm.prox_centre", "prox_centre to be a traced number.* got 'local'"),
+        ("algorithm.center", "center to be a traced number.* got 'local'"),
         ("algorithm.local", "algorithm.local to be a traced number.* got 'SGD'"),
         ("algorithm", "algorithm to be a traced number"),
         (

@@ -1,5 +1,7 @@
 """Every aggregator as a rule for a matrix of rows."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,7 +25,7 @@ CLIPPING = ["centered_clipping", "norm_clipping"]  # about the server's model
 ROBUST = ["coordinate_median", "geometric_median", "krum"]
 ROBUST += ["trimmed_mean", "meamed", "nearest_neighbor_mixing"]
 # Rules whose mathematics is in test_robust_rules.py; here on demand only.
-_MORE = {*ROBUST[3:], *CLIPPING, "bulyan", "bucketing"}
+_MORE = {*ROBUST[3:], *CLIPPING, "bulyan", "bucketing", "geometric_median, prox"}
 
 
 def _each(names):
@@ -39,10 +41,18 @@ each_mean_or_robust_rule = _each([*MEANS, *ROBUST])
 run = jax.jit(lambda rule, *args: rule(KEY, *args))
 
 
-def matrix(rows, weights=None, *, name="geometric_median", rule=None, dtype=float):
-    """Aggregates `[K, D]` by a rule whose messages have two leaves."""
+def matrix(
+    rows, weights=None, *, name="geometric_median", rule=None, dtype=float, pad_to=13
+):
+    """Aggregates `[K, D]` by a rule whose messages have two leaves.
+
+    Rows of weight 0 are added up to `pad_to`, so that tests share compiled programs.
+    """
     rows = np.asarray(rows, dtype)
     weights = np.ones(len(rows)) if weights is None else np.asarray(weights)
+    padding = max(pad_to - len(rows), 0)
+    rows = np.pad(rows, ((0, padding), (0, 0)))
+    weights = np.pad(weights, (0, padding))
     split = rows.shape[1] // 2
     messages = {"a": rows[:, :split], "b": rows[:, split:]}
     reference = {"a": np.full(split, 7.0, dtype)}
@@ -51,6 +61,9 @@ def matrix(rows, weights=None, *, name="geometric_median", rule=None, dtype=floa
     out, info = run(rule, messages, jnp.asarray(weights, dtype), reference)
     assert out["a"].dtype == dtype
     return np.concatenate([out["a"], out["b"]]), info
+
+
+unpadded = functools.partial(matrix, pad_to=0)
 
 
 def random_rows(count=7, size=6, seed=0):

@@ -81,10 +81,12 @@ def test_dropped_rows_may_hold_anything(name):
     rows = np.concatenate(
         [rules.random_rows(), [[np.nan] * 6, [1e38] * 6, [np.inf] * 6]]
     )
-    one, _ = rules.matrix(rules.random_rows(), rules.WEIGHTS, name=name)
-    other, _ = rules.matrix(rows, [*rules.WEIGHTS, 0, 0, 0], name=name)
+    one, _ = rules.unpadded(rules.random_rows(), rules.WEIGHTS, name=name)
+    other, _ = rules.unpadded(rows, [*rules.WEIGHTS, 0, 0, 0], name=name)
     np.testing.assert_allclose(one, other, rtol=0, atol=1e-8)
-    out, _ = rules.matrix(rows, [*rules.WEIGHTS, 0, 0, 0], name=name, dtype=np.float32)
+    out, _ = rules.unpadded(
+        rows, [*rules.WEIGHTS, 0, 0, 0], name=name, dtype=np.float32
+    )
     np.testing.assert_allclose(one, out, rtol=0, atol=1e-5)
 
 

@@ -89,6 +89,7 @@ def test_a_row_that_is_bad_anywhere_takes_no_part_in_any_block():
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(info))
 
 
+@pytest.mark.wide
 def test_derivatives_pass_through_blocks():
     def total(messages):
         out, _ = MEDIANS(rules.KEY, messages, jnp.ones(7), nothing)

@@ -24,7 +24,7 @@ def test_scores_and_selections_against_numpy(count, squared, choices):
         for selected in choices:
             given = None if f is None else jnp.asarray(float(f))
             rule = fp.Krum(num_malicious=given, num_selected=selected, squared=squared)
-            out, info = rules.matrix(rows, rule=rule)
+            out, info = rules.unpadded(rows, rule=rule)
             np.testing.assert_allclose(info.scores, expected, rtol=1e-10)
             kept = max(count - taken, 1) if selected is None else selected
             best = robust_oracles.smallest(expected, kept)
@@ -37,25 +37,25 @@ def test_the_number_of_neighbors_may_be_that_of_byzfl():
     """n - f - 1 of them: as if one row less were malicious."""
     rows = rules.random_rows(9)
     rule = fp.Krum(num_malicious=3, neighbors="byzfl")
-    _, info = rules.matrix(rows, rule=rule)
+    _, info = rules.unpadded(rows, rule=rule)
     expected = robust_oracles.krum_scores(rows, 2)
     np.testing.assert_allclose(info.scores, expected, rtol=1e-10)
 
 
 def test_one_selected_row_is_returned_to_the_last_bit():
     rows = rules.random_rows(9).astype(np.float32)
-    out, info = rules.matrix(rows, name="krum", dtype=np.float32)
+    out, info = rules.unpadded(rows, name="krum", dtype=np.float32)
     np.testing.assert_array_equal(out, rows[info.row])
 
 
 def test_rows_of_several_blocks():
     """Gram matrices and sums are formed in blocks of columns, the last one shorter."""
     rows = rules.random_rows(100, 9001) + 3
-    _, info = rules.matrix(rows, name="krum")
+    _, info = rules.unpadded(rows, name="krum")
     np.testing.assert_allclose(
         info.scores, robust_oracles.krum_scores(rows, 48), rtol=1e-10
     )
-    out, found = rules.matrix(rows, name="geometric_median")
+    out, found = rules.unpadded(rows, name="geometric_median")
     pull = (rows - out) / np.linalg.norm(rows - out, axis=1)[:, None]
     assert found.converged and np.linalg.norm(pull.mean(axis=0)) < 1e-9
 
@@ -68,8 +68,8 @@ def test_rows_that_take_no_part_do_not_count(bad):
     weights = np.where(np.isin(np.arange(9), use) | ~np.isfinite(bad), 2.0, 0.0)
     for f in (0.0, 1.0):
         rule = fp.Krum(num_malicious=jnp.asarray(f), num_selected=None)
-        out, info = rules.matrix(rows, weights, rule=rule)
-        alone, inner = rules.matrix(rows[use], rule=rule)
+        out, info = rules.unpadded(rows, weights, rule=rule)
+        alone, inner = rules.unpadded(rows[use], rule=rule)
         np.testing.assert_allclose(info.scores[use], inner.scores, rtol=1e-12)
         np.testing.assert_array_equal(info.scores[np.array([3, 7])], -1)
         assert info.row == use[inner.row] and info.selected.sum() == 7 - f
@@ -79,7 +79,7 @@ def test_rows_that_take_no_part_do_not_count(bad):
 def test_rows_that_tie_are_selected_together():
     rows = np.outer([5.0, 0, 1, 1, 0, 9], np.ones(4))  # rows 1 to 4 have score 0
     for order in ([0, 1, 2, 3, 4, 5], [1, 0, 4, 5, 2, 3], [5, 3, 2, 1, 0, 4]):
-        out, info = rules.matrix(rows[order], rule=fp.Krum(num_malicious=3))
+        out, info = rules.unpadded(rows[order], rule=fp.Krum(num_malicious=3))
         scores = robust_oracles.krum_scores(rows[order], 3)
         np.testing.assert_allclose(info.scores, scores, atol=1e-12)
         assert info.row == np.argmin(scores)
@@ -101,7 +101,7 @@ def test_float32_scores_are_those_of_honest_rows(offset, size):
         if size:
             rows[bad] = sign * size * (1 + rules.random_rows(4, 300, seed=5) / 10)
         rows = rows.astype(np.float32)
-        out, info = rules.matrix(rows, name="krum", dtype=np.float32)
+        out, info = rules.unpadded(rows, name="krum", dtype=np.float32)
         expected = robust_oracles.krum_scores(rows, 4)
         honest = np.delete(np.arange(11), np.arange(11)[bad]) if size else np.arange(11)
         np.testing.assert_allclose(info.scores[honest], expected[honest], rtol=1e-4)
@@ -115,7 +115,7 @@ def test_a_center_among_the_outliers_is_left():
     enemies = -np.ones((4, 50)) * np.array([0.999, 1, 1, 1.001])[:, None]
     for rows in (np.concatenate([honest, enemies]), np.concatenate([enemies, honest])):
         rows = rows.astype(np.float32)
-        _, info = rules.matrix(rows, rule=fp.Krum(num_malicious=4), dtype=np.float32)
+        _, info = rules.unpadded(rows, rule=fp.Krum(num_malicious=4), dtype=np.float32)
         expected = robust_oracles.krum_scores(rows, 4)
         np.testing.assert_allclose(info.scores.min(), expected.min(), rtol=1e-4)
         assert info.row == np.argmin(expected)
@@ -124,7 +124,7 @@ def test_a_center_among_the_outliers_is_left():
 def test_without_a_number_as_many_are_malicious_as_may_be():
     rows = rules.random_rows(9)
     for count in (9, 8, 5, 3):
-        _, info = rules.matrix(rows, np.arange(9) < count, name="krum")
+        _, info = rules.unpadded(rows, np.arange(9) < count, name="krum")
         expected = robust_oracles.krum_scores(rows[:count], (count - 3) // 2)
         np.testing.assert_allclose(info.scores[:count], expected, rtol=1e-10)
 

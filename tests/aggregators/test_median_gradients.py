@@ -160,6 +160,7 @@ def test_float32_and_rows_with_an_offset(make):
         np.testing.assert_allclose(a, b, atol=2e-3)
 
 
+@pytest.mark.wide
 @_mostly_geometric
 def test_a_vmap_of_derivatives_equals_a_loop(make):
     rows = np.stack([rules.random_rows(seed=seed) for seed in range(3)])

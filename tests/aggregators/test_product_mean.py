@@ -106,6 +106,7 @@ def trained(algorithm, model=None, **fields):
     return fp.simulate(KEY, process, model, data, num_rounds=2, progress=False)
 
 
+@pytest.mark.wide
 def test_methods_that_start_at_the_server_s_model_train_with_it():
     result = trained(fp.FedAvg(local=fp.SGD(learning_rate=0.3, batch_size=64)))
     loss = result.groups[0].metrics["loss"][0, :, 0, 0]

@@ -41,6 +41,7 @@ def test_a_function_is_the_class(name, rule):
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.wide
 def test_rows_to_rows_compose():
     rows = ROWS.copy()
     rows[2] = np.nan

@@ -178,6 +178,7 @@ def test_streamed_as_in_memory():
     )
 
 
+@pytest.mark.wide
 def test_points_of_a_grid_are_single_trainings():
     spec = fp.FederationSpec("quadratic", "by_client", num_clients=5)
     rates = [0.3, 1.0]

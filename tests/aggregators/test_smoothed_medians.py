@@ -134,6 +134,7 @@ def test_acceleration_solves_nearly_collinear_rows():
         np.testing.assert_allclose(out, best, atol=1e-5)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("method", ["weiszfeld", wide("prox")])
 @pytest.mark.parametrize("noise", [1e-3, wide(0.1), wide(1.0)])
 def test_acceleration_never_increases_the_objective(method, noise):
@@ -202,6 +203,7 @@ def test_the_coordinate_median_is_the_mean_however_large_the_radius(dtype, rho):
     assert error.max() < 9 * np.finfo(dtype).eps
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("dtype", [np.float32, wide(np.float64)])
 def test_a_warm_start_saves_steps_and_finds_the_same(dtype):
     rows = jnp.asarray(rules.random_rows(10, 50), dtype)
@@ -218,6 +220,7 @@ def test_a_warm_start_saves_steps_and_finds_the_same(dtype):
         np.testing.assert_allclose(out, cold, atol=2e-6)
 
 
+@pytest.mark.wide
 def test_one_step_from_the_reference_keeps_the_objective_falling():
     rows, rho = rules.random_rows(), 0.5
     for method in ("weiszfeld", "prox"):
@@ -292,6 +295,7 @@ _SAMPLES = {
 _centers = jax.jit(huber.centers)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     "count", [wide(2), wide(3), wide(10), 31, wide(100), wide(301)]
 )
@@ -313,6 +317,7 @@ def test_eight_newton_steps_are_enough(kind, count):
             assert np.abs(force).max() <= 1e-12 + 1e-15 * np.abs(center).max() / rho
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("offset", [wide(0.0), 1e3, wide(1e5)])
 def test_float32_with_a_common_offset(offset):
     """Relative to the spread, beside what a sum of the rows is rounded to."""

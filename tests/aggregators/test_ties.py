@@ -119,7 +119,7 @@ def test_of_a_flat_minimum_the_point_nearest_to_the_mean_is_taken(dtype, start):
         rows = np.pad(np.outer(places, direction), ((0, COUNT - len(places)), (0, 0)))
         rule = Geometric(rho=rho, weighting="examples", start=start)
         padded = np.pad(weights, (0, COUNT - len(places)))
-        out, info = rules.matrix(rows, padded, rule=rule, dtype=dtype)
+        out, info = rules.unpadded(rows, padded, rule=rule, dtype=dtype)
         expected = _nearest_to_mean(places, weights, float(info.radius))
         # Curvature is p / rho at least where the minimizer is unique.
         rounding = 40 * np.finfo(dtype).eps * np.abs(places).max()
@@ -130,6 +130,7 @@ def test_of_a_flat_minimum_the_point_nearest_to_the_mean_is_taken(dtype, start):
         assert info.converged, (name, rho)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("dtype", [np.float64, wide(np.float32)])
 @pytest.mark.parametrize("name", FLAT)
 def test_a_flat_minimum_moves_with_the_rows(name, dtype):
@@ -165,9 +166,9 @@ def test_a_flat_minimum_moves_with_the_rows(name, dtype):
 @pytest.mark.parametrize("dtype", [np.float32, wide(np.float64)])
 def test_rows_of_which_half_are_zero_keep_their_lengths(dtype):
     rows = np.concatenate([np.zeros((3, 4)), rules.random_rows(3, 4)])
-    out, info = rules.matrix(rows, rule=aggregators.Krum(), dtype=dtype)
+    out, info = rules.unpadded(rows, rule=aggregators.Krum(), dtype=dtype)
     expected = robust_oracles.krum_scores(rows, 1)
     np.testing.assert_allclose(info.scores, expected, rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(out, 0)
-    pair, _ = rules.matrix(rows[2:4], dtype=dtype)
+    pair, _ = rules.unpadded(rows[2:4], dtype=dtype)
     np.testing.assert_allclose(pair, rows[3] / 2, rtol=4 * np.finfo(dtype).eps)

@@ -141,6 +141,7 @@ def test_float32_agrees_with_float64():
         assert np.linalg.norm(small - exact) < 1e-3 * mu
 
 
+@pytest.mark.wide
 def test_who_multiplies_its_gradient_changes_nothing_but_a_median():
     gradients, losses = gradients_.drawn(0)
     sizes = np.linalg.norm(gradients, axis=1)
@@ -159,6 +160,7 @@ def test_who_multiplies_its_gradient_changes_nothing_but_a_median():
     assert mean.mu > others.max()
 
 
+@pytest.mark.wide
 def test_a_row_twice_changes_nothing():
     gradients, losses = gradients_.drawn(1)
     first = gradients_.rows_of(gradients, losses)
@@ -172,6 +174,7 @@ def test_a_row_twice_changes_nothing():
     np.testing.assert_allclose(one, two, atol=1e-9)
 
 
+@pytest.mark.wide
 def test_who_is_left_out_is_as_if_not_there():
     gradients, losses = gradients_.drawn(2)
     poisoned = gradients.copy()
@@ -250,6 +253,7 @@ def layered(gradients, losses, **fields):
     return gradients_.make(tree, losses, everyone, fields=tuple(fields.items()))
 
 
+@pytest.mark.wide
 def test_layers_have_programs_of_their_own():
     gradients, losses = gradients_.drawn(3)
     assert common_descent.layer_names(layered(gradients, losses).vectors) == [

@@ -78,6 +78,7 @@ def test_the_parts_are_fedavg_and_without_a_pull_local_on_the_same_minibatches()
     assert np.ptp(alone.clients["theta"][-1], axis=0).min() > 0.1
 
 
+@pytest.mark.wide
 def test_both_parts_walk_the_same_minibatches():
     problem = problems.waves()  # all v_i start at w^0: at lam = 0 they are the messages
     algorithm = algorithms.Ditto(lam=0.0, local=MINIBATCHES)
@@ -106,6 +107,7 @@ def test_the_fixed_point_on_least_squares_is_the_closed_form(lam):
     np.testing.assert_allclose(states.clients.v["theta"][-1], v[..., 0], atol=1e-8)
 
 
+@pytest.mark.wide
 def test_with_equal_curvatures_the_fixed_point_is_that_of_flame():
     problem, lam = problems.random_quadratics(curvature=2.0), 3.0
     algorithm = algorithms.Ditto(

@@ -58,6 +58,7 @@ def optimum(problem, weights):
     return np.linalg.solve(np.einsum("n,nij->ij", weights, problem.curvature), right)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     ("weighting", "size", "steps", "rounds"),
     [

@@ -78,6 +78,7 @@ def limit(problem, algorithm):
     return states.server["theta"][-1]
 
 
+@pytest.mark.wide
 def test_its_fixed_point_tends_to_the_minimizer_and_fedavgs_does_not():
     problem = problems.random_quadratics()
     weights, centers = problem.alpha("examples"), problem.estimates

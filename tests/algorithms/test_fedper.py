@@ -94,6 +94,7 @@ def test_identical_clients_are_fedavg_and_one_client_is_local():
     np.testing.assert_allclose(states.clients["bias"], alone.clients["bias"], **CLOSE)
 
 
+@pytest.mark.wide
 def test_a_head_that_no_body_gradient_sees_leaves_fedavgs_body():
     # With centered inputs the gradient in theta does not depend on the intercept.
     rng = np.random.default_rng(1)

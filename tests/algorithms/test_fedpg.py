@@ -251,6 +251,7 @@ def test_at_full_participation_history_changes_nothing():
     np.testing.assert_allclose(paths[0], paths[2], **CLOSE)
 
 
+@pytest.mark.wide
 def test_epochs_at_gamma_one_leave_the_local_models():
     problem = bowls.conflicting()
     algorithm = fedpg(0.02, epochs=4, gradient="epochs", gamma=1.0)

@@ -202,6 +202,7 @@ def test_members_without_a_step_are_as_if_not_selected(over):
 # The radius.
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("name", ["l2", wide("l1")])
 def test_a_quantile_of_the_distances_is_the_radius(name):
     problem = problems.waves()
@@ -231,6 +232,7 @@ def test_a_scale_free_radius_commutes_with_scaling():
     np.testing.assert_allclose(scaled.server.rho, 8 * states.server.rho, rtol=1e-8)
 
 
+@pytest.mark.wide
 def test_layers_are_separate_methods():
     """A local head and a body as in FedProx, on a network with both."""
     spec = fp.FederationSpec("gaussian_classes", "by_client", num_clients=4)

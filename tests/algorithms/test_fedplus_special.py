@@ -82,6 +82,7 @@ def test_fedprox_is_its_equation_in_numpy():
         np.testing.assert_allclose(states.server["theta"][number + 1], w, atol=1e-12)
 
 
+@pytest.mark.wide
 def test_without_mu_fedprox_is_fedavg_that_keeps_stragglers():
     problem = problems.waves()
     work = fp.Stragglers(fraction=0.5, max_epochs=3)

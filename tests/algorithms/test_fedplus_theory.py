@@ -139,6 +139,7 @@ def test_corollary_1a_without_phi_everyone_is_alone():
     np.testing.assert_allclose(w, regressions().estimates, atol=1e-10)
 
 
+@pytest.mark.wide
 def test_corollary_1b_the_center_minimizes_the_mean_envelope_not_the_mean_loss():
     problem = regressions()
     w, _, c = fixed_point("indicator")
@@ -353,6 +354,7 @@ def test_theorem_2_needs_lam_0():
     assert values[-1] - best > 1e-4
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("start", ["reference", wide("mean")])
 @pytest.mark.parametrize("method", ["prox", wide("weiszfeld")])
 def test_one_inner_step_is_enough_from_the_last_center_not_from_the_mean(start, method):

@@ -124,6 +124,7 @@ def test_the_compiled_step_has_no_second_derivatives():
     assert flops(fedsam._Perturbed(loss, RHO)) < 2.3 * flops(loss)
 
 
+@pytest.mark.wide
 def test_personal_parameters_descend_at_the_perturbed_model():
     federation = toy.make_federation()
     roles = fp.ParameterRoles(fp.MLP(widths=(4,)), personal="^head/")

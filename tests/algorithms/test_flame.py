@@ -350,6 +350,7 @@ def test_the_schedule_of_eps_belongs_to_the_client_and_is_met():
     assert not infos.client["unconverged"].any()
 
 
+@pytest.mark.wide
 def test_a_capped_solve_is_reported():
     problem = problems.waves()
     local = fp.local.ToTolerance(learning_rate=0.01, tolerance=1e-12, max_steps=2)

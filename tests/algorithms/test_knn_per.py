@@ -80,6 +80,7 @@ def test_predictions_are_those_of_a_search_in_numpy(k, scale, lam):
         )
 
 
+@pytest.mark.wide
 def test_without_neighbors_it_is_the_global_network():
     federation = perceptrons.with_labels(perceptrons.drawn_labels())
     state = trained(fp.FedAvg(local=LOCAL))

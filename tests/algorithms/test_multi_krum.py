@@ -14,6 +14,7 @@ from tests.engine import faults
 LOCAL = problems.full_gradient_steps(2, 0.3)
 
 
+@pytest.mark.wide
 def test_everything_selected_is_the_uniform_mean():
     plain = fp.FedAvg(local=LOCAL, weighting="uniform", drop_stragglers=False)
     work = fp.Stragglers(fraction=0.5)

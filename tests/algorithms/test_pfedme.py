@@ -201,6 +201,7 @@ def test_w_takes_a_step_after_every_epoch_of_the_inner_solver(official):
     np.testing.assert_array_equal(work, 3 * counts(problem)[infos.cohort])
 
 
+@pytest.mark.wide
 def test_the_grid_of_flames_paper_leaves_out_its_own_method():
     """At `eta = 1 / lam` its pFedMe is FLAME's release, minibatches and all."""
     problem, lam = problems.waves(), 1.5
@@ -233,6 +234,7 @@ def test_inner_steps_are_stable_below_the_stated_bound(product):
     assert (after < before).all() == (product < 2)
 
 
+@pytest.mark.wide
 def test_all_inner_steps_use_one_batch_and_every_step_draws_its_own():
     problem = problems.quadratics([[0.0], [4.0]], num_examples=[5, 4])
     lam = 1.0

@@ -83,6 +83,7 @@ def test_a_direction_without_protection_is_refused(monkeypatch):
     np.testing.assert_array_equal(moved, ~opposed)
 
 
+@pytest.mark.wide
 def test_conflict_is_linear_in_gamma_and_the_end_is_the_own_gradient():
     gradients, losses = gradients_.drawn(4, clients=6, dim=9)
     rows = gradients_.rows_of(gradients, losses)
@@ -103,6 +104,7 @@ def test_conflict_is_linear_in_gamma_and_the_end_is_the_own_gradient():
     np.testing.assert_allclose(own["theta"], -gradients, rtol=1e-12)
 
 
+@pytest.mark.wide
 def test_lengths_of_moves():
     gradients, losses = gradients_.drawn(4, clients=6, dim=9)
     rows = gradients_.rows_of(gradients, losses)

@@ -134,6 +134,7 @@ def test_the_servers_control_is_the_mean_of_the_clients(option):
     assert np.abs(control[-1]).max() > 1e-3
 
 
+@pytest.mark.wide
 def test_one_full_batch_step_of_everybody_is_gradient_descent():
     # With weight decay as a part of f_i, in both options.
     problem, decay, found = problems.waves(), 0.1, []

@@ -80,6 +80,7 @@ def gathered(part, client, positions):
     return batch, portfolio.windows(batch.constants, batch.x)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("features", [1, 3])
 def test_real_examples_show_the_past_and_pay_the_next_day(features):
     which = "plain" if features == 1 else "three"

@@ -133,6 +133,7 @@ def test_short_lists_are_searched_whole(strategy):
     assert len(tuned.trials()) == 6
 
 
+@pytest.mark.wide
 def test_a_budget_counts_settings_that_compete_apart():
     # The clip is no field of the method: settings of one clip compete.
     process = fp.FederatedProcess(
@@ -175,6 +176,7 @@ def test_methods_with_minibatches_of_their_own_count_gradients(algorithm, times,
     assert group.per_round["gradient_evaluations"][0, 0] == cost
 
 
+@pytest.mark.wide
 def test_a_loss_of_a_line_search_counts_as_a_third_of_a_gradient():
     process = fp.FederatedProcess(algorithm=fp.FedPG(search=fp.algorithms.Armijo()))
     tuned = search(
@@ -192,6 +194,7 @@ def test_a_loss_of_a_line_search_counts_as_a_third_of_a_gradient():
     assert tuned.gradients == tuned.rounds * cost
 
 
+@pytest.mark.wide
 def test_programs_have_their_own_gradients():
     space = RANGE | {"algorithm.local.epochs": [1, 2]}
     cost = gradients()

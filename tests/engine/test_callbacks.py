@@ -105,6 +105,7 @@ def test_headline_names_the_first_metric(whole):
     assert log.seen[-1].headline() == f"accuracy: global {mean:.3f}"
 
 
+@pytest.mark.wide
 def test_only_data_that_are_due_are_told():
     log = Log()
     grid({"seed": [0]}, 4, log, eval_every=1, evaluate_on={"test": 1, "validation": 2})

@@ -115,6 +115,7 @@ def test_every_value_is_that_of_a_loop(monkeypatch, classes, batch, together):
     assert found.keys() >= set(BINARY) if classes == 2 else not found.keys() & {"auc"}
 
 
+@pytest.mark.wide
 def test_32_bit_values_are_those_of_64_bits():
     rng = np.random.default_rng(0)
     head = {"kernel": rng.normal(size=(2, 3)), "bias": np.zeros(2)}
@@ -151,6 +152,7 @@ def test_points_of_a_grid_have_the_values_of_single_trainings():
             np.testing.assert_allclose(together, values[0], rtol=1e-9, err_msg=name)
 
 
+@pytest.mark.wide
 def test_clients_of_one_class_leave_the_mean_to_the_others(tmp_path):
     result = simulate(federation_of())
     (group,) = result.groups

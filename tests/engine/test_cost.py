@@ -222,6 +222,7 @@ def test_fewer_at_once_need_less():
     assert max(memory(cohort).round, memory(batch).round) < memory(group_of()).round
 
 
+@pytest.mark.wide
 def test_history_grows_with_evaluations_clients_and_data():
     # Four metrics, who was evaluated, how often selected; and once more stacked.
     assert memory(group_of()).history == 2 * 5 * 8 * (4 * 8 + 1 + 8)
@@ -257,6 +258,7 @@ def test_a_model_too_large_is_refused_at_once(free):
     assert "federation.num_clients" not in text  # which would not help
 
 
+@pytest.mark.wide
 def test_too_many_points_are_refused(free):
     group = group_of(fp.Flame(), [federation_of()] * 32)
     free(memory(group, points_per_chunk=4).state)
@@ -468,6 +470,7 @@ def test_the_command_prints_tables_and_writes_nothing(quick):
     assert list(pathlib.Path().iterdir()) == []
 
 
+@pytest.mark.wide
 def test_points_beyond_a_chunk_are_not_run(quick):
     sweep = ["--set", "algorithm.local.learning_rate=" + ",".join("123456789")]
     done = RUNNER.invoke(plan.app, [*FEW, *sweep, "--points-per-chunk", "1"])
@@ -482,6 +485,7 @@ def test_more_clients_are_planned_from_those_that_there_are(quick):
     assert re.search(r"measured on .* 4 clients", done.stdout)
 
 
+@pytest.mark.wide
 def test_one_client_at_a_time_wastes_nothing(quick):
     """Whatever cohorts are drawn to find out."""
     alone = ["--algorithm", "fedavg", "--execution", "chunk=1", "--seeds", "1"]

@@ -94,6 +94,7 @@ def test_rules_of_divided_columns_are_those_of_one_device(name):
             assert size < whole / 4, (kind, size)
 
 
+@pytest.mark.wide
 @pytest.mark.skipif(jax.__version_info__ < (0, 10), reason="a fault of JAX")
 def test_derivatives_are_those_of_columns_together():
     rows, weights, point = messages_of(16)

@@ -215,6 +215,7 @@ class Fresh:
         return data.Dataset(name="fresh", x=x, y=y, num_classes=3)
 
 
+@pytest.mark.wide
 def test_a_plan_lets_go_of_all_examples():
     """What is left is a device's share on every device."""
     spec, seed = fp.FederationSpec(Fresh(), fp.IID(), num_clients=16), {"seed": [0]}

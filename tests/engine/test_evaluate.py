@@ -145,6 +145,7 @@ def test_with_all_others_everybody_gets_the_same():
         np.testing.assert_allclose(value[:, 0], value[:, 1], rtol=1e-12)
 
 
+@pytest.mark.wide
 def test_padding_changes_nothing():
     federation = make_federation()
     index = jnp.pad(federation.test.index, ((0, 0), (0, 70)), constant_values=10**6)

@@ -197,6 +197,7 @@ def test_devices_get_equally_many_points(num_points, mode, expected):
     assert auto_execution.devices_of_points(how, num_points) == expected
 
 
+@pytest.mark.wide
 def test_points_on_several_devices_are_trained_as_on_one():
     """Also where points end early; states are on the devices of their points."""
     spec = fp.FederationSpec("quadratic", "by_client", num_clients=6)

@@ -239,6 +239,7 @@ def _trained(aggregator, value, turn=1.0):
     return states.server["theta"][-2:]
 
 
+@pytest.mark.wide
 @rules.each_mean_or_robust_rule
 def test_trainings_converge_under_such_attackers(name):
     honest = faults.problem().estimates[faults.NUM_MALICIOUS :]

@@ -60,6 +60,7 @@ def test_recipes_of_the_same_data_are_equal_and_others_are_not():
         assert spec != fp.FederationSpec.from_arrays(x, y, owner)
 
 
+@pytest.mark.wide
 def test_a_federation_keeps_its_split_for_all_seeds():
     federation = fp.Federation.from_arrays(X, Y, OWNER)
     result = fp.grid(*BASE, federation, AXES, **OPTIONS)

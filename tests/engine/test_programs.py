@@ -11,6 +11,7 @@ import pytest
 from fedjax_pfl.engine import cost, programs
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(("share", "is_dropped"), [(0.5, True), (2.0, False)])
 def test_programs_are_dropped_where_half_of_the_memory_is_used(
     monkeypatch, share, is_dropped

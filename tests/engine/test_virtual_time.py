@@ -203,6 +203,7 @@ def test_the_mean_staleness_is_that_of_float64(traces):
     assert (means % 1 != 0).any()
 
 
+@pytest.mark.wide
 def test_asynchronous_flame_averages_the_latest_messages_of_all(traces):
     lam, kappa = 0.7, 2.0
     flame = fp.Flame(lam=lam, kappa=kappa, local=SGD)
@@ -572,6 +573,7 @@ def test_the_reference_loop_has_the_same_times():
     np.testing.assert_allclose(loop, alone, rtol=1e-6)
 
 
+@pytest.mark.wide
 def test_chunks_grids_and_points_change_nothing():
     alone = train(execution="vmap")
     np.testing.assert_allclose(

@@ -13,6 +13,7 @@ from fedjax_pfl.core import struct, tree_paths
 METHODS = {"Local", "FedAvg", "Ditto", "Flame", "FedRep"}
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("name", finetune.PRESETS)
 def test_methods_train_the_same_part_from_the_same_start(name):
     experiment = of_papers.PAPERS[name]()

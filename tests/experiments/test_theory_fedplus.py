@@ -56,6 +56,7 @@ def test_corollaries_hold_that_quick_pages_leave_out(problem, name):
     assert {row.holds for row in found if row.relation} == {"yes"}
 
 
+@pytest.mark.wide
 def test_another_center_is_no_fixed_point(problem):
     """Nor is a point before the end, whatever the rule."""
     process = quadratics.exact("l2", problem, aggregator=fp.aggregators.Mean())
@@ -120,6 +121,7 @@ def test_too_few_steps_and_more_steps_at_small_radii_are_seen():
     assert row.holds == "no"
 
 
+@pytest.mark.wide
 def test_propositions_1_2_and_4_could_fail(problem):
     """At other anchors, of other steps, and of starts mixed with the center."""
     run = problem.visited(fedplus_rounds.process("l2", problem), 20)

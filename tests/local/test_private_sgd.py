@@ -159,6 +159,7 @@ def test_every_client_is_accounted_for_by_its_examples_and_rounds():
     np.testing.assert_allclose(found, [*expected, 0, 0])
 
 
+@pytest.mark.wide
 def test_guessing_an_example_stays_below_what_epsilon_allows():
     """Of a client that trains alone, by the model that it ends with."""
     pytest.importorskip("dp_accounting")

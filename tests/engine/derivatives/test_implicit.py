@@ -108,6 +108,7 @@ def test_fedavg_plus_is_a_moreau_optimum(solver):
     assert found.is_met.all()
 
 
+@pytest.mark.wide
 def test_fedavg_is_an_optimum_of_its_own():
     """That the number and the size of local steps weigh."""
     found = differentiate(
@@ -190,6 +191,7 @@ def test_values_per_client_of_solvers_that_end_by_a_tolerance():
     np.testing.assert_allclose(found.derivatives[field][0], expected, rtol=RTOL)
 
 
+@pytest.mark.wide
 def test_what_is_not_met_is_said():
     flame = fp.Flame(lam=0.7, kappa=2.5, local=STEPS)
     with pytest.warns(UserWarning, match="1 of 1 points are not exact.*Train longer"):

@@ -69,6 +69,7 @@ def test_executions_agree(reference, execution):
     np.testing.assert_allclose(numbers(found), numbers(reference), rtol=ROUNDING)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("at_once", [*map(wide, (1, 2)), 3])
 def test_points_agree_however_many_go_at_once(monkeypatch, reference, at_once):
     """On one device, beside points on three."""
@@ -79,6 +80,7 @@ def test_points_agree_however_many_go_at_once(monkeypatch, reference, at_once):
     np.testing.assert_allclose(numbers(found), numbers(reference), rtol=ROUNDING)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("seed", [0, 2])
 def test_a_seed_among_others_is_the_seed_alone(reference, seed):
     alone = differentiate(seeds=[seed], execution="vmap")

@@ -47,6 +47,7 @@ def loss(w, centers):
     return CURVATURE / 2 * np.square(w - centers).sum(axis=1).mean()
 
 
+@pytest.mark.wide
 def test_a_learning_rate_becomes_the_best_one(centers):
     """One step of size 1 / b reaches the minimum, whatever the federation is."""
     least = loss(centers.mean(axis=0), centers)
@@ -107,6 +108,7 @@ def test_one_training_moves_by_derivatives_since_its_first_round(centers):
 STARTS = [{RATE: 0.02}, {RATE: 1.5}]
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("options", [{"num_trainings": 4}, {"eval_every": 1}])
 def test_starts_are_those_of_each_alone(options):
     rounds = 1 if "num_trainings" in options else 4
@@ -257,6 +259,7 @@ def test_a_training_that_diverges_is_stepped_back_from(far):
     assert found.result.groups[0].diverged_at.tolist() == [-1]
 
 
+@pytest.mark.wide
 def test_a_path_is_kept_up_to_where_its_only_training_diverged():
     """What is learned is then the best step, not the one that led too far."""
     steps = jnp.asarray([0.1, 0.2, 0.3, 700.0])

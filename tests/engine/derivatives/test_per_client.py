@@ -46,6 +46,7 @@ def losses(trained, rounds=4):
     return result.groups[0].metrics["loss"][0, -1]
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize("method", few(("flame",), METHODS))
 def test_equal_values_are_one_value(method):
     algorithm, name = METHODS[method]

@@ -1,8 +1,6 @@
 """Values for shell completion: names of presets, parts and fields.
 
-The shell waits for them, so this module imports neither JAX nor NumPy: names come from
-registries that import late, or from the tuples below, and fields are read from the
-sources of the classes.
+The shell waits for them, so this module imports neither JAX nor NumPy.
 """
 
 import pathlib
@@ -170,6 +168,7 @@ def _of_federations() -> set[str]:
 
 def _classes(patterns: Iterable[str]) -> dict[str, tuple[list[str], set[str]]]:
     """Reads bases and fields of the classes in files of the package."""
+    # Fields are read from the sources: importing the classes would import JAX.
     classes = {}
     for file in (file for pattern in patterns for file in _PACKAGE.glob(pattern)):
         for is_data, name, bases, body in _CLASS.findall(file.read_text("utf-8")):

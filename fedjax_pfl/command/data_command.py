@@ -152,7 +152,7 @@ def _origin(kind: type) -> str:
     )
 
 
-def _description(kind: Any) -> str:
+def _description(kind: type) -> str:
     """Describes a data set, and lists its fields with their defaults."""
     sentence = (kind.__doc__ or "").splitlines()[0]
     fields = [
@@ -171,6 +171,7 @@ def _print_federation(options: _Show) -> None:
     from fedjax_pfl.figures import partitions
     from fedjax_pfl.results import plain_files
 
+    # A wrong file is refused before the data are read, which may take minutes.
     out = options.out
     if out is not None and (
         out.suffix.lower() not in _FORMATS or out.is_dir() or not out.parent.is_dir()

@@ -53,10 +53,7 @@ def _sentence(kind: type) -> str:
 def _fields(
     kind: type, prefix: str = "algorithm"
 ) -> Iterator[tuple[str, str, str, str]]:
-    """Yields the settable fields: name, default, cost in a grid, documentation.
-
-    A part, such as a local solver, is followed by its own fields.
-    """
+    """Yields the settable fields: name, default, cost in a grid, documentation."""
     from fedjax_pfl.engine import tuning
 
     meanings = _meanings(kind)
@@ -74,6 +71,7 @@ def _fields(
         name = f"{prefix}.{field.name}"
         yield name, default, cost, meaning
         if dataclasses.is_dataclass(value):
+            # A part, such as a local solver, is followed by its own fields.
             yield from _fields(type(value), name)
 
 

@@ -84,6 +84,7 @@ def _pretrain(options: _Options) -> None:
     """Imports JAX late, so that `--help` answers at once."""
     from fedjax_pfl.core import checks
 
+    # Everything that can refuse an option comes first, without JAX.
     out = options.out or Path()
     if out.exists() or not out.parent.is_dir():
         raise checks.InputError(
@@ -169,6 +170,7 @@ def _train(options: _Options, model: Any, dataset: Any) -> tuple[Any, str]:
     from fedjax_pfl.core import checks, temporaries
     from fedjax_pfl.data import federation
 
+    # All users are one client: FedAvg with one client is plain training by SGD.
     federated = federation.from_dataset(
         dataset,
         fp.IID(),

@@ -1,13 +1,10 @@
 """The directory of a run: its options first, then checkpoints, finally the result.
 
-    experiment.json  the options of the command for --resume, the code at its start, and
-                     the units of work of a shared sweep
-    checkpoints/     see `results.checkpoint`; removed when the result is complete
-    models/          with --save-models, see `fedjax_pfl.results.trained_models`
-    config.json      written last: it completes the result
-
-Options are read before JAX is imported. They may come from a stranger: they are data,
-and a module in them is imported only if the user also names it.
+experiment.json  the options of the command for --resume, the code at its start, and
+                 the units of work of a shared sweep
+checkpoints/     see `results.checkpoint`; removed when the result is complete
+models/          with --save-models, see `fedjax_pfl.results.trained_models`
+config.json      written last: it completes the result
 """
 
 import contextlib
@@ -53,21 +50,12 @@ __all__ = [
 CHECKPOINTS, MODELS = "checkpoints", "models"
 _FILE, _RESULT = "experiment.json", "config.json"
 _FORMAT = "fedjax_pfl run 6"
-_PLACES = (
-    "data",
-    "data_dir",
-    "init",
-    "tokenizer",
-)  # hosts may have them in different places
+_PLACES = ("data", "data_dir", "init", "tokenizer")  # differ between hosts
 
 
 @contextlib.contextmanager
 def begun(directory: Path, options: arguments.Options) -> Iterator[None]:
-    """Makes the directory, and locks it for this process.
-
-    It is removed again if the block refuses its input before the first checkpoint, or,
-    for a directory of several runs, before the first run.
-    """
+    """Makes the directory, and locks it for this process."""
     from fedjax_pfl.core import checks
     from fedjax_pfl.results import directories
 
@@ -77,6 +65,8 @@ def begun(directory: Path, options: arguments.Options) -> Iterator[None]:
         with directories.locked(directory):
             yield
     except checks.InputError:
+        # Refused before the first checkpoint or, for several runs, before the first
+        # run: the directory is removed again.
         patterns = (f"{CHECKPOINTS}/*/*", f"*/{_FILE}")
         if not any(any(directory.glob(pattern)) for pattern in patterns):
             shutil.rmtree(directory, ignore_errors=True)
@@ -117,6 +107,7 @@ def joined(
     for name in (CHECKPOINTS, MODELS, "figures", "tensorboard"):
         plain_files.check(directory / name, is_directory=True)
     check_same(directory, options)
+    # As JSON gives them back, with lists for tuples.
     theirs, ours = _document(directory).units, json.loads(json.dumps(units))
     _compare(directory, "units", len(theirs), len(ours))
     for number, (stored, unit) in enumerate(zip(theirs, ours, strict=True), start=1):
@@ -126,10 +117,7 @@ def joined(
 
 
 def check_same(directory: Path, options: arguments.Options) -> None:
-    """Checks that a directory was begun with the same code and options.
-
-    Paths of data may differ, since hosts may have them in different places.
-    """
+    """Checks that a directory was begun with the same code and options."""
     import msgspec
 
     from fedjax_pfl.results import provenance
@@ -150,7 +138,7 @@ def identity(options: arguments.Options) -> dict[str, dict[str, Any]]:
     return {"options": values, "code": _code(options)}
 
 
-def _compare(directory: Path, name: str, theirs: Any, ours: Any) -> None:
+def _compare(directory: Path, name: str, theirs: object, ours: object) -> None:
     """Refuses to join a sweep with a different value."""
     from fedjax_pfl.core import checks
 
@@ -179,14 +167,7 @@ def opened(
 
 @contextlib.contextmanager
 def completed(directory: Path) -> Iterator[Path]:
-    """Adds the result to the directory of a run, and then removes its checkpoints.
-
-    Checkpoints are the large files of a run, many gigabytes for a long sweep, and are
-    never read after the result exists.
-
-    Yields:
-      An empty directory for the files of the result, `config.json` among them.
-    """
+    """Yields an empty directory for the files of the result, then tidies the run."""
     from fedjax_pfl.results import directories
 
     with directories.filled(directory, last=_RESULT) as folder:
@@ -195,13 +176,11 @@ def completed(directory: Path) -> Iterator[Path]:
 
 
 def tidy(directory: Path) -> None:
-    """Removes the checkpoints of a finished run.
-
-    A process that was suspended while others finished calls it, too: it may have
-    written a checkpoint after the others removed theirs.
-    """
+    """Removes the checkpoints of a finished run, many gigabytes for a long sweep."""
     from fedjax_pfl.core import temporaries
 
+    # A process that was suspended while others finished calls it, too: it may have
+    # written a checkpoint after the others removed theirs.
     temporaries.remove(directory / CHECKPOINTS)
 
 
@@ -219,10 +198,8 @@ def cleaned(directory: Path) -> bool:
 
 
 def models_place(directory: Path) -> Path:
-    """Returns the folder of an unfinished run's models, after emptying it.
-
-    A process may have been killed while it wrote them, or afterwards.
-    """
+    """Returns the folder of an unfinished run's models, after emptying it."""
+    # A process may have been killed while it wrote them, or afterwards.
     for path in (*directory.glob(f".{MODELS}.*"), directory / MODELS):
         shutil.rmtree(path, ignore_errors=True)
     return directory / MODELS
@@ -256,6 +233,8 @@ def check_own_algorithms(
     """Checks that the user names all own modules that continuing a run imports."""
     from fedjax_pfl.core import checks
 
+    # The folder may come from a stranger: its options are data, and a module in them is
+    # imported only if the user also names it.
     names = experiment.own_algorithms(options.settings)
     if given_names is not None and not names:
         raise checks.InputError(
@@ -363,12 +342,13 @@ def _to_json(options: arguments.Options) -> dict[str, Any]:
     return stored
 
 
-def _schema() -> Any:
+def _schema() -> type:
     """Returns the schema of the file, with the ranges of the command line."""
     import msgspec
 
     from fedjax_pfl.results import documents
 
+    # Made of the options, so that a new option is stored without more code.
     hints, fields = typing.get_type_hints(arguments.Options), []
     for field in _stored():
         declared = field.metadata.get("typer", {})

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from fedjax_pfl import core
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.results import csv_files, documents, model_files, plain_files
 from fedjax_pfl.results.checkpoint import files
@@ -41,7 +42,7 @@ class TrainedModel:
         it is not the last one's: one number, or one per client.
     """
 
-    params: Any
+    params: core.Params
     clients: np.ndarray | None
     names: tuple[str, ...] | None
     target_units: tuple[float, float] | None
@@ -57,7 +58,7 @@ class TrainedModel:
         algorithm = self.about["settings"].get("algorithm")
         return f"TrainedModel({self.about['model']} of {algorithm}, {owner})"
 
-    def of(self, client: int | str) -> Any:
+    def of(self, client: int | str) -> core.Params:
         """Returns the parameters for one client's predictions.
 
         Args:
@@ -140,6 +141,7 @@ class TrainedModels:
         path = self.directory / row["file"]
         try:
             plain_files.check(path.parent, is_directory=True)
+            # Before the file is parsed: a table and its files belong together.
             if files.digest_of_file(path) != row["sha256"]:
                 raise ValueError("it is not what was written")
             with safetensors.safe_open(path, framework="numpy") as file:
@@ -160,7 +162,7 @@ class TrainedModels:
 
 
 @struct.checked_call
-def load_params(path: str | os.PathLike[str]) -> Any:
+def load_params(path: str | os.PathLike[str]) -> core.Params:
     """Reads a model's parameters from a safetensors file, for `initial_params`.
 
     Args:

@@ -161,6 +161,7 @@ def collect(directory: str | Path) -> Tables:
     for folder in sorted(path for path in Path(directory).iterdir() if path.is_dir()):
         methods = sorted(p for p in folder.iterdir() if training.is_finished(p))
         task = [Finished.load(path, folder.name) for path in methods]
+        # References first: rows of all methods are relative to them.
         served = {m.said.name: m.clients() for m in task if m.said.name in REFERENCES}
         targets = next((m.reached() for m in task if m.said.name == TARGET), {})
         for method in task:

@@ -16,11 +16,7 @@ _MAX_PANELS = 4
 
 
 def between_clients(result: results.Result) -> contents.Heats | None:
-    """Returns weights between clients after the last round, ordered by cluster.
-
-    There is one panel per static group that mixes messages, for its first grid point; a
-    client's weight for itself is left out, because it would dominate the colors.
-    """
+    """Returns weights between clients after the last round, ordered by cluster."""
     groups = [g for g in result.groups if g.collaboration is not None]
     if not groups:
         return None
@@ -40,11 +36,13 @@ def _panel(group: history.History) -> contents.Heat:
     """Returns the weights of a group's first point."""
     assert group.collaboration is not None
     weights = group.collaboration[0].copy()
+    # Clients of a cluster stand together, so that clusters are blocks on the diagonal.
     order = np.arange(len(weights))
     edges = np.zeros(0)
     if group.cluster is not None:
         order = np.argsort(group.cluster[0], kind="stable")
         edges = np.flatnonzero(np.diff(group.cluster[0][order])) + 0.5
+    # A client's weight for itself would dominate the colors.
     np.fill_diagonal(weights, np.nan)
     title = group.config["algorithm"]
     if group.own_cluster is not None:
@@ -63,11 +61,7 @@ def _panel(group: history.History) -> contents.Heat:
 
 
 def shares(result: results.Result) -> contents.Lines | None:
-    """Returns the share of weight inside the own cluster against rounds.
-
-    It is the mean over clients that receive messages, one line per setting and one
-    panel per environment, with the level of equal weights for all.
-    """
+    """Returns the share of weight inside the own cluster against rounds."""
     rows = _share_rows(result)
     if rows.empty:
         return None
@@ -82,6 +76,7 @@ def shares(result: results.Result) -> contents.Lines | None:
         ylabel="share of weight in the own cluster",
         spread="mean over clients, then over seeds; band from min to max",
     )
+    # The level of equal weights depends on the sizes of the clusters in a panel.
     return multiples.extend(chart, rows, environments, _equal)
 
 

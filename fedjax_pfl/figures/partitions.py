@@ -1,7 +1,4 @@
-"""A figure of the clients' data: bubbles if there is room, else a heat map.
-
-It is drawn without pyplot and readable at 600 pixels, like the figures of results.
-"""
+"""A figure of the clients' data: bubbles if there is room, else a heat map."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -26,21 +23,13 @@ _WIDE = 30  # ratio of the largest to the smallest size that needs a logarithmic
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Holdings:
-    """The examples of every client of one federation.
-
-    Attributes:
-      title: title of the panels.
-      label_counts: `int[N, C]` examples by class, or None if there are no classes.
-      sizes: `int[N]` examples.
-      class_names: C names, or None for numbers.
-      client_names: N names, or None for numbers; up to 26 are written.
-    """
+    """The examples of every client of one federation."""
 
     title: str
-    label_counts: np.ndarray | None
-    sizes: np.ndarray
-    class_names: Sequence[str] | None = None
-    client_names: Sequence[str] | None = None
+    label_counts: np.ndarray | None  # `int[N, C]`
+    sizes: np.ndarray  # `int[N]` examples
+    class_names: Sequence[str] | None = None  # C names, or None for numbers
+    client_names: Sequence[str] | None = None  # N; up to 26 are written
 
     @property
     def names(self) -> Sequence[str]:
@@ -49,14 +38,7 @@ class Holdings:
 
 
 def draw(several: Sequence[Holdings]) -> Figure:
-    """Draws the examples of every client, one federation or several in two columns.
-
-    Returns:
-      For each federation of up to 60 clients: a bar per client and, below, a bubble per
-      client and class with the number of examples as its area. More clients: a heat map
-      of the share of each class, clients in the given order, and a histogram of sizes.
-      More than 26 classes also get the heat map. Without classes: bars or histogram.
-    """
+    """Draws the examples of every client, one federation or several in two columns."""
     columns = min(len(several), 2)
     rows = [several[i : i + columns] for i in range(0, len(several), columns)]
     heights = [max(sum(_heights(holding)) + 0.9 for holding in row) for row in rows]
@@ -70,6 +52,8 @@ def draw(several: Sequence[Holdings]) -> Figure:
 def _heights(holdings: Holdings) -> list[float]:
     """Returns the inches of the panels of one federation, from above."""
     counts = holdings.label_counts
+    # Few clients: bars with bubbles of classes below. Many: a heat map of the shares of
+    # classes, clients in the given order, and a histogram of sizes.
     is_small = len(holdings.sizes) <= _MAX_BARS
     sizes = _SIZES if is_small else _HISTOGRAM
     if counts is None:

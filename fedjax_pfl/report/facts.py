@@ -76,6 +76,7 @@ def timing(loaded: sources.Loaded) -> tables.Table:
     for source in loaded.sources:
         rows = []
         for group in source.groups:
+            # Points that stopped early have taken fewer rounds.
             rounds = int(spending.rounds(group).sum())
             speed = rounds / group.run_seconds if group.run_seconds > 0 else None
             row = (
@@ -214,6 +215,7 @@ def named_clients(loaded: sources.Loaded) -> list[tables.Table]:
                 " tested: with few test examples they can be chance.",
             )
         )
+        # Files of different environments need different names.
         name = f"named_clients_{number}" if number else "named_clients"
         title = f"Clients by name: {group.title}" if group.title else "Clients by name"
         columns = ("client", "test examples", *group.columns)
@@ -230,6 +232,7 @@ def searches(loaded: sources.Loaded) -> list[tables.Table]:
             continue
         metric = group.headline
         fields = [n for n in group.points[0] if n.startswith(summaries.METHOD_FIELDS)]
+        # All settings, with those that the search dropped.
         searched = dataclasses.replace(loaded.result, groups=(group,))
         trials = selection.trials(searched, fields, metric=metric)
         rows = [
@@ -264,6 +267,7 @@ def configuration(loaded: sources.Loaded) -> list[tuple[str, list[tuple[str, str
         for name, value in groups[0].config.items()
         if all(name in g.config and g.config[name] == value for g in groups[1:])
     }
+    # One group has no settings of others to be compared with.
     if len(groups) == 1:
         return [("settings", _items(shared | _swept(groups[0])))]
     settings = [("all groups", _items(shared))]
@@ -334,6 +338,8 @@ def _place(provenance: dict[str, Any]) -> str:
 def _clients(group: history.History) -> str:
     """Counts clients and evaluated clients."""
     total, count = _value(group, "federation.num_clients"), len(group.clients)
+    # Clients of the last evaluation: a streamed training evaluates a sample, and
+    # eval_clients the participants.
     judged = group.evaluated.any(axis=2)[:, -1].sum(axis=-1)
     low, high = int(judged.min()), int(judged.max())
     text = str(total or count)

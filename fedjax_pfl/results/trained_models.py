@@ -236,7 +236,9 @@ def load_models(directory: str | os.PathLike[str]) -> TrainedModels:
         if lacking := set(_COLUMNS) - set(table.columns):
             raise ValueError(f"it has no column {min(lacking)}")
         if not all(
-            isinstance(f, str) and model_files.is_file_name(f) for f in table["file"]
+            # No path out of the directory.
+            isinstance(f, str) and model_files.is_file_name(f)
+            for f in table["file"]
         ):
             raise ValueError("it names other files than those of models")
     except FileNotFoundError as error:

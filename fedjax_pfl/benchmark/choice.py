@@ -90,7 +90,7 @@ def check_learned(name: str, process: FederatedProcess) -> None:
 
 def trainings_of(process: FederatedProcess) -> int:
     """Returns the cost of a training that learns p fields: 1 + p trainings."""
-    # Forward derivatives in p fields take about as long as p more trainings.
+    # Derivatives in p fields take about as long as p more trainings.
     return 1 + len(_ranges(process))
 
 

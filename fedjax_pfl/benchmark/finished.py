@@ -262,14 +262,7 @@ def _commit(origin: Mapping[str, Any]) -> str:
 
 
 def federation(config: Mapping[str, Any]) -> str:
-    """Describes data, model and length of a training by its flat configuration.
-
-    Example:
-      >>> spec = {"federation.dataset": "digits", "federation.partition": "LabelShards"}
-      >>> spec |= {"federation.partition.labels_per_client": 4, "model": "CNN"}
-      >>> federation(spec | {"federation.num_clients": 25, "num_rounds": 100})
-      'digits, LabelShards (labels_per_client = 4), num_clients = 25, CNN, 100 rounds'
-    """
+    """Describes data, model and length of a training by its flat configuration."""
 
     def fields(start: str) -> str:
         names = [n for n in config if n.startswith(f"{start}.")]

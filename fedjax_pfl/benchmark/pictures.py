@@ -4,7 +4,6 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import MultipleLocator
 
 from fedjax_pfl.benchmark import differences, ranking
 from fedjax_pfl.figures import drawing
@@ -36,8 +35,7 @@ def of_gaps(
             axes.plot(0, row, "D", markersize=4, color="black")
             continue
         gap, better = gaps[place.method].seeds, is_better.get(place.method)
-        # Blue are clearly better methods, orange clearly worse ones; open circles are
-        # not ranked.
+        # Blue: clearly better. Orange: clearly worse. Open circles: not ranked.
         color = drawing.GRAY if better is None else drawing.color(0 if better else 1)
         # Large differences are written at the edge, or would flatten all others.
         if not abs(gap.mean) <= _SPAN:
@@ -118,8 +116,7 @@ def of_ranks(ranks: ranking.Ranks, rising: Collection[str] = ()) -> Figure:
 def _marks(count: int) -> list[int]:
     """Returns the ranks to label on the axis."""
     step = 1 if count <= 10 else 5
-    marks = MultipleLocator(step).tick_values(1, count)
-    return sorted({1, count, *(int(m) for m in marks if 1 < m < count)})
+    return sorted({1, count, *range(step, count, step)})
 
 
 def _bars(means: Sequence[float], distance: float) -> list[tuple[float, float]]:

@@ -228,16 +228,11 @@ class DataOptions:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(DataOptions):
-    """Options of trainings as given to the commands; None if the preset decides.
+    """Options of trainings as given to the commands; None if the preset decides."""
 
-    This is the only list: these fields make the command line, the files of runs and the
-    line that repeats a run.
-
-    Attributes:
-      command: `run`, `sweep`, `plan` or `benchmark`.
-    """
-
-    command: str
+    # The only list: these fields make the command line, the files of runs and the line
+    # that repeats a run.
+    command: str  # `run`, `sweep`, `plan` or `benchmark`
     preset: str | None = option(
         "Method",
         f"{', '.join(completion.PRESETS)}, benchmark_*, {_MORE}; a pattern such as"

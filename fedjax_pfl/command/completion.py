@@ -73,29 +73,20 @@ _FIELD = re.compile(r"^    ([a-z]\w*): (?!ClassVar)", re.MULTILINE)
 _OWN = ("seed", "num_rounds", "eval_every", "on_nonfinite", "per_client")
 
 
-def presets(incomplete: str) -> list[str]:
-    """Completes names of presets."""
-    return _starting(incomplete, (*PRESETS, *BENCHMARKS))
+def _one_of(names: Iterable[str]) -> Callable[[str], list[str]]:
+    """Makes a function that completes one of some names."""
+
+    def complete(incomplete: str) -> list[str]:
+        return _starting(incomplete, names)
+
+    return complete
 
 
-def data_sets(incomplete: str) -> list[str]:
-    """Completes names of data sets."""
-    return _starting(incomplete, DATA_SETS)
-
-
-def fetched(incomplete: str) -> list[str]:
-    """Completes names of data sets that can be fetched."""
-    return _starting(incomplete, FETCHED)
-
-
-def partitions(incomplete: str) -> list[str]:
-    """Completes names of partitions."""
-    return _starting(incomplete, PARTITIONS)
-
-
-def methods(incomplete: str) -> list[str]:
-    """Completes one name of a method."""
-    return _starting(incomplete, registry.ALGORITHMS)
+presets = _one_of((*PRESETS, *BENCHMARKS))
+data_sets = _one_of(DATA_SETS)
+fetched = _one_of(FETCHED)
+partitions = _one_of(PARTITIONS)
+methods = _one_of(registry.ALGORITHMS)
 
 
 def algorithms(incomplete: str) -> list[str]:

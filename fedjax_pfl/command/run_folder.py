@@ -20,11 +20,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import msgspec
 import typer
 
 from fedjax_pfl.command import arguments, invocation, signals
 from fedjax_pfl.command.presets import experiment
+from fedjax_pfl.core import checks, temporaries
 from fedjax_pfl.data.readers import tokens
+from fedjax_pfl.results import directories, documents, plain_files
 
 __all__ = [
     "CHECKPOINTS",
@@ -56,9 +59,6 @@ _PLACES = ("data", "data_dir", "init", "tokenizer")  # differ between hosts
 @contextlib.contextmanager
 def begun(directory: Path, options: arguments.Options) -> Iterator[None]:
     """Makes the directory, and locks it for this process."""
-    from fedjax_pfl.core import checks
-    from fedjax_pfl.results import directories
-
     parents = [path for path in directory.absolute().parents if not path.exists()]
     _make(directory, options, units=[])
     try:
@@ -80,8 +80,6 @@ def _make(
     directory: Path, options: arguments.Options, units: list[dict[str, Any]]
 ) -> None:
     """Makes the directory and its file."""
-    from fedjax_pfl.results import directories, documents, plain_files
-
     stored = {"format": _FORMAT, "options": _to_json(options), "code": _code(options)}
     with (
         signals.held(),
@@ -95,9 +93,6 @@ def joined(
     directory: Path, options: arguments.Options, units: list[dict[str, Any]]
 ) -> None:
     """Begins or joins the directory of a sweep that several processes share."""
-    from fedjax_pfl.core import checks
-    from fedjax_pfl.results import plain_files
-
     if options.resume is None:
         try:
             _make(directory, options, units)
@@ -118,8 +113,6 @@ def joined(
 
 def check_same(directory: Path, options: arguments.Options) -> None:
     """Checks that a directory was begun with the same code and options."""
-    import msgspec
-
     from fedjax_pfl.results import provenance
 
     stored = _document(directory)
@@ -140,8 +133,6 @@ def identity(options: arguments.Options) -> dict[str, dict[str, Any]]:
 
 def _compare(directory: Path, name: str, theirs: object, ours: object) -> None:
     """Refuses to join a sweep with a different value."""
-    from fedjax_pfl.core import checks
-
     if theirs != ours:
         was, is_now = (textwrap.shorten(json.dumps(v), 80) for v in (theirs, ours))
         raise checks.InputError(
@@ -154,7 +145,7 @@ def opened(
     directory: Path, options: arguments.Options
 ) -> contextlib.AbstractContextManager[None]:
     """Opens the directory of a run that begins or, with --resume, continues."""
-    from fedjax_pfl.results import directories, plain_files, provenance
+    from fedjax_pfl.results import provenance
 
     if options.resume is None:
         return begun(directory, options)
@@ -168,8 +159,6 @@ def opened(
 @contextlib.contextmanager
 def completed(directory: Path) -> Iterator[Path]:
     """Yields an empty directory for the files of the result, then tidies the run."""
-    from fedjax_pfl.results import directories
-
     with directories.filled(directory, last=_RESULT) as folder:
         yield folder
     tidy(directory)
@@ -177,8 +166,6 @@ def completed(directory: Path) -> Iterator[Path]:
 
 def tidy(directory: Path) -> None:
     """Removes the checkpoints of a finished run, many gigabytes for a long sweep."""
-    from fedjax_pfl.core import temporaries
-
     # A process that was suspended while others finished calls it, too: it may have
     # written a checkpoint after the others removed theirs.
     temporaries.remove(directory / CHECKPOINTS)
@@ -186,9 +173,6 @@ def tidy(directory: Path) -> None:
 
 def cleaned(directory: Path) -> bool:
     """Removes leftovers of a process that was killed after `completed`."""
-    from fedjax_pfl.core import temporaries
-    from fedjax_pfl.results import directories
-
     if not directories.litter(directory, CHECKPOINTS):
         return False
     with directories.locked(directory):
@@ -231,8 +215,6 @@ def check_own_algorithms(
     directory: Path, options: arguments.Options, given_names: str | None
 ) -> None:
     """Checks that the user names all own modules that continuing a run imports."""
-    from fedjax_pfl.core import checks
-
     # The folder may come from a stranger: its options are data, and a module in them is
     # imported only if the user also names it.
     names = experiment.own_algorithms(options.settings)
@@ -256,10 +238,6 @@ def is_finished(directory: Path) -> bool:
 
 def read(directory: Path) -> arguments.Options:
     """Reads the initial options of a run."""
-    import msgspec
-
-    from fedjax_pfl.core import checks
-
     stored = msgspec.structs.asdict(_document(directory).options)
     options = arguments.Options(**stored, out=directory, resume=directory)
     try:
@@ -271,9 +249,6 @@ def read(directory: Path) -> arguments.Options:
 
 def _document(directory: Path) -> Any:
     """Reads the file of a run."""
-    from fedjax_pfl.core import checks
-    from fedjax_pfl.results import documents
-
     file = directory / _FILE
     try:
         return documents.read(file, _schema())
@@ -344,10 +319,6 @@ def _to_json(options: arguments.Options) -> dict[str, Any]:
 
 def _schema() -> type:
     """Returns the schema of the file, with the ranges of the command line."""
-    import msgspec
-
-    from fedjax_pfl.results import documents
-
     # Made of the options, so that a new option is stored without more code.
     hints, fields = typing.get_type_hints(arguments.Options), []
     for field in _stored():

@@ -106,12 +106,7 @@ def with_ids(figure: Figure) -> Iterator[None]:
 
 
 def text(words: str) -> str:
-    r"""Returns words for matplotlib, with dollars escaped, so they begin no formula.
-
-    Example:
-      >>> text("$x$ costs 3 $")
-      '\\$x\\$ costs 3 \\$'
-    """
+    """Returns words for matplotlib, with dollars escaped, so they begin no formula."""
     return texts.printable(words).replace("$", r"\$")
 
 

@@ -42,7 +42,8 @@ def learning_curves(result: results.Result, data: str = _DATA) -> contents.Lines
     methods = selection.contenders(result, curves)
     ylabel = f"mean {metric} over clients"
     score = functools.partial(_last_value, metric=metric)
-    chart = _over_rounds(result, curves, methods, ylabel, data, score)
+    places, make = selection.environments(result), multiples.over_seeds
+    chart = _in_panels(curves, methods, places, make, ylabel, data, score)
     return dataclasses.replace(chart, zooms=True, is_loss=metric == "loss")
 
 
@@ -94,23 +95,10 @@ def training_loss(result: results.Result) -> contents.Lines | None:
     if not is_shown.any():
         return None
     label = "mean training loss over clients"
-    methods = selection.methods(result)
-    chart = _over_rounds(result, curves[is_shown], methods, label, _TRAINING)
-    return dataclasses.replace(chart, log_y=True)
-
-
-def _over_rounds(
-    result: results.Result,
-    curves: pd.DataFrame,
-    methods: Sequence[str],
-    ylabel: str,
-    data: str,
-    score: Callable[[pd.DataFrame], float] | None = None,
-) -> contents.Lines:
-    """Makes one line per method and model, with a band over seeds."""
-    environments = selection.environments(result)
+    columns = (selection.methods(result), selection.environments(result))
     make = multiples.over_seeds
-    return _in_panels(curves, methods, environments, make, ylabel, data, score)
+    chart = _in_panels(curves[is_shown], *columns, make, label, _TRAINING)
+    return dataclasses.replace(chart, log_y=True)
 
 
 def _last_value(rows: pd.DataFrame, metric: str) -> float:
@@ -187,22 +175,22 @@ def _with_levels(
     table: pd.DataFrame, field: str, values: Sequence[float]
 ) -> pd.DataFrame:
     """Returns rows with the field, and rows without it repeated for its values."""
-    knows = table[field].notna()
-    models = set(table.loc[knows, "model"])
+    has_field = table[field].notna()
+    models = set(table.loc[has_field, "model"])
     if "personal" in models:  # the bar to beat, in the same panel
-        tuned = table[~knows & (table["model"] == _TUNED)]
+        tuned = table[~has_field & (table["model"] == _TUNED)]
         names = tuned["algorithm"] + f", {_TUNED}"
         tuned = tuned.assign(algorithm=names, model="personal")
         tuned.index += table.index.max() + 1  # others keep their colors
         table = pd.concat([table, tuned])
-        knows = table[field].notna()
+        has_field = table[field].notna()
     table = table[table["model"].isin(models)]
     order = list(selection.MODELS).index
     table = table.sort_values("model", key=lambda m: m.map(order), kind="stable")
-    knows = table[field].notna()
-    parts = [table[knows].assign(**{_LEVEL: False})]
-    if not knows.all():
-        parts += [table[~knows].assign(**{field: x, _LEVEL: True}) for x in values]
+    has_field = table[field].notna()
+    parts = [table[has_field].assign(**{_LEVEL: False})]
+    if not has_field.all():
+        parts += [table[~has_field].assign(**{field: x, _LEVEL: True}) for x in values]
     return pd.concat(parts)
 
 

@@ -14,13 +14,9 @@ _FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
 
 
 def text(table: "pd.DataFrame", **options: Any) -> str:
-    """Returns the content of a file.
-
-    Args:
-      table: data; texts and titles that a spreadsheet would evaluate get a leading
-        apostrophe, which marks them as texts; numbers stay unchanged.
-      **options: options of `DataFrame.to_csv`.
-    """
+    """Returns the content of a file; `options` are those of `DataFrame.to_csv`."""
+    # Texts and titles that a spreadsheet would evaluate get a leading apostrophe, which
+    # marks them as texts; numbers stay unchanged.
     table = _with_texts(table, _quoted)
     content = table.to_csv(index=False, **options)
     if "\r" in content:  # begins a new row unless quoted
@@ -30,12 +26,7 @@ def text(table: "pd.DataFrame", **options: Any) -> str:
 
 
 def read(source: Any, **options: Any) -> "pd.DataFrame":
-    """Reads a file of `text` back, without the apostrophes.
-
-    Args:
-      source: file, path or stream.
-      **options: options of `pandas.read_csv`.
-    """
+    """Reads a file of `text`, without the apostrophes; options of `pandas.read_csv`."""
     import pandas as pd
 
     return _with_texts(pd.read_csv(source, **options), _unquoted)

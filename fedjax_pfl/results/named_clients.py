@@ -46,7 +46,7 @@ def of_result(result: results.Result) -> tuple[list[Named], str]:
             label = f"{head['model']} model of {selection.label(head, names)}"
             columns[label] = rows.groupby("name")["value"].mean()
             kinds[label] = (head["algorithm"], head["model"])
-        tests = part.groupby("name")["num_test"].mean()
+        tests: Any = part.groupby("name")["num_test"].mean()
         tables.append(_describe(title, pd.DataFrame(columns), tests, kinds, metric))
     return tables, metric
 

@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 
 from fedjax_pfl import results
-from fedjax_pfl.core import checks
 from fedjax_pfl.results import metrics, summaries
 from fedjax_pfl.results.metrics import HYBRID, MODELS, judge
 
@@ -110,34 +109,23 @@ def shown_curves(
     return curves[curves["model"].isin(MODELS)], metric
 
 
-def best_settings(
-    result: results.Result, model: str | None = None, metric: str | None = None
-) -> pd.DataFrame:
+def best_settings(result: results.Result) -> pd.DataFrame:
     """Returns the best setting of every method on validation data in the last round."""
-    curves, _ = _best_curves(result, model, metric)
+    curves, _ = _best_curves(result)
     return curves[settings(result)].drop_duplicates()
 
 
-def _best_curves(
-    result: results.Result, model: str | None = None, metric: str | None = None
-) -> tuple[pd.DataFrame, str]:
+def _best_curves(result: results.Result) -> tuple[pd.DataFrame, str]:
     """Returns the curves of the best settings, and the metric."""
-    table = result.curves()
-    if model is not None:
-        # Never a hybrid: its models were chosen on the same validation data, client by
-        # client.
-        single = {name for name in table["model"] if not name.startswith(HYBRID)}
-        checks.known(model, single, "model to choose by")
-    if metric is not None:
-        checks.known(metric, set(table["metric"]), "metric")
-    curves, metric = reported(result, table, metric)
+    curves, metric = reported(result, result.curves())
     # Without enough validation data all settings stay.
     if not tuned(result) or not choice(result).is_made:
         return curves, metric
     curve_rows = []
     for candidates in groups(curves, _comparison_columns(result)):
-        judges = model or judge(candidates["model"].unique())
-        score = functools.partial(_score, metric=metric, model=judges)
+        # Never a hybrid: its models were chosen on the same validation data.
+        model = judge(candidates["model"].unique())
+        score = functools.partial(_score, metric=metric, model=model)
         curve_rows.append(max(groups(candidates, tuned(result)), key=score))
     return pd.concat(curve_rows), metric
 

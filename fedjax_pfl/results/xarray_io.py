@@ -155,13 +155,7 @@ def to_dataset(record: history.History, title: str) -> "xr.Dataset":
 def read(
     path: Path, points: tuple[dict[str, Any], ...], **more: Any
 ) -> history.History:
-    """Reads a history from a file of `to_dataset`.
-
-    Args:
-      path: path of the file.
-      points: points of the history; like `more`, not stored as arrays.
-      **more: `config`, `compile_seconds` and `run_seconds`.
-    """
+    """Reads a history from a file of `to_dataset`; `more` is not stored as arrays."""
     import xarray as xr
 
     try:

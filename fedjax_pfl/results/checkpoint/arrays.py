@@ -18,8 +18,7 @@ __all__ = ["named", "needs", "own_rows", "read", "whole", "write"]
 
 def named(tree: core.Tree) -> dict[str, jax.Array]:
     """Returns leaves by dotted path, random keys as their integers."""
-    flat, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return {jax.tree_util.keystr(path): _plain(leaf) for path, leaf in flat}
+    return {name: _plain(leaf) for name, leaf in _by_path(tree).items()}
 
 
 def _is_key(leaf: jax.Array | jax.ShapeDtypeStruct) -> bool:

@@ -65,6 +65,7 @@ def _run_all(
             continue
         outputs.say(f"{number}/{len(names)} {name}")
         plain_files.check(folder, is_directory=True)
+        # A folder without a result is an interrupted run, which continues.
         begun = folder if folder.exists() else None
         job_options = dataclasses.replace(
             options, preset=name, out=folder, resume=begun, max_minutes=time()
@@ -73,6 +74,8 @@ def _run_all(
             if not _run(job_options):
                 skipped.append(name)
         except errors.StoppedError as stopped:
+            # A signal or the time limit ends all presets, so the hint is for all of
+            # them.
             raise errors.StoppedError(
                 f"Stopped in {name}, {number} of {len(names)}; {hint}",
                 stopped.status,

@@ -78,7 +78,7 @@ def _run_all(
             training.run(
                 out,
                 task,
-                say=_silent if options.quiet else outputs.say,
+                say=(lambda text: None) if options.quiet else outputs.say,
                 max_minutes=time(),
                 resume_anyway=options.resume_anyway,
                 progress=not options.quiet,
@@ -100,10 +100,6 @@ def _run_all(
         page.write(bench, out)
     if len(skipped) == len(names):
         raise checks.InputError(f"None of {', '.join(names)} has its data here.")
-
-
-def _silent(text: str) -> None:
-    """Prints no line."""
 
 
 def task_of(options: arguments.Options) -> tasks.Task:

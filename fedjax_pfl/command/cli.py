@@ -201,6 +201,7 @@ def _start(read_options: Callable[[], arguments.Options]) -> None:
             watched.start()
         flag = "--xla_force_host_platform_device_count"
         flags = os.environ.get("XLA_FLAGS", "")
+        # Without --devices, a count in the user's own flags stays.
         if options.devices is not None or flag not in flags:
             devices = options.devices or num_cores()  # JAX reads this at its first use
             devices = 1 if options.hosts else devices  # the plan is for other machines
@@ -241,6 +242,7 @@ def _check_names(options: arguments.Options) -> None:
 
 def num_cores() -> int:
     """Number of cores that this process may use."""
+    # Schedulers and containers may allow fewer cores than the machine has.
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -125,7 +125,8 @@ def _dotted(context: typer.Context, incomplete: str) -> list[str]:
     owner = incomplete.rpartition(".")[0]
     names = {name for name in COMPONENTS if name.rpartition(".")[0] == owner}
     if owner == "federation":
-        names |= {f"{owner}.{field}" for field in _of_federations()}
+        federation = _classes(("data/federation.py",))
+        names |= {f"{owner}.{n}" for n in _fields("FederationSpec", federation)}
     elif owner in COMPONENTS:
         kinds = (context.params.get(owner) or "").removeprefix("+").split(",")
         names |= {f"{owner}.{field}" for field in _of_component(owner, kinds)}
@@ -147,14 +148,10 @@ def _of_component(component: str, kinds: Iterable[str]) -> set[str]:
     entries = getattr(registry, path.rpartition(".")[2], None)
     names = [name for name in classes if not name.startswith("_")]
     if entries is not None:
+        # Names of classes, which the registry has without importing them.
         names = [entries.data[name] for name in kinds if name in entries]
         names = [name.rpartition(".")[2] for name in names or entries.data.values()]
     return set().union(*(_fields(name, classes) for name in names))
-
-
-def _of_federations() -> set[str]:
-    """Returns fields of `FederationSpec`."""
-    return _fields("FederationSpec", _classes(("data/federation.py",)))
 
 
 def _classes(patterns: Iterable[str]) -> dict[str, tuple[list[str], set[str]]]:

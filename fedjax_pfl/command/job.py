@@ -147,6 +147,7 @@ def _show_costs(
 ) -> None:
     """Prints the cost of trainings, on this host or on others."""
     if options.hosts is not None:
+        # By formulas only: this machine cannot time the devices of others.
         hosts = host_tables.cluster(options)
         host_tables.show(console, groups, training, options.as_if_clients, hosts)
         return
@@ -238,6 +239,7 @@ class _Work:
         if self.options.save_models:
             place = self.out / run_folder.MODELS
             if processes.is_first():
+                # Empties the folder, in which a killed process may have left models.
                 place = run_folder.models_place(self.out)
             training = dataclasses.replace(training, models_to=place)
         with self._interrupt() as interrupt:
@@ -388,6 +390,7 @@ def experiment_of(options: arguments.Options) -> Experiment:
     single = options.command == "run"
     if single:
         experiment = experiment.single()
+    # Before the settings, which can change everything that follows from the data.
     experiment = own_data.with_data(experiment, options)
     experiment = apply_settings(experiment, options.settings)
     if options.init is not None:

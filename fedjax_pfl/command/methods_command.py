@@ -78,6 +78,7 @@ def _fields(
 def _meanings(kind: type) -> dict[str, str]:
     """Reads the `Attributes:` of a class or, if it has none, of its bases."""
     meanings: dict[str, str] = {}
+    # A class overrides the descriptions of its bases.
     for owner in reversed(kind.__mro__):
         block = (inspect.getdoc(owner) or "").partition("Attributes:\n")[2]
         for name, text in re.findall(

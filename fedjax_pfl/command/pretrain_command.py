@@ -159,6 +159,7 @@ def _recipe(options: _Options) -> tuple[Any, Any]:
             f"Expected a data set with users, got {type(grid.spec).__name__}."
         )
     spec = dataclasses.replace(grid.spec, held_out_users=options.users)
+    # Without roles and adapters, which choose parameters for a later training.
     return struct.innermost(grid.model), spec
 
 

@@ -65,6 +65,7 @@ def _pass_on(source: IO[bytes], target: TextIO) -> None:
     """Prints the child's output, without the trace of an abort."""
     is_trace = False
     for line in source:
+        # The trace is the last output of a process, so everything after it is dropped.
         is_trace = is_trace or _FATAL.match(line) is not None
         is_said = line.startswith(LOST.encode())  # the parent prints it at the end
         if not (is_trace or is_said or _NOISE.match(line)):

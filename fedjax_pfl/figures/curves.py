@@ -159,6 +159,7 @@ def _line(
                 line.x, line.low, line.high, color=color, alpha=0.15, linewidth=0
             )
         )
+    # Long lines have texts at some of their points, to keep pages small.
     step = -(-len(line.x) // _MAX_TOLD)
     series.tell(axes, line.x[::step], line.y[::step], _texts(line, chart)[::step])
 

@@ -83,6 +83,7 @@ def draw(chart: contents.Heats) -> Figure:
     figure.set_size_inches(width, 0.8 + count * max(height, 1.5))
     grid = figure.subplots(count, columns, squeeze=False)
     for axes, panel in zip(grid.flat, panels, strict=False):
+        # Weights of different methods have different scales, metrics have one.
         parts = panels if chart.is_one_scale else (panel,)
         image = _heat(axes, chart, panel, _limits(chart, parts), columns)
         if not chart.is_one_scale:

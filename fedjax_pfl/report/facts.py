@@ -42,9 +42,12 @@ def overview(loaded: sources.Loaded) -> list[tuple[str, str]]:
     seeds = {point["seed"] for point in points if "seed" in point}
     data = dict.fromkeys(map(_data, groups))
     clients = dict.fromkeys(_clients(group) for group in groups)
-    rounds = dict.fromkeys(str(_rounds(group)) for group in groups)
+    rounds = dict.fromkeys(
+        str(_value(group, "num_rounds") or int(group.rounds[-1])) for group in groups
+    )
     endings = [status for status in result.status if status != "ok"]
     diverged = sum(status.startswith("diverged") for status in endings)
+    # Stopped, dropped, or at their target.
     early = len(endings) - diverged
     status = f"{len(points) - diverged} of {len(points)} finite"
     status += f", {diverged} diverged" if diverged else ""
@@ -165,6 +168,7 @@ def privacy(loaded: sources.Loaded) -> list[tables.Table]:
     ):
         if losses.empty:
             continue
+        # Seeds and settings with equal losses share a row.
         keys = ["algorithm", "delta", "epsilon", "rounds"]
         rows = [
             (r["algorithm"], *(f"{r[k]:.3g}" for k in keys[1:3]), f"{r['rounds']:,}")
@@ -313,11 +317,6 @@ def _value(group: history.History, name: str) -> Any:
         return group.config[name]
     values = dict.fromkeys(str(p[name]) for p in group.points if name in p)
     return ", ".join(values) or None
-
-
-def _rounds(group: history.History) -> Any:
-    """Counts rounds."""
-    return _value(group, "num_rounds") or int(group.rounds[-1])
 
 
 def _data(group: history.History) -> str:

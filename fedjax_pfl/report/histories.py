@@ -41,6 +41,7 @@ def _record(box: contents.Box, panel: int, size: int) -> dict[str, object]:
     values = box.histories[:, at]
     finite = values[np.isfinite(values)]
     low, high = (finite.min(), finite.max()) if finite.size else (0, 0)
+    # Clients with equal values have no range to divide by.
     scaled = (values - low) / (high - low or 1) * _STEPS
     numbers = np.where(np.isfinite(values), scaled.round(), _NOTHING).astype("<u2")
     return {

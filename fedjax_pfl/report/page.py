@@ -100,6 +100,7 @@ def _texts(row: comparison.Row) -> str:
 
 def template(name: str) -> jinja2.Template:
     """Returns a template of a page, which escapes all texts."""
+    # A misspelled name in a template is an error, not an empty text.
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE),
         autoescape=True,

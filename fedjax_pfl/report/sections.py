@@ -82,10 +82,9 @@ def _of_lines(result: results.Result, chart: contents.Lines) -> str:
     note = _BEST if chart.zooms and selection.tuned(result) else ""
     if note and len(chart.panels) > 1:
         note += _BY_PANEL
+    ending = ""
     if any(status != "ok" for status in result.status):
         ending = " Seeds that diverged or ended early leave the mean at that round."
-    else:
-        ending = ""
     return (
         f"Each line is a model's {chart.ylabel} by round: {chart.populations} clients,"
         f" {chart.data} data, {chart.spread or 'one seed'}.{note}"

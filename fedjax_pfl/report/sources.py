@@ -84,7 +84,7 @@ def read(directories: Sequence[Path], runs: Runs) -> Loaded:
     result = merged(parts)
     # Without a field `run`, directories are like one run of all their settings and
     # seeds; trainings that several of them hold need it.
-    if _has_twins(result):
+    if result.points().drop(columns="status").duplicated().any():
         result = merged([_label(r, name) for r, name in zip(parts, names, strict=True)])
     return Loaded(result, tuple(sources), tuple(unfinished))
 
@@ -99,6 +99,7 @@ def _runs(directory: Path, runs: Runs) -> tuple[list[Path], list[str]]:
         raise checks.InputError(
             f"Expected a result directory with a config.json, got '{directory}'."
         )
+    # A directory of several presets has a folder per run.
     inner = [path for path in sorted(directory.glob("*/")) if runs.is_begun(path)]
     finished = [run for run in inner if runs.is_finished(run)]
     if not finished:
@@ -155,11 +156,6 @@ def merged(parts: Sequence[results.Result]) -> results.Result:
         config = {n: v for n, v in group.config.items() if n not in _WATCHED}
         groups.append(dataclasses.replace(group, config=config))
     return dataclasses.replace(result, groups=tuple(groups))
-
-
-def _has_twins(result: results.Result) -> bool:
-    """Returns whether two trainings have the same settings."""
-    return bool(result.points().drop(columns="status").duplicated().any())
 
 
 def _label(result: results.Result, name: str) -> results.Result:

@@ -94,7 +94,9 @@ def path(result: "Result") -> "pd.DataFrame | None":
     table = pd.DataFrame(rows)
     by = ["algorithm", *(c for c in table if c.startswith("start ")), "round"]
     # pandas would skip NaN, but one diverged seed makes the mean undefined.
-    means = table.groupby(by, sort=False, dropna=False).agg(_plain_mean)
+    means = table.groupby(by, sort=False, dropna=False).agg(
+        lambda values: float(np.mean(np.asarray(values)))
+    )
     return means.reset_index()
 
 
@@ -103,11 +105,6 @@ def _trainings(group: history.History) -> np.ndarray:
     # Diverged points have no number; their rounds belong to the previous training.
     numbers = np.fmax.reduce(group.diagnostics[TRAINING], axis=0, initial=0)
     return np.maximum.accumulate(numbers)
-
-
-def _plain_mean(values: "pd.Series") -> float:
-    """Returns the mean, NaN if one value is."""
-    return float(np.mean(np.asarray(values)))
 
 
 def settings(result: "Result") -> "pd.DataFrame | None":

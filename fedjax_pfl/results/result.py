@@ -538,6 +538,7 @@ class Result:
         for group in self.groups:
             for point in range(len(group.points)):
                 values = {n: v[point] for n, v in group.per_round.items()}
+                # Not a report of rounds, but of all of them together.
                 values["coverage"] = group.times_selected[point, -1] > 0
                 for name, value in values.items():
                     part = value[~np.isnan(value)] if value.dtype.kind == "f" else value

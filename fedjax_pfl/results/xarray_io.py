@@ -137,8 +137,9 @@ def to_dataset(record: history.History, title: str) -> "xr.Dataset":
     arrays = {n: (dims, getattr(record, n)) for n, dims in _ARRAYS.items()}
     arrays = {n: pair for n, pair in arrays.items() if pair[1] is not None}
     for kind, dims in _AXES.items():
-        arrays_by_name = getattr(record, kind)
-        arrays |= {_variable(kind, n): (dims, v) for n, v in arrays_by_name.items()}
+        prefix = "" if kind == "metrics" else f"{kind}."
+        named = getattr(record, kind).items()
+        arrays |= {f"{prefix}{name}": (dims, values) for name, values in named}
     dataset = xr.Dataset(arrays, coords)
     dataset = dataset.assign_coords(step=np.arange(dataset.sizes.get("step", 0)) + 1)
     for name, variable in dataset.variables.items():
@@ -251,8 +252,3 @@ def _coordinate(values: list[Any]) -> np.ndarray:
         isinstance(v, int | float) and not isinstance(v, bool) for v in values
     )
     return np.array(values if plain else [str(v) for v in values])
-
-
-def _variable(kind: str, name: str) -> str:
-    """Names a variable: metrics keep their name, others get the kind as a prefix."""
-    return name if kind == "metrics" else f"{kind}.{name}"

@@ -202,6 +202,7 @@ def is_pattern(name: str) -> bool:
 def matching(name: str) -> list[str]:
     """Returns the preset of a name, or all that match a pattern; at least one."""
     names = fnmatch.filter(PRESETS, name) if is_pattern(name) else [name]
+    # A pattern without a match is refused like an unknown name.
     _check(names[0] if names else name)
     return names
 

@@ -137,6 +137,7 @@ def grids_of(
         fields["participation"] = fp.UniformCohort(size=cohort)
     grids = []
     for method in methods:
+        # A method may be a whole process, and have axes of its own.
         process, own_axes = method if isinstance(method, tuple) else (method, {})
         if not isinstance(process, fp.FederatedProcess):
             process = fp.FederatedProcess(algorithm=process, **fields)

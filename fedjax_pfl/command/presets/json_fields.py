@@ -35,7 +35,7 @@ def check(name: str, value: Any, annotation: object) -> Any:
     if isinstance(value, str):
         checks.text(name, value)
     is_whole = isinstance(value, int) and not isinstance(value, bool)
-    if not is_whole or _fits_exactly(value, annotation):
+    if not is_whole or type(value) in _members(annotation):
         return value
     try:
         return float(value)
@@ -54,11 +54,6 @@ def _members(annotation: object) -> tuple[Any, ...]:
     if origin is typing.Literal:
         return tuple({type(name) for name in arguments})
     return (annotation,)
-
-
-def _fits_exactly(value: object, annotation: object) -> bool:
-    """Returns whether the value's own type is among the alternatives."""
-    return type(value) in _members(annotation)
 
 
 def fits(value: Any, annotation: object) -> bool:

@@ -18,17 +18,15 @@ __all__ = ["named", "needs", "own_rows", "read", "whole", "write"]
 
 def named(tree: core.Tree) -> dict[str, jax.Array]:
     """Returns leaves by dotted path, random keys as their integers."""
-    return {name: _plain(leaf) for name, leaf in _by_path(tree).items()}
+    return {
+        name: jax.random.key_data(leaf) if _is_key(leaf) else leaf
+        for name, leaf in _by_path(tree).items()
+    }
 
 
 def _is_key(leaf: jax.Array | jax.ShapeDtypeStruct) -> bool:
     """Returns whether a leaf holds random keys."""
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
-def _plain(leaf: jax.Array) -> jax.Array:
-    """Returns a leaf as numbers."""
-    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
 
 
 def write(path: Path, leaves: Mapping[str, np.ndarray | jax.Array]) -> None:

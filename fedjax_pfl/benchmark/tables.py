@@ -5,7 +5,6 @@ and method. All pages and figures are made from these tables.
 """
 
 import dataclasses
-import io
 from pathlib import Path
 from typing import Any
 
@@ -129,8 +128,7 @@ class Tables:
         for name, columns in (("scores", SCORES), ("searches", SEARCHES)):
             file = Path(folder) / f"{name}.csv"
             try:
-                content = io.BytesIO(plain_files.content(file))
-                table = csv_files.read(content, dtype=dict.fromkeys(_TEXTS, str))
+                table = csv_files.read(file, dtype=dict.fromkeys(_TEXTS, str))
             except (OSError, ValueError) as error:
                 raise checks.InputError(f"Cannot read '{file}': {error}.") from error
             if tuple(table.columns) != columns:

@@ -188,9 +188,14 @@ class _Work:
 
     @contextlib.contextmanager
     def _interrupt(self) -> Iterator[Callable[[], str | None]]:
-        """Yields the trainings' check for a reason to end, and adds the hint."""
-        with _stopping(self.hint) as ask:
-            yield lambda: ask() or self.time_is_up()
+        """Yields the trainings' check for a reason to end; adds a hint if it did."""
+        with signals.asking() as ask:
+            try:
+                yield lambda: ask() or self.time_is_up()
+            except Interrupted as stopped:
+                number = signals.number()
+                status = 3 if number is None else 128 + number
+                raise errors.StoppedError(f"{stopped}; {self.hint}", status) from None
 
     def do_alone(self) -> results.Result:
         """Trains all groups in a directory that no other training may use."""
@@ -358,18 +363,6 @@ def _training(
 def continuation(options: arguments.Options, out: Path) -> str:
     """Returns the hint with the command that resumes a run."""
     return f"continue with: {run_folder.resuming(options, out)}"
-
-
-@contextlib.contextmanager
-def _stopping(hint: str) -> Iterator[Callable[[], str | None]]:
-    """Yields the trainings' check for signals; adds a hint if it ended them."""
-    with signals.asking() as ask:
-        try:
-            yield ask
-        except Interrupted as stopped:
-            number = signals.number()
-            status = 3 if number is None else 128 + number
-            raise errors.StoppedError(f"{stopped}; {hint}", status) from None
 
 
 def _print_place(console: Console, options: arguments.Options, out: Path) -> None:

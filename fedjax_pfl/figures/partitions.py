@@ -89,15 +89,11 @@ def _draw_in(figure: FigureBase, holdings: Holdings) -> None:
             axes.tick_params(labelbottom=axes is panels[-1])
         panels[-1].set_xlabel("client", fontsize=9)
         if holdings.client_names is not None and len(sizes) <= _MAX_TICKS:
-            _name_clients(panels[-1], holdings.client_names)
+            texts = [drawing.text(name) for name in holdings.client_names]
+            is_long = sum(map(len, holdings.client_names)) > _MAX_LETTERS
+            rotation = 90 if is_long else 0
+            panels[-1].set_xticks(range(len(texts)), texts, rotation=rotation)
     figure.suptitle(drawing.text(holdings.title), fontsize=9)
-
-
-def _name_clients(axes: Axes, names: Sequence[str]) -> None:
-    """Writes the names of clients, horizontally if they are short."""
-    is_long = sum(map(len, names)) > _MAX_LETTERS
-    texts = [drawing.text(name) for name in names]
-    axes.set_xticks(range(len(names)), texts, rotation=90 if is_long else 0)
 
 
 def _height_of_classes(num_classes: int) -> float:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from fedjax_pfl import results
 from fedjax_pfl.core import checks
-from fedjax_pfl.results import csv_files, history, plain_files, selection, summaries
+from fedjax_pfl.results import csv_files, history, selection, summaries
 
 __all__ = ["Loaded", "Runs", "Source", "merged", "read"]
 
@@ -125,8 +125,7 @@ def _read(directory: Path) -> results.Result:
     result = results.Result.load(directory)
     file = directory / "summary.csv"
     try:
-        content = io.BytesIO(plain_files.content(file))
-        stored = csv_files.read(content, low_memory=False)
+        stored = csv_files.read(file, low_memory=False)
     except checks.InputError:
         raise
     except FileNotFoundError:

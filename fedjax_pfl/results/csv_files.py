@@ -1,9 +1,13 @@
 """Tables as csv files with texts that spreadsheets do not run as formulas."""
 
 import csv
+import io
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from fedjax_pfl.results import plain_files
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,11 +29,14 @@ def text(table: "pd.DataFrame", **options: Any) -> str:
     return content
 
 
-def read(source: Any, **options: Any) -> "pd.DataFrame":
+def read(source: Path | io.StringIO, **options: Any) -> "pd.DataFrame":
     """Reads a file of `text`, without the apostrophes; options of `pandas.read_csv`."""
     import pandas as pd
 
-    return _with_texts(pd.read_csv(source, **options), _unquoted)
+    file = (
+        io.BytesIO(plain_files.content(source)) if isinstance(source, Path) else source
+    )
+    return _with_texts(pd.read_csv(file, **options), _unquoted)
 
 
 def _with_texts(table: "pd.DataFrame", change: Callable[[Any], Any]) -> "pd.DataFrame":

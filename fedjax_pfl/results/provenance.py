@@ -180,8 +180,9 @@ def _definitions(part: Any, visited: dict[int, Any]) -> Iterator[tuple[str, Any]
     elif isinstance(part, functools.partial):
         inner = [part.func, part.args, part.keywords]
     elif isinstance(part, types.FunctionType):
-        cells = part.__closure__ or ()
-        inner = [cell.cell_contents for cell in cells if _is_filled(cell)]
+        for cell in part.__closure__ or ():
+            with contextlib.suppress(ValueError):  # an empty cell
+                inner.append(cell.cell_contents)
     elif isinstance(part, types.MethodType):
         inner = [part.__self__, part.__func__]
     elif not isinstance(part, type) and hasattr(part, "__wrapped__"):  # by jax.jit
@@ -198,15 +199,6 @@ def _definitions(part: Any, visited: dict[int, Any]) -> Iterator[tuple[str, Any]
             yield f"{name}:{item.__qualname__}" if is_script else name, item
     for item in inner:
         yield from _definitions(item, visited)
-
-
-def _is_filled(cell: types.CellType) -> bool:
-    """Returns whether a cell of a closure has a value."""
-    try:
-        cell.cell_contents  # noqa: B018 (raises if not)
-    except ValueError:
-        return False
-    return True
 
 
 def _is_own(module: str) -> bool:

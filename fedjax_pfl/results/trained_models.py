@@ -1,7 +1,6 @@
 """Reads trained models back, as NumPy arrays."""
 
 import dataclasses
-import io
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -231,8 +230,7 @@ def load_models(directory: str | os.PathLike[str]) -> TrainedModels:
         directory = subfolder
     path = directory / model_files.TABLE
     try:
-        content = io.BytesIO(plain_files.content(path))
-        table = csv_files.read(content, dtype={"clients": "Int64"})
+        table = csv_files.read(path, dtype={"clients": "Int64"})
         if lacking := set(_COLUMNS) - set(table.columns):
             raise ValueError(f"it has no column {min(lacking)}")
         if not all(

@@ -205,7 +205,7 @@ def _spec(options: _Show) -> Any:
     from fedjax_pfl.core import checks
 
     experiment = own_data.with_data(presets.get("own_data").single(), options)
-    # --seed sets the seed, and other fields would change nothing that is shown.
+    # --seed sets the seed, and other fields would not change the table.
     for setting in options.settings:
         name = setting.partition("=")[0]
         if not name.startswith("federation.") or name == "federation.seed":
@@ -242,7 +242,7 @@ def _print_inspections(data_dir: str | None) -> None:
         outputs.say(
             f"{invocation.of('data')} show --dataset NAME lists the files it needs."
         )
-    # An error at the end, after all damage is printed: the exit status tells scripts.
+    # An error after all damage is printed, for the exit status.
     damaged = [item for item in inspections if item.status == "damaged"]
     for item in damaged:
         outputs.say(f"{item.name}: {item.problem}")

@@ -31,8 +31,8 @@ def with_data(experiment: Experiment, options: arguments.DataOptions) -> Experim
     place = (options.data, options.label, options.client, options.data_dir)
     source = _with_text(user.source_for(*place, options.split, options.time), options)
     experiment = _changed(experiment, source.name, {"federation.dataset": source})
-    # How the data are read decides what they are, so these settings come first; the
-    # others can still change all that follows here.
+    # Settings of reading determine the data, so they come first; all other settings
+    # can still change the values below.
     of_data = [text for text in options.settings if text.startswith(_OF_DATA)]
     experiment = apply_settings(experiment, of_data)
     source = experiment.grids[0].spec.dataset

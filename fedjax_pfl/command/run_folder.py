@@ -282,7 +282,7 @@ def _code(options: arguments.Options) -> dict[str, Any]:
 def command(options: arguments.Options) -> str:
     """Returns the command line that repeats a run; DIR and FILE stand for places."""
     words = [*invocation.of(options.command).split(), "--preset", options.preset_name]
-    # Paths of this machine mean nothing on another one.
+    # Paths of this machine do not exist on another one.
     texts = {"data": "DIR", "data_dir": "DIR", "init": "FILE"}
     if options.tokenizer != tokens.MINILM:
         texts["tokenizer"] = "FILE"

@@ -46,7 +46,7 @@ def to_reference(result: results.Result) -> contents.Gaps | None:
                 )
             )
         panels.append(contents.Panel(environment.title, tuple(gaps)))
-    # The title of a figure with one environment says nothing new.
+    # A figure with one environment needs no title.
     if len(panels) == 1:
         panels = [contents.Panel("", panels[0].marks)]
     unit = ", points" if is_share else ""

@@ -83,6 +83,7 @@ def _draw_in(figure: FigureBase, holdings: Holdings) -> None:
             _heat_map(figure, axes, counts)
         _name_classes(axes, counts.shape[1], holdings.class_names)
     if is_small:
+        # Clients have the same columns in both panels, and names below the lower one.
         for axes in panels:
             axes.set_xlim(-0.6, len(sizes) - 0.4)
             axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))

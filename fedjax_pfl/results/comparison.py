@@ -498,7 +498,7 @@ def unseen(result: results.Result) -> list[tuple[str, ...]]:
     table = table[table["population"] == "unseen"]
     if table.empty:
         return []
-    # Unseen clients choose nothing: the settings are those of the ranking.
+    # The settings of the ranking: unseen clients do not choose.
     settings = selection.best_settings(result)
     table = table.merge(settings, on=list(settings.columns))
     table = table[table["metric"] == result.headline]

@@ -69,7 +69,7 @@ def model_metrics(
         return split
     personal, shared = split["personal"], split["global"]
 
-    # The global model where it is strictly better than the personal one, client by
+    # The global model if it is strictly better than the personal one, client by
     # client and round by round. The oracle compares on the test data themselves: an
     # upper bound for both models, not a method.
     def hybrid(judges: Mapping[str, str], split: str) -> dict[str, np.ndarray]:

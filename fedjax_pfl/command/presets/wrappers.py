@@ -41,7 +41,7 @@ def wrap(model: "core.Model", parsed: Mapping[str, tuple[Any, ...]]) -> "core.Mo
     if ADAPTERS in parsed and isinstance(inner, low_rank.LowRank):
         inner, has_roles = inner.model, ROLES in parsed
         if roles is not None and roles.trained == low_rank.ADAPTERS and not has_roles:
-            # Roles that trained the adapters only would train nothing now.
+            # Roles that trained only the adapters would leave no parameters to train.
             roles = dataclasses.replace(roles, trained=None)
     elif _names(parsed, ADAPTERS) and not isinstance(inner, low_rank.LowRank):
         # With adapters all other parameters are frozen, unless roles say otherwise.

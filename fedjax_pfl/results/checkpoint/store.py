@@ -186,7 +186,7 @@ class Store:
           InputError: if it cannot be written; earlier checkpoints are still there.
         """
         final = self.folder / f"{progress.done:08d}"
-        # All processes write into one folder, whose name the first one draws.
+        # All processes write into one folder; the first one draws its name.
         token = processes.first(secrets.token_hex(4) if processes.is_first() else None)
         temporary = self.folder / f"{plain_files.NEW}{token}"
         with processes.together():

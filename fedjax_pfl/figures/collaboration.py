@@ -8,7 +8,7 @@ import pandas as pd
 
 from fedjax_pfl import results
 from fedjax_pfl.figures import contents, multiples
-from fedjax_pfl.results import history, selection
+from fedjax_pfl.results import history, metrics, selection
 
 __all__ = ["between_clients", "shares"]
 
@@ -46,7 +46,7 @@ def _panel(group: history.History) -> contents.Heat:
     np.fill_diagonal(weights, np.nan)
     title = group.config["algorithm"]
     if group.own_cluster is not None:
-        share = _mean_share(group)[:, -1].mean()
+        share = metrics.mean(group.own_cluster, np.array(True))[:, -1].mean()
         title += f"\n{share:.0%} in the own cluster"
     called = group.names_of(0)
     names = tuple(str(called[k]) for k in order)
@@ -88,9 +88,10 @@ def _share_rows(result: results.Result) -> pd.DataFrame:
         heads = list(itertools.islice(points, len(group.points)))
         if group.own_cluster is None or group.cluster is None:
             continue
-        for point, share, cluster in zip(
-            heads, _mean_share(group), group.cluster, strict=True
-        ):
+        means = metrics.mean(
+            group.own_cluster, np.array(True)
+        )  # of receivers, `[G, E]`
+        for point, share, cluster in zip(heads, means, group.cluster, strict=True):
             peers = (cluster[:, None] == cluster).sum() / len(cluster) - 1
             equal = float(peers / max(1, len(cluster) - 1))  # all others weigh the same
             rows = pd.DataFrame({"round": group.rounds, "value": share})
@@ -105,11 +106,3 @@ def _equal(rows: pd.DataFrame) -> list[contents.Line]:
     rows = rows.assign(algorithm="", value=rows["equal"])
     line = multiples.over_seeds(rows, "equal weights", 1)
     return [dataclasses.replace(line, is_level=True)]
-
-
-def _mean_share(group: history.History) -> np.ndarray:
-    """Averages `[G, E]` over clients that receive messages; NaN without any."""
-    assert group.own_cluster is not None
-    count = (~np.isnan(group.own_cluster)).sum(-1)
-    total = np.nansum(group.own_cluster, axis=-1)
-    return np.where(count > 0, total / np.maximum(count, 1), np.nan)

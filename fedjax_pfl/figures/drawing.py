@@ -72,8 +72,9 @@ class Series:
     def name(
         self, *artists: Artist, texts: Sequence[str] = (), number: int | None = None
     ) -> None:
-        """Registers artists, with texts of points; boxes have a number of histories."""
+        """Registers artists for a page, with texts of their points."""
         lines = [f"{self.label}\n{text}".strip() for text in texts]
+        # The number of a box is that of its clients in the packed histories.
         entry = json.dumps([self.label, self.method, lines, number])
         for artist in artists:
             _ids[artist] = f"series:{entry}"

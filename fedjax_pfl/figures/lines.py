@@ -132,7 +132,7 @@ def _in_panels(
 
 
 def swept(result: results.Result) -> contents.Lines | None:
-    """Returns the last metric against the numeric field with most values."""
+    """Returns the last round's metric against the numeric field with most values."""
     table, metric = selection.last_round(result)
     fields = numeric(table, result.fields)
     if not fields:

@@ -19,7 +19,7 @@ _DASHES = {"solid": "", "dash": "5 2", "dot": "1.5 1.5"}
 
 
 def packed(boxes: contents.Boxes) -> str:
-    """Returns JSON, a record per box; empty if two rounds of clients are too many."""
+    """Returns JSON, a record per box; empty if even two rounds are too much."""
     # Values are base64 of 16-bit numbers from `low` to `high`, a row per client.
     points = sum(len(box.values) for box in boxes.marks)
     size = MAX_VALUES // points

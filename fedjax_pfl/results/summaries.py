@@ -92,7 +92,7 @@ def model_metrics(
 def populations(
     malicious: np.ndarray, times_selected: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Returns masks `bool[G, E, N]` of the populations that differ from all clients."""
+    """Returns masks `bool[G, E, N]` of all clients, and of populations within."""
     masks = {"all": np.ones(times_selected.shape, bool)}
     if malicious.any():
         masks["honest"] = np.repeat(
@@ -105,7 +105,7 @@ def populations(
 
 
 def _has_examples(metric: np.ndarray) -> np.ndarray:
-    """Returns which clients have examples: to `bool[G, data, N]`."""
+    """Returns a mask `bool[G, data, N]` of clients with examples."""
     # A value in any round is enough: clients with a NaN model later on still count.
     return np.logical_not(np.isnan(metric).all(axis=(1, 2)))
 

@@ -56,7 +56,7 @@ def make_history(
         num_train=np.full((num_points, num_clients), 50),
         num_test=np.full((num_points, num_clients), 20),
         num_validation=np.full((num_points, num_clients), 10),
-        moved=np.zeros((num_points, num_clients), int),
+        extra_examples=np.zeros((num_points, num_clients), int),
         class_names=None,
         label_counts=rng.integers(9, size=(num_points, num_clients, 4)),
         leak=np.zeros(num_points),

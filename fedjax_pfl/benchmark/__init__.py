@@ -1,11 +1,4 @@
-"""An equal comparison: every method tuned with the same effort, then trained again.
-
-`tasks` defines comparisons; `training` does the work of one data set, method by method,
-with the `choice` of their settings; `tables` reads its files as rows; `ranking` finds
-groups of similar methods, `differences` their distances from a fine-tuned FedAvg, and
-`kinds` their types; `findings`, `pictures`, the tables of `data_set` and `costs`,
-`reading` and `page` present the results.
-"""
+"""An equal comparison: every method tuned with the same effort, then trained again."""
 
 from typing import TYPE_CHECKING
 

@@ -42,21 +42,14 @@ Base = tuple[core.Key, FederatedProcess, Any, core.Specification]
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """Chosen settings of a method.
-
-    Attributes:
-      process: the process with these settings.
-      settings: values by dotted name.
-      tried: number of compared settings.
-      spent: gradients of single examples for the choice.
-      trainings: results by the names of their folders: `search`, with the compared
-        settings, and `learning`; none if the method has no settings to choose.
-    """
+    """Chosen settings of a method."""
 
     process: FederatedProcess
+    # Values by dotted name.
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    tried: int = 0
-    spent: float = 0.0
+    tried: int = 0  # number of compared settings
+    spent: float = 0.0  # gradients of single examples
+    # By folder: `search`, `learning`, or none.
     trainings: Mapping[str, results.Result] = dataclasses.field(default_factory=dict)
 
 
@@ -69,16 +62,7 @@ def search(
     by_model: str | None,
     **options: Any,
 ) -> Choice:
-    """Searches the fields that a method declares, at random and by halving.
-
-    Args:
-      base: key, process, model and federation.
-      num_rounds: rounds R of a training that is not dropped.
-      budget: budget of the search.
-      seeds: seeds of every setting.
-      by_model: model to compare; None for the usual one.
-      **options: options of `tune`.
-    """
+    """Searches the fields that a method declares, at random and by halving."""
     if not tuning.search_space(base[1]):
         return Choice(base[1])
     tuned = tuning.tune(
@@ -105,10 +89,8 @@ def check_learned(name: str, process: FederatedProcess) -> None:
 
 
 def trainings_of(process: FederatedProcess) -> int:
-    """Returns the cost of a training that learns p fields: 1 + p trainings.
-
-    The derivatives in p fields take about that long.
-    """
+    """Returns the cost of a training that learns p fields: 1 + p trainings."""
+    # Derivatives in p fields take about as long as p more trainings.
     return 1 + len(_ranges(process))
 
 
@@ -145,23 +127,11 @@ def learn(
     by_model: str | None,
     **options: Any,
 ) -> Choice:
-    """Learns the fields that a search would vary, from their derivatives.
-
-    At most half of the budget is for one training, in which the fields move from the
-    middle of their ranges to reduce the validation loss; a derivative in p fields
-    counts as p more trainings. It has as many rounds as that pays for, up to R. Values
-    that suit the end of a training need not suit its beginning, so the rest is for a
-    search, by halving, among points of the path. Their values are clipped to the
-    ranges, since searches stay inside, too.
-
-    Args:
-      base: key, process, model and federation.
-      num_rounds: rounds R of a training that is not dropped, and at most of learning.
-      budget: budget of both.
-      seeds: seeds of all trainings.
-      by_model: model for learning and comparisons; None for the usual one.
-      **options: options of `grid`, including `metric` and `checkpoints`.
-    """
+    """Learns the fields that a search would vary, from their derivatives."""
+    # At most half of the budget is for one training, in which the fields move from the
+    # middle of their ranges to reduce the validation loss. Values that suit the end of
+    # a training need not suit its beginning, so the rest is for a search, by halving,
+    # among points of the path.
     rule = stopping.Halving(model=by_model, metric=options.get("metric"))
     rung = rule.first_rung(num_rounds)
     rule = dataclasses.replace(rule, min_rounds=rung)
@@ -196,6 +166,7 @@ def learn(
         process=_with(base[1], best),
         settings=best,
         tried=len(points),
+        # `steps` is of all seeds, and `ends` has an entry per seed.
         spent=float(total_rounds * steps / len(seeds)),
         trainings={"learning": learned.result, "search": result},
     )
@@ -237,6 +208,7 @@ def _points(
     table = path[list(ranges)].to_numpy(float)
     table = table[np.isfinite(table).all(axis=1)]
     lows, highs = zip(*((r.low, r.high) for r in ranges.values()), strict=True)
+    # Clipped to the ranges, since searches stay inside, too.
     rows = list(dict.fromkeys(map(tuple, np.clip(table, lows, highs).tolist())))
     places = np.unique(np.linspace(0, len(rows) - 1, count).round().astype(int))
     return [dict(zip(ranges, rows[place], strict=True)) for place in places]

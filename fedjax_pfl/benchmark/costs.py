@@ -20,18 +20,16 @@ _MEGA = 1e6
 
 
 def table(task: tables.Tables, places: list[ranking.Place]) -> texts.Table | None:
-    """Returns the table of costs of one data set, in the order of places.
-
-    Costs until the target are means over the seeds that reached it. A training that was
-    there at its first evaluation reached it at an unknown time before. Costs that no
-    method has are left out; None without any costs.
-    """
+    """Returns the table of costs of one data set, in the order of places, or None."""
     by_method = task.scores.groupby("method", sort=False)
+    # Costs until the target are NaN for seeds that never reached it, and means over the
+    # others.
     means, counts = by_method.mean(numeric_only=True), by_method.count()
     totals, until = (
         [f"{n}{end}" for n in names if counts[f"{n}{end}"].any()]
         for names, end in ((finished.COSTS, ""), (tuple(_TITLES), finished.TO_TARGET))
     )
+    # Columns that no method has are left out.
     if not totals:
         return None
     is_early = task.scores[_ROUNDS] <= task.scores["first_evaluation"]
@@ -47,6 +45,8 @@ def table(task: tables.Tables, places: list[ranking.Place]) -> texts.Table | Non
             came, seeds = counts.loc[name, _ROUNDS], counts.loc[name, "seed"]
             cells.append(f"{came} of {seeds}")
             costs = _cells(means.loc[name, until])
+            # A training that was there at its first evaluation reached it at an unknown
+            # time before.
             if came and early_counts[name] == came:
                 costs = ["at once"] * len(costs)
             elif early_counts[name]:

@@ -18,13 +18,11 @@ _SHARES = {
 
 
 def command(task: tables.Tables) -> str:
-    """Returns the line that repeats a data set, or with --only one of its methods.
-
-    It includes the budget, which otherwise would follow from the methods.
-    """
+    """Returns the line that repeats a data set, or with --only one of its methods."""
     line = str(task.searches["command"].iloc[0]).rpartition(" --only ")[0]
     if not line or "--tune-budget" in line or task.outdated:
         return line
+    # The budget would otherwise follow from the methods, and --only has fewer.
     return f"{line} --tune-budget {task.searches['budget'].max():.0f}gradients"
 
 
@@ -41,6 +39,7 @@ def results(task: tables.Tables, places: list[ranking.Place]) -> texts.Table:
     adapted = scores.groupby("method", sort=False)["unseen_model"].first()
     means = scores.groupby("method", sort=False).mean(numeric_only=True)
     kind_of, rows = kinds.of_methods(task), []
+    # Starts of learning are controls, not competitors, so they have no place.
     controls = scores[scores["method"].isin(task.starts)]
     controls = [
         ranking.Place(str(name), rows.set_index("seed")["value"], 0, "control")

@@ -24,15 +24,10 @@ REFERENCES = ("FedAvg fine-tuned", "FedAvg")
 
 @dataclasses.dataclass(frozen=True)
 class Gap:
-    """A mean difference with its uncertainty over seeds and over data sets.
+    """A mean difference with its uncertainty over seeds and over data sets."""
 
-    Attributes:
-      seeds: interval over seeds, of means over data sets.
-      tasks: interval over data sets, of means over seeds; None for a single data set.
-    """
-
-    seeds: paired.Interval
-    tasks: paired.Interval | None
+    seeds: paired.Interval  # interval over seeds, of means over data sets
+    tasks: paired.Interval | None  # over data sets; None for one
 
     @property
     def mean(self) -> float:
@@ -69,6 +64,7 @@ def gaps_to(values: Mapping[str, pd.DataFrame], name: str) -> dict[str, Gap]:
             continue
         gap = 100 * (table - values[name])
         gaps[method] = Gap(
+            # A seed that diverged on one data set is lost.
             seeds=paired.of_mean(gap.mean(axis=1, skipna=False)),
             tasks=paired.of_mean(gap.mean()) if len(gap.columns) > 1 else None,
         )
@@ -77,6 +73,7 @@ def gaps_to(values: Mapping[str, pd.DataFrame], name: str) -> dict[str, Gap]:
 
 def p_values(gaps: Mapping[str, Gap]) -> dict[str, float]:
     """Returns p-values by the wider interval, corrected for their number."""
+    # A difference must hold for other seeds and for other data sets.
     corrected = paired.holm([gap.wider.p_value for gap in gaps.values()])
     return dict(zip(gaps, corrected, strict=True))
 
@@ -90,12 +87,7 @@ def verdicts(gaps: Mapping[str, Gap]) -> dict[str, bool]:
 def of_task(
     task: tables.Tables, places: Sequence[ranking.Place]
 ) -> tuple[str, dict[str, Gap]]:
-    """Returns the differences of all methods of one data set, including diverged ones.
-
-    Returns:
-      The reference, or the best method without a reference; and differences by method,
-      in points.
-    """
+    """Returns the reference, or else the best method, and differences in points."""
     name = reference(task) or places[0].method
     return name, gaps_to(
         {place.method: place.values.to_frame() for place in places}, name

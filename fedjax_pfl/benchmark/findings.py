@@ -18,15 +18,13 @@ _TRAINED = (kinds.PERSONAL, kinds.GLOBAL)
 
 
 def sentences(all_tasks: tables.Tables) -> list[str]:
-    """Returns findings over the data sets that count.
-
-    Means over data sets are taken seed by seed. Each difference has an interval over
-    seeds and one over data sets.
-    """
+    """Returns findings over the data sets that count."""
     shared = ranking.counted(all_tasks)
     if not shared.tasks:
         return []
     over = _over(shared.tasks, len(all_tasks.tasks))
+    # Means over data sets are taken seed by seed; each difference has an interval over
+    # seeds and one over data sets.
     makers = (_against_fine_tuning, _harm, _sooner, _learning)
     return [text for make in makers for text in make(shared, over)]
 
@@ -131,10 +129,7 @@ def _by_kind(
 
 
 def _harm(shared: tables.Tables, over: str) -> Iterator[str]:
-    """Yields the shares of clients that lose and gain, compared with training alone.
-
-    References and methods that equal Local somewhere cannot be the least harmful.
-    """
+    """Yields shares of clients that lose and gain, compared with training alone."""
     worse, better = (
         {
             m: 100 * v
@@ -144,6 +139,7 @@ def _harm(shared: tables.Tables, over: str) -> Iterator[str]:
         for name in _OF_LOCAL
     )
     kind_of, copies = kinds.of_methods(shared), kinds.copies(shared)
+    # References and methods that equal Local somewhere cannot be the least harmful.
     names = [m for m in worse if kind_of[m] in _TRAINED and m not in copies]
     methods = [name for name in names if name != "FedAvg"]
     if "FedAvg" not in names or not methods:
@@ -169,18 +165,16 @@ def _share(table: pd.DataFrame) -> str:
 
 
 def _sooner(shared: tables.Tables, over: str) -> Iterator[str]:
-    """Yields the method that is as good as FedAvg in the least virtual time.
-
-    Only methods that reach this in every seed compete. If one of them reaches it at its
-    first evaluation, the time is unknown and there is no finding. Ratios are geometric
-    means: their logarithms are paired by seed.
-    """
+    """Yields the method that is as good as FedAvg in the least virtual time."""
     starts = shared.scores.groupby("task")["first_evaluation"].max()
     rounds, times = _methods(shared, _ROUNDS), _methods(shared, _TIME)
+    # Only methods that reach this in every seed compete. If one of them reaches it at
+    # its first evaluation, the time is unknown and there is no finding.
     times = {m: v for m, v in times.items() if v.notna().all(axis=None)}
     is_early = [(rounds[m] <= starts[shared.tasks]).any(axis=None) for m in times]
     if any(is_early) or finished.TARGET not in times or len(times) < 2:
         return
+    # Ratios are geometric means: their logarithms are paired by seed.
     logs = {method: np.log(table).mean(axis=1) for method, table in times.items()}
     reference = logs.pop(finished.TARGET)
     gaps = {m: paired.interval(values, reference) for m, values in logs.items()}

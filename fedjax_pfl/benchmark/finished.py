@@ -39,19 +39,12 @@ _LAST = 0.7
 
 @dataclasses.dataclass(frozen=True)
 class Finished:
-    """A method with its trainings.
+    """A method with its trainings."""
 
-    Attributes:
-      task: name of the data set.
-      said: content of the file in its folder.
-      final: trainings of the best setting.
-      searched: trainings of the search, or None.
-    """
-
-    task: str
-    said: training.Method
-    final: results.Result
-    searched: results.Result | None
+    task: str  # name of the data set
+    said: training.Method  # content of the file in its folder
+    final: results.Result  # of the best setting
+    searched: results.Result | None  # of the search
 
     @classmethod
     def load(cls, folder: Path, task: str) -> "Finished":
@@ -165,12 +158,10 @@ class Finished:
         return metrics.mean(group.metrics[self._metric][point, :, m, d], counts)
 
     def _rise(self, group: history.History, point: int) -> float:
-        """Returns the last gain of the validation curve in a tenth of the rounds.
-
-        It is the slope of a least-squares line through the last three tenths: the
-        difference of two evaluations varies several times more over seeds.
-        """
+        """Returns the last gain of the validation curve in a tenth of the rounds."""
         means = self._validated(group, point)
+        # The slope of a least-squares line through the last three tenths: the
+        # difference of two evaluations varies several times more over seeds.
         earlier = np.flatnonzero(group.rounds <= _LAST * group.rounds[-1])
         start = earlier[-1] if earlier.size else 0
         rounds = group.rounds[start:] - np.mean(group.rounds[start:])
@@ -180,12 +171,14 @@ class Finished:
     def search(self) -> dict[str, Any]:
         """Returns the row of `Tables.searches`."""
         file = self.said
+        # They stay so for methods without settings to search.
         best = median = np.nan
         failed = 0.0
         if self.searched is not None:
             fields = list(file.settings)
             parts = [self._first_scores(g, fields) for g in self.searched.groups]
             scores = np.concatenate(parts)
+            # Settings that diverged have no score, and count as failed.
             finite = scores[np.isfinite(scores)]
             failed = float(1 - len(finite) / len(scores))
             if finite.size:
@@ -210,14 +203,12 @@ class Finished:
         }
 
     def _end(self, name: str) -> str:
-        """Returns a mark if the best value of a field is at an end of its tried values.
-
-        The range may then be too narrow.
-        """
+        """Returns a mark if the best value of a field is the least or largest tried."""
         best, values = self.said.settings[name], set()
         for group in self.searched.groups if self.searched is not None else ():
             values |= {point[name] for point in group.points}
         numbers = [value for value in values if isinstance(value, int | float)]
+        # The range may be too narrow if it is; two values have no inside.
         if len(numbers) < 3 or not min(numbers) < max(numbers):
             return ""
         ends = {min(numbers): " (least tried)", max(numbers): " (largest tried)"}
@@ -241,6 +232,7 @@ class Finished:
         is_dropped = np.zeros(len(group.points), bool)
         if group.dropped is not None:
             is_dropped = group.dropped
+        # All settings have had the same training there, so their scores are comparable.
         rung = group.ends[is_dropped].min() if is_dropped.any() else group.rounds[-1]
         place = group.rounds.tolist().index(rung)
         values: dict[tuple[Any, ...], list[float]] = {}
@@ -270,14 +262,7 @@ def _commit(origin: Mapping[str, Any]) -> str:
 
 
 def federation(config: Mapping[str, Any]) -> str:
-    """Describes data, model and length of a training by its flat configuration.
-
-    Example:
-      >>> spec = {"federation.dataset": "digits", "federation.partition": "LabelShards"}
-      >>> spec |= {"federation.partition.labels_per_client": 4, "model": "CNN"}
-      >>> federation(spec | {"federation.num_clients": 25, "num_rounds": 100})
-      'digits, LabelShards (labels_per_client = 4), num_clients = 25, CNN, 100 rounds'
-    """
+    """Describes data, model and length of a training by its flat configuration."""
 
     def fields(start: str) -> str:
         names = [n for n in config if n.startswith(f"{start}.")]

@@ -42,12 +42,7 @@ def copies(all_tasks: tables.Tables) -> dict[str, list[str]]:
 
 
 def of_methods(all_tasks: tables.Tables) -> dict[str, str]:
-    """Returns the kind of every method.
-
-    Args:
-      all_tasks: tables of data sets; a copy of Local must equal it on every data set of
-        the method.
-    """
+    """Returns the kind of every method."""
     places = copies(all_tasks)
     kinds = {}
     for method, rows in all_tasks.scores.groupby("method", sort=False):
@@ -55,6 +50,7 @@ def of_methods(all_tasks: tables.Tables) -> dict[str, str]:
         kinds[name] = PERSONAL
         if name in _REFERENCES:
             kinds[name] = REFERENCE
+        # A copy equals Local on every data set of the method.
         elif set(places.get(name, ())) == set(rows["task"]):
             kinds[name] = COPY
         elif set(rows["model"]) == {"global"}:

@@ -4,7 +4,6 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import MultipleLocator
 
 from fedjax_pfl.benchmark import differences, ranking
 from fedjax_pfl.figures import drawing
@@ -22,16 +21,7 @@ def of_gaps(
     reference: str,
     metric: str,
 ) -> Figure:
-    """Draws every method's difference to a reference with its 95 % interval.
-
-    Args:
-      places: rows, the best mean on top; at the right are their means.
-      gaps: differences in points, by method. Blue are clearly better methods, orange
-        clearly worse ones; open circles are not ranked. Large differences are written
-        at the edge.
-      reference: the reference, with a diamond at zero.
-      metric: in words.
-    """
+    """Draws every method's difference to a reference with its interval, in points."""
     figure = Figure(layout="constrained")
     figure.set_size_inches(drawing.WIDTH, 0.9 + _ROW * len(places))
     axes = figure.subplots()
@@ -45,7 +35,9 @@ def of_gaps(
             axes.plot(0, row, "D", markersize=4, color="black")
             continue
         gap, better = gaps[place.method].seeds, is_better.get(place.method)
+        # Blue: clearly better. Orange: clearly worse. Open circles: not ranked.
         color = drawing.GRAY if better is None else drawing.color(0 if better else 1)
+        # Large differences are written at the edge, or would flatten all others.
         if not abs(gap.mean) <= _SPAN:
             is_left = gap.mean < 0
             text = f"\u25c2 {gap.mean:.0f}" if is_left else f"{gap.mean:.0f} \u25b8"
@@ -82,13 +74,10 @@ def of_gaps(
 
 
 def of_ranks(ranks: ranking.Ranks, rising: Collection[str] = ()) -> Figure:
-    """Draws mean ranks as a critical-difference diagram, the best on the left.
-
-    Bars join methods with mean ranks closer than the critical difference; bars inside
-    another one are not drawn. Daggers mark `rising` methods.
-    """
+    """Draws mean ranks as a critical-difference diagram, the best on the left."""
     count, means = len(ranks.means), ranks.means
     half = -(-count // 2)
+    # Bars join methods with mean ranks closer than the critical difference.
     bars = _bars(list(means), ranks.distance)
     depth = 0.6 + 0.2 * len(bars)
     figure = Figure(layout="constrained")
@@ -105,6 +94,8 @@ def of_ranks(ranks: ranking.Ranks, rising: Collection[str] = ()) -> Figure:
     axes.plot([1, 1 + ranks.distance], [-0.95, -0.95], color="black", linewidth=1.5)
     text = f" critical difference {ranks.distance:.1f}"
     axes.text(1 + ranks.distance, -0.95, text, va="center", fontsize=8)
+    # The better half is named at the left, from above; the other one at the right, from
+    # below, so that lines do not cross.
     for number, (name, rank) in enumerate(means.items()):
         is_left = number < half
         row = number if is_left else count - 1 - number
@@ -125,8 +116,7 @@ def of_ranks(ranks: ranking.Ranks, rising: Collection[str] = ()) -> Figure:
 def _marks(count: int) -> list[int]:
     """Returns the ranks to label on the axis."""
     step = 1 if count <= 10 else 5
-    marks = MultipleLocator(step).tick_values(1, count)
-    return sorted({1, count, *(int(m) for m in marks if 1 < m < count)})
+    return sorted({1, count, *range(step, count, step)})
 
 
 def _bars(means: Sequence[float], distance: float) -> list[tuple[float, float]]:
@@ -134,6 +124,7 @@ def _bars(means: Sequence[float], distance: float) -> list[tuple[float, float]]:
     bars: list[tuple[float, float]] = []
     for start, low in enumerate(means):
         high = max(m for m in means[start:] if m - low <= distance)
+        # Bars inside another one are not drawn.
         if high > low and not any(high <= end for _, end in bars):
             bars.append((low, high))
     return bars

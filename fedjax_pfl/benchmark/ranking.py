@@ -33,19 +33,12 @@ RISING = "not converged"
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """A method's place on one data set.
-
-    Attributes:
-      method: its name.
-      values: one number per seed; NaN if the training diverged.
-      group: number of its group, from 1; 0 if it is not ranked.
-      why_not: reason if it is not ranked, else empty.
-    """
+    """A method's place on one data set."""
 
     method: str
-    values: pd.Series
-    group: int
-    why_not: str
+    values: pd.Series  # by seed; NaN if the training diverged
+    group: int  # from 1; 0 if it is not ranked
+    why_not: str  # reason if it is not ranked, else empty
 
     @property
     def mean(self) -> float:
@@ -67,6 +60,8 @@ def _why_not(task: tables.Tables) -> dict[str, str]:
         lost = int(numbers.isna().sum())
         if lost:
             why[method] = f"diverged for {lost} of {len(numbers)} seeds"
+        # The validation curve, mean over seeds, still gained more than half a point in
+        # a tenth of the rounds.
         elif rises[method].mean() > RISE:
             why[method] = RISING
     return why
@@ -81,16 +76,13 @@ def ranked(task: tables.Tables) -> dict[str, pd.Series]:
 def complete(
     all_tasks: tables.Tables, column: str = "value", *, starts: bool = False
 ) -> dict[str, pd.DataFrame]:
-    """Returns a column, seeds by data sets, for the methods that count.
-
-    Returns:
-      Tables by method, for methods that were trained on all data sets and diverged in
-      no seed, even if they had not converged.
-    """
+    """Returns a column, seeds by data sets, for the methods that count."""
     by_method = {}
     for method, rows in all_tasks.scores.groupby("method", sort=False):
         if method in all_tasks.starts and not starts:
             continue
+        # Trained on all data sets and diverged in no seed, even if not converged:
+        # leaving these out would let a result decide who is compared.
         if rows["value"].notna().all() and rows["task"].nunique() == len(
             all_tasks.tasks
         ):
@@ -115,17 +107,10 @@ def marked(method: str, rising: Collection[str]) -> str:
 
 
 def places(task: tables.Tables) -> list[Place]:
-    """Ranks the methods of one data set by their mean, the best first.
-
-    A method is not ranked if one of its trainings diverged, or if it had not converged:
-    its validation curve, mean over seeds, still gained more than half a point in a
-    tenth of the rounds. These come last.
-
-    Returns:
-      The places; groups are those of `leaders`.
-    """
+    """Ranks the methods of one data set by their mean, the best first."""
     values, why = _values_of(task), _why_not(task)
     groups = leaders(ranked(task))
+    # Methods that are not ranked come last.
     order = sorted(values, key=lambda n: (n in why, -_key(values[n])))
     return [Place(n, values[n], groups.get(n, 0), why.get(n, "")) for n in order]
 
@@ -137,18 +122,15 @@ def _key(values: pd.Series) -> float:
 
 
 def leaders(values: Mapping[str, pd.Series]) -> dict[str, int]:
-    """Groups methods that are not clearly worse than the best of the group.
-
-    The best method is compared with all others by paired tests at five percent,
-    corrected by Holm's method for their number; methods that are not clearly below it
-    form its group. The next group begins with the best remaining method.
-    """
+    """Groups methods that are not clearly worse than the best of the group."""
     names = sorted(values, key=lambda name: -_key(values[name]))
     groups: dict[str, int] = {}
     number = 0
     while names:
         number += 1
         best, *rivals = names
+        # The best method against all others, by paired tests at five percent, corrected
+        # by Holm's method; the next group begins with the best remaining method.
         gaps = [paired.interval(values[best], values[name]) for name in rivals]
         chances = paired.holm([gap.p_value for gap in gaps])
         near = [n for n, chance in zip(rivals, chances, strict=True) if chance >= LEVEL]
@@ -159,48 +141,32 @@ def leaders(values: Mapping[str, pd.Series]) -> dict[str, int]:
 
 @dataclasses.dataclass(frozen=True)
 class Ranks:
-    """Mean ranks over data sets.
+    """Mean ranks over data sets."""
 
-    Attributes:
-      means: mean rank, 1 is best, of every `complete` method.
-      tasks: names of the data sets.
-      distance: Nemenyi's critical difference at five percent: closer mean ranks do not
-        differ significantly.
-      p_value: p-value of Friedman's test that all methods are alike.
-    """
-
-    means: pd.Series
+    means: pd.Series  # of every `complete` method, 1 is best
     tasks: list[str]
-    distance: float
-    p_value: float
+    distance: float  # Nemenyi's critical difference at five percent
+    p_value: float  # of Friedman's test that all methods are alike
 
 
 def counted(all_tasks: tables.Tables) -> tables.Tables:
-    """Returns the rows of the data sets for findings.
-
-    Two thirds of all methods must have been trained there, with any score: the rule
-    must not depend on results. Outdated data sets and others are never mixed: the
-    larger set counts. A single data set always counts.
-    """
+    """Returns the rows of the data sets for findings."""
     outdated = set(all_tasks.outdated)
+    # Outdated data sets and others are never mixed: the larger set counts.
     names = [name for name in all_tasks.tasks if name not in outdated]
     if len(names) <= len(outdated):
         names = all_tasks.outdated
     rows = all_tasks.of_tasks(*names)
     if len(names) == 1:
         return rows
+    # With any score: the rule must not depend on results.
     minimum = SHARE * rows.scores["method"].nunique()
     methods = rows.scores.groupby("task")["method"].nunique()
     return rows.of_tasks(*(name for name in names if methods[name] >= minimum))
 
 
 def over_tasks(shared: tables.Tables) -> Ranks | None:
-    """Compares methods by their ranks over data sets (Demsar, 2006).
-
-    Returns:
-      The ranks, by mean; None with fewer than two data sets or three `complete`
-      methods.
-    """
+    """Compares methods by their ranks over data sets (Demsar, 2006)."""
     values = complete(shared)
     if len(shared.tasks) < 2 or len(values) < 3:
         return None
@@ -211,6 +177,7 @@ def over_tasks(shared: tables.Tables) -> Ranks | None:
     count, num_tasks = table.shape
     # The studentized range with infinite degrees of freedom, by number of methods.
     quantile = stats.studentized_range.ppf(1 - LEVEL, count, np.inf) / math.sqrt(2)
+    # CD = q sqrt(k (k + 1) / (6 N)) with k methods on N data sets.
     distance = float(quantile * math.sqrt(count * (count + 1) / (6 * num_tasks)))
     test = stats.friedmanchisquare(*table.to_numpy())
     return Ranks(ranks, shared.tasks, distance, float(test.pvalue))

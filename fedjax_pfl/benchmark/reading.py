@@ -13,6 +13,7 @@ _NOT_RECORDED = "not recorded"
 
 def terms(metric: str) -> tuple[tuple[str, str], ...]:
     """Returns heads of columns with their meanings."""
+    # Numbers come from the code that uses them.
     devices, target = training.DEVICES, finished.TARGET
     return (
         (

@@ -5,7 +5,6 @@ and method. All pages and figures are made from these tables.
 """
 
 import dataclasses
-import io
 from pathlib import Path
 from typing import Any
 
@@ -129,8 +128,7 @@ class Tables:
         for name, columns in (("scores", SCORES), ("searches", SEARCHES)):
             file = Path(folder) / f"{name}.csv"
             try:
-                content = io.BytesIO(plain_files.content(file))
-                table = csv_files.read(content, dtype=dict.fromkeys(_TEXTS, str))
+                table = csv_files.read(file, dtype=dict.fromkeys(_TEXTS, str))
             except (OSError, ValueError) as error:
                 raise checks.InputError(f"Cannot read '{file}': {error}.") from error
             if tuple(table.columns) != columns:
@@ -161,6 +159,7 @@ def collect(directory: str | Path) -> Tables:
     for folder in sorted(path for path in Path(directory).iterdir() if path.is_dir()):
         methods = sorted(p for p in folder.iterdir() if training.is_finished(p))
         task = [Finished.load(path, folder.name) for path in methods]
+        # References first: rows of all methods are relative to them.
         served = {m.said.name: m.clients() for m in task if m.said.name in REFERENCES}
         targets = next((m.reached() for m in task if m.said.name == TARGET), {})
         for method in task:

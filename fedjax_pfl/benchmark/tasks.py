@@ -106,13 +106,7 @@ class Task:
 
 
 def name_of(process: engine.FederatedProcess) -> str:
-    """Names a method by its class and the settings that change the method.
-
-    Example:
-      >>> import fedjax_pfl as fp
-      >>> name_of(fp.FederatedProcess(algorithm=fp.FedAvg(fine_tune=fp.SGD())))
-      'FedAvg fine-tuned'
-    """
+    """Names a method by its class and the settings that change the method."""
     algorithm = process.algorithm
     name = type(algorithm).__name__
     if algorithm.search is not None:
@@ -128,12 +122,7 @@ def name_of(process: engine.FederatedProcess) -> str:
 
 
 def budget_of(task: Task) -> budgets.Gradients:
-    """Returns the budget of gradients for the search of every method of a task.
-
-    The default is the cost of a search over 27 settings for the method with the median
-    cost, or, if that is more, the cost of the smallest search for the most expensive
-    method.
-    """
+    """Returns the budget of gradients for the search of every method of a task."""
     if task.budget is not None:
         return task.budget
     federations = grids.Federations()
@@ -141,6 +130,8 @@ def budget_of(task: Task) -> budgets.Gradients:
     every = rule.first_rung(task.num_rounds)
     options = Options(num_rounds=task.num_rounds, stop_when=rule, eval_every=every)
     trials = [{"seed": seed} for seed in task.search_seeds]
+    # A search over 27 settings for the method with the median cost or, if that is more,
+    # the smallest search for the most expensive method.
     usual, smallest = [], [1]
     for name, process in {**task.learned, **task.methods}.items():
         if not tuning.search_space(process):

@@ -1,7 +1,6 @@
 """Trainings of a benchmark: a search for every method, then new seeds of its best.
 
-Some methods also have rows with learned fields. A directory has one folder per data
-set, with one folder per row:
+A directory has one folder per data set, with one folder per row:
 
     search/      all trainings of the search, if the method has settings to search
     learning/    the training with the searched path, if fields are learned
@@ -38,26 +37,16 @@ _WORK = ".work"  # a method's unfinished trainings
 
 
 class Method(documents.Document):
-    """Content of `method.json`.
-
-    Attributes:
-      name: name of the method, or of its row with learned fields.
-      model: the model that ranks the method.
-      settings: the best values by dotted name.
-      tried: number of settings of the search; 0 without a search.
-      budget: gradients of single examples allowed for the search.
-      spent: gradients that the search took.
-      command: line that repeats the method's row; empty for a program.
-    """
+    """Content of `method.json`."""
 
     format: Literal["fedjax_pfl method 1"]
-    name: str
-    model: str
-    settings: dict[str, Any]
-    tried: int
-    budget: float
-    spent: float
-    command: str
+    name: str  # of the method, or of its row with learned fields
+    model: str  # that ranks the method
+    settings: dict[str, Any]  # the best values by dotted name
+    tried: int  # settings of the search; 0 without one
+    budget: float  # gradients of single examples allowed for the search
+    spent: float  # gradients that the search took
+    command: str  # repeats the row; empty for a program
 
 
 def run(
@@ -100,6 +89,7 @@ def run(
     if not left:
         say(f"{task.name} is finished: {folder}")
         return
+    # Asks for the costs of all methods, so a finished task returns before.
     budget = tasks.budget_of(task)
     say(f"{task.name}: every search has {budget.count:,.0f} gradients.")
     for number, name in enumerate(places, start=1):
@@ -142,6 +132,7 @@ def _train(
         values["metric"] = task.metric
         return options | values | {"evaluate_on": evaluated}
 
+    # A fine-tuned model ranks its method, and so chooses its settings.
     process = task.rows[name]
     model = None if process.algorithm.fine_tune is None else "fine-tuned"
     if name.endswith(tasks.START):
@@ -191,10 +182,8 @@ def _train(
 def _on_devices(
     process: engine.FederatedProcess, num_clients: int
 ) -> engine.FederatedProcess:
-    """Adds the length of rounds in virtual time, without changing the training.
-
-    Only rounds of all clients have one, without random work or training on a server.
-    """
+    """Adds the length of rounds in virtual time, without changing the training."""
+    # Only rounds of all clients have one, without random work or training on a server.
     if (
         not isinstance(process.participation, local.AllClients)
         or not isinstance(process.work, local.FullWork)

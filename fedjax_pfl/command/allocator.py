@@ -1,9 +1,4 @@
-"""Settings of glibc's allocator under which large buffers keep their memory.
-
-XLA takes a new buffer for every large result. By default malloc gets it from the
-system, which clears every page, and returns it after use. Under these settings malloc
-keeps its memory, in huge pages. The settings are read when a process starts.
-"""
+"""Settings of glibc's allocator under which large buffers keep their memory."""
 
 import os
 import sys
@@ -14,6 +9,9 @@ __all__ = ["VARIABLE", "VARIABLES", "allow", "is_allowed", "settle"]
 
 VARIABLE = "FEDJAX_PFL_ALLOCATOR"
 """`huge-pages` once the settings are in force, or `system` to do without."""
+# XLA takes a new buffer for every large result. By default malloc gets it from the
+# system, which clears every page, and returns it after use; with these settings it
+# keeps its memory, in huge pages. They are read when a process starts.
 VARIABLES = {
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
     "MALLOC_MMAP_MAX_": "0",
@@ -35,12 +33,9 @@ def is_allowed() -> bool:
 
 
 def settle() -> None:
-    """Restarts a command's process under the settings, once.
-
-    The process keeps its number. It does not restart if the variable is set, if the
-    user has settings of the allocator or another allocator, without glibc, or if the
-    process has done more than start a command.
-    """
+    """Restarts a command's process under the settings, once; it keeps its number."""
+    # Not if the process has done more than start a command, if the variable is set, if
+    # the user has settings of the allocator or another allocator, or without glibc.
     is_new = _is_own and "jax" not in sys.modules
     names = {VARIABLE, "LD_PRELOAD", *VARIABLES}
     if not is_new or names & os.environ.keys() or not _is_glibc():

@@ -41,27 +41,16 @@ _OF_OWN_DATA = (*_COLUMNS, "window", "scale", "missing", "text", "tokenizer")
 
 
 def option(
-    group: Group,
+    group: Group,  # heading in `--help`
     help: str,
     default: Any = None,
     *,
-    setting: str | None = None,
-    is_stored: bool = True,
-    others: Mapping[str, Mapping[str, Any]] | None = None,
-    **more: Any,
+    setting: str | None = None,  # NAME of the --set that it abbreviates
+    is_stored: bool = True,  # belongs to the run, not to this command alone
+    others: Mapping[str, Mapping[str, Any]] | None = None,  # arguments, by command
+    **more: Any,  # arguments of `typer.Option`
 ) -> Any:
-    """Declares a field that a command reads from an option of its name.
-
-    Args:
-      group: heading of the option in `--help`.
-      help: text of the option in `--help`.
-      default: value if the option is not given.
-      setting: the setting that it abbreviates, as in `--set NAME=VALUE`.
-      is_stored: whether it belongs to the run that a command begins, not to this
-        command alone.
-      others: arguments of `typer.Option` that differ in some commands, by command.
-      **more: arguments of `typer.Option`.
-    """
+    """Declares a field that a command reads from an option of its name."""
     spec = {"help": help, "rich_help_panel": group, **more}
     metadata = {"setting": setting, "is_stored": is_stored, "others": others or {}}
     return dataclasses.field(default=default, metadata={**metadata, "typer": spec})
@@ -226,6 +215,7 @@ class DataOptions:
     @property
     def settings(self) -> tuple[str, ...]:
         """Settings `name=value`, the short options first."""
+        # Settings of --set come last, so that they can change those of short options.
         short = {"federation.data_dir": self.data_dir and json.dumps(self.data_dir)}
         for field in dataclasses.fields(self):
             if setting := field.metadata.get("setting"):
@@ -238,16 +228,11 @@ class DataOptions:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(DataOptions):
-    """Options of trainings as given to the commands; None if the preset decides.
+    """Options of trainings as given to the commands; None if the preset decides."""
 
-    This is the only list: these fields make the command line, the files of runs and the
-    line that repeats a run.
-
-    Attributes:
-      command: `run`, `sweep`, `plan` or `benchmark`.
-    """
-
-    command: str
+    # The only list: these fields make the command line, the files of runs and the line
+    # that repeats a run.
+    command: str  # `run`, `sweep`, `plan` or `benchmark`
     preset: str | None = option(
         "Method",
         f"{', '.join(completion.PRESETS)}, benchmark_*, {_MORE}; a pattern such as"
@@ -623,6 +608,7 @@ class Options(DataOptions):
             raise typer.BadParameter("--resume-anyway needs --resume")
         if len(self.only or ()) > 1:
             raise typer.BadParameter("give --only once, as in --only flame,ditto")
+        # Properties that refuse texts that they cannot read.
         for name in ("preset_name", "all_seeds", "evaluate_on"):
             getattr(self, name)
         if self.learn is None and (self.learn_on or self.learn_trainings):
@@ -647,6 +633,8 @@ class Options(DataOptions):
         """Refuses options of a training of several processes that do not fit."""
         values = (self.coordinator, self.num_processes, self.process_id)
         if not self.distributed:
+            # With --resume the first command may have had --distributed, which is
+            # checked again with its options.
             is_given = values != (None, None, None) or self.connect_seconds != 300.0
             if is_given and (self.resume is None or self.out is not None):
                 raise typer.BadParameter(

@@ -1,8 +1,4 @@
-"""Several presets with one command: `--preset 'flame_fair_mnist_*'`.
-
-The directory has one run per preset. Finished runs are not repeated, an interrupted run
-continues, and presets without their data are skipped with a sentence.
-"""
+"""Several presets with one command: `--preset 'flame_fair_mnist_*'`."""
 
 import dataclasses
 from pathlib import Path
@@ -26,11 +22,7 @@ __all__ = ["do"]
 
 
 def do(options: arguments.Options) -> None:
-    """Does the job of one preset, or of all that match.
-
-    Args:
-      options: parsed options; for a pattern, `out` is the directory of all runs.
-    """
+    """Does the job of one preset, or of all that match, each in a folder of `out`."""
     names = presets.matching(options.preset_name)
     if not presets.is_pattern(options.preset_name):
         job.do(options)
@@ -55,6 +47,7 @@ def do(options: arguments.Options) -> None:
     out = options.out or job.default_directory(options.preset_name.strip("*?_"))
     if options.resume is None:
         directories.check_new(out)
+    # Finished runs are not repeated, and an interrupted run continues.
     hint = job.continuation(options, out)
     with run_folder.opened(out, options), signals.resumable(hint):
         _run_all(names, options, out, hint)
@@ -72,6 +65,7 @@ def _run_all(
             continue
         outputs.say(f"{number}/{len(names)} {name}")
         plain_files.check(folder, is_directory=True)
+        # A folder without a result is an interrupted run, which continues.
         begun = folder if folder.exists() else None
         job_options = dataclasses.replace(
             options, preset=name, out=folder, resume=begun, max_minutes=time()
@@ -80,6 +74,8 @@ def _run_all(
             if not _run(job_options):
                 skipped.append(name)
         except errors.StoppedError as stopped:
+            # A signal or the time limit ends all presets, so the hint is for all of
+            # them.
             raise errors.StoppedError(
                 f"Stopped in {name}, {number} of {len(names)}; {hint}",
                 stopped.status,

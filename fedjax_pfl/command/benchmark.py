@@ -1,8 +1,7 @@
 """The command `benchmark`: one or several data sets, method by method.
 
 Its directory has `experiment.json`, a folder per data set (see `benchmark.training`),
-the tables `scores.csv` and `searches.csv`, and the pages, which are updated after every
-data set.
+the tables `scores.csv` and `searches.csv`, and the pages.
 """
 
 import dataclasses
@@ -40,6 +39,7 @@ def do(options: arguments.Options) -> None:
     compilation_cache.keep()
     if options.max_minutes is not None:
         checks.number("max_minutes", options.max_minutes, above=0)
+    # The first task is made before the directory, which a wrong option must not leave.
     names = presets.matching(options.preset_name)
     task_of_first = task_of(dataclasses.replace(options, preset=names[0]))
     out = options.out or job.default_directory(options.preset_name.strip("*?_"))
@@ -78,7 +78,7 @@ def _run_all(
             training.run(
                 out,
                 task,
-                say=_silent if options.quiet else outputs.say,
+                say=(lambda text: None) if options.quiet else outputs.say,
                 max_minutes=time(),
                 resume_anyway=options.resume_anyway,
                 progress=not options.quiet,
@@ -86,6 +86,7 @@ def _run_all(
                 memory_limit=options.memory_limit,
             )
         except data.MissingFilesError as error:
+            # Several data sets go on without those that are not on this machine.
             if len(names) == 1:
                 raise
             outputs.say(f"Skipped {name}: {error}")
@@ -93,15 +94,12 @@ def _run_all(
             continue
         except Interrupted as stopped:
             raise errors.StoppedError(f"{stopped}; {hint}", 3) from None
+        # After every data set, so that an interrupted command has pages as well.
         bench = tables.collect(out)
         bench.save(out)
         page.write(bench, out)
     if len(skipped) == len(names):
         raise checks.InputError(f"None of {', '.join(names)} has its data here.")
-
-
-def _silent(text: str) -> None:
-    """Prints no line."""
 
 
 def task_of(options: arguments.Options) -> tasks.Task:
@@ -120,6 +118,7 @@ def task_of(options: arguments.Options) -> tasks.Task:
             raise checks.InputError(f"Expected different methods, got {name} twice.")
         methods[name] = grid.process
     learned = {n: methods[n] for n in experiment.learned if n in methods}
+    # `only` has one text at most, see `Options.check`.
     for names in options.only or ():
         methods, learned = _only(methods, names)
     budget = None
@@ -139,6 +138,7 @@ def task_of(options: arguments.Options) -> tasks.Task:
         seeds=experiment.seeds,
         metric=options.metric or "accuracy",
         budget=budget,
+        # Rows add their own --only.
         command=run_folder.command(dataclasses.replace(options, only=None)),
         learned=learned,
     )

@@ -48,15 +48,9 @@ _OF_SOME |= dict.fromkeys(_HOSTS, ("plan",))
 _LEARNING = ("learn", "learn_on", "learn_trainings")
 _OF_SOME |= dict.fromkeys(_LEARNING, ("run", "sweep", "plan"))
 _OF_SOME |= dict.fromkeys(("learn_per_client", "learn_per_layer"), ("plan",))
-_NOT_OF_BENCHMARKS = (
-    "problem",
-    "init",
-    "eval_every",
-    "eval_on",
-    "eval_clients",
-    "patience",
-)
-_NOT_OF_BENCHMARKS += ("target", "stop_on", "diagnostics", "save_models", "dry_run")
+_NOT_OF_BENCHMARKS = ("problem", "init", "eval_every", "eval_on", "eval_clients")
+_NOT_OF_BENCHMARKS += ("patience", "target", "stop_on", "diagnostics", "save_models")
+_NOT_OF_BENCHMARKS += ("dry_run",)
 _NOT_OF_BENCHMARKS += ("profile", "log", "points_per_chunk", "checkpoint_seconds")
 _WITH_RESUME = {"resume", "resume_anyway", "algorithm"}
 _WITH_RESUME |= {"max_minutes", "memory_limit", "log", "quiet", *_ADDRESS}
@@ -76,7 +70,7 @@ def add(app: typer.Typer, name: str, main: Callable[..., None], **fields: Any) -
 class Command(typer.core.TyperCommand):
     """A command with help in sections: examples, arguments, then options by heading."""
 
-    def format_options(self, ctx: Any, formatter: Any) -> None:
+    def format_options(self, ctx: typer.Context, formatter: Any) -> None:
         """Writes what follows the sentences of `--help`."""
         _write_examples(self.name, ctx, formatter)
         sections = dict.fromkeys(("Arguments", *typing.get_args(arguments.Group)), ())
@@ -95,13 +89,13 @@ class Command(typer.core.TyperCommand):
 class Commands(typer.core.TyperGroup):
     """Several commands, with examples first."""
 
-    def format_options(self, ctx: Any, formatter: Any) -> None:
+    def format_options(self, ctx: typer.Context, formatter: Any) -> None:
         """Writes what follows the sentences of `--help`."""
         _write_examples(self.name, ctx, formatter)
         super().format_options(ctx, formatter)
 
 
-def _write_examples(name: str | None, ctx: Any, formatter: Any) -> None:
+def _write_examples(name: str | None, ctx: typer.Context, formatter: Any) -> None:
     """Writes examples of a command under the name that it was called by."""
     with formatter.section("Examples"):
         for words in examples.EXAMPLES.get(name or "", ()):
@@ -150,6 +144,7 @@ def with_options(
             entry |= field.metadata["others"].get(command, {})
             entry = typer.Option(arguments.flag(field.name), **entry)
             annotations[field.name] = field.default, Annotated[hints[field.name], entry]
+    # typer reads the signature, so options are declared once, as fields.
     main.__signature__ = inspect.Signature(  # pyright: ignore
         [
             inspect.Parameter(
@@ -181,6 +176,7 @@ def _resumed(line: arguments.Options, changes: dict[str, Any]) -> arguments.Opti
     directory = Path(line.resume or ".")
     options = run_folder.read(directory)
     is_shown = run_folder.is_finished(directory)  # and not trained, if it is one run
+    # A directory of several runs may have unfinished ones.
     is_shown = is_shown and not presets.is_pattern(options.preset_name)
     if line.algorithm is not None or not is_shown:
         run_folder.check_own_algorithms(directory, options, line.algorithm)
@@ -196,13 +192,16 @@ def _start(read_options: Callable[[], arguments.Options]) -> None:
         compilation_cache.silence()  # reading a run's options imports JAX
         options = read_options()
         _check_names(options)
+        # A finished run is only shown, by any process alone.
         is_joint = options.distributed and not _is_finished(options)
+        # Only in the process of a command, which may start itself again.
         if is_joint and allocator.is_allowed():
             from fedjax_pfl.command import watched
 
             watched.start()
         flag = "--xla_force_host_platform_device_count"
         flags = os.environ.get("XLA_FLAGS", "")
+        # Without --devices, a count in the user's own flags stays.
         if options.devices is not None or flag not in flags:
             devices = options.devices or num_cores()  # JAX reads this at its first use
             devices = 1 if options.hosts else devices  # the plan is for other machines
@@ -243,20 +242,18 @@ def _check_names(options: arguments.Options) -> None:
 
 def num_cores() -> int:
     """Number of cores that this process may use."""
+    # Schedulers and containers may allow fewer cores than the machine has.
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def answer(work: Callable[[], None]) -> None:
-    """Does a command's work; user errors become one sentence and exit status 2.
-
-    Args:
-      work: imports JAX itself, so that `--help` answers at once.
-    """
+    """Does a command's work, which imports JAX itself; errors become one sentence."""
     _warned.clear()
     warnings.showwarning = _show_warning
     try:
+        # Inside of the outer try: an interrupt can come during this import.
         from fedjax_pfl.core import checks
 
         try:

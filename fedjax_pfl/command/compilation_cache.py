@@ -1,8 +1,6 @@
 """Cache of compiled programs for later commands.
 
-It is in the home directory, or in the one that JAX's own variable names. It includes
-small programs, since a command has many. In the home directory every kind of machine
-has a separate folder, since programs are compiled for its instructions.
+It is in the home directory, or in the one that JAX's own variable names.
 """
 
 import hashlib
@@ -21,14 +19,12 @@ _LOGS_UNTIL = (0, 12)  # version of jaxlib
 
 
 def silence() -> None:
-    """Hides false alarms about cached programs from a command's output.
-
-    Older versions of JAX log two long lines per program on some CPUs, because they take
-    preferences of the compiler for instructions that the machine lacks
-    (https://github.com/jax-ml/jax/issues/38445). Call this before JAX is imported.
-    """
+    """Hides false alarms about cached programs; call it before JAX is imported."""
     from importlib import metadata  # not needed by completion
 
+    # Older versions of JAX log two long lines per program on some CPUs, because they
+    # take preferences of the compiler for instructions that the machine lacks
+    # (https://github.com/jax-ml/jax/issues/38445).
     version = metadata.version("jaxlib").split(".")
     if tuple(map(int, version[:2])) < _LOGS_UNTIL:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # failures raise errors
@@ -54,6 +50,7 @@ def keep() -> None:
         return
     directory = _home() if variable is None else variable
     reason = None if "://" in directory else _unwritable(Path(directory))
+    # A user who sets JAX's variable has decided to trust its directory.
     if reason is None and variable is None:
         reason = _unsafe(Path(directory))
     if reason is not None:
@@ -65,6 +62,7 @@ def keep() -> None:
         warnings.warn(f"{problem}; every command compiles its own.", stacklevel=1)
         return
     jax.config.update("jax_compilation_cache_dir", directory)
+    # Small programs too, since a command has many.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
@@ -75,6 +73,7 @@ def _home() -> str:
         text = Path("/proc/cpuinfo").read_text("utf-8")
     except OSError:
         text = platform.processor()
+    # Every kind of machine has a folder: programs are compiled for its instructions.
     lines = re.findall(r"^(?:model name|flags|Features)\s*:.*$", text, re.MULTILINE)
     kind = " ".join(sorted(set(lines))) or text
     digest = hashlib.sha256(kind.encode()).hexdigest()[:12]
@@ -84,10 +83,7 @@ def _home() -> str:
 
 
 def _unsafe(directory: Path) -> str | None:
-    """Returns the reason not to run programs from a directory, or None.
-
-    A user who sets JAX's variable has decided to trust its directory.
-    """
+    """Returns the reason not to run programs from a directory, or None."""
     about = directory.stat()
     if about.st_uid != os.getuid() or about.st_mode & stat.S_IWOTH:
         return "other users can write there, and its programs are run"

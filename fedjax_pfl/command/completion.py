@@ -1,8 +1,6 @@
 """Values for shell completion: names of presets, parts and fields.
 
-The shell waits for them, so this module imports neither JAX nor NumPy: names come from
-registries that import late, or from the tuples below, and fields are read from the
-sources of the classes.
+The shell waits for them, so this module imports neither JAX nor NumPy.
 """
 
 import pathlib
@@ -75,29 +73,20 @@ _FIELD = re.compile(r"^    ([a-z]\w*): (?!ClassVar)", re.MULTILINE)
 _OWN = ("seed", "num_rounds", "eval_every", "on_nonfinite", "per_client")
 
 
-def presets(incomplete: str) -> list[str]:
-    """Completes names of presets."""
-    return _starting(incomplete, (*PRESETS, *BENCHMARKS))
+def _one_of(names: Iterable[str]) -> Callable[[str], list[str]]:
+    """Makes a function that completes one of some names."""
+
+    def complete(incomplete: str) -> list[str]:
+        return _starting(incomplete, names)
+
+    return complete
 
 
-def data_sets(incomplete: str) -> list[str]:
-    """Completes names of data sets."""
-    return _starting(incomplete, DATA_SETS)
-
-
-def fetched(incomplete: str) -> list[str]:
-    """Completes names of data sets that can be fetched."""
-    return _starting(incomplete, FETCHED)
-
-
-def partitions(incomplete: str) -> list[str]:
-    """Completes names of partitions."""
-    return _starting(incomplete, PARTITIONS)
-
-
-def methods(incomplete: str) -> list[str]:
-    """Completes one name of a method."""
-    return _starting(incomplete, registry.ALGORITHMS)
+presets = _one_of((*PRESETS, *BENCHMARKS))
+data_sets = _one_of(DATA_SETS)
+fetched = _one_of(FETCHED)
+partitions = _one_of(PARTITIONS)
+methods = _one_of(registry.ALGORITHMS)
 
 
 def algorithms(incomplete: str) -> list[str]:
@@ -136,7 +125,8 @@ def _dotted(context: typer.Context, incomplete: str) -> list[str]:
     owner = incomplete.rpartition(".")[0]
     names = {name for name in COMPONENTS if name.rpartition(".")[0] == owner}
     if owner == "federation":
-        names |= {f"{owner}.{field}" for field in _of_federations()}
+        federation = _classes(("data/federation.py",))
+        names |= {f"{owner}.{n}" for n in _fields("FederationSpec", federation)}
     elif owner in COMPONENTS:
         kinds = (context.params.get(owner) or "").removeprefix("+").split(",")
         names |= {f"{owner}.{field}" for field in _of_component(owner, kinds)}
@@ -158,18 +148,15 @@ def _of_component(component: str, kinds: Iterable[str]) -> set[str]:
     entries = getattr(registry, path.rpartition(".")[2], None)
     names = [name for name in classes if not name.startswith("_")]
     if entries is not None:
+        # Names of classes, which the registry has without importing them.
         names = [entries.data[name] for name in kinds if name in entries]
         names = [name.rpartition(".")[2] for name in names or entries.data.values()]
     return set().union(*(_fields(name, classes) for name in names))
 
 
-def _of_federations() -> set[str]:
-    """Returns fields of `FederationSpec`."""
-    return _fields("FederationSpec", _classes(("data/federation.py",)))
-
-
 def _classes(patterns: Iterable[str]) -> dict[str, tuple[list[str], set[str]]]:
     """Reads bases and fields of the classes in files of the package."""
+    # Fields are read from the sources: importing the classes would import JAX.
     classes = {}
     for file in (file for pattern in patterns for file in _PACKAGE.glob(pattern)):
         for is_data, name, bases, body in _CLASS.findall(file.read_text("utf-8")):

@@ -31,27 +31,17 @@ def show(
     console: Console,
     groups: Sequence[Group],
     options: Options,
-    num_clients: int | None,
+    num_clients: int | None,  # to plan for; None for the actual number
     saves_models: bool,
     trainer: Callable[..., Resident] = Resident,
-    learned_of_clients: str | None = None,
+    learned_of_clients: str | None = None,  # dotted name of a field
     learned_of_layers: str | None = None,
 ) -> None:
-    """Prints memory and time of every group, then whether all groups fit.
-
-    Args:
-      console: console to print to.
-      groups: groups of the planned trainings.
-      options: options of the trainings.
-      num_clients: number of clients to plan for, or None for the actual number.
-      saves_models: whether the trained models will be written.
-      trainer: makes the trainers of groups.
-      learned_of_clients: dotted name of a field to learn for every client, or None.
-      learned_of_layers: dotted name of a field to learn for every layer, or None.
-    """
+    """Prints memory and time of every group, then whether all groups fit."""
     learned = {"client": learned_of_clients, "layer": learned_of_layers}
     names = [name for name in learned.values() if name is not None]
     if names:
+        # Refuses names that no method has, before anything is compiled.
         fields.of_some([group.processes[0] for group in groups], names)
     free, device = cost.available_bytes(), jax.devices()[0].device_kind
     memory = "unknown" if free is None else cost.shown(free)
@@ -77,6 +67,7 @@ def show(
     if saves_models:
         size = sum(save_models.size(plan_group(group, options)) for group in larger)
         console.print(f"Trained models: {cost.shown(size)}.")
+    # Groups that do not fit have raised an error by now.
     match options.parsed_memory:
         case "none":
             console.print("Whether this fits into the memory was not checked.")
@@ -88,6 +79,7 @@ def show(
 
 def enlarged(federation: core.Federation, num_clients: int) -> core.Federation:
     """Returns the shapes of a federation with more clients of the same size."""
+    # By identity: leaves shared between parts must stay one array in the plan.
     pools = {
         id(leaf)
         for part in (federation.train, federation.validation, federation.test)
@@ -186,11 +178,9 @@ def _pace(
     options: Options,
     trainer: Callable[..., Resident],
 ) -> tuple[cost.Pace, str]:
-    """Estimates the seconds of a group, and describes the measured sample.
-
-    It measures a few rounds of as many points as are computed together, with the actual
-    clients; work grows in proportion to points, and to clients of a round.
-    """
+    """Estimates the seconds of a group, and describes the measured sample."""
+    # A few rounds of as many points as are computed together, with the actual clients:
+    # work grows in proportion to points, and to clients of a round.
     plan, count = resident.planned.plan, actual.federations[0].num_clients
     at_once = plan.points_per_chunk * plan.point_devices
     sample, of_points = actual, 1.0
@@ -212,6 +202,7 @@ def _pace(
         sample = dataclasses.replace(sample, processes=processes)
     of_members = cohort / sampled
     of_clients = group.federations[0].num_clients / count
+    # Evaluations take all clients, the participants, or a fixed number.
     some = plan.schedule.clients
     of_evaluated = of_members if some == "participants" else of_clients
     if isinstance(some, int):
@@ -254,18 +245,12 @@ def largest_of_chunk(
     *,
     by_size: bool = False,
 ) -> float:
-    """Averages the largest number of examples over chunks of random cohorts.
-
-    Args:
-      num_examples: `int[n]` examples of sampled clients.
-      cohort: K.
-      num_clients: N; if it equals K and n, cohorts are all clients in order.
-      chunk: clients per chunk.
-      by_size: whether chunks are formed by size.
-    """
+    """Averages the largest of `int[n]` examples over chunks of random cohorts."""
     rng = np.random.default_rng(0)
+    # Chunks of a cohort are alike, so a part of a very large one is enough.
     cohort = min(cohort, _MOST_DRAWN * chunk)
     draws = [num_examples]
+    # Else cohorts are all clients, in order.
     if not cohort == num_clients == len(num_examples):
         is_scarce = cohort > len(num_examples)
         draws = [rng.choice(num_examples, cohort, is_scarce) for _ in range(_DRAWS)]
@@ -282,6 +267,7 @@ def _chunk_size(plan: Plan, cohort: int) -> int:
         return 1
     if execution.mode == "shard":
         cohort = -(-cohort // (execution.num_devices or jax.device_count()))
+    # As many chunks as this size needs, of nearly equal sizes.
     size = execution.chunk_size or cohort
     return -(-cohort // -(-cohort // min(size, cohort)))
 

@@ -152,7 +152,7 @@ def _origin(kind: type) -> str:
     )
 
 
-def _description(kind: Any) -> str:
+def _description(kind: type) -> str:
     """Describes a data set, and lists its fields with their defaults."""
     sentence = (kind.__doc__ or "").splitlines()[0]
     fields = [
@@ -171,6 +171,7 @@ def _print_federation(options: _Show) -> None:
     from fedjax_pfl.figures import partitions
     from fedjax_pfl.results import plain_files
 
+    # A wrong file is refused before the data are read, which may take minutes.
     out = options.out
     if out is not None and (
         out.suffix.lower() not in _FORMATS or out.is_dir() or not out.parent.is_dir()
@@ -204,6 +205,7 @@ def _spec(options: _Show) -> Any:
     from fedjax_pfl.core import checks
 
     experiment = own_data.with_data(presets.get("own_data").single(), options)
+    # --seed sets the seed, and other fields would not change the table.
     for setting in options.settings:
         name = setting.partition("=")[0]
         if not name.startswith("federation.") or name == "federation.seed":
@@ -240,6 +242,7 @@ def _print_inspections(data_dir: str | None) -> None:
         outputs.say(
             f"{invocation.of('data')} show --dataset NAME lists the files it needs."
         )
+    # An error after all damage is printed, for the exit status.
     damaged = [item for item in inspections if item.status == "damaged"]
     for item in damaged:
         outputs.say(f"{item.name}: {item.problem}")

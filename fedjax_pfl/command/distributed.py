@@ -1,8 +1,4 @@
-"""One training of several processes, connected by JAX's own runtime.
-
-All processes are started with the same options. Each computes its share of the clients;
-the first one writes the files and prints the messages.
-"""
+"""One training of several processes, connected by JAX's own runtime."""
 
 import contextlib
 import json
@@ -43,12 +39,14 @@ def connected(options: arguments.Options) -> Iterator[None]:
 
 def _connect(options: arguments.Options) -> None:
     """Connects this process to the others."""
+    # JAX reads it when it makes its CPU devices.
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     options_here: dict[str, Any] = {}
     if options.coordinator is not None:
         host, port = options.address
         if options.process_id:
             _wait_for(host, port, options.connect_seconds)
+        # Else JAX would listen at all addresses of the machine.
         if host in _LOCAL:
             options_here["coordinator_bind_address"] = options.coordinator
     try:

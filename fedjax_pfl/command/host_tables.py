@@ -31,18 +31,10 @@ def show(
     console: Console,
     groups: Sequence[Group],
     options: Options,
-    num_clients: int | None,
+    num_clients: int | None,  # to plan for; None for the actual number
     hosts: traffic.Cluster,
 ) -> None:
-    """Prints memory, bytes and time of the first grid point of every group.
-
-    Args:
-      console: console to print to.
-      groups: groups of the planned trainings.
-      options: options of the trainings; a `memory_limit` is per device.
-      num_clients: number of clients to plan for, or None for the actual number.
-      hosts: hosts with the devices that share the clients.
-    """
+    """Prints memory, bytes and time of the first grid point of every group."""
     for number, group in enumerate(groups, start=1):
         name = type(group.processes[0].algorithm).__name__
         title = f"{number}/{len(groups)} {name}"
@@ -65,6 +57,8 @@ def show(
             *_times(costs, options.num_rounds),
         ]
         printing.table(console, ("", ""), rows, title=title)
+        # After the table, which shows by how much it does not fit. The limit is per
+        # device.
         limit = options.parsed_memory
         if isinstance(limit, int) and costs.of_device > limit:
             raise checks.InputError(

@@ -73,6 +73,7 @@ def do(options: arguments.Options) -> None:
     if options.resume is not None and run_folder.is_finished(options.resume):
         _show_finished(console, options, options.resume)
         return
+    # Everything that can refuse an option comes before the directory is made.
     experiment = experiment_of(options)
     budget = _budget(options)
     training = _training(experiment, options, budget)
@@ -142,10 +143,11 @@ def _show_costs(
     options: arguments.Options,
     groups: Sequence[Group],
     training: Options,
-    trainer: Any,
+    trainer: Callable[..., Resident],
 ) -> None:
     """Prints the cost of trainings, on this host or on others."""
     if options.hosts is not None:
+        # By formulas only: this machine cannot time the devices of others.
         hosts = host_tables.cluster(options)
         host_tables.show(console, groups, training, options.as_if_clients, hosts)
         return
@@ -169,25 +171,15 @@ def _check_new(out: Path, options: arguments.Options) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _Work:
-    """Planned trainings, and the directory of their result.
-
-    Attributes:
-      options: options of the command.
-      out: the directory.
-      planned: groups of trainings.
-      training: options of all trainings.
-      trainer: class of their trainers.
-      time_is_up: returns a reason to end after the time limit, else None.
-      profile: profile of a few rounds, or None.
-    """
+    """Planned trainings, and the directory of their result."""
 
     options: arguments.Options
     out: Path
     planned: Sequence[PlannedGroup]
     training: Options
-    trainer: Any
-    time_is_up: Callable[[], str | None]
-    profile: profiling.Profile | None
+    trainer: Callable[..., Resident]
+    time_is_up: Callable[[], str | None]  # returns a reason to end, or None
+    profile: profiling.Profile | None  # of a few rounds
 
     @property
     def hint(self) -> str:
@@ -196,19 +188,22 @@ class _Work:
 
     @contextlib.contextmanager
     def _interrupt(self) -> Iterator[Callable[[], str | None]]:
-        """Yields the trainings' check for a reason to end, and adds the hint."""
-        with _stopping(self.hint) as ask:
-            yield lambda: ask() or self.time_is_up()
+        """Yields the trainings' check for a reason to end; adds a hint if it did."""
+        with signals.asking() as ask:
+            try:
+                yield lambda: ask() or self.time_is_up()
+            except Interrupted as stopped:
+                number = signals.number()
+                status = 3 if number is None else 128 + number
+                raise errors.StoppedError(f"{stopped}; {self.hint}", status) from None
 
     def do_alone(self) -> results.Result:
-        """Trains all groups in a directory that no other training may use.
-
-        If one training has several processes, the first one locks the directory.
-        """
+        """Trains all groups in a directory that no other training may use."""
         if self.options.distributed:
             (plan,) = _units(self.planned)
             distributed.check_alike(**run_folder.identity(self.options), plan=plan)
         with contextlib.ExitStack() as stack:
+            # The first of several processes locks the directory for all of them.
             with processes.together():
                 if processes.is_first():
                     stack.enter_context(run_folder.opened(self.out, self.options))
@@ -245,16 +240,11 @@ class _Work:
     def _finish(
         self, training: Options, check: Callable[[], None] | None = None
     ) -> results.Result:
-        """Trains all groups that have not ended, and writes the result.
-
-        Args:
-          training: options of the trainings.
-          check: checks a lease before the result counts; None if the directory is
-            locked.
-        """
+        """Trains the groups that have not ended; writes the result after `check`."""
         if self.options.save_models:
             place = self.out / run_folder.MODELS
             if processes.is_first():
+                # Empties the folder, in which a killed process may have left models.
                 place = run_folder.models_place(self.out)
             training = dataclasses.replace(training, models_to=place)
         with self._interrupt() as interrupt:
@@ -276,13 +266,15 @@ class _Work:
         with run_folder.completed(self.out) as folder:
             result.write(folder)
             figures.save_all(result, folder)
+            # Last before the result counts: the lease may have been lost in the
+            # meantime.
             if check is not None:
                 check()
 
 
 def _trainer(
     options: arguments.Options, groups: Sequence[Group], training: Options
-) -> tuple[Any, Options]:
+) -> tuple[Callable[..., Resident], Options]:
     """Returns the factory of trainers, and the options of all their rounds."""
     if options.streamed:
         num_clients = groups[0].federations[0].num_clients
@@ -345,6 +337,7 @@ def _training(
     if options.is_search:
         minutes = budget.count if isinstance(budget, budgets.Minutes) else None
         rule = fp.engine.Halving(minutes=minutes)
+        # Settings are compared at rungs, so every rung must be an evaluation.
         rung = rule.first_rung(experiment.num_rounds)
         stop_when = dataclasses.replace(rule, min_rounds=rung)
         eval_every = options.eval_every or rung
@@ -372,18 +365,6 @@ def continuation(options: arguments.Options, out: Path) -> str:
     return f"continue with: {run_folder.resuming(options, out)}"
 
 
-@contextlib.contextmanager
-def _stopping(hint: str) -> Iterator[Callable[[], str | None]]:
-    """Yields the trainings' check for signals; adds a hint if it ended them."""
-    with signals.asking() as ask:
-        try:
-            yield ask
-        except Interrupted as stopped:
-            number = signals.number()
-            status = 3 if number is None else 128 + number
-            raise errors.StoppedError(f"{stopped}; {hint}", status) from None
-
-
 def _print_place(console: Console, options: arguments.Options, out: Path) -> None:
     """Prints the paths of figures and results."""
     for file in sorted((out / "figures").glob("*.png")):
@@ -402,6 +383,7 @@ def experiment_of(options: arguments.Options) -> Experiment:
     single = options.command == "run"
     if single:
         experiment = experiment.single()
+    # Before the settings, which can change everything that follows from the data.
     experiment = own_data.with_data(experiment, options)
     experiment = apply_settings(experiment, options.settings)
     if options.init is not None:
@@ -431,6 +413,8 @@ def _with_start(experiment: Experiment, file: Path) -> Experiment:
         name = "federation.held_out_users"
         held_out = None if users is None else pretraining.HeldOut.of(grid.spec)
         if users and held_out and held_out.dataset == users.dataset:
+            # A larger share holds out the same users and more, a smaller one not all of
+            # them.
             share = min(grid.axes.get(name, (held_out.fraction,)))
             if not share:
                 grid = grid.replace(name, users.fraction)
@@ -472,6 +456,7 @@ def _groups(
                 cost = tuning.search_cost(
                     (key, *base), type(budget), training, single, federations
                 )
+                # Halving compares some settings at least; smaller budgets are refused.
                 minimum = tuning.least_settings(training)
                 count = budgets.most_settings(budget, cost, minimum)
             axes = tuning.points(grid.process, axes, count)
@@ -485,6 +470,7 @@ def _groups(
 
 def _units(planned: Sequence[PlannedGroup]) -> list[dict[str, Any]]:
     """Describes units of work, so that processes can compare them."""
+    # Data that no process has completely have a digest; others get one here.
     federations = {
         id(f): f
         for group in planned
@@ -534,6 +520,7 @@ def _print_plan(
         f"of a training; seeds {', '.join(map(str, experiment.seeds))}."
     )
     for grid, groups in zip(experiment.grids, grouped, strict=True):
+        # kappa has its own text, which includes the values that follow from rho.
         varied = {n: v for n, v in grid.axes.items() if n != "algorithm.kappa"}
         space = tuning.search_space(grid.process) if is_search else {}
         texts = [

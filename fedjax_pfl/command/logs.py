@@ -28,6 +28,7 @@ def callbacks(options: arguments.Options, out: Path) -> list[fp.Callback]:
 
 def _directory(place: str | None, out: Path) -> Path:
     """Returns a folder in the result, or below a shared directory."""
+    # A shared directory compares runs, each below the name of its result.
     return out / TENSORBOARD if place is None else Path(place) / out.name
 
 

@@ -53,10 +53,7 @@ def _sentence(kind: type) -> str:
 def _fields(
     kind: type, prefix: str = "algorithm"
 ) -> Iterator[tuple[str, str, str, str]]:
-    """Yields the settable fields: name, default, cost in a grid, documentation.
-
-    A part, such as a local solver, is followed by its own fields.
-    """
+    """Yields the settable fields: name, default, cost in a grid, documentation."""
     from fedjax_pfl.engine import tuning
 
     meanings = _meanings(kind)
@@ -74,12 +71,14 @@ def _fields(
         name = f"{prefix}.{field.name}"
         yield name, default, cost, meaning
         if dataclasses.is_dataclass(value):
+            # A part, such as a local solver, is followed by its own fields.
             yield from _fields(type(value), name)
 
 
 def _meanings(kind: type) -> dict[str, str]:
     """Reads the `Attributes:` of a class or, if it has none, of its bases."""
     meanings: dict[str, str] = {}
+    # A class overrides the descriptions of its bases.
     for owner in reversed(kind.__mro__):
         block = (inspect.getdoc(owner) or "").partition("Attributes:\n")[2]
         for name, text in re.findall(

@@ -1,8 +1,4 @@
-"""Standard output and error that may be closed, or lose their reader.
-
-A command that only prints ends by SIGPIPE, like other programs in pipes. A command that
-makes a folder continues silently.
-"""
+"""Standard output and error that may be closed, or lose their reader."""
 
 import io
 import os
@@ -30,10 +26,8 @@ class _Unread(io.FileIO):
 
 
 def install() -> None:
-    """Opens closed streams, so that no file gets their number; restores SIGPIPE.
-
-    Call this before any file is opened.
-    """
+    """Opens closed streams and restores SIGPIPE; call it before any file is opened."""
+    # Else a file would get the number of a stream, and everything that is printed.
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
@@ -42,6 +36,8 @@ def install() -> None:
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         if getattr(sys, name) is None:
             setattr(sys, name, open(descriptor, "w", closefd=False))
+    # A command that only prints ends by SIGPIPE, like other programs in pipes. One that
+    # makes a folder continues silently, see `go_on`.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
 

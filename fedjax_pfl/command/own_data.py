@@ -16,15 +16,10 @@ _OF_TEXT = ("text", "tokenizer")
 
 
 def with_data(experiment: Experiment, options: arguments.DataOptions) -> Experiment:
-    """Replaces the data of an experiment by a user's own.
-
-    Natural clients are used if the data have them. Targets that are not classes get a
-    linear model and, without natural clients, an i.i.d. partition; texts get an
-    encoder. Settings of `federation.dataset` determine how the data are read; other
-    settings can still change all of this. Prices replace a market.
-    """
+    """Replaces the data of an experiment by a user's own."""
     if options.data is None:
         return experiment
+    # Prices replace a market.
     if isinstance(experiment.grids[0].spec, fp.portfolio.PortfolioSpec):
         for option in ("label", "client", "split", "time", *_OF_TEXT):
             if (value := getattr(options, option)) is not None:
@@ -36,10 +31,14 @@ def with_data(experiment: Experiment, options: arguments.DataOptions) -> Experim
     place = (options.data, options.label, options.client, options.data_dir)
     source = _with_text(user.source_for(*place, options.split, options.time), options)
     experiment = _changed(experiment, source.name, {"federation.dataset": source})
+    # Settings of reading determine the data, so they come first; all other settings
+    # can still change the values below.
     of_data = [text for text in options.settings if text.startswith(_OF_DATA)]
     experiment = apply_settings(experiment, of_data)
     source = experiment.grids[0].spec.dataset
     dataset = source.load(data_dir=options.data_dir, seed=0, num_clients=None)
+    # Natural clients are used if the data have them. Targets that are not classes get a
+    # linear model and, without natural clients, an i.i.d. partition.
     changes: dict[str, Any] = {}
     if dataset.client is not None:
         changes |= {

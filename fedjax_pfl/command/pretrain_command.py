@@ -84,6 +84,7 @@ def _pretrain(options: _Options) -> None:
     """Imports JAX late, so that `--help` answers at once."""
     from fedjax_pfl.core import checks
 
+    # Everything that can refuse an option comes first, without JAX.
     out = options.out or Path()
     if out.exists() or not out.parent.is_dir():
         raise checks.InputError(
@@ -158,6 +159,7 @@ def _recipe(options: _Options) -> tuple[Any, Any]:
             f"Expected a data set with users, got {type(grid.spec).__name__}."
         )
     spec = dataclasses.replace(grid.spec, held_out_users=options.users)
+    # Without roles and adapters, which choose parameters for a later training.
     return struct.innermost(grid.model), spec
 
 
@@ -169,6 +171,7 @@ def _train(options: _Options, model: Any, dataset: Any) -> tuple[Any, str]:
     from fedjax_pfl.core import checks, temporaries
     from fedjax_pfl.data import federation
 
+    # All users are one client: FedAvg with one client is plain training by SGD.
     federated = federation.from_dataset(
         dataset,
         fp.IID(),

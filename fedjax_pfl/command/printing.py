@@ -49,6 +49,7 @@ def table(
     styles: Sequence[str] = (),
 ) -> None:
     """Prints a table; breaks cells between words if lines are short."""
+    # Names in files may have control characters, which would act on the terminal.
     rows = [[*map(texts.printable, row)] for row in rows]
     columns = list(zip(titles, *filter(None, rows), strict=True))
     drawn = Table(

@@ -1,13 +1,10 @@
 """The directory of a run: its options first, then checkpoints, finally the result.
 
-    experiment.json  the options of the command for --resume, the code at its start, and
-                     the units of work of a shared sweep
-    checkpoints/     see `results.checkpoint`; removed when the result is complete
-    models/          with --save-models, see `fedjax_pfl.results.trained_models`
-    config.json      written last: it completes the result
-
-Options are read before JAX is imported. They may come from a stranger: they are data,
-and a module in them is imported only if the user also names it.
+experiment.json  the options of the command for --resume, the code at its start, and
+                 the units of work of a shared sweep
+checkpoints/     see `results.checkpoint`; removed when the result is complete
+models/          with --save-models, see `fedjax_pfl.results.trained_models`
+config.json      written last: it completes the result
 """
 
 import contextlib
@@ -23,11 +20,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import msgspec
 import typer
 
 from fedjax_pfl.command import arguments, invocation, signals
 from fedjax_pfl.command.presets import experiment
+from fedjax_pfl.core import checks, temporaries
 from fedjax_pfl.data.readers import tokens
+from fedjax_pfl.results import directories, documents, plain_files
 
 __all__ = [
     "CHECKPOINTS",
@@ -53,30 +53,20 @@ __all__ = [
 CHECKPOINTS, MODELS = "checkpoints", "models"
 _FILE, _RESULT = "experiment.json", "config.json"
 _FORMAT = "fedjax_pfl run 6"
-_PLACES = (
-    "data",
-    "data_dir",
-    "init",
-    "tokenizer",
-)  # hosts may have them in different places
+_PLACES = ("data", "data_dir", "init", "tokenizer")  # differ between hosts
 
 
 @contextlib.contextmanager
 def begun(directory: Path, options: arguments.Options) -> Iterator[None]:
-    """Makes the directory, and locks it for this process.
-
-    It is removed again if the block refuses its input before the first checkpoint, or,
-    for a directory of several runs, before the first run.
-    """
-    from fedjax_pfl.core import checks
-    from fedjax_pfl.results import directories
-
+    """Makes the directory, and locks it for this process."""
     parents = [path for path in directory.absolute().parents if not path.exists()]
     _make(directory, options, units=[])
     try:
         with directories.locked(directory):
             yield
     except checks.InputError:
+        # Refused before the first checkpoint or, for several runs, before the first
+        # run: the directory is removed again.
         patterns = (f"{CHECKPOINTS}/*/*", f"*/{_FILE}")
         if not any(any(directory.glob(pattern)) for pattern in patterns):
             shutil.rmtree(directory, ignore_errors=True)
@@ -90,8 +80,6 @@ def _make(
     directory: Path, options: arguments.Options, units: list[dict[str, Any]]
 ) -> None:
     """Makes the directory and its file."""
-    from fedjax_pfl.results import directories, documents, plain_files
-
     stored = {"format": _FORMAT, "options": _to_json(options), "code": _code(options)}
     with (
         signals.held(),
@@ -105,9 +93,6 @@ def joined(
     directory: Path, options: arguments.Options, units: list[dict[str, Any]]
 ) -> None:
     """Begins or joins the directory of a sweep that several processes share."""
-    from fedjax_pfl.core import checks
-    from fedjax_pfl.results import plain_files
-
     if options.resume is None:
         try:
             _make(directory, options, units)
@@ -117,6 +102,7 @@ def joined(
     for name in (CHECKPOINTS, MODELS, "figures", "tensorboard"):
         plain_files.check(directory / name, is_directory=True)
     check_same(directory, options)
+    # As JSON gives them back, with lists for tuples.
     theirs, ours = _document(directory).units, json.loads(json.dumps(units))
     _compare(directory, "units", len(theirs), len(ours))
     for number, (stored, unit) in enumerate(zip(theirs, ours, strict=True), start=1):
@@ -126,12 +112,7 @@ def joined(
 
 
 def check_same(directory: Path, options: arguments.Options) -> None:
-    """Checks that a directory was begun with the same code and options.
-
-    Paths of data may differ, since hosts may have them in different places.
-    """
-    import msgspec
-
+    """Checks that a directory was begun with the same code and options."""
     from fedjax_pfl.results import provenance
 
     stored = _document(directory)
@@ -150,10 +131,8 @@ def identity(options: arguments.Options) -> dict[str, dict[str, Any]]:
     return {"options": values, "code": _code(options)}
 
 
-def _compare(directory: Path, name: str, theirs: Any, ours: Any) -> None:
+def _compare(directory: Path, name: str, theirs: object, ours: object) -> None:
     """Refuses to join a sweep with a different value."""
-    from fedjax_pfl.core import checks
-
     if theirs != ours:
         was, is_now = (textwrap.shorten(json.dumps(v), 80) for v in (theirs, ours))
         raise checks.InputError(
@@ -166,7 +145,7 @@ def opened(
     directory: Path, options: arguments.Options
 ) -> contextlib.AbstractContextManager[None]:
     """Opens the directory of a run that begins or, with --resume, continues."""
-    from fedjax_pfl.results import directories, plain_files, provenance
+    from fedjax_pfl.results import provenance
 
     if options.resume is None:
         return begun(directory, options)
@@ -179,37 +158,21 @@ def opened(
 
 @contextlib.contextmanager
 def completed(directory: Path) -> Iterator[Path]:
-    """Adds the result to the directory of a run, and then removes its checkpoints.
-
-    Checkpoints are the large files of a run, many gigabytes for a long sweep, and are
-    never read after the result exists.
-
-    Yields:
-      An empty directory for the files of the result, `config.json` among them.
-    """
-    from fedjax_pfl.results import directories
-
+    """Yields an empty directory for the files of the result, then tidies the run."""
     with directories.filled(directory, last=_RESULT) as folder:
         yield folder
     tidy(directory)
 
 
 def tidy(directory: Path) -> None:
-    """Removes the checkpoints of a finished run.
-
-    A process that was suspended while others finished calls it, too: it may have
-    written a checkpoint after the others removed theirs.
-    """
-    from fedjax_pfl.core import temporaries
-
+    """Removes the checkpoints of a finished run, many gigabytes for a long sweep."""
+    # A process that was suspended while others finished calls it, too: it may have
+    # written a checkpoint after the others removed theirs.
     temporaries.remove(directory / CHECKPOINTS)
 
 
 def cleaned(directory: Path) -> bool:
     """Removes leftovers of a process that was killed after `completed`."""
-    from fedjax_pfl.core import temporaries
-    from fedjax_pfl.results import directories
-
     if not directories.litter(directory, CHECKPOINTS):
         return False
     with directories.locked(directory):
@@ -219,10 +182,8 @@ def cleaned(directory: Path) -> bool:
 
 
 def models_place(directory: Path) -> Path:
-    """Returns the folder of an unfinished run's models, after emptying it.
-
-    A process may have been killed while it wrote them, or afterwards.
-    """
+    """Returns the folder of an unfinished run's models, after emptying it."""
+    # A process may have been killed while it wrote them, or afterwards.
     for path in (*directory.glob(f".{MODELS}.*"), directory / MODELS):
         shutil.rmtree(path, ignore_errors=True)
     return directory / MODELS
@@ -254,8 +215,8 @@ def check_own_algorithms(
     directory: Path, options: arguments.Options, given_names: str | None
 ) -> None:
     """Checks that the user names all own modules that continuing a run imports."""
-    from fedjax_pfl.core import checks
-
+    # The folder may come from a stranger: its options are data, and a module in them is
+    # imported only if the user also names it.
     names = experiment.own_algorithms(options.settings)
     if given_names is not None and not names:
         raise checks.InputError(
@@ -277,10 +238,6 @@ def is_finished(directory: Path) -> bool:
 
 def read(directory: Path) -> arguments.Options:
     """Reads the initial options of a run."""
-    import msgspec
-
-    from fedjax_pfl.core import checks
-
     stored = msgspec.structs.asdict(_document(directory).options)
     options = arguments.Options(**stored, out=directory, resume=directory)
     try:
@@ -292,9 +249,6 @@ def read(directory: Path) -> arguments.Options:
 
 def _document(directory: Path) -> Any:
     """Reads the file of a run."""
-    from fedjax_pfl.core import checks
-    from fedjax_pfl.results import documents
-
     file = directory / _FILE
     try:
         return documents.read(file, _schema())
@@ -328,6 +282,7 @@ def _code(options: arguments.Options) -> dict[str, Any]:
 def command(options: arguments.Options) -> str:
     """Returns the command line that repeats a run; DIR and FILE stand for places."""
     words = [*invocation.of(options.command).split(), "--preset", options.preset_name]
+    # Paths of this machine do not exist on another one.
     texts = {"data": "DIR", "data_dir": "DIR", "init": "FILE"}
     if options.tokenizer != tokens.MINILM:
         texts["tokenizer"] = "FILE"
@@ -363,12 +318,9 @@ def _to_json(options: arguments.Options) -> dict[str, Any]:
     return stored
 
 
-def _schema() -> Any:
+def _schema() -> type:
     """Returns the schema of the file, with the ranges of the command line."""
-    import msgspec
-
-    from fedjax_pfl.results import documents
-
+    # Made of the options, so that a new option is stored without more code.
     hints, fields = typing.get_type_hints(arguments.Options), []
     for field in _stored():
         declared = field.metadata.get("typer", {})

@@ -19,6 +19,7 @@ def result(console: Console, result: results.Result) -> None:
     ranked = comparison.rank(result)
     if ranked is not None:
         _print_ranking(console, ranked)
+    # Settings that a search dropped are in no table.
     finalists = result.contenders()
     if newcomers := comparison.unseen_text(finalists):
         console.print(newcomers.lstrip())
@@ -52,6 +53,7 @@ def _print_learned(console: Console, result: results.Result) -> None:
     for name, text in short.items():
         titles = [title.replace(name, text) for title in titles]
     rows = [
+        # NaN if another method has the axis of the start.
         ["–" if v != v else f"{v:.4g}" if isinstance(v, float) else str(v) for v in row]
         for row in settings.itertuples(index=False)
     ]
@@ -157,6 +159,7 @@ def _print_settings(console: Console, summary: "pd.DataFrame") -> None:
     across = [model.replace(" (", "\n(") for model in models]
     rows, styles = [], []
     for setting, trainings in summary.groupby(settings, sort=False, dropna=False):
+        # A method may lack models that others have.
         cells = trainings.set_index("model")[value].replace("", "diverged")
         rows.append([*map(text, setting), *cells.reindex(models).fillna("-")])
         styles.append("" if (trainings["status"] == "ok").all() else "red")

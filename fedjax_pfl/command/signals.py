@@ -1,11 +1,7 @@
 """SIGINT, SIGTERM and SIGHUP, from a command's first line to the end of its process.
 
-A signal's number goes into a pipe, and a thread reads it: the main thread may be inside
-the compiler, or inside a callback that swallows exceptions. So no exception is raised:
-the main thread waits, at its next line of Python, until the other thread has acted. The
-first signal ends the process at once, with a sentence and 128 plus its number; inside
-`held` it waits until the work there is complete. The second signal ends the process at
-any point. Temporary files are removed.
+The first signal ends the process at once, with a sentence and 128 plus its number, or
+at the end of a block of `held`. The second signal ends the process at any point.
 """
 
 import atexit
@@ -38,40 +34,30 @@ _SHOW_CURSOR = "\x1b[?25h"  # which progress bars hide
 
 
 class _State:
-    """Signals of this process, and the blocks that hold them.
+    """Signals of this process, and the blocks that hold them."""
 
-    Attributes:
-      number: the first signal that came, or None.
-      holding: number of open blocks of `held`.
-      pipe: pipe for the numbers of signals, or None before `install`.
-      marks: number of zeros that the thread has read from the pipe.
-      hint: how to continue, if there is a folder to continue with.
-      delay: seconds after which `leave` ends the process without any signal, or None.
-    """
-
-    number: int | None = None
-    holding: int = 0
-    pipe: int | None = None
-    marks: int = 0
-    hint: str | None = None
-    delay: float | None = None
+    number: int | None = None  # the first signal
+    holding: int = 0  # open blocks of `held`
+    pipe: int | None = None  # for the numbers of signals
+    marks: int = 0  # zeros read from the pipe
+    hint: str | None = None  # how to continue, if there is a folder
+    delay: float | None = None  # seconds before `leave` ends the process
 
 
 _state = _State()
 
 
 def install() -> None:
-    """Catches the signals until the process ends, except ignored ones.
-
-    `nohup` ignores SIGHUP, and a shell SIGINT for processes in the background. Signals
-    that `carried` or the command's first line blocked arrive now.
-    """
+    """Catches the signals until the process ends, except ignored ones."""
+    # A signal's number goes into a pipe, and a thread reads it: the main thread may be
+    # inside the compiler, or inside a callback that swallows exceptions.
     signal.pthread_sigmask(signal.SIG_BLOCK, CAUGHT)  # in the thread forever
     reading, _state.pipe = os.pipe()
     os.set_blocking(_state.pipe, False)
     signal.set_wakeup_fd(_state.pipe, warn_on_full_buffer=False)
     threading.Thread(target=_watch, args=(reading,), daemon=True).start()
     _handle(_wait)
+    # Signals that `carried` or the command's first line blocked arrive now.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, CAUGHT)
     # The work is done then, and Python would restore the default handlers.
     atexit.register(_handle, signal.SIG_IGN)
@@ -97,10 +83,8 @@ def held() -> Iterator[None]:
 
 @contextlib.contextmanager
 def carried() -> Iterator[None]:
-    """Passes signals to the command that this process becomes or starts in the block.
-
-    Signals stay blocked while a program starts, until its own `install`.
-    """
+    """Passes signals to the command that the block becomes or starts."""
+    # They stay blocked while a program starts, until its own `install`.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, CAUGHT)
     try:
         if _state.pipe is not None:
@@ -112,12 +96,10 @@ def carried() -> Iterator[None]:
 
 @contextlib.contextmanager
 def asking() -> Iterator[Callable[[], str | None]]:
-    """Yields a function that returns a signal as a reason to end, or None.
-
-    From its first call to the end of the block a signal is held. Before that call no
-    work can be lost, so a signal need not wait for the compiler.
-    """
+    """Yields a function that returns a signal as a reason to end, or None."""
     with contextlib.ExitStack() as stack:
+        # A signal is held from the first call on. Before that no work can be lost, so
+        # it need not wait for the compiler.
         hold = functools.cache(lambda: stack.enter_context(held()))
 
         def ask() -> str | None:
@@ -147,10 +129,8 @@ def forward(send: Callable[[int], None]) -> None:
 
 
 def leave_after(seconds: float) -> None:
-    """Makes `leave` end the process some time after its sentence was printed.
-
-    At a normal exit JAX would wait for processes that may be gone.
-    """
+    """Makes `leave` end the process some time after its sentence was printed."""
+    # At a normal exit JAX would wait for processes that may be gone.
     _state.delay = seconds
 
 
@@ -167,15 +147,14 @@ def leave(status: int) -> None:
 def _handle(action: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
     """Sets the handler of all signals that are not ignored."""
     for number in CAUGHT:
+        # `nohup` ignores SIGHUP, and a shell SIGINT for processes in the background.
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, action)
 
 
 def _wait(number: int = 0, frame: FrameType | None = None) -> None:
-    """Waits until the thread has acted on all signals; forever if it ends the process.
-
-    It uses no locks, since a signal may come while one is held.
-    """
+    """Waits until the thread has acted on all signals, or ended the process."""
+    # Without locks, since a signal may come while one is held.
     marks = _state.marks
     assert _state.pipe is not None
     os.write(_state.pipe, bytes(1))

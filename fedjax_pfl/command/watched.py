@@ -1,8 +1,4 @@
-"""A parent of a process that JAX's runtime may abort if other processes are gone.
-
-Its C++ part prints a trace and aborts. The parent passes on all other output of the
-process, and explains the abort in one sentence.
-"""
+"""A parent of a process that JAX's runtime may abort if other processes are gone."""
 
 import os
 import re
@@ -28,13 +24,13 @@ _NOISE = re.compile(rb"[EWI]\d{4} \d\d:\d\d:\d\d|\[Gloo\]")  # failures raise er
 
 
 def start() -> None:
-    """Starts this command again as a child, and ends like it; returns in the child.
-
-    The child ends if the parent is gone.
-    """
+    """Starts this command again as a child, and ends like it; returns in the child."""
     if os.environ.get(_VARIABLE) == str(os.getppid()):
+        # A killed parent must not leave a training behind.
         threading.Thread(target=_end_with_parent, daemon=True).start()
         return
+    # JAX's C++ part prints a trace and aborts. The parent passes on all other output,
+    # and explains the abort in one sentence.
     with signals.carried():
         child = subprocess.Popen(
             [sys.executable, *sys.orig_argv[1:]],
@@ -69,6 +65,7 @@ def _pass_on(source: IO[bytes], target: TextIO) -> None:
     """Prints the child's output, without the trace of an abort."""
     is_trace = False
     for line in source:
+        # The trace is the last output of a process, so everything after it is dropped.
         is_trace = is_trace or _FATAL.match(line) is not None
         is_said = line.startswith(LOST.encode())  # the parent prints it at the end
         if not (is_trace or is_said or _NOISE.match(line)):

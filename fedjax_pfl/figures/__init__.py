@@ -119,6 +119,7 @@ def catalog() -> dict[str, tuple[Callable[[Any], Any], Callable[[Any], "Figure"]
       second maps the content to a figure.
     """
     try:
+        # Late: the package is imported without matplotlib.
         from fedjax_pfl.figures import (
             attacks,
             clients,

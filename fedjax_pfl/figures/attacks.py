@@ -18,10 +18,7 @@ _TOLD = "algorithm.malicious_fraction"  # follows the fraction
 
 
 def _attacked(result: results.Result) -> tuple[pd.DataFrame, list[str], str]:
-    """Returns means over clients, last round, with a column `kind`; settings; metric.
-
-    Empty without a field for the number of malicious clients.
-    """
+    """Returns means over clients with a column `kind`, the settings, and the metric."""
     if FRACTION not in result.fields:
         return pd.DataFrame(), [], ""
     rows, metric = selection.last_round(result)
@@ -32,6 +29,7 @@ def _attacked(result: results.Result) -> tuple[pd.DataFrame, list[str], str]:
         config = result.groups[0].config
         only = next((config[name] for name in _KINDS if config.get(name)), None)
         kind = pd.Series(only, rows.index, dtype=object)
+    # A fraction of 0 is no attack, whatever its kind.
     kind = kind.where(kind.notna() & (rows[FRACTION] > 0), _NONE)
     fields = [f for f in result.fields if f not in (FRACTION, *_KINDS, _TOLD)]
     described = [*selection.DESCRIPTION, *fields]
@@ -39,16 +37,9 @@ def _attacked(result: results.Result) -> tuple[pd.DataFrame, list[str], str]:
 
 
 def with_attackers(result: results.Result) -> contents.Lines | None:
-    """Returns the metric against the fraction of malicious clients.
-
-    There is a panel per attack and environment. If all settings are too many lines, an
-    algorithm's own settings are the best on validation data, fraction by fraction.
-
-    Returns:
-      The lines, with a band over seeds; None without several fractions, or if
-      `under_attacks` shows the same values as a table.
-    """
+    """Returns the metric against the fraction of malicious clients."""
     rows, settings, metric = _attacked(result)
+    # `under_attacks` shows several attacks of one fraction, as a table.
     if rows.empty or rows[FRACTION].nunique() < 2 or _is_table(rows):
         return None
     kinds = [kind for kind in rows["kind"].unique() if kind != _NONE]
@@ -56,6 +47,7 @@ def with_attackers(result: results.Result) -> contents.Lines | None:
         return None
     methods = [name for name in selection.methods(result) if name != _TOLD]
     rows, methods, is_best = multiples.best_of_many(result, rows, methods)
+    # Every panel begins at a fraction of 0, which has no kind of attack.
     clean = rows[rows["kind"] == _NONE]
     parts = [pd.concat([clean, rows[rows["kind"] == k]]).assign(kind=k) for k in kinds]
     return multiples.in_panels(
@@ -80,12 +72,7 @@ def _is_table(rows: pd.DataFrame) -> bool:
 
 
 def under_attacks(result: results.Result) -> contents.Heats | None:
-    """Returns the mean metrics of all settings under every attack, as a colored table.
-
-    Returns:
-      Rows are settings and models, columns attacks; None unless there are several
-      attacks, all with one fraction.
-    """
+    """Returns mean metrics of settings by attacks, if these have one fraction."""
     rows, settings, metric = _attacked(result)
     if rows.empty or not _is_table(rows):
         return None
@@ -96,6 +83,7 @@ def under_attacks(result: results.Result) -> contents.Heats | None:
         head = line.iloc[0]
         labels.append(f"{selection.label(head, names)}, {head['model']}")
         values.append(line.groupby("kind")["value"].mean().reindex(kinds))
+    # Shares have the same colors in all reports, from 0 to 100 percent.
     is_share = metric in metrics.SHARES
     fraction = rows[FRACTION].max()
     panel = contents.Heat(

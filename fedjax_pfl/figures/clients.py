@@ -30,10 +30,8 @@ _MAX_DRAWN = 2000  # points that are lines in vector graphics; more are one imag
 
 
 def values_of_clients(result: results.Result) -> contents.Boxes | None:
-    """Returns every client's metric in the last round, one row per model.
-
-    Settings, models and panels are the same as in the learning curves.
-    """
+    """Returns every client's metric in the last round, one row per model."""
+    # Settings, models and panels are the same as in the learning curves.
     clients, metric = selection.shown_clients(result)
     clients = clients[clients["value"].notna()]
     if clients.empty:
@@ -64,6 +62,7 @@ def _box(rows: pd.DataFrame, setting: str, color: int) -> contents.Box:
     rounds = np.unique(np.concatenate(list(rows["rounds"])))
     histories = np.full((len(rows), len(rounds)), np.nan)
     for row, client in zip(histories, rows.itertuples(), strict=True):
+        # Seeds may end in different rounds, and evaluate different clients.
         row[np.searchsorted(rounds, client.rounds)] = client.history
     return contents.Box(
         setting=setting,
@@ -80,11 +79,7 @@ def _box(rows: pd.DataFrame, setting: str, color: int) -> contents.Box:
 
 
 def draw_boxes(chart: contents.Boxes) -> Figure:
-    """Draws distributions over clients.
-
-    The box spans the quartiles over clients and seeds, the line in it is the median and
-    the triangle the mean.
-    """
+    """Draws distributions over clients: quartiles, median and mean over the points."""
     figure, panels = drawing.panels(len(chart.panels))
     rows = chart.rows
     rng = np.random.default_rng(0)  # the same points in every drawing
@@ -101,6 +96,7 @@ def draw_boxes(chart: contents.Boxes) -> Figure:
     if chart.left_out:
         figure.suptitle(chart.left_out, **drawing.TEXT)
     across, down = drawing.shape(panels)
+    # Names stand at the left of the first panel only.
     longest = max(len(setting) for setting, _ in rows)
     width = drawing.WIDTH if across == 1 else drawing.WIDTH + 0.06 * longest
     figure.set_size_inches(width, 0.6 + down * (0.4 + 0.45 * len(rows)))
@@ -112,6 +108,8 @@ def _draw_box(
 ) -> None:
     """Draws points, and the box over them."""
     series = drawing.Series(box.label, box.algorithm)
+    # Many points as shapes would make the page slow, so they are one image without
+    # texts.
     is_vector = len(heights) <= _MAX_DRAWN
     points = axes.scatter(
         box.values,
@@ -148,15 +146,7 @@ def _text(client: str, seed: float, size: int, value: float) -> str:
 
 
 def accuracy_and_spread(result: results.Result) -> contents.Spots | None:
-    """Returns mean accuracy, or the headline, against the variance of clients' losses.
-
-    Values are from the last round; up and to the left is better. Every setting is a
-    point; the best of each method on validation data, or all without, have colors.
-
-    Returns:
-      The points, with standard deviations over seeds; None if the headline is no
-      share from 0 to 1, or without finite values.
-    """
+    """Returns the mean of the headline against the variance of clients' losses."""
     accuracy, metric = selection.last_round(result)
     loss, _ = selection.last_round(result, "variance", "loss")
     if metric not in metrics.SHARES:
@@ -171,9 +161,11 @@ def accuracy_and_spread(result: results.Result) -> contents.Spots | None:
         return None
     best = selection.best_settings(result).assign(is_best=True)
     points = points.merge(best, on=settings, how="left")
+    # Without validation data all settings have colors.
     points["is_best"] = points["is_best"].notna() | ~has_validation
     methods = selection.methods(result)
     names = selection.varying(points, methods)
+    # Over all panels, so that a method has one color.
     colors = {name: k for k, name in enumerate(points["algorithm"].unique())}
     parts = selection.by_environment(points, selection.environments(result))
     panels = []
@@ -212,12 +204,10 @@ def _spot(rows: pd.DataFrame, setting: str, colors: dict[str, int]) -> contents.
 
 
 def draw_spots(chart: contents.Spots) -> Figure:
-    """Draws settings in a plane, one color per algorithm and one marker per model.
-
-    Settings that are not the best of their algorithm are gray.
-    """
+    """Draws settings in a plane, one color per algorithm and one marker per model."""
     figure, panels = drawing.panels(len(chart.panels))
     for axes, panel in zip(panels, chart.panels, strict=True):
+        # One artist per entry of the legend; settings that are not the best are gray.
         groups: dict[tuple[bool, str], list[contents.Spot]] = {}
         for spot in panel.marks:
             name = f"{spot.algorithm}, {spot.model}"
@@ -263,10 +253,7 @@ def draw_holdings(several: Sequence[tuple[partitions.Holdings, float]]) -> Figur
 
 
 def holdings(result: results.Result) -> list[tuple[partitions.Holdings, float]]:
-    """Returns the clients' training data in the first training of every environment.
-
-    Environments with the same data, for example under different attacks, count once.
-    """
+    """Returns the clients' training data in the first training of every environment."""
     points = [(g, point) for g in result.groups for point in range(len(g.points))]
     rows = result.points()
     names = [
@@ -274,6 +261,7 @@ def holdings(result: results.Result) -> list[tuple[partitions.Holdings, float]]:
         for name in selection.environments(result)
         if name in selection.DESCRIPTION or name.startswith("federation.")
     ]
+    # Environments with the same data, for example under different attacks, count once.
     different: dict[tuple[object, ...], int] = {}
     for part in selection.groups(rows, names):
         number = int(part.index[0])

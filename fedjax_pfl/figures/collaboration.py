@@ -8,7 +8,7 @@ import pandas as pd
 
 from fedjax_pfl import results
 from fedjax_pfl.figures import contents, multiples
-from fedjax_pfl.results import history, selection
+from fedjax_pfl.results import history, metrics, selection
 
 __all__ = ["between_clients", "shares"]
 
@@ -16,11 +16,7 @@ _MAX_PANELS = 4
 
 
 def between_clients(result: results.Result) -> contents.Heats | None:
-    """Returns weights between clients after the last round, ordered by cluster.
-
-    There is one panel per static group that mixes messages, for its first grid point; a
-    client's weight for itself is left out, because it would dominate the colors.
-    """
+    """Returns weights between clients after the last round, ordered by cluster."""
     groups = [g for g in result.groups if g.collaboration is not None]
     if not groups:
         return None
@@ -40,15 +36,17 @@ def _panel(group: history.History) -> contents.Heat:
     """Returns the weights of a group's first point."""
     assert group.collaboration is not None
     weights = group.collaboration[0].copy()
+    # Clients of a cluster stand together, so that clusters are blocks on the diagonal.
     order = np.arange(len(weights))
     edges = np.zeros(0)
     if group.cluster is not None:
         order = np.argsort(group.cluster[0], kind="stable")
         edges = np.flatnonzero(np.diff(group.cluster[0][order])) + 0.5
+    # A client's weight for itself would dominate the colors.
     np.fill_diagonal(weights, np.nan)
     title = group.config["algorithm"]
     if group.own_cluster is not None:
-        share = _mean_share(group)[:, -1].mean()
+        share = metrics.mean(group.own_cluster, np.array(True))[:, -1].mean()
         title += f"\n{share:.0%} in the own cluster"
     called = group.names_of(0)
     names = tuple(str(called[k]) for k in order)
@@ -63,11 +61,7 @@ def _panel(group: history.History) -> contents.Heat:
 
 
 def shares(result: results.Result) -> contents.Lines | None:
-    """Returns the share of weight inside the own cluster against rounds.
-
-    It is the mean over clients that receive messages, one line per setting and one
-    panel per environment, with the level of equal weights for all.
-    """
+    """Returns the share of weight inside the own cluster against rounds."""
     rows = _share_rows(result)
     if rows.empty:
         return None
@@ -82,6 +76,7 @@ def shares(result: results.Result) -> contents.Lines | None:
         ylabel="share of weight in the own cluster",
         spread="mean over clients, then over seeds; band from min to max",
     )
+    # The level of equal weights depends on the sizes of the clusters in a panel.
     return multiples.extend(chart, rows, environments, _equal)
 
 
@@ -93,9 +88,10 @@ def _share_rows(result: results.Result) -> pd.DataFrame:
         heads = list(itertools.islice(points, len(group.points)))
         if group.own_cluster is None or group.cluster is None:
             continue
-        for point, share, cluster in zip(
-            heads, _mean_share(group), group.cluster, strict=True
-        ):
+        means = metrics.mean(
+            group.own_cluster, np.array(True)
+        )  # of receivers, `[G, E]`
+        for point, share, cluster in zip(heads, means, group.cluster, strict=True):
             peers = (cluster[:, None] == cluster).sum() / len(cluster) - 1
             equal = float(peers / max(1, len(cluster) - 1))  # all others weigh the same
             rows = pd.DataFrame({"round": group.rounds, "value": share})
@@ -110,11 +106,3 @@ def _equal(rows: pd.DataFrame) -> list[contents.Line]:
     rows = rows.assign(algorithm="", value=rows["equal"])
     line = multiples.over_seeds(rows, "equal weights", 1)
     return [dataclasses.replace(line, is_level=True)]
-
-
-def _mean_share(group: history.History) -> np.ndarray:
-    """Averages `[G, E]` over clients that receive messages; NaN without any."""
-    assert group.own_cluster is not None
-    count = (~np.isnan(group.own_cluster)).sum(-1)
-    total = np.nansum(group.own_cluster, axis=-1)
-    return np.where(count > 0, total / np.maximum(count, 1), np.nan)

@@ -32,19 +32,12 @@ class Panel(Generic[_Mark]):
 
 @dataclasses.dataclass(frozen=True)
 class _Shown:
-    """Line, box or point of one setting and model.
+    """Line, box or point of one setting and model."""
 
-    Attributes:
-      setting: name of the setting in a legend.
-      algorithm: its algorithm; may be empty.
-      model: model of the metric; may be empty.
-      color: number of the setting's color, the same in all panels.
-    """
-
-    setting: str
-    algorithm: str
-    model: str
-    color: int
+    setting: str  # its name in a legend
+    algorithm: str  # may be empty
+    model: str  # may be empty
+    color: int  # number of the setting's color, the same in all panels
 
     @property
     def label(self) -> str:
@@ -54,21 +47,13 @@ class _Shown:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Panels(Generic[_Mark]):
-    """A figure of panels with the same axes.
+    """A figure of panels with the same axes."""
 
-    Attributes:
-      panels: at least one.
-      xlabel: label of all panels.
-      ylabel: label of all panels.
-      data: evaluation data; may be empty.
-      left_out: description of the selection if lines or panels are left out, else `""`.
-    """
-
-    panels: tuple[Panel[_Mark], ...]
+    panels: tuple[Panel[_Mark], ...]  # at least one
     xlabel: str
     ylabel: str = ""
-    data: str = ""
-    left_out: str = ""
+    data: str = ""  # evaluation data; may be empty
+    left_out: str = ""  # description of the selection if marks are left out
 
     @property
     def marks(self) -> list[_Mark]:
@@ -78,50 +63,29 @@ class _Panels(Generic[_Mark]):
 
 @dataclasses.dataclass(frozen=True)
 class Line(_Shown):
-    """A mean over seeds, with a band around it.
+    """A mean over seeds, with a band around it."""
 
-    Attributes:
-      population: population of clients; may be empty.
-      x: `[X]` ascending.
-      y: `[X]` means.
-      low: `[X]` lower end of the band; NaN without a band.
-      high: `[X]` upper end of the band; NaN without a band.
-      is_level: whether it is constant, because it does not depend on `x`.
-    """
-
-    population: str
-    x: np.ndarray
-    y: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-    is_level: bool = False
+    population: str  # may be empty
+    x: np.ndarray  # `[X]` ascending
+    y: np.ndarray  # `[X]` means
+    low: np.ndarray  # `[X]` end of the band; NaN without a band
+    high: np.ndarray  # `[X]` other end
+    is_level: bool = False  # constant, because it does not depend on `x`
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lines(_Panels[Line]):
-    """A figure of lines.
+    """A figure of lines."""
 
-    Attributes:
-      spread: description of bands or bars, `""` for one seed.
-      around: name of the range from `low` to `high`.
-      log_x: whether x is logarithmic.
-      log_y: whether y is logarithmic.
-      bars: whether `low` and `high` are bars at points, not a band.
-      zooms: whether first rounds may lie outside of the axes if they would flatten the
-        later ones.
-      is_loss: whether y is a loss, which can also have a logarithmic axis.
-      is_best: whether every point of a line has the best settings on validation data,
-        without naming them.
-    """
-
-    spread: str
-    around: str = "min to max"
+    spread: str  # description of bands or bars, empty for one seed
+    around: str = "min to max"  # name of the range from `low` to `high`
     log_x: bool = False
     log_y: bool = False
-    bars: bool = False
+    bars: bool = False  # `low` and `high` are bars at points, not a band
+    # First rounds may lie outside, if they would flatten later ones.
     zooms: bool = False
-    is_loss: bool = False
-    is_best: bool = False
+    is_loss: bool = False  # y is a loss, which can also have a logarithmic axis
+    is_best: bool = False  # every point has the best settings on validation data
 
     @property
     def names(self) -> str:
@@ -137,23 +101,14 @@ class Lines(_Panels[Line]):
 
 @dataclasses.dataclass(frozen=True)
 class Box(_Shown):
-    """Values of single clients.
+    """Values of single clients."""
 
-    Attributes:
-      values: `[V]` one per client and seed.
-      clients: V names of clients, or their numbers as texts.
-      seeds: `int[V]` seed of the training.
-      sizes: `int[V]` training examples of the client.
-      rounds: `int[E]` evaluated rounds.
-      histories: `[V, E]` values in these rounds; NaN without a value.
-    """
-
-    values: np.ndarray
-    clients: tuple[str, ...]
-    seeds: np.ndarray
-    sizes: np.ndarray
-    rounds: np.ndarray
-    histories: np.ndarray
+    values: np.ndarray  # `[V]` one per client and seed
+    clients: tuple[str, ...]  # V names
+    seeds: np.ndarray  # `int[V]`
+    sizes: np.ndarray  # `int[V]` training examples
+    rounds: np.ndarray  # `int[E]` evaluated
+    histories: np.ndarray  # `[V, E]` values in these rounds; NaN without a value
 
 
 class Boxes(_Panels[Box]):
@@ -168,44 +123,30 @@ class Boxes(_Panels[Box]):
 
 @dataclasses.dataclass(frozen=True)
 class Gap(_Shown):
-    """A row of a ranking minus the reference.
+    """A row of a ranking minus the reference."""
 
-    Attributes:
-      mean: mean difference over seeds.
-      margin: half of its interval; not finite without an interval.
-      is_reference: whether the row is the reference itself.
-      value: mean of the row.
-    """
-
-    mean: float
-    margin: float
+    mean: float  # over seeds
+    margin: float  # half of the interval; not finite without one
     is_reference: bool
-    value: float
+    value: float  # mean of the row
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Gaps(_Panels[Gap]):
-    """A figure of differences.
+    """A figure of differences."""
 
-    Attributes:
-      decimals: decimals of the numbers.
-    """
-
-    decimals: int
+    decimals: int  # of the numbers
 
 
 @dataclasses.dataclass(frozen=True)
 class Spot(_Shown):
-    """A point of a plane: means over seeds with standard deviations.
-
-    Only the best settings on validation data have a color.
-    """
+    """A point of a plane: means over seeds with standard deviations."""
 
     x: float
     y: float
     x_std: float
     y_std: float
-    is_best: bool = True
+    is_best: bool = True  # on validation data; only these have a color
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -217,47 +158,26 @@ class Spots(_Panels[Spot]):
 
 @dataclasses.dataclass(frozen=True)
 class Heat:
-    """A colored table.
+    """A colored table."""
 
-    Attributes:
-      title: title of the panel.
-      algorithm: its algorithm; empty if it has several.
-      columns: names of the X columns.
-      rows: names of the Y rows.
-      values: `[Y, X]`, NaN for empty fields.
-      edges: positions of lines between rows and between columns.
-    """
-
-    title: str
-    algorithm: str
-    columns: tuple[str, ...]
-    rows: tuple[str, ...]
-    values: np.ndarray
-    edges: tuple[float, ...] = ()
+    title: str  # of the panel
+    algorithm: str  # empty if it has several
+    columns: tuple[str, ...]  # X names
+    rows: tuple[str, ...]  # Y names
+    values: np.ndarray  # `[Y, X]`, NaN for empty fields
+    edges: tuple[float, ...] = ()  # positions of lines between rows and between columns
 
 
 @dataclasses.dataclass(frozen=True)
 class Heats:
-    """A figure of colored tables.
+    """A figure of colored tables."""
 
-    Attributes:
-      panels: at least one.
-      xlabel: label of columns.
-      ylabel: label of rows.
-      value: meaning of the colors.
-      total: number of panels before the selection of the first ones.
-      low: value of the first color, None for the least.
-      high: value of the last color, None for the largest.
-      labeled: whether numbers are written into the fields.
-      is_one_scale: whether a color means the same value in all panels.
-    """
-
-    panels: tuple[Heat, ...]
-    xlabel: str
-    ylabel: str
-    value: str
-    total: int
-    low: float | None = None
-    high: float | None = None
-    labeled: bool = True
-    is_one_scale: bool = True
+    panels: tuple[Heat, ...]  # at least one
+    xlabel: str  # of columns
+    ylabel: str  # of rows
+    value: str  # meaning of the colors
+    total: int  # number of panels before the selection of the first ones
+    low: float | None = None  # value of the first color; None for the least
+    high: float | None = None  # value of the last color; None for the largest
+    labeled: bool = True  # numbers are written into the fields
+    is_one_scale: bool = True  # a color means the same value in all panels

@@ -1,7 +1,4 @@
-"""Drawing of lines: learning curves, metrics against swept fields, and others.
-
-Colors are settings, dashes models, panels environments; bands and bars are over seeds.
-"""
+"""Drawing of lines: learning curves, metrics against swept fields, and others."""
 
 import dataclasses
 from typing import Any
@@ -27,7 +24,9 @@ _DASHES = {"solid": "-", "dash": "--", "dot": ":"}
 
 def draw(chart: contents.Lines) -> Figure:
     """Draws lines with bands or bars."""
+    # Colors are settings, dashes models, panels environments.
     figure, panels = drawing.panels(len(chart.panels))
+    # Bands of many lines would cover each other, so bars at the ends replace them.
     at_ends = not chart.bars and _are_many(chart)
     for axes, panel in zip(panels, chart.panels, strict=True):
         for number, line in enumerate(panel.marks):
@@ -53,13 +52,10 @@ def draw(chart: contents.Lines) -> Figure:
 
 
 def views(chart: contents.Lines) -> dict[str, contents.Lines]:
-    """Returns lines with every suitable y-axis, by name of the axis.
-
-    Returns:
-      At least `full`, which shows all values; first the axis of `shown`.
-    """
+    """Returns lines with every suitable y-axis by its name, the default first."""
     span = _span(chart)
     full = dataclasses.replace(chart, zooms=False, log_y=False)
+    # `full` shows all values, and is always there.
     charts = {} if _zoomed(chart) is None else {"zoomed": chart}
     charts["full"] = full
     if chart.log_y:
@@ -113,6 +109,7 @@ def _interval(axes: Axes, line: contents.Line, number: int, count: int) -> None:
 
 def _label_ends(axes: Axes, chart: contents.Lines) -> bool:
     """Names lines at their ends; returns False if the names do not fit."""
+    # A line that diverged has no end; then a legend names all lines.
     marks = [line for line in chart.marks if np.isfinite(line.y[-1])]
     if len(marks) < len(chart.marks) or len(marks) > _MAX_LABELED:
         return False
@@ -132,6 +129,7 @@ def _label_ends(axes: Axes, chart: contents.Lines) -> bool:
 
 def _spread(ends: list[float]) -> list[float]:
     """Moves places on an axis apart as little as possible, keeping their order."""
+    # From above, each name at least a step below the one before.
     order = np.argsort(ends)[::-1]
     places = np.clip(np.array(ends)[order], 0.02, 0.98)
     for k in range(1, len(places)):
@@ -161,6 +159,7 @@ def _line(
                 line.x, line.low, line.high, color=color, alpha=0.15, linewidth=0
             )
         )
+    # Long lines have texts at some of their points, to keep pages small.
     step = -(-len(line.x) // _MAX_TOLD)
     series.tell(axes, line.x[::step], line.y[::step], _texts(line, chart)[::step])
 

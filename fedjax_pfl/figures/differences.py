@@ -22,6 +22,7 @@ def to_reference(result: results.Result) -> contents.Gaps | None:
         return None
     is_share = result.headline in metrics.SHARES
     scale = 100.0 if is_share else 1.0
+    # In the order of results, as in all other figures.
     colors: dict[str, int] = {}
     for algorithm in result.points()["algorithm"]:
         colors.setdefault(algorithm, len(colors))
@@ -45,6 +46,7 @@ def to_reference(result: results.Result) -> contents.Gaps | None:
                 )
             )
         panels.append(contents.Panel(environment.title, tuple(gaps)))
+    # A figure with one environment needs no title.
     if len(panels) == 1:
         panels = [contents.Panel("", panels[0].marks)]
     unit = ", points" if is_share else ""
@@ -95,6 +97,7 @@ def draw(chart: contents.Gaps) -> Figure:
                 text += f" ± {gap.margin:.{chart.decimals}f}"
             value = f"{gap.value:.{chart.decimals}f}"
             series.tell(axes, [gap.mean], [row], [f"{text}, mean {value}"])
+            # To the right of the axes, at the height of its row.
             place = {"transform": axes.get_yaxis_transform(), "va": "center"}
             axes.text(1.02, row, value, **place, **drawing.TEXT)
         labels = [drawing.text(_wrapped(gap.label)) for gap in panel.marks]

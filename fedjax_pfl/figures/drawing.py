@@ -64,24 +64,17 @@ _ids: weakref.WeakKeyDictionary[Artist, str] = weakref.WeakKeyDictionary()
 
 @dataclasses.dataclass(frozen=True)
 class Series:
-    """Artists that a page shows and hides together; files ignore it.
+    """Artists that a page shows and hides together; files ignore it."""
 
-    Attributes:
-      label: entry of the legend; a click on it hides them.
-      method: algorithm that also hides them; may be empty.
-    """
-
-    label: str
-    method: str
+    label: str  # entry of the legend
+    method: str  # algorithm that also hides them; may be empty
 
     def name(
         self, *artists: Artist, texts: Sequence[str] = (), number: int | None = None
     ) -> None:
-        """Registers artists for the page, with texts of their points.
-
-        The number of a box is the number of the histories of its points.
-        """
+        """Registers artists for a page, with texts of their points."""
         lines = [f"{self.label}\n{text}".strip() for text in texts]
+        # The number of a box is that of its clients in the packed histories.
         entry = json.dumps([self.label, self.method, lines, number])
         for artist in artists:
             _ids[artist] = f"series:{entry}"
@@ -91,6 +84,7 @@ class Series:
         x, y = np.asarray(x, float), np.asarray(y, float)
         good = np.isfinite(x) & np.isfinite(y)
         points = axes.scatter(x[good], y[good], s=40, alpha=0, linewidths=0)
+        # Invisible in files; `with_ids` shows them in pages, where they have titles.
         points.set_visible(False)
         self.name(points, texts=[texts[k] for k in np.flatnonzero(good)])
 
@@ -98,6 +92,7 @@ class Series:
 @contextlib.contextmanager
 def with_ids(figure: Figure) -> Iterator[None]:
     """Marks series, legend and points by ids in files written in the block."""
+    # Ids are only there while a file is written: the same figure is saved without.
     artists = figure.findobj(lambda artist: artist in _ids)
     hidden = [artist for artist in artists if not artist.get_visible()]
     try:
@@ -112,12 +107,7 @@ def with_ids(figure: Figure) -> Iterator[None]:
 
 
 def text(words: str) -> str:
-    r"""Returns words for matplotlib, with dollars escaped, so they begin no formula.
-
-    Example:
-      >>> text("$x$ costs 3 $")
-      '\\$x\\$ costs 3 \\$'
-    """
+    """Returns words for matplotlib, with dollars escaped, so they begin no formula."""
     return texts.printable(words).replace("$", r"\$")
 
 
@@ -132,10 +122,8 @@ def is_hollow(number: int) -> bool:
 
 
 def style(line: contents.Line) -> tuple[str, str]:
-    """Returns color and dash of a line, the same in all panels of a figure.
-
-    Colors are settings and dashes models; lines without a method are gray.
-    """
+    """Returns color and dash of a line, the same in all panels of a figure."""
+    # Colors are settings and dashes models; lines without a method are gray.
     if not line.algorithm:
         return GRAY, ("dash", "dot")[line.color % 2]
     if line.is_level:
@@ -159,10 +147,8 @@ def left_out(lines: int, panels: int) -> str:
 
 
 def panels(count: int, share_y: bool = True) -> tuple[Figure, list[Axes]]:
-    """Returns a figure of panels with the same axes, at most three side by side.
-
-    Panels with separate rows do not share the y-axis, and are one below the other.
-    """
+    """Returns a figure of panels with the same axes, at most three side by side."""
+    # Panels with separate rows do not share the y-axis, and are one below the other.
     columns = (2 if count == 4 else min(count, _COLUMNS)) if share_y else 1
     rows = -(-count // columns)
     figure = Figure(layout="constrained")
@@ -227,10 +213,8 @@ def name_end(
 
 
 def legend(figure: Figure, title: str, is_empty: bool = False) -> None:
-    """Draws one legend, of all panels, below them; they keep their height.
-
-    An empty one has only the title, for lines that are named at their ends.
-    """
+    """Draws one legend, of all panels, below them; an empty one has only the title."""
+    # Of handles with equal labels, the one of the first panel.
     entries: dict[str, Any] = {}
     for panel in figure.axes:
         handles, labels = panel.get_legend_handles_labels()
@@ -241,6 +225,7 @@ def legend(figure: Figure, title: str, is_empty: bool = False) -> None:
     columns = 1 if max(map(len, labels), default=0) > 35 else 2
     rows = math.ceil(len(labels) / columns) + len(title.splitlines())
     width, height = figure.get_size_inches()
+    # The figure grows by the legend, so that panels keep their height.
     figure.set_size_inches(width, height + _LINE * rows)
     drawn = figure.legend(
         handles,

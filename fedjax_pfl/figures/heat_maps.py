@@ -25,12 +25,7 @@ _LETTERS = 90  # of titles side by side
 
 
 def over_two_fields(result: results.Result) -> contents.Heats | None:
-    """Returns the last round's metric over the two numeric fields with most values.
-
-    Returns:
-      One panel per model and setting of all other fields, with means over seeds, NaN
-      if all seeds diverged; None unless an algorithm has two such fields.
-    """
+    """Returns the last round's metric over the two numeric fields with most values."""
     table, metric = selection.last_round(result)
     fields = lines.numeric(table, result.fields)[:2]
     if len(fields) < 2:
@@ -40,6 +35,7 @@ def over_two_fields(result: results.Result) -> contents.Heats | None:
     keys = [*selection.DESCRIPTION, *fixed]
     table = table[table[fields].notna().all(axis=1)]
     names = selection.varying(table, keys) if len(table) else []
+    # Settings of all other fields for which both fields were swept.
     complete = [
         rows
         for rows in selection.groups(table, [*keys, "model"])
@@ -49,6 +45,7 @@ def over_two_fields(result: results.Result) -> contents.Heats | None:
         return None
     panels = []
     for rows in complete[:MAX_PANELS]:
+        # Means over seeds; NaN if all seeds diverged. Large values are on top.
         means = rows.pivot_table(
             index=y, columns=x, values="value", aggfunc="mean", dropna=False
         ).sort_index(ascending=False)
@@ -86,6 +83,7 @@ def draw(chart: contents.Heats) -> Figure:
     figure.set_size_inches(width, 0.8 + count * max(height, 1.5))
     grid = figure.subplots(count, columns, squeeze=False)
     for axes, panel in zip(grid.flat, panels, strict=False):
+        # Weights of different methods have different scales, metrics have one.
         parts = panels if chart.is_one_scale else (panel,)
         image = _heat(axes, chart, panel, _limits(chart, parts), columns)
         if not chart.is_one_scale:
@@ -119,6 +117,7 @@ def _heat(
     for edge in panel.edges:
         axes.axhline(edge, color="white", linewidth=0.8)
         axes.axvline(edge, color="white", linewidth=0.8)
+    # Numbers in narrow fields could not be read.
     if chart.labeled and len(panel.columns) * columns <= 3 * _MAX_LABELED:
         _write(axes, panel.values, low, high)
     if panel.values.size <= _MAX_TOLD:

@@ -18,17 +18,11 @@ _SPAN = 5.0  # ratio of values above which an axis is logarithmic
 
 @dataclasses.dataclass(frozen=True)
 class Paths:
-    """Fields step by step.
+    """Fields step by step."""
 
-    Attributes:
-      steps: from `results.learned.path`.
-      fields: dotted names of the fields.
-      objective: the objective of the learning.
-    """
-
-    steps: pd.DataFrame
-    fields: tuple[str, ...]
-    objective: str
+    steps: pd.DataFrame  # from `results.learned.path`
+    fields: tuple[str, ...]  # dotted names
+    objective: str  # of the learning
 
 
 def paths(result: results.Result) -> Paths | None:

@@ -33,20 +33,17 @@ _LEVEL = "is level"  # column: whether a row does not depend on the x-axis
 
 
 def learning_curves(result: results.Result, data: str = _DATA) -> contents.Lines | None:
-    """Returns the mean over clients against rounds, one line per algorithm and model.
-
-    There is a panel per environment. If there are too many lines, an algorithm's
-    personal model represents it. For an algorithm's own fields only the best setting on
-    validation data in the last round is drawn, or the first without such data; all
-    other swept fields are compared.
-    """
+    """Returns the mean over clients against rounds, a line per method and model."""
     curves, metric = selection.shown_curves(result, data)
     if curves.empty:
         return None
+    # Only the best setting of an algorithm's own fields is drawn; all other swept
+    # fields are compared, those of environments in panels.
     methods = selection.contenders(result, curves)
     ylabel = f"mean {metric} over clients"
     score = functools.partial(_last_value, metric=metric)
-    chart = _over_rounds(result, curves, methods, ylabel, data, score)
+    places, make = selection.environments(result), multiples.over_seeds
+    chart = _in_panels(curves, methods, places, make, ylabel, data, score)
     return dataclasses.replace(chart, zooms=True, is_loss=metric == "loss")
 
 
@@ -56,12 +53,7 @@ def over_virtual_time(result: results.Result) -> contents.Lines | None:
 
 
 def over_megabytes(result: results.Result) -> contents.Lines | None:
-    """Returns the curves of `learning_curves` against the traffic in both directions.
-
-    Returns:
-      The lines; None if all trainings send the same in a round, since the figure would
-      be the same as against rounds.
-    """
+    """Returns the curves of `learning_curves` against bytes, up and down."""
     return _over_cost(result, "bytes", "sent by and to clients, MB", 1e-6)
 
 
@@ -97,33 +89,16 @@ def _against_cost(rows: pd.DataFrame, setting: str, color: int) -> contents.Line
 
 
 def training_loss(result: results.Result) -> contents.Lines | None:
-    """Returns the mean loss on own training data against rounds, of all settings.
-
-    Returns:
-      The lines, with a logarithmic axis; None without evaluations on training data.
-    """
+    """Returns the mean loss on own training data against rounds, of all settings."""
     curves, _ = selection.reported(result, result.curves(), "loss")
     is_shown = (curves["data"] == _TRAINING) & curves["model"].isin(selection.MODELS)
     if not is_shown.any():
         return None
     label = "mean training loss over clients"
-    methods = selection.methods(result)
-    chart = _over_rounds(result, curves[is_shown], methods, label, _TRAINING)
-    return dataclasses.replace(chart, log_y=True)
-
-
-def _over_rounds(
-    result: results.Result,
-    curves: pd.DataFrame,
-    methods: Sequence[str],
-    ylabel: str,
-    data: str,
-    score: Callable[[pd.DataFrame], float] | None = None,
-) -> contents.Lines:
-    """Makes one line per method and model, with a band over seeds."""
-    environments = selection.environments(result)
+    columns = (selection.methods(result), selection.environments(result))
     make = multiples.over_seeds
-    return _in_panels(curves, methods, environments, make, ylabel, data, score)
+    chart = _in_panels(curves[is_shown], *columns, make, label, _TRAINING)
+    return dataclasses.replace(chart, log_y=True)
 
 
 def _last_value(rows: pd.DataFrame, metric: str) -> float:
@@ -157,12 +132,7 @@ def _in_panels(
 
 
 def swept(result: results.Result) -> contents.Lines | None:
-    """Returns the metric in the last round against the numeric field with most values.
-
-    There is a panel per model and environment. Algorithms without this field are
-    levels. If there are too many lines, an algorithm's own settings are the best on
-    validation data, unless one of them is the field.
-    """
+    """Returns the last round's metric against the numeric field with most values."""
     table, metric = selection.last_round(result)
     fields = numeric(table, result.fields)
     if not fields:
@@ -170,9 +140,12 @@ def swept(result: results.Result) -> contents.Lines | None:
     field = fields[0]
     methods = [name for name in selection.methods(result) if name != field]
     is_best = False
+    # An algorithm's own settings are the best on validation data, unless one of them is
+    # the field.
     if field not in selection.tuned(result):
         table, methods, is_best = multiples.best_of_many(result, table, methods)
     values = sorted(table[field].dropna().unique())
+    # Algorithms without this field are levels.
     rows = _with_levels(table, field, values)
     seeds = table["seed"].nunique()
     spread = f"mean over clients, then mean ± std over {seeds} seeds"
@@ -202,22 +175,22 @@ def _with_levels(
     table: pd.DataFrame, field: str, values: Sequence[float]
 ) -> pd.DataFrame:
     """Returns rows with the field, and rows without it repeated for its values."""
-    knows = table[field].notna()
-    models = set(table.loc[knows, "model"])
+    has_field = table[field].notna()
+    models = set(table.loc[has_field, "model"])
     if "personal" in models:  # the bar to beat, in the same panel
-        tuned = table[~knows & (table["model"] == _TUNED)]
+        tuned = table[~has_field & (table["model"] == _TUNED)]
         names = tuned["algorithm"] + f", {_TUNED}"
         tuned = tuned.assign(algorithm=names, model="personal")
         tuned.index += table.index.max() + 1  # others keep their colors
         table = pd.concat([table, tuned])
-        knows = table[field].notna()
+        has_field = table[field].notna()
     table = table[table["model"].isin(models)]
     order = list(selection.MODELS).index
     table = table.sort_values("model", key=lambda m: m.map(order), kind="stable")
-    knows = table[field].notna()
-    parts = [table[knows].assign(**{_LEVEL: False})]
-    if not knows.all():
-        parts += [table[~knows].assign(**{field: x, _LEVEL: True}) for x in values]
+    has_field = table[field].notna()
+    parts = [table[has_field].assign(**{_LEVEL: False})]
+    if not has_field.all():
+        parts += [table[~has_field].assign(**{field: x, _LEVEL: True}) for x in values]
     return pd.concat(parts)
 
 
@@ -237,22 +210,15 @@ def is_wide(values: Sequence[float]) -> bool:
 
 
 def over_days(result: results.Result) -> contents.Lines | None:
-    """Returns values of portfolios over the test days, one panel per market.
-
-    Values are means over parties and seeds for the personal model, or else the first
-    one; the band of the first method is from the 10 % to the 90 % quantile of the
-    parties of a seed, averaged over seeds.
-
-    Returns:
-      The lines; lines without an algorithm belong to no method. None for trainings
-      without such series.
-    """
+    """Returns values of portfolios over the test days, one panel per market."""
     table = result.series()
     if table.empty:
         return None
     table = table[table["model"].isin(selection.MODELS)].assign(population="honest")
     methods, markets = selection.methods(result), selection.environments(result)
     rows = table[table["name"] == "value"]
+    # Means over parties and seeds; the band is between quantiles of the parties of a
+    # seed, averaged over seeds.
     rows = pd.concat(map(selection.first_model, selection.groups(rows, methods)))
     chart = multiples.in_panels(
         contents.Lines,

@@ -50,26 +50,14 @@ def best_of_many(
 def in_panels(
     figure: Callable[..., _Shown],
     rows: pd.DataFrame,
-    columns: Sequence[str],
-    environments: Sequence[str],
-    make: Callable[[pd.DataFrame, str, int], Any],
-    also: Sequence[str] = (),
-    score: Callable[[pd.DataFrame], float] | None = None,
+    columns: Sequence[str],  # distinguish lines
+    environments: Sequence[str],  # distinguish panels
+    make: Callable[[pd.DataFrame, str, int], Any],  # of rows, setting and color
+    also: Sequence[str] = (),  # further columns of panels, named in every title
+    score: Callable[[pd.DataFrame], float] | None = None,  # the best lines first
     **fields: Any,
 ) -> _Shown:
-    """Makes small multiples: a panel per environment, in each the same lines.
-
-    Args:
-      figure: class of the contents.
-      rows: rows of all lines.
-      columns: columns that distinguish lines.
-      environments: columns that distinguish panels.
-      make: makes a line from its rows, the name of its setting and the number of its
-        color.
-      also: further columns that distinguish panels, named in every title.
-      score: scores a line's rows, to order the best lines first; None for result order.
-      **fields: further fields of the contents.
-    """
+    """Makes small multiples: a panel per environment, in each the same lines."""
     order = rows.index.argsort(kind="stable")  # result order: one color in all figures
     rows = rows.reset_index(drop=True)
     settings = [name for name in columns if name != "model"]
@@ -80,11 +68,13 @@ def in_panels(
     for line in every[: drawing.MAX_LINES]:
         setting = selection.label(line.iloc[0], names)
         lines.append((line.index, setting, colors.setdefault(setting, len(colors))))
+    # After the colors, so that a method has the same color in all figures.
     if score is not None:
         scores = {id(index): score(rows.loc[index]) for index, *_ in lines}
         lines.sort(key=lambda line: -scores[id(line[0])])
     indices = pd.Index(np.concatenate([index for index, *_ in lines]))
     parts = selection.by_environment(rows, environments, also)
+    # Without environments that have none of these lines.
     parts = [part for part in parts if part[1].index.isin(indices).any()]
     panels = []
     for title, part in parts[: drawing.MAX_PANELS]:
@@ -120,10 +110,7 @@ def over_seeds(
     by: str = "round",
     has_std: bool = False,
 ) -> contents.Line:
-    """Makes a line of rows of one setting and model, against one of their columns.
-
-    The band around the mean is the range, or one standard deviation to each side.
-    """
+    """Makes a line of means over seeds with a band from min to max, or of one std."""
     values = rows.groupby(by)["value"]
     mean, low, high = values.mean(), values.min(), values.max()
     if has_std:

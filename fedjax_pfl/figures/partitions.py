@@ -1,7 +1,4 @@
-"""A figure of the clients' data: bubbles if there is room, else a heat map.
-
-It is drawn without pyplot and readable at 600 pixels, like the figures of results.
-"""
+"""A figure of the clients' data: bubbles if there is room, else a heat map."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -26,21 +23,13 @@ _WIDE = 30  # ratio of the largest to the smallest size that needs a logarithmic
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Holdings:
-    """The examples of every client of one federation.
-
-    Attributes:
-      title: title of the panels.
-      label_counts: `int[N, C]` examples by class, or None if there are no classes.
-      sizes: `int[N]` examples.
-      class_names: C names, or None for numbers.
-      client_names: N names, or None for numbers; up to 26 are written.
-    """
+    """The examples of every client of one federation."""
 
     title: str
-    label_counts: np.ndarray | None
-    sizes: np.ndarray
-    class_names: Sequence[str] | None = None
-    client_names: Sequence[str] | None = None
+    label_counts: np.ndarray | None  # `int[N, C]`
+    sizes: np.ndarray  # `int[N]` examples
+    class_names: Sequence[str] | None = None  # C names, or None for numbers
+    client_names: Sequence[str] | None = None  # N; up to 26 are written
 
     @property
     def names(self) -> Sequence[str]:
@@ -49,14 +38,7 @@ class Holdings:
 
 
 def draw(several: Sequence[Holdings]) -> Figure:
-    """Draws the examples of every client, one federation or several in two columns.
-
-    Returns:
-      For each federation of up to 60 clients: a bar per client and, below, a bubble per
-      client and class with the number of examples as its area. More clients: a heat map
-      of the share of each class, clients in the given order, and a histogram of sizes.
-      More than 26 classes also get the heat map. Without classes: bars or histogram.
-    """
+    """Draws the examples of every client, one federation or several in two columns."""
     columns = min(len(several), 2)
     rows = [several[i : i + columns] for i in range(0, len(several), columns)]
     heights = [max(sum(_heights(holding)) + 0.9 for holding in row) for row in rows]
@@ -70,6 +52,8 @@ def draw(several: Sequence[Holdings]) -> Figure:
 def _heights(holdings: Holdings) -> list[float]:
     """Returns the inches of the panels of one federation, from above."""
     counts = holdings.label_counts
+    # Few clients: bars with bubbles of classes below. Many: a heat map of the shares of
+    # classes, clients in the given order, and a histogram of sizes.
     is_small = len(holdings.sizes) <= _MAX_BARS
     sizes = _SIZES if is_small else _HISTOGRAM
     if counts is None:
@@ -99,21 +83,18 @@ def _draw_in(figure: FigureBase, holdings: Holdings) -> None:
             _heat_map(figure, axes, counts)
         _name_classes(axes, counts.shape[1], holdings.class_names)
     if is_small:
+        # Clients have the same columns in both panels, and names below the lower one.
         for axes in panels:
             axes.set_xlim(-0.6, len(sizes) - 0.4)
             axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
             axes.tick_params(labelbottom=axes is panels[-1])
         panels[-1].set_xlabel("client", fontsize=9)
         if holdings.client_names is not None and len(sizes) <= _MAX_TICKS:
-            _name_clients(panels[-1], holdings.client_names)
+            texts = [drawing.text(name) for name in holdings.client_names]
+            is_long = sum(map(len, holdings.client_names)) > _MAX_LETTERS
+            rotation = 90 if is_long else 0
+            panels[-1].set_xticks(range(len(texts)), texts, rotation=rotation)
     figure.suptitle(drawing.text(holdings.title), fontsize=9)
-
-
-def _name_clients(axes: Axes, names: Sequence[str]) -> None:
-    """Writes the names of clients, horizontally if they are short."""
-    is_long = sum(map(len, names)) > _MAX_LETTERS
-    texts = [drawing.text(name) for name in names]
-    axes.set_xticks(range(len(names)), texts, rotation=90 if is_long else 0)
 
 
 def _height_of_classes(num_classes: int) -> float:

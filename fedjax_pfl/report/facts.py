@@ -42,9 +42,12 @@ def overview(loaded: sources.Loaded) -> list[tuple[str, str]]:
     seeds = {point["seed"] for point in points if "seed" in point}
     data = dict.fromkeys(map(_data, groups))
     clients = dict.fromkeys(_clients(group) for group in groups)
-    rounds = dict.fromkeys(str(_rounds(group)) for group in groups)
+    rounds = dict.fromkeys(
+        str(_value(group, "num_rounds") or int(group.rounds[-1])) for group in groups
+    )
     endings = [status for status in result.status if status != "ok"]
     diverged = sum(status.startswith("diverged") for status in endings)
+    # Stopped, dropped, or at their target.
     early = len(endings) - diverged
     status = f"{len(points) - diverged} of {len(points)} finite"
     status += f", {diverged} diverged" if diverged else ""
@@ -76,6 +79,7 @@ def timing(loaded: sources.Loaded) -> tables.Table:
     for source in loaded.sources:
         rows = []
         for group in source.groups:
+            # Points that stopped early have taken fewer rounds.
             rounds = int(spending.rounds(group).sum())
             speed = rounds / group.run_seconds if group.run_seconds > 0 else None
             row = (
@@ -164,6 +168,7 @@ def privacy(loaded: sources.Loaded) -> list[tables.Table]:
     ):
         if losses.empty:
             continue
+        # Seeds and settings with equal losses share a row.
         keys = ["algorithm", "delta", "epsilon", "rounds"]
         rows = [
             (r["algorithm"], *(f"{r[k]:.3g}" for k in keys[1:3]), f"{r['rounds']:,}")
@@ -214,6 +219,7 @@ def named_clients(loaded: sources.Loaded) -> list[tables.Table]:
                 " tested: with few test examples they can be chance.",
             )
         )
+        # Files of different environments need different names.
         name = f"named_clients_{number}" if number else "named_clients"
         title = f"Clients by name: {group.title}" if group.title else "Clients by name"
         columns = ("client", "test examples", *group.columns)
@@ -230,6 +236,7 @@ def searches(loaded: sources.Loaded) -> list[tables.Table]:
             continue
         metric = group.headline
         fields = [n for n in group.points[0] if n.startswith(summaries.METHOD_FIELDS)]
+        # All settings, with those that the search dropped.
         searched = dataclasses.replace(loaded.result, groups=(group,))
         trials = selection.trials(searched, fields, metric=metric)
         rows = [
@@ -264,6 +271,7 @@ def configuration(loaded: sources.Loaded) -> list[tuple[str, list[tuple[str, str
         for name, value in groups[0].config.items()
         if all(name in g.config and g.config[name] == value for g in groups[1:])
     }
+    # One group has no settings of others to be compared with.
     if len(groups) == 1:
         return [("settings", _items(shared | _swept(groups[0])))]
     settings = [("all groups", _items(shared))]
@@ -311,11 +319,6 @@ def _value(group: history.History, name: str) -> Any:
     return ", ".join(values) or None
 
 
-def _rounds(group: history.History) -> Any:
-    """Counts rounds."""
-    return _value(group, "num_rounds") or int(group.rounds[-1])
-
-
 def _data(group: history.History) -> str:
     """Returns the data set and partition."""
     names = [_value(group, f"federation.{part}") for part in ("dataset", "partition")]
@@ -334,6 +337,8 @@ def _place(provenance: dict[str, Any]) -> str:
 def _clients(group: history.History) -> str:
     """Counts clients and evaluated clients."""
     total, count = _value(group, "federation.num_clients"), len(group.clients)
+    # Clients of the last evaluation: a streamed training evaluates a sample, and
+    # eval_clients the participants.
     judged = group.evaluated.any(axis=2)[:, -1].sum(axis=-1)
     low, high = int(judged.min()), int(judged.max())
     text = str(total or count)

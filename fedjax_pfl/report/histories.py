@@ -19,13 +19,8 @@ _DASHES = {"solid": "", "dash": "5 2", "dot": "1.5 1.5"}
 
 
 def packed(boxes: contents.Boxes) -> str:
-    """Packs the histories of all clients of a figure.
-
-    Returns:
-      JSON, a record per box: its names, rounds, clients and seeds, and values as base64
-      of 16-bit numbers between `low` and `high`, a row per client. Empty if there are
-      so many clients that two rounds of each would be too much.
-    """
+    """Returns JSON, a record per box; empty if even two rounds are too much."""
+    # Values are base64 of 16-bit numbers from `low` to `high`, a row per client.
     points = sum(len(box.values) for box in boxes.marks)
     size = MAX_VALUES // points
     if size < 2:
@@ -35,6 +30,7 @@ def packed(boxes: contents.Boxes) -> str:
         for panel, chart in enumerate(boxes.panels)
         for box in chart.marks
     ]
+    # A `<` could end the script of the page.
     return json.dumps(records, separators=(",", ":")).replace("<", "\\u003c")
 
 
@@ -45,6 +41,7 @@ def _record(box: contents.Box, panel: int, size: int) -> dict[str, object]:
     values = box.histories[:, at]
     finite = values[np.isfinite(values)]
     low, high = (finite.min(), finite.max()) if finite.size else (0, 0)
+    # Clients with equal values have no range to divide by.
     scaled = (values - low) / (high - low or 1) * _STEPS
     numbers = np.where(np.isfinite(values), scaled.round(), _NOTHING).astype("<u2")
     return {

@@ -20,34 +20,24 @@ _MANY = 3  # methods that a title names
 
 @dataclasses.dataclass(frozen=True)
 class Content:
-    """Content of a page.
-
-    Attributes:
-      loaded: the results.
-      headline: comparisons that are open.
-      details: comparisons that a click opens.
-      sections: figures.
-      facts: searched settings, and seconds.
-    """
+    """Content of a page."""
 
     loaded: sources.Loaded
-    headline: tuple[comparison.Comparison, ...]
-    details: tuple[comparison.Comparison, ...]
+    headline: tuple[comparison.Comparison, ...]  # open
+    details: tuple[comparison.Comparison, ...]  # opened by a click
     sections: tuple[sections.Section, ...]
-    facts: tuple[tables.Table, ...]
+    facts: tuple[tables.Table, ...]  # searched settings, and seconds
 
 
 def render(content: Content) -> str:
-    """Writes the page.
-
-    Texts from names and settings are escaped; a rule of the page forbids loading other
-    files.
-    """
+    """Writes the page."""
     loaded = content.loaded
     links = [(table.name, table.title) for table in content.headline]
     links += [(section.name, section.title) for section in content.sections]
     links += [(table.name, table.title) for table in content.facts]
     links += [("configuration", "Configuration"), ("again", "How to run it again")]
+    # Texts from names and settings are escaped; a rule of the page forbids loading
+    # other files.
     return template("page.html.jinja").render(
         title=_title(loaded),
         overview=facts.overview(loaded),
@@ -110,6 +100,7 @@ def _texts(row: comparison.Row) -> str:
 
 def template(name: str) -> jinja2.Template:
     """Returns a template of a page, which escapes all texts."""
+    # A misspelled name in a template is an error, not an empty text.
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE),
         autoescape=True,

@@ -35,19 +35,11 @@ _BEST_EACH = (
 
 @dataclasses.dataclass(frozen=True)
 class Section:
-    """One figure.
+    """One figure."""
 
-    Attributes:
-      name: stem of its files, and its anchor in the page.
-      title: heading.
-      caption: description: model, population, data, round and seeds.
-      content: data of the figure.
-      draw: draws the content.
-    """
-
-    name: str
+    name: str  # stem of its files, and its anchor in the page
     title: str
-    caption: str
+    caption: str  # model, population, data, round and seeds
     content: Any
     draw: Callable[[Any], Figure]
 
@@ -73,6 +65,7 @@ def all_of(result: results.Result) -> list[Section]:
     catalog = figures.catalog()
     for name, (title, figure, describe) in _SECTIONS.items():
         select, draw = catalog[figure]
+        # Other data of the same figure, which only a report shows.
         if name.startswith("learning_curves_"):
             data = WIDER[name.removeprefix("learning_curves_")]
             chart = lines.learning_curves(result, data)
@@ -89,10 +82,9 @@ def _of_lines(result: results.Result, chart: contents.Lines) -> str:
     note = _BEST if chart.zooms and selection.tuned(result) else ""
     if note and len(chart.panels) > 1:
         note += _BY_PANEL
+    ending = ""
     if any(status != "ok" for status in result.status):
         ending = " Seeds that diverged or ended early leave the mean at that round."
-    else:
-        ending = ""
     return (
         f"Each line is a model's {chart.ylabel} by round: {chart.populations} clients,"
         f" {chart.data} data, {chart.spread or 'one seed'}.{note}"
@@ -190,6 +182,7 @@ def _of_grid(_: results.Result, chart: contents.Heats) -> str:
 
 def _of_sweep(_: results.Result, chart: contents.Lines) -> str | None:
     """Describes the metric against one field, unless robustness shows the same."""
+    # The figure of robustness shows the same, with a panel per attack.
     if chart.xlabel == attacks.FRACTION:
         return None
     return (

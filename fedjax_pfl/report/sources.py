@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from fedjax_pfl import results
 from fedjax_pfl.core import checks
-from fedjax_pfl.results import csv_files, history, plain_files, selection, summaries
+from fedjax_pfl.results import csv_files, history, selection, summaries
 
 __all__ = ["Loaded", "Runs", "Source", "merged", "read"]
 
@@ -19,34 +19,21 @@ _WATCHED = ("eval_every", "evaluate_on")  # settings that change no training
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """One result directory.
+    """One result directory."""
 
-    Attributes:
-      name: its name in the report.
-      provenance: provenance of its result.
-      command: command line that repeats it, or None if no command made it.
-      groups: its static groups.
-    """
-
-    name: str
+    name: str  # in the report
     provenance: dict[str, Any]
-    command: str | None
+    command: str | None  # line that repeats it, if a command made it
     groups: tuple[history.History, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Loaded:
-    """Results of a report.
+    """Results of a report."""
 
-    Attributes:
-      result: all groups of all directories.
-      sources: their directories, in the order of the groups.
-      unfinished: names of runs without a result, next to finished ones.
-    """
-
-    result: results.Result
-    sources: tuple[Source, ...]
-    unfinished: tuple[str, ...]
+    result: results.Result  # all groups of all directories
+    sources: tuple[Source, ...]  # in the order of the groups
+    unfinished: tuple[str, ...]  # names of runs without a result
 
 
 class Runs(Protocol):
@@ -70,12 +57,8 @@ class Runs(Protocol):
 
 
 def read(directories: Sequence[Path], runs: Runs) -> Loaded:
-    """Reads results and merges them.
-
-    A directory of several presets represents its finished runs. A field `run`
-    distinguishes trainings that several directories hold; otherwise the directories are
-    like one run of all their settings and seeds.
-    """
+    """Reads results and merges them; a directory of presets has its finished runs."""
+    # Trainings of a directory that is named twice would count twice.
     resolved = [directory.resolve() for directory in directories]
     for k, directory in enumerate(resolved):
         if directory in resolved[:k]:
@@ -99,7 +82,9 @@ def read(directories: Sequence[Path], runs: Runs) -> Loaded:
         for name, directory, result in zip(names, folders, parts, strict=True)
     ]
     result = merged(parts)
-    if _has_twins(result):
+    # Without a field `run`, directories are like one run of all their settings and
+    # seeds; trainings that several of them hold need it.
+    if result.points().drop(columns="status").duplicated().any():
         result = merged([_label(r, name) for r, name in zip(parts, names, strict=True)])
     return Loaded(result, tuple(sources), tuple(unfinished))
 
@@ -114,6 +99,7 @@ def _runs(directory: Path, runs: Runs) -> tuple[list[Path], list[str]]:
         raise checks.InputError(
             f"Expected a result directory with a config.json, got '{directory}'."
         )
+    # A directory of several presets has a folder per run.
     inner = [path for path in sorted(directory.glob("*/")) if runs.is_begun(path)]
     finished = [run for run in inner if runs.is_finished(run)]
     if not finished:
@@ -139,8 +125,7 @@ def _read(directory: Path) -> results.Result:
     result = results.Result.load(directory)
     file = directory / "summary.csv"
     try:
-        content = io.BytesIO(plain_files.content(file))
-        stored = csv_files.read(content, low_memory=False)
+        stored = csv_files.read(file, low_memory=False)
     except checks.InputError:
         raise
     except FileNotFoundError:
@@ -148,9 +133,11 @@ def _read(directory: Path) -> results.Result:
     except (OSError, ValueError):  # of pandas' parsers, too
         raise checks.InputError(f"Cannot read '{file}' as a table.") from None
     table = result.table()
+    # Rows that were added to the table since the file was written.
     for column, value in _LATER.items():
         if value not in set(stored.get(column, ())):
             table = table[table[column] != value]
+    # Through a text as well, so that both tables have the types of a file.
     text = io.StringIO(csv_files.text(table))
     if not stored.equals(csv_files.read(text, low_memory=False)):
         raise checks.InputError(
@@ -168,11 +155,6 @@ def merged(parts: Sequence[results.Result]) -> results.Result:
         config = {n: v for n, v in group.config.items() if n not in _WATCHED}
         groups.append(dataclasses.replace(group, config=config))
     return dataclasses.replace(result, groups=tuple(groups))
-
-
-def _has_twins(result: results.Result) -> bool:
-    """Returns whether two trainings have the same settings."""
-    return bool(result.points().drop(columns="status").duplicated().any())
 
 
 def _label(result: results.Result, name: str) -> results.Result:

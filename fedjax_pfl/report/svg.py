@@ -34,24 +34,14 @@ def write(figure: Figure, path: Path, name: str) -> None:
 
 
 def write_all(figures: Mapping[str, Figure], folder: Path) -> None:
-    """Writes figures as `<name>.svg` into a folder, which is made if necessary.
-
-    Args:
-      figures: figures by name; see `write`.
-      folder: the folder.
-    """
+    """Writes figures as `<name>.svg` into a folder, which is made if necessary."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, figure in figures.items():
         write(figure, folder / f"{name}.svg", name)
 
 
 def inline(figure: Figure, name: str, title: str) -> str:
-    """Returns a figure as an element of a page.
-
-    Series (`drawing.Series`) have `data-key` and `data-method`, entries of the legend
-    `data-name`; points have their texts as titles, boxes their number
-    as `data-box`.
-    """
+    """Returns a figure as an element of a page."""
     file = io.BytesIO()
     settings = {"svg.hashsalt": name, "svg.fonttype": "none"}
     with matplotlib.rc_context(settings), drawing.with_ids(figure):
@@ -63,8 +53,11 @@ def inline(figure: Figure, name: str, title: str) -> str:
         for child in list(parent):
             if child.tag in (f"{{{_SVG}}}metadata", f"{{{_SVG}}}style"):
                 parent.remove(child)  # rules would apply to the entire page
+    # Series (`drawing.Series`) get `data-key` and `data-method`, entries of the legend
+    # `data-name`, boxes their number as `data-box`; points have their texts as titles.
     for element in root.iter():
         _adapt(element, name)
+    # The page sets the size; the viewBox keeps the shape.
     for size in ("width", "height"):
         del root.attrib[size]
     root.set("role", "group")
@@ -96,6 +89,7 @@ def _adapt(element: ElementTree.Element, name: str) -> None:
             ElementTree.SubElement(point, f"{{{_SVG}}}title").text = text
     elif gid and element.tag != f"{{{_SVG}}}g":
         element.set("id", f"{name}-{gid}")
+    # Ids of matplotlib repeat between figures, and a page has one space of ids.
     for key, value in element.attrib.items():
         if key == f"{{{_LINK}}}href" and value.startswith("#"):
             element.set(key, f"#{name}-{value[1:]}")

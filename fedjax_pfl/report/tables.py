@@ -33,27 +33,16 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A table of text.
+    """A table of text."""
 
-    Attributes:
-      name: stem of its file names.
-      title: heading.
-      caption: meaning of its numbers.
-      columns: titles.
-      parts: at least one.
-      num_texts: number of text columns at the left.
-      short: caption for a paper, with the long one as a comment; or empty.
-      best: columns with the first row of a part, the best one, in bold.
-    """
-
-    name: str
+    name: str  # stem of its file names
     title: str
-    caption: str
-    columns: tuple[str, ...]
-    parts: tuple[Part, ...]
-    num_texts: int = 1
-    short: str = ""
-    best: tuple[int, ...] = ()
+    caption: str  # meaning of its numbers
+    columns: tuple[str, ...]  # titles
+    parts: tuple[Part, ...]  # at least one
+    num_texts: int = 1  # text columns at the left
+    short: str = ""  # caption for a paper, or empty
+    best: tuple[int, ...] = ()  # columns with the first row of a part in bold
 
 
 def of_comparison(source: comparison.Comparison) -> Table:
@@ -96,6 +85,7 @@ def latex(table: Table) -> str:
     caption = f"{table.title}. {table.caption}"
     lines = [r"% needs \usepackage{booktabs}"]
     if table.short:
+        # The long caption stays in the file as a comment.
         lines, caption = [*lines, f"% {_line(caption)}"], table.short
     lines += [r"\begin{table}", r"\centering", rf"\caption{{{_tex(caption)}}}"]
     lines += [rf"\begin{{tabular}}{{{kinds}}}", r"\toprule"]

@@ -41,6 +41,7 @@ def write(
         result = loaded.result.by_metric(metric)
         loaded = dataclasses.replace(loaded, result=result)
     content = content_of(loaded)
+    # The page is last: it completes the folder, or replaces an older one.
     with locked(out), filled(out, last=_PAGE) as folder:
         _write_figures(content, folder / page.FOLDER / "figures")
         _write_tables(content, folder / page.FOLDER / "tables")

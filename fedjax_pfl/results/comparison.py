@@ -42,84 +42,50 @@ _VERDICTS = {"holds": "better", "does not hold": "worse", "undecided": ""}
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """A row minus another one.
-
-    Attributes:
-      mean: mean difference.
-      margin: half of its interval; infinite if there is none.
-      text: the mean difference with its interval.
-      verdict: `better` or `worse` if the interval excludes zero, `equal` if all seeds
-        have the same value, else empty.
-    """
+    """A row minus another one."""
 
     mean: float
-    margin: float
+    margin: float  # half of the interval; infinite without one
     text: str
-    verdict: str
+    verdict: str  # `better` or `worse` if the interval excludes 0, `equal`, or empty
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One setting and model.
-
-    Attributes:
-      setting: the method with its settings.
-      algorithm: its algorithm.
-      model: name of the model.
-      value: mean over seeds of the metric; NaN if all diverged.
-      cells: one per measure, and how its trainings ended.
-      differences: to every row of the environment; None for itself.
-      worse: shares of clients that are worse off than with a reference, by name of the
-        reference; means over seeds.
-    """
+    """One setting and model."""
 
     setting: str
     algorithm: str
     model: str
-    value: float
-    cells: tuple[str, ...]
-    differences: tuple[Difference | None, ...]
+    value: float  # mean over seeds of the metric; NaN if all diverged
+    cells: tuple[str, ...]  # one per measure
+    differences: tuple[Difference | None, ...]  # to all rows of the environment
+    # Shares of clients that are worse off than with a reference, by its name
     worse: Mapping[str, float]
 
 
 @dataclasses.dataclass(frozen=True)
 class Environment:
-    """Rows with the same clients and data.
+    """Rows with the same clients and data."""
 
-    Attributes:
-      title: common settings of the rows.
-      rows: at least one, the best first.
-      reference: number of the row that the others are compared with by default.
-      conclusion: the best model and its lead; empty without comparisons.
-    """
-
-    title: str
-    rows: tuple[Row, ...]
-    reference: int
-    conclusion: str
+    title: str  # common settings of the rows
+    rows: tuple[Row, ...]  # the best first
+    reference: int  # number of the row for differences in tables
+    conclusion: str  # empty without comparisons
 
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """A table of methods.
+    """A table of methods."""
 
-    Attributes:
-      name: stem of its file names.
-      title: heading.
-      caption: description of models, data, round and seeds.
-      short: short form of the caption, for a paper.
-      measures: titles of the cells of rows; `status` is one if not all are ok.
-      environments: at least one.
-      is_paired: whether rows are compared with each other.
-    """
-
-    name: str
+    name: str  # stem of its file names
     title: str
     caption: str
-    short: str
+    short: str  # short form of the caption, for a paper
+    # Titles of the cells of rows; `status` is one if not all are ok
     measures: tuple[str, ...]
     environments: tuple[Environment, ...]
-    is_paired: bool
+    is_paired: bool  # whether rows are compared with each other
 
 
 def rank(result: results.Result) -> Comparison | None:
@@ -140,19 +106,9 @@ def compare(
     title: str,
     when: str,
     data: str,
-    only_best: bool = True,
+    only_best: bool = True,  # else lists all settings, without a comparison
 ) -> Comparison | None:
-    """Compares methods in one round on one kind of data.
-
-    Args:
-      result: trainings of the methods.
-      name: stem of the table's file names.
-      title: title of the table.
-      when: the round, as in a result's table.
-      data: evaluation data, as in a result's table.
-      only_best: whether to keep only each algorithm's best setting on validation data
-        and compare these; else all settings are listed without a comparison.
-    """
+    """Compares methods in one round, `when`, on one kind of data."""
     points, metric = _points(result, when, data)
     if points.empty:
         return None
@@ -166,6 +122,7 @@ def compare(
     is_paired = only_best and _has_rivals(result, points)
     caption = _caption(points, metric, data, when, is_paired)
     points, measures = _with_cells(result, points, when, data)
+    # Shares are of own test data in the last round, and of best settings only.
     if only_best and when == "last" and data == summaries.OWN_TEST:
         points, titles = _share_cells(result, points, metric)
         measures[-1:-1] = titles
@@ -175,6 +132,7 @@ def compare(
                 f" {metric.replace('_', ' ')}, paired by client and seed; means over"
                 " seeds with 95 % intervals if there are several."
             )
+    # Status is the last measure, and dropped if all are ok.
     if (points["status"] == "ok").all():
         measures.pop()
         points["cells"] = [cells[:-1] for cells in points["cells"]]
@@ -221,7 +179,7 @@ def _with_cells(
     return points, [name.replace("_", " ") for name in measures]
 
 
-def _text(value: Any) -> str:
+def _text(value: str | float) -> str:
     """Formats a cell: a privacy loss is a number, other cells are texts already."""
     if isinstance(value, str):
         return value or "–"
@@ -236,13 +194,7 @@ def _merged(rows: pd.DataFrame, extra: pd.DataFrame, keys: list[str]) -> pd.Data
 def _share_cells(
     result: results.Result, points: pd.DataFrame, metric: str
 ) -> tuple[pd.DataFrame, list[str]]:
-    """Adds shares of clients that are worse off than with the references.
-
-    Args:
-      result: trainings of the methods.
-      points: points of the rows; `status` is their last cell.
-      metric: metric by which clients are worse off.
-    """
+    """Adds shares of clients that are worse off in `metric` than with a reference."""
     table, columns, titles = result.table(), _columns(result), []
     table = table[(table["metric"] == metric) & (table["when"] == "last")]
     for title in _WORSE:
@@ -250,6 +202,7 @@ def _share_cells(
         if part.empty:
             continue
         heads = part[columns].drop_duplicates()
+        # Both in order of appearance, like `drop_duplicates`.
         texts = [_percent(rows["value"]) for rows in selection.groups(part, columns)]
         means = (
             part.groupby(columns, sort=False, dropna=False)["value"].mean().to_numpy()
@@ -282,10 +235,12 @@ def _environment(
     sentence: str,
 ) -> Environment:
     """Returns the rows of one environment; `sentence` follows its conclusion."""
+    # The score of NaN is the least: rows that diverged come last.
     groups = sorted(
         selection.groups(points, _columns(result)),
         key=lambda rows: metrics.score(metric, rows["value"].mean()),
     )[::-1]
+    # One seed stands for a setting: its other columns are the same.
     heads = pd.concat([rows.head(1) for rows in groups])
     values = [rows.set_index("seed")["value"] for rows in groups]
     rows = tuple(
@@ -350,14 +305,12 @@ def _is_range(values: Sequence[Any]) -> bool:
 
 
 def _without_value(result: results.Result, heads: pd.DataFrame, metric: str) -> str:
-    """Names clients with test examples for which a metric is undefined.
-
-    Clients that diverged have no value of any metric, and are not included.
-    """
+    """Names clients with test examples for which a metric is undefined."""
     environment = selection.environments(result)
     keys = heads.head(1)[environment]
     clients = result.clients().merge(keys, on=environment)
     identity = ["seed", "name"]
+    # Clients that diverged have no value of any metric, and are not included.
     evaluated = clients[clients["value"].notna()][identity].drop_duplicates()
     defined = clients[clients["metric"] == metric][identity].drop_duplicates()
     marked = evaluated.merge(defined, on=identity, how="left", indicator=True)
@@ -404,6 +357,7 @@ def _model_of(row: Row) -> str:
 def _difference(values: pd.Series, reference: pd.Series, metric: str) -> Difference:
     """Returns one row minus another, paired by seed."""
     interval = paired.interval(values, reference)
+    # Equal in every seed, as copies of a method are: no interval excludes zero then.
     if interval.pairs and not interval.lost and values.sub(reference).eq(0).all():
         return Difference(0.0, 0.0, interval.text(_FORM), "equal")
     gain = dataclasses.replace(interval, mean=metrics.sign(metric) * interval.mean)
@@ -412,10 +366,7 @@ def _difference(values: pd.Series, reference: pd.Series, metric: str) -> Differe
 
 
 def _reference(result: results.Result, heads: pd.DataFrame, metric: str) -> int:
-    """Picks FedAvg, else Local, else the best on validation data, else the first row.
-
-    Hybrids are never picked: they were chosen on these data, client by client.
-    """
+    """Picks FedAvg, else Local, else the best on validation data, else the first."""
     names = list(zip(heads["algorithm"], heads["model"], strict=True))
     for name in shares.REFERENCES:
         if name in names:
@@ -425,6 +376,7 @@ def _reference(result: results.Result, heads: pd.DataFrame, metric: str) -> int:
     judged = judged[judged["metric"] == metric].groupby(columns, dropna=False)["value"]
     means = judged.agg(lambda values: values.mean(skipna=False)).reset_index()
     values = _merged(heads[columns], means, columns)["value"]
+    # Hybrids are never picked: they were chosen on these data, client by client.
     scores = [
         -math.inf
         if model.startswith(selection.HYBRID)
@@ -469,6 +421,7 @@ def _short_caption(
     """Returns a short description of the numbers."""
     count = points["seed"].nunique()
     text = f"Mean {metric.replace('_', ' ')} over clients, {data} data"
+    # A spread and an interval need two seeds.
     if count < 2:
         return f"{text}, one seed."
     text += f", ± standard deviation over {count} seeds"
@@ -505,10 +458,7 @@ def brief(
 
 
 def text_of(comparison: Comparison) -> str:
-    """Formats a comparison as text: a star marks the best row of an environment.
-
-    Columns that do not fit into 100 characters follow below, with the methods repeated.
-    """
+    """Formats a comparison as text: a star marks the best row of an environment."""
     lines = []
     for environment in comparison.environments:
         titles, rows = brief(comparison, environment)
@@ -528,6 +478,7 @@ def _blocks(
     def width(columns: Sequence[tuple[str, ...]]) -> int:
         return sum(1 + max(map(len, column)) for column in columns) - 1
 
+    # Columns that do not fit into 100 characters follow below, with the labels again.
     blocks = [[*row_labels, data_columns[0]]]
     for column in data_columns[1:]:
         if width([*blocks[-1], column]) > _WIDTH:
@@ -542,17 +493,12 @@ def _blocks(
 
 
 def unseen(result: results.Result) -> list[tuple[str, ...]]:
-    """Returns metrics of clients that never trained, best settings only.
-
-    Returns:
-      A row per setting and model: the environment's title, the setting, the model and
-      its adaptation, and means over seeds of the headline metric's mean and of its
-      worst tenth; empty without such clients.
-    """
+    """Returns `_UNSEEN_TITLES` of clients that never trained, best settings only."""
     table = result.table()
     table = table[table["population"] == "unseen"]
     if table.empty:
         return []
+    # The settings of the ranking: unseen clients do not choose.
     settings = selection.best_settings(result)
     table = table.merge(settings, on=list(settings.columns))
     table = table[table["metric"] == result.headline]

@@ -1,9 +1,13 @@
 """Tables as csv files with texts that spreadsheets do not run as formulas."""
 
 import csv
+import io
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from fedjax_pfl.results import plain_files
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -14,13 +18,9 @@ _FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
 
 
 def text(table: "pd.DataFrame", **options: Any) -> str:
-    """Returns the content of a file.
-
-    Args:
-      table: data; texts and titles that a spreadsheet would evaluate get a leading
-        apostrophe, which marks them as texts; numbers stay unchanged.
-      **options: options of `DataFrame.to_csv`.
-    """
+    """Returns the content of a file; `options` are those of `DataFrame.to_csv`."""
+    # Texts and titles that a spreadsheet would evaluate get a leading apostrophe, which
+    # marks them as texts; numbers stay unchanged.
     table = _with_texts(table, _quoted)
     content = table.to_csv(index=False, **options)
     if "\r" in content:  # begins a new row unless quoted
@@ -29,16 +29,14 @@ def text(table: "pd.DataFrame", **options: Any) -> str:
     return content
 
 
-def read(source: Any, **options: Any) -> "pd.DataFrame":
-    """Reads a file of `text` back, without the apostrophes.
-
-    Args:
-      source: file, path or stream.
-      **options: options of `pandas.read_csv`.
-    """
+def read(source: Path | io.StringIO, **options: Any) -> "pd.DataFrame":
+    """Reads a file of `text`, without the apostrophes; options of `pandas.read_csv`."""
     import pandas as pd
 
-    return _with_texts(pd.read_csv(source, **options), _unquoted)
+    file = (
+        io.BytesIO(plain_files.content(source)) if isinstance(source, Path) else source
+    )
+    return _with_texts(pd.read_csv(file, **options), _unquoted)
 
 
 def _with_texts(table: "pd.DataFrame", change: Callable[[Any], Any]) -> "pd.DataFrame":

@@ -1,7 +1,4 @@
-"""Directories of results: checked before long work, locked, never half written.
-
-See `plain_files` for single files.
-"""
+"""Directories of results: checked before long work, locked, never half written."""
 
 import contextlib
 import datetime
@@ -50,13 +47,10 @@ def new(directory: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def staged(directory: Path) -> Iterator[Path]:
-    """Opens a folder like `new`, for a block that not only writes there.
-
-    Yields:
-      The temporary directory, for blocks of `writing`.
-    """
+    """Opens a folder like `new` for a block that writes in blocks of `writing` only."""
     check_new(directory)
     temporary = directory.with_name(f".{directory.name}.{secrets.token_hex(4)}")
+    # The block itself is not in `writing`: its errors may be of other files.
     with temporaries.registered(temporary):
         with writing(directory):
             directory.parent.mkdir(parents=True, exist_ok=True)
@@ -81,12 +75,10 @@ def writing(directory: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Locks a directory for this process; makes it if it does not exist.
-
-    The operating system frees the lock of a process that is killed.
-    """
+    """Locks a directory for this process; makes it if it does not exist."""
     import filelock  # needed by commands that write files only
 
+    # The operating system frees the lock of a process that is killed.
     lock = filelock.FileLock(directory / _LOCK)
     with writing(directory):
         directory.mkdir(parents=True, exist_ok=True)
@@ -107,7 +99,7 @@ def locked(directory: Path) -> Iterator[None]:
 
 
 def _write_owner(directory: Path) -> None:
-    """Returns the holder of the lock."""
+    """Writes the owner of the lock into a file."""
     time = datetime.datetime.now().isoformat(sep=" ", timespec="seconds")
     owner = {"pid": os.getpid(), "host": platform.node(), "since": time}
     with writing(directory), plain_files.created(directory / _OWNER) as file:
@@ -126,6 +118,7 @@ def _owner(directory: Path) -> str:
 @contextlib.contextmanager
 def filled(directory: Path, last: str) -> Iterator[Path]:
     """Adds files to an existing directory; `last`, which completes it, comes last."""
+    # Below the directory, so that renames stay within one file system.
     folder = directory / f"{_FILLING}-{secrets.token_hex(4)}"
     with temporaries.registered(folder), writing(directory):
         for leftover in directory.glob(f"{_FILLING}*"):

@@ -1,8 +1,4 @@
-"""JSON documents of result folders: one schema each, and a digest of the content.
-
-The digest finds damage; it is no signature, since anyone can compute it again.
-Therefore the content is checked against its schema before it is used.
-"""
+"""JSON documents of result folders: one schema each, and a digest of the content."""
 
 import hashlib
 import json
@@ -36,6 +32,7 @@ def digest_of(description: Mapping[str, Any]) -> str:
 
 def seal(description: Mapping[str, Any]) -> str:
     """Returns the text of a document with its digest, for `read`."""
+    # It finds damage; it is no signature, since anyone can compute it again.
     digest = digest_of(description)
     return json.dumps({**description, "digest": digest}, indent=1)
 
@@ -48,6 +45,7 @@ def read(path: Path, kind: type[_D]) -> _D:
         if not isinstance(stored, dict):
             raise ValueError("no object")
         is_whole = stored.pop("digest", None) == digest_of(stored)
+        # A right digest proves no origin, so the schema is checked as well.
         document = msgspec.convert(stored, kind) if is_whole else None
     except ValueError as error:
         raise ValueError(f"its {path.name} is damaged: {error}") from error
@@ -67,11 +65,12 @@ def _parsed(content: bytes | str) -> Any:
         stored = json.loads(content)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+    # Before `digest_of` and msgspec, which would recurse into deep values, too.
     _check(stored, _MAX_DEPTH)
     return stored
 
 
-def _check(value: Any, depth: int) -> None:
+def _check(value: object, depth: int) -> None:
     """Refuses deep nesting, and text that cannot be printed or written to a file."""
     if depth == 0:
         raise ValueError("nested too deeply")

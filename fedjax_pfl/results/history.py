@@ -142,6 +142,7 @@ class History:
         reasons = np.where(self.reached_target, "reached its target", "stopped")
         if self.dropped is not None:
             reasons = np.where(self.dropped, "dropped", reasons)
+        # A divergence hides all other reasons.
         has_diverged = self.diverged_at >= 0
         reasons = np.where(has_diverged, "diverged", reasons)
         rounds = np.where(has_diverged, self.diverged_at, self.stopped_at)
@@ -165,12 +166,7 @@ class History:
 
 
 def _listed(clients: list[Any]) -> str:
-    """Names up to three clients, and counts the others.
-
-    Example:
-      >>> _listed([3]), _listed(["ann", "bob", "eve", "joe", "zoe"])
-      ('client 3', 'clients ann, bob, eve and 2 more')
-    """
+    """Names up to three clients, and counts the others."""
     names = ", ".join(map(str, clients[:3]))
     remainder = f" and {len(clients) - 3} more" if len(clients) > 3 else ""
     return f"client{'s' * (len(clients) > 1)} {names}{remainder}"

@@ -40,18 +40,15 @@ def settings(group: Named) -> dict[str, Any]:
 
 
 def fields(groups: Sequence[Named]) -> tuple[str, ...]:
-    """Returns the names of settings that vary, except the seed and `IDENTITY`.
-
-    Returns:
-      The swept fields, and the settings of a component that differ between groups with
-      the same component, including parts that only some groups have.
-    """
+    """Returns the names of settings that vary, except the seed and `IDENTITY`."""
     swept = dict.fromkeys(
         f for group in groups for point in group.points for f in point
     )
     values: dict[tuple[str, str], list[Any]] = {}
     for config in map(settings, groups):
         for field, value in config.items():
+            # Settings of a component count if they differ between groups with the same
+            # one.
             owner = config.get(field.rpartition(".")[0])
             values.setdefault((field, str(owner)), []).append(value)
     differ = [f for (f, _), v in values.items() if any(x != v[0] for x in v)]

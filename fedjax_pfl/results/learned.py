@@ -1,6 +1,6 @@
 """Learned fields of trainings, read from the diagnostics of their histories."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -55,14 +55,7 @@ def sign(text: str) -> int:
 
 
 def path(result: "Result") -> "pd.DataFrame | None":
-    """Returns the paths of learned fields.
-
-    Returns:
-      A row per start and step: `algorithm`, the start's axes as `start <name>`,
-      `round`, the fields' values until then, `objective` and `d <field>`, the last two
-      as means over seeds. For trainings that restart, rounds are counted on, and a step
-      is the end of each training. None if no field was learned.
-    """
+    """Returns the paths of learned fields, a row per start and step, or None."""
     import pandas as pd
 
     rows = []
@@ -79,6 +72,8 @@ def path(result: "Result") -> "pd.DataFrame | None":
                 if name.startswith(prefix):
                     of = "" if prefix == OBJECTIVE else name.removeprefix(prefix)
                     kinds[name] = title + of
+        # Of trainings that restart, rounds are counted on, and a step is the end of
+        # each.
         training = _trainings(group)
         is_end = np.append(training[1:] != training[:-1], True)
         columns = np.flatnonzero(is_end) if training.any() else range(len(training))
@@ -99,31 +94,21 @@ def path(result: "Result") -> "pd.DataFrame | None":
     table = pd.DataFrame(rows)
     by = ["algorithm", *(c for c in table if c.startswith("start ")), "round"]
     # pandas would skip NaN, but one diverged seed makes the mean undefined.
-    means = table.groupby(by, sort=False, dropna=False).agg(_plain_mean)
+    means = table.groupby(by, sort=False, dropna=False).agg(
+        lambda values: float(np.mean(np.asarray(values)))
+    )
     return means.reset_index()
 
 
 def _trainings(group: history.History) -> np.ndarray:
-    """Returns the number of the training at each evaluation; 0 without restarts.
-
-    Diverged points have no number; their rounds belong to the previous training.
-    """
+    """Returns the number of the training at each evaluation; 0 without restarts."""
+    # Diverged points have no number; their rounds belong to the previous training.
     numbers = np.fmax.reduce(group.diagnostics[TRAINING], axis=0, initial=0)
     return np.maximum.accumulate(numbers)
 
 
-def _plain_mean(values: Any) -> float:
-    """Returns the mean, NaN if one value is."""
-    return float(np.mean(np.asarray(values)))
-
-
 def settings(result: "Result") -> "pd.DataFrame | None":
-    """Returns the learned fields of every start, the best of an algorithm first.
-
-    Returns:
-      A row of `path` per start: the one with the best objective if trainings restart or
-      diverge, else the last one. None if no field was learned.
-    """
+    """Returns one row of `path` per start, the best of an algorithm first."""
     import pandas as pd
 
     steps, text = path(result), objective(result)

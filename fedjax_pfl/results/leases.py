@@ -1,14 +1,7 @@
 """Leases on units of work, in a folder that processes of several hosts share.
 
 The leases on a unit are numbered files, `unit.1`, `unit.2`, and so on: the process that
-made the highest number holds the unit. A file that must not exist yet is made
-atomically, on network file systems too, so that exactly one process gets each number.
-No lease is removed or renamed while there is work, so no number is used twice.
-
-The holder increments a count in its file. A process that sees the same count for a
-whole period may make the next number; it measures the period by its own monotonic
-clock, and clocks of different hosts are never compared. A holder that was only
-suspended finds the next number before it saves anything (`Lease.check`).
+made the highest number holds the unit, and increments a count in its file.
 """
 
 import contextlib
@@ -47,10 +40,7 @@ class _Holder(documents.Document):
 
 
 class Lease:
-    """A unit of work held by this process, with regular signs of life.
-
-    As a context it counts in a thread, and is released at the end.
-    """
+    """A unit of work held by this process, until the end of its `with` block."""
 
     def __init__(self, folder: Path, name: str, number: int, seconds: float):
         """Takes over a file that `Leases.claim` has made."""
@@ -63,6 +53,7 @@ class Lease:
 
     def check(self) -> None:
         """Makes sure that this process still holds the unit."""
+        # A holder that was only suspended finds the next number here, before it saves.
         with directories.writing(self._path.parent):
             try:
                 os.lstat(self._next)
@@ -111,15 +102,10 @@ class Leases:
         *,
         clock: Callable[[], float] = time.monotonic,
     ):
-        """Makes the folder if it does not exist.
-
-        Args:
-          folder: folder of the leases; its file system makes new files atomically.
-          seconds: period without a sign of life after which a lease is lost, > 0; the
-            same in all processes.
-          clock: seconds of this process, from any start.
-        """
+        """Makes the folder; a lease is lost after `seconds` without a sign of life."""
         self._folder, self._seconds, self._clock = folder, seconds, clock
+        # By file: its content, and when this process saw that first by its own
+        # monotonic clock. Clocks of different hosts are never compared.
         self._seen: dict[Path, tuple[bytes, float]] = {}
         with directories.writing(folder):
             plain_files.check(folder, is_directory=True)
@@ -131,6 +117,9 @@ class Leases:
             number = self._newest(name)
             if number and not self._is_free(self._folder / f"{name}.{number}"):
                 return None
+            # A file that must not exist yet is made atomically, on network file systems
+            # too, so exactly one process gets each number. None is removed or renamed
+            # while there is work, so no number is used twice.
             path = self._folder / f"{name}.{number + 1}"
             try:
                 descriptor = os.open(path, _NEW | _NO_LINKS, 0o666)
@@ -143,10 +132,7 @@ class Leases:
         return Lease(self._folder, name, number + 1, self._seconds)
 
     def holder(self, name: str) -> str | None:
-        """Returns the holder of a unit, or None if it is free.
-
-        A holder that gives no sign of life is still named.
-        """
+        """Returns the holder of a unit, alive or not; None if it is free."""
         with directories.writing(self._folder):
             number = self._newest(name)
             if not number:

@@ -54,16 +54,7 @@ _NORMAL = 1.959963984540054  # 97.5 % quantile of the standard normal distributi
 
 
 def headline(names: Collection[str], chosen: str | None = None) -> str:
-    """Picks the metric that ranks models and chooses models and rounds.
-
-    Returns:
-      The chosen one; else the accuracy of classifiers, the annualized return of
-      portfolios, or the loss.
-
-    Example:
-      >>> headline(["loss", "accuracy"])
-      'accuracy'
-    """
+    """Picks the metric that ranks models and chooses models and rounds."""
     if chosen is not None:
         if chosen not in names:
             hint = checks.suggestion(chosen, names)
@@ -76,80 +67,37 @@ def headline(names: Collection[str], chosen: str | None = None) -> str:
 
 
 def judge(models: Iterable[str]) -> str:
-    """Returns the model that represents a method: personal, else global, else any.
-
-    Example:
-      >>> judge(["global", "hybrid (validation)", "personal"])
-      'personal'
-    """
+    """Returns the model that represents a method: personal, else global, else any."""
     single = [name for name in models if not name.startswith(HYBRID)]
     return min(single, key=lambda n: MODELS.index(n) if n in MODELS else len(MODELS))
 
 
 def sign(name: str) -> int:
-    """Returns 1 if more of a metric is better, -1 for a loss or an error.
-
-    Args:
-      name: name of a metric; metrics of portfolios without a model, such as
-        `uniform_sharpe`, have the sign of the metric of models. For the user's own
-        metrics, less is better if the name ends in `loss` or `error`.
-
-    Example:
-      >>> sign("loss"), sign("uniform_sharpe")
-      (-1, 1)
-    """
+    """Returns 1 if more of a metric is better, -1 for a loss or an error."""
+    # Such as `uniform_sharpe`. Of the user's own metrics, less is better if the name
+    # ends in `loss` or `error`.
     for prefix in _WITHOUT_MODEL:
         name = name.removeprefix(prefix)
     return -1 if name in _COSTS or name.endswith(("loss", "error")) else 1
 
 
 def score(name: str, value: float) -> float:
-    """Returns a number that is larger if a metric is better, the least for NaN.
-
-    Example:
-      >>> score("loss", 2.0), score("accuracy", float("nan"))
-      (-2.0, -inf)
-    """
+    """Returns a number that is larger if a metric is better, the least for NaN."""
     return -np.inf if np.isnan(value) else sign(name) * value
 
 
 def mean(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Returns the mean over clients that count and have a value.
-
-    Args:
-      values: `[..., N]`, NaN where there is none.
-      counts: `bool[..., N]` clients that count.
-
-    Returns:
-      `[...]`; NaN without such clients.
-
-    Example:
-      >>> mean(np.array([1.0, np.nan, 4.0]), np.array([True, True, False])).item()
-      1.0
-    """
+    """Returns the mean of `[..., N]` over clients that count and have a value."""
     counts = counts & ~np.isnan(values)
     total, number = np.where(counts, values, 0).sum(-1), counts.sum(-1)
     return np.where(number > 0, total / np.maximum(number, 1), np.nan)
 
 
 def wilson(shares: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns Wilson's 95 % intervals of binomial probabilities.
-
-    Args:
-      shares: `[...]` observed shares of successes, from 0 to 1.
-      counts: `[...]` trials of each.
-
-    Returns:
-      Lower and upper ends `[...]`, from 0 to 1; NaN where there was no trial or no
-      share.
-
-    Example:
-      >>> low, high = wilson(np.array([0.9]), np.array([10]))
-      >>> low.round(3).item(), high.round(3).item()
-      (0.596, 0.982)
-    """
+    """Returns Wilson's 95 % intervals of shares of successes in `counts` trials."""
     has_share = (counts > 0) & ~np.isnan(shares)
     trials = np.where(has_share, counts, 1).astype(float)
+    # Wilson (1927): the p with |share - p| <= z sqrt(p (1 - p) / n), solved for p.
     p, squared = np.where(has_share, shares, 0.5).astype(float), _NORMAL**2
     center = (p + squared / (2 * trials)) / (1 + squared / trials)
     spread = np.sqrt(p * (1 - p) / trials + squared / (4 * trials**2))

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
+from fedjax_pfl import core
 from fedjax_pfl.core import checks, tree_paths
 from fedjax_pfl.results import documents, plain_files
 from fedjax_pfl.results.plain_files import plain_name
@@ -62,7 +63,7 @@ def is_file_name(text: str) -> bool:
     return _FILE.fullmatch(text) is not None
 
 
-def named(params: Any) -> dict[str, Any]:
+def named(params: core.Params) -> dict[str, Any]:
     """Leaves of parameters by `params/<path>`."""
     paths = jax.tree.leaves(tree_paths.names(params))
     full = [f"{_PARAMS}/{path}" if path else _PARAMS for path in paths]
@@ -80,16 +81,13 @@ def prefixed(arrays: Mapping[str, Any]) -> dict[str, Any]:
     return {f"{_PARAMS}/{name}": value for name, value in arrays.items()}
 
 
-def nested(arrays: Mapping[str, Any]) -> Any:
-    """Inverts `named` for trees of dicts; other containers become dicts of their parts.
-
-    Args:
-      arrays: by `params/<path>`.
-    """
+def nested(arrays: Mapping[str, Any]) -> core.Params:
+    """Inverts `named`, `params/<path>`; containers other than dicts become dicts."""
     if arrays.keys() == {_PARAMS}:
         return arrays[_PARAMS]
     paths = {tuple(name.split("/")): value for name, value in arrays.items()}
     inner = {path[:depth] for path in paths for depth in range(len(path))}
+    # Names may come from a stranger: a leaf that is also a folder, or a deep path.
     for path in paths:
         if path[0] != _PARAMS or path in inner or len(path) > _MAX_DEPTH:
             raise ValueError(f"it has an array {'/'.join(path)[:80]!r}")

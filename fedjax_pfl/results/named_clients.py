@@ -16,34 +16,21 @@ _MANY = 5  # clients that a sentence names
 
 @dataclasses.dataclass(frozen=True)
 class Named:
-    """Clients of one environment.
-
-    Attributes:
-      title: title of the environment.
-      columns: methods with their models.
-      rows: name, test examples and a value per method of each client, as texts.
-      sentences: one per method with clients that the reference serves better.
-      left_out: clients without a row.
-    """
+    """Clients of one environment."""
 
     title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    columns: tuple[str, ...]  # methods with their models
+    rows: tuple[tuple[str, ...], ...]  # name, test examples, and a value per method
+    # one per method with clients that the reference serves better
     sentences: tuple[str, ...]
-    left_out: int
+    left_out: int  # number of clients without a row
 
 
 def of_result(result: results.Result) -> tuple[list[Named], str]:
-    """Compares methods client by client, on own test data in the last round.
-
-    Settings come from `selection.best_settings`, each with the model that represents
-    it. Values are means over seeds.
-
-    Returns:
-      One `Named` per environment, none if clients have no names; and the metric.
-    """
+    """Compares methods client by client, on own test data; also returns the metric."""
     if any(group.client_names is None for group in result.groups):
         return [], result.headline
+    # The best settings, each with the model that represents it; means over seeds.
     clients, metric = selection.shown_clients(result)
     clients: Any = clients[clients["value"].notna()]
     if clients.empty:
@@ -59,7 +46,7 @@ def of_result(result: results.Result) -> tuple[list[Named], str]:
             label = f"{head['model']} model of {selection.label(head, names)}"
             columns[label] = rows.groupby("name")["value"].mean()
             kinds[label] = (head["algorithm"], head["model"])
-        tests = part.groupby("name")["num_test"].mean()
+        tests: Any = part.groupby("name")["num_test"].mean()
         tables.append(_describe(title, pd.DataFrame(columns), tests, kinds, metric))
     return tables, metric
 
@@ -67,7 +54,7 @@ def of_result(result: results.Result) -> tuple[list[Named], str]:
 def _describe(
     title: str,
     values: pd.DataFrame,
-    tests: Any,
+    tests: pd.Series,
     kinds: dict[str, tuple[str, str]],
     metric: str,
 ) -> Named:

@@ -12,19 +12,12 @@ __all__ = ["Interval", "holm", "interval", "of_mean"]
 
 @dataclasses.dataclass(frozen=True)
 class Interval:
-    """A mean difference with its 95 % interval.
+    """A mean difference with its 95 % interval."""
 
-    Attributes:
-      mean: mean difference; NaN without pairs.
-      standard_error: standard error; infinite with fewer than two pairs.
-      pairs: pairs that count.
-      lost: pairs in which one side diverged or is missing.
-    """
-
-    mean: float
-    standard_error: float
-    pairs: int
-    lost: int
+    mean: float  # NaN without pairs
+    standard_error: float  # infinite with fewer than two pairs
+    pairs: int  # number of pairs that count
+    lost: int  # pairs in which one side diverged or is missing
 
     @property
     def margin(self) -> float:
@@ -73,12 +66,7 @@ class Interval:
 
 
 def interval(values: pd.Series, reference: pd.Series) -> Interval:
-    """Returns the interval of the mean of `values - reference`, by common index.
-
-    Args:
-      values: one number per seed; NaN for a lost seed.
-      reference: like `values`.
-    """
+    """Returns the interval of the mean of `values - reference`, paired by index."""
     return of_mean(values.sub(reference))  # aligned by seed: NaN if one is missing
 
 
@@ -94,6 +82,7 @@ def of_mean(values: pd.Series) -> Interval:
 
 def holm(values: Sequence[float]) -> list[float]:
     """Returns p-values `[n]` corrected by Holm's step-down method."""
+    # The k-th smallest of n counts n - k + 1 times; a larger one never counts less.
     order = np.argsort(values, kind="stable")
     scaled = np.asarray(values, float)[order] * (len(values) - np.arange(len(values)))
     corrected = np.empty(len(values))

@@ -1,9 +1,4 @@
-"""Files of a result folder: written as new files, never read from links or pipes.
-
-A folder may come from a stranger. Files are written under a new name and renamed, so
-that a link in their place never changes a file outside the folder; pipes and devices
-are never opened, since reading from them may take forever.
-"""
+"""Files of a result folder: written as new files, never read from links or pipes."""
 
 import contextlib
 import io
@@ -26,19 +21,14 @@ _MEMORY_PER_BYTE = 20  # of JSON and tables, once parsed
 
 
 def check(path: Path, *, is_directory: bool = False, in_place: bool = False) -> None:
-    """Checks that a path is a regular file, or does not exist.
-
-    Args:
-      path: path of the file.
-      is_directory: whether a directory is expected instead.
-      in_place: whether the file will be changed rather than replaced, so that it must
-        not have a second name.
-    """
+    """Checks that a path is a regular file or a directory, or does not exist."""
     try:
         status = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
         return
     mode = status.st_mode
+    # A folder may come from a stranger. A file that is changed in place must not have a
+    # second name outside of the folder.
     is_expected = (stat.S_ISDIR if is_directory else stat.S_ISREG)(mode)
     if is_expected and not (in_place and status.st_nlink > 1):
         return
@@ -51,13 +41,9 @@ def check(path: Path, *, is_directory: bool = False, in_place: bool = False) -> 
 
 @contextlib.contextmanager
 def created(path: Path) -> Iterator[Path]:
-    """Makes a new file that replaces `path`, if that exists, at the end.
-
-    Yields:
-      The path of an empty file with the suffix of `path`; it is removed if the block
-      fails.
-    """
+    """Yields a new empty file that replaces `path` at the end; an error removes it."""
     check(path)
+    # A link in the place of `path` is replaced, and its target never changed.
     temporary = path.with_name(f"{NEW}{secrets.token_hex(4)}-{path.name}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _ONLY_FILES
     with temporaries.registered(temporary):
@@ -75,6 +61,7 @@ def write_text(path: Path, text: str) -> None:
 def opened(path: Path) -> io.BufferedReader:
     """Opens a regular file for reading."""
 
+    # Pipes and devices are never opened: reading from them may take forever.
     def only_files(name: str, flags: int) -> int:
         check(path)
         return os.open(name, flags | _ONLY_FILES)
@@ -91,11 +78,6 @@ def content(path: Path) -> bytes:
 
 
 def plain_name(name: str) -> str:
-    """Returns a short name in letters that every file system supports.
-
-    Example:
-      >>> plain_name("../My Method")
-      'my-method'
-    """
+    """Returns a short name in letters that every file system supports."""
     plain = re.sub(r"[^a-z0-9]+", "-", name.lower())[:_NAME_LENGTH].strip("-")
     return plain or "unnamed"

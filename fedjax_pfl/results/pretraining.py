@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fedjax_pfl import core
 from fedjax_pfl.core import tree_paths
 from fedjax_pfl.results import model_files
 
@@ -17,15 +18,10 @@ _KEY = "fedjax_pfl.pretraining"
 
 @dataclasses.dataclass(frozen=True)
 class HeldOut:
-    """Users that parameters were pretrained on.
+    """Users that parameters were pretrained on."""
 
-    Attributes:
-      dataset: name of the data set, or of the user's own file.
-      fraction: `held_out_users` of the federations that exclude them.
-    """
-
-    dataset: str
-    fraction: float
+    dataset: str  # name of the data set, or of the user's own file
+    fraction: float  # `held_out_users` of federations that exclude them
 
     @classmethod
     def of(cls, spec: Any) -> "HeldOut | None":
@@ -37,7 +33,7 @@ class HeldOut:
         return cls(name, spec.held_out_users or 0.0)
 
 
-def write(path: Path, params: Any, users: HeldOut) -> None:
+def write(path: Path, params: core.Params, users: HeldOut) -> None:
     """Writes parameters into a new safetensors file that `load_params` reads."""
     arrays = {n: np.asarray(leaf) for n, leaf in tree_paths.by_name(params).items()}
     header = {_KEY: json.dumps(dataclasses.asdict(users))}
@@ -45,11 +41,7 @@ def write(path: Path, params: Any, users: HeldOut) -> None:
 
 
 def held_out_of(path: Path) -> HeldOut | None:
-    """Returns the users of a file of `write`; None for other files.
-
-    Args:
-      path: a file that `load_params` reads.
-    """
+    """Returns the users of a file of `write`; None for other files."""
     import safetensors
 
     with safetensors.safe_open(path, framework="numpy") as file:

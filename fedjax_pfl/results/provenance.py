@@ -1,8 +1,7 @@
 """The origin of a result: its code, versions, device.
 
 The code of a training consists of the sources of this package, the user's own modules,
-and the versions of the libraries that both use. A training has one code, unless the
-user allowed it to resume with another.
+and the versions of the libraries that both use.
 """
 
 import contextlib
@@ -46,7 +45,7 @@ _NOT_RECORDED = "not recorded"
 _INSTALLED = ("site-packages", "dist-packages")
 
 
-def collect(*parts: Any) -> dict[str, Any]:
+def collect(*parts: object) -> dict[str, Any]:
     """Returns the code that trains some parts, with versions, device and time."""
     return code(*parts) | {
         "platform": platform.platform(),
@@ -58,17 +57,8 @@ def collect(*parts: Any) -> dict[str, Any]:
     }
 
 
-def code(*parts: Any) -> dict[str, Any]:
-    """Returns the identity of the code, in values for JSON.
-
-    Args:
-      *parts: processes, models, or classes and functions of them; their modules count
-        if they are not the package's.
-
-    Returns:
-      Versions by package; `commit` and `clean` of `package`; `sources`, the digest of
-      the package; `own_sources`, digests by module of the user's own.
-    """
+def code(*parts: object) -> dict[str, Any]:
+    """Returns versions, `package`, and digests of the parts' own modules, for JSON."""
     return {**_versions(), **package(), "own_sources": _own_sources(parts)}
 
 
@@ -86,18 +76,13 @@ def _versions() -> Mapping[str, str]:
 
 @functools.cache
 def package() -> Mapping[str, Any]:
-    """Returns commit and digest of this package at the time of the first call.
-
-    Returns:
-      `sources`, SHA-256 of all its modules; `commit` of their repository, and `clean`,
-      whether they are unchanged since that commit: "not recorded" and None if they are
-      installed.
-    """
+    """Returns the digest, commit and state of the package, at the first call."""
     folder = Path(__file__).parents[1]
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*.py")):
         digest.update(f"{path.relative_to(folder).as_posix()}\n".encode())
         digest.update(hashlib.sha256(path.read_bytes()).digest())
+    # They stay so for an installed package.
     commit, clean = _NOT_RECORDED, None
     try:
         # Fails if the package is installed in a folder of another repository.
@@ -124,20 +109,9 @@ def continued(origin: Mapping[str, Any]) -> list[str]:
 
 
 def compare(
-    place: Path, stored: Any, current: Mapping[str, Any], *, anyway: bool
+    place: Path, stored: object, current: Mapping[str, Any], *, anyway: bool
 ) -> list[str]:
-    """Refuses to continue with other code.
-
-    Args:
-      place: folder of the earlier work.
-      stored: code of that work, as it was read from a file.
-      current: code of this process, from `code`.
-      anyway: whether to continue with a warning instead.
-
-    Returns:
-      Descriptions of the differences, which the warning lists; none if the code is the
-      same.
-    """
+    """Refuses other code than stored, or warns if `anyway`; returns the differences."""
     stored = stored if isinstance(stored, dict) else {}
     differences = list(_changes(stored, current))
     if differences and anyway:
@@ -185,7 +159,7 @@ def _brief(value: Any) -> str:
     return text[: _SHORT if is_digest else 80]
 
 
-def _own_sources(parts: Any) -> dict[str, str]:
+def _own_sources(parts: tuple[object, ...]) -> dict[str, str]:
     """Returns SHA-256 of the parts' modules that have no version, by module."""
     owners = _definitions(parts, {})
     digests = {name: _digest(owner) for name, owner in owners}
@@ -197,6 +171,7 @@ def _definitions(part: Any, visited: dict[int, Any]) -> Iterator[tuple[str, Any]
     if id(part) in visited or isinstance(part, str | bytes | types.ModuleType):
         return
     visited[id(part)] = part  # alive, so that no other object gets its number
+    # Everything that a part calls in the training: fields, closures, wrapped functions.
     inner: list[Any] = []
     if isinstance(part, Mapping):
         inner = list(part.values())
@@ -205,8 +180,9 @@ def _definitions(part: Any, visited: dict[int, Any]) -> Iterator[tuple[str, Any]
     elif isinstance(part, functools.partial):
         inner = [part.func, part.args, part.keywords]
     elif isinstance(part, types.FunctionType):
-        cells = part.__closure__ or ()
-        inner = [cell.cell_contents for cell in cells if _is_filled(cell)]
+        for cell in part.__closure__ or ():
+            with contextlib.suppress(ValueError):  # an empty cell
+                inner.append(cell.cell_contents)
     elif isinstance(part, types.MethodType):
         inner = [part.__self__, part.__func__]
     elif not isinstance(part, type) and hasattr(part, "__wrapped__"):  # by jax.jit
@@ -216,21 +192,13 @@ def _definitions(part: Any, visited: dict[int, Any]) -> Iterator[tuple[str, Any]
         inner = [getattr(part, name, None) for name in names]
     is_definition = isinstance(part, type | types.FunctionType)
     owner = part if is_definition else type(part)
+    # Methods may be inherited from a module of the user.
     for item in owner.__mro__ if isinstance(owner, type) else (owner,):
         if (name := item.__module__) and _is_own(name):
             is_script = name == "__main__"
             yield f"{name}:{item.__qualname__}" if is_script else name, item
     for item in inner:
         yield from _definitions(item, visited)
-
-
-def _is_filled(cell: types.CellType) -> bool:
-    """Returns whether a cell of a closure has a value."""
-    try:
-        cell.cell_contents  # noqa: B018 (raises if not)
-    except ValueError:
-        return False
-    return True
 
 
 def _is_own(module: str) -> bool:
@@ -240,12 +208,10 @@ def _is_own(module: str) -> bool:
 
 
 def _digest(owner: Any) -> str:
-    """Returns SHA-256 of the module of a class or function and of its own helpers.
-
-    For a script or a notebook only the definition counts: other lines do not affect the
-    training, and change often.
-    """
+    """Returns SHA-256 of the module of a class or function and of its own helpers."""
     try:
+        # Of a script or a notebook only the definition counts: other lines do not
+        # affect the training, and change often.
         if owner.__module__ == "__main__":
             sources = {"__main__": inspect.getsource(owner).encode()}
         else:
@@ -261,11 +227,9 @@ def _digest(owner: Any) -> str:
 
 
 def _with_helpers(module: types.ModuleType) -> dict[str, Path]:
-    """Returns the files of a module and of its imports from the same project.
-
-    A project is the folder from which the module is imported; for installed modules,
-    the package.
-    """
+    """Returns the files of a module and of its imports from the same project."""
+    # A project is the folder from which the module is imported; of an installed module,
+    # its package.
     file = Path(inspect.getfile(module))
     depth = module.__name__.count(".") + (file.name == "__init__.py")
     root, top = file.parents[depth], module.__name__.partition(".")[0]

@@ -149,11 +149,7 @@ class Result:
         return f"Result({text}; see .summary(), .table(), .curves(), .clients())"
 
     def __str__(self) -> str:
-        """Ranks the methods by their models on clients' own test data, the best first.
-
-        Each algorithm has its best setting on validation data; differences are paired
-        by seed, with 95 % intervals.
-        """
+        """Ranks the methods on own test data, paired by seed, with 95 % intervals."""
         from fedjax_pfl.results import comparison
 
         ranked = comparison.rank(self)
@@ -387,6 +383,8 @@ class Result:
                     for client in np.flatnonzero(mask[-1]).tolist():
                         size = int(group.num_train[point, client])
                         value = float(values[-1, client])
+                        # A row of the table has the whole course of its client, up to
+                        # an early end.
                         history = (group.rounds[until_end], masked_values[:, client])
                         tests = np.nan
                         if group.num_test is not None:
@@ -395,6 +393,7 @@ class Result:
                         rows.append((*name, *identity, size, tests, value, *history))
         tail = ("model", "population", "data", "metric", *_CLIENT)
         table = _frame(rows, [*self._columns, *tail, *_HISTORY])
+        # Of other metrics there are no trials, so that `wilson` gives NaN.
         counts = table["num_test"].where(table["metric"] == "accuracy", 0).fillna(0)
         ends = metrics.wilson(table["value"].to_numpy(float), counts.to_numpy(float))
         place = list(table.columns).index("value") + 1
@@ -539,6 +538,7 @@ class Result:
         for group in self.groups:
             for point in range(len(group.points)):
                 values = {n: v[point] for n, v in group.per_round.items()}
+                # Not a report of rounds, but of all of them together.
                 values["coverage"] = group.times_selected[point, -1] > 0
                 for name, value in values.items():
                     part = value[~np.isnan(value)] if value.dtype.kind == "f" else value
@@ -560,6 +560,7 @@ class Result:
           number of seeds minus 1. With noise also `epsilon` and `delta` after all
           rounds, the largest of all seeds; see `privacy`.
         """
+        # Privacy losses are per training: every row of a training gets them.
         table: Any = self.table()
         private = self.privacy()
         if len(private):
@@ -584,6 +585,7 @@ class Result:
                 values[title] = summaries.mean_and_std(cell.loc[is_wanted, "value"])
             losses = [c for c in ("epsilon", "delta") if c in cell]
             values |= {column: cell[column].max() for column in losses}
+            # All rows of a training have its status; it counts once per seed.
             by_seed = cell.groupby("seed", dropna=False)
             values["status"] = summaries.tally(by_seed["status"].first())
             summary.append(dict(zip([*keys, "model"], name, strict=True)) | values)
@@ -635,6 +637,7 @@ class Result:
             groups.append({"file": file} | {n: getattr(group, n) for n in names})
             groups[-1]["sha256"] = files.digest_of_file(directory / file)
         config = {"format": _FORMAT, "provenance": self.provenance, "groups": groups}
+        # After the histories, since it has their digests.
         with plain_files.created(directory / _CONFIG) as temporary:
             temporary.write_text(documents.seal(config), "utf-8")
         tables = {"summary": self.table(), "reports": self.reports()}
@@ -701,6 +704,7 @@ def _frame(rows: list[Any], columns: list[str] | None = None) -> "pd.DataFrame":
 def _read(directory: Path, stored: _Group) -> history.History:
     """Reads one group back."""
     path = directory / stored.file
+    # Before HDF5, which is written in C, parses the file.
     if stored.sha256 != files.digest_of_file(path):
         raise ValueError(f"its {stored.file} is not what was written")
     return xarray_io.read(

@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 
 from fedjax_pfl import results
-from fedjax_pfl.core import checks
 from fedjax_pfl.results import metrics, summaries
 from fedjax_pfl.results.metrics import HYBRID, MODELS, judge
 
@@ -71,12 +70,10 @@ def environments(result: results.Result) -> list[str]:
 
 
 def contenders(result: results.Result, rows: pd.DataFrame) -> list[str]:
-    """Columns that distinguish methods in rows of best settings.
-
-    They exclude an algorithm's own settings if these differ between environments: it is
-    the same method.
-    """
+    """Columns that distinguish methods in rows of best settings."""
     columns = methods(result)
+    # Without an algorithm's own settings if these differ between environments only: it
+    # is the same method.
     general = [name for name in columns if name not in tuned(result)]
     counts = [len(rows[names].drop_duplicates()) for names in (columns, general)]
     return columns if counts[0] == counts[1] else general
@@ -106,68 +103,39 @@ def title(row: pd.Series, names: Sequence[str], bare: Sequence[str] = ()) -> str
 def shown_curves(
     result: results.Result, data: str = summaries.OWN_TEST
 ) -> tuple[pd.DataFrame, str]:
-    """Returns the rows of the curves to draw for some data, and the metric.
-
-    Each algorithm keeps only the setting of its own fields that is best on validation
-    data in the last round, or all settings if too few clients validate.
-    """
+    """Returns the rows of the curves to draw for some data, and the metric."""
     curves, metric = _best_curves(result)
     curves = curves[curves["data"] == data]
     return curves[curves["model"].isin(MODELS)], metric
 
 
-def best_settings(
-    result: results.Result, model: str | None = None, metric: str | None = None
-) -> pd.DataFrame:
-    """Returns the best setting of every method on validation data in the last round.
-
-    All settings if too few clients validate; see `choice`.
-
-    Args:
-      result: trainings with several settings of an algorithm's own fields.
-      model: the model to choose by, for all methods; None for the personal model of
-        each, or else the global one. Never a hybrid, since its models were chosen on
-        the same validation data, client by client.
-      metric: the metric to choose by; None for the result's headline.
-
-    Returns:
-      Values of `settings`, one row per method and environment.
-    """
-    curves, _ = _best_curves(result, model, metric)
+def best_settings(result: results.Result) -> pd.DataFrame:
+    """Returns the best setting of every method on validation data in the last round."""
+    curves, _ = _best_curves(result)
     return curves[settings(result)].drop_duplicates()
 
 
-def _best_curves(
-    result: results.Result, model: str | None = None, metric: str | None = None
-) -> tuple[pd.DataFrame, str]:
+def _best_curves(result: results.Result) -> tuple[pd.DataFrame, str]:
     """Returns the curves of the best settings, and the metric."""
-    table = result.curves()
-    if model is not None:
-        single = {name for name in table["model"] if not name.startswith(HYBRID)}
-        checks.known(model, single, "model to choose by")
-    if metric is not None:
-        checks.known(metric, set(table["metric"]), "metric")
-    curves, metric = reported(result, table, metric)
+    curves, metric = reported(result, result.curves())
+    # Without enough validation data all settings stay.
     if not tuned(result) or not choice(result).is_made:
         return curves, metric
     curve_rows = []
     for candidates in groups(curves, _comparison_columns(result)):
-        judges = model or judge(candidates["model"].unique())
-        score = functools.partial(_score, metric=metric, model=judges)
+        # Never a hybrid: its models were chosen on the same validation data.
+        model = judge(candidates["model"].unique())
+        score = functools.partial(_score, metric=metric, model=model)
         curve_rows.append(max(groups(candidates, tuned(result)), key=score))
     return pd.concat(curve_rows), metric
 
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """Whether settings can be chosen, and a remark for readers.
+    """Whether settings can be chosen, and a remark for readers."""
 
-    Attributes:
-      is_made: whether half of the honest clients or more validate, in every training,
-        or there is only one setting.
-      sentence: a remark on the choice, or empty.
-    """
-
+    # Half of the honest clients or more validate, in every training, or there is only
+    # one setting.
     is_made: bool
     sentence: str
 
@@ -176,6 +144,7 @@ def choice(result: results.Result) -> Choice:
     """Judges the training with the fewest validation data."""
     if not tuned(result):
         return Choice(is_made=True, sentence="")
+    # The training with the fewest validating clients decides.
     counts = []  # share of clients that validate, clients, examples
     for group in result.groups:
         if group.num_validation is not None:
@@ -208,21 +177,11 @@ def trials(
     model: str | None = None,
     data: str = "validation",
 ) -> pd.DataFrame:
-    """Returns a row per setting of a search, the longest trained and best first.
-
-    Args:
-      result: all trainings, including dropped ones.
-      fields: dotted names of the fields of a setting.
-      metric: metric to compare settings by.
-      model: model to compare; None for the one of `judge`.
-      data: evaluation data, as in `evaluate_on`.
-
-    Returns:
-      The fields, `rounds` a setting was trained for, its `score` in the last of them
-      (the metric's mean over honest clients, then over seeds), and `status`.
-    """
+    """Returns a row per setting of a search, the longest trained and best first."""
     rows = endings(result, fields, metric=metric, model=model, data=data)
     by_setting = pd.DataFrame(rows).groupby(list(fields), sort=False, dropna=False)
+    # A setting counts as trained only as long as its shortest seed, and a diverged seed
+    # makes its score NaN, the worst.
     table = by_setting.agg(
         rounds=("rounds", "min"),
         score=("score", lambda values: values.mean(skipna=False)),
@@ -243,12 +202,7 @@ def endings(
     model: str | None = None,
     data: str = "validation",
 ) -> list[dict[str, Any]]:
-    """Returns a row per training of a search, in their order; see `trials`.
-
-    Returns:
-      The fields, `rounds`, the `score` over honest clients, NaN from a divergence on,
-      and `status`.
-    """
+    """Returns fields, `rounds`, `score` and `status` of every training of a search."""
     rows = []
     for group in result.groups:
         m = group.models.index(model or judge(group.models))
@@ -287,13 +241,10 @@ def _comparison_columns(result: results.Result) -> list[str]:
 def reported(
     result: results.Result, rows: pd.DataFrame, metric: str | None = None
 ) -> tuple[pd.DataFrame, str]:
-    """Returns rows of the reported population and metric, by default the headline.
-
-    The population is the honest clients of a training in which some are malicious, all
-    clients of the others.
-    """
+    """Returns rows of the reported population and metric, by default the headline."""
     if metric is None:
         metric = result.headline
+    # Honest clients of a training in which some are malicious, all clients of others.
     is_honest = rows["population"] == "honest"
     training = [rows[n] for n in (*DESCRIPTION, "seed", *result.fields)]
     attacked = is_honest.groupby(training, dropna=False).transform("any")
@@ -349,12 +300,7 @@ def label_values(row: pd.Series, names: Sequence[str]) -> list[str]:
 
 
 def short(names: Sequence[str]) -> list[str]:
-    """Shortens dotted names to the last part, or two parts if the last are equal.
-
-    Example:
-      >>> short(["algorithm.lam", "a.local.learning_rate", "a.fine_tune.learning_rate"])
-      ['lam', 'local learning_rate', 'fine_tune learning_rate']
-    """
+    """Shortens dotted names to the last part, or two parts if the last are equal."""
     parts = [name.rpartition(".")[2] for name in names]
     return [
         " ".join(name.split(".")[-2:])

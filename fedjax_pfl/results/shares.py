@@ -18,17 +18,7 @@ def stat(side: str, reference: str) -> str:
 
 
 def of_clients(result: results.Result) -> pd.DataFrame:
-    """Compares own test metrics in the last round, client by client and seed by seed.
-
-    A reference is from the same environment and has its best setting on validation
-    data; the first one if an environment has several. Rows of the reference are left
-    out, and so are clients for which one of the two diverged.
-
-    Returns:
-      One row per training, model and reference: the columns of `Result.table` that name
-      a point, `model`, `population`, `metric`, `reference`, and the shares `better` and
-      `worse` of clients, from 0 to 1. No row without a reference.
-    """
+    """Returns shares of clients that are better and worse off than with a reference."""
     identity = [*selection.DESCRIPTION, "seed", *result.fields]
     names = [*identity, "model", "population", "metric"]
     empty = pd.DataFrame(columns=[*names, "reference", *SIDES])
@@ -48,10 +38,12 @@ def of_clients(result: results.Result) -> pd.DataFrame:
     for algorithm, model in REFERENCES:
         is_one = (clients["algorithm"] == algorithm) & (clients["model"] == model)
         reference = clients[is_one].merge(settings, on=list(settings.columns))
+        # The first one, if an environment has several references.
         reference = reference.drop_duplicates("who")[["who", "row", "value"]]
         pairs = clients.merge(reference, on="who", suffixes=("", "_of"))
         gap = metrics.sign(metric) * (pairs["value"] - pairs["value_of"])
         pairs = pairs.assign(better=gap > 0, worse=gap < 0)
+        # Without the reference itself, and clients for which one of the two diverged.
         pairs = pairs[gap.notna() & (pairs["row"] != pairs["row_of"])]
         groups = pairs.groupby(_numbers(pairs, names), sort=False)
         heads = pairs.loc[groups.head(1).index, names].reset_index(drop=True)

@@ -30,13 +30,7 @@ _PRIVATE = {"epsilon": "transforms.", "local_epsilon": "algorithm."}
 def privacy(
     group: history.History, point: int, loss: str = "epsilon"
 ) -> tuple[float, float]:
-    """Returns the epsilon that a training has spent, and its delta; NaN without noise.
-
-    Args:
-      group: the history.
-      point: number of the training.
-      loss: `epsilon` of clients, or `local_epsilon` of their examples.
-    """
+    """Returns the epsilon of a training, of clients or of examples, and its delta."""
     if loss not in group.per_round:
         return np.nan, np.nan
     settings = group.config | group.points[point]
@@ -49,15 +43,7 @@ def privacy(
 
 
 def after(group: history.History, point: int, rounds: int) -> dict[str, float]:
-    """Returns the costs of a training after some rounds.
-
-    Returns:
-      `bytes_up` and `bytes_down`, sent by and to all clients; `client_steps`, local
-      steps of all clients; `gradients` of single examples in these steps; `seconds`,
-      the share of the group's running time, as if all rounds of all its points took
-      equally long; `virtual_seconds`, the time of the clients' devices. NaN if the
-      history lacks the values.
-    """
+    """Returns the costs of a training after some rounds, NaN for missing ones."""
 
     def total(name: str) -> float:
         if name not in group.per_round:
@@ -71,6 +57,7 @@ def after(group: history.History, point: int, rounds: int) -> dict[str, float]:
         size = _BYTES.get(str(group.config.get("parameter_dtype")), np.nan)
         return size * total(f"floats_{direction}")
 
+    # Points run together: each round of each counts the same share of the seconds.
     all_rounds = int(group.ends.sum())
     return {
         "bytes_up": sent("up"),

@@ -1,19 +1,8 @@
 """From every client's metric to the numbers of a table (NumPy, on the host).
 
-A number belongs to a *model* (the algorithm's predictors and the hybrids of them), in a
-*population* of clients, on *data*, for a metric, as a *stat* over these clients, at the
-round called *when*: `last`, `best (validation)`, `best (oracle)` or, of models that
-differ between clients, `best of each client (validation)`. The best round is
-the one with the best mean over the population of the headline, accuracy if no other
-metric was chosen, on validation data or, for the oracle, on test data.
-
-Only rounds in which test and validation data were evaluated can be the best.
-
-Shape letters: `G` grid points, `E` evaluated rounds, `N` clients. A metric is an array
-`[G, E, model, data, N]`, NaN where a client has no such examples, where it was not
-evaluated, where its examples leave the metric undefined, or where the training had
-diverged. An undefined value does not count; only a divergence, which makes the loss NaN
-as well, makes the mean over clients NaN.
+A metric is an array `[G, E, model, data, N]` of grid points and evaluated rounds; NaN
+if a client has no such examples, was not evaluated, or has diverged, or if the metric
+is undefined for its examples.
 """
 
 import dataclasses
@@ -71,22 +60,7 @@ def model_metrics(
     data: Sequence[str],
     headline: str,
 ) -> dict[str, dict[str, np.ndarray]]:
-    """Splits metrics by model and adds the hybrid models.
-
-    A hybrid takes, client by client and round by round, the global model where it is
-    strictly better than the personal one. `hybrid (validation)` compares the headline
-    on validation data; `hybrid (oracle)` compares each metric on the test data
-    themselves: an upper bound for both models, not a method.
-
-    Args:
-      metrics: by name, `[G, E, model, data, N]`.
-      models: names along the model axis.
-      data: names along the data axis.
-      headline: metric that chooses.
-
-    Returns:
-      By model and metric, `[G, E, data, N]`.
-    """
+    """Splits metrics by model, and adds the hybrids; each is `[G, E, data, N]`."""
     split = {
         model: {name: values[:, :, i] for name, values in metrics.items()}
         for i, model in enumerate(models)
@@ -95,6 +69,9 @@ def model_metrics(
         return split
     personal, shared = split["personal"], split["global"]
 
+    # The global model if it is strictly better than the personal one, client by
+    # client and round by round. The oracle compares on the test data themselves: an
+    # upper bound for both models, not a method.
     def hybrid(judges: Mapping[str, str], split: str) -> dict[str, np.ndarray]:
         """Makes, for each metric, its judge's choice on the data `where`."""
         d = data.index(split)
@@ -115,16 +92,7 @@ def model_metrics(
 def populations(
     malicious: np.ndarray, times_selected: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Masks of the populations that differ from all clients.
-
-    Args:
-      malicious: `bool[G, N]`.
-      times_selected: `int[G, E, N]` rounds in which the client took part by then.
-
-    Returns:
-      By name, `bool[G, E, N]`: `all`; `honest` if some client is malicious;
-      `participants` and `never selected` if some client was not selected at all.
-    """
+    """Returns masks `bool[G, E, N]` of all clients, and of populations within."""
     masks = {"all": np.ones(times_selected.shape, bool)}
     if malicious.any():
         masks["honest"] = np.repeat(
@@ -137,10 +105,8 @@ def populations(
 
 
 def _has_examples(metric: np.ndarray) -> np.ndarray:
-    """Returns which clients have examples: to `bool[G, data, N]`.
-
-    A value in any round is enough: clients with a NaN model later on still count.
-    """
+    """Returns a mask `bool[G, data, N]` of clients with examples."""
+    # A value in any round is enough: clients with a NaN model later on still count.
     return np.logical_not(np.isnan(metric).all(axis=(1, 2)))
 
 
@@ -152,34 +118,18 @@ def _clients_mean(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 
 def _best_round(scores: np.ndarray, candidates: np.ndarray) -> np.ndarray:
-    """Returns the index `int[G]` of the best allowed round, the earliest of equals.
-
-    Scores and `candidates` are `[G, E]`.
-    """
+    """Returns the index `int[G]` of the best of `[G, E]`, the earliest of equals."""
     return np.where(candidates & ~np.isnan(scores), scores, -np.inf).argmax(-1)
 
 
 def statistics(
     metric: str, values: np.ndarray, counts: np.ndarray | None = None
 ) -> dict[str, float]:
-    """Summaries over clients.
-
-    Args:
-      metric: its name determines which values are the worst.
-      values: `[N]` values of the clients that count.
-      counts: `int[N]` examples of each, or None.
-
-    Returns:
-      `mean`, with counts `weighted mean` by them, `std`, `min`, `worst 10 %` (mean of
-      the worst tenth, at least of one client), the quantiles `10 %`, `25 %`, `median`,
-      `75 %`, `90 %`, `variance`, both spreads divided by N, and `angle`, in degrees, of
-      the vector of the values with (1, ..., 1): 0 if all are equal, even to 0, and
-      `acos(1 / sqrt(N))` if all but one are 0; all statistics are NaN without clients
-      or if a value is NaN.
-    """
+    """Returns statistics of `[N]` values of clients; all NaN if one of them is."""
     if values.size == 0 or np.isnan(values).any():
         values, counts = np.full(1, np.nan), counts if counts is None else np.ones(1)
     ordered = np.sort(values)
+    # The worst tenth has at least one client.
     worst_first = ordered if sign(metric) > 0 else ordered[::-1]
     with np.errstate(invalid="ignore"):  # infinite losses have no variance
         quantiles = np.quantile(ordered, list(_QUANTILES.values()))
@@ -192,6 +142,7 @@ def statistics(
             "worst 10 %": worst_first[: max(1, values.size // 10)].mean(),
             **dict(zip(_QUANTILES, quantiles, strict=True)),
             "variance": values.var(),
+            # Degrees between the values and (1, ..., 1): 0 if all clients are equal.
             # The cosine, mean / sqrt(mean^2 + variance), rounds to 1 for small angles.
             "angle": np.degrees(np.arctan2(values.std(), values.mean())),
         }
@@ -200,27 +151,16 @@ def statistics(
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """One model in one population of a static group.
+    """One model in one population of a static group."""
 
-    Attributes:
-      name: model and population.
-      data: names along the data axis.
-      values: by metric, `[G, E, data, N]`.
-      masks: by metric, `bool[G, E, data, N]` clients that count.
-      evaluated: `bool[G, E, data]` rounds in which some client was evaluated.
-      means: by metric, `[G, E, data]` means over these clients.
-      reported: by `when`, `int[G, N]` index of the round of each client.
-      counts: by data, `int[G, N]` examples of each client; None in files without.
-    """
-
-    name: tuple[str, str]
+    name: tuple[str, str]  # model and population
     data: tuple[str, ...]
-    values: dict[str, np.ndarray]
-    masks: dict[str, np.ndarray]
-    evaluated: np.ndarray
-    means: dict[str, np.ndarray]
-    reported: dict[str, np.ndarray]
-    counts: tuple[np.ndarray | None, ...]
+    values: dict[str, np.ndarray]  # by metric, `[G, E, data, N]`
+    masks: dict[str, np.ndarray]  # by metric, `bool[G, E, data, N]` clients that count
+    evaluated: np.ndarray  # `bool[G, E, data]` rounds with evaluated clients
+    means: dict[str, np.ndarray]  # by metric, `[G, E, data]` over these clients
+    reported: dict[str, np.ndarray]  # by `when`, `int[G, N]` index of the round
+    counts: tuple[np.ndarray | None, ...]  # by data, `int[G, N]` examples of clients
 
     def cells(self, point: int) -> Iterator[tuple[str, str, str, str, str, str, float]]:
         """Yields model, population, data, metric, stat, when and value of one point."""
@@ -251,12 +191,7 @@ def unseen_cells(
 
 
 def parts(record: history.History) -> Iterator[Part]:
-    """Splits the metrics of one static group.
-
-    Yields:
-      One part for every model and population; data without examples of any client are
-      left out, also from the choice of rounds.
-    """
+    """Yields a part for every model and population; drops data without any examples."""
     examples = {name: _has_examples(v) for name, v in record.metrics.items()}
     some = np.any([some.any(axis=(0, 2)) for some in examples.values()], axis=0)
     splits = np.flatnonzero(some).tolist()
@@ -270,6 +205,7 @@ def parts(record: history.History) -> Iterator[Part]:
         is_counted = _judged(model, data, evaluated)
         when = np.logical_or.reduce(is_counted, axis=-1)
         of_each = {}
+        # Clients can keep their own best model only if models differ between them.
         if "validation" in data and model != "global" and model in record.models:
             scores = sign(headline) * values[headline][:, :, data.index("validation")]
             of_each[OF_EACH] = _best_of_each(scores)
@@ -298,11 +234,9 @@ def parts(record: history.History) -> Iterator[Part]:
 
 
 def _defined(values: Mapping[str, np.ndarray], name: str) -> np.ndarray:
-    """Returns a mask: the metric has a value, or the loss has none either.
-
-    A client without a value but with a loss has not diverged: the metric is undefined
-    for its examples, and it does not count. The mask is `[G, E, ...]`.
-    """
+    """Returns a mask `[G, E, ...]`: the metric has a value, or the loss has none."""
+    # A client without a value but with a loss has not diverged: the metric is undefined
+    # for its examples, and it does not count.
     lost = np.isnan(values.get("loss", values[name]))
     return lost | ~np.isnan(values[name])
 
@@ -318,12 +252,10 @@ def _judged(model: str, data: Sequence[str], evaluated: np.ndarray) -> np.ndarra
 def _reported(
     scores: np.ndarray, data: Sequence[str], evaluated: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Returns the index `int[G]` of the reported round, by `when`.
-
-    Scores are `[G, E, data]` means over clients, larger if better.
-    """
+    """Returns the index `int[G]` of the reported round, by `when`."""
     num_points, num_evaluations, _ = evaluated.shape
     reported = {"last": np.full(num_points, num_evaluations - 1)}
+    # Only rounds in which test and validation data were evaluated can be the best.
     judged = [d for d, name in enumerate(data) if name in _CHOOSERS.values()]
     candidates = np.logical_and.reduce(evaluated[:, :, judged], axis=-1)
     for when, chooser in _CHOOSERS.items():
@@ -333,11 +265,9 @@ def _reported(
 
 
 def _best_of_each(scores: np.ndarray) -> np.ndarray:
-    """Returns the index `int[G, N]` of each client's best round, the first of equals.
-
-    Scores are `[G, E, N]`, larger if better; clients without scores get the last round.
-    """
+    """Returns the index `int[G, N]` of each client's best round in `[G, E, N]`."""
     finite_scores = np.where(np.isnan(scores), -np.inf, scores)
+    # Clients without scores get the last round.
     has_scores = np.isfinite(finite_scores).any(axis=1)
     return np.where(has_scores, finite_scores.argmax(axis=1), scores.shape[1] - 1)
 

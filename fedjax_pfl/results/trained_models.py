@@ -1,7 +1,6 @@
 """Reads trained models back, as NumPy arrays."""
 
 import dataclasses
-import io
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from fedjax_pfl import core
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.results import csv_files, documents, model_files, plain_files
 from fedjax_pfl.results.checkpoint import files
@@ -41,7 +41,7 @@ class TrainedModel:
         it is not the last one's: one number, or one per client.
     """
 
-    params: Any
+    params: core.Params
     clients: np.ndarray | None
     names: tuple[str, ...] | None
     target_units: tuple[float, float] | None
@@ -57,7 +57,7 @@ class TrainedModel:
         algorithm = self.about["settings"].get("algorithm")
         return f"TrainedModel({self.about['model']} of {algorithm}, {owner})"
 
-    def of(self, client: int | str) -> Any:
+    def of(self, client: int | str) -> core.Params:
         """Returns the parameters for one client's predictions.
 
         Args:
@@ -140,6 +140,7 @@ class TrainedModels:
         path = self.directory / row["file"]
         try:
             plain_files.check(path.parent, is_directory=True)
+            # Before the file is parsed: a table and its files belong together.
             if files.digest_of_file(path) != row["sha256"]:
                 raise ValueError("it is not what was written")
             with safetensors.safe_open(path, framework="numpy") as file:
@@ -160,7 +161,7 @@ class TrainedModels:
 
 
 @struct.checked_call
-def load_params(path: str | os.PathLike[str]) -> Any:
+def load_params(path: str | os.PathLike[str]) -> core.Params:
     """Reads a model's parameters from a safetensors file, for `initial_params`.
 
     Args:
@@ -229,12 +230,13 @@ def load_models(directory: str | os.PathLike[str]) -> TrainedModels:
         directory = subfolder
     path = directory / model_files.TABLE
     try:
-        content = io.BytesIO(plain_files.content(path))
-        table = csv_files.read(content, dtype={"clients": "Int64"})
+        table = csv_files.read(path, dtype={"clients": "Int64"})
         if lacking := set(_COLUMNS) - set(table.columns):
             raise ValueError(f"it has no column {min(lacking)}")
         if not all(
-            isinstance(f, str) and model_files.is_file_name(f) for f in table["file"]
+            # No path out of the directory.
+            isinstance(f, str) and model_files.is_file_name(f)
+            for f in table["file"]
         ):
             raise ValueError("it names other files than those of models")
     except FileNotFoundError as error:

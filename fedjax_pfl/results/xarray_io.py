@@ -115,11 +115,7 @@ _DESCRIPTIONS = {
 
 
 def to_dataset(record: history.History, title: str) -> "xr.Dataset":
-    """Labels the arrays of a history.
-
-    Returns:
-      The dataset described at `Result.to_dataset`.
-    """
+    """Labels the arrays of a history; see `Result.to_dataset`."""
     import xarray as xr
 
     coords: dict[str, Any] = {
@@ -137,11 +133,13 @@ def to_dataset(record: history.History, title: str) -> "xr.Dataset":
         coords["unseen_model"] = list(record.unseen_models)
     for field in record.points[0]:
         coords[field] = ("point", _coordinate([p[field] for p in record.points]))
+    # Arrays that older histories lack are left out, and None when read back.
     arrays = {n: (dims, getattr(record, n)) for n, dims in _ARRAYS.items()}
     arrays = {n: pair for n, pair in arrays.items() if pair[1] is not None}
     for kind, dims in _AXES.items():
-        arrays_by_name = getattr(record, kind)
-        arrays |= {_variable(kind, n): (dims, v) for n, v in arrays_by_name.items()}
+        prefix = "" if kind == "metrics" else f"{kind}."
+        named = getattr(record, kind).items()
+        arrays |= {f"{prefix}{name}": (dims, values) for name, values in named}
     dataset = xr.Dataset(arrays, coords)
     dataset = dataset.assign_coords(step=np.arange(dataset.sizes.get("step", 0)) + 1)
     for name, variable in dataset.variables.items():
@@ -158,13 +156,7 @@ def to_dataset(record: history.History, title: str) -> "xr.Dataset":
 def read(
     path: Path, points: tuple[dict[str, Any], ...], **more: Any
 ) -> history.History:
-    """Reads a history from a file of `to_dataset`.
-
-    Args:
-      path: path of the file.
-      points: points of the history; like `more`, not stored as arrays.
-      **more: `config`, `compile_seconds` and `run_seconds`.
-    """
+    """Reads a history from a file of `to_dataset`; `more` is not stored as arrays."""
     import xarray as xr
 
     try:
@@ -209,6 +201,7 @@ def _from_dataset(
     arrays_by_kind: dict[str, dict[str, np.ndarray]] = {kind: {} for kind in _AXES}
     arrays: dict[str, np.ndarray | None] = dict.fromkeys(_OPTIONAL)
     for name, array in dataset.data_vars.items():
+        # Metrics have no prefix, others that of their kind.
         start, dot, short = str(name).partition(".")
         kind = start if dot else "metrics"
         is_single = name in _ARRAYS
@@ -221,6 +214,7 @@ def _from_dataset(
     if arrays_by_kind["unseen"]:
         names["unseen_model"] = tuple(dataset["unseen_model"].to_numpy().tolist())
     rounds, clients = (dataset[name].to_numpy() for name in ("round", "client"))
+    # Points are in `config.json`, which may belong to another file.
     if dataset.sizes["point"] != len(points) or not arrays_by_kind["metrics"]:
         raise ValueError("it has no metrics, or other points than config.json says")
     if not all(dataset.sizes[n] for n in ("round", "client", *names)):
@@ -258,8 +252,3 @@ def _coordinate(values: list[Any]) -> np.ndarray:
         isinstance(v, int | float) and not isinstance(v, bool) for v in values
     )
     return np.array(values if plain else [str(v) for v in values])
-
-
-def _variable(kind: str, name: str) -> str:
-    """Names a variable: metrics keep their name, others get the kind as a prefix."""
-    return name if kind == "metrics" else f"{kind}.{name}"

@@ -7,7 +7,16 @@ import pandas as pd
 import pytest
 import scipy.stats
 
-from fedjax_pfl.benchmark import differences, kinds, pictures, ranking, tables
+import fedjax_pfl as fp
+from fedjax_pfl.benchmark import (
+    differences,
+    finished,
+    kinds,
+    pictures,
+    ranking,
+    tables,
+    tasks,
+)
 
 SEEDS = [10, 11, 12, 13, 14]
 OLD = np.nan  # budget of a search that counted local steps
@@ -225,3 +234,14 @@ def test_references_are_the_first_that_diverge_nowhere():
     assert differences.reference(alone) is None
     name, gaps = differences.of_task(alone, ranking.places(alone))
     assert name == "b" and gaps["a"].mean == pytest.approx(-10)
+
+
+def test_methods_and_data_are_named():
+    process = fp.FederatedProcess(algorithm=fp.FedAvg(fine_tune=fp.SGD()))
+    assert tasks.name_of(process) == "FedAvg fine-tuned"
+    config = {"federation.dataset": "digits", "federation.partition": "LabelShards"}
+    config |= {"federation.partition.labels_per_client": 4, "model": "CNN"}
+    config |= {"federation.num_clients": 25, "num_rounds": 100}
+    assert finished.federation(config) == (
+        "digits, LabelShards (labels_per_client = 4), num_clients = 25, CNN, 100 rounds"
+    )

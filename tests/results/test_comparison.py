@@ -31,24 +31,9 @@ def two_settings():
     return histories.make_result(dataclasses.replace(made, metrics=metrics))
 
 
-@pytest.mark.parametrize(
-    "model, metric, lam",
-    [
-        (None, None, 1.0),
-        ("personal", "accuracy", 1.0),
-        ("global", None, 3.0),
-        (None, "loss", 3.0),
-    ],
-)
-def test_settings_are_chosen_by_one_model_and_metric(model, metric, lam):
-    best = selection.best_settings(two_settings(), model, metric)
-    assert best["algorithm.lam"].tolist() == [lam]
-
-
-@pytest.mark.parametrize("model", ["hybrid (validation)", "personnal"])
-def test_hybrids_and_unknown_models_choose_nothing(model):
-    with pytest.raises(checks.InputError, match="model to choose by"):
-        selection.best_settings(two_settings(), model)
+def test_settings_are_chosen_by_the_personal_model_and_the_headline():
+    best = selection.best_settings(two_settings())
+    assert best["algorithm.lam"].tolist() == [1.0]
 
 
 def test_ranking_is_by_the_mean_over_seeds():

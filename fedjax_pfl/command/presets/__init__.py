@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import fedjax_pfl as fp
-from fedjax_pfl import data
+from fedjax_pfl import core, data
 from fedjax_pfl.command import arguments
 from fedjax_pfl.command.presets import benchmark, experiment
 from fedjax_pfl.core import checks
@@ -41,10 +41,7 @@ def digits() -> experiment.Experiment:
 
 
 def own_data() -> experiment.Experiment:
-    """Preset for a user's own data: which clients do personal models help?
-
-    Uses digits until the data replace them.
-    """
+    """Preset for a user's own data: which clients do personal models help?"""
     sgd = fp.SGD(learning_rate=0.1, epochs=1, batch_size=20)
     axes = {"algorithm.lam": (0.01, 0.1, 1.0)}
     methods = (
@@ -54,6 +51,7 @@ def own_data() -> experiment.Experiment:
         fp.FedAvg(local=sgd, fine_tune=sgd),
         fp.Local(local=sgd),
     )
+    # Digits until the data replace them.
     spec = fp.FederationSpec("digits", fp.DirichletLabels(concentration=0.5))
     return experiment.Experiment(
         name="own_data",
@@ -152,7 +150,7 @@ def _natural(dataset: Any, **fields: Any) -> fp.FederationSpec:
 
 def _compare(
     spec: fp.FederationSpec,
-    model: Any,
+    model: core.Model,
     sgd: fp.SGD,
     *,
     num_rounds: int,
@@ -204,6 +202,7 @@ def is_pattern(name: str) -> bool:
 def matching(name: str) -> list[str]:
     """Returns the preset of a name, or all that match a pattern; at least one."""
     names = fnmatch.filter(PRESETS, name) if is_pattern(name) else [name]
+    # A pattern without a match is refused like an unknown name.
     _check(names[0] if names else name)
     return names
 

@@ -1,9 +1,4 @@
-"""Data sets of the benchmark, each with every method of the registry that fits.
-
-Local solvers are SGD with one epoch; a search begins with the methods' numbers. Methods
-with their own loops take about as many steps as an epoch has, except pFedMe, which by
-definition takes several steps per batch.
-"""
+"""Data sets of the benchmark, each with every method of the registry that fits."""
 
 from __future__ import annotations
 
@@ -11,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import fedjax_pfl as fp
-from fedjax_pfl import data
+from fedjax_pfl import core, data
 from fedjax_pfl.command.presets import experiment
 
 __all__ = ["PRESETS", "methods"]
@@ -23,6 +18,9 @@ _LEARNED = ("FedAvg", "Flame", "Ditto")
 
 def methods(batch_size: int, steps: int) -> list[fp.FederatedProcess]:
     """Returns all methods, references first."""
+    # A search begins with these numbers. Methods with their own loops take about as
+    # many steps as an epoch has, except pFedMe, which by definition takes several per
+    # batch.
     sgd = fp.SGD(learning_rate=0.1, epochs=1, batch_size=batch_size)
     kinds = fp.algorithms
     # Scaffold and FedMGDA have a learning rate of the server among their own fields.
@@ -33,26 +31,11 @@ def methods(batch_size: int, steps: int) -> list[fp.FederatedProcess]:
     )
     rate = fp.aggregators.ServerMomentum(momentum=None)
     solved = (
-        *(kinds.Centralized, kinds.Local, kinds.Scaffold, kinds.FedADMM),
-        *(
-            kinds.FedFV,
-            kinds.FedMGDA,
-            kinds.Flame,
-            kinds.Ditto,
-            kinds.APFL,
-            kinds.FedACS,
-        ),
+        *(kinds.Centralized, kinds.Local, kinds.Scaffold, kinds.FedADMM, kinds.FedFV),
+        *(kinds.FedMGDA, kinds.Flame, kinds.Ditto, kinds.APFL, kinds.FedACS),
         *(kinds.FedAMP, kinds.HeurFedAMP, kinds.FedFomo, kinds.FedPer, kinds.FedROD),
-        *(
-            kinds.SplitGP,
-            kinds.FedNova,
-            kinds.FedSAM,
-            kinds.FedDyn,
-            kinds.MOON,
-            kinds.KNNPer,
-            kinds.FedProto,
-            kinds.FedALA,
-        ),
+        *(kinds.SplitGP, kinds.FedNova, kinds.FedSAM, kinds.FedDyn, kinds.MOON),
+        *(kinds.KNNPer, kinds.FedProto, kinds.FedALA),
     )
     batch = {"batch_size": batch_size}
     epochs = {"local": sgd, "gradient": "epochs"}
@@ -80,7 +63,7 @@ def methods(batch_size: int, steps: int) -> list[fp.FederatedProcess]:
 def _task(
     name: str,
     spec: fp.FederationSpec,
-    model: Any,
+    model: core.Model,
     *,
     num_rounds: int,
     batch_size: int,

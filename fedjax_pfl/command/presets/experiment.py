@@ -1,12 +1,7 @@
 """Experiments of a command: grids of settings, changed by `--set name=value`.
 
-Names are those of result files: fields of the process (`algorithm.lam`, `aggregator`,
-`server_optimizer`, `attack`, `transforms`, `participation`, `work`, `on_nonfinite`),
-`federation.*`, `model.*`, and the experiment's own `seed`, `num_rounds` and
-`eval_every`. Values are JSON, names need no quotes, commas sweep. A component's value
-is its name in a registry; several transforms, one after the other, are `top_k+qsgd`.
-
-Roles and adapters of a model are `model.roles.*` and `model.adapters.*`.
+Names are those of result files. Values are JSON, names need no quotes, commas sweep. A
+component's value is its name in a registry; several transforms are `top_k+qsgd`.
 
 Settings are parsed, and names of components checked, without JAX.
 """
@@ -79,18 +74,12 @@ def _evaluate_on() -> tuple[tuple[str, int | None], ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """One process on one kind of data, and its swept fields.
-
-    Attributes:
-      process: the federated process.
-      model: the model to train.
-      spec: the federation.
-      axes: values by dotted name; seeds belong to the experiment.
-    """
+    """One process on one kind of data, and its swept fields."""
 
     process: fp.FederatedProcess
-    model: Any
+    model: core.Model
     spec: core.Specification
+    # Values by dotted name, without seeds.
     axes: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
 
     @property
@@ -148,6 +137,7 @@ def grids_of(
         fields["participation"] = fp.UniformCohort(size=cohort)
     grids = []
     for method in methods:
+        # A method may be a whole process, and have axes of its own.
         process, own_axes = method if isinstance(method, tuple) else (method, {})
         if not isinstance(process, fp.FederatedProcess):
             process = fp.FederatedProcess(algorithm=process, **fields)
@@ -157,29 +147,19 @@ def grids_of(
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """Grids of a command; all share seeds, so differences are paired.
+    """Grids of a command; all share seeds, so differences are paired."""
 
-    Attributes:
-      name: preset.
-      grids: processes, each with axes of its own.
-      num_rounds: communication rounds.
-      seeds: seeds of every grid.
-      eval_every: rounds between evaluations, or None for about twenty of them.
-      evaluate_on: data to evaluate on, each with rounds between evaluations or None.
-      eval_clients: clients to evaluate.
-      learned: methods with an extra row with learned fields in a benchmark, by name.
-    """
-
-    name: str
+    name: str  # of the preset
     grids: tuple[Grid, ...]
     num_rounds: int
     seeds: tuple[int, ...] = (0,)
-    eval_every: int | None = None
+    eval_every: int | None = None  # rounds; None for about twenty evaluations
+    # Data to evaluate on, each with rounds between evaluations or None.
     evaluate_on: tuple[tuple[str, int | None], ...] = dataclasses.field(
         default_factory=_evaluate_on
     )
     eval_clients: str | int = "all"
-    learned: tuple[str, ...] = ()
+    learned: tuple[str, ...] = ()  # methods with an extra row in a benchmark
 
     def __post_init__(self):
         from fedjax_pfl.engine import schedule  # imports JAX
@@ -218,6 +198,7 @@ def apply_settings(experiment: Experiment, settings: Iterable[str]) -> Experimen
     handled = {"algorithm", "model", wrappers.ROLES, wrappers.ADAPTERS}
     names = [name for name in parsed if name not in handled]
     parts = components.COMPONENTS
+    # Components before their fields, and owners before parts.
     for name in sorted(names, key=lambda n: (n not in parts, n.count("."))):
         if name in _OWN:
             experiment = _set_own(experiment, name, parsed[name])
@@ -301,6 +282,7 @@ def _refuse(experiment: Experiment, name: str) -> None:
     names = {n for grid in experiment.grids for n in grid.names()} | set(_OWN)
     names |= set(wrappers.known())
     head = name.rpartition(".")[0]
+    # The nearest names are those of the same component.
     level = [n for n in names if head and n.startswith(f"{head}.")]
     checks.known(name, level or names, "field")
 
@@ -349,11 +331,8 @@ def _word(text: str) -> Any:
 def _set_algorithms(
     experiment: Experiment, parsed: Mapping[str, tuple[Any, ...]]
 ) -> Experiment:
-    """Keeps the preset's grids of the named algorithms, or makes new ones.
-
-    A new grid has the local solver of the first one, so that comparisons stay fair. All
-    of the preset's grids are kept if the first name begins with a plus.
-    """
+    """Keeps the preset's grids of the named algorithms, or makes new ones."""
+    # A plus before the first name keeps all grids of the preset.
     is_beside = str(parsed["algorithm"][0]).startswith(_BESIDE)
     grids: list[Grid] = list(experiment.grids) if is_beside else []
     for value in _algorithms(parsed["algorithm"]):
@@ -361,6 +340,7 @@ def _set_algorithms(
         candidates = [g for g in experiment.grids if type(g.process.algorithm) is kind]
         if not candidates:
             base = experiment.grids[0]
+            # A new grid has the preset's local solver, so that comparisons stay fair.
             has_solver = any(f.name == "local" for f in dataclasses.fields(kind))
             solvers = (grid.process.algorithm.local for grid in experiment.grids)
             solver = next((s for s in solvers if s is not None), None)
@@ -442,6 +422,7 @@ def _set_field(
     alternative = _ALTERNATIVES.get(name)
     if alternative in parsed:
         raise checks.InputError(f"Expected {name} or {alternative}, got both.")
+    # Of two fields for one number, only one may be set.
     if alternative in grid.names():
         grid = grid.replace(alternative, None)
     values = tuple(json_fields.check(name, v, annotation) for v in parsed[name])

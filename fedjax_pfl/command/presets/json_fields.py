@@ -27,7 +27,7 @@ def annotation(cls: type, field: dataclasses.Field) -> Any:
     return declared
 
 
-def check(name: str, value: Any, annotation: Any) -> Any:
+def check(name: str, value: Any, annotation: object) -> Any:
     """Returns the value, with whole numbers as floats if the field is a float."""
     if not fits(value, annotation):
         expected = f"Expected {name} to be {describe(annotation)}"
@@ -35,7 +35,7 @@ def check(name: str, value: Any, annotation: Any) -> Any:
     if isinstance(value, str):
         checks.text(name, value)
     is_whole = isinstance(value, int) and not isinstance(value, bool)
-    if not is_whole or _fits_exactly(value, annotation):
+    if not is_whole or type(value) in _members(annotation):
         return value
     try:
         return float(value)
@@ -45,25 +45,18 @@ def check(name: str, value: Any, annotation: Any) -> Any:
         ) from error
 
 
-def _members(annotation: Any) -> tuple[Any, ...]:
-    """Returns the alternatives of a union, or the type itself; names are texts.
-
-    The component checks the names itself, and suggests similar ones.
-    """
+def _members(annotation: object) -> tuple[Any, ...]:
+    """Returns the alternatives of a union, or the type itself; names are texts."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType):
         return tuple(member for part in arguments for member in _members(part))
+    # The component checks the names itself, and suggests similar ones.
     if origin is typing.Literal:
         return tuple({type(name) for name in arguments})
     return (annotation,)
 
 
-def _fits_exactly(value: Any, annotation: Any) -> bool:
-    """Returns whether the value's own type is among the alternatives."""
-    return type(value) in _members(annotation)
-
-
-def fits(value: Any, annotation: Any) -> bool:
+def fits(value: Any, annotation: object) -> bool:
     """Returns whether a JSON value may be put into a field of this type."""
     for member in _members(annotation):
         if typing.get_origin(member) is type(value):  # a tuple or a list
@@ -75,7 +68,7 @@ def fits(value: Any, annotation: Any) -> bool:
     return False
 
 
-def describe(annotation: Any) -> str:
+def describe(annotation: object) -> str:
     """Returns a type in words."""
     words = []
     for member in _members(annotation):

@@ -1,14 +1,11 @@
-"""Roles and adapters of models, from settings `model.roles.*` and `model.adapters.*`.
-
-A model gets the wrappers of its settings. With adapters all other parameters are
-frozen, unless roles determine which are trained.
-"""
+"""Roles and adapters of models, from `model.roles.*` and `model.adapters.*`."""
 
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 import fedjax_pfl as fp
+from fedjax_pfl import core
 from fedjax_pfl.core import checks
 
 __all__ = ["ADAPTERS", "ROLES", "known", "wrap"]
@@ -28,7 +25,7 @@ def known() -> list[str]:
     ]
 
 
-def wrap(model: Any, parsed: Mapping[str, tuple[Any, ...]]) -> Any:
+def wrap(model: "core.Model", parsed: Mapping[str, tuple[Any, ...]]) -> "core.Model":
     """Adds the roles and adapters of settings to a model, or removes them."""
     from fedjax_pfl.models import low_rank  # imports JAX
 
@@ -44,8 +41,10 @@ def wrap(model: Any, parsed: Mapping[str, tuple[Any, ...]]) -> Any:
     if ADAPTERS in parsed and isinstance(inner, low_rank.LowRank):
         inner, has_roles = inner.model, ROLES in parsed
         if roles is not None and roles.trained == low_rank.ADAPTERS and not has_roles:
+            # Roles that trained only the adapters would leave no parameters to train.
             roles = dataclasses.replace(roles, trained=None)
     elif _names(parsed, ADAPTERS) and not isinstance(inner, low_rank.LowRank):
+        # With adapters all other parameters are frozen, unless roles say otherwise.
         inner = low_rank.LowRank(model=inner, targets=_targets(parsed))
         if roles is None:
             roles = fp.ParameterRoles(inner)

@@ -1,11 +1,4 @@
-"""Arrays of a checkpoint: shared ones in orbax's format, divided ones as rows.
-
-No process holds all rows of an array that is divided between processes. Each process
-writes the rows on its own devices, and reads the rows that belong there from the files
-that have them. These are NumPy files: orbax writes NumPy arrays of its primary process
-only, and arrays of several processes in an exchange in which one failing process would
-leave the others waiting.
-"""
+"""Arrays of a checkpoint: shared ones in orbax's format, divided ones as rows."""
 
 import contextlib
 import logging
@@ -23,23 +16,20 @@ from fedjax_pfl import core
 __all__ = ["named", "needs", "own_rows", "read", "whole", "write"]
 
 
-def named(tree: Any) -> dict[str, Any]:
+def named(tree: core.Tree) -> dict[str, jax.Array]:
     """Returns leaves by dotted path, random keys as their integers."""
-    flat, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return {jax.tree_util.keystr(path): _plain(leaf) for path, leaf in flat}
+    return {
+        name: jax.random.key_data(leaf) if _is_key(leaf) else leaf
+        for name, leaf in _by_path(tree).items()
+    }
 
 
-def _is_key(leaf: Any) -> bool:
+def _is_key(leaf: jax.Array | jax.ShapeDtypeStruct) -> bool:
     """Returns whether a leaf holds random keys."""
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def _plain(leaf: Any) -> Any:
-    """Returns a leaf as numbers."""
-    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
-
-
-def write(path: Path, leaves: dict[str, Any]) -> None:
+def write(path: Path, leaves: Mapping[str, np.ndarray | jax.Array]) -> None:
     """Writes arrays, without the ones that have no values."""
     import orbax.checkpoint as ocp  # half a second, paid only where something is saved
 
@@ -68,7 +58,7 @@ def _extent(leaf: Any) -> tuple[int, int, int]:
     return axis, min(r[0] for r in ranges), max(r[1] for r in ranges)
 
 
-def whole(tree: Any) -> dict[str, Any]:
+def whole(tree: core.Tree) -> Mapping[str, np.ndarray | jax.Array]:
     """Returns the arrays that every process has completely, by dotted path."""
     leaves = {n: v for n, v in named(tree).items() if not _is_divided(v)}
     if jax.process_count() == 1:
@@ -77,8 +67,12 @@ def whole(tree: Any) -> dict[str, Any]:
     return {n: np.asarray(v.addressable_data(0)) for n, v in leaves.items()}
 
 
-def own_rows(tree: Any) -> tuple[dict[str, np.ndarray], int, int]:
+def own_rows(tree: core.Tree) -> tuple[dict[str, np.ndarray], int, int]:
     """Returns this process's rows of divided arrays, with their start and stop."""
+    # No process holds all rows of an array that is divided between processes. Rows are
+    # NumPy files, since orbax writes NumPy arrays of its primary process only, and
+    # arrays of several processes in an exchange in which one failing process would
+    # leave the others waiting.
     rows, start, stop = {}, 0, 0
     for name, leaf in named(tree).items():
         if _is_divided(leaf):
@@ -94,6 +88,7 @@ def _handler() -> tuple[Any, dict[str, Any]]:
     import orbax.checkpoint as ocp
 
     number = jax.process_index()
+    # By default orbax waits for all processes at its barriers.
     single_process = ocp.options.MultiprocessingOptions(
         primary_host=number,
         active_processes={number},
@@ -108,29 +103,26 @@ def _handler() -> tuple[Any, dict[str, Any]]:
 Rows = Mapping[tuple[int, int], Mapping[str, np.ndarray]]
 
 
-def needs(like: Any, start: int, stop: int) -> bool:
+def needs(like: core.Tree, start: int, stop: int) -> bool:
     """Returns whether this process needs some of the rows `start <= row < stop`."""
     ranges = [_extent(leaf)[1:] for leaf in jax.tree.leaves(like) if _is_divided(leaf)]
     return not ranges or any(start < high and low < stop for low, high in ranges)
 
 
-def read(path: Path, rows: Rows, like: Any) -> Any:
-    """Reads arrays into the structure of `like`.
-
-    Returns:
-      Arrays on this process's first device; divided rows are on the devices that they
-      belong to.
-    """
+def read(path: Path, rows: Rows, like: core.Tree) -> core.Tree:
+    """Reads arrays like `like`, on the first device; divided rows on their devices."""
     divided = {n: leaf for n, leaf in _by_path(like).items() if _is_divided(leaf)}
     row_names = {name for part in rows.values() for name in part}
     shapes = jax.eval_shape(named, like).items()
     loaded = _loaded(path, {n: s for n, s in shapes if s.size and n not in row_names})
 
-    def join(path: Any, shape: Any) -> jax.Array:
+    def join(path: tuple[Any, ...], shape: jax.ShapeDtypeStruct) -> jax.Array:
         name = jax.tree_util.keystr(path)
         if not shape.size:  # which orbax does not write
             return jnp.zeros(shape.shape, shape.dtype)
         if name in row_names or name in divided:
+            # An array may be divided now and have been whole when it was saved, or the
+            # reverse.
             parts = {(0, 0): loaded[name]} if name in loaded else None
             parts = parts or {bounds: part[name] for bounds, part in rows.items()}
             return _placed(shape, parts, divided.get(name))
@@ -141,13 +133,15 @@ def read(path: Path, rows: Rows, like: Any) -> Any:
     return jax.tree_util.tree_map_with_path(join, like)
 
 
-def _by_path(tree: Any) -> dict[str, Any]:
+def _by_path(tree: core.Tree) -> dict[str, Any]:
     """Returns unchanged leaves by dotted path."""
     flat, _ = jax.tree_util.tree_flatten_with_path(tree)
     return {jax.tree_util.keystr(path): leaf for path, leaf in flat}
 
 
-def _placed(shape: Any, parts: Mapping[Any, np.ndarray], leaf: Any) -> jax.Array:
+def _placed(
+    shape: jax.ShapeDtypeStruct, parts: Mapping[Any, np.ndarray], leaf: Any
+) -> jax.Array:
     """Joins a complete set of rows into one array on the devices of `leaf`."""
     ordered = [parts[rows] for rows in sorted(parts)]
     axis = _divided_axis(ordered[0].shape, shape.shape)
@@ -158,6 +152,7 @@ def _placed(shape: Any, parts: Mapping[Any, np.ndarray], leaf: Any) -> jax.Array
     size = block.shape[axis]
     if offset > lowest or offset + size < highest:
         raise ValueError("rows are missing")
+    # Without a leaf that is divided here, the rows must be the whole array.
     size = highest if leaf is None else size
     if block.shape != (*shape.shape[:axis], size, *shape.shape[axis + 1 :]):
         raise ValueError("rows have another shape")

@@ -25,6 +25,7 @@ import msgspec
 import numpy as np
 from numpy.lib import format as npy
 
+from fedjax_pfl import core
 from fedjax_pfl.core import checks, processes, struct
 from fedjax_pfl.results import documents, plain_files, provenance
 from fedjax_pfl.results.checkpoint import arrays
@@ -87,7 +88,7 @@ class Progress:
     """
 
     done: int
-    states: Any
+    states: core.Tree
     arrays: dict[str, np.ndarray]
     seconds: tuple[float, float]
     ended: bool
@@ -114,14 +115,7 @@ def write_first(
     progress: Progress,
     row_digests: Mapping[str, str],
 ) -> None:
-    """Writes the shared files in the first process only, the description last.
-
-    Args:
-      folder: of the checkpoint.
-      identity: flat configuration.
-      progress: what to save.
-      row_digests: digests of the files of `write_own`, from all processes.
-    """
+    """Writes the shared files in the first process only, the description last."""
     states = arrays.whole(progress.states)
     if not processes.is_first():
         return
@@ -138,6 +132,7 @@ def write_first(
         "identity": identity,
         "files": shared_digests | dict(row_digests),
     }
+    # Last, since it has the digests of all other files, those of other processes too.
     with plain_files.created(folder / _DESCRIPTION) as draft, open(draft, "wb") as file:
         file.write(documents.seal(description).encode())
         file.flush()
@@ -150,6 +145,7 @@ def compare(
 ) -> list[str]:
     """Refuses checkpoints of another training or, unless `anyway`, of other code."""
     theirs = stored.identity
+    # Code first: other code may have other entries in the rest of the identity.
     code = [identity.get("code", {}) for identity in (theirs, ours)]
     differences = provenance.compare(path, *code, anyway=anyway)
     for name in dict.fromkeys([*theirs, *ours]):
@@ -225,7 +221,7 @@ def digest_of_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def read(path: Path, stored: Description, like: Any) -> Progress:
+def read(path: Path, stored: Description, like: core.Tree) -> Progress:
     """Reads a verified checkpoint."""
     try:
         measured = _read_arrays(path / _HISTORY)
@@ -269,6 +265,7 @@ def _write_arrays(path: Path, leaves: Mapping[str, np.ndarray]) -> None:
 
 def _read_arrays(path: Path) -> dict[str, np.ndarray]:
     """Reads a file of `numpy.savez`; refuses headers larger than the data."""
+    # NumPy would allocate as much as a header says, before it reads any data.
     with zipfile.ZipFile(path) as archive:
         for info in archive.infolist():
             with archive.open(info) as member:
@@ -281,7 +278,7 @@ def _read_arrays(path: Path) -> dict[str, np.ndarray]:
         return {name: file[name] for name in file.files}
 
 
-def _shorten(value: Any) -> str:
+def _shorten(value: object) -> str:
     """Formats a setting as text that is short enough for a sentence."""
     text = json.dumps(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

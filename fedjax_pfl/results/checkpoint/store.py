@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from fedjax_pfl import core
 from fedjax_pfl.core import checks, processes, struct, temporaries
 from fedjax_pfl.results import plain_files
 from fedjax_pfl.results.checkpoint import files
@@ -95,13 +96,7 @@ class Store:
         options: Checkpoints,
         guard: Callable[[], None] = lambda: None,
     ):
-        """Makes a store.
-
-        Args:
-          folder: folder of this group.
-          options: number and frequency of checkpoints.
-          guard: see `Checkpoints.store`.
-        """
+        """Makes a store of one group; for `guard` see `Checkpoints.store`."""
         self._guard = guard
         self.folder, self.keep = folder, options.keep
         self._min_seconds = options.min_seconds
@@ -124,7 +119,7 @@ class Store:
     def latest(
         self,
         identity: Mapping[str, Any],
-        like: Any,
+        like: core.Tree,
         accept: Callable[[files.Progress], None] = lambda progress: None,
     ) -> files.Progress | None:
         """Reads the newest intact checkpoint; damaged newer ones cause a warning.
@@ -148,6 +143,7 @@ class Store:
         for path in reversed(self._paths()):
             try:
                 stored = files.read_description(path)
+                # As JSON gives it back, with lists for tuples.
                 ours = json.loads(json.dumps(identity))
                 differences = files.compare(
                     path, stored, ours, anyway=self._resume_anyway
@@ -190,6 +186,7 @@ class Store:
           InputError: if it cannot be written; earlier checkpoints are still there.
         """
         final = self.folder / f"{progress.done:08d}"
+        # All processes write into one folder; the first one draws its name.
         token = processes.first(secrets.token_hex(4) if processes.is_first() else None)
         temporary = self.folder / f"{plain_files.NEW}{token}"
         with processes.together():
@@ -201,6 +198,8 @@ class Store:
         digests_here, all_digests = {}, {}
         with processes.together(), _writing(temporary, final):
             digests_here = files.write_own(temporary, progress)
+        # Errors of one process are raised in all of them by `together`, so that none
+        # waits.
         for digests in processes.gathered(json.dumps(digests_here)):
             all_digests |= json.loads(digests)
         with processes.together(), _writing(temporary, final):

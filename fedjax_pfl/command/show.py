@@ -132,10 +132,12 @@ def _print_left_out(console: Console, result: results.Result) -> None:
 
 def _print_ranking(console: Console, ranking: comparison.Comparison) -> None:
     """Prints a table per environment, the best first, and its conclusion."""
+    # There is no column of statuses if all are ok.
+    has_status = ranking.measures[-1:] == ("status",)
     for environment in ranking.environments:
         titles, rows = comparison.brief(ranking, environment)
-        statuses = (row.cells[-1] for row in environment.rows)
-        styles = ["" if status == "ok" else "red" for status in statuses]
+        is_red = [has_status and row.cells[-1] != "ok" for row in environment.rows]
+        styles = ["red" if red else "" for red in is_red]
         if ranking.is_paired:
             styles[0] = "bold"
         printing.table(

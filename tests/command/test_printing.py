@@ -1,15 +1,18 @@
 """Names of others on a terminal: text, whatever is in them."""
 
+import dataclasses
 import io
 
 import pytest
 from rich.console import Console
 
-from fedjax_pfl.command import cli, outputs, printing
+from fedjax_pfl.command import cli, outputs, printing, show
 from fedjax_pfl.core import checks
 from fedjax_pfl.engine.callbacks import pace, progress
+from tests import histories
 
 NAME = "\x1b]0;title\x07\x9b31m\r\u202e[bold]:rocket:[/] $x$"
+METHODS = ("Flame", "Ditto")
 SHOWN = "\\x1b]0;title\\x07\\x9b31m\\r\\u202e[bold]:rocket:[/] $x$"
 
 
@@ -67,3 +70,22 @@ def test_bars_show_names_as_text(capsys):
     text = printed(capsys)
     assert SHOWN in text
     assert "\x1b]0" not in text and "\u202e" not in text
+
+
+@pytest.mark.parametrize("diverged_at", [None, [8, -1]])
+def test_only_rows_of_a_ranking_that_diverged_are_red(diverged_at):
+    records = [
+        histories.make_history(algorithm=name, diverged_at=ended)
+        for name, ended in (("Flame", None), ("Ditto", diverged_at))
+    ]
+    records = [
+        dataclasses.replace(r, config=r.config | {"execution": "vmap"}) for r in records
+    ]
+    stream = io.StringIO()
+    console = Console(
+        file=stream, force_terminal=True, color_system="standard", width=200
+    )
+    show.result(console, histories.make_result(*records))
+    rows = [line for line in stream.getvalue().splitlines() if "personal" in line]
+    red = {name: any(name in r and "\x1b[31m" in r for r in rows) for name in METHODS}
+    assert red == {"Flame": False, "Ditto": diverged_at is not None}

@@ -1,7 +1,6 @@
 """Exchange between the processes of one training, over JAX's runtime.
 
 All processes call the same functions in the same order, and wait for each other there.
-A training of one process never waits.
 """
 
 import contextlib
@@ -23,6 +22,7 @@ def is_first() -> bool:
 
 def gathered(text: str) -> list[str]:
     """Gathers the texts of all processes in every process, in their order."""
+    # A training of one process never waits.
     if jax.process_count() == 1:
         return [text]
     content = np.frombuffer(text.encode(), np.uint8).astype(np.int32)

@@ -12,8 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import core, lax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.typing import ArrayLike
 
 from fedjax_pfl.core import checks, struct
+from fedjax_pfl.core.aliases import Tree
 
 __all__ = [
     "AXIS",
@@ -165,7 +167,13 @@ def divides(num_rows: int, execution: Execution) -> bool:
     return count > 1 and num_rows % count == 0
 
 
-def shard_rows(tree: Any, num_rows: int, execution: Execution, *, axis: int = 0) -> Any:
+def shard_rows(
+    tree: Tree,
+    num_rows: int,
+    execution: Execution,
+    *,
+    axis: int = 0,
+) -> Tree:
     """Places leaves on the mesh: split if one axis has `num_rows` rows.
 
     Args:
@@ -188,7 +196,7 @@ def shard_rows(tree: Any, num_rows: int, execution: Execution, *, axis: int = 0)
     return jax.tree.map(place, tree)
 
 
-def shard_stacked(tree: Any, like: Any) -> Any:
+def shard_stacked(tree: Tree, like: Tree) -> Tree:
     """Places leaves `[p, ...]` like leaves `[...]`, with an undivided first axis.
 
     Args:
@@ -197,7 +205,7 @@ def shard_stacked(tree: Any, like: Any) -> Any:
         leaves its counterpart unchanged.
     """
 
-    def place(leaf: Any, like: Any) -> Any:
+    def place(leaf: jax.Array, like: jax.Array) -> Any:
         if not isinstance(like.sharding, NamedSharding):
             return leaf
         spec = PartitionSpec(None, *like.sharding.spec)
@@ -207,7 +215,7 @@ def shard_stacked(tree: Any, like: Any) -> Any:
 
 
 def on_devices(
-    fn: Callable[..., Any], execution: Execution, in_specs: Any, out_specs: Any
+    fn: Callable[..., Any], execution: Execution, in_specs: Tree, out_specs: Tree
 ) -> Callable[..., Any]:
     """Returns a function of arrays that every device calls with its part.
 
@@ -226,7 +234,7 @@ def on_devices(
     )
 
 
-def split_parameters(tree: Any, execution: Execution) -> Any:
+def split_parameters(tree: Tree, execution: Execution) -> Tree:
     """Moves rows of a compiled program from the client axis to the parameter axis.
 
     Every device then has its part of all rows; sums over parameters cross devices.
@@ -251,10 +259,7 @@ def split_parameters(tree: Any, execution: Execution) -> Any:
 
 
 def _place(leaf: Any, sharding: NamedSharding) -> Any:
-    """Places an array, which every process has, on the devices of all processes.
-
-    A shape gets the sharding; an array of a program that is traced, a constraint.
-    """
+    """Places an array, which every process has, on the devices of all processes."""
     if isinstance(leaf, core.Tracer):
         return lax.with_sharding_constraint(leaf, sharding)
     if isinstance(leaf, jax.ShapeDtypeStruct):
@@ -278,10 +283,10 @@ def _mover(sharding: NamedSharding) -> Callable[[jax.Array], jax.Array]:
     return jax.jit(lambda x: x, out_shardings=sharding)
 
 
-def fetch(tree: Any) -> Any:
+def fetch(tree: Tree) -> Tree:
     """Copies a whole tree to the host of every process, as NumPy arrays."""
 
-    def whole(leaf: Any) -> np.ndarray:
+    def whole(leaf: ArrayLike) -> np.ndarray:
         if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
             everywhere = NamedSharding(client_mesh(0), PartitionSpec())
             leaf = _place(leaf, everywhere).addressable_data(0)
@@ -290,7 +295,7 @@ def fetch(tree: Any) -> Any:
     return jax.tree.map(whole, tree)
 
 
-def replicate(tree: Any, execution: Execution) -> Any:
+def replicate(tree: Tree, execution: Execution) -> Tree:
     """Places a whole tree on every device of an execution of mode `shard`.
 
     An array that occurs several times in the tree is placed once.

@@ -36,14 +36,10 @@ class Norm(nn.Module):
 
 
 class Transformer(nn.Module):
-    """One layer: attention, then two dense layers with GELU, each with a shortcut.
-
-    A layer norm stands before each of both (`is_normed_first`), or after the sum with
-    the shortcut.
-    """
+    """Attention, then two dense layers with GELU, each with norm and shortcut."""
 
     fields: Any
-    is_normed_first: bool
+    is_normed_first: bool  # whether norms precede both parts, or follow both sums
 
     def _dense(self, name: str, width: int) -> Dense:
         return Dense(width, self.fields.initialization, name=name)

@@ -3,6 +3,7 @@
 import abc
 import dataclasses
 import math
+from types import ModuleType
 from typing import Any, ClassVar, Literal, Self
 
 from fedjax_pfl import core
@@ -113,7 +114,7 @@ class TextEncoder(_Transformer):
     def _positions(self) -> int:
         return math.prod(self.input_shape or ())
 
-    def _module(self, modules: Any, classes: int) -> Any:
+    def _module(self, modules: ModuleType, classes: int) -> Any:
         from fedjax_pfl.models import transformer_modules  # imports flax
 
         return transformer_modules.TextNet(self, classes)
@@ -156,7 +157,7 @@ class VisionTransformer(_Transformer, base.ImageNetwork):
         patches = math.prod(-(-side // self.patch) for side in sides)
         return patches + (self.pooling == "class")
 
-    def _module(self, modules: Any, classes: int) -> Any:
+    def _module(self, modules: ModuleType, classes: int) -> Any:
         from fedjax_pfl.models import transformer_modules  # imports flax
 
         return transformer_modules.PatchNet(self, classes)

@@ -82,7 +82,7 @@ class Spending:
         self._points = list(zip(processes, num_examples, strict=True))
 
     def after(self, times: np.ndarray, cohorts: np.ndarray) -> np.ndarray:
-        """Computes the largest epsilon after every round of rounds, `[G, segment]`."""
+        """Computes the largest epsilon of every training and round, `[G, segment]`."""
         values = np.zeros(cohorts.shape[:2])
         for point, (process, examples) in enumerate(self._points):
             counts = times[point].copy()

@@ -25,7 +25,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import flatten_util, lax
+from jax.typing import DTypeLike
 
+from fedjax_pfl.core.aliases import Tree
 from fedjax_pfl.core.client_rows import dot
 
 __all__ = ["solve", "tolerance"]
@@ -35,30 +37,15 @@ _CYCLES = 20
 _HELPS = 0.5  # a cycle that leaves more of the residual is the last one
 
 
-def tolerance(dtype: Any) -> float:
+def tolerance(dtype: DTypeLike) -> float:
     """Returns the relative residual that is asked for: two thirds of the digits."""
     return float(jnp.finfo(dtype).eps) ** (2 / 3)
 
 
 def solve(
-    product: Callable[[Any], Any], right: Any, start: Any
+    product: Callable[[Any], Any], right: Tree, start: Tree
 ) -> tuple[Any, jax.Array]:
-    """Solves a linear system until its residual is small or falls no more.
-
-    Args:
-      product: `x -> A x`, pytrees like `right`; called in loops.
-      right: b, a pytree of one floating dtype.
-      start: x_0, like `right`.
-
-    Returns:
-      x, and `|b - A x|` over the larger one of `|b|` and `|b - A x_0|`: at most
-      `tolerance`, unless it fell no more. Zero where both are.
-
-    Example:
-      >>> x, residual = solve(lambda v: 2 * v, jnp.ones(3), jnp.zeros(3))
-      >>> [round(float(entry), 5) for entry in x], float(residual) < 1e-5
-      ([0.5, 0.5, 0.5], True)
-    """
+    """Solves `A x = b`; returns x, and its residual over the larger of |b|, |r_0|."""
     b, restore = flatten_util.ravel_pytree(right)
     x = flatten_util.ravel_pytree(start)[0].astype(b.dtype)
 
@@ -76,6 +63,7 @@ def solve(
         step = x + _step(times, rest, goal)
         new = b - times(step)
         now = _norm(new)
+        # Rounding may let a residual rise: the better point stays.
         is_better = now < before
         x, rest = jnp.where(is_better, step, x), jnp.where(is_better, new, rest)
         goes_on = (now > goal) & (now <= _HELPS * before) & (cycles + 1 < _CYCLES)
@@ -99,6 +87,7 @@ def _orthogonal(
     whole = _norm(x)
     first = dot(rows, x)
     x = x - dot(first, rows)
+    # Sums with the basis are taken twice, against rounding.
     second = dot(rows, x)
     x = x - dot(second, rows)
     length = _norm(x)
@@ -124,6 +113,7 @@ def _step(
         inner, unit, length = _orthogonal(q, column)
         q = q.at[number].set(unit)
         upper = upper.at[:, number].set(inner.at[number].set(length))
+        # |b - A x|^2 = |r|^2 - |g|^2, without forming x.
         left = jnp.square(size) - jnp.square(size * q[:, 0]).sum()
         goes_on = (number + 1 < m) & (left > jnp.square(goal)) & ~is_whole
         return basis, q, upper, number + 1, goes_on
@@ -138,5 +128,7 @@ def _step(
         entry = (image[number] - dot(upper[number], y)) / jnp.where(pivot > 0, pivot, 1)
         return y.at[number].set(jnp.where(pivot > 0, entry, 0))
 
+    # x - x_0 = V_m R^-1 g by back substitution; zero pivots belong to columns without a
+    # new direction.
     y = lax.fori_loop(0, m, substitute, jnp.zeros(m, dtype))
     return dot(y, basis[:m])

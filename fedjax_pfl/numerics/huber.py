@@ -49,19 +49,12 @@ _COLUMNS = 1000  # per block: 100 float32 rows of them stay in cache
 
 @struct.pytree_dataclass
 class Centers:
-    """Centers of columns, `[D]` each.
+    """Centers of columns, `[D]` each."""
 
-    Attributes:
-      shift: `[D]` m, what the center is more than the median.
-      residual: `[D]` `|s| / rho`, at most 1.
-      inside: `[D]` n, 0 where nobody is within rho.
-      outside: `[D]` number of rows in use that are further than rho.
-    """
-
-    shift: jax.Array
-    residual: jax.Array
-    inside: jax.Array
-    outside: jax.Array
+    shift: jax.Array  # m, the difference of the center and the median
+    residual: jax.Array  # |s| / rho, at most 1
+    inside: jax.Array  # n, 0 if no row is within rho
+    outside: jax.Array  # number of rows in use that are further than rho
 
 
 def _sums(
@@ -129,13 +122,7 @@ def _of_block(
 def centers(
     matrix: jax.Array, p: jax.Array, median: jax.Array, rho: jax.Array
 ) -> Centers:
-    """Finds the centers, on a CPU in blocks of columns that stay in its cache.
-
-    Args:
-      matrix: `[K, D]`; rows that take no part may hold anything.
-      p: `[K]` probabilities, 0 for those rows.
-      median: `[D]` midpoints of the lower and the upper median under p.
-      rho: `[]` radius, positive and at most a quarter of the largest number.
-    """
+    """Finds the centers of `[K, D]`, from midpoint medians `[D]` and a radius `[]`."""
+    # Blocks of columns stay in the cache of a CPU.
     solve = functools.partial(_of_block, p, rho)
     return column_blocks.in_blocks(solve, _COLUMNS, matrix, median)

@@ -47,10 +47,9 @@ References: Mehrotra, "On the Implementation of a Primal-Dual Interior Point Met
 (2000), for the direction.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.core.client_rows import dot
@@ -75,7 +74,7 @@ class Solution:
 
 
 def minimum_norm(
-    gram: Any, mask: Any = None, *, max_iterations: int | None = None
+    gram: ArrayLike, mask: ArrayLike | None = None, *, max_iterations: int | None = None
 ) -> Solution:
     """Weights of the shortest point of the hull of rows.
 
@@ -103,10 +102,10 @@ def minimum_norm(
 
 
 def box_minimum_norm(
-    gram: Any,
-    lower: Any,
-    upper: Any,
-    mask: Any = None,
+    gram: ArrayLike,
+    lower: ArrayLike,
+    upper: ArrayLike,
+    mask: ArrayLike | None = None,
     *,
     max_iterations: int | None = None,
 ) -> Solution:
@@ -159,10 +158,10 @@ def box_minimum_norm(
 
 
 def cone(
-    gram: Any,
-    linear: Any,
-    square: Any,
-    mask: Any = None,
+    gram: ArrayLike,
+    linear: ArrayLike,
+    square: ArrayLike,
+    mask: ArrayLike | None = None,
     *,
     max_iterations: int | None = None,
 ) -> Solution:
@@ -225,7 +224,9 @@ def cone(
     return _solution(x, value, gap, scale)
 
 
-def _prepared(gram: Any, mask: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _prepared(
+    gram: ArrayLike, mask: ArrayLike | None
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Returns a over the mean of its diagonal, 0 where masked; the mask; the mean."""
     gram = jnp.asarray(gram)
     gram = gram.astype(jnp.promote_types(gram.dtype, jnp.float32))
@@ -251,7 +252,7 @@ def _check_rows(name: str, vector: jax.Array, gram: jax.Array) -> None:
         )
 
 
-def _vector(name: str, values: Any, gram: jax.Array) -> jax.Array:
+def _vector(name: str, values: ArrayLike, gram: jax.Array) -> jax.Array:
     """Returns one number per row, in the matrix's dtype."""
     vector = jnp.asarray(values, gram.dtype)
     _check_rows(name, vector, gram)

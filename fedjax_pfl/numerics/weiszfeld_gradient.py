@@ -51,19 +51,8 @@ def cotangents(
     rho: jax.Array,
     cotangent: jax.Array,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Pulls a cotangent of the median back to rows, probabilities and radius.
-
-    Args:
-      size: rows `[K, D]` of about unit size; its other numbers count as constants.
-      p: `[K]` probabilities; rows with 0 may hold anything.
-      center: `[D]` the median, in units of the rows.
-      rho: `[]` the radius, in units of the rows.
-      cotangent: `[D]` of the median.
-
-    Returns:
-      `[K, D]`, `[K]` and `[]`; zeros for rows that take no part, and for all of them if
-      none does.
-    """
+    """Pulls a cotangent `[D]` of the median back to rows, probabilities and radius."""
+    # Numbers of `size` are constants; rows that take no part get zeros.
     gram = size.gram(center)
     distance = jnp.sqrt(jnp.diag(gram))
     length = jnp.maximum(distance, rho)

@@ -924,14 +924,14 @@ def replace_field(node: _T, name: str, value: object) -> _T:
       >>> replace_field({"local": {"size": 1}}, "local.size", 2)
       {'local': {'size': 2}}
     """
-    head, _, rest = name.partition(".")
+    head, _, tail = name.partition(".")
     child, field = get_field(node, head), _inner(node)
     # Names enter the wrapped object as if it replaced the wrapper.
     if field is not None and head != field.metadata["inner"]:
         wrapped = replace_field(getattr(node, field.name), name, value)
         return dataclasses.replace(node, **{field.name: wrapped})  # pyright: ignore
-    if rest:
-        value = replace_field(child, rest, value)
+    if tail:
+        value = replace_field(child, tail, value)
     if field is not None:
         return dataclasses.replace(node, **value)  # pyright: ignore
     if isinstance(node, Mapping):

@@ -67,8 +67,10 @@ def split(tree: Tree, pattern: str) -> tuple[Any, Any]:
     matching = jax.tree.map(
         lambda n, x: x if re.search(pattern, n) else None, paths, tree
     )
-    rest = jax.tree.map(lambda n, x: None if re.search(pattern, n) else x, paths, tree)
-    return matching, rest
+    remainder = jax.tree.map(
+        lambda n, x: None if re.search(pattern, n) else x, paths, tree
+    )
+    return matching, remainder
 
 
 def join(first: Tree, second: Tree) -> Tree:
@@ -118,19 +120,19 @@ def _check(expected: str, pattern: object) -> None:
 
 def blocks(tree: Tree, patterns: Sequence[str]) -> list[Any]:
     """Splits a tree into blocks: a leaf is in that of the first matching pattern."""
-    parts, rest = [], tree
+    parts, remainder = [], tree
     for pattern in patterns:
-        block, rest = split(rest, pattern)
+        block, remainder = split(remainder, pattern)
         if not jax.tree.leaves(block):
             raise checks.InputError(
                 f"Expected every pattern to match a leaf that none before it does, but"
                 f" {pattern!r} does not; the leaves are {_paths(tree)}."
             )
         parts.append(block)
-    if jax.tree.leaves(rest):
+    if jax.tree.leaves(remainder):
         raise checks.InputError(
             f"Expected every leaf to match one of the patterns {list(patterns)}, but"
-            f" these do not: {_paths(rest)}."
+            f" these do not: {_paths(remainder)}."
         )
     return parts
 

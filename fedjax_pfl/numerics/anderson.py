@@ -4,14 +4,14 @@ Of the map `pi -> pi + f(pi)` the last m points and moves f are kept. The extrap
 
     pi + f - sum_j gamma_j (dpi_j + df_j),    gamma = argmin |f - sum_j gamma_j df_j|
 
-goes where the moves, were they affine in the point, would vanish; dpi_j and df_j are
+goes to the point at which moves that are affine in it would vanish; dpi_j and df_j are
 differences of successive points and moves, and the norm is that of the models the
 weights stand for, `|f|^2 = f^T G f` with their Gram matrix G. The normal equations of
 the m columns, scaled to unit length, get a small multiple of the identity.
 
     symbol       here            shape
     pi, f        point, move     [K]
-    dpi, df      points, moves   [m, K]   zeros where there were fewer steps
+    dpi, df      points, moves   [m, K]   zeros after fewer steps
 
 Limit: without memory the extrapolation is the plain step.
 

@@ -25,7 +25,7 @@ def in_blocks(fn: Callable[..., Any], width: int, *arrays: jax.Array) -> Tree:
         return fn(*parts)
 
     def joined(blocks: jax.Array) -> jax.Array:
-        rest = blocks[-1, blocks.size - columns :]
-        return jnp.concatenate([blocks[:-1].reshape(-1), rest])
+        tail = blocks[-1, blocks.size - columns :]
+        return jnp.concatenate([blocks[:-1].reshape(-1), tail])
 
     return jax.tree.map(joined, lax.map(of_block, starts))

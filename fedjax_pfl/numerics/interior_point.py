@@ -9,7 +9,7 @@ direction for
 
     A x + c - z + w - nu 1 = 0,   sum(x) = 1,   x z = t,   (u - x) w = t,
 
-whose one matrix is A + diag(z / x + w / (u - x)), with a ridge against the rounding of
+with the one matrix A + diag(z / x + w / (u - x)), and a ridge against the rounding of
 A: first with t = 0, then, by the same factor, with a t that this guess shows to be in
 reach. The start has sum(x) = 1, which steps keep, so that every iterate can be
 returned; the one of the best certificate is.
@@ -69,7 +69,7 @@ class Problem:
         return dot(self.gram, x) + self.linear
 
     def room(self, x: jax.Array) -> jax.Array:
-        """Distances `[J]` to the upper bounds, 1 where there is none."""
+        """Returns distances `[J]` to the upper bounds, 1 without a bound."""
         least = jnp.finfo(x.dtype).eps * self.upper
         return jnp.where(self.capped, jnp.maximum(self.upper - x, least), 1)
 
@@ -82,7 +82,7 @@ class Problem:
         return jnp.where(y > 0, y * slope[order], 0).sum()
 
     def left(self, x: jax.Array) -> jax.Array:
-        """Returns the squared length `[]` of what x leaves of the square."""
+        """Returns the squared length `[]` of the residual vector at x."""
         return jnp.maximum(self.square + dot(x, self.slope(x) + self.linear), 0)
 
     def hidden(self, x: jax.Array) -> jax.Array:
@@ -184,8 +184,10 @@ def solve(
     start = _start(problem)
     best, gap, goal = problem.rated(start.x)
     zero = jnp.zeros((), jnp.int32)
-    first = _Search(iterate=start, best=best, gap=gap, goal=goal, idle=zero, count=zero)
-    end = lax.while_loop(unfinished, body, first)
+    search = _Search(
+        iterate=start, best=best, gap=gap, goal=goal, idle=zero, count=zero
+    )
+    end = lax.while_loop(unfinished, body, search)
     return end.best, end.gap
 
 
@@ -235,7 +237,7 @@ def _advanced(problem: Problem, last: _Iterate) -> _Iterate:
 def _newton(
     problem: Problem, last: _Iterate, room: jax.Array
 ) -> Callable[[jax.Array, jax.Array], _Iterate]:
-    """Returns a function: what x z and (u - x) w should lose -> change of iterate."""
+    """Returns a function from decreases of x z and (u - x) w to a change of iterate."""
     mask, gram = problem.mask, problem.gram
     x = jnp.where(mask, last.x, 1)
     ridge = jnp.finfo(x.dtype).eps * jnp.diagonal(gram).max()

@@ -53,12 +53,12 @@ def _network(rows: int) -> tuple[tuple[int, int], ...]:
         size *= 2
     # Backward: only comparators that reach the middle ranks stay.
     needed = set(_middle_ranks(rows))
-    kept = []
+    network = []
     for pair in reversed(comparators):
         if needed.intersection(pair):
             needed.update(pair)
-            kept.append(pair)
-    return tuple(reversed(kept))
+            network.append(pair)
+    return tuple(reversed(network))
 
 
 def _middle_ranks(rows: int) -> tuple[int, int]:
@@ -84,22 +84,24 @@ def _flip(bits: jax.Array) -> jax.Array:
 def _count(groups: jax.Array, limit: jax.Array) -> jax.Array:
     """Counts, as `int32[B]`, the values of `[G, R, B]` that are at most `limit [B]`."""
 
-    def more(group: jax.Array, count: jax.Array) -> jax.Array:
+    def add_group(group: jax.Array, count: jax.Array) -> jax.Array:
         rows = list(groups[group])
         return count + sum((row <= limit).astype(jnp.int32) for row in rows)
 
-    return lax.fori_loop(0, groups.shape[0], more, jnp.zeros(limit.shape, jnp.int32))
+    return lax.fori_loop(
+        0, groups.shape[0], add_group, jnp.zeros(limit.shape, jnp.int32)
+    )
 
 
 def _mass(groups: jax.Array, p: jax.Array, limit: jax.Array) -> jax.Array:
     """Mass `[B]`, by p `[G, R]`, of values of `[G, R, B]` that are at most `limit`."""
 
-    def more(group: jax.Array, mass: jax.Array) -> jax.Array:
+    def add_group(group: jax.Array, mass: jax.Array) -> jax.Array:
         rows, shares = list(groups[group]), list(p[group])
-        each = zip(rows, shares, strict=True)
-        return mass + sum(jnp.where(row <= limit, share, 0) for row, share in each)
+        pairs = zip(rows, shares, strict=True)
+        return mass + sum(jnp.where(row <= limit, share, 0) for row, share in pairs)
 
-    return lax.fori_loop(0, groups.shape[0], more, jnp.zeros(limit.shape, p.dtype))
+    return lax.fori_loop(0, groups.shape[0], add_group, jnp.zeros(limit.shape, p.dtype))
 
 
 def _keys(matrix: jax.Array) -> jax.Array:
@@ -111,7 +113,7 @@ def _keys(matrix: jax.Array) -> jax.Array:
 
 
 def _bisect(keys: jax.Array, enough: Callable[[jax.Array], jax.Array]) -> jax.Array:
-    """Returns the least integers `[B]` of which there is enough, for keys `[.., B]`."""
+    """Returns the least integers `[B]` with `enough`, for keys `[.., B]`."""
     limits = jnp.iinfo(keys.dtype)
 
     def halve(_: jax.Array, interval: tuple[jax.Array, jax.Array]):
@@ -162,8 +164,8 @@ def _by_mass(p: jax.Array, matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
     # that has more than half: between them the two sides balance.
     low = _bisect(keys, lambda limit: mass(limit) >= (1 - rounding) / 2)
     last = jnp.iinfo(keys.dtype).max
-    others = (keys > low[None]) & (shares > 0)[:, None]
-    above = jnp.where(others, keys, last).min(axis=0)
+    is_above = (keys > low[None]) & (shares > 0)[:, None]
+    above = jnp.where(is_above, keys, last).min(axis=0)
     half = (mass(low) <= (1 + rounding) / 2) & (above < last)
     return _floats(low, jnp.where(half, above, low), matrix.dtype)
 
@@ -196,7 +198,7 @@ def middle_rows(matrix: jax.Array, valid: jax.Array) -> tuple[jax.Array, jax.Arr
 
 
 def midpoint(low: jax.Array, high: jax.Array) -> jax.Array:
-    """Returns the mean of two values, whose sum may overflow."""
+    """Returns the mean of two values; their sum may overflow."""
     return low / 2 + high / 2
 
 

@@ -29,13 +29,13 @@ class Search:
 
 
 def _distances(gram: jax.Array, valid: jax.Array, squared: bool) -> jax.Array:
-    """Distances `[K, K]` from a Gram matrix, inf where a pair does not count."""
+    """Computes distances `[K, K]` from a Gram matrix, inf for pairs that do not count."""
     square = jnp.diag(gram)
     distance = jnp.maximum((square[:, None] + square[None]) - 2 * gram, 0)
     if not squared:
         distance = jnp.sqrt(distance)
-    others = valid[:, None] & valid[None] & ~jnp.eye(valid.shape[0], dtype=bool)
-    return jnp.where(others, distance, jnp.inf)
+    is_pair = valid[:, None] & valid[None] & ~jnp.eye(valid.shape[0], dtype=bool)
+    return jnp.where(is_pair, distance, jnp.inf)
 
 
 def scores(distance: jax.Array, valid: jax.Array, neighbors: jax.Array) -> jax.Array:
@@ -78,11 +78,11 @@ def search(
             row=row, scores=score, distance=distance, far=far, number=last.number + 1
         )
 
-    first = Search(
+    start = Search(
         row=size.typical(p),
         scores=jnp.zeros_like(size.norm),
         distance=jnp.zeros((matrix.shape[0],) * 2, matrix.dtype),
         far=jnp.ones((), bool),
         number=jnp.zeros((), jnp.int32),
     )
-    return size.scale, lax.while_loop(again, about, first)
+    return size.scale, lax.while_loop(again, about, start)

@@ -141,18 +141,18 @@ def box_minimum_norm(
     upper = jnp.where(mask, _vector("upper", upper, gram), 0)
     eps = jnp.finfo(gram.dtype).eps
     tiny = 8 * eps
-    rest, spare = 1 - lower.sum(), upper.sum() - 1
-    unit = jnp.where(rest <= tiny, 1, rest)
-    width = jnp.minimum((upper - lower) / unit, 1)  # nobody can take more
+    slack, spare = 1 - lower.sum(), upper.sum() - 1
+    unit = jnp.where(slack <= tiny, 1, slack)
+    width = jnp.minimum((upper - lower) / unit, 1)  # no row can take more
     # The objective over S, so that its slope is that of x.
     problem = interior_point.problem_of(
         unit * gram, dot(gram, lower), width, mask & (width > eps)
     )
     y, gap = interior_point.solve(problem, max_iterations)
     x = jnp.where(spare <= tiny, upper, jnp.clip(lower + unit * y, lower, upper))
-    x = jnp.where(rest <= tiny, lower, x)
-    gap = jnp.where(jnp.minimum(rest, spare) <= tiny, 0, unit * gap)
-    possible = (jnp.minimum(rest, spare) >= -tiny) & (lower <= upper).all()
+    x = jnp.where(slack <= tiny, lower, x)
+    gap = jnp.where(jnp.minimum(slack, spare) <= tiny, 0, unit * gap)
+    possible = (jnp.minimum(slack, spare) >= -tiny) & (lower <= upper).all()
     gap = jnp.where(possible | ~mask.any(), gap, jnp.inf)
     return _solution(x, _square(gram, x), gap, scale)
 

@@ -1,4 +1,4 @@
-"""Rows of any finite size, brought to lengths whose squares float32 can hold."""
+"""Rows of any finite size, brought to lengths with squares that float32 can hold."""
 
 from collections.abc import Callable
 from typing import Any
@@ -41,14 +41,14 @@ def _sum(
     """Sums `of_block(first column, width)` over blocks of the columns of `[K, D]`."""
     width, blocks = _blocks(*shape)
     last = blocks * width
-    rest = of_block(last, shape[1] - last)
-    more = lax.fori_loop(
+    tail = of_block(last, shape[1] - last)
+    sums = lax.fori_loop(
         0,
         blocks,
         lambda number, total: total + of_block(number * width, width),
-        jnp.zeros_like(rest),
+        jnp.zeros_like(tail),
     )
-    return columns.total(rest + more)
+    return columns.total(tail + sums)
 
 
 def quantile(values: jax.Array, p: jax.Array, share: Any) -> jax.Array:
@@ -113,7 +113,7 @@ class ScaledRows:
         return self.factor < 1
 
     def typical(self, p: jax.Array) -> jax.Array:
-        """Returns the row `int32[]` whose length is nearest to the median under p."""
+        """Returns the row `int32[]` with the length nearest to the median under p."""
         off = jnp.abs(self.norm - median(self.norm, p))
         return jnp.argmin(jnp.where(p > 0, off, jnp.inf)).astype(jnp.int32)
 
@@ -164,11 +164,11 @@ class ScaledRows:
             return dot(weights, self._part(center, number * width, width))
 
         last = blocks * width
-        rest = dot(weights, self._part(center, last, self.matrix.shape[1] - last))
+        tail = dot(weights, self._part(center, last, self.matrix.shape[1] - last))
         if not blocks:
-            return rest
+            return tail
         sums = lax.map(of_block, jnp.arange(blocks)).reshape(-1)
-        return jnp.concatenate([sums, rest])
+        return jnp.concatenate([sums, tail])
 
 
 def measure(

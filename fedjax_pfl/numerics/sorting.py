@@ -2,8 +2,8 @@
 
 Columns are sorted by minima and maxima of whole blocks of rows (a bitonic sort), in
 blocks of columns that stay in cache. The number of values kept may be traced, so that a
-network pruned to fixed ranks (`selection`) does not serve; and a network whose outputs
-are all used is computed anew for many of them.
+network pruned to fixed ranks (`order_statistics`) does not serve; and a network with
+all outputs in use is computed again for many of them.
 
 Milliseconds of CPU time for 1e5 float32 columns of a mean without the largest and the
 smallest tenth, on one core of a busy machine, so that factors below 2 say little:
@@ -59,9 +59,9 @@ def mean_of_ranks(matrix: jax.Array, start: jax.Array, stop: jax.Array) -> jax.A
         # that neither a common offset nor a value beyond them costs digits.
         middle = x[start] / 2 + x[stop - 1] / 2
         rank = jnp.arange(x.shape[0])[:, None]
-        kept = (start <= rank) & (rank < stop)
+        is_counted = (start <= rank) & (rank < stop)
         share = 1 / (stop - start).astype(x.dtype)
-        return middle + jnp.where(kept, (x - middle[None]) * share, 0).sum(axis=0)
+        return middle + jnp.where(is_counted, (x - middle[None]) * share, 0).sum(axis=0)
 
     return column_blocks.in_blocks(of_block, _COLUMNS, matrix)
 
@@ -72,7 +72,7 @@ def mean_of_nearest(
     """Returns the mean `[D]` of the `count` valid values nearest to a center `[D]`."""
     ints = jnp.dtype(f"uint{8 * matrix.dtype.itemsize}")
     top = jnp.asarray(8 * matrix.dtype.itemsize - 1, ints)
-    one = jnp.ones((), ints)
+    shift = jnp.ones((), ints)
     last = jnp.asarray(jnp.iinfo(ints).max, ints)
 
     def of_block(part: jax.Array, center: jax.Array) -> jax.Array:
@@ -80,11 +80,11 @@ def mean_of_nearest(
         # Ordered as integers with the sign in the lowest bit, differences lose nothing;
         # of two values at one distance the lower one is nearer.
         bits = lax.bitcast_convert_type(-half, ints)  # below the center: sign bit 0
-        keys = jnp.where(valid[:, None], (bits << one) | (bits >> top), last)
+        keys = jnp.where(valid[:, None], (bits << shift) | (bits >> top), last)
         x = _sorted(keys, last)
-        half = -lax.bitcast_convert_type((x >> one) | (x << top), part.dtype)
-        kept = jnp.arange(x.shape[0])[:, None] < count
+        half = -lax.bitcast_convert_type((x >> shift) | (x << top), part.dtype)
+        is_counted = jnp.arange(x.shape[0])[:, None] < count
         share = 1 / count.astype(part.dtype)
-        return 2 * (center / 2 + jnp.where(kept, half * share, 0).sum(axis=0))
+        return 2 * (center / 2 + jnp.where(is_counted, half * share, 0).sum(axis=0))
 
     return column_blocks.in_blocks(of_block, _COLUMNS, matrix, center)

@@ -33,17 +33,19 @@ def with_cotangents(
         def rule(primals: Tree, tangents: Tree):  # pyright: ignore[reportUnusedFunction]
             # The report is a constant to derivatives; so are arguments with cotangent
             # None.
-            (output, report), kept = forward(*jax.tree.unflatten(structure, *primals))
-            moved: list[jax.Array] = []
+            (output, report), residuals = forward(
+                *jax.tree.unflatten(structure, *primals)
+            )
+            directions: list[jax.Array] = []
 
             def pull(cotangent: jax.Array) -> list[jax.Array]:
-                pairs = zip(places, backward(kept, cotangent), strict=True)
-                known = {place: c for place, c in pairs if c is not None}
-                moved[:] = [tangents[0][place] for place in known]
-                return list(known.values())
+                pairs = zip(places, backward(residuals, cotangent), strict=True)
+                cotangents = {place: c for place, c in pairs if c is not None}
+                directions[:] = [tangents[0][place] for place in cotangents]
+                return list(cotangents.values())
 
             transposed = jax.linear_transpose(pull, output)
-            tangent = transposed(moved)[0]
+            tangent = transposed(directions)[0]
             return (output, report), (tangent, jax.tree.map(_still, report))
 
         return call(leaves)

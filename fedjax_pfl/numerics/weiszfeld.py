@@ -26,7 +26,7 @@ __all__ = ["Frame", "Search", "smallest_radius"]
 # of squared distances there, eps 4^2, is in float32 the default bound on the residual.
 _FAR = 4.0
 _MAX_FRAMES = 16
-_SEEN = 1e-2  # of the median distance: where a point may be, for all that rounding says
+_SEEN = 1e-2  # of the median distance: rounding that hides the place of a point
 _POINT = 1e-2  # of the median distance: a radius below makes a ball about a row a point
 
 
@@ -114,11 +114,11 @@ def _withstands(
     tolerance: jax.Array,
 ) -> jax.Array:
     """Returns whether a row's mass withstands the pull of the rows beyond a radius."""
-    here = distance <= radius
-    pull = jnp.where(here, 0, p / jnp.where(here, 1, distance))
+    is_near = distance <= radius
+    pull = jnp.where(is_near, 0, p / jnp.where(is_near, 1, distance))
     direction = pull.at[row].add(-pull.sum())
     square = dot(direction, dot(gram, direction))
-    mass = jnp.where(here, p, 0).sum()
+    mass = jnp.where(is_near, p, 0).sum()
     # It is then a minimizer but for the radius. Equality holds at both ends of a flat
     # minimum, so that rounding must not decide.
     return square <= jnp.square(mass + tolerance) + _rounding(gram, direction)
@@ -134,13 +134,13 @@ def _medoids(gram: jax.Array, p: jax.Array, tolerance: jax.Array) -> jax.Array:
     error = hidden / jnp.sqrt(jnp.maximum(jnp.maximum(apart, hidden), tiny))
     total, error = dot(pairs, p), dot(error, p)
     total = jnp.where(p > 0, total, jnp.inf)
-    first = jnp.argmin(total)
+    medoid = jnp.argmin(total)
     # Sums of distances are the same at both ends. Between them there is no row, and
     # half of the mass lies on either side, all of it on one line.
-    alike = total - error <= (1 + tolerance) * total[first] + error[first]
-    away = jnp.where(alike, pairs[first], 0)  # rows about the first one are alike, too
-    second = jnp.argmin(jnp.where(alike & (away >= away.max() / 2), total, jnp.inf))
-    ends = jnp.stack([first, second]).astype(jnp.int32)
+    alike = total - error <= (1 + tolerance) * total[medoid] + error[medoid]
+    away = jnp.where(alike, pairs[medoid], 0)  # rows about the medoid are alike, too
+    partner = jnp.argmin(jnp.where(alike & (away >= away.max() / 2), total, jnp.inf))
+    ends = jnp.stack([medoid, partner]).astype(jnp.int32)
     flat = jax.vmap(
         lambda row: _withstands(
             gram, p, row, pairs[row], jnp.sqrt(hidden[row]), tolerance
@@ -153,16 +153,16 @@ def _nearest_to_mean(
     gram: jax.Array, p: jax.Array, ends: jax.Array, margin: ArrayLike = 0
 ) -> jax.Array:
     """Weights `[K]` of the point nearest to the mean between two rows `int32[2]`."""
-    first, second = jax.nn.one_hot(ends, len(p), dtype=p.dtype)
-    along = second - first
+    start, end = jax.nn.one_hot(ends, len(p), dtype=p.dtype)
+    along = end - start
     image = dot(gram, along)
     square = dot(along, image)
     some = square > 0
-    share = dot(p - first, image) / jnp.where(some, square, 1)
+    share = dot(p - start, image) / jnp.where(some, square, 1)
     # At least a margin away from both, or in the middle.
     least = margin / jnp.sqrt(jnp.where(some, square, 1))
     least = jnp.minimum(least, 0.5)
-    return first + jnp.clip(share, least, 1 - least) * along
+    return start + jnp.clip(share, least, 1 - least) * along
 
 
 def _near_medoid(distance: jax.Array, p: jax.Array) -> jax.Array:
@@ -206,7 +206,7 @@ class Search:
         """Searches in one frame after another until one is about the result."""
         count, zero = jnp.zeros((), jnp.int32), jnp.zeros((), p.dtype)
         start, pi = self._start(size, p, reference)
-        first = Frame(
+        begin = Frame(
             center=start,
             pi=pi,
             outside=jnp.zeros(p.shape, bool),
@@ -230,11 +230,11 @@ class Search:
             frame = dataclasses.replace(frame, pi=pi)
             return self._in_frame(size, p, frame, is_told=at_center)
 
-        return lax.while_loop(again, about, first)
+        return lax.while_loop(again, about, begin)
 
     @property
     def _slack(self) -> jax.Array:
-        """Returns the tolerance, of which a negative one is met by no residual."""
+        """Returns the tolerance, or 0 for a negative one, which no residual meets."""
         return jnp.maximum(self.tolerance, 0)
 
     def _start(
@@ -280,17 +280,20 @@ class Search:
         ends = _medoids(gram, p, self._slack)
         middle = _nearest_to_mean(gram, p, ends)
         near, is_later = _near_medoid(_distances(gram, middle)[0], p), frame.number > 0
-        here, there = _distances(gram, frame.pi)[0], _distances(gram, near)[0]
-        is_moved = is_later & (dot(p, there) < (1 - self._slack) * dot(p, here))
-        usual, gap = scaled_rows.median(there, p), frame.pi - near
+        distance, _ = _distances(gram, frame.pi)
+        near_distance, _ = _distances(gram, near)
+        is_moved = is_later & (
+            dot(p, near_distance) < (1 - self._slack) * dot(p, distance)
+        )
+        usual, gap = scaled_rows.median(near_distance, p), frame.pi - near
         is_lost = _rounding(gram, frame.pi) > jnp.square(_SEEN * usual)
         if not is_told:
             square = dot(gap, dot(gram, gap))
             is_moved |= is_lost | (square > jnp.square(_FAR * usual))
-        rho = self._radius(here, p, size.scale)
+        rho = self._radius(distance, p, size.scale)
         last = _evaluate(gram, p, rho, frame.pi, frame.iterations)
         is_moved &= is_lost | ~self._is_minimizer(gram, last)
-        rho = self._radius(jnp.where(is_moved, there, here), p, size.scale)
+        rho = self._radius(jnp.where(is_moved, near_distance, distance), p, size.scale)
         at = functools.partial(_evaluate, gram, p, rho)
         # The frame is about this iterate: not far, so that there is a step.
         start = at(jnp.where(is_moved, near, frame.pi), frame.iterations)

@@ -41,6 +41,7 @@ def times(words: jax.Array, factor: jax.Array) -> jax.Array:
       >>> float(total(times(words(5_000_000_000), jnp.asarray(1_000))))
       5000000000000.0
     """
+    # Products of 15-bit halves and a 16-bit factor fit into 32 bits.
     half, factor = _BITS // 2, factor.astype(jnp.uint32)
     upper, lower = (words[1] >> half) * factor, (words[1] & (1 << half) - 1) * factor
     low = ((upper & (1 << half) - 1) << half) + lower

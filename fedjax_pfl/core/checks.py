@@ -296,6 +296,7 @@ def suggestion(value: object, allowed: Iterable[str]) -> str:
     Dotted names are compared by their last parts, since a common head does not make two
     fields similar; among equal last parts the shortest name counts.
     """
+    # Sorted, so that the shortest of equal last parts stays.
     parts = {n.rpartition(".")[2]: n for n in sorted(allowed, key=len, reverse=True)}
     part = str(value)[-_MAX_SHOWN:].rpartition(".")[2]
     cutoff = _NEAR if len(part) > _SHORT else _NEAR_SHORT

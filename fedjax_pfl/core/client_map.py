@@ -42,6 +42,7 @@ def lane_max(x: jax.Array) -> jax.Array:
 @lane_max.def_vmap
 def _lane_max_rule(axis_size: int, in_batched: list[bool], x: jax.Array):
     del axis_size
+    # Again `lane_max`, since vmaps may be nested.
     return lane_max(jnp.max(x, axis=0) if in_batched[0] else x), False
 
 
@@ -114,6 +115,7 @@ def move_clients(
         work = None
     fn = loops.recomputed(fn)
     count = jax.tree.leaves((states, rows))[0].shape[0]
+    # Uncompiled, one client after another: the reference for all other modes.
     if execution.mode == "loop":
         pairs = []
         for number in range(count):
@@ -261,6 +263,7 @@ def move_chunks(
         return _selected(moves, after, states), output
     fn = jax.jit(fn, inline=True)  # traced once, for shapes and computation
     num_chunks = -(-count // chunk)
+    # The smallest size for this number of chunks wastes the fewest rows.
     chunk = -(-count // num_chunks)
     order = None if work is None else jnp.argsort(-work)
     # In reverse mode, a loop that reads and writes chunks of one buffer takes time

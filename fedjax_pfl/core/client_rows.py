@@ -269,6 +269,7 @@ def gram(tree: Tree) -> jax.Array:
     """
     per_leaf = [pairs(_matrix(leaf)) for leaf in jax.tree.leaves(tree)]
     total = sum(per_leaf[1:], per_leaf[0])
+    # Entries at both sides of the diagonal may be rounded differently.
     return (total + total.T) / 2
 
 

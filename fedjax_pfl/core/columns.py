@@ -89,6 +89,7 @@ def _call(
 ) -> Tree:
     """Calls a function of divided columns if possible, else one of whole rows."""
     execution = sharding.dividing()
+    # Inside a rule columns are divided already.
     if execution is None or _columns.get() is not None:
         return together(*arguments)
     leaves, structure = jax.tree.flatten(arguments)

@@ -194,6 +194,7 @@ def specs(pool: ClientData) -> ClientData:
 def client(pool: ClientData, fields: dict[str, Any], *, is_part: bool) -> ClientData:
     """Returns the data of ONE client, from a pool or its device's part of the pool."""
     if is_part:
+        # Positions count in the whole pool, of which the device has a part.
         start = lax.axis_index(sharding.AXIS) * pool.x.shape[0]
         fields = fields | {"index": fields["index"] - start}
     return pool.with_rows(fields)
@@ -215,6 +216,7 @@ def of_cohort(
     def gather(local: tuple[Any, Any], rows: jax.Array) -> Tree:
         index, part = local
         start = lax.axis_index(sharding.AXIS) * part["x"].shape[0]
+        # Only results of the device with the client are used; others are arbitrary.
         at = jnp.clip(index[rows] - start, 0, part["x"].shape[0] - 1)
         return jax.tree.map(lambda leaf: leaf[at], part)
 

@@ -78,6 +78,7 @@ def _solve(matrix: jax.Array, right: jax.Array) -> jax.Array:
 
 def solve(matrix: jax.Array, right: jax.Array) -> jax.Array:
     """Solves for `[J]`, given `[J, J]`; differentiable forward and in reverse."""
+    # Derivatives are linear systems, too, which also go through `_solve`.
     return lax.custom_linear_solve(
         lambda x: matrix @ x,
         right,

@@ -159,6 +159,7 @@ class ClientData:
                 mean, deviation = self.target_units.astype(dtype)
                 y = (y - mean) / deviation
         constants = self.constants
+        # By these weights normalization leaves padding out.
         if self.statistics is not None:
             constants = dataclasses.replace(constants, weight=weight)
         return Batch(x=x, y=_mask_rows(real, y), weight=weight, constants=constants)
@@ -196,6 +197,7 @@ class ClientData:
         if self.resample_noise and key is not None:
             key = jax.random.fold_in(key, Stream.FEATURE_NOISE)
             return jax.random.normal(key, x.shape, x.dtype)
+        # By client and sample, so that an example has the same noise in every batch.
         key = jax.random.fold_in(seed_key(Stream.FEATURE_NOISE), self.client_id)
         number = row if self.numbers is None else self.numbers[row]
         keys = jax.vmap(lambda n: jax.random.fold_in(key, n))(number)

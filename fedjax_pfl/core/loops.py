@@ -94,6 +94,7 @@ def bounded(
         is_new[:] = [a is not b for a, b in zip(new, leaves, strict=True)]
         return [leaf for leaf, flag in zip(new, is_new, strict=True) if flag]
 
+    # Traced once, to find unchanged leaves and captured values.
     closed = jax.make_jaxpr(flat)(jnp.zeros((), jnp.int32), leaves)
     run = extend.core.jaxpr_as_fun
     moving, still = _split(leaves, is_new)

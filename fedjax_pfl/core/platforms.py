@@ -42,6 +42,7 @@ def _look_for_jax() -> None:
     if number is None:  # forked in the middle of the import
         return
     try:
+        # JAX refuses another number only after its backend has started.
         jax.config.update(name, 2 if number == 1 else 1)
     except RuntimeError:
         _is_forked = True

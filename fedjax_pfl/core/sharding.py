@@ -84,6 +84,7 @@ class Execution:
         checks.is_text("execution", text)
         mode, _, number = text.partition("=")
         checks.known(mode, _MODES, "execution")
+        # The number of clients in a chunk, or of devices.
         if number and (
             not number.isdecimal() or int(number) == 0 or mode in ("loop", "vmap")
         ):
@@ -271,6 +272,7 @@ def _place(leaf: Any, sharding: NamedSharding) -> Any:
     if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:  # placed before
         return _mover(sharding)(leaf)
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        # Keys have no form in NumPy, their words do.
         data = _place(jax.random.key_data(leaf), sharding)
         return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
     host = np.asarray(leaf)
@@ -288,6 +290,7 @@ def fetch(tree: Tree) -> Tree:
 
     def whole(leaf: ArrayLike) -> np.ndarray:
         if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
+            # This process has a part only: the whole array goes to all devices first.
             everywhere = NamedSharding(client_mesh(0), PartitionSpec())
             leaf = _place(leaf, everywhere).addressable_data(0)
         return np.asarray(leaf)

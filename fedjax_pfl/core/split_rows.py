@@ -96,6 +96,8 @@ def put(
         at = jnp.where((local >= 0) & (local < count), local, count)
 
         def exchange(leaf: jax.Array, new: jax.Array) -> jax.Array:
+            # Every device needs only its rows, but gets all: rows may belong to any
+            # device.
             new = lax.all_gather(new, sharding.AXIS, tiled=True)
             return leaf.at[at].set(new, mode="drop")
 

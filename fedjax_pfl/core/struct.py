@@ -211,6 +211,7 @@ def _fits(value: object, kind: object) -> bool:
         return callable(value)
     if not isinstance(origin, type) or origin is Any:
         return True
+    # Python counts True and False as numbers; settings do not.
     if isinstance(value, type) or (isinstance(value, bool) and origin is not bool):
         return False
     if methods := _methods(origin):
@@ -389,6 +390,7 @@ def pytree_dataclass(cls: type[_T]) -> type[_T]:
 
     for name, kind in inspect.get_annotations(cls).items():
         default = vars(cls).get(name)
+        # A `Literal` selects code.
         if _choices(kind) and not isinstance(default, dataclasses.Field):
             setattr(cls, name, static_field(default=default))
     cls = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
@@ -410,10 +412,10 @@ def pytree_dataclass(cls: type[_T]) -> type[_T]:
         keyed = ((jax.tree_util.GetAttrKey(n), getattr(node, n)) for n in data)
         return tuple(keyed), structure(node)
 
-    def unflatten(known: tuple[Any, ...], children: Iterable[Any]) -> Any:
+    def unflatten(fixed: tuple[Any, ...], children: Iterable[Any]) -> Any:
         # Without checks: JAX also puts tracers and other objects into trees.
         node = object.__new__(cls)
-        for name, value in zip((*static, *data), (*known[1:], *children), strict=True):
+        for name, value in zip((*static, *data), (*fixed[1:], *children), strict=True):
             object.__setattr__(node, name, value)
         return node
 
@@ -682,6 +684,7 @@ def as_arrays(tree: _T, dtype: "DTypeLike" = np.float32) -> _T:
     largest = float(np.finfo(dtype).max)
 
     def convert(path: Any, leaf: Any) -> Any:
+        # First, since Python counts booleans as integers.
         if isinstance(leaf, bool | np.bool_):
             return jnp.asarray(leaf)
         if isinstance(leaf, int | float | np.number):
@@ -958,4 +961,5 @@ def same(a: object, b: object) -> bool:
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         nan = a.dtype.kind == "f"
         return a.dtype == b.dtype and np.array_equal(a, b, equal_nan=nan)
+    # By identity first, since NaN is not equal to itself.
     return a is b or a == b

@@ -75,6 +75,7 @@ def split(tree: Tree, pattern: str) -> tuple[Any, Any]:
 
 def join(first: Tree, second: Tree) -> Tree:
     """Inverts `split`: takes each leaf from the tree that has it."""
+    # For JAX None is an empty tree; here it marks a missing leaf.
     return jax.tree.map(
         lambda a, b: b if a is None else a, first, second, is_leaf=lambda x: x is None
     )

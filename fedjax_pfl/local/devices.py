@@ -42,6 +42,7 @@ class Fleet:
         if not len(windows):
             return time
         midnight = time // self.day * self.day
+        # A window of the day before may end after midnight.
         for start in (midnight - self.day, midnight, midnight + self.day):
             for opening, closing in start + windows:
                 if time < closing:

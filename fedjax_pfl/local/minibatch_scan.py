@@ -177,6 +177,7 @@ def local_scan(
     most_steps = epoch_steps or -(-slots // batches.step_size)
     most_epochs = epochs
     if num_steps is not None:
+        # Every epoch then has at least one step.
         most_epochs, most_steps = num_steps, min(num_steps, most_steps)
 
     # In reverse mode a scan saves the values of all steps at once, and no epoch is
@@ -227,6 +228,7 @@ def local_scan(
             return state
         carry, steps, examples = state
         next_carry = epoch_end(epoch, carry)
+        # An epoch without a step of the client does not end.
         carry = optax.tree.where(steps > epoch_start, next_carry, carry)
         return carry, steps, examples
 
@@ -281,6 +283,7 @@ class _Batches:
         if self.sampler is not None:
             return None
         slots = self.data.index.shape[0]
+        # Whole steps, so that no slice reaches past the end.
         length = max(1, -(-slots // self.step_size)) * self.step_size
         if self.order is None:
             return _shuffled_positions(key, self.data, length)
@@ -443,6 +446,7 @@ def passed_statistics(
 
     def add(running: core.Tree, pair: tuple[jax.Array, core.Batch]):
         number, batch = pair
+        # Models update statistics only if they get a key.
         key = jax.random.fold_in(view.key, number)
         batch = batch.with_statistics(running)
         return move(key, params, batch, context, None)[1][1]
@@ -463,6 +467,7 @@ def _mean_over_examples(
 
     def add(sums: core.Tree, pair: tuple[jax.Array, core.Batch]):
         _, batch = pair
+        # The function is a mean over its batch.
         share = batch.weight.sum() / total
         return jax.tree.map(lambda t, g: t + share * g, sums, fn(batch))
 
@@ -483,6 +488,7 @@ def _over_examples(
     def step(state: core.Tree, number: jax.Array):
         positions = number * batch_size + jnp.arange(batch_size)
         weight = (positions < data.num_examples).astype(dtype)
+        # Positions past the end have weight 0, but must exist.
         batch = data.gather(jnp.minimum(positions, slots - 1), weight)
         return fn(state, (number, batch)), None
 

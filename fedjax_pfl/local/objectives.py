@@ -94,6 +94,7 @@ class DataLoss(StatefulLoss):
         """Returns the value, and the model's state; see `StatefulLoss.step`."""
         model, inputs = self.model, batch
         if carry is not None and isinstance(model, core.SequenceModel):
+            # Outputs at earlier moments are inputs of this batch.
             inputs = dataclasses.replace(batch, x=model.recall(carry, batch))
         full_params = params if self.network is None else self.network(params, context)
         outputs, running = statistics.forward(model, full_params, inputs, key)

@@ -98,6 +98,7 @@ class UniformCohort(core.Participation):
         """Draws a cohort `int32[K]`, distinct and ascending."""
         size = self.cohort_size(num_clients)
         num_clients = self.eligible(num_clients)
+        # Sorting N numbers takes longer than drawing 2 K with replacement.
         sparse = num_clients > _LARGE and num_clients > 8 * size
         draw = _draw_distinct if sparse else _draw_by_sorting
         return jnp.sort(draw(key, num_clients, size))

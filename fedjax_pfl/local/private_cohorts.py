@@ -153,6 +153,7 @@ class CyclicCohorts(core.Participation):
           `int32[K]`, distinct and ascending.
         """
         size = self.cohort_size(num_clients)
+        # On the host: the order is a constant of the program.
         order = np.random.default_rng(self.order).permutation(num_clients)
         order = jnp.asarray(order, jnp.int32)
         turn = num_clients // np.gcd(num_clients, size)  # rounds of one period

@@ -112,6 +112,7 @@ class PrivateSGD(solvers.MinibatchSolver):
             ):
                 subkey = jax.random.fold_in(key, number)
                 full = slope(subkey, params, x, y, jnp.ones_like(weight), extra)
+                # The example's part alone, without the other terms.
                 part = optax.tree.sub(full, term)
                 part = client_rows.clip(part, self.norm)
                 return optax.tree.where(weight > 0, part, optax.tree.zeros_like(part))

@@ -32,6 +32,7 @@ class Named:
         self.__name__ = f"{name}({', '.join(map(str, arguments))})"
 
     def __eq__(self, other: object) -> bool:
+        # Equal schedules share a compiled program.
         return isinstance(other, Named) and self._call == other._call
 
     def __hash__(self) -> int:

@@ -50,6 +50,7 @@ def _of_shared(
         params, context = epoch_end(epoch, pair[0], context)  # pyright: ignore
         return (params, pair[1]), context
 
+    # A missing hook stays None.
     return step_end and end_step, epoch_end and end_epoch
 
 
@@ -328,6 +329,7 @@ class SGD(MinibatchSolver):
         step: jax.Array | None,
         share: core.Scalar,
     ):
+        # Weight decay and momentum act on the clipped gradient.
         gradient = self.clipped(gradient)
         shrinkage = tree_paths.spread(self.weight_decay, params)
         direction = jax.tree.map(lambda g, x, w: g + w * x, gradient, params, shrinkage)
@@ -410,6 +412,7 @@ class Optax(MinibatchSolver):
     ):
         transformation = self._transformation(round, step)
         updates, moments = transformation.update(gradient, moments, params)
+        # Updates may have a wider dtype; parameters keep theirs.
         params = jax.tree.map(
             lambda x, u: (x + share * u).astype(x.dtype), params, updates
         )
@@ -475,6 +478,7 @@ class ToTolerance(core.LocalSolver):
 
         def unfinished(state: tuple[Any, ...]):
             _, _, norm, steps = state
+            # Not `norm > goal`, which is false for NaN.
             return ~(norm <= goal) & (steps < bound)
 
         def body(state: tuple[Any, ...]):

@@ -135,6 +135,7 @@ class Synchronous(_Timed):
         step_seconds = (seconds - sending) / np.maximum(charges.steps, 1)
         step_caps = np.full(len(clients), NO_CAP)
         if self.late == "partial" and np.isfinite(limit):
+            # Steps that fit before the deadline, in addition to the messages.
             room = np.floor((limit - sending) / np.maximum(step_seconds, 1e-300))
             step_caps = np.clip(room, 0, charges.steps).astype(int)
         time = 0.0
@@ -158,6 +159,7 @@ class Synchronous(_Timed):
         count, start = self._needed(), time
         while (is_online := fleet.online(clients, time)).sum() < count:
             time = min(fleet.next_online(i, time) for i in clients[~is_online])
+            # Windows repeat every day.
             if time > start + 2 * fleet.day:
                 raise checks.InputError(
                     f"Expected {count} clients that are online at once, but at no hour"

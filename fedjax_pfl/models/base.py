@@ -92,6 +92,7 @@ class Network(objectives.Supervised, starts.Startable):
         params, constants = statistics.taken(params, constants)
         running, weight = constants.running, constants.weight
         logits, updates = self._run(params, x, key, running, weight=weight)
+        # Only training updates them.
         if statistics.NAME not in updates:
             return logits, running
         return logits, statistics.settled(updates[statistics.NAME], running, weight)
@@ -140,11 +141,7 @@ class Network(objectives.Supervised, starts.Startable):
         from fedjax_pfl.models import normalization  # imports flax
 
         module, dtype = self._known_module(), jnp.result_type(*jax.tree.leaves(params))
-        if running is None and self.first_statistics() is not None:
-            raise checks.InputError(
-                f"Expected parameters of {self.name} with their running statistics"
-                f" {statistics.NAME!r}, or constants with them."
-            )
+        self._require_statistics(running)
         variables = {"params": params}
         if running is not None:
             variables[statistics.NAME] = running

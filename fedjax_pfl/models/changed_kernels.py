@@ -92,6 +92,7 @@ def _bound(equation: JaxprEqn, operands: list[Any]) -> list[Any]:
 def _with_factors(equation: JaxprEqn, operands: list[Any]) -> list[Any] | None:
     """Evaluates an equation with the factors of its operands; None if it cannot."""
     name, params = equation.primitive.name, equation.params
+    # Functions inside are evaluated in the same way.
     if name in _INLINED:
         return _evaluated(params.get("jaxpr") or params["call_jaxpr"], operands)
     operand, *extra = operands
@@ -100,6 +101,7 @@ def _with_factors(equation: JaxprEqn, operands: list[Any]) -> list[Any] | None:
         return [Changed(*cast)]
     if name == "transpose" and operand.kernel.ndim == 2:
         kernel, left, right = _parts(operand)
+        # (W + A B)^T = W^T + B^T A^T.
         return [Changed(kernel.T, right.T, left.T)]
     if name == "dot_general":
         return _product(equation, *operands)
@@ -160,6 +162,7 @@ def _convolution(
     if is_grouped or changed.cut != filters or not features_last:
         return None
     (output,) = _bound(equation, [x, changed.kernel])
+    # A convolution with A, then a product with B: filters are the last axis.
     (narrow,) = _bound(equation, [x, changed.left])
     change = jnp.tensordot(narrow, changed.right, 1, precision=params["precision"])
     return [output + change]

@@ -40,6 +40,7 @@ def class_metrics(counts: dict[str, jax.Array]) -> dict[str, jax.Array]:
         return total / jnp.maximum(counted.sum(), 1).astype(dtype)
 
     precision, recall = share(hits, chosen), share(hits, actual)
+    # F1 is 2 hits / (2 hits + false positives + false negatives).
     f1 = share(2 * hits, actual + chosen)
     # Means over classes that have examples, and over classes with examples or
     # predictions.
@@ -94,6 +95,7 @@ def _wins(scores: jax.Array, negative: jax.Array) -> jax.Array:
             scores[:, None] == scores[None]
         )
         return jnp.where(negative[None], points, 0).sum(axis=1).astype(scores.dtype)
+    # Other scores come last, as infinity, and are not counted.
     ordered = lax.sort(jnp.where(negative, scores, jnp.inf))
     below, up_to = (
         jnp.minimum(jnp.searchsorted(ordered, scores, side=side), negative.sum())

@@ -102,6 +102,7 @@ def watch(module: nnx.Module) -> None:
             if record.is_head(path, params):
                 heads.append((len(path), node))
     if heads:  # the outermost one
+        # Unlike linen, nnx has no interceptors: the module gets a class that records.
         _, node = min(heads, key=lambda pair: pair[0])
         object.__setattr__(node, "__class__", _recording(type(node)))
 

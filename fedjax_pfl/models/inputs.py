@@ -118,6 +118,7 @@ def vocabulary_of(federation: core.Federation) -> int:
     if (table := _embeddings(federation)) is not None:
         return table.shape[0]
     parts = (federation.train, federation.validation, federation.test)
+    # Parts of one data set share a pool, which is read once.
     pools = {id(part.x): part.x for part in parts}
     return 1 + max(int(x.max()) for x in pools.values())
 

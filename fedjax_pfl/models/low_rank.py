@@ -72,6 +72,7 @@ class LowRank(roles.Wrapped):
             )
         model = dataclasses.replace(self, model=self.model.for_federation(federation))
         model.check_start()
+        # Shapes are enough to check names and ranks.
         params = jax.eval_shape(model.model.init, core.seed_key(0))
         if not isinstance(params, dict) or _ADAPTERS in params:
             raise checks.InputError(
@@ -137,6 +138,7 @@ class LowRank(roles.Wrapped):
             )
             path = name.split("/")
             adapters.append(((*path, "a"), a))
+            # Zero: the network starts as the one without adapters.
             adapters.append(((*path, "b"), jnp.zeros((self.rank, outputs), a.dtype)))
         return params | {_ADAPTERS: tree_paths.nested(adapters)}
 
@@ -169,6 +171,7 @@ class LowRank(roles.Wrapped):
             if a is None or b is None:
                 return kernel
             if self._is_transposed(kernel):
+                # A kernel `[out, in]` is W^T, and its change (A B)^T.
                 return changed_kernels.Changed(kernel, self.scale * b.T, a.T)
             cut = self._cut(kernel)
             left = a.reshape(*kernel.shape[:cut], self.rank)
@@ -228,6 +231,7 @@ class LowRank(roles.Wrapped):
         constants: core.Tree,
     ) -> core.Tree:
         """Calls a function of the model with its kernels changed."""
+        # Statistics are no kernels: they go to the constants.
         params, running = statistics.split(params)
         if running is not None:
             _, constants = statistics.taken({statistics.NAME: running}, constants)
@@ -288,6 +292,7 @@ def lora(
       >>> model.model.rank
       4
     """
+    # Adapters are trained in any case.
     pattern = ADAPTERS
     if trained is not None:
         tree_paths.check_pattern("trained", trained)

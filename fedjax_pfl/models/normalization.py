@@ -52,6 +52,7 @@ def run(
     """Applies a linen module; returns outputs and the changed collections."""
     # Streams other than dropout fall back on that of the parameters.
     rngs = {} if key is None else {"dropout": key, "params": key}
+    # Training updates running statistics.
     if key is not None and statistics.NAME in variables:
         mutable = (*mutable, statistics.NAME)
     options = options or {}

@@ -15,6 +15,7 @@ __all__ = ["Classification", "Regression", "Supervised", "Wrapper", "weighted_me
 def weighted_mean(values: jax.Array, weight: jax.Array) -> jax.Array:
     """Averages `values [B]` with `weight [B]`; 0 if the weights sum to zero."""
     total = weight.sum()
+    # Padding is replaced first, since 0 * NaN is NaN.
     safe = jnp.where(weight > 0, values, 0)
     return (safe * weight).sum() / jnp.where(total > 0, total, 1)
 

@@ -87,12 +87,14 @@ class OwnModel(objectives.Supervised, starts.Startable):
 
     def _check(self, federation: core.Federation) -> None:
         """Refuses a network that does not fit the data, or parameters of another."""
+        # Two examples, since one hides outputs without an axis of the batch.
         key, x = core.seed_key(0), self._zeros(2)
         constants = core.Constants(
             given=federation.train.constants, weight=jnp.ones(len(x))
         )
         try:
             variables, _ = statistics.split(jax.eval_shape(self._variables, key, x[:1]))
+            # A network may compute something else in training.
             for mode in (None, key):
                 outputs = jax.eval_shape(self._trial, key, x, mode, constants)
         except checks.InputError as error:
@@ -158,6 +160,7 @@ class OwnModel(objectives.Supervised, starts.Startable):
         if self.head is None:
             return params
         leaves = _leaves(params)
+        # The slice leaves out a first name `head`: True counts as 1.
         return tree_paths.nested((p[p[0] == _HEAD :], leaf) for p, leaf in leaves)
 
     def apply(
@@ -182,11 +185,7 @@ class OwnModel(objectives.Supervised, starts.Startable):
         """Returns the outputs of `apply`, and running statistics after this batch."""
         params, constants = statistics.taken(params, constants)
         running = constants.running
-        if running is None and self.first_statistics() is not None:
-            raise checks.InputError(
-                f"Expected parameters of {self.name} with their running statistics"
-                f" {statistics.NAME!r}, or constants with them."
-            )
+        self._require_statistics(running)
         dtype = jnp.result_type(*jax.tree.leaves(params))
         if jnp.issubdtype(x.dtype, jnp.floating):
             x = x.astype(dtype)
@@ -259,6 +258,7 @@ class FunctionModel(OwnModel):
     def _variables(self, key: core.Key, x: jax.Array) -> core.Params:
         names = inspect.signature(self.draw).parameters.values()
         needed = [p for p in names if p.default is p.empty and p.kind < p.KEYWORD_ONLY]
+        # A second argument without default is the input.
         params = self.draw(key, x) if len(needed) > 1 else self.draw(key)
         if statistics.split(params)[1] is not None:
             raise checks.InputError(
@@ -315,6 +315,7 @@ def from_functions(
       '<lambda>'
     """
     for role, function in (("init", init), ("apply", apply)):
+        # A class is callable, too, but returns objects.
         if not callable(function) or isinstance(function, type):
             raise checks.InputError(
                 f"Expected {role} to be a function, got {checks.shown(function)}."

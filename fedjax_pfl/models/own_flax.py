@@ -107,6 +107,7 @@ class LinenModel(own.OwnModel):
         owners: list[tuple[str, ...]] = []
         with normalization.noted(owners):
             variables = dict(self.module.init(key, x, **self._mode(None)))
+        # Sown values are outputs, not state.
         variables.pop("intermediates", None)
         params, running = variables.pop("params", {}), None
         if statistics.NAME in variables:
@@ -274,6 +275,7 @@ def _random_state(shapes: core.Tree, key: core.Key | None) -> core.Tree:
     def fresh(number: int, leaf: jax.Array) -> jax.Array:
         if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             return jnp.zeros(leaf.shape, leaf.dtype)
+        # Every stream gets a key of its own, and counters start at 0.
         own_key = jax.random.fold_in(key, number)
         return own_key if leaf.shape == () else jax.random.split(own_key, leaf.shape)
 

@@ -75,6 +75,7 @@ class LSTM(base.Network):
     ) -> jax.Array:
         """Logits `[B, C]` or numbers `[B]` of series, or of token ids `int32[B, T]`."""
         if not jnp.issubdtype(x.dtype, jnp.integer):
+            # `layers.lstm` expects time first.
             steps = x.reshape(*x.shape[:2], -1)
             return super().apply(params, jnp.swapaxes(steps, 0, 1), key=key)
         if not isinstance(constants, dict) or "embeddings" not in constants:

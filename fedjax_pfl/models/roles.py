@@ -203,6 +203,8 @@ class ParameterRoles(Wrapped):
         frozen = constants.frozen
         if frozen is None:
             frozen = _frozen_of(self)
+        # Personal parameters may be in `params`, as in saved models, and have
+        # precedence.
         leaves = frozen | tree_paths.by_name(constants.personal)
         leaves |= tree_paths.by_name(params)
         names, structure = _structure_of(self.model)
@@ -284,5 +286,6 @@ def _structure_of(model: core.Model) -> tuple[list[str], Any]:
 @functools.lru_cache(maxsize=4)
 def _frozen_of(model: ParameterRoles) -> dict[str, Any]:
     """Returns a model's frozen parameters, for callers without a federation."""
+    # Values, not tracers of the program that is traced: the result is cached.
     with jax.ensure_compile_time_eval():
         return model.frozen_params()

@@ -69,6 +69,7 @@ def _pretrained(params: core.Params) -> Pretrained | None:
             raise checks.InputError(
                 f"Expected initial_params of finite numbers, but {name!r} has others."
             )
+    # Copied: the digest must stay that of the values.
     return Pretrained(jax.tree.map(np.array, params))
 
 
@@ -110,10 +111,19 @@ class Startable(core.Model):
 
     def first_statistics(self) -> core.Tree:
         """Returns running statistics before the first round; None without any."""
+        # Without the start, on which it does not depend, the cache has one entry.
         if not _has_statistics(dataclasses.replace(self, initial_params=None)):
             return None
         running = statistics.split(self._start(core.seed_key(0)))[1]
         return jax.tree.map(_of_run, running)
+
+    def _require_statistics(self, running: core.Tree) -> None:
+        """Refuses to run a network with running statistics without these."""
+        if running is None and self.first_statistics() is not None:
+            raise checks.InputError(
+                f"Expected parameters of {self.name} with their running statistics"
+                f" {statistics.NAME!r}, or constants with them."
+            )
 
     def starting_at(self, params: core.Params) -> Self:
         """Returns the model with an argument of the program to start from."""

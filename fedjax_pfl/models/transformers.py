@@ -46,6 +46,7 @@ class _Transformer(base.Network):
     def floats_per_example(self) -> int:
         """Number of floats that the gradient of one example keeps, about."""
         count = self._positions
+        # Of each layer: vectors of width, hidden vectors, and weights of the attention.
         floats = 9 * self.width + 5 * self.mlp_width + 3 * self.heads * count
         return self.depth * count * floats
 

@@ -29,7 +29,7 @@ class Search:
 
 
 def _distances(gram: jax.Array, valid: jax.Array, squared: bool) -> jax.Array:
-    """Computes distances `[K, K]` from a Gram matrix, inf for pairs that do not count."""
+    """Computes distances `[K, K]` from a Gram matrix, inf for pairs without a part."""
     square = jnp.diag(gram)
     distance = jnp.maximum((square[:, None] + square[None]) - 2 * gram, 0)
     if not squared:

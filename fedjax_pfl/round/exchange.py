@@ -308,6 +308,7 @@ class Exchange:
         inputs, shared = handed_out
         members = (self.keys(core.Stream.CLIENT, exchange), self.work, fields, inputs)
         specs = (divided_examples.specs(pool), PartitionSpec(), PartitionSpec())
+        # Amounts of work, by which chunks are formed; budgets without caps are alike.
         epochs = jnp.minimum(self.work.epochs, _MANY_EPOCHS).astype(jnp.float32)
         # A device has all columns of its clients: arrays are not divided inside.
         with sharding.over(sharding.Execution()):
@@ -335,6 +336,7 @@ class Exchange:
         """Applies one hook of all parts to ONE client's turn."""
         for part in self.parts:
             new = operator.methodcaller(hook, turn)(part)
+            # Parts of this package are tested.
             if part in self.process.parts:  # of the user's
                 check_turn(part, new, turn)
             turn = new

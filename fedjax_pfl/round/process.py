@@ -96,13 +96,7 @@ class FederatedProcess:
         for number, part in enumerate(self.transforms):
             name = f"transforms.{number}"
             struct.refuse_stand_in(name, part, "an object such as TopK()")
-        self._check_per_client()
-
-    def _check_per_client(self) -> None:
-        """Checks that `per_client` is a mapping."""
-        if self.per_client is None:
-            return
-        if not isinstance(self.per_client, Mapping):
+        if not isinstance(self.per_client, Mapping | None):
             raise checks.InputError(
                 "Expected per_client to be values by dotted name, such as"
                 f" {{'algorithm.lam': array}}, got {checks.shown(self.per_client)}."
@@ -229,6 +223,7 @@ class FederatedProcess:
           Server state, see `SingleExchange.init`, and rows `[K, ...]` by name, as
           `State.of_clients` has them.
         """
+        # Before `init`, which gets clients with their personal parameters.
         train = self.with_first_kept(key, model, train)
         init_key = core.stream_key(key, core.Stream.INIT, 0)
         started = model_state.started(model, train)

@@ -54,6 +54,7 @@ class Lateness(Part):
         row = (turn.view.round - turn.given[self.name][0]) % _count(past)
         then = client_rows.take(past, row)
         now = turn.shared["method"]
+        # Clients train from the earlier model; `after` needs the present one, too.
         shared = turn.shared | {"method": then, "now": now}
         return dataclasses.replace(turn, shared=shared)
 

@@ -59,6 +59,7 @@ class Mailbox(Part):
             return turn
         last = optax.tree.where(upload.weight > 0, upload.message, old)
         if self.message_of is None:
+            # Rows have the message now; a second copy would take memory.
             return turn.with_rows(messages=last).with_upload(message=None)
         if (population := turn.shared[self.name]) is None:
             return turn.with_upload(message=last)

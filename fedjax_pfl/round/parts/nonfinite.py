@@ -45,6 +45,7 @@ class Nonfinite(Part):
         is_finite = client_rows.is_finite(sent)
         upload = optax.tree.where(is_finite, sent, optax.tree.zeros_like(sent))
         if upload.within is not None:
+            # Dropped messages do not count for the adaptive clip.
             within = jnp.where(upload.weight > 0, upload.within, 0)
             upload = dataclasses.replace(upload, within=within)
         turn = dataclasses.replace(turn, upload=upload)

@@ -102,8 +102,8 @@ def move_clients(
         client moves take no time, and have zeros as outputs. None moves all.
       alike: pytree of `[K, ...]` with equal rows within every chunk, or None; `fn` then
         gets `(shared, row)`, and values that depend on these are computed once a chunk.
-      summed: whether outputs are pairs whose second parts are summed over all clients,
-        chunk by chunk, and never stored side by side; not with `moves`.
+      summed: whether outputs are pairs with second parts to sum over all clients, chunk
+        by chunk, which are never stored side by side; not with `moves`.
       shared_specs: how devices divide `shared`, a prefix of its tree; a call gets the
         part of its device. By default all devices have all of `shared`.
 
@@ -358,6 +358,7 @@ def _scanned(
     if order is not None:
         taken = client_rows.take(taken, order)
     *taken, counts = _pad_rows(taken, -count % chunk)
+    # Repeated last rows fill the last chunk, and must not count in sums.
     taken = (*taken, counts & (jnp.arange(len(counts)) < count))
     stacks = jax.tree.map(lambda x: x.reshape(-1, chunk, *x.shape[1:]), taken)
 

@@ -102,7 +102,7 @@ def eigvalsh(matrix: jax.Array) -> jax.Array:
 
 @_one_by_one
 def orthonormal(matrix: jax.Array) -> jax.Array:
-    """Returns orthonormal columns `[D, J]` with the span of those of `[D, J]`."""
+    """Returns orthonormal columns `[D, J]` with the span of the given ones `[D, J]`."""
     return jnp.linalg.qr(matrix)[0]
 
 

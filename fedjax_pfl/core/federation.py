@@ -239,7 +239,7 @@ class Federation:
       train: examples that clients train on.
       validation: examples for selection (hybrid model, best round).
       test: examples for evaluation.
-      malicious: `bool[N]` clients whose messages an attack replaces.
+      malicious: `bool[N]` clients with messages that an attack replaces.
       others: `int32[N, c]` other clients, with test examples that are added to the
         client's if a model is evaluated on `others`; or None.
       samples: by `others` and `everybody`, `int32[N, T, 2]`: the test examples for that

@@ -146,7 +146,7 @@ class RankedModel(Protocol):
 
 @runtime_checkable
 class SequenceModel(Protocol):
-    """A model whose examples are moments of a sequence, such as days.
+    """A model of examples that are moments of a sequence, such as days.
 
     Its output at one moment is an input at the next. `apply` on a client's examples, in
     order, runs through the sequence from its start. Local training visits pieces of it
@@ -197,8 +197,8 @@ class RoleModel(Protocol):
     def frozen_params(self, start: Params = None) -> dict[str, Any]:
         """Returns the untrained parameters by name, the same for every run.
 
-        `start` are pretrained parameters of the model on the device, whose arrays are
-        then used.
+        `start` are pretrained parameters of the model on the device; their arrays
+        are then used.
         """
         ...
 

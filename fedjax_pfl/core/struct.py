@@ -591,7 +591,7 @@ def changed_repr(self: Any) -> str:
       self: dataclass; the function is assigned as `__repr__` in its body.
 
     Returns:
-      Its fields, and those of dataclasses in them, in one line.
+      Its fields, and the fields of dataclasses in them, in one line.
 
     Example:
       >>> @pytree_dataclass
@@ -918,7 +918,7 @@ def replace_field(node: _T, name: str, value: object) -> _T:
       value: new value.
 
     Returns:
-      The changed copy; nothing is modified in place.
+      The changed copy; `node` stays the same.
 
     Raises:
       InputError: if a part of the name does not exist.

@@ -177,7 +177,7 @@ class Stragglers(core.Work):
     chooses: ClassVar[str] = "who lags behind, and by how much"
 
     def __call__(self, key: core.Key, client_ids: jax.Array) -> core.Budget:
-        """Draws budgets `[K]` of a round; those of other members have no cap."""
+        """Draws budgets `[K]` of a round; other members have no cap."""
 
         def draw(client_id: jax.Array) -> tuple[jax.Array, jax.Array]:
             bits_key, epochs_key = jax.random.split(jax.random.fold_in(key, client_id))

@@ -1,4 +1,4 @@
-"""Learning rates that follow a function, such as those of optax."""
+"""Learning rates that follow a function, such as a schedule of optax."""
 
 import dataclasses
 import functools

@@ -179,10 +179,10 @@ class Buffered(_Timed):
     updates ago has weight `1 / (1 + tau)^discount`; it is lost if tau exceeds
     `max_staleness`.
 
-    In methods whose server averages models into its own (FedAvg, FedProx, pFedMe, ...),
-    a message is the server's model plus the discounted change of the one that was
-    received: FedBuff, Nguyen et al., "Federated Learning with Buffered Asynchronous
-    Aggregation" (2022). In ADMM (FLAME, FedADMM), where messages are states of clients,
+    In methods with a server that averages models into its own (FedAvg, FedProx, pFedMe,
+    ...), a message is the server's model plus the discounted change of the model that
+    was received: FedBuff, Nguyen et al., "Federated Learning with Buffered Asynchronous
+    Aggregation" (2022). In ADMM (FLAME, FedADMM), with states of clients as messages,
     the latest messages are averaged without discount. Clients' states change by their
     local work only, so that they are never stale.
 

@@ -25,7 +25,7 @@ _SIZES = {  # of a configuration -> fields of the encoder
     "intermediate_size": "mlp_width",
     "vocab_size": "vocabulary",
 }
-_SUPPORTED = {  # what a configuration may say, where it says it
+_SUPPORTED = {  # entries of a configuration, if present
     "model_type": "bert",
     "hidden_act": "gelu",
     "position_embedding_type": "absolute",
@@ -49,7 +49,7 @@ _NORMS = {
     "mlp_norm": "output.LayerNorm",
 }
 _FLOATS = ("F64", "F32", "F16", "BF16")
-# The numbers of the positions, and what pretraining put on top of the encoder.
+# The numbers of the positions, and layers that pretraining put on top of the encoder.
 _UNUSED = re.compile(r"embeddings\.position_ids|(pooler|cls)\..*")
 _PREFIX = "bert."  # of all names, in files of a model with a head
 

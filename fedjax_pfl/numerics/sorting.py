@@ -76,7 +76,7 @@ def mean_of_nearest(
     last = jnp.asarray(jnp.iinfo(ints).max, ints)
 
     def of_block(part: jax.Array, center: jax.Array) -> jax.Array:
-        half = part / 2 - center[None] / 2  # whose difference cannot overflow
+        half = part / 2 - center[None] / 2  # a difference that cannot overflow
         # Ordered as integers with the sign in the lowest bit, differences lose nothing;
         # of two values at one distance the lower one is nearer.
         bits = lax.bitcast_convert_type(-half, ints)  # below the center: sign bit 0

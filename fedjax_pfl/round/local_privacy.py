@@ -47,10 +47,10 @@ def local_epsilons(
 
     Neighbors are data sets of one client that differ in one example. In `Local`, which
     has no messages, it is the epsilon of a client's model. It also holds for personal
-    models that the same solver trains, those of FLAME and FedPer.
+    models that the same solver trains, as in FLAME and FedPer.
 
     Args:
-      process: one whose `local` is a `PrivateSGD` with concrete numbers.
+      process: a process with a `PrivateSGD` of concrete numbers as `local`.
       num_examples: `int[N]` training examples of every client.
       num_rounds: `int[N]` rounds in which every client took part.
 

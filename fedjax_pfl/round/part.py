@@ -82,7 +82,7 @@ class Turn:
 
 
 class Part:
-    """A feature of a round. By default every hook does nothing.
+    """A feature of a round. By default hooks have no effect.
 
     Hooks run in the order in which they are defined here. Each hook runs for all parts
     in the order of `FederatedProcess.all_parts`. A part stores its state in

@@ -59,7 +59,7 @@ class FederatedProcess:
         diverge; rules other than means go on without such messages, unless no honest
         one arrives. `stop`: the training is reported as diverged at that round, and the
         values of the clients that diverged end there; with a non-finite server state
-        all values end. `drop`: a client or server whose new state is not finite keeps
+        all values end. `drop`: a client or server with a non-finite new state keeps
         its old one, and the training goes on. `freeze`: a round in which the server or
         a client diverges leaves the whole state as it was, except for the round number
         and the count.
@@ -171,7 +171,7 @@ class FederatedProcess:
         """
         plan, rule = self.participation, self.used_aggregator()
         server_noise = noise.noise_of(self)
-        # Hooks run in this order: what changes messages comes before the checks for
+        # Hooks run in this order: changes of messages come before the checks for
         # non-finite values, and noise and the cache of messages after them.
         optional = (
             (lateness.Lateness(plan, self.algorithm.aggregate_over != "all"),),

@@ -1,11 +1,11 @@
 """Batches of examples, and constant inputs of models."""
 
 import dataclasses
-from typing import Any
 
 import jax
 
 from fedjax_pfl.core import struct
+from fedjax_pfl.core.aliases import Tree
 
 __all__ = ["Batch", "Constants", "with_personal_of"]
 
@@ -22,20 +22,20 @@ class Batch:
         `RoleModel` or `StatisticsModel`, or None.
     """
 
-    x: Any
+    x: Tree
     y: jax.Array
     weight: jax.Array
-    constants: Any = None
+    constants: Tree = None
 
     def __post_init__(self):
         struct.check_arrays("x", self.x)
 
-    def with_personal(self, personal: Any) -> "Batch":
+    def with_personal(self, personal: Tree) -> "Batch":
         """Returns the batch with other personal parameters of the client."""
         constants = with_personal_of(self.constants, personal)
         return dataclasses.replace(self, constants=constants)
 
-    def with_statistics(self, statistics: Any) -> "Batch":
+    def with_statistics(self, statistics: Tree) -> "Batch":
         """Returns the batch with other running statistics; unchanged for None."""
         if statistics is None:
             return self
@@ -62,27 +62,27 @@ class Constants:
         weight 0 are padding.
     """
 
-    given: Any = None
-    frozen: Any = None
-    personal: Any = None
-    fixed: Any = None
-    statistics: Any = None
-    shared_statistics: Any = None
+    given: Tree = None
+    frozen: Tree = None
+    personal: Tree = None
+    fixed: Tree = None
+    statistics: Tree = None
+    shared_statistics: Tree = None
     weight: jax.Array | None = None
 
     @property
-    def running(self) -> Any:
+    def running(self) -> Tree:
         """Running statistics of ONE client's model, or None."""
         local = self.statistics
         return self.shared_statistics if local is None else local
 
     @classmethod
-    def of(cls, constants: Any) -> "Constants":
+    def of(cls, constants: Tree) -> "Constants":
         """Returns constants in this form; a federation's constants become `given`."""
         return constants if isinstance(constants, cls) else cls(given=constants)
 
 
-def with_personal_of(constants: Any, personal: Any) -> Any:
+def with_personal_of(constants: Tree, personal: Tree) -> Tree:
     """Returns constants with other personal parameters; unchanged without any."""
     if personal is None and Constants.of(constants).personal is None:
         return constants

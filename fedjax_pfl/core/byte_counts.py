@@ -1,10 +1,9 @@
 """Exact counts of bytes in compiled programs with 32-bit integers."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 __all__ = ["times", "total", "words"]
 
@@ -42,6 +41,7 @@ def times(words: jax.Array, factor: jax.Array) -> jax.Array:
       >>> float(total(times(words(5_000_000_000), jnp.asarray(1_000))))
       5000000000000.0
     """
+    # Products of 15-bit halves and a 16-bit factor fit into 32 bits.
     half, factor = _BITS // 2, factor.astype(jnp.uint32)
     upper, lower = (words[1] >> half) * factor, (words[1] & (1 << half) - 1) * factor
     low = ((upper & (1 << half) - 1) << half) + lower
@@ -49,7 +49,7 @@ def times(words: jax.Array, factor: jax.Array) -> jax.Array:
     return jnp.stack([high, low & (1 << _BITS) - 1])
 
 
-def total(words: Any) -> np.ndarray:
+def total(words: ArrayLike) -> np.ndarray:
     """Returns counts `float64[...]` from words `uint32[..., 2]`; exact below 2^53."""
     words = np.asarray(words, np.float64)
     return words[..., 0] * 2.0**_BITS + words[..., 1]

@@ -1,8 +1,4 @@
-"""Argument checks that name the argument and its value.
-
-Concrete values are checked, and tracers pass: compiled code never raises. Names are
-checked without JAX, so that commands reject wrong names immediately.
-"""
+"""Argument checks that name the argument and its value."""
 
 import contextlib
 import contextvars
@@ -80,16 +76,8 @@ def as_command() -> Iterator[None]:
         _is_command.reset(token)
 
 
-def setting(name: str, value: Any) -> str:
-    r"""Returns the setting of a field: in Python, or as an option of a command.
-
-    Example:
-      >>> setting("federation.dataset.drop", ("when",))
-      "drop=('when',)"
-      >>> with as_command():
-      ...     setting("federation.dataset.drop", ("when",))
-      '--set \'federation.dataset.drop=["when"]\''
-    """
+def setting(name: str, value: object) -> str:
+    """Returns the setting of a field: in Python, or as an option of a command."""
     if not _is_command.get():
         return f"{name.rpartition('.')[2]}={value!r}"
     text = value if isinstance(value, str) else json.dumps(value)
@@ -119,13 +107,13 @@ def shown(value: Any) -> str:
     return words
 
 
-def _is_array(value: Any) -> bool:
+def _is_array(value: object) -> bool:
     """Returns whether a value is an array, of NumPy or JAX, or a tracer."""
     is_class = isinstance(value, type)
     return not is_class and hasattr(value, "dtype") and hasattr(value, "shape")
 
 
-def number(name: str, value: Any, **limits: float | None) -> None:
+def number(name: str, value: object, **limits: float | None) -> None:
     """Checks that a value, if concrete, is one finite number in a range.
 
     Args:
@@ -138,7 +126,7 @@ def number(name: str, value: Any, **limits: float | None) -> None:
 
 def numbers(
     name: str,
-    value: Any,
+    value: object,
     *,
     above: float | None = None,
     at_least: float | None = None,
@@ -148,6 +136,7 @@ def numbers(
 ) -> None:
     """Checks that a value, if concrete, has only finite numbers in a range."""
     is_array = _is_array(value)
+    # Tracers pass: compiled code never raises.
     if is_array and not _is_concrete(value):
         return
     limits = [
@@ -177,10 +166,11 @@ def numbers(
         raise InputError(f"Expected {name} to be {words}, got {shown(value)}.")
 
 
-def _is_concrete(value: Any) -> bool:
+def _is_concrete(value: object) -> bool:
     """Returns whether an array has values; tracers and shapes have none."""
     if isinstance(value, np.ndarray | np.generic):
         return True
+    # Not at the top: commands reject wrong names before JAX is imported.
     import jax
     from jax.core import Tracer
 
@@ -199,31 +189,31 @@ def whole(name: str, value: Any, *, at_least: int, at_most: int = _MAX_WHOLE) ->
         )
 
 
-def positive_int(name: str, value: Any) -> None:
+def positive_int(name: str, value: object) -> None:
     """Checks that a static field is an integer from 1 to 2^31 - 1."""
     whole(name, value, at_least=1)
 
 
-def alternatives(**values: Any) -> None:
+def alternatives(**values: object) -> None:
     """Checks that at most one of two fields is given."""
     if all(value is not None for value in values.values()):
         pairs = ", ".join(f"{name}={shown(value)}" for name, value in values.items())
         raise InputError(f"Expected {' or '.join(values)}, got both: {pairs}.")
 
 
-def boolean(name: str, value: Any) -> None:
+def boolean(name: str, value: object) -> None:
     """Checks that a static field is true or false."""
     if not isinstance(value, bool):
         raise InputError(f"Expected {name} to be true or false, got {shown(value)}.")
 
 
-def is_text(name: str, value: Any) -> None:
+def is_text(name: str, value: object) -> None:
     """Checks that a static field is text."""
     if not isinstance(value, str):
         raise InputError(f"Expected {name} to be text, got {shown(value)}.")
 
 
-def path(name: str, value: Any) -> Path:
+def path(name: str, value: object) -> Path:
     """Checks a path, given as text or as a path, and returns it.
 
     Example:
@@ -267,7 +257,7 @@ def memory(what: str, needed: int, advice: str) -> None:
         )
 
 
-def known(value: Any, allowed: Iterable[str], what: str) -> None:
+def known(value: object, allowed: Iterable[str], what: str) -> None:
     """Checks that a name is one of the allowed ones and suggests near misses.
 
     Args:
@@ -292,19 +282,7 @@ def known(value: Any, allowed: Iterable[str], what: str) -> None:
 
 
 def whole_name(name: str, known: Iterable[str], what: str) -> None:
-    """Refuses the last part of a dotted name in place of the whole name.
-
-    Args:
-      name: the given name, which does not start with a known one.
-      known: dotted names.
-      what: noun for the message, for example `"axis"`.
-
-    Example:
-      >>> whole_name("lam", ["algorithm.kappa", "algorithm.lam"], "axis")
-      Traceback (most recent call last):
-        ...
-      fedjax_pfl.core.checks.InputError: Expected the whole name of axis 'lam': did ...
-    """
+    """Refuses the last part of a dotted name in place of the whole name."""
     ends = [dotted for dotted in known if dotted.endswith(f".{name}")]
     if ends:
         raise InputError(
@@ -312,12 +290,13 @@ def whole_name(name: str, known: Iterable[str], what: str) -> None:
         )
 
 
-def suggestion(value: Any, allowed: Iterable[str]) -> str:
+def suggestion(value: object, allowed: Iterable[str]) -> str:
     """Returns ` (did you mean ...?)` with the nearest name, or an empty text.
 
     Dotted names are compared by their last parts, since a common head does not make two
     fields similar; among equal last parts the shortest name counts.
     """
+    # Sorted, so that the shortest of equal last parts stays.
     parts = {n.rpartition(".")[2]: n for n in sorted(allowed, key=len, reverse=True)}
     part = str(value)[-_MAX_SHOWN:].rpartition(".")[2]
     cutoff = _NEAR if len(part) > _SHORT else _NEAR_SHORT

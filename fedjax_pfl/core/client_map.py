@@ -9,6 +9,7 @@ from jax import lax
 from jax.sharding import PartitionSpec
 
 from fedjax_pfl.core import client_rows, loops, sharding
+from fedjax_pfl.core.aliases import Tree
 
 __all__ = [
     "chunked",
@@ -41,18 +42,19 @@ def lane_max(x: jax.Array) -> jax.Array:
 @lane_max.def_vmap
 def _lane_max_rule(axis_size: int, in_batched: list[bool], x: jax.Array):
     del axis_size
+    # Again `lane_max`, since vmaps may be nested.
     return lane_max(jnp.max(x, axis=0) if in_batched[0] else x), False
 
 
 def map_clients(
     fn: Callable[[Any, Any], Any],
-    rows: Any,
-    shared: Any,
+    rows: Tree,
+    shared: Tree,
     execution: sharding.Execution,
     work: jax.Array | None = None,
     *,
-    shared_specs: Any = _WHOLE,
-) -> Any:
+    shared_specs: Tree = _WHOLE,
+) -> Tree:
     """Applies a function of one client to all clients.
 
     Args:
@@ -73,16 +75,16 @@ def map_clients(
 
 def move_clients(
     fn: Callable[[Any, Any, Any], tuple[Any, Any]],
-    states: Any,
-    rows: Any,
-    shared: Any,
+    states: Tree,
+    rows: Tree,
+    shared: Tree,
     execution: sharding.Execution,
     work: jax.Array | None = None,
     moves: jax.Array | None = None,
-    alike: Any = None,
+    alike: Tree = None,
     *,
     summed: bool = False,
-    shared_specs: Any = _WHOLE,
+    shared_specs: Tree = _WHOLE,
 ) -> tuple[Any, Any]:
     """Applies a function of one client to all clients, and updates their states.
 
@@ -100,8 +102,8 @@ def move_clients(
         client moves take no time, and have zeros as outputs. None moves all.
       alike: pytree of `[K, ...]` with equal rows within every chunk, or None; `fn` then
         gets `(shared, row)`, and values that depend on these are computed once a chunk.
-      summed: whether outputs are pairs whose second parts are summed over all clients,
-        chunk by chunk, and never stored side by side; not with `moves`.
+      summed: whether outputs are pairs with second parts to sum over all clients, chunk
+        by chunk, which are never stored side by side; not with `moves`.
       shared_specs: how devices divide `shared`, a prefix of its tree; a call gets the
         part of its device. By default all devices have all of `shared`.
 
@@ -113,6 +115,7 @@ def move_clients(
         work = None
     fn = loops.recomputed(fn)
     count = jax.tree.leaves((states, rows))[0].shape[0]
+    # Uncompiled, one client after another: the reference for all other modes.
     if execution.mode == "loop":
         pairs = []
         for number in range(count):
@@ -124,7 +127,7 @@ def move_clients(
         return _selected(moves, after, states), outputs
     if execution.mode == "shard":
 
-        def part(local: tuple[Any, ...], shared: Any) -> tuple[Any, Any]:
+        def part(local: tuple[Any, ...], shared: Tree) -> tuple[Any, Any]:
             is_real, states, rows, *options = local
             after, outputs = move_chunks(
                 fn,
@@ -171,19 +174,19 @@ def _still(fn: Callable[[Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
     return lambda state, row, shared: (state, fn(row, shared))
 
 
-def _with_row(shared: Any, alike: Any, row: int) -> Any:
+def _with_row(shared: Tree, alike: Tree, row: int) -> Tree:
     """Pairs shared inputs with the row that a chunk has in common, if any."""
     if alike is None:
         return shared
     return shared, jax.tree.map(lambda leaf: leaf[row], alike)
 
 
-def _selected(moves: jax.Array | None, new: Any, old: Any) -> Any:
+def _selected(moves: jax.Array | None, new: Tree, old: Tree) -> Tree:
     """Selects new states for rows that move, and old states for the others."""
     return new if moves is None else client_rows.select_rows(moves, new, old)
 
 
-def _pad_rows(rows: Any, extra: int) -> Any:
+def _pad_rows(rows: Tree, extra: int) -> Tree:
     """Repeats the last row `extra` times, so that devices are full."""
     if not extra:
         return rows
@@ -194,11 +197,11 @@ def _pad_rows(rows: Any, extra: int) -> Any:
 
 def map_chunks(
     fn: Callable[[Any, Any], Any],
-    rows: Any,
-    shared: Any,
+    rows: Tree,
+    shared: Tree,
     chunk: int,
     work: jax.Array | None = None,
-) -> Any:
+) -> Tree:
     """Maps over vmapped chunks of rows, with one compiled body.
 
     Args:
@@ -217,13 +220,13 @@ def map_chunks(
 
 def move_chunks(
     fn: Callable[[Any, Any, Any], tuple[Any, Any]],
-    states: Any,
-    rows: Any,
-    shared: Any,
+    states: Tree,
+    rows: Tree,
+    shared: Tree,
     chunk: int,
     work: jax.Array | None = None,
     moves: jax.Array | None = None,
-    alike: Any = None,
+    alike: Tree = None,
     *,
     is_real: jax.Array | None = None,
     summed: bool = False,
@@ -260,8 +263,11 @@ def move_chunks(
         return _selected(moves, after, states), output
     fn = jax.jit(fn, inline=True)  # traced once, for shapes and computation
     num_chunks = -(-count // chunk)
+    # The smallest size for this number of chunks wastes the fewest rows.
     chunk = -(-count // num_chunks)
     order = None if work is None else jnp.argsort(-work)
+    # In reverse mode, a loop that reads and writes chunks of one buffer takes time
+    # proportional to the whole buffer in every turn.
     if loops.is_reversible() and moves is None and alike is None:
         arrays = (states, rows, is_real)
         return _scanned(fn, arrays, shared, chunk, order, summed=summed)
@@ -272,9 +278,15 @@ def move_chunks(
     if moves is not None:
         rows_of, is_own = jax.vmap(members)(jnp.arange(num_chunks))
         busy = (moves[rows_of] & is_own).any(axis=1)
+        # Chunks in which clients move go first, in order, and the loop ends after them.
         busy_first, total = jnp.argsort(~busy), busy.sum()
 
-    def run(block: tuple[Any, Any], mask: Any, counts: Any, shared: Any) -> Any:
+    def run(
+        block: tuple[Any, Any],
+        mask: jax.Array | None,
+        counts: jax.Array | None,
+        shared: Tree,
+    ) -> Tree:
         states, rows = block
         return move_chunks(
             fn,
@@ -287,7 +299,7 @@ def move_chunks(
             summed=summed,
         )
 
-    def step(turn: jax.Array, carry: Any) -> Any:
+    def step(turn: jax.Array, carry: Tree) -> Tree:
         held, sums = carry
         number = turn if busy_first is None else busy_first[turn]
         block = read((held[0], rows), number)
@@ -315,10 +327,12 @@ def move_chunks(
     shapes = jax.eval_shape(fn, *row, _with_row(shared, alike, 0))[1]
     shapes, parts = shapes if summed else (shapes, None)
 
-    def zeros(like: Any, *rows: int) -> Any:
+    def zeros(like: Tree, *rows: int) -> Tree:
         return jax.tree.map(lambda s: jnp.zeros((*rows, *s.shape), s.dtype), like)
 
-    def skip(block: Any, mask: Any, counts: Any, shared: Any) -> Any:
+    def skip(
+        block: Tree, mask: jax.Array | None, counts: jax.Array | None, shared: Tree
+    ) -> Tree:
         outputs = zeros(shapes, chunk)
         return block[0], (outputs, zeros(parts)) if summed else outputs
 
@@ -330,17 +344,13 @@ def move_chunks(
 def _scanned(
     fn: Callable[..., tuple[Any, Any]],
     arrays: tuple[Any, Any, jax.Array | None],
-    shared: Any,
+    shared: Tree,
     chunk: int,
     order: jax.Array | None,
     *,
     summed: bool,
 ) -> tuple[Any, Any]:
-    """Moves chunks of rows as a scan over stacked chunks; see `move_chunks`.
-
-    In reverse mode, a loop that reads and writes chunks of one buffer takes time
-    proportional to the whole buffer in every turn.
-    """
+    """Moves chunks of rows as a scan over stacked chunks; see `move_chunks`."""
     states, rows, is_real = arrays
     count = jax.tree.leaves((states, rows))[0].shape[0]
     counts = jnp.ones(count, bool) if is_real is None else is_real
@@ -348,6 +358,7 @@ def _scanned(
     if order is not None:
         taken = client_rows.take(taken, order)
     *taken, counts = _pad_rows(taken, -count % chunk)
+    # Repeated last rows fill the last chunk, and must not count in sums.
     taken = (*taken, counts & (jnp.arange(len(counts)) < count))
     stacks = jax.tree.map(lambda x: x.reshape(-1, chunk, *x.shape[1:]), taken)
 
@@ -370,18 +381,7 @@ def _scanned(
 def _access(
     count: int, chunk: int, order: jax.Array | None
 ) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
-    """Returns functions for the members of a chunk, and to read and write its rows.
-
-    Args:
-      count: K.
-      chunk: rows per chunk.
-      order: `int32[K]` order of the rows, or None.
-
-    Returns:
-      `chunk number -> (rows int32[chunk], whether they belong to this chunk)`,
-      `(tree, chunk number) -> rows` and `(tree, rows, chunk number) -> tree`. A last
-      chunk with too few rows repeats rows of an earlier chunk, which are not written.
-    """
+    """Returns `members`, `read` and `write` of chunks of K rows in order `int32[K]`."""
     if chunk == 1 or order is None:
 
         def start(number: jax.Array) -> jax.Array:
@@ -394,14 +394,16 @@ def _access(
             return rows, rows >= (0 if chunk == 1 else number * chunk)
 
         # Slices: a gather and a scatter per leaf take long to compile.
-        def read(tree: Any, number: jax.Array) -> Any:
+        def read(tree: Tree, number: jax.Array) -> Tree:
             at = start(number)
             return jax.tree.map(
                 lambda leaf: lax.dynamic_slice_in_dim(leaf, at, chunk), tree
             )
 
-        def write(tree: Any, new: Any, number: jax.Array) -> Any:
+        def write(tree: Tree, new: Tree, number: jax.Array) -> Tree:
             at = start(number)
+            # A last chunk with too few rows repeats rows of an earlier chunk, which are
+            # not written.
             if count % chunk:
                 is_own = members(number)[1]
                 new = client_rows.select_rows(is_own, new, read(tree, number))
@@ -417,10 +419,10 @@ def _access(
         slots = number * chunk + jnp.arange(chunk)
         return order[jnp.minimum(slots, count - 1)], slots < count
 
-    def gather(tree: Any, number: jax.Array) -> Any:
+    def gather(tree: Tree, number: jax.Array) -> Tree:
         return client_rows.take(tree, sorted_members(number)[0])
 
-    def scatter(tree: Any, new: Any, number: jax.Array) -> Any:
+    def scatter(tree: Tree, new: Tree, number: jax.Array) -> Tree:
         rows, is_own = sorted_members(number)
         at = jnp.where(is_own, rows, count)
         return jax.tree.map(
@@ -444,9 +446,11 @@ def chunked(fn: Callable[..., Any], chunk: int) -> Callable[..., Any]:
     mapped = jax.custom_batching.custom_vmap(fn)
 
     @mapped.def_vmap
-    def rule(axis_size: int, in_batched: Any, *args):  # pyright: ignore[reportUnusedFunction]
+    def rule(axis_size: int, in_batched: Tree, *args):  # pyright: ignore[reportUnusedFunction]
         del axis_size
         leaves, structure = jax.tree.flatten(args)
+        # Unbatched leaves are shared; to map them, they would be copied for every
+        # client.
         is_row = jax.tree.leaves(in_batched)
         rows = [leaf for leaf, row in zip(leaves, is_row, strict=True) if row]
         shared = [leaf for leaf, row in zip(leaves, is_row, strict=True) if not row]

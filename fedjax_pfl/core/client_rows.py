@@ -11,6 +11,7 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from fedjax_pfl.core import sharding
+from fedjax_pfl.core.aliases import Scalar, Tree
 
 __all__ = [
     "broadcast",
@@ -47,27 +48,27 @@ def dot(a: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.matmul(a, b, precision=lax.Precision.HIGHEST)
 
 
-def take(tree: Any, rows: jax.Array) -> Any:
+def take(tree: Tree, rows: jax.Array) -> Tree:
     """Gathers rows `int32[K]` of leaves `[N, ...]`."""
     return jax.tree.map(lambda leaf: leaf[rows], tree)
 
 
-def put(tree: Any, rows: jax.Array, values: Any) -> Any:
+def put(tree: Tree, rows: jax.Array, values: Tree) -> Tree:
     """Scatters values `[K, ...]` into rows `int32[K]`; others stay bit-identical."""
     return jax.tree.map(lambda leaf, new: leaf.at[rows].set(new), tree, values)
 
 
-def broadcast(tree: Any, num_rows: int) -> Any:
+def broadcast(tree: Tree, num_rows: int) -> Tree:
     """Repeats leaves `[...]` along a new leading axis, `[num_rows, ...]`."""
     return jax.tree.map(lambda x: jnp.broadcast_to(x, (num_rows, *jnp.shape(x))), tree)
 
 
-def size(tree: Any) -> int:
+def size(tree: Tree) -> int:
     """Counts values in a tree of arrays."""
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
 
 
-def num_bytes(tree: Any) -> int:
+def num_bytes(tree: Tree) -> int:
     """Counts the bytes of a tree of arrays in memory."""
     leaves = jax.tree.leaves(tree)
     return sum(math.prod(x.shape) * x.dtype.itemsize for x in leaves)
@@ -78,12 +79,12 @@ def _column(values: jax.Array, like: jax.Array) -> jax.Array:
     return values.reshape(values.shape + (1,) * (like.ndim - 1))
 
 
-def select_rows(condition: jax.Array, yes: Any, no: Any) -> Any:
+def select_rows(condition: jax.Array, yes: Tree, no: Tree) -> Tree:
     """Picks rows of `yes` where `condition bool[K]` holds, else rows of `no`."""
     return jax.tree.map(lambda a, b: jnp.where(_column(condition, a), a, b), yes, no)
 
 
-def finite_rows(tree: Any, num_rows: int) -> jax.Array:
+def finite_rows(tree: Tree, num_rows: int) -> jax.Array:
     """Returns, for every row, whether all its floating values are finite.
 
     Args:
@@ -100,23 +101,22 @@ def finite_rows(tree: Any, num_rows: int) -> jax.Array:
     return finite
 
 
-def is_finite(tree: Any) -> jax.Array:
+def is_finite(tree: Tree) -> jax.Array:
     """Returns whether all floating values of a tree `[...]` are finite, `bool[]`."""
     return finite_rows(jax.tree.map(lambda leaf: leaf[None], tree), 1)[0]
 
 
 def _small_sums(leaf: jax.Array) -> jax.Array:
-    """Sums rows `[K, ...]`, scaled against overflow: finite if the rows are.
-
-    One product reads all values once, and is several times faster on a CPU than a test
-    of every value. A single row becomes a matrix, since XLA computes a product of
-    vectors sequentially.
-    """
+    """Sums rows `[K, ...]`, scaled against overflow: finite if the rows are."""
     if jnp.finfo(leaf.dtype).bits < 32:
         leaf = leaf.astype(jnp.float32)
+    # One product reads all values once, and is several times faster on a CPU than a
+    # test of every value.
     if leaf.shape[0] > 1:
         rows = _matrix(leaf)
         return dot(rows, jnp.full(rows.shape[1], 2.0**-64, rows.dtype))
+    # A single row becomes a matrix, since XLA computes a product of vectors
+    # sequentially.
     shape = leaf.shape[1:]
     splits = [(math.prod(shape[:k]), math.prod(shape[k:])) for k in range(len(shape))]
     height, width = max(splits, key=min, default=(1, 1))
@@ -128,7 +128,7 @@ def _small_sums(leaf: jax.Array) -> jax.Array:
     return dot(leaf.reshape(leaf.shape[0], height, width), small).sum(axis=1)
 
 
-def magnitude(tree: Any) -> jax.Array:
+def magnitude(tree: Tree) -> jax.Array:
     """Returns the largest absolute value in a tree of arrays.
 
     Args:
@@ -155,13 +155,13 @@ def powers_of_two(values: jax.Array) -> jax.Array:
     return jnp.clip(powers, tiny, 1 / tiny)
 
 
-def rescale(tree: Any) -> tuple[Any, jax.Array]:
+def rescale(tree: Tree) -> tuple[Any, jax.Array]:
     """Divides a tree by a power of two, to magnitudes below 4; returns both."""
     scale = powers_of_two(magnitude(tree))
     return jax.tree.map(lambda leaf: leaf / scale, tree), scale
 
 
-def norm(tree: Any) -> tuple[jax.Array, jax.Array]:
+def norm(tree: Tree) -> tuple[jax.Array, jax.Array]:
     """Computes the Euclidean norm of a tree of any size.
 
     Args:
@@ -176,11 +176,12 @@ def norm(tree: Any) -> tuple[jax.Array, jax.Array]:
         (jnp.square(leaf).sum() for leaf in jax.tree.leaves(scaled)),
         jnp.zeros_like(unit),
     )
+    # The inner `where` keeps the derivative of the root finite at 0.
     some = square != 0
     return jnp.where(some, jnp.sqrt(jnp.where(some, square, 1)), 0), unit
 
 
-def clip(tree: Any, bound: Any) -> Any:
+def clip(tree: Tree, bound: Scalar) -> Tree:
     """Clips a tree to a norm.
 
     Args:
@@ -196,13 +197,14 @@ def clip(tree: Any, bound: Any) -> Any:
     scale = bound / jnp.where(is_long, length, 1)
 
     def shortened(leaf: jax.Array) -> jax.Array:
+        # First by the unit: the norm itself may overflow.
         short = leaf / unit * scale.astype(leaf.dtype)
         return jnp.where(is_long, short, leaf)
 
     return jax.tree.map(shortened, tree)
 
 
-def weighted_sum(tree: Any, weights: jax.Array) -> Any:
+def weighted_sum(tree: Tree, weights: jax.Array) -> Tree:
     """Sums rows, `sum_k weights[k] * leaf[k]`, at highest precision.
 
     Args:
@@ -225,10 +227,10 @@ def weighted_sum(tree: Any, weights: jax.Array) -> Any:
             total = dot(w, matrix)
         return total.reshape(leaf.shape[1:])
 
-    def plain(tree: Any) -> Any:
+    def plain(tree: Tree) -> Tree:
         return jax.tree.map(sum_leaf, tree)
 
-    def clean(tree: Any) -> Any:
+    def clean(tree: Tree) -> Tree:
         return plain(jax.tree.map(lambda x: jnp.where(_column(used, x), x, 0), tree))
 
     if not is_here:
@@ -237,7 +239,7 @@ def weighted_sum(tree: Any, weights: jax.Array) -> Any:
     return lax.cond(used.all(), plain, clean, tree)
 
 
-def weighted_mean(tree: Any, weights: jax.Array) -> Any:
+def weighted_mean(tree: Tree, weights: jax.Array) -> Tree:
     """Averages rows; returns zeros if the weights sum to zero.
 
     Args:
@@ -256,7 +258,7 @@ def _matrix(leaf: jax.Array) -> jax.Array:
     return leaf.reshape(leaf.shape[0], -1)
 
 
-def gram(tree: Any) -> jax.Array:
+def gram(tree: Tree) -> jax.Array:
     """Computes inner products of all pairs of rows, leaf by leaf with `pairs`.
 
     Args:
@@ -267,6 +269,7 @@ def gram(tree: Any) -> jax.Array:
     """
     per_leaf = [pairs(_matrix(leaf)) for leaf in jax.tree.leaves(tree)]
     total = sum(per_leaf[1:], per_leaf[0])
+    # Entries at both sides of the diagonal may be rounded differently.
     return (total + total.T) / 2
 
 
@@ -304,7 +307,7 @@ def square_sums(matrix: jax.Array) -> jax.Array:
     return dot(square, jnp.ones(matrix.shape[1], matrix.dtype))
 
 
-def products(tree: Any, vector: Any) -> jax.Array:
+def products(tree: Tree, vector: Tree) -> jax.Array:
     """Computes inner products of all rows with one vector, at highest precision.
 
     Args:
@@ -322,7 +325,7 @@ def products(tree: Any, vector: Any) -> jax.Array:
     return sum(per_leaf[1:], per_leaf[0])
 
 
-def mix(tree: Any, weights: jax.Array) -> Any:
+def mix(tree: Tree, weights: jax.Array) -> Tree:
     """Sums rows with a row of weights per receiver, `sum_k weights[j, k] * leaf[k]`.
 
     Args:
@@ -340,7 +343,7 @@ def mix(tree: Any, weights: jax.Array) -> Any:
     return jax.tree.map(mix_leaf, tree)
 
 
-def ravel_rows(tree: Any) -> tuple[jax.Array, Callable[[jax.Array], Any]]:
+def ravel_rows(tree: Tree) -> tuple[jax.Array, Callable[[jax.Array], Any]]:
     """Flattens every row of a tree into one vector.
 
     Args:
@@ -357,7 +360,7 @@ def ravel_rows(tree: Any) -> tuple[jax.Array, Callable[[jax.Array], Any]]:
 
 
 def ravel_about(
-    tree: Any, reference: Any
+    tree: Tree, reference: Tree
 ) -> tuple[jax.Array, jax.Array, Callable[[jax.Array], Any]]:
     """Flattens every row of a tree, and a reference like a row.
 

@@ -1,13 +1,13 @@
 """The view of a client in its local work."""
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import core
 from fedjax_pfl.core import struct
+from fedjax_pfl.core.aliases import Message, Tree
 
 __all__ = ["ClientView"]
 
@@ -31,10 +31,10 @@ class ClientView:
     round: jax.Array
     data: core.ClientData
     work: core.Budget = dataclasses.field(default_factory=core.Budget.unlimited)
-    carry: Any = None
+    carry: Tree = None
     steps: jax.Array | None = None
 
-    def upload(self, message: Any, aux: Any = None) -> core.Upload:
+    def upload(self, message: Message, aux: Tree = None) -> core.Upload:
         """Returns the upload of a message, weighted by the client's examples.
 
         Args:

@@ -1,9 +1,6 @@
 """Columns of messages, divided among the devices that share the clients.
 
-Coordinate-wise rules, and rules of inner products of all pairs of messages, need no
-device with all messages. In one all-to-all exchange every device gets its part of the
-columns of all rows, and sums over columns are added up over the devices: a Gram matrix
-`[K, K]` is communicated instead of messages `[K, D]`.
+Every device gets its columns of all rows; sums over columns are added up over devices.
 """
 
 import contextlib
@@ -18,6 +15,8 @@ from jax import lax
 from jax.sharding import PartitionSpec
 
 from fedjax_pfl.core import client_rows, sharding
+from fedjax_pfl.core.aliases import Message, Tree
+from fedjax_pfl.core.randomness import Key
 
 __all__ = ["apply", "count", "every", "gram", "largest", "mix", "total"]
 
@@ -62,75 +61,46 @@ Rule = Callable[[Any, Any, Any, jax.Array, Any], tuple[Any, Any]]
 
 
 def apply(
-    rule: Rule, fields: Any, key: Any, messages: Any, weights: jax.Array, reference: Any
+    rule: Rule,
+    fields: Tree,
+    key: Key | None,
+    messages: Message,
+    weights: jax.Array,
+    reference: Tree,
 ) -> tuple[Any, Any]:
-    """Applies a rule, with divided columns if that is possible.
-
-    Derivatives are computed with undivided columns.
-
-    Args:
-      rule: `(fields, key, messages, weights, reference) -> (aggregate, report)`, which
-        sums over columns by the functions here. With divided columns, messages are an
-        array `[K, d]`, the reference and the aggregate arrays `[d]`.
-      fields: pytree that is passed to the rule.
-      key: `[]`, or None.
-      messages: pytree of `[K, *P]` with one dtype.
-      weights: `[K]`.
-      reference: pytree of `[*P]`.
-
-    Returns:
-      Pytree of `[*P]`, and the report.
-    """
+    """Applies a rule, on the columns of every device if that is possible."""
+    # With divided columns, messages are an array `[K, d]`, the reference `[d]`.
     divided = functools.partial(_divided, rule)
     return _call(divided, rule, fields, key, messages, weights, reference)
 
 
-def gram(tree: Any) -> jax.Array:
-    """Computes inner products of all pairs of rows; see `client_rows.gram`.
-
-    Args:
-      tree: pytree of `[K, *P]` with one dtype, finite.
-
-    Returns:
-      `[K, K]`, on every device.
-    """
+def gram(tree: Tree) -> jax.Array:
+    """Computes inner products of all pairs of rows; see `client_rows.gram`."""
     return _call(_divided_gram, client_rows.gram, tree)
 
 
-def mix(tree: Any, weights: jax.Array) -> Any:
-    """Sums rows with a row of weights per receiver; see `client_rows.mix`.
-
-    Args:
-      tree: pytree of `[K, *P]` with one dtype, finite.
-      weights: `[J, K]`.
-
-    Returns:
-      Pytree of `[J, *P]`.
-    """
+def mix(tree: Tree, weights: jax.Array) -> Tree:
+    """Sums rows with a row of weights per receiver; see `client_rows.mix`."""
     return _call(_divided_mix, client_rows.mix, tree, weights)
 
 
 def _call(
-    divided: Callable[..., Any], together: Callable[..., Any], *arguments: Any
-) -> Any:
-    """Calls a function with divided columns if that is possible.
-
-    Args:
-      divided: `(execution, *arguments) -> value`.
-      together: `(*arguments) -> value`, the same undivided, for derivatives.
-      *arguments: pytrees.
-    """
+    divided: Callable[..., Any], together: Callable[..., Any], *arguments: Tree
+) -> Tree:
+    """Calls a function of divided columns if possible, else one of whole rows."""
     execution = sharding.dividing()
+    # Inside a rule columns are divided already.
     if execution is None or _columns.get() is not None:
         return together(*arguments)
     leaves, structure = jax.tree.flatten(arguments)
 
     @jax.custom_jvp
-    def call(leaves: list[Any]) -> Any:
+    def call(leaves: list[Any]) -> Tree:
         return divided(execution, *jax.tree.unflatten(structure, leaves))
 
+    # Derivatives are computed with undivided columns.
     @call.defjvp
-    def rule(primals: Any, tangents: Any):  # pyright: ignore[reportUnusedFunction]
+    def rule(primals: Tree, tangents: Tree):  # pyright: ignore[reportUnusedFunction]
         with sharding.over(sharding.Execution()):
             return jax.jvp(
                 lambda leaves: together(*jax.tree.unflatten(structure, leaves)),
@@ -155,12 +125,13 @@ def _padded(matrix: jax.Array, size: int) -> jax.Array:
 _WHOLE, _SPLIT = PartitionSpec(), PartitionSpec(sharding.AXIS)
 
 
-def _divided_gram(execution: sharding.Execution, tree: Any) -> jax.Array:
+def _divided_gram(execution: sharding.Execution, tree: Tree) -> jax.Array:
     """Computes inner products of all pairs as a sum over devices."""
     matrix, _ = client_rows.ravel_rows(tree)
 
     def part(rows: jax.Array) -> jax.Array:
         products = client_rows.pairs(_mine(rows, matrix.shape[0]))
+        # `[K, K]` is communicated instead of messages `[K, D]`.
         return lax.psum(products, sharding.AXIS)
 
     size = sharding.client_mesh(execution.num_devices).size
@@ -169,7 +140,7 @@ def _divided_gram(execution: sharding.Execution, tree: Any) -> jax.Array:
     return (products + products.T) / 2
 
 
-def _divided_mix(execution: sharding.Execution, tree: Any, weights: jax.Array) -> Any:
+def _divided_mix(execution: sharding.Execution, tree: Tree, weights: jax.Array) -> Tree:
     """Mixes rows column by column; every device returns some of the mixtures."""
     matrix, unravel = client_rows.ravel_rows(tree)
     size = sharding.client_mesh(execution.num_devices).size
@@ -187,18 +158,25 @@ def _divided_mix(execution: sharding.Execution, tree: Any, weights: jax.Array) -
 def _divided(
     rule: Rule,
     execution: sharding.Execution,
-    fields: Any,
-    key: Any,
-    messages: Any,
+    fields: Tree,
+    key: Key | None,
+    messages: Message,
     weights: jax.Array,
-    reference: Any,
+    reference: Tree,
 ) -> tuple[Any, Any]:
     """Applies a rule to messages with columns divided among devices."""
     size = sharding.client_mesh(execution.num_devices).size
     matrix, center, unravel = client_rows.ravel_about(messages, reference)
     num_rows, num_columns = matrix.shape
 
-    def part(fields: Any, key: Any, rows: Any, weights: Any, center: Any):
+    def part(
+        fields: Tree,
+        key: Key | None,
+        rows: jax.Array,
+        weights: jax.Array,
+        center: jax.Array,
+    ):
+        # One all-to-all exchange: no device has all messages.
         mine = _mine(rows, num_rows)
         with _part_of(num_columns):
             row, report = rule(fields, key, mine, weights, center)

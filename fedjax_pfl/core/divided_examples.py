@@ -1,11 +1,6 @@
 """Examples divided among devices: each device has the examples of its clients.
 
-The pool of examples then consists of parts of equal length, one per device. Rows of
-clients are divided in their order, and all positions in a client's list are in the part
-of its device. They are still positions in the whole pool: code that reads examples by
-position is correct on any device, and XLA moves the data. A map over clients reads the
-part of its device. The examples of a cohort are sent to the places of its members,
-where they form a divided pool again.
+The pool then has parts of equal length, one per device, in the order of clients.
 """
 
 import dataclasses
@@ -19,6 +14,7 @@ from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from fedjax_pfl.core import sharding, split_rows
+from fedjax_pfl.core.aliases import Tree
 from fedjax_pfl.core.federation import ClientData, Federation
 
 __all__ = [
@@ -44,39 +40,26 @@ def num_bytes(data: ClientData) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Shares:
-    """Examples of each of n devices.
+    """Examples of each of n devices."""
 
-    Attributes:
-      owned: for every device, sorted positions in the undivided pool; empty if only the
-        shapes of the lists are known.
-      size: examples of a device including padding, the largest number of all devices.
-      count: n.
-    """
-
-    owned: Sequence[np.ndarray]
-    size: int
-    count: int
+    owned: Sequence[np.ndarray]  # sorted positions per device; empty for shapes alone
+    size: int  # examples of a device with padding, the largest number of all devices
+    count: int  # n
 
 
 def shares(federations: Sequence[Federation], count: int, moved: int) -> Shares | None:
-    """Computes the examples of every device, if a division saves memory.
-
-    With leaky partitions, or several federations of one pool, an example may belong to
-    clients on several devices; each of these has a copy.
-
-    Returns:
-      The shares. None if devices do not divide the clients; if a pool is not shared by
-      all parts, is divided already or has examples of clients that never train; or if
-      a device would have as many examples as the pool.
-    """
+    """Computes the examples of every device; None if no division saves memory."""
     base = federations[0]
     total, num_clients = base.train.x.shape[0], base.num_clients
+    # Parts with several pools, a divided pool, and unseen clients are not divided.
     is_one = all(_has_pool(federation, base) for federation in federations)
     if count == 1 or num_clients % count or not is_one:
         return None
     owned, size = [], -(-total // count)
     if not isinstance(base.train.index, jax.ShapeDtypeStruct):
         owned = [_owned(federations, part, count) for part in range(count)]
+        # An example may belong to clients on several devices, by leaky partitions or
+        # several federations of one pool; each device has a copy.
         size = max(max(map(len, owned)), 1)
     if size + moved >= total:
         return None
@@ -90,14 +73,7 @@ def divided(
     *,
     are_shapes: bool = False,
 ) -> list[Federation]:
-    """Divides the pool of federations among devices.
-
-    Args:
-      federations: federations of one pool.
-      shares: shares of the devices of the execution.
-      execution: an execution of mode `shard`.
-      are_shapes: whether shapes of the pool are enough.
-    """
+    """Divides the pool of federations among devices, or only its shapes."""
     pool = _pool(federations[0], shares, execution, are_shapes=are_shapes)
     distinct = {id(federation): federation for federation in federations}
     results = {name: _with_pool(f, pool, shares) for name, f in distinct.items()}
@@ -142,14 +118,11 @@ def _pool(
     *,
     are_shapes: bool,
 ) -> dict[str, Any]:
-    """Places every device's examples; a process fills the parts of its devices.
-
-    Noise of examples is drawn by their numbers in the undivided pool.
-    """
+    """Places every device's examples; a process fills the parts of its devices."""
     placed = NamedSharding(sharding.client_mesh(execution.num_devices), _SPLIT)
     size, count = shares.size, shares.count
 
-    def place(leaf: Any) -> Any:
+    def place(leaf: jax.Array | np.ndarray) -> Tree:
         shape = (count * size, *leaf.shape[1:])
         if are_shapes or not shares.owned:
             return jax.ShapeDtypeStruct(shape, leaf.dtype, sharding=placed)
@@ -165,6 +138,7 @@ def _pool(
 
     train = federation.train
     pool = {"x": place(train.x), "y": place(train.y), "numbers": None}
+    # Noise of examples is drawn by their numbers in the undivided pool.
     if train.noise_scale is not None:
         pool["numbers"] = place(np.arange(train.x.shape[0], dtype=np.int32))
     return pool | {"num_parts": count}
@@ -183,6 +157,8 @@ def _with_pool(
         for part, positions in enumerate(shares.owned):
             rows = _rows(len(old), part, shares.count)
             at = np.where(real[rows], np.searchsorted(positions, old[rows]), 0)
+            # Still positions in the whole pool: code that reads examples by position is
+            # correct on any device, and XLA moves the data.
             new[rows] = part * shares.size + at
         return dataclasses.replace(data, **pool, index=jax.device_put(new))
 
@@ -190,13 +166,8 @@ def _with_pool(
     return dataclasses.replace(federation, **parts)
 
 
-def placed(pool: Federation, execution: sharding.Execution) -> Any:
-    """Replicates data that clients share, and divides the examples of a divided pool.
-
-    Args:
-      pool: a federation without rows of clients, of arrays or of shapes.
-      execution: an execution of mode `shard`.
-    """
+def placed(pool: Federation, execution: sharding.Execution) -> Federation:
+    """Replicates data that clients share, and divides a divided pool."""
     if pool.train.num_parts == 1:
         return sharding.replicate(pool, execution)
     names, train = ("x", "y", "numbers"), pool.train
@@ -223,6 +194,7 @@ def specs(pool: ClientData) -> ClientData:
 def client(pool: ClientData, fields: dict[str, Any], *, is_part: bool) -> ClientData:
     """Returns the data of ONE client, from a pool or its device's part of the pool."""
     if is_part:
+        # Positions count in the whole pool, of which the device has a part.
         start = lax.axis_index(sharding.AXIS) * pool.x.shape[0]
         fields = fields | {"index": fields["index"] - start}
     return pool.with_rows(fields)
@@ -231,13 +203,7 @@ def client(pool: ClientData, fields: dict[str, Any], *, is_part: bool) -> Client
 def of_cohort(
     data: ClientData, cohort: jax.Array, execution: sharding.Execution
 ) -> ClientData:
-    """Gathers the data of a cohort, with its examples if devices divide them.
-
-    Args:
-      data: data of all N clients.
-      cohort: `int32[K]`.
-      execution: how the map over clients is run.
-    """
+    """Gathers the data of a cohort `int32[K]`, with examples if devices divide them."""
     fields = data.rows()
     if data.num_parts == 1 or execution.mode != "shard":
         return data.with_rows(split_rows.take(fields, cohort, execution))
@@ -247,12 +213,14 @@ def of_cohort(
     if data.numbers is not None:
         pool["numbers"] = data.numbers
 
-    def gather(local: tuple[Any, Any], rows: jax.Array) -> Any:
+    def gather(local: tuple[Any, Any], rows: jax.Array) -> Tree:
         index, part = local
         start = lax.axis_index(sharding.AXIS) * part["x"].shape[0]
+        # Only results of the device with the client are used; others are arbitrary.
         at = jnp.clip(index[rows] - start, 0, part["x"].shape[0] - 1)
         return jax.tree.map(lambda leaf: leaf[at], part)
 
+    # Examples are sent to the members' places, where they form a divided pool again.
     taken = split_rows.at_places((data.index, pool), cohort, execution, gather)
     taken = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), taken)
     count, slots = cohort.shape[0], data.index.shape[1]

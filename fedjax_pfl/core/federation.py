@@ -7,8 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import core
+from jax.typing import DTypeLike
 
 from fedjax_pfl.core import checks, struct
+from fedjax_pfl.core.aliases import Params, Tree
 from fedjax_pfl.core.batch import Batch, Constants, with_personal_of
 from fedjax_pfl.core.randomness import Key, Stream, seed_key
 from fedjax_pfl.core.state import Population
@@ -54,8 +56,8 @@ class ClientData:
     labels: jax.Array | None = None
     noise_scale: jax.Array | None = None
     target_units: jax.Array | None = None
-    constants: Any = None
-    start: Any = None
+    constants: Tree = None
+    start: Params = None
     numbers: jax.Array | None = None
     resample_noise: bool = struct.static_field(default=False)
     num_parts: int = struct.static_field(default=1)
@@ -88,22 +90,22 @@ class ClientData:
         return dataclasses.replace(data, constants=constants)
 
     @property
-    def personal(self) -> Any:
+    def personal(self) -> Tree:
         """Parameters that stay with the clients, like the rows, or None."""
         return Constants.of(self.constants).personal
 
-    def with_personal(self, personal: Any) -> "ClientData":
+    def with_personal(self, personal: Tree) -> "ClientData":
         """Returns the data with other parameters that stay with the clients."""
         constants = with_personal_of(self.constants, personal)
         return dataclasses.replace(self, constants=constants)
 
     @property
-    def statistics(self) -> Any:
+    def statistics(self) -> Tree:
         """Running statistics: rows of clients, shared ones, or None."""
         return Constants.of(self.constants).running
 
     def with_statistics(
-        self, statistics: Any = None, *, shared: Any = None
+        self, statistics: Tree = None, *, shared: Tree = None
     ) -> "ClientData":
         """Returns the data with running statistics.
 
@@ -122,7 +124,7 @@ class ClientData:
         self,
         positions: jax.Array,
         weight: jax.Array,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
         *,
         key: Key | None = None,
     ) -> Batch:
@@ -148,6 +150,7 @@ class ClientData:
             )
             if self.noise_scale is not None:
                 x = x + self.noise_scale.astype(dtype) * self._noise(row, x, key)
+            # Last, since shift and noise make padding nonzero.
             x = _mask_rows(real, x)
         y = self.y[row] if self.labels is None else self.labels[positions]
         if jnp.issubdtype(y.dtype, jnp.floating):
@@ -156,6 +159,7 @@ class ClientData:
                 mean, deviation = self.target_units.astype(dtype)
                 y = (y - mean) / deviation
         constants = self.constants
+        # By these weights normalization leaves padding out.
         if self.statistics is not None:
             constants = dataclasses.replace(constants, weight=weight)
         return Batch(x=x, y=_mask_rows(real, y), weight=weight, constants=constants)
@@ -193,6 +197,7 @@ class ClientData:
         if self.resample_noise and key is not None:
             key = jax.random.fold_in(key, Stream.FEATURE_NOISE)
             return jax.random.normal(key, x.shape, x.dtype)
+        # By client and sample, so that an example has the same noise in every batch.
         key = jax.random.fold_in(seed_key(Stream.FEATURE_NOISE), self.client_id)
         number = row if self.numbers is None else self.numbers[row]
         keys = jax.vmap(lambda n: jax.random.fold_in(key, n))(number)
@@ -206,13 +211,13 @@ _CLIENT_FIELDS = (
 )
 
 
-def _total(counts: Any) -> str:
+def _total(counts: Tree) -> str:
     """Formats the sum of an array, if it is concrete."""
     is_known = hasattr(counts, "sum") and not isinstance(counts, core.Tracer)
     return f"{int(counts.sum()):,}" if is_known else "unknown"
 
 
-def _per_row(values: jax.Array, dtype: Any) -> jax.Array:
+def _per_row(values: jax.Array, dtype: DTypeLike) -> jax.Array:
     """Gives values of one input's shape a leading batch axis; scalars stay scalars."""
     values = values.astype(dtype)
     return values[None] if values.ndim else values
@@ -234,7 +239,7 @@ class Federation:
       train: examples that clients train on.
       validation: examples for selection (hybrid model, best round).
       test: examples for evaluation.
-      malicious: `bool[N]` clients whose messages an attack replaces.
+      malicious: `bool[N]` clients with messages that an attack replaces.
       others: `int32[N, c]` other clients, with test examples that are added to the
         client's if a model is evaluated on `others`; or None.
       samples: by `others` and `everybody`, `int32[N, T, 2]`: the test examples for that

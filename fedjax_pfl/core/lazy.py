@@ -1,10 +1,7 @@
 """Packages that import their parts on first access (PEP 562).
 
-The names of a package are written once, as imports below `if TYPE_CHECKING:`. Type
-checkers and editors read them like any other import; at run time they are imported one
-by one. The form `import A as A` marks a public name, and `__all__` follows from these.
-The block is parsed on first access, since parsing takes longer than everything that a
-command does before it catches signals.
+The names of a package are imports below `if TYPE_CHECKING:`, which type checkers read;
+the form `import A as A` marks a public name.
 """
 
 import functools
@@ -16,14 +13,7 @@ __all__ = ["attach"]
 
 
 def attach(package: str) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """Makes the hooks of a package that imports its parts on first access.
-
-    Args:
-      package: `__name__` of the package; its modules are attributes, too.
-
-    Returns:
-      The `__getattr__` and the `__dir__` of the package.
-    """
+    """Returns `__getattr__` and `__dir__` of a package with the given `__name__`."""
     module = sys.modules[package]
 
     def get(name: str) -> object:
@@ -33,6 +23,7 @@ def attach(package: str) -> tuple[Callable[[str], object], Callable[[], list[str
         if name.startswith("__"):  # tools ask every object for these
             raise AttributeError(missing)
         try:
+            # Modules are attributes, too.
             return importlib.import_module(f"{package}.{name}")
         except ModuleNotFoundError as error:
             if error.name != f"{package}.{name}":
@@ -58,6 +49,8 @@ def _offered(package: str) -> dict[str, tuple[str, str]]:
     from typing import Any
 
     spec: Any = sys.modules[package].__spec__
+    # On first access: parsing takes longer than everything that a command does before
+    # it catches signals.
     tree = ast.parse(spec.loader.get_source(package))
     (block,) = (node for node in tree.body if isinstance(node, ast.If))
     return {

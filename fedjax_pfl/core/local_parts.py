@@ -1,8 +1,4 @@
-"""Arrays that devices divide, assembled from the parts of all processes.
-
-No process has all of such an array: a process provides the parts of its devices, and
-gets these parts back.
-"""
+"""Arrays that devices divide, assembled from the parts of all processes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,6 +8,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from fedjax_pfl.core import sharding
+from fedjax_pfl.core.aliases import Tree
 
 __all__ = ["joined", "numbers", "of"]
 
@@ -23,17 +20,8 @@ def numbers(execution: sharding.Execution) -> list[int]:
     return [k for k, device in enumerate(devices) if device.process_index == process]
 
 
-def joined(parts: Mapping[int, Any], execution: sharding.Execution) -> Any:
-    """Assembles arrays, each part on its device.
-
-    Args:
-      parts: pytrees of NumPy arrays `[C, ...]` of one shape, by number of the
-        device, for all of `numbers`.
-      execution: an execution of mode `shard` with n devices.
-
-    Returns:
-      Pytree of `[n * C, ...]`.
-    """
+def joined(parts: Mapping[int, Any], execution: sharding.Execution) -> Tree:
+    """Assembles `[n * C, ...]` from NumPy parts `[C, ...]` by number of the device."""
     mesh = sharding.client_mesh(execution.num_devices)
     split = NamedSharding(mesh, PartitionSpec(sharding.AXIS))
 
@@ -44,21 +32,14 @@ def joined(parts: Mapping[int, Any], execution: sharding.Execution) -> Any:
         def part(place: Any) -> np.ndarray:
             return by_number[(place[0].start or 0) // size]
 
+        # No process has all of the array; each provides the parts of its devices.
         return jax.make_array_from_callback(shape, split, part)
 
     return jax.tree.map(assemble, *parts.values())
 
 
-def of(tree: Any, execution: sharding.Execution) -> dict[int, Any]:
-    """Inverts `joined`: brings the parts of this process's devices to the host.
-
-    Args:
-      tree: pytree of `[n * C, ...]`, which devices divide.
-      execution: an execution of mode `shard` with n devices.
-
-    Returns:
-      Pytrees of NumPy arrays `[C, ...]` by the number of the device.
-    """
+def of(tree: Tree, execution: sharding.Execution) -> dict[int, Any]:
+    """Inverts `joined`: brings the parts of this process's devices to the host."""
     count = sharding.client_mesh(execution.num_devices).size
 
     def by_number(leaf: jax.Array) -> dict[int, np.ndarray]:

@@ -1,13 +1,4 @@
-"""Loops with traced bounds, and their derivatives.
-
-JAX differentiates a loop with a traced bound in forward mode only. In the block of
-`reversible`, such loops store the state before every turn. In reverse mode every turn,
-from the last to the first, is run again and transposed. That takes as many turns as the
-loop, and memory for the largest possible number of turns.
-
-A loop that ends by a tolerance has the derivatives of its steps. In the block of
-`at_solutions` it has the derivatives of the exact solution.
-"""
+"""Loops with traced bounds, and their derivatives in reverse mode or at solutions."""
 
 import contextlib
 import contextvars
@@ -17,6 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import custom_derivatives, extend, lax
+
+from fedjax_pfl.core.aliases import Tree
 
 __all__ = [
     "at_solutions",
@@ -38,12 +31,7 @@ _linear_solve: contextvars.ContextVar[LinearSolve | None] = contextvars.ContextV
 
 @contextlib.contextmanager
 def reversible(*, keeps_work: bool = False) -> Iterator[None]:
-    """Makes loops that are traced in the block differentiable in reverse.
-
-    Args:
-      keeps_work: whether all steps of all clients are stored; by default a client's
-        work is recomputed in reverse mode, see `recomputed`.
-    """
+    """Makes loops in the block reversible; `keeps_work` stores all steps of clients."""
     token = _reversible.set(_KEEPS if keeps_work else _REPEATS)
     try:
         yield
@@ -53,11 +41,7 @@ def reversible(*, keeps_work: bool = False) -> Iterator[None]:
 
 @contextlib.contextmanager
 def at_solutions(solve: LinearSolve) -> Iterator[None]:
-    """Makes code that is traced in the block differentiate solvers at solutions.
-
-    Args:
-      solve: `(product, right) -> x` with `product(x) = right`, pytrees.
-    """
+    """Differentiates solvers at solutions, with a linear `solve(product, right)`."""
     token = _linear_solve.set(solve)
     try:
         yield
@@ -71,49 +55,34 @@ def is_reversible() -> bool:
 
 
 def recomputed(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that is recomputed in reverse mode, unless `keeps_work`.
-
-    Steps are then stored only for the few clients that are processed together, and stay
-    in the processor's cache: no slower than one pass that stores all steps.
-    """
+    """Returns a function that is recomputed in reverse mode, unless `keeps_work`."""
+    # Steps are then stored only for the few clients that are processed together, and
+    # stay in the processor's cache: no slower than one pass that stores all steps.
     return jax.checkpoint(fn) if _reversible.get() == _REPEATS else fn
 
 
-def stationary(gradient: Callable[[Any], Any], point: Any) -> Any:
-    """Returns the final point of a solver, with the derivatives of a solution.
-
-    In the block of `at_solutions` a step of Newton's method is added, so that the point
-    has the derivatives of a zero of the gradient, in forward mode only: with the
-    Hessian H, `d point = -H^-1 d gradient`, for any start. Otherwise nothing changes.
-
-    Args:
-      gradient: `point -> gradient`, of a function with a strict minimum.
-      point: approximate zero of the gradient.
-    """
+def stationary(gradient: Callable[[Any], Any], point: Tree) -> Tree:
+    """Returns the final point of a solver, with the derivatives of a solution."""
     solve = _linear_solve.get()
     if solve is None:
         return point
     held = lax.stop_gradient(point)
 
-    def along(direction: Any) -> Any:
+    def along(direction: Tree) -> Tree:
         return jax.jvp(gradient, (held,), (direction,))[1]
 
+    # With a step of Newton's method the point has the derivatives of a zero of the
+    # gradient, in forward mode only: with the Hessian H of a strict minimum, `d point =
+    # -H^-1 d gradient`, for any start.
     step = lax.custom_linear_solve(along, gradient(held), solve, symmetric=True)
     return jax.tree.map(lambda x, s: x - s, held, step)
 
 
 def bounded(
-    bound: jax.Array, most: int, body: Callable[[jax.Array, Any], Any], state: Any
-) -> Any:
-    """Runs `state = body(i, state)` for i from 0 to below a bound.
-
-    Args:
-      bound: `int32[]`, equal in all lanes of the vmaps around the call.
-      most: static upper limit of the bound.
-      body: function of the number of the turn and the state. A leaf that it returns
-        unchanged takes no memory in reverse mode.
-      state: pytree of arrays.
-    """
+    bound: jax.Array, most: int, body: Callable[[jax.Array, Any], Any], state: Tree
+) -> Tree:
+    """Runs `state = body(i, state)` for i from 0 to below a bound `int32[]`."""
+    # The bound is equal in all lanes of the vmaps around the call.
     if not is_reversible():
         return lax.fori_loop(0, bound, body, state)
     leaves, structure = jax.tree.flatten(jax.tree.map(jnp.asarray, state))
@@ -121,9 +90,11 @@ def bounded(
 
     def flat(number: jax.Array, leaves: list[jax.Array]) -> list[jax.Array]:
         new = jax.tree.leaves(body(number, jax.tree.unflatten(structure, leaves)))
+        # A leaf that the body returns unchanged takes no memory in reverse mode.
         is_new[:] = [a is not b for a, b in zip(new, leaves, strict=True)]
         return [leaf for leaf, flag in zip(new, is_new, strict=True) if flag]
 
+    # Traced once, to find unchanged leaves and captured values.
     closed = jax.make_jaxpr(flat)(jnp.zeros((), jnp.int32), leaves)
     run = extend.core.jaxpr_as_fun
     moving, still = _split(leaves, is_new)
@@ -133,6 +104,8 @@ def bounded(
         args = _joined(moving, fixed[:count], is_new)
         return run(extend.core.ClosedJaxpr(closed.jaxpr, fixed[count:]))(number, *args)
 
+    # Values over which the body closes are arguments, since a function with rules of
+    # its own must not close over tracers.
     moving = _retraceable(turn, most)(bound, moving, [*still, *closed.consts])
     return jax.tree.unflatten(structure, _joined(moving, still, is_new))
 
@@ -151,25 +124,24 @@ def _joined(left: Sequence[Any], right: Sequence[Any], chosen: list[bool]) -> li
     return [next(lefts if flag else rights) for flag in chosen]
 
 
-def _is_smooth(leaf: Any) -> bool:
+def _is_smooth(leaf: jax.Array) -> bool:
     return jnp.issubdtype(leaf.dtype, jnp.floating)
 
 
 def _retraceable(turn: Callable[..., list[Any]], most: int) -> Callable[..., Any]:
-    """Returns a reversible loop of a turn `(number, moving, fixed) -> moving`.
+    """Returns a reversible loop `(bound, moving, fixed) -> moving` of a turn."""
 
-    Arguments are the bound, the leaves that change, and the leaves that every turn
-    reads. Among the latter only inputs of the derivative get cotangents, since there
-    may be the examples of all clients among them.
-    """
-
+    # JAX differentiates a loop with a traced bound in forward mode only.
     @jax.custom_vjp
     def run(bound: jax.Array, moving: list[Any], fixed: list[Any]) -> list[Any]:
         return lax.fori_loop(0, bound, lambda i, s: turn(i, s, fixed), moving)
 
-    def forward(*args: Any) -> tuple[list[Any], Any]:
+    def forward(*args: Tree) -> tuple[list[Any], Any]:
+        # Only inputs of the derivative get cotangents, since fixed leaves may contain
+        # the examples of all clients.
         is_active = [leaf.perturbed for leaf in args[2]]
         bound, moving, fixed = jax.tree.map(lambda leaf: leaf.value, args)
+        # The state before every turn, for the largest possible number of turns.
         rows = [jnp.zeros((most, *x.shape), x.dtype) for x in moving]
 
         def step(number: jax.Array, pair: tuple[list[Any], list[Any]]):
@@ -185,7 +157,7 @@ def _retraceable(turn: Callable[..., list[Any]], most: int) -> Callable[..., Any
         passive = [None if a else x for x, a in zip(fixed, is_active, strict=True)]
         return moving, (bound, rows, active, passive)
 
-    def back(residuals: Any, slopes: list[Any]) -> tuple[Any, ...]:
+    def back(residuals: Tree, slopes: list[Any]) -> tuple[Any, ...]:
         bound, rows, active, passive = residuals
         is_active = [x is not None for x in active]
         active = [x for x in active if x is not None]
@@ -204,6 +176,7 @@ def _retraceable(turn: Callable[..., list[Any]], most: int) -> Callable[..., Any
                 fixed = _joined(active, passive, is_active)
                 return _split(turn(number, moving, fixed), is_smooth)[0]
 
+            # Every turn, from the last to the first, is run again and transposed.
             slopes, terms = jax.vjp(advance, smooth, active)[1](slopes)
             return slopes, [a + b for a, b in zip(sums, terms, strict=True)]
 
@@ -217,7 +190,7 @@ def _retraceable(turn: Callable[..., list[Any]], most: int) -> Callable[..., Any
     return run
 
 
-def _dense(slope: Any) -> Any:
+def _dense(slope: Tree) -> Tree:
     """Returns a cotangent as an array, also if it is a symbolic zero."""
     if not isinstance(slope, custom_derivatives.SymbolicZero):
         return slope

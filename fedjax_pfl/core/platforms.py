@@ -42,6 +42,7 @@ def _look_for_jax() -> None:
     if number is None:  # forked in the middle of the import
         return
     try:
+        # JAX refuses another number only after its backend has started.
         jax.config.update(name, 2 if number == 1 else 1)
     except RuntimeError:
         _is_forked = True
@@ -64,13 +65,7 @@ def check_process() -> None:
 def check_jax(
     version: str | None = None, backend: str | None = None, flags: str | None = None
 ) -> None:
-    """Refuses a JAX that is too old, or computes wrongly on this backend.
-
-    Args:
-      version: version of jaxlib; None takes the installed one.
-      backend: for example `cpu`; None takes JAX's default, which starts the backend.
-      flags: flags of XLA; None takes the environment's.
-    """
+    """Refuses a JAX that is too old, or computes wrongly; None is the present value."""
     from importlib import metadata
 
     import jax
@@ -86,6 +81,7 @@ def check_jax(
         )
     if version not in _WRONG_ON_CPU:
         return
+    # Last, since it starts the backend.
     backend = jax.default_backend() if backend is None else backend
     flags = os.environ.get("XLA_FLAGS", "") if flags is None else flags
     if backend == "cpu" and _FLAG not in flags.split():

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 
 from fedjax_pfl.core import struct
+from fedjax_pfl.core.aliases import Params, Tree
 
 __all__ = ["Predictor"]
 
@@ -29,10 +30,10 @@ class Predictor:
     """
 
     apply: Callable[[Any, Any], Any]
-    params: Any
+    params: Params
 
     __post_init__ = struct.check_fields
 
-    def __call__(self, x: Any) -> jax.Array:
+    def __call__(self, x: Tree) -> jax.Array:
         """Outputs `[B, ...]` for inputs `[B, ...]`."""
         return self.apply(self.params, x)

@@ -1,7 +1,6 @@
 """Exchange between the processes of one training, over JAX's runtime.
 
 All processes call the same functions in the same order, and wait for each other there.
-A training of one process never waits.
 """
 
 import contextlib
@@ -23,10 +22,12 @@ def is_first() -> bool:
 
 def gathered(text: str) -> list[str]:
     """Gathers the texts of all processes in every process, in their order."""
+    # A training of one process never waits.
     if jax.process_count() == 1:
         return [text]
     content = np.frombuffer(text.encode(), np.uint8).astype(np.int32)
     sizes = _rows(np.array([content.size], np.int32))[:, 0]
+    # Devices exchange arrays of one shape: texts are padded to the longest.
     rows = _rows(np.pad(content, (0, max(sizes.max(), 1) - content.size)))
     pairs = zip(rows.astype(np.uint8), sizes, strict=True)
     return [row[:size].tobytes().decode() for row, size in pairs]
@@ -45,6 +46,7 @@ def together() -> Iterator[None]:
         yield
     except checks.InputError as error:
         refusal = error
+    # Exchanged before anything is raised, so that no process waits for another.
     sentence = first(None if refusal is None else str(refusal))
     if refusal is not None:
         raise refusal

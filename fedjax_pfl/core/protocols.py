@@ -5,8 +5,9 @@ from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from fedjax_pfl.core.aliases import Params
+from fedjax_pfl.core.aliases import Message, Params, Tree
 from fedjax_pfl.core.batch import Batch
 from fedjax_pfl.core.federation import ClientData, Federation
 from fedjax_pfl.core.randomness import Key
@@ -53,7 +54,7 @@ class Model(abc.ABC):
 
     num_classes: int | None = None
     class_weights: tuple[float, ...] | None = None
-    initial_params: Any = None
+    initial_params: Params = None
     local_statistics: bool = False
     outputs_first: bool = False
     bfloat16_products: bool = False
@@ -76,7 +77,7 @@ class Model(abc.ABC):
         x: jax.Array,
         *,
         key: Key | None = None,
-        constants: Any = None,
+        constants: Tree = None,
     ) -> jax.Array:
         """Computes outputs `[B, ...]`; without a key in evaluation mode."""
 
@@ -95,7 +96,7 @@ class Model(abc.ABC):
         """Refuses `initial_params` that do not fit."""
         return None
 
-    def first_statistics(self) -> Any:
+    def first_statistics(self) -> Tree:
         """Returns running statistics before the first round; None without any."""
         return None
 
@@ -111,11 +112,11 @@ class SummedModel(Protocol):
     Sums are added up over the batches of ONE client and predictor, then finished.
     """
 
-    def metric_sums(self, outputs: jax.Array, batch: Batch) -> Any:
+    def metric_sums(self, outputs: jax.Array, batch: Batch) -> Tree:
         """Returns a pytree of sums over the rows of weight > 0."""
         ...
 
-    def finish_metrics(self, sums: Any, count: jax.Array) -> dict[str, jax.Array]:
+    def finish_metrics(self, sums: Tree, count: jax.Array) -> dict[str, jax.Array]:
         """Maps sums over `count int32[]` examples to values `[]` by name.
 
         A metric that is undefined for the examples is NaN. Without examples all are.
@@ -130,11 +131,11 @@ class RankedModel(Protocol):
     The rows of all examples of ONE client and predictor are stored, then finished.
     """
 
-    def metric_rows(self, outputs: jax.Array, batch: Batch) -> Any:
+    def metric_rows(self, outputs: jax.Array, batch: Batch) -> Tree:
         """Returns a pytree of rows `[B, ...]`, numbers of each example."""
         ...
 
-    def finish_rows(self, rows: Any, weight: jax.Array) -> dict[str, jax.Array]:
+    def finish_rows(self, rows: Tree, weight: jax.Array) -> dict[str, jax.Array]:
         """Maps rows `[M, ...]` and weights `bool[M]` to values `[]` by name.
 
         Rows of weight 0 are padding. A metric that is undefined for the examples is
@@ -145,7 +146,7 @@ class RankedModel(Protocol):
 
 @runtime_checkable
 class SequenceModel(Protocol):
-    """A model whose examples are moments of a sequence, such as days.
+    """A model of examples that are moments of a sequence, such as days.
 
     Its output at one moment is an input at the next. `apply` on a client's examples, in
     order, runs through the sequence from its start. Local training visits pieces of it
@@ -153,12 +154,12 @@ class SequenceModel(Protocol):
     keeps the carry from round to round, and it may be of older parameters.
     """
 
-    def first_carry(self, data: ClientData) -> Any:
+    def first_carry(self, data: ClientData) -> Tree:
         """Returns the carry of ONE client before the first round."""
         ...
 
     def positions(
-        self, key: Key, round: Any, data: ClientData, batch_size: int
+        self, key: Key, round: jax.Array | None, data: ClientData, batch_size: int
     ) -> tuple[jax.Array, jax.Array]:
         """Draws a piece of ONE client's sequence.
 
@@ -167,11 +168,11 @@ class SequenceModel(Protocol):
         """
         ...
 
-    def recall(self, carry: Any, batch: Batch) -> Any:
+    def recall(self, carry: Tree, batch: Batch) -> Tree:
         """Returns inputs `[B, ...]` for `apply`, with the previous outputs."""
         ...
 
-    def remember(self, carry: Any, batch: Batch, outputs: jax.Array) -> Any:
+    def remember(self, carry: Tree, batch: Batch, outputs: jax.Array) -> Tree:
         """Returns the carry after outputs `[B, ...]` for a batch."""
         ...
 
@@ -193,22 +194,22 @@ class RoleModel(Protocol):
     parameters.
     """
 
-    def frozen_params(self, start: Any = None) -> dict[str, Any]:
+    def frozen_params(self, start: Params = None) -> dict[str, Any]:
         """Returns the untrained parameters by name, the same for every run.
 
-        `start` are pretrained parameters of the model on the device, whose arrays are
-        then used.
+        `start` are pretrained parameters of the model on the device; their arrays
+        are then used.
         """
         ...
 
-    def first_personal(self, key: Key) -> Any:
+    def first_personal(self, key: Key) -> Params:
         """Returns initial personal parameters of ONE client, or None.
 
         `key` is the key of `init`.
         """
         ...
 
-    def fixed_rows(self) -> Any:
+    def fixed_rows(self) -> Tree:
         """Returns `Constants.fixed` for all clients, `[N, ...]`, or None."""
         ...
 
@@ -223,12 +224,12 @@ class StatisticsModel(Protocol):
     not act on them.
     """
 
-    def first_statistics(self) -> Any:
+    def first_statistics(self) -> Tree:
         """Returns running statistics before the first round; None without any."""
         ...
 
     def apply_with_statistics(
-        self, params: Params, x: jax.Array, *, key: Key | None, constants: Any
+        self, params: Params, x: jax.Array, *, key: Key | None, constants: Tree
     ) -> tuple[jax.Array, Any]:
         """Returns the outputs of `apply`, and running statistics after this batch."""
         ...
@@ -253,7 +254,7 @@ class LocalSolver(abc.ABC):
 
     @abc.abstractmethod
     def solve(
-        self, view: Any, objective: Any, params: Params, context: Any = None
+        self, view: Any, objective: Any, params: Params, context: Tree = None
     ) -> tuple[Any, Any, Any]:
         """Maps a `ClientView`, an objective and a start to `(params, context, info)`.
 
@@ -286,7 +287,7 @@ class Aggregator(abc.ABC):
 
     @abc.abstractmethod
     def __call__(
-        self, key: Key, messages: Any, weights: jax.Array, reference: Any
+        self, key: Key, messages: Message, weights: jax.Array, reference: Tree
     ) -> tuple[Any, Any]:
         """Maps `[K, *P]`, weights `[K]`, reference `[*P]` to `([*P], info)`."""
 
@@ -306,13 +307,18 @@ class Aggregator(abc.ABC):
 class Attack(abc.ABC):
     """Replaces the messages of malicious clients, and only those."""
 
-    def init(self, messages: Any) -> Any:
+    def init(self, messages: Message) -> Tree:
         """Returns the attack's state before the first round; by default none."""
         return None
 
     @abc.abstractmethod
     def __call__(
-        self, key: Key, state: Any, messages: Any, malicious: jax.Array, reference: Any
+        self,
+        key: Key,
+        state: Tree,
+        messages: Message,
+        malicious: jax.Array,
+        reference: Tree,
     ) -> tuple[Any, Any]:
         """Maps messages `[K, *P]` and `malicious bool[K]` to `(messages, state)`.
 
@@ -329,19 +335,19 @@ class Transform:
     unchanged, and clients have no memory.
     """
 
-    def init(self, message: Any) -> Any:
+    def init(self, message: Message) -> Tree:
         """Returns the client's memory before the first round, or None."""
         return None
 
-    def send(self, key: Key, memory: Any, message: Any) -> tuple[Any, Any]:
+    def send(self, key: Key, memory: Tree, message: Message) -> tuple[Any, Any]:
         """Maps memory and message `[*P]` of an honest client to (sent, memory)."""
         return message, memory
 
-    def fit(self, key: Key, message: Any) -> Any:
+    def fit(self, key: Key, message: Message) -> Message:
         """Returns the part of any message `[*P]` that the encoding can represent."""
         return message
 
-    def receive(self, key: Key, message: Any) -> Any:
+    def receive(self, key: Key, message: Message) -> Message:
         """Returns the message that the server decodes from a received one `[*P]`."""
         return message
 
@@ -354,11 +360,11 @@ class ServerOptimizer(abc.ABC):
     """Uses the change of the server's model in a round as a gradient."""
 
     @abc.abstractmethod
-    def init(self, params: Params) -> Any:
+    def init(self, params: Params) -> Tree:
         """Returns the first state for a model `[*P]`, without a client axis."""
 
     @abc.abstractmethod
-    def __call__(self, memory: Any, params: Params, target: Any) -> tuple[Any, Any]:
+    def __call__(self, memory: Tree, params: Params, target: Params) -> tuple[Any, Any]:
         """Maps memory, model and the round's new model to the next model and memory."""
 
 
@@ -412,7 +418,7 @@ class Participation(abc.ABC):
         """Returns the weight `[]` of a change that began `staleness` rounds ago."""
         return jnp.ones_like(staleness)
 
-    def schedule(self, rng: Any, charges: Any, num_rounds: int) -> Any:
+    def schedule(self, rng: np.random.Generator, charges: Any, num_rounds: int) -> Any:
         """Computes the `Timetable` of R rounds from clients' charges, if `is_timed`."""
         raise NotImplementedError
 

@@ -1,12 +1,4 @@
-"""The generator of random numbers, the purposes of randomness, and their keys.
-
-All draws are blocks of Threefry-2x32 with 13 rounds, a counter-based generator: block
-`i` of a key is a function of the key and `i` alone. So a draw does not depend on the
-number of other draws, on padding, or on `vmap`. Salmon, Moraes, Dror and Shaw, Parallel
-random numbers: as easy as 1, 2, 3 (SC 2011): it passes BigCrush of TestU01. JAX's own
-generator is the same cipher with 20 rounds, in loops that take longer to compile and
-four times as long to run on a CPU.
-"""
+"""The generator of random numbers, the purposes of randomness, and their keys."""
 
 import enum
 import functools
@@ -17,6 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from fedjax_pfl.core.aliases import Scalar, Tree
+
 __all__ = ["GENERATOR", "Key", "Stream", "new_key", "seed_key", "stream_key"]
 
 Key = jax.Array
@@ -24,6 +18,12 @@ Key = jax.Array
 GENERATOR = "threefry2x32-13"
 """Name of the generator, which checkpoints record."""
 
+# Threefry-2x32 with 13 rounds, a counter-based generator: block `i` of a key is a
+# function of the key and `i` alone. So a draw does not depend on the number of other
+# draws, on padding, or on `vmap`. It passes BigCrush of TestU01 (Salmon, Moraes, Dror
+# and Shaw, Parallel random numbers: as easy as 1, 2, 3, SC 2011). JAX's own generator
+# is the same cipher with 20 rounds, in loops that take longer to compile and four times
+# as long to run on a CPU.
 _ROUNDS = 13
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
@@ -34,15 +34,7 @@ _DRAW, _FOLD, _SPLIT = range(3)
 def threefry(
     key: tuple[jax.Array, jax.Array], counter: tuple[jax.Array, jax.Array]
 ) -> tuple[jax.Array, jax.Array]:
-    """Encrypts a counter with Threefry-2x32-13.
-
-    Args:
-      key: two words `uint32[...]`.
-      counter: two words `uint32[...]`, of shapes that broadcast with the key's.
-
-    Returns:
-      Two words `uint32[...]`.
-    """
+    """Encrypts a counter, two words `uint32[...]`, with Threefry-2x32-13."""
     words = (*key, key[0] ^ key[1] ^ jnp.uint32(_PARITY))
     x, y = counter[0] + words[0], counter[1] + words[1]
     for done in range(_ROUNDS):
@@ -168,17 +160,8 @@ def noise_key(key: Key) -> Key:
     return jax.random.wrap_key_data(jax.random.key_data(key), impl="threefry2x32")
 
 
-def plus_gaussian(key: Key, tree: Any, deviation: Any) -> Any:
-    """Adds independent Gaussian noise to every number of a tree.
-
-    Args:
-      key: `[]` key.
-      tree: pytree of `[*P]`.
-      deviation: `[]` standard deviation.
-
-    Returns:
-      Pytree of `[*P]`.
-    """
+def plus_gaussian(key: Key, tree: Tree, deviation: Scalar) -> Tree:
+    """Adds independent Gaussian noise of a standard deviation `[]` to a tree."""
     leaves, structure = jax.tree.flatten(tree)
     keys = jax.random.split(key, len(leaves))
 

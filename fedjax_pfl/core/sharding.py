@@ -12,8 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import core, lax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.typing import ArrayLike
 
 from fedjax_pfl.core import checks, struct
+from fedjax_pfl.core.aliases import Tree
 
 __all__ = [
     "AXIS",
@@ -82,6 +84,7 @@ class Execution:
         checks.is_text("execution", text)
         mode, _, number = text.partition("=")
         checks.known(mode, _MODES, "execution")
+        # The number of clients in a chunk, or of devices.
         if number and (
             not number.isdecimal() or int(number) == 0 or mode in ("loop", "vmap")
         ):
@@ -165,7 +168,13 @@ def divides(num_rows: int, execution: Execution) -> bool:
     return count > 1 and num_rows % count == 0
 
 
-def shard_rows(tree: Any, num_rows: int, execution: Execution, *, axis: int = 0) -> Any:
+def shard_rows(
+    tree: Tree,
+    num_rows: int,
+    execution: Execution,
+    *,
+    axis: int = 0,
+) -> Tree:
     """Places leaves on the mesh: split if one axis has `num_rows` rows.
 
     Args:
@@ -188,7 +197,7 @@ def shard_rows(tree: Any, num_rows: int, execution: Execution, *, axis: int = 0)
     return jax.tree.map(place, tree)
 
 
-def shard_stacked(tree: Any, like: Any) -> Any:
+def shard_stacked(tree: Tree, like: Tree) -> Tree:
     """Places leaves `[p, ...]` like leaves `[...]`, with an undivided first axis.
 
     Args:
@@ -197,7 +206,7 @@ def shard_stacked(tree: Any, like: Any) -> Any:
         leaves its counterpart unchanged.
     """
 
-    def place(leaf: Any, like: Any) -> Any:
+    def place(leaf: jax.Array, like: jax.Array) -> Any:
         if not isinstance(like.sharding, NamedSharding):
             return leaf
         spec = PartitionSpec(None, *like.sharding.spec)
@@ -207,7 +216,7 @@ def shard_stacked(tree: Any, like: Any) -> Any:
 
 
 def on_devices(
-    fn: Callable[..., Any], execution: Execution, in_specs: Any, out_specs: Any
+    fn: Callable[..., Any], execution: Execution, in_specs: Tree, out_specs: Tree
 ) -> Callable[..., Any]:
     """Returns a function of arrays that every device calls with its part.
 
@@ -226,7 +235,7 @@ def on_devices(
     )
 
 
-def split_parameters(tree: Any, execution: Execution) -> Any:
+def split_parameters(tree: Tree, execution: Execution) -> Tree:
     """Moves rows of a compiled program from the client axis to the parameter axis.
 
     Every device then has its part of all rows; sums over parameters cross devices.
@@ -251,10 +260,7 @@ def split_parameters(tree: Any, execution: Execution) -> Any:
 
 
 def _place(leaf: Any, sharding: NamedSharding) -> Any:
-    """Places an array, which every process has, on the devices of all processes.
-
-    A shape gets the sharding; an array of a program that is traced, a constraint.
-    """
+    """Places an array, which every process has, on the devices of all processes."""
     if isinstance(leaf, core.Tracer):
         return lax.with_sharding_constraint(leaf, sharding)
     if isinstance(leaf, jax.ShapeDtypeStruct):
@@ -266,6 +272,7 @@ def _place(leaf: Any, sharding: NamedSharding) -> Any:
     if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:  # placed before
         return _mover(sharding)(leaf)
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        # Keys have no form in NumPy, their words do.
         data = _place(jax.random.key_data(leaf), sharding)
         return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
     host = np.asarray(leaf)
@@ -278,11 +285,12 @@ def _mover(sharding: NamedSharding) -> Callable[[jax.Array], jax.Array]:
     return jax.jit(lambda x: x, out_shardings=sharding)
 
 
-def fetch(tree: Any) -> Any:
+def fetch(tree: Tree) -> Tree:
     """Copies a whole tree to the host of every process, as NumPy arrays."""
 
-    def whole(leaf: Any) -> np.ndarray:
+    def whole(leaf: ArrayLike) -> np.ndarray:
         if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
+            # This process has a part only: the whole array goes to all devices first.
             everywhere = NamedSharding(client_mesh(0), PartitionSpec())
             leaf = _place(leaf, everywhere).addressable_data(0)
         return np.asarray(leaf)
@@ -290,7 +298,7 @@ def fetch(tree: Any) -> Any:
     return jax.tree.map(whole, tree)
 
 
-def replicate(tree: Any, execution: Execution) -> Any:
+def replicate(tree: Tree, execution: Execution) -> Tree:
     """Places a whole tree on every device of an execution of mode `shard`.
 
     An array that occurs several times in the tree is placed once.

@@ -1,9 +1,4 @@
-"""Rows of a cohort, gathered from the devices that store them, and written back.
-
-Every place of a cohort belongs to a fixed device, which may differ from the device of
-the drawn client's row. In one exchange every device sends its rows that are in the
-cohort, and in a second one receives them back. XLA alone would use a dozen exchanges.
-"""
+"""Rows of a cohort, gathered from the devices that store them, and written back."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,13 +9,14 @@ from jax import lax
 from jax.sharding import PartitionSpec
 
 from fedjax_pfl.core import client_rows, sharding
+from fedjax_pfl.core.aliases import Tree
 
 __all__ = ["at_places", "put", "take"]
 
 _SPLIT, _WHOLE = PartitionSpec(sharding.AXIS), PartitionSpec()
 
 
-def _size(tree: Any, execution: sharding.Execution) -> int:
+def _size(tree: Tree, execution: sharding.Execution) -> int:
     """Counts the devices that divide the rows of a tree; 0 if none do."""
     leaves = jax.tree.leaves(tree)
     if execution.mode != "shard" or not leaves:
@@ -32,24 +28,12 @@ def _size(tree: Any, execution: sharding.Execution) -> int:
 
 
 def _places(rows: jax.Array, num_rows: int, size: int) -> jax.Array:
-    """Pads a cohort `int32[K]`, so that all devices have equally many places.
-
-    Padding has the row N, which no device stores.
-    """
+    """Pads a cohort `int32[K]` with the row N to equally many places on all devices."""
     return jnp.pad(rows, (0, -rows.shape[0] % size), constant_values=num_rows)
 
 
-def take(tree: Any, rows: jax.Array, execution: sharding.Execution) -> Any:
-    """Gathers rows.
-
-    Args:
-      tree: pytree of numbers `[N, ...]`.
-      rows: `int32[K]`.
-      execution: execution mode of the map over clients.
-
-    Returns:
-      Pytree of `[K, ...]`.
-    """
+def take(tree: Tree, rows: jax.Array, execution: sharding.Execution) -> Tree:
+    """Gathers rows `int32[K]` of leaves `[N, ...]`."""
     taken = at_places(tree, rows, execution, client_rows.take)
     if not _size(tree, execution):
         return taken
@@ -57,36 +41,29 @@ def take(tree: Any, rows: jax.Array, execution: sharding.Execution) -> Any:
 
 
 def at_places(
-    tree: Any,
+    tree: Tree,
     rows: jax.Array,
     execution: sharding.Execution,
     gather: Callable[[Any, jax.Array], Any],
-) -> Any:
-    """Gathers results of a function of devices' rows, at the places of a cohort.
-
-    Args:
-      tree: pytree with a first leaf `[N, ...]`; devices divide all leaves.
-      rows: `int32[K]`.
-      execution: execution mode of the map over clients.
-      gather: `(part, rows int32[P]) -> pytree of [P, ...]`, of a device's part of the
-        tree and some of its rows.
-
-    Returns:
-      Pytree of `[P, ...]` with arbitrary values at the last P - K places. P is the next
-      multiple of the number of devices that divide the tree, or K if none do.
-    """
+) -> Tree:
+    """Gathers `gather(part, rows int32[P])`, pytrees of `[P, ...]`, at the places."""
     size = _size(tree, execution)
     if not size:
         return gather(tree, rows)
     num_rows = jax.tree.leaves(tree)[0].shape[0]
+    # P is the next multiple of the number of devices; the last P - K rows are
+    # arbitrary.
     places = _places(rows, num_rows, size)
     per_device = places.shape[0] // size
 
-    def part(local: Any, places: jax.Array) -> Any:
+    def part(local: Tree, places: jax.Array) -> Tree:
         number, count = lax.axis_index(sharding.AXIS), num_rows // size
         mine = lax.dynamic_slice_in_dim(places, number * per_device, per_device)
         owner = jnp.minimum(mine // count, size - 1)
 
+        # A place belongs to a fixed device, which may differ from the device of the
+        # row. Every device sends a row for every place, and the place takes the one of
+        # its owner, in one exchange: XLA alone would use a dozen.
         def exchange(sent: jax.Array) -> jax.Array:
             received = lax.all_to_all(sent, sharding.AXIS, 0, 0, tiled=True)
             return received[owner * per_device + jnp.arange(per_device)]
@@ -98,18 +75,10 @@ def at_places(
     return sharding.on_devices(part, execution, specs, _SPLIT)(tree, places)
 
 
-def put(tree: Any, rows: jax.Array, values: Any, execution: sharding.Execution) -> Any:
-    """Scatters values `[K, ...]` into rows `int32[K]`; others stay bit-identical.
-
-    Args:
-      tree: pytree of `[N, ...]`.
-      rows: `int32[K]`, distinct.
-      values: pytree of `[K, ...]`.
-      execution: execution mode of the map over clients.
-
-    Returns:
-      Pytree of `[N, ...]`.
-    """
+def put(
+    tree: Tree, rows: jax.Array, values: Tree, execution: sharding.Execution
+) -> Tree:
+    """Scatters values `[K, ...]` into rows `int32[K]`; others stay bit-identical."""
     size = _size(tree, execution)
     if not size:
         return client_rows.put(tree, rows, values)
@@ -120,12 +89,15 @@ def put(tree: Any, rows: jax.Array, values: Any, execution: sharding.Execution) 
         lambda leaf: jnp.pad(leaf, ((0, extra), *((0, 0),) * (leaf.ndim - 1))), values
     )
 
-    def part(own: Any, places: jax.Array, values: Any) -> Any:
+    def part(own: Tree, places: jax.Array, values: Tree) -> Tree:
         count = num_rows // size
         local = places - lax.axis_index(sharding.AXIS) * count
+        # Padding has the row N, which no device stores.
         at = jnp.where((local >= 0) & (local < count), local, count)
 
         def exchange(leaf: jax.Array, new: jax.Array) -> jax.Array:
+            # Every device needs only its rows, but gets all: rows may belong to any
+            # device.
             new = lax.all_gather(new, sharding.AXIS, tiled=True)
             return leaf.at[at].set(new, mode="drop")
 

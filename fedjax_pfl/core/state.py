@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_pfl.core import struct
+from fedjax_pfl.core.aliases import ClientState, Message, ServerState, Tree
 from fedjax_pfl.core.randomness import Key
 
 __all__ = [
@@ -61,16 +62,16 @@ class State:
 
     round: jax.Array
     key: Key
-    server: Any
-    clients: Any
+    server: ServerState
+    clients: ClientState
     memory: dict[str, Any] = dataclasses.field(default_factory=dict)
     rows: dict[str, Any] = dataclasses.field(default_factory=dict)
 
-    def with_memory(self, **entries: Any) -> "State":
+    def with_memory(self, **entries: Tree) -> "State":
         """Returns the state with other entries of `memory`; None removes one."""
         return dataclasses.replace(self, memory=_merged(self.memory, entries))
 
-    def with_rows(self, **entries: Any) -> "State":
+    def with_rows(self, **entries: Tree) -> "State":
         """Returns the state with other entries of `rows`; None removes one."""
         return dataclasses.replace(self, rows=_merged(self.rows, entries))
 
@@ -100,9 +101,9 @@ class Downlink:
       info: dict of `[]` values for the report, which are not sent.
     """
 
-    shared: Any
-    per_client: Any = None
-    info: Any = dataclasses.field(default_factory=dict)
+    shared: Tree
+    per_client: Tree = None
+    info: Tree = dataclasses.field(default_factory=dict)
 
 
 @struct.pytree_dataclass
@@ -117,10 +118,10 @@ class Upload:
         clip, -1/2 for another, 0 for no message.
     """
 
-    message: Any
+    message: Message
     weight: jax.Array
-    aux: Any = None
-    within: Any = None
+    aux: Tree = None
+    within: Tree = None
 
     def __post_init__(self):
         struct.check_arrays("message", self.message)
@@ -161,12 +162,12 @@ class Report:
     """
 
     values: dict[str, Any]
-    carry: Any = None
+    carry: Tree = None
     steps: jax.Array | None = None
-    statistics: Any = None
+    statistics: Tree = None
 
     @classmethod
-    def of(cls, report: Any) -> "Report":
+    def of(cls, report: Tree) -> "Report":
         """Returns a report from a report, or from its values alone."""
         return report if isinstance(report, cls) else cls(values=report)
 
@@ -203,7 +204,7 @@ class Members:
 
     cohort: jax.Array
     population: Population
-    mean: Any
+    mean: Tree
     use_mean: jax.Array
 
 
@@ -245,9 +246,9 @@ class RoundInfo:
     """
 
     cohort: jax.Array
-    client: Any
-    aggregator: Any
-    server: Any
+    client: Tree
+    aggregator: Tree
+    server: ServerState
     num_nonfinite: jax.Array
     client_diverged: jax.Array
     server_diverged: jax.Array

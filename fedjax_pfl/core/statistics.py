@@ -1,7 +1,6 @@
-"""Running statistics of normalization layers.
+"""Running statistics of normalization layers, which are state.
 
-They are state. In files, in initial parameters and in saved models they are among the
-parameters, under one name; everywhere else they are in the constants.
+In files and saved models they are among the parameters, elsewhere in the constants.
 """
 
 import dataclasses
@@ -10,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from fedjax_pfl.core.aliases import Params, Tree
 from fedjax_pfl.core.batch import Batch, Constants
 from fedjax_pfl.core.randomness import Key
 
@@ -26,62 +26,39 @@ NAME = "batch_stats"
 """Their name among parameters, that of the collection in flax."""
 
 
-def split(params: Any) -> tuple[Any, Any]:
-    """Splits a tree into parameters and running statistics, or None without any.
-
-    Example:
-      >>> split({"head": 1, "batch_stats": {"mean": 2}})
-      ({'head': 1}, {'mean': 2})
-    """
+def split(params: Params) -> tuple[Any, Any]:
+    """Splits a tree into parameters and running statistics, or None without any."""
     if not isinstance(params, dict) or NAME not in params:
         return params, None
     return {n: leaf for n, leaf in params.items() if n != NAME}, params[NAME]
 
 
-def joined(params: Any, statistics: Any) -> Any:
+def joined(params: Params, statistics: Tree) -> Params:
     """Inverts `split`; parameters are unchanged without statistics."""
     return params if statistics is None else params | {NAME: statistics}
 
 
-def taken(params: Any, constants: Any) -> tuple[Any, Constants]:
-    """Returns parameters without statistics, and constants with statistics.
-
-    Statistics among the parameters, as in saved models, have precedence.
-    """
+def taken(params: Params, constants: Tree) -> tuple[Any, Constants]:
+    """Returns parameters without statistics, and constants with statistics."""
     params, saved = split(params)
     constants = Constants.of(constants)
+    # Statistics among the parameters, as in saved models, have precedence.
     if saved is not None:
         constants = dataclasses.replace(constants, statistics=saved)
     return params, constants
 
 
 def forward(
-    model: Any, params: Any, batch: Batch, key: Key | None
+    model: Any, params: Params, batch: Batch, key: Key | None
 ) -> tuple[jax.Array, Any]:
-    """Applies a model to a batch, and updates its running statistics, if any.
-
-    Args:
-      model: the model.
-      params: `[*P]` its parameters.
-      batch: examples; their constants have the current statistics.
-      key: `[]` key of the model's randomness, or None in evaluation mode.
-
-    Returns:
-      Outputs `[B, ...]`, and statistics after the batch or None.
-    """
+    """Returns outputs `[B, ...]` of a model, and statistics after the batch or None."""
     constants = batch.constants
     if Constants.of(constants).running is None:
         return model.apply(params, batch.x, key=key, constants=constants), None
     return model.apply_with_statistics(params, batch.x, key=key, constants=constants)
 
 
-def settled(new: Any, old: Any, weight: jax.Array | None) -> Any:
-    """Casts new statistics to the old types; returns old ones for an empty batch.
-
-    Args:
-      new: `[*S]` after a batch.
-      old: `[*S]` before it.
-      weight: `[B]` weights of the batch, or None for ones.
-    """
+def settled(new: Tree, old: Tree, weight: jax.Array | None) -> Tree:
+    """Casts new statistics to the old types; returns old ones for an empty batch."""
     some = jnp.ones((), bool) if weight is None else (weight > 0).any()
     return jax.tree.map(lambda a, b: jnp.where(some, a.astype(b.dtype), b), new, old)

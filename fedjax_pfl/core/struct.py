@@ -1,7 +1,4 @@
-"""The one mechanism for states, hyperparameters and device data: frozen pytrees.
-
-JAX is imported with the first pytree: plain dataclasses do not need it.
-"""
+"""The one mechanism for states, hyperparameters and device data: frozen pytrees."""
 
 import dataclasses
 import functools
@@ -14,11 +11,14 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
 
 import numpy as np
 
 from fedjax_pfl.core import checks
+
+if TYPE_CHECKING:
+    from jax.typing import DTypeLike
 
 _T = TypeVar("_T")
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -165,12 +165,10 @@ def _limited(metadata: dict[str, Any], kwargs: dict[str, Any]) -> Any:
 
 
 @functools.cache
-def _kinds(kind: Any) -> tuple[Any, ...]:
-    """Returns the alternatives of an annotation.
-
-    `Annotated[Any, Protocol]` stands for the protocol, for parts with attributes beyond
-    it.
-    """
+def _kinds(kind: object) -> tuple[Any, ...]:
+    """Returns the alternatives of an annotation."""
+    # `Annotated[Any, Protocol]` stands for the protocol, for parts with attributes
+    # beyond it.
     if typing.get_origin(kind) is typing.Annotated:
         kind, mark = typing.get_args(kind)[:2]
         kind = kind if isinstance(mark, str) else mark
@@ -178,14 +176,14 @@ def _kinds(kind: Any) -> tuple[Any, ...]:
     return typing.get_args(kind) if is_union else (kind,)
 
 
-def _choices(kind: Any) -> tuple[Any, ...]:
+def _choices(kind: object) -> tuple[Any, ...]:
     """Returns the values that a `Literal` allows; none for other annotations."""
     literals = [k for k in _kinds(kind) if typing.get_origin(k) is typing.Literal]
     return tuple(value for literal in literals for value in typing.get_args(literal))
 
 
 @functools.cache
-def _methods(kind: Any) -> list[str]:
+def _methods(kind: object) -> list[str]:
     """Returns the public names of a protocol; none for other annotations."""
     is_protocol = isinstance(kind, type) and typing.Protocol in kind.__bases__
     names = vars(kind) if is_protocol else ()
@@ -193,18 +191,18 @@ def _methods(kind: Any) -> list[str]:
 
 
 @functools.cache
-def _is_array(kind: Any) -> bool:
+def _is_array(kind: object) -> bool:
     """Returns whether an annotation is `jax.Array`, which needs no import here."""
     return "jax" in sys.modules and kind is sys.modules["jax"].Array
 
 
-def _is_part(kind: Any) -> bool:
+def _is_part(kind: object) -> bool:
     """Returns whether an annotation is a dataclass, an interface or an array."""
     is_class = inspect.isabstract(kind) or dataclasses.is_dataclass(kind)
     return is_class or _is_array(kind) or bool(_methods(kind))
 
 
-def _fits(value: Any, kind: Any) -> bool:
+def _fits(value: object, kind: object) -> bool:
     """Returns whether a value fits an annotation, as far as that can be checked."""
     if len(_kinds(kind)) > 1:
         return any(_fits(value, option) for option in _kinds(kind))
@@ -213,6 +211,7 @@ def _fits(value: Any, kind: Any) -> bool:
         return callable(value)
     if not isinstance(origin, type) or origin is Any:
         return True
+    # Python counts True and False as numbers; settings do not.
     if isinstance(value, type) or (isinstance(value, bool) and origin is not bool):
         return False
     if methods := _methods(origin):
@@ -236,7 +235,7 @@ def _fits(value: Any, kind: Any) -> bool:
     return len(items) == len(of) and all(map(_fits, items, of))
 
 
-def _words(kind: Any) -> str:
+def _words(kind: object) -> str:
     """Describes an annotation, for messages."""
     if len(_kinds(kind)) > 1:
         return " or ".join(map(_words, _kinds(kind)))
@@ -258,12 +257,8 @@ def _words(kind: Any) -> str:
 def _check_of(
     field: dataclasses.Field, cls: str | None
 ) -> tuple[Callable[[Any], None], set[type]] | None:
-    """Returns the check of a field's values by its declaration, or None.
-
-    The second result is the set of classes with objects that need no further check.
-
-    Without the name of a pytree all fields are static. Tracers pass as numbers.
-    """
+    """Returns the check of a field's values and the classes that pass, or None."""
+    # Without the name of a pytree all fields are static.
     is_static = cls is None or bool(field.metadata.get("static"))
     kinds = [kind for kind in _kinds(field.type) if kind is not types.NoneType]
     part_kinds = [kind for kind in kinds if kind not in (int, float, Any)]
@@ -282,7 +277,7 @@ def _check_of(
     every = (*kinds, *(arg for kind in kinds for arg in typing.get_args(kind)))
     is_whole = is_static and int in every
 
-    def check_number(value: Any, name: str) -> None:
+    def check_number(value: object, name: str) -> None:
         (checks.whole if is_whole else checks.number)(name, value, **limits or {})
         if is_static and _is_unhashable(value):
             raise checks.InputError(
@@ -293,7 +288,7 @@ def _check_of(
     by_class = limits is None and not choices
     passed: set[type] = set()  # classes of fitting objects, since rounds check often
 
-    def check(value: Any) -> None:
+    def check(value: object) -> None:
         if value is None and is_optional:
             return
         if choices:
@@ -324,7 +319,7 @@ def _check_of(
     return check, passed
 
 
-def _is_unhashable(value: Any) -> bool:
+def _is_unhashable(value: object) -> bool:
     """Returns whether a value cannot be static; true of arrays, not of tracers."""
     if isinstance(value, Hashable):
         return False
@@ -390,10 +385,12 @@ def pytree_dataclass(cls: type[_T]) -> type[_T]:
       >>> jax.tree.leaves(Step(size=0.5))
       [0.5]
     """
+    # With the first pytree: plain dataclasses do not need JAX.
     import jax
 
     for name, kind in inspect.get_annotations(cls).items():
         default = vars(cls).get(name)
+        # A `Literal` selects code.
         if _choices(kind) and not isinstance(default, dataclasses.Field):
             setattr(cls, name, static_field(default=default))
     cls = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
@@ -402,23 +399,23 @@ def pytree_dataclass(cls: type[_T]) -> type[_T]:
     data = [f.name for f in fields if f.name not in static]
     cls.__init__ = _checked(cls.__init__, cls.__name__, fields)
 
-    def structure(node: Any) -> tuple[Any, ...]:
+    def structure(node: object) -> tuple[Any, ...]:
         # Here the class is part of the structure: JAX compares structures of
         # `register_dataclass` by fields alone. Two rules without fields would then be
         # equal, and one could run the other's compiled program.
         return (cls, *(getattr(node, name) for name in static))
 
-    def flatten(node: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    def flatten(node: object) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         return tuple(getattr(node, name) for name in data), structure(node)
 
-    def flatten_with_keys(node: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    def flatten_with_keys(node: object) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         keyed = ((jax.tree_util.GetAttrKey(n), getattr(node, n)) for n in data)
         return tuple(keyed), structure(node)
 
-    def unflatten(known: tuple[Any, ...], children: Iterable[Any]) -> Any:
+    def unflatten(fixed: tuple[Any, ...], children: Iterable[Any]) -> Any:
         # Without checks: JAX also puts tracers and other objects into trees.
         node = object.__new__(cls)
-        for name, value in zip((*static, *data), (*known[1:], *children), strict=True):
+        for name, value in zip((*static, *data), (*fixed[1:], *children), strict=True):
             object.__setattr__(node, name, value)
         return node
 
@@ -429,10 +426,7 @@ def pytree_dataclass(cls: type[_T]) -> type[_T]:
 def _checked(
     init: Callable[..., None], cls: str, fields: Sequence[dataclasses.Field]
 ) -> Callable[..., None]:
-    """Wraps `__init__` to refuse undeclared names and values.
-
-    JAX rebuilds objects without `__init__`.
-    """
+    """Wraps `__init__` to refuse undeclared names and values."""
     names = [field.name for field in fields]
     data = [field.name for field in fields if not field.metadata.get("static")]
     required = [field.name for field in fields if is_required(field) and field.init]
@@ -440,8 +434,9 @@ def _checked(
         field.name: check for field in fields if (check := _check_of(field, cls))
     }
 
+    # JAX rebuilds objects without `__init__`, and so without these checks.
     @functools.wraps(init)
-    def checked(self: Any, /, *args: Any, **values: Any) -> None:
+    def checked(self: Any, /, *args: object, **values: Any) -> None:
         if args:
             argument = args[0]
             if dataclasses.is_dataclass(argument):
@@ -496,7 +491,7 @@ def checked_call(
     names = [p.name for p in annotated.parameters.values() if p.kind < p.VAR_POSITIONAL]
 
     @functools.wraps(function)
-    def call(*args: Any, **options: Any) -> Any:
+    def call(*args: object, **options: object) -> Any:
         is_open = any(p.kind == p.VAR_KEYWORD for p in signature.parameters.values())
         for name in () if is_open else options.keys() - signature.parameters.keys():
             noun = f"option of {function.__name__}"
@@ -512,6 +507,8 @@ def checked_call(
             kinds = _kinds(parameter.annotation)
             is_default = name not in arguments or arguments[name] is parameter.default
             is_plain = all((typing.get_origin(k) or k) in _WORDS for k in kinds)
+            # Functions with open options check parts, such as processes and models,
+            # themselves.
             is_left = parameter.kind == parameter.VAR_KEYWORD or (
                 has_parts and not is_plain
             )
@@ -527,7 +524,7 @@ def checked_call(
     return call
 
 
-def check_arrays(name: str, tree: Any) -> None:
+def check_arrays(name: str, tree: object) -> None:
     """Checks that the leaves of a tree are arrays or numbers.
 
     Args:
@@ -553,7 +550,7 @@ def _may_stand_in(kind: type) -> bool:
     return issubclass(kind, (str, type, *_FUNCTIONS)) or kind.__name__ in _OPTIMIZERS
 
 
-def refuse_stand_in(name: str, value: Any, wanted: str) -> None:
+def refuse_stand_in(name: str, value: object, wanted: str) -> None:
     """Refuses a name, an optimizer of optax or a function in place of a part.
 
     Args:
@@ -572,6 +569,7 @@ def refuse_stand_in(name: str, value: Any, wanted: str) -> None:
             f" {value.__name__}(...)."
         )
     is_function = isinstance(value, _FUNCTIONS)
+    # Schedules of optax are closures, its makers of optimizers are not.
     makes_optimizer = is_function and str(value.__module__).startswith("optax.")
     if type(value).__name__ in _OPTIMIZERS or (makes_optimizer and not _cells(value)):
         raise checks.InputError(
@@ -593,7 +591,7 @@ def changed_repr(self: Any) -> str:
       self: dataclass; the function is assigned as `__repr__` in its body.
 
     Returns:
-      Its fields, and those of dataclasses in them, in one line.
+      Its fields, and the fields of dataclasses in them, in one line.
 
     Example:
       >>> @pytree_dataclass
@@ -611,7 +609,7 @@ def changed_repr(self: Any) -> str:
     return f"{type(self).__name__}({', '.join(parts)})"
 
 
-def _changed(value: Any) -> str:
+def _changed(value: object) -> str:
     """Formats a value in few characters; dataclasses by fields without defaults."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return changed_repr(value)
@@ -663,7 +661,7 @@ def _short(value: Any) -> str:
     return repr(value)
 
 
-def as_arrays(tree: _T, dtype: Any = np.float32) -> _T:
+def as_arrays(tree: _T, dtype: "DTypeLike" = np.float32) -> _T:
     """Turns every numeric leaf into an array of `dtype`, integers included.
 
     Weak and strong types, and `1` against `1.0`, would each cost a retrace; this is
@@ -686,6 +684,7 @@ def as_arrays(tree: _T, dtype: Any = np.float32) -> _T:
     largest = float(np.finfo(dtype).max)
 
     def convert(path: Any, leaf: Any) -> Any:
+        # First, since Python counts booleans as integers.
         if isinstance(leaf, bool | np.bool_):
             return jnp.asarray(leaf)
         if isinstance(leaf, int | float | np.number):
@@ -738,25 +737,21 @@ def is_required(field: dataclasses.Field) -> bool:
 
 
 class _Own(dict[str, Any]):
-    """Values of a wrapper's fields, without the wrapped object, by name.
-
-    Attributes:
-      kind: class of the wrapper.
-    """
+    """Fields of a wrapper of class `kind`, without the wrapped object, by name."""
 
     def __init__(self, kind: type, values: Mapping[str, Any]):
         super().__init__(values)
         self.kind = kind
 
 
-def _inner(node: Any) -> dataclasses.Field | None:
+def _inner(node: object) -> dataclasses.Field | None:
     """Returns the field of a wrapper that contains the wrapped object, or None."""
     if not dataclasses.is_dataclass(node) or isinstance(node, type):
         return None
     return next((f for f in dataclasses.fields(node) if "inner" in f.metadata), None)
 
 
-def innermost(node: Any) -> Any:
+def innermost(node: object) -> Any:
     """Returns the innermost wrapped object; other objects are returned unchanged.
 
     Args:
@@ -766,7 +761,7 @@ def innermost(node: Any) -> Any:
     return node if field is None else innermost(getattr(node, field.name))
 
 
-def replace_innermost(node: Any, value: Any) -> Any:
+def replace_innermost(node: Any, value: object) -> Any:
     """Returns a copy of wrappers around another object.
 
     Args:
@@ -780,7 +775,7 @@ def replace_innermost(node: Any, value: Any) -> Any:
     return dataclasses.replace(node, **{field.name: wrapped})
 
 
-def kind_of(node: Any) -> type | None:
+def kind_of(node: object) -> type | None:
     """Returns the class with the fields below a dotted name; None without a class.
 
     Args:
@@ -798,11 +793,8 @@ def _values(node: Any) -> dict[str, Any]:
     return {f.name: getattr(node, f.name) for f in dataclasses.fields(node) if f.repr}
 
 
-def _children(node: Any) -> Mapping[str, Any] | None:
-    """Returns the children of a node by their parts of dotted names, or None.
-
-    Elements of a tuple of dataclasses are named by their numbers.
-    """
+def _children(node: object) -> Mapping[str, Any] | None:
+    """Returns the children of a node by their parts of dotted names, or None."""
     if dataclasses.is_dataclass(node) and not isinstance(node, type):
         values, field = _values(node), _inner(node)
         if field is None:
@@ -816,7 +808,7 @@ def _children(node: Any) -> Mapping[str, Any] | None:
     return None
 
 
-def named_fields(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def named_fields(node: object, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yields `(dotted name, value)` for every leaf field, static ones included.
 
     A nested dataclass yields the name of its class, then its fields; a wrapper the
@@ -839,7 +831,7 @@ def named_fields(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         yield from named_fields(value, f"{prefix}.{name}" if prefix else name)
 
 
-def plain_fields(node: Any, prefix: str = "") -> dict[str, Any]:
+def plain_fields(node: object, prefix: str = "") -> dict[str, Any]:
     """Returns `named_fields` in JSON types: classes and functions by name.
 
     Args:
@@ -869,7 +861,7 @@ def plain(value: Any) -> Any:
     return getattr(value, "__name__", _ADDRESS.sub("", repr(value)))
 
 
-def _cells(value: Any) -> Any:
+def _cells(value: object) -> Any:
     """Returns the closure of a function, if it has one."""
     return isinstance(value, types.FunctionType) and value.__closure__
 
@@ -877,7 +869,7 @@ def _cells(value: Any) -> Any:
 def _of_closure(function: Callable[..., Any]) -> str:
     """Returns the call that made a function, as in `constant_schedule(value=0.1)`."""
 
-    def shown(value: Any) -> str:
+    def shown(value: object) -> str:
         if isinstance(value, list | tuple):
             return f"[{', '.join(map(shown, value))}]"
         if value is None or isinstance(value, bool | int | float | str):
@@ -891,7 +883,7 @@ def _of_closure(function: Callable[..., Any]) -> str:
     return f"{made_by}({', '.join(f'{n}={shown(v)}' for n, v in variables.items())})"
 
 
-def get_field(node: Any, name: str) -> Any:
+def get_field(node: object, name: str) -> Any:
     """Returns the value at a dotted name.
 
     Args:
@@ -917,7 +909,7 @@ def get_field(node: Any, name: str) -> Any:
     return node
 
 
-def replace_field(node: _T, name: str, value: Any) -> _T:
+def replace_field(node: _T, name: str, value: object) -> _T:
     """Returns a copy of `node` with the field at a dotted name replaced.
 
     Args:
@@ -926,7 +918,7 @@ def replace_field(node: _T, name: str, value: Any) -> _T:
       value: new value.
 
     Returns:
-      The changed copy; nothing is modified in place.
+      The changed copy; `node` stays the same.
 
     Raises:
       InputError: if a part of the name does not exist.
@@ -935,13 +927,14 @@ def replace_field(node: _T, name: str, value: Any) -> _T:
       >>> replace_field({"local": {"size": 1}}, "local.size", 2)
       {'local': {'size': 2}}
     """
-    head, _, rest = name.partition(".")
+    head, _, tail = name.partition(".")
     child, field = get_field(node, head), _inner(node)
+    # Names enter the wrapped object as if it replaced the wrapper.
     if field is not None and head != field.metadata["inner"]:
         wrapped = replace_field(getattr(node, field.name), name, value)
         return dataclasses.replace(node, **{field.name: wrapped})  # pyright: ignore
-    if rest:
-        value = replace_field(child, rest, value)
+    if tail:
+        value = replace_field(child, tail, value)
     if field is not None:
         return dataclasses.replace(node, **value)  # pyright: ignore
     if isinstance(node, Mapping):
@@ -952,7 +945,7 @@ def replace_field(node: _T, name: str, value: Any) -> _T:
     return dataclasses.replace(node, **{head: value})  # pyright: ignore
 
 
-def same(a: Any, b: Any) -> bool:
+def same(a: object, b: object) -> bool:
     """Returns whether nested values are equal; NaN equals NaN, a tuple equals a list.
 
     Args:
@@ -968,4 +961,5 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         nan = a.dtype.kind == "f"
         return a.dtype == b.dtype and np.array_equal(a, b, equal_nan=nan)
+    # By identity first, since NaN is not equal to itself.
     return a is b or a == b

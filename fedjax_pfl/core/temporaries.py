@@ -1,7 +1,4 @@
-"""Temporary files and directories, which are removed when a process ends.
-
-A signal ends a command without running `finally` blocks: see `command/signals.py`.
-"""
+"""Temporary files and directories, which are removed when a process ends."""
 
 import contextlib
 import shutil
@@ -35,5 +32,6 @@ def remove(path: Path) -> None:
 
 def remove_all() -> None:
     """Removes all registered paths, the newest first."""
+    # Called by command/signals.py: a signal ends a command without `finally` blocks.
     for path in reversed(list(_paths)):
         remove(path)

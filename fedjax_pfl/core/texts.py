@@ -11,10 +11,5 @@ _ACTING = re.compile(
 
 
 def printable(text: object) -> str:
-    r"""Escapes the control characters of a text, except tabs and newlines.
-
-    Example:
-      >>> printable("\x1b[31mred")
-      '\\x1b[31mred'
-    """
+    """Escapes the control characters of a text, except tabs and newlines."""
     return _ACTING.sub(lambda match: ascii(match[0])[1:-1], str(text))

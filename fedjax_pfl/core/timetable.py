@@ -41,16 +41,9 @@ class Timetable:
 
 @struct.pytree_dataclass
 class Charges:
-    """Charges of every client's task: its work and its messages.
+    """Charges of every client's task: its work and its messages."""
 
-    Attributes:
-      examples: `[N]` gradients of single examples.
-      steps: `[N]` local steps.
-      up: bytes that a client sends.
-      down: bytes that a client receives.
-    """
-
-    examples: np.ndarray
-    steps: np.ndarray
-    up: float
-    down: float
+    examples: np.ndarray  # [N] gradients of single examples
+    steps: np.ndarray  # [N] local steps
+    up: float  # bytes that a client sends
+    down: float  # bytes that a client receives

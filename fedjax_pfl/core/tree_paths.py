@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_pfl.core import checks
+from fedjax_pfl.core.aliases import Params, Tree
 
 __all__ = [
     "blocks",
@@ -24,31 +25,15 @@ __all__ = [
 ]
 
 
-def names(tree: Any) -> Any:
-    """Names every leaf by its path.
-
-    Returns:
-      The same tree with leaves such as `"head/kernel"`.
-    """
+def names(tree: Tree) -> Tree:
+    """Names every leaf by its path, such as `head/kernel`."""
     return jax.tree_util.tree_map_with_path(
         lambda path, _: jax.tree_util.keystr(path, simple=True, separator="/"), tree
     )
 
 
-def spread(value: Any, tree: Any) -> Any:
-    """Returns a number for every leaf of a tree.
-
-    Args:
-      value: `[]`, one for all leaves, or `[L]`, one per leaf in JAX's order.
-      tree: pytree of L arrays.
-
-    Returns:
-      The tree with `[]` in place of arrays.
-
-    Example:
-      >>> spread(0.5, {"bias": 1.0, "kernel": 2.0})
-      {'bias': 0.5, 'kernel': 0.5}
-    """
+def spread(value: Any, tree: Tree) -> Tree:
+    """Returns a tree of numbers `[]`, from one, or from `[L]` in JAX's order."""
     if jnp.ndim(value) == 0:
         return jax.tree.map(lambda _: value, tree)
     structure = jax.tree.structure(tree)
@@ -60,23 +45,13 @@ def spread(value: Any, tree: Any) -> Any:
     return jax.tree.unflatten(structure, list(value))
 
 
-def by_name(tree: Any) -> dict[str, Any]:
-    """Returns the leaves of a tree by their paths.
-
-    Example:
-      >>> by_name({"head": {"bias": 1, "kernel": 2}})
-      {'head/bias': 1, 'head/kernel': 2}
-    """
+def by_name(tree: Tree) -> dict[str, Any]:
+    """Returns the leaves of a tree by their paths, such as `head/kernel`."""
     return dict(zip(jax.tree.leaves(names(tree)), jax.tree.leaves(tree), strict=True))
 
 
 def nested(leaves: Iterable[tuple[Sequence[str], Any]]) -> dict[str, Any]:
-    """Builds nested dictionaries from leaves by their paths.
-
-    Example:
-      >>> nested([(("head", "bias"), 1), (("head", "kernel"), 2)])
-      {'head': {'bias': 1, 'kernel': 2}}
-    """
+    """Builds nested dictionaries from leaves by their paths."""
     tree: dict[str, Any] = {}
     for (*above, last), leaf in leaves:
         place = tree
@@ -86,41 +61,28 @@ def nested(leaves: Iterable[tuple[Sequence[str], Any]]) -> dict[str, Any]:
     return tree
 
 
-def split(tree: Any, pattern: str) -> tuple[Any, Any]:
-    """Splits a tree into the leaves whose path matches and the others.
-
-    Args:
-      tree: parameter tree.
-      pattern: regular expression searched in the leaf path, for example `"^head/"`.
-
-    Returns:
-      `(matching, rest)`, both with the tree's structure, and None for other leaves.
-
-    Example:
-      >>> split({"body": 1, "head": 2}, "^head")
-      ({'body': None, 'head': 2}, {'body': 1, 'head': None})
-    """
+def split(tree: Tree, pattern: str) -> tuple[Any, Any]:
+    """Splits a tree into leaves with matching paths, and the rest; None elsewhere."""
     paths = names(tree)
     matching = jax.tree.map(
         lambda n, x: x if re.search(pattern, n) else None, paths, tree
     )
-    rest = jax.tree.map(lambda n, x: None if re.search(pattern, n) else x, paths, tree)
-    return matching, rest
+    remainder = jax.tree.map(
+        lambda n, x: None if re.search(pattern, n) else x, paths, tree
+    )
+    return matching, remainder
 
 
-def join(first: Any, second: Any) -> Any:
+def join(first: Tree, second: Tree) -> Tree:
     """Inverts `split`: takes each leaf from the tree that has it."""
+    # For JAX None is an empty tree; here it marks a missing leaf.
     return jax.tree.map(
         lambda a, b: b if a is None else a, first, second, is_leaf=lambda x: x is None
     )
 
 
-def head_and_body(params: Any, pattern: str) -> tuple[Any, Any]:
-    """Splits a model's parameters into its head and its body, neither without leaves.
-
-    Returns:
-      `(head, body)` as from `split`.
-    """
+def head_and_body(params: Params, pattern: str) -> tuple[Any, Any]:
+    """Splits parameters into head and body as in `split`, neither without leaves."""
     head, body = split(params, pattern)
     for part, words in ((head, "some"), (body, "not all")):
         if not jax.tree.leaves(part):
@@ -131,7 +93,7 @@ def head_and_body(params: Any, pattern: str) -> tuple[Any, Any]:
     return head, body
 
 
-def check_pattern(name: str, pattern: Any) -> None:
+def check_pattern(name: str, pattern: object) -> None:
     """Checks that a value is a regular expression."""
     _check(f"{name} to be a regular expression", pattern)
 
@@ -146,7 +108,7 @@ def check_patterns(patterns: Any) -> None:
         _check("patterns to be regular expressions", pattern)
 
 
-def _check(expected: str, pattern: Any) -> None:
+def _check(expected: str, pattern: object) -> None:
     """Checks a regular expression; `expected` begins the message."""
     message = f"Expected {expected}, got {checks.shown(pattern)}"
     if not isinstance(pattern, str):
@@ -157,31 +119,26 @@ def _check(expected: str, pattern: Any) -> None:
         raise checks.InputError(f"{message}: {error}.") from None
 
 
-def blocks(tree: Any, patterns: Sequence[str]) -> list[Any]:
-    """Splits a tree into blocks: a leaf belongs to the first pattern that matches it.
-
-    Example:
-      >>> blocks({"body": 1, "head": 2}, ("^head", ""))
-      [{'body': None, 'head': 2}, {'body': 1, 'head': None}]
-    """
-    parts, rest = [], tree
+def blocks(tree: Tree, patterns: Sequence[str]) -> list[Any]:
+    """Splits a tree into blocks: a leaf is in that of the first matching pattern."""
+    parts, remainder = [], tree
     for pattern in patterns:
-        block, rest = split(rest, pattern)
+        block, remainder = split(remainder, pattern)
         if not jax.tree.leaves(block):
             raise checks.InputError(
                 f"Expected every pattern to match a leaf that none before it does, but"
                 f" {pattern!r} does not; the leaves are {_paths(tree)}."
             )
         parts.append(block)
-    if jax.tree.leaves(rest):
+    if jax.tree.leaves(remainder):
         raise checks.InputError(
             f"Expected every leaf to match one of the patterns {list(patterns)}, but"
-            f" these do not: {_paths(rest)}."
+            f" these do not: {_paths(remainder)}."
         )
     return parts
 
 
-def join_blocks(parts: Sequence[Any]) -> Any:
+def join_blocks(parts: Sequence[Any]) -> Tree:
     """Inverts `blocks`."""
     tree, *tail = parts
     for part in tail:
@@ -189,6 +146,6 @@ def join_blocks(parts: Sequence[Any]) -> Any:
     return tree
 
 
-def _paths(tree: Any) -> str:
+def _paths(tree: Tree) -> str:
     """Returns the paths of a tree's leaves."""
     return ", ".join(jax.tree.leaves(names(tree)))

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from fedjax_pfl import core
 from fedjax_pfl.core import checks, struct
 
 __all__ = ["Devices", "Fleet"]
@@ -17,31 +18,16 @@ _WINDOW = ("online_from", "online_until")
 
 @dataclasses.dataclass(frozen=True)
 class Fleet:
-    """Devices of N clients, drawn or read; on the host.
+    """Devices of N clients, drawn or read; on the host."""
 
-    Attributes:
-      examples_per_second: `[N]` gradients of single examples per second.
-      upload: `[N]` bytes per second sent; infinite if sending takes no time.
-      download: `[N]` bytes per second received.
-      windows: per client `[W, 2]` start and end, in seconds of a day, of the windows
-        in which it is online, in order; W = 0 for a client that is always online.
-      day: period of the windows in seconds.
-    """
-
-    examples_per_second: np.ndarray
-    upload: np.ndarray
-    download: np.ndarray
-    windows: tuple[np.ndarray, ...]
-    day: float
+    examples_per_second: np.ndarray  # [N] gradients of single examples per second
+    upload: np.ndarray  # [N] bytes per second sent; infinite if it takes no time
+    download: np.ndarray  # [N] bytes per second received
+    windows: tuple[np.ndarray, ...]  # per client [W, 2] seconds of a day, in order
+    day: float  # seconds, the period of the windows
 
     def seconds(self, examples: np.ndarray, up: float, down: float) -> np.ndarray:
-        """Returns the seconds `[N]` of a task: receive, compute, send.
-
-        Args:
-          examples: `[N]` gradients of single examples.
-          up: bytes that a client sends.
-          down: bytes that a client receives.
-        """
+        """Returns the seconds `[N]` of a task: receive bytes, compute, send bytes."""
         sending = down / self.download + up / self.upload
         return sending + examples / self.examples_per_second
 
@@ -52,9 +38,11 @@ class Fleet:
     def next_online(self, client: int, time: float) -> float:
         """Returns the first time at or after `time` at which a client is online."""
         windows = self.windows[client]
+        # A client without windows is always online.
         if not len(windows):
             return time
         midnight = time // self.day * self.day
+        # A window of the day before may end after midnight.
         for start in (midnight - self.day, midnight, midnight + self.day):
             for opening, closing in start + windows:
                 if time < closing:
@@ -114,7 +102,9 @@ class Devices:
         if self.traces is not None:
             return _read(Path(self.traces), num_clients, float(self.day))
 
-        def speeds(median: Any, spread: Any, draws: np.ndarray) -> np.ndarray:
+        def speeds(
+            median: core.Scalar | None, spread: core.Scalar, draws: np.ndarray
+        ) -> np.ndarray:
             if median is None:
                 return np.full(num_clients, np.inf)
             return float(median) * np.exp(float(spread) * draws)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax import lax
+from jax.typing import DTypeLike
 
 from fedjax_pfl import core
 from fedjax_pfl.core import client_map, loops, struct
@@ -50,8 +51,8 @@ class LocalInfo:
     num_steps: jax.Array
     num_examples: jax.Array
     converged: jax.Array
-    carry: Any = None
-    statistics: Any = None
+    carry: core.Tree = None
+    statistics: core.Tree = None
 
     def then(self, later: "LocalInfo") -> "LocalInfo":
         """Adds later work of the same client, and takes its carry and statistics."""
@@ -75,13 +76,11 @@ class LocalInfo:
 
 
 def _sorted_positions(bits: jax.Array, count: jax.Array) -> jax.Array:
-    """Draws an order of `count <= slots` positions, `int32[slots]`; the rest is any.
-
-    Sorting random bits does not depend on how much padding there is. The lowest bits of
-    a key are its position: one array to be sorted instead of two takes a third of the
-    time. A tie of the upper bits is negligible: in favor of the earlier position, it
-    changes the probability of an order of two by 2^(bits of count - 33).
-    """
+    """Draws an order of `count <= slots` positions, `int32[slots]`; the rest is any."""
+    # Sorting random bits does not depend on how much padding there is. The lowest bits
+    # of a key are its position: one array to be sorted instead of two takes a third of
+    # the time. A tie of the upper bits is negligible: in favor of the earlier position,
+    # it changes the probability of an order of two by 2^(bits of count - 33).
     low = 32 - lax.clz(jnp.maximum(count, 1).astype(jnp.uint32) - 1)
     position = jnp.arange(bits.shape[0], dtype=jnp.uint32)
     keys = bits >> low << low | position
@@ -91,10 +90,7 @@ def _sorted_positions(bits: jax.Array, count: jax.Array) -> jax.Array:
 
 
 def _shuffled_positions(key: core.Key, data: core.ClientData, length: int) -> jax.Array:
-    """Returns a fresh order of the client's examples, `int32[length]`, padding last.
-
-    The time follows the largest client of the vmapped chunk, not the padding.
-    """
+    """Returns a fresh order of the client's examples, `int32[length]`, padding last."""
     slots = data.index.shape[0]
     sizes = [size for size in _SORTED if 2 * size <= slots] + [slots]
 
@@ -105,6 +101,7 @@ def _shuffled_positions(key: core.Key, data: core.ClientData, length: int) -> ja
 
         return run
 
+    # The time follows the largest client of the vmapped chunk, not the padding.
     largest = client_map.lane_max(data.num_examples)
     number = sum((largest > size).astype(jnp.int32) for size in sizes[:-1])
     branches = [shuffle(size) for size in sizes]
@@ -116,21 +113,10 @@ def _shuffled_positions(key: core.Key, data: core.ClientData, length: int) -> ja
 def independent_batch(
     key: core.Key, data: core.ClientData, batch_size: int
 ) -> tuple[jax.Array, jax.Array]:
-    """Draws a batch independently of all others; a sampler for `local_scan`.
-
-    Every batch is a fresh uniform subset of `min(B, n)` of the client's n examples: an
-    example appears once in a batch, and again in others. A batch size of at least n
-    gives all examples every time, which draws with replacement would not.
-
-    Args:
-      key: `[]` key of this batch.
-      data: examples of one client.
-      batch_size: B.
-
-    Returns:
-      Positions `int32[B]` and weights `bool[B]`, padding last.
-    """
+    """Draws positions `int32[B]` and weights `bool[B]` of an independent batch."""
     length = max(data.index.shape[0], batch_size)
+    # A uniform subset of min(B, n) examples: a batch size of at least n gives all
+    # examples every time, which draws with replacement would not.
     positions = _shuffled_positions(key, data, length)[:batch_size]
     return positions, jnp.arange(batch_size) < data.num_examples
 
@@ -138,7 +124,7 @@ def independent_batch(
 def local_scan(
     view: core.ClientView,
     step: Callable[[core.Key, Any, tuple[core.Batch, ...]], Any],
-    carry: Any,
+    carry: core.Tree,
     *,
     batch_size: int,
     epochs: int = 1,
@@ -149,7 +135,7 @@ def local_scan(
     epoch_end: Callable[[jax.Array, Any], Any] | None = None,
     order: Order | None = None,
     remainder: Remainder = "even",
-    dtype: Any = jnp.float32,
+    dtype: DTypeLike = jnp.float32,
 ) -> tuple[Any, LocalInfo]:
     """Runs a step over minibatches of one client: shuffles, masks, trip counts.
 
@@ -191,6 +177,7 @@ def local_scan(
     most_steps = epoch_steps or -(-slots // batches.step_size)
     most_epochs = epochs
     if num_steps is not None:
+        # Every epoch then has at least one step.
         most_epochs, most_steps = num_steps, min(num_steps, most_steps)
 
     # In reverse mode a scan saves the values of all steps at once, and no epoch is
@@ -206,6 +193,7 @@ def local_scan(
         epoch: jax.Array,
     ):
         carry, steps, examples = state
+        # Key 0 of an epoch is that of its order.
         step_key = jax.random.fold_in(epoch_key, index + 1)
         parts = batches.of_step(step_key, positions, index)
         next_carry = step(step_key, carry, parts)
@@ -240,6 +228,7 @@ def local_scan(
             return state
         carry, steps, examples = state
         next_carry = epoch_end(epoch, carry)
+        # An epoch without a step of the client does not end.
         carry = optax.tree.where(steps > epoch_start, next_carry, carry)
         return carry, steps, examples
 
@@ -269,7 +258,7 @@ class _Batches:
     sampler: Callable[..., tuple[jax.Array, jax.Array]] | None
     order: Order | None
     remainder: Remainder
-    dtype: Any
+    dtype: DTypeLike
 
     @property
     def data(self) -> core.ClientData:
@@ -294,6 +283,7 @@ class _Batches:
         if self.sampler is not None:
             return None
         slots = self.data.index.shape[0]
+        # Whole steps, so that no slice reaches past the end.
         length = max(1, -(-slots // self.step_size)) * self.step_size
         if self.order is None:
             return _shuffled_positions(key, self.data, length)
@@ -366,12 +356,13 @@ def _limits(
     client_epochs, most_steps = jnp.minimum(jnp.int32(epochs), work.epochs), work.steps
     if num_steps is not None:
         most_steps = jnp.minimum(jnp.minimum(num_steps, work.epochs), work.steps)
+        # Rounded up: the last epoch may be incomplete.
         needed = -(-most_steps // jnp.maximum(client_steps, 1))
         client_epochs = jnp.where(client_steps > 0, needed, 0)
     return _Limits(epochs=client_epochs, epoch_steps=client_steps, steps=most_steps)
 
 
-def params_dtype(params: core.Params) -> Any:
+def params_dtype(params: core.Params) -> jnp.dtype:
     """Returns the floating dtype of a parameter tree."""
     return jnp.result_type(*jax.tree.leaves(params))
 
@@ -379,7 +370,7 @@ def params_dtype(params: core.Params) -> Any:
 def full_value_and_gradient(
     objective: Objective,
     params: core.Params,
-    context: Any,
+    context: core.Tree,
     data: core.ClientData,
     batch_size: int = 256,
 ) -> tuple[jax.Array, Any]:
@@ -406,7 +397,7 @@ def full_value_and_gradient(
 def full_value(
     objective: Objective,
     params: core.Params,
-    context: Any,
+    context: core.Tree,
     data: core.ClientData,
     batch_size: int = 256,
 ) -> jax.Array:
@@ -431,10 +422,10 @@ def full_value(
 def passed_statistics(
     objective: Objective,
     params: core.Params,
-    context: Any,
+    context: core.Tree,
     view: core.ClientView,
     batch_size: int = 256,
-) -> Any:
+) -> core.Tree:
     """Updates running statistics by one pass over all examples of one client.
 
     For solvers with gradients over all examples, during which statistics are fixed.
@@ -453,8 +444,9 @@ def passed_statistics(
         return None
     move = stepwise(objective, None)
 
-    def add(running: Any, pair: tuple[jax.Array, core.Batch]):
+    def add(running: core.Tree, pair: tuple[jax.Array, core.Batch]):
         number, batch = pair
+        # Models update statistics only if they get a key.
         key = jax.random.fold_in(view.key, number)
         batch = batch.with_statistics(running)
         return move(key, params, batch, context, None)[1][1]
@@ -465,16 +457,17 @@ def passed_statistics(
 
 def _mean_over_examples(
     fn: Callable[[core.Batch], Any],
-    zero: Any,
+    zero: core.Tree,
     data: core.ClientData,
     batch_size: int,
-) -> Any:
+) -> core.Tree:
     """Averages a function `batch -> tree` over one client's examples, like `zero`."""
     dtype = params_dtype(zero)
     total = jnp.maximum(data.num_examples, 1).astype(dtype)
 
-    def add(sums: Any, pair: tuple[jax.Array, core.Batch]):
+    def add(sums: core.Tree, pair: tuple[jax.Array, core.Batch]):
         _, batch = pair
+        # The function is a mean over its batch.
         share = batch.weight.sum() / total
         return jax.tree.map(lambda t, g: t + share * g, sums, fn(batch))
 
@@ -483,18 +476,19 @@ def _mean_over_examples(
 
 def _over_examples(
     fn: Callable[[Any, tuple[jax.Array, core.Batch]], Any],
-    start: Any,
+    start: core.Tree,
     data: core.ClientData,
     batch_size: int,
-    dtype: Any,
-) -> Any:
+    dtype: DTypeLike,
+) -> core.Tree:
     """Folds `(state, (number, batch)) -> state` over ONE client's examples."""
     slots = data.index.shape[0]
     num_batches = max(1, -(-slots // batch_size))
 
-    def step(state: Any, number: jax.Array):
+    def step(state: core.Tree, number: jax.Array):
         positions = number * batch_size + jnp.arange(batch_size)
         weight = (positions < data.num_examples).astype(dtype)
+        # Positions past the end have weight 0, but must exist.
         batch = data.gather(jnp.minimum(positions, slots - 1), weight)
         return fn(state, (number, batch)), None
 

@@ -28,8 +28,8 @@ class StatefulLoss(abc.ABC):
         key: core.Key | None,
         params: core.Params,
         batch: core.Batch,
-        context: Any,
-        carry: Any,
+        context: core.Tree,
+        carry: core.Tree,
     ) -> tuple[jax.Array, tuple[Any, Any]]:
         """Returns the value of a batch, and the model's state after it.
 
@@ -45,13 +45,21 @@ class StatefulLoss(abc.ABC):
         """
 
     def __call__(
-        self, key: core.Key | None, params: core.Params, batch: core.Batch, context: Any
+        self,
+        key: core.Key | None,
+        params: core.Params,
+        batch: core.Batch,
+        context: core.Tree,
     ) -> jax.Array:
         """Returns the value `[]` of a batch."""
         return self.step(key, params, batch, context, None)[0]
 
     def with_statistics(
-        self, key: core.Key | None, params: core.Params, batch: core.Batch, context: Any
+        self,
+        key: core.Key | None,
+        params: core.Params,
+        batch: core.Batch,
+        context: core.Tree,
     ) -> tuple[jax.Array, Any]:
         """Returns the value `[]` of a batch, and running statistics after it."""
         value, (_, running) = self.step(key, params, batch, context, None)
@@ -80,12 +88,13 @@ class DataLoss(StatefulLoss):
         key: core.Key | None,
         params: core.Params,
         batch: core.Batch,
-        context: Any,
-        carry: Any,
+        context: core.Tree,
+        carry: core.Tree,
     ) -> tuple[jax.Array, tuple[Any, Any]]:
         """Returns the value, and the model's state; see `StatefulLoss.step`."""
         model, inputs = self.model, batch
         if carry is not None and isinstance(model, core.SequenceModel):
+            # Outputs at earlier moments are inputs of this batch.
             inputs = dataclasses.replace(batch, x=model.recall(carry, batch))
         full_params = params if self.network is None else self.network(params, context)
         outputs, running = statistics.forward(model, full_params, inputs, key)
@@ -116,8 +125,8 @@ class Joint(StatefulLoss):
         key: core.Key | None,
         params: core.Params,
         batch: core.Batch,
-        context: Any,
-        carry: Any,
+        context: core.Tree,
+        carry: core.Tree,
     ) -> tuple[jax.Array, tuple[Any, Any]]:
         """Returns the value, and the model's state; see `StatefulLoss.step`."""
         shared, personal = params
@@ -125,20 +134,19 @@ class Joint(StatefulLoss):
         return step(key, shared, batch.with_personal(personal), context, carry)
 
 
-def stepwise(objective: Objective, carry: Any) -> Callable[..., Any]:
-    """Returns `StatefulLoss.step` of an objective.
-
-    Args:
-      objective: objective of the local problem.
-      carry: carry of a `SequenceModel`; None for other models.
-    """
+def stepwise(objective: Objective, carry: core.Tree) -> Callable[..., Any]:
+    """Returns `StatefulLoss.step` of an objective, for a carry or None."""
     if carry is not None:
         _sequence_model(objective)
     if isinstance(objective, StatefulLoss):
         return objective.step
 
     def step(
-        key: core.Key | None, params: Any, batch: core.Batch, context: Any, carry: None
+        key: core.Key | None,
+        params: core.Params,
+        batch: core.Batch,
+        context: core.Tree,
+        carry: None,
     ):
         if core.Constants.of(batch.constants).running is not None:
             raise checks.InputError(

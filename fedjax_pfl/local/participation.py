@@ -95,17 +95,10 @@ class UniformCohort(core.Participation):
         return num_clients if self.among is None else self.among
 
     def __call__(self, key: core.Key, num_clients: int) -> jax.Array:
-        """Draws a cohort.
-
-        Args:
-          key: `[]` key.
-          num_clients: N.
-
-        Returns:
-          `int32[K]`, distinct and ascending.
-        """
+        """Draws a cohort `int32[K]`, distinct and ascending."""
         size = self.cohort_size(num_clients)
         num_clients = self.eligible(num_clients)
+        # Sorting N numbers takes longer than drawing 2 K with replacement.
         sparse = num_clients > _LARGE and num_clients > 8 * size
         draw = _draw_distinct if sparse else _draw_by_sorting
         return jnp.sort(draw(key, num_clients, size))
@@ -121,15 +114,7 @@ def check_size(size: int, num_clients: int) -> None:
 
 
 def by_random_bits(key: core.Key, num_clients: int) -> tuple[jax.Array, jax.Array]:
-    """Sorts all rows by 64 random bits.
-
-    Args:
-      key: `[]` key.
-      num_clients: N.
-
-    Returns:
-      The upper half of the bits `uint32[N]`, ascending, and the rows `int32[N]`.
-    """
+    """Sorts rows `int32[N]` by 64 random bits; returns their upper half first."""
     high, low = jax.random.bits(key, (2, num_clients), jnp.uint32)
     rows = jnp.arange(num_clients, dtype=jnp.int32)
     high, _, rows = lax.sort((high, low, rows), num_keys=2)
@@ -142,16 +127,15 @@ def _draw_by_sorting(key: core.Key, num_clients: int, size: int) -> jax.Array:
 
 
 def _draw_distinct(key: core.Key, num_clients: int, size: int) -> jax.Array:
-    """Returns the first `size` distinct of `2 size + 64` draws with replacement.
-
-    For `num_clients > max(65536, 8 size)` about `size / 4` draws repeat an earlier one;
-    that more than `size + 64` do has a probability below 1e-200.
-    """
+    """Returns the first `size` distinct of `2 size + 64` draws with replacement."""
+    # With N > max(65536, 8 size), about size / 4 draws repeat an earlier one; that more
+    # than size + 64 do has a probability below 1e-200.
     count = 2 * size + 64
     draws = jax.random.randint(key, (count,), 0, num_clients, jnp.int32)
     position = jnp.arange(count, dtype=jnp.int32)
     draws, position = lax.sort((draws, position), num_keys=2)
     repeated = jnp.concatenate([jnp.zeros(1, bool), draws[1:] == draws[:-1]])
+    # Back in the order of the draws, repeated ones last.
     _, rows = lax.sort((jnp.where(repeated, count, position), draws), num_keys=1)
     return rows[:size]
 
@@ -193,15 +177,7 @@ class Stragglers(core.Work):
     chooses: ClassVar[str] = "who lags behind, and by how much"
 
     def __call__(self, key: core.Key, client_ids: jax.Array) -> core.Budget:
-        """Draws budgets.
-
-        Args:
-          key: `[]` key of the round.
-          client_ids: `int32[K]`.
-
-        Returns:
-          Budgets with leading axis K; epochs of non-stragglers and steps have no cap.
-        """
+        """Draws budgets `[K]` of a round; other members have no cap."""
 
         def draw(client_id: jax.Array) -> tuple[jax.Array, jax.Array]:
             bits_key, epochs_key = jax.random.split(jax.random.fold_in(key, client_id))
@@ -211,6 +187,7 @@ class Stragglers(core.Work):
         bits, epochs = jax.vmap(draw)(client_ids)
         count = client_ids.shape[0]
         slots = jnp.arange(count, dtype=jnp.int32)
+        # By id if bits are equal, so that the order of the cohort does not matter.
         order = lax.sort((bits, client_ids, slots), num_keys=2)[2]
         place = jnp.zeros_like(slots).at[order].set(slots)
         straggler = place >= jnp.round((1 - self.fraction) * count).astype(jnp.int32)

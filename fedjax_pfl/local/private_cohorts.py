@@ -1,7 +1,6 @@
 """Random or cyclic participation with an epsilon for differential privacy."""
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -67,15 +66,7 @@ class PoissonCohort(core.Participation):
         return self.rate * num_clients
 
     def __call__(self, key: core.Key, num_clients: int) -> jax.Array:
-        """Draws the rows of a cohort.
-
-        Args:
-          key: `[]` key.
-          num_clients: N.
-
-        Returns:
-          `int32[K]`, distinct and ascending.
-        """
+        """Draws the rows `int32[K]` of a cohort, distinct and ascending."""
         return self._draw(key, num_clients)[0]
 
     def present(self, key: core.Key, num_clients: int) -> jax.Array:
@@ -83,12 +74,10 @@ class PoissonCohort(core.Participation):
         return self._draw(key, num_clients)[1]
 
     def _draw(self, key: core.Key, num_clients: int) -> tuple[jax.Array, jax.Array]:
-        """Returns the rows with the smallest random bits, and whether they take part.
-
-        Participants have bits below the rate, and their order is uniform.
-        """
+        """Returns rows with the smallest random bits, and whether they take part."""
         size = self.cohort_size(num_clients)
         high, rows = (x[:size] for x in by_random_bits(key, num_clients))
+        # Participants have bits below the rate, and their order is uniform.
         threshold = np.uint32(max(int(self.rate * 2**32), 1) - 1)
         rows, is_present = lax.sort((rows, high <= threshold), num_keys=1)
         return rows, is_present
@@ -150,7 +139,9 @@ class CyclicCohorts(core.Participation):
         """Returns b = `floor(N / K)`: no client is in two of b consecutive rounds."""
         return num_clients // self.cohort_size(num_clients)
 
-    def in_round(self, key: Any, num_clients: int, round: Any) -> jax.Array:
+    def in_round(
+        self, key: core.Key | None, num_clients: int, round: jax.Array | int
+    ) -> jax.Array:
         """Returns the cohort of a round.
 
         Args:
@@ -162,6 +153,7 @@ class CyclicCohorts(core.Participation):
           `int32[K]`, distinct and ascending.
         """
         size = self.cohort_size(num_clients)
+        # On the host: the order is a constant of the program.
         order = np.random.default_rng(self.order).permutation(num_clients)
         order = jnp.asarray(order, jnp.int32)
         turn = num_clients // np.gcd(num_clients, size)  # rounds of one period

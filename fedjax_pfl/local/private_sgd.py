@@ -61,7 +61,9 @@ class PrivateSGD(solvers.MinibatchSolver):
             return self.num_steps if num_examples else 0
         return self.epochs * -(-num_examples // self.batch_size)
 
-    def _sampler(self, objective: objectives.Objective, view: core.ClientView) -> Any:
+    def _sampler(
+        self, objective: objectives.Objective, view: core.ClientView
+    ) -> Callable[..., Any] | None:
         return minibatch_scan.independent_batch
 
     def _gradient_of(
@@ -80,21 +82,37 @@ class PrivateSGD(solvers.MinibatchSolver):
             )
         gradient = jax.grad(objective, argnums=1)
 
-        def slope(key: core.Key, params: Any, x: Any, y: Any, weight: Any, extra: Any):
+        def slope(
+            key: core.Key,
+            params: core.Params,
+            x: jax.Array,
+            y: jax.Array,
+            weight: jax.Array,
+            extra: core.Tree,
+        ):
             constants, context = extra
             batch = core.Batch(
                 x=x[None], y=y[None], weight=weight[None], constants=constants
             )
             return gradient(key, params, batch, context)
 
-        def private(key: Any, params: Any, batch: core.Batch, context: Any, carry: Any):
+        def private(
+            key: core.Key,
+            params: core.Params,
+            batch: core.Batch,
+            context: core.Tree,
+            carry: core.Tree,
+        ):
             extra, weight = (batch.constants, context), batch.weight
             # An example of weight 0 leaves the other terms, which must not be clipped.
             term = slope(key, params, batch.x[0], batch.y[0], 0 * weight[0], extra)
 
-            def clipped(number: jax.Array, x: Any, y: Any, weight: jax.Array):
+            def clipped(
+                number: jax.Array, x: jax.Array, y: jax.Array, weight: jax.Array
+            ):
                 subkey = jax.random.fold_in(key, number)
                 full = slope(subkey, params, x, y, jnp.ones_like(weight), extra)
+                # The example's part alone, without the other terms.
                 part = optax.tree.sub(full, term)
                 part = client_rows.clip(part, self.norm)
                 return optax.tree.where(weight > 0, part, optax.tree.zeros_like(part))
@@ -102,6 +120,7 @@ class PrivateSGD(solvers.MinibatchSolver):
             numbers = jnp.arange(weight.shape[0])
             parts = jax.vmap(clipped)(numbers, batch.x, batch.y, weight)
             total = jax.tree.map(lambda g: g.sum(axis=0), parts)
+            # Noise for privacy uses the cipher with all 20 rounds.
             subkey = randomness.noise_key(jax.random.fold_in(key, _NOISE))
             total = randomness.plus_gaussian(subkey, total, self.multiplier * self.norm)
             count = jnp.maximum(weight.sum(), 1)
@@ -110,17 +129,19 @@ class PrivateSGD(solvers.MinibatchSolver):
 
         return private
 
-    def _init(self, params: core.Params, round: Any, step: Any) -> None:
+    def _init(
+        self, params: core.Params, round: jax.Array | None, step: jax.Array | None
+    ) -> None:
         return None
 
     def _update(
         self,
-        gradient: Any,
+        gradient: core.Params,
         moments: None,
         params: core.Params,
-        round: Any,
-        step: Any,
-        share: Any,
+        round: jax.Array | None,
+        step: jax.Array | None,
+        share: core.Scalar,
     ):
         rate = self.learning_rate * share
         return jax.tree.map(lambda x, g: x - rate * g, params, gradient), moments

@@ -1,4 +1,4 @@
-"""Learning rates that follow a function, such as those of optax."""
+"""Learning rates that follow a function, such as a schedule of optax."""
 
 import dataclasses
 import functools
@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from fedjax_pfl import core
 from fedjax_pfl.core import checks, struct
 
 __all__ = ["NAMES", "Rate", "Schedule", "counts_steps", "scheduled"]
@@ -31,12 +32,13 @@ class Named:
         self.__name__ = f"{name}({', '.join(map(str, arguments))})"
 
     def __eq__(self, other: object) -> bool:
+        # Equal schedules share a compiled program.
         return isinstance(other, Named) and self._call == other._call
 
     def __hash__(self) -> int:
         return hash(self._call)
 
-    def __call__(self, count: Any) -> Any:
+    def __call__(self, count: jax.Array) -> jax.Array:
         """Returns the rate `[]` at a number `int32[]`."""
         name, arguments = self._call
         return NAMES[name](*arguments)(count)
@@ -44,25 +46,15 @@ class Named:
 
 @struct.pytree_dataclass
 class Schedule:
-    """A learning rate that changes from step to step, or from round to round.
+    """A learning rate that changes from step to step, or from round to round."""
 
-    Attributes:
-      function: static; from a number `int32[]`, which begins at 0, to the rate `[]`.
-      per_round: static; whether the number is that of the round, so that the rate is
-        constant in a round. Otherwise it counts all local steps of the client, over all
-        rounds in which it took part.
-    """
-
+    # From a number `int32[]` from 0 to the rate `[]`. The number counts rounds, or all
+    # local steps of the client over the rounds in which it took part.
     function: Callable[[Any], Any] = struct.static_field()
     per_round: bool = struct.static_field(default=False)
 
-    def rate(self, round: Any, step: Any) -> jax.Array:
-        """Returns the rate `[]` of a step, in the default float type.
-
-        Args:
-          round: `int32[]` number of the round; None counts as 0.
-          step: `int32[]` earlier steps of the client; None outside of steps.
-        """
+    def rate(self, round: core.Scalar | None, step: jax.Array | None) -> jax.Array:
+        """Returns the rate `[]` of a step, in the default float type."""
         number = step
         if self.per_round:
             number = 0 if round is None else round
@@ -77,17 +69,12 @@ class Schedule:
 Rate = float | Schedule | tuple[str | float, ...] | Callable[[Any], Any]
 
 
-def scheduled(rate: Any, per_round: bool) -> Any:
-    """Returns a learning rate in the form of solvers: a function as a `Schedule`.
-
-    Args:
-      rate: number, function, schedule, or the name of one of `NAMES` and its numbers,
-        such as `("cosine", 0.1, 1000)`.
-      per_round: see `Schedule`.
-    """
+def scheduled(rate: Rate, per_round: bool) -> float | Schedule:
+    """Returns a learning rate in the form of solvers: a function as a `Schedule`."""
     checks.boolean("per_round", per_round)
     if isinstance(rate, Schedule):
         return dataclasses.replace(rate, per_round=per_round)
+    # Such as ("cosine", 0.1, 1000): settings contain no functions.
     if isinstance(rate, tuple | list):
         rate = _parse(rate)
     if not callable(rate):
@@ -122,7 +109,7 @@ def _problem(function: Callable[[Any], Any]) -> str:
     return "" if shape == () else "which does not return one number"
 
 
-def counts_steps(tree: Any) -> bool:
+def counts_steps(tree: core.Tree) -> bool:
     """Returns whether a schedule of steps is among the fields of a method."""
     nodes = jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, Schedule))
     return any(isinstance(node, Schedule) and not node.per_round for node in nodes)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax import lax
+from jax.typing import DTypeLike
 
 from fedjax_pfl import core
 from fedjax_pfl.core import (
@@ -42,17 +43,20 @@ def _of_shared(
 ) -> tuple[StepEnd | None, EpochEnd | None]:
     """Returns hooks of pairs of parameters that change only the shared ones."""
 
-    def end_step(pair: Any, context: Any) -> Any:
+    def end_step(pair: core.Tree, context: core.Tree) -> core.Tree:
         return step_end(pair[0], context), pair[1]  # pyright: ignore
 
-    def end_epoch(epoch: jax.Array, pair: Any, context: Any) -> Any:
+    def end_epoch(epoch: jax.Array, pair: core.Tree, context: core.Tree) -> Any:
         params, context = epoch_end(epoch, pair[0], context)  # pyright: ignore
         return (params, pair[1]), context
 
+    # A missing hook stays None.
     return step_end and end_step, epoch_end and end_epoch
 
 
-def whole(view: core.ClientView, params: Any, info: minibatch_scan.LocalInfo) -> Any:
+def whole(
+    view: core.ClientView, params: core.Params, info: minibatch_scan.LocalInfo
+) -> core.Params:
     """Adds personal parameters and running statistics, for a client's predictors.
 
     Args:
@@ -78,7 +82,7 @@ class MinibatchSolver(core.LocalSolver):
     order: minibatch_scan.Order | None
     remainder: minibatch_scan.Remainder
 
-    def share(self, batch: core.Batch) -> Any:
+    def share(self, batch: core.Batch) -> core.Scalar:
         """Returns the factor `[]` of a step, below 1 if short batches are scaled."""
         if self.remainder != "scaled":
             return 1.0
@@ -91,21 +95,25 @@ class MinibatchSolver(core.LocalSolver):
         step = objectives.stepwise(objective, view.carry)
         return jax.grad(step, argnums=1, has_aux=True)
 
-    def _sampler(self, objective: objectives.Objective, view: core.ClientView) -> Any:
+    def _sampler(
+        self, objective: objectives.Objective, view: core.ClientView
+    ) -> Callable[..., Any] | None:
         """Returns a sampler in place of shuffled epochs, or None."""
         return objectives.sampler(objective, view)
 
-    def _init(self, params: core.Params, round: Any, step: Any) -> Any:
+    def _init(
+        self, params: core.Params, round: jax.Array | None, step: jax.Array | None
+    ) -> core.Tree:
         raise NotImplementedError
 
     def _update(
         self,
-        gradient: Any,
-        moments: Any,
+        gradient: core.Params,
+        moments: core.Tree,
         params: core.Params,
-        round: Any,
-        step: Any,
-        share: Any,
+        round: jax.Array | None,
+        step: jax.Array | None,
+        share: core.Scalar,
     ) -> tuple[Any, Any]:
         raise NotImplementedError
 
@@ -113,23 +121,12 @@ class MinibatchSolver(core.LocalSolver):
         self,
         view: core.ClientView,
         step: Callable[[core.Key, Any, tuple[core.Batch, ...]], Any],
-        carry: Any,
+        carry: core.Tree,
         *,
-        dtype: Any,
+        dtype: DTypeLike,
         **options: Any,
     ) -> tuple[Any, minibatch_scan.LocalInfo]:
-        """Runs a method's own step over the minibatches of this solver.
-
-        Args:
-          view: the client.
-          step: `(key, carry, batches) -> carry`; has to scale its update by `share`.
-          carry: pytree.
-          dtype: floating dtype of batches and weights.
-          **options: `sampler` and `epoch_end` of `local_scan`.
-
-        Returns:
-          The carry and a `LocalInfo`; see `local_scan`.
-        """
+        """Runs a method's `step(key, carry, batches) -> carry`, scaled by `share`."""
         return minibatch_scan.local_scan(
             view, step, carry, dtype=dtype, **self._walk, **options
         )
@@ -145,7 +142,7 @@ class MinibatchSolver(core.LocalSolver):
         view: core.ClientView,
         objective: objectives.Objective,
         params: core.Params,
-        context: Any = None,
+        context: core.Tree = None,
         *,
         step_end: StepEnd | None = None,
         epoch_end: EpochEnd | None = None,
@@ -169,6 +166,7 @@ class MinibatchSolver(core.LocalSolver):
         if has_personal:
             view, objective, params = _joint(view, objective, params)
             step_end, epoch_end = _of_shared(step_end, epoch_end)
+        # Personal parameters are part of the point from here on, hooks see shared ones.
         gradient_of = self._gradient_of(objective, view)
 
         def step(
@@ -271,7 +269,7 @@ class SGD(MinibatchSolver):
         rate = schedules.scheduled(self.learning_rate, self.per_round)
         object.__setattr__(self, "learning_rate", rate)  # the class is frozen
 
-    def rate(self, round: Any, step: Any = None) -> Any:
+    def rate(self, round: core.Scalar | None, step: jax.Array | None = None) -> Any:
         """Returns the learning rate eta_t `[]` of a round.
 
         Args:
@@ -293,13 +291,15 @@ class SGD(MinibatchSolver):
             rate = rate.rate(round, step)
         return rate if self.decay is None or round is None else rate * self.decay**round
 
-    def clipped(self, gradient: Any) -> Any:
+    def clipped(self, gradient: core.Params) -> core.Params:
         """Clips the gradient `[*P]` of a batch to `clip_norm`, if there is one."""
         if self.clip_norm is None:
             return gradient
         return client_rows.clip(gradient, self.clip_norm)
 
-    def rate_sum(self, info: minibatch_scan.LocalInfo, round: Any) -> jax.Array:
+    def rate_sum(
+        self, info: minibatch_scan.LocalInfo, round: jax.Array | None
+    ) -> jax.Array:
         """Returns the sum of the step sizes `[]` of local work.
 
         Args:
@@ -315,18 +315,21 @@ class SGD(MinibatchSolver):
             return jnp.maximum(info.num_examples, 1) * rate / self.batch_size
         return jnp.maximum(info.num_steps, 1) * rate
 
-    def _init(self, params: core.Params, round: Any, step: Any):
+    def _init(
+        self, params: core.Params, round: jax.Array | None, step: jax.Array | None
+    ):
         return None if self.momentum is None else jax.tree.map(jnp.zeros_like, params)
 
     def _update(
         self,
-        gradient: Any,
-        moments: Any,
+        gradient: core.Params,
+        moments: core.Tree,
         params: core.Params,
-        round: Any,
-        step: Any,
-        share: Any,
+        round: jax.Array | None,
+        step: jax.Array | None,
+        share: core.Scalar,
     ):
+        # Weight decay and momentum act on the clipped gradient.
         gradient = self.clipped(gradient)
         shrinkage = tree_paths.spread(self.weight_decay, params)
         direction = jax.tree.map(lambda g, x, w: g + w * x, gradient, params, shrinkage)
@@ -383,7 +386,9 @@ class Optax(MinibatchSolver):
                 checks.number(f"hyperparameters.{name}", value)
         object.__setattr__(self, "hyperparameters", values)  # the class is frozen
 
-    def _transformation(self, round: Any, step: Any) -> optax.GradientTransformation:
+    def _transformation(
+        self, round: jax.Array | None, step: jax.Array | None
+    ) -> optax.GradientTransformation:
         """Makes the optimizer of a step."""
         values = dict(self.hyperparameters)
         rate = values.get("learning_rate")
@@ -391,20 +396,23 @@ class Optax(MinibatchSolver):
             values["learning_rate"] = rate.rate(round, step)
         return self.optimizer(**values)
 
-    def _init(self, params: core.Params, round: Any, step: Any):
+    def _init(
+        self, params: core.Params, round: jax.Array | None, step: jax.Array | None
+    ):
         return self._transformation(round, step).init(params)
 
     def _update(
         self,
-        gradient: Any,
-        moments: Any,
+        gradient: core.Params,
+        moments: core.Tree,
         params: core.Params,
-        round: Any,
-        step: Any,
-        share: Any,
+        round: jax.Array | None,
+        step: jax.Array | None,
+        share: core.Scalar,
     ):
         transformation = self._transformation(round, step)
         updates, moments = transformation.update(gradient, moments, params)
+        # Updates may have a wider dtype; parameters keep theirs.
         params = jax.tree.map(
             lambda x, u: (x + share * u).astype(x.dtype), params, updates
         )
@@ -439,7 +447,7 @@ class ToTolerance(core.LocalSolver):
         view: core.ClientView,
         objective: objectives.Objective,
         params: core.Params,
-        context: Any = None,
+        context: core.Tree = None,
         *,
         tolerance: jax.Array | None = None,
     ) -> tuple[Any, Any, minibatch_scan.LocalInfo]:
@@ -461,7 +469,7 @@ class ToTolerance(core.LocalSolver):
         goal = self.tolerance if tolerance is None else tolerance
         bound = jnp.minimum(jnp.int32(self.max_steps), view.work.steps)
 
-        def gradient_at(point: Any):
+        def gradient_at(point: core.Tree):
             _, gradient = minibatch_scan.full_value_and_gradient(
                 objective, point, context, view.data, self.batch_size
             )
@@ -470,6 +478,7 @@ class ToTolerance(core.LocalSolver):
 
         def unfinished(state: tuple[Any, ...]):
             _, _, norm, steps = state
+            # Not `norm > goal`, which is false for NaN.
             return ~(norm <= goal) & (steps < bound)
 
         def body(state: tuple[Any, ...]):

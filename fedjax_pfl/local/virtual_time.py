@@ -1,9 +1,4 @@
-"""Participation in virtual time: rounds with deadlines, and buffers without rounds.
-
-The duration of a task depends on the client's device, its examples and the size of the
-messages, not on weights. So the host computes the cohorts of all rounds before a
-training, and the training is one compiled program like any other.
-"""
+"""Participation in virtual time: rounds with deadlines, and buffers without rounds."""
 
 import heapq
 import itertools
@@ -29,13 +24,7 @@ _Row = tuple[float, int, int, list[_Member]]
 
 @struct.pytree_dataclass
 class _Timed(core.Participation):
-    """Participation by a timetable; abstract.
-
-    Attributes:
-      size: static number of cohort members K.
-      devices: devices of the clients.
-      timetable: filled in by the engine before a training.
-    """
+    """Participation by a timetable, which the engine fills in; abstract."""
 
     size: int = struct.static_field(at_least=1)
     devices: Devices = Devices()
@@ -63,7 +52,9 @@ class _Timed(core.Participation):
             f" timetable of {type(self).__name__}."
         )
 
-    def in_round(self, key: core.Key, num_clients: int, round: Any) -> jax.Array:
+    def in_round(
+        self, key: core.Key, num_clients: int, round: jax.Array | int
+    ) -> jax.Array:
         """Returns the cohort `int32[K]` of a round; the key is unused."""
         if self.timetable is None:
             return self(key, num_clients)
@@ -73,6 +64,9 @@ class _Timed(core.Participation):
         self, rng: np.random.Generator, charges: Charges, num_rounds: int
     ) -> Timetable:
         """Computes the cohorts and the ends of rounds."""
+        # The duration of a task depends on the device, the examples and the size of
+        # messages, not on weights. So the host computes the cohorts of all rounds
+        # before a training, which is one compiled program like any other.
         fleet = self.devices.fleet(rng, len(charges.examples))
         rounds = itertools.islice(self._rounds(rng, fleet, charges), num_rounds)
         ends, received, sent, members = zip(*rounds, strict=True)
@@ -141,6 +135,7 @@ class Synchronous(_Timed):
         step_seconds = (seconds - sending) / np.maximum(charges.steps, 1)
         step_caps = np.full(len(clients), NO_CAP)
         if self.late == "partial" and np.isfinite(limit):
+            # Steps that fit before the deadline, in addition to the messages.
             room = np.floor((limit - sending) / np.maximum(step_seconds, 1e-300))
             step_caps = np.clip(room, 0, charges.steps).astype(int)
         time = 0.0
@@ -151,6 +146,7 @@ class Synchronous(_Timed):
             chosen = chosen[np.argsort(seconds[chosen], kind="stable")]
             on_time = chosen[seconds[chosen] <= limit][: self.size]
             members = [(int(i), 0, True, NO_CAP) for i in on_time]
+            # Rows of the cohort that no client on time takes are late clients.
             late = [i for i in chosen if i not in on_time][: self.size - len(on_time)]
             for i in late:
                 sends = self.late == "partial" and step_caps[i] > 0
@@ -163,6 +159,7 @@ class Synchronous(_Timed):
         count, start = self._needed(), time
         while (is_online := fleet.online(clients, time)).sum() < count:
             time = min(fleet.next_online(i, time) for i in clients[~is_online])
+            # Windows repeat every day.
             if time > start + 2 * fleet.day:
                 raise checks.InputError(
                     f"Expected {count} clients that are online at once, but at no hour"
@@ -182,10 +179,10 @@ class Buffered(_Timed):
     updates ago has weight `1 / (1 + tau)^discount`; it is lost if tau exceeds
     `max_staleness`.
 
-    In methods whose server averages models into its own (FedAvg, FedProx, pFedMe, ...),
-    a message is the server's model plus the discounted change of the one that was
-    received: FedBuff, Nguyen et al., "Federated Learning with Buffered Asynchronous
-    Aggregation" (2022). In ADMM (FLAME, FedADMM), where messages are states of clients,
+    In methods with a server that averages models into its own (FedAvg, FedProx, pFedMe,
+    ...), a message is the server's model plus the discounted change of the model that
+    was received: FedBuff, Nguyen et al., "Federated Learning with Buffered Asynchronous
+    Aggregation" (2022). In ADMM (FLAME, FedADMM), with states of clients as messages,
     the latest messages are averaged without discount. Clients' states change by their
     local work only, so that they are never stale.
 
@@ -243,5 +240,6 @@ class Buffered(_Timed):
             buffer.append((client, staleness, True, NO_CAP))
             if len(buffer) == self.size:
                 yield time, received, sent, buffer
+                # Only now: a client with a message in the buffer does not work.
                 idle |= {client for client, *_ in buffer}
                 version, buffer, received, sent = version + 1, [], 0, 0

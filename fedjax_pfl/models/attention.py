@@ -1,8 +1,4 @@
-"""Attention, layer norm, and the patches of images.
-
-Positions of all sequences stand in one matrix `[B * T, W]`, so that a dense layer is
-one product.
-"""
+"""Attention, layer norm, and the patches of images."""
 
 from collections.abc import Callable
 
@@ -17,17 +13,7 @@ __all__ = ["attend", "average", "layer_norm", "patches"]
 def layer_norm(
     gain: jax.Array, bias: jax.Array, x: jax.Array, epsilon: float
 ) -> jax.Array:
-    """Standardizes rows: `gain (x - mean) / sqrt(var + epsilon) + bias`.
-
-    Args:
-      gain: `[W]`.
-      bias: `[W]`.
-      x: `[rows, W]`.
-      epsilon: added to the variance, > 0.
-
-    Returns:
-      `[rows, W]`; the bias for rows of equal values.
-    """
+    """Standardizes `[rows, W]`: `gain (x - mean) / sqrt(var + epsilon) + bias`."""
     centered = x - x.mean(axis=1, keepdims=True)
     variance = (centered**2).mean(axis=1, keepdims=True)
     return gain[None] * (centered * jax.lax.rsqrt(variance + epsilon)) + bias[None]
@@ -54,21 +40,9 @@ def attend(
     mask: jax.Array | None = None,
     drop: Callable[[jax.Array], jax.Array] = lambda weights: weights,
 ) -> jax.Array:
-    """Mixes values: `softmax(query key^T / sqrt(W / heads)) value` in every head.
-
-    Args:
-      query: `[B * T, W]`.
-      key: `[B * T, W]`.
-      value: `[B * T, W]`, finite also where masked.
-      batch: B.
-      heads: number of heads, which divides W; each sees its own columns.
-      mask: `bool[B, T]`, False for positions without attention; or None. In a
-        sequence without any other, all positions are attended to alike.
-      drop: applied to the weights `[B, heads, T, T]`.
-
-    Returns:
-      `[B * T, W]`.
-    """
+    """Mixes values `[B * T, W]`: `softmax(query key^T / sqrt(W / heads)) value`."""
+    # Positions of all sequences are rows of one matrix, so that a dense layer is one
+    # product; every head has its own columns.
     rows, width = query.shape
 
     def split(x: jax.Array) -> jax.Array:
@@ -80,15 +54,7 @@ def attend(
 
 
 def average(x: jax.Array, mask: jax.Array | None) -> jax.Array:
-    """Averages over positions; a sequence of padding alone gives zeros.
-
-    Args:
-      x: `[B, T, W]`, finite also where masked.
-      mask: `bool[B, T]`, False for positions that do not count; or None.
-
-    Returns:
-      `[B, W]`.
-    """
+    """Averages `[B, T, W]` over positions; a sequence of padding alone gives zeros."""
     if mask is None:
         return x.mean(axis=1)
     total = jnp.where(mask[:, :, None], x, 0).sum(axis=1)
@@ -97,17 +63,10 @@ def average(x: jax.Array, mask: jax.Array | None) -> jax.Array:
 
 
 def patches(x: jax.Array, size: int) -> jax.Array:
-    """Cuts images into square patches, row by row.
-
-    Args:
-      x: `[B, height, width, channels]`.
-      size: rows and columns of a patch; images are filled up with zeros to whole ones.
-
-    Returns:
-      `[B, patches, size * size * channels]`.
-    """
+    """Cuts images `[B, ...]` into patches `[B, patches, size * size * channels]`."""
     batch, height, width, channels = x.shape
     fill = ((0, 0), (0, -height % size), (0, -width % size), (0, 0))
+    # Zeros fill up images to whole patches.
     x = jnp.pad(x, fill) if any(map(sum, fill)) else x
     rows, columns = x.shape[1] // size, x.shape[2] // size
     x = x.reshape(batch, rows, size, columns, size, channels).swapaxes(2, 3)

@@ -3,6 +3,7 @@
 import abc
 import dataclasses
 import math
+from types import ModuleType
 from typing import Any, ClassVar, Literal, Self
 
 import jax
@@ -44,7 +45,7 @@ class Network(objectives.Supervised, starts.Startable):
     num_classes: int | None = struct.static_field(default=None, at_least=1)
 
     @abc.abstractmethod
-    def _module(self, modules: Any, classes: int) -> Any:
+    def _module(self, modules: ModuleType, classes: int) -> Any:
         """Returns the linen module with that many classes, one of `models.modules`."""
 
     def _known_module(self) -> Any:
@@ -74,18 +75,24 @@ class Network(objectives.Supervised, starts.Startable):
         x: jax.Array,
         *,
         key: core.Key | None = None,
-        constants: Any = None,
+        constants: core.Tree = None,
     ) -> jax.Array:
         """Logits `[B, C]` or numbers `[B]`, in the parameters' dtype."""
         return self.apply_with_statistics(params, x, key=key, constants=constants)[0]
 
     def apply_with_statistics(
-        self, params: core.Params, x: jax.Array, *, key: core.Key | None, constants: Any
+        self,
+        params: core.Params,
+        x: jax.Array,
+        *,
+        key: core.Key | None,
+        constants: core.Tree,
     ) -> tuple[jax.Array, Any]:
         """Returns the logits of `apply`, and running statistics after this batch."""
         params, constants = statistics.taken(params, constants)
         running, weight = constants.running, constants.weight
         logits, updates = self._run(params, x, key, running, weight=weight)
+        # Only training updates them.
         if statistics.NAME not in updates:
             return logits, running
         return logits, statistics.settled(updates[statistics.NAME], running, weight)
@@ -103,19 +110,9 @@ class Network(objectives.Supervised, starts.Startable):
         *,
         key: core.Key | None = None,
     ) -> tuple[jax.Array, jax.Array]:
-        """Returns the outputs of a layer.
-
-        Args:
-          params: parameters.
-          x: `[B, ...]` inputs.
-          layer: one of `layers`.
-          key: `[]` key, or None for evaluation mode.
-
-        Returns:
-          Features `[B, ...]` after the layer's activation and pool, and the outputs
-          of `apply`.
-        """
+        """Returns outputs `[B, ...]` of one of `layers`, and the outputs of `apply`."""
         logits, variables = self._run(params, x, key, mutable=("intermediates",))
+        # Values after the layer's activation and pool.
         return variables["intermediates"]["layers"][self.layers.index(layer)], logits
 
     def featured(
@@ -124,36 +121,27 @@ class Network(objectives.Supervised, starts.Startable):
         x: jax.Array,
         *,
         key: core.Key | None = None,
-        constants: Any = None,
+        constants: core.Tree = None,
     ) -> tuple[jax.Array, jax.Array, Any]:
-        """Returns the inputs of the head with the outputs.
-
-        Args:
-          params: parameters.
-          x: `[B, ...]` inputs.
-          key: `[]` key, or None for evaluation mode.
-          constants: see `apply`.
-
-        Returns:
-          Features `[B, D]`, and the results of `apply_with_statistics`.
-        """
+        """Returns inputs `[B, D]` of the head, and `apply_with_statistics`."""
         from fedjax_pfl.models import heads  # imports flax
 
         options = {"key": key, "constants": constants}
         return heads.featured(self, "^head/", params, x, **options)
 
     def _run(
-        self, params: core.Params, x: Any, key: Any, running: Any = None, **options: Any
+        self,
+        params: core.Params,
+        x: jax.Array,
+        key: core.Key | None,
+        running: core.Tree = None,
+        **options: Any,
     ) -> tuple[jax.Array, dict[str, Any]]:
         """Applies the module to inputs in the parameters' dtype."""
         from fedjax_pfl.models import normalization  # imports flax
 
         module, dtype = self._known_module(), jnp.result_type(*jax.tree.leaves(params))
-        if running is None and self.first_statistics() is not None:
-            raise checks.InputError(
-                f"Expected parameters of {self.name} with their running statistics"
-                f" {statistics.NAME!r}, or constants with them."
-            )
+        self._require_statistics(running)
         variables = {"params": params}
         if running is not None:
             variables[statistics.NAME] = running
@@ -177,12 +165,9 @@ class NormedNetwork(Network):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ImageNetwork(Network):
-    """A network on images `[height, width]` or `[height, width, channels]`; abstract.
+    """A network on images `[height, width]` or `[height, width, channels]`."""
 
-    `smallest` is the number of rows and columns that it needs at least.
-    """
-
-    smallest: ClassVar[int] = 1
+    smallest: ClassVar[int] = 1  # rows and columns that it needs at least
 
     @property
     def rows_per_example(self) -> int:

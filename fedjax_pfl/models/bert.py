@@ -25,7 +25,7 @@ _SIZES = {  # of a configuration -> fields of the encoder
     "intermediate_size": "mlp_width",
     "vocab_size": "vocabulary",
 }
-_SUPPORTED = {  # what a configuration may say, where it says it
+_SUPPORTED = {  # entries of a configuration, if present
     "model_type": "bert",
     "hidden_act": "gelu",
     "position_embedding_type": "absolute",
@@ -49,7 +49,7 @@ _NORMS = {
     "mlp_norm": "output.LayerNorm",
 }
 _FLOATS = ("F64", "F32", "F16", "BF16")
-# The numbers of the positions, and what pretraining put on top of the encoder.
+# The numbers of the positions, and layers that pretraining put on top of the encoder.
 _UNUSED = re.compile(r"embeddings\.position_ids|(pooler|cls)\..*")
 _PREFIX = "bert."  # of all names, in files of a model with a head
 
@@ -77,6 +77,7 @@ def bert_encoder(folder: str | os.PathLike[str], **fields: Any) -> TextEncoder:
     if not isinstance(config, dict):
         raise checks.InputError(f"Expected '{path}' to hold an object of JSON.")
     for name, value in _SUPPORTED.items():
+        # Absent names pass.
         if config.get(name, value) != value:
             raise checks.InputError(
                 f"Expected {name} to be {value!r} in '{path}', got {config[name]!r}."
@@ -110,6 +111,7 @@ def bert_params(
     """
     path = pathlib.Path(path)
     path = path / _WEIGHTS if path.is_dir() else path
+    # Shapes name all leaves; only the head, which is not pretrained, is drawn.
     encoder = jax.eval_shape(model.init, key)
     outputs, width = encoder.pop("head")["kernel"].shape
     names = jax.tree.leaves(tree_paths.names(encoder))
@@ -148,6 +150,7 @@ def _read(
             stored = {name.removeprefix(prefix): part for name, part in stored.items()}
             _check(path, stored, shapes)
             return [
+                # Of positions the encoder may need fewer than there are.
                 np.asarray(stored[name][: shape[0]], np.float32)
                 for name, shape in shapes.items()
             ]

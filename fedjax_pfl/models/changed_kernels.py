@@ -1,18 +1,16 @@
-"""Functions of matrices with low-rank changes, which are never added up.
-
-Where clients share a matrix W and each has a change A B of its own, `x (W + A B)` is
-computed as `x W + (x A) B`: under `vmap` over clients all clients share the first
-product, as W has no client axis.
-"""
+"""Functions of matrices with low-rank changes, which are never added up."""
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.extend.core import ClosedJaxpr, JaxprEqn
+
+from fedjax_pfl import core
 
 __all__ = ["Changed", "call"]
 
@@ -21,17 +19,11 @@ _INLINED = ("closed_call", "jit", "pjit")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Changed:
-    """An array `[*first, *rest]` to which the product of two factors is to be added.
-
-    Attributes:
-      kernel: the array.
-      left: `[*first, rank]`.
-      right: `[rank, *rest]`.
-    """
+    """An array `[*first, *rest]` to which the product of two factors is to be added."""
 
     kernel: jax.Array
-    left: jax.Array
-    right: jax.Array
+    left: jax.Array  # [*first, rank]
+    right: jax.Array  # [rank, *rest]
 
     @property
     def cut(self) -> int:
@@ -43,40 +35,30 @@ class Changed:
         return self.kernel + jnp.tensordot(self.left, self.right, axes=1)
 
 
-def call(fn: Callable[..., Any], *args: Any) -> Any:
-    """Calls a function of trees; some leaves are `Changed` arrays.
-
-    Matrix products, and convolutions with filters on the last axis of the kernel, use
-    the factors; for anything else the sum is formed.
-
-    Args:
-      fn: function of arrays in place of `Changed` ones.
-      *args: pytrees.
-
-    Returns:
-      The value of `fn` at the sums, up to rounding.
-    """
+def call(fn: Callable[..., Any], *args: core.Tree) -> core.Tree:
+    """Calls a function of trees, of sums for `Changed` leaves, up to rounding."""
     leaves, structure = jax.tree.flatten(args, is_leaf=_is_changed)
     kernels = [leaf.kernel if _is_changed(leaf) else leaf for leaf in leaves]
 
-    def flat(*leaves: Any) -> Any:
+    def flat(*leaves: jax.Array) -> core.Tree:
         return fn(*jax.tree.unflatten(structure, leaves))
 
+    # Traced with unchanged kernels, which have the shapes of the sums.
     closed, shapes = jax.make_jaxpr(flat, return_shape=True)(*kernels)
     outputs = map(_added, _evaluated(closed, leaves))
     return jax.tree.unflatten(jax.tree.structure(shapes), outputs)
 
 
-def _is_changed(value: Any) -> bool:
+def _is_changed(value: object) -> bool:
     return isinstance(value, Changed)
 
 
-def _added(value: Any) -> Any:
+def _added(value: Any) -> jax.Array:
     """Returns the sum for a changed kernel, other leaves unchanged."""
     return value.added() if _is_changed(value) else value
 
 
-def _evaluated(closed: Any, args: list[Any]) -> list[Any]:
+def _evaluated(closed: ClosedJaxpr, args: list[Any]) -> list[Any]:
     """Evaluates a traced function, equation by equation."""
     values = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
     values |= dict(zip(closed.jaxpr.invars, args, strict=True))
@@ -90,13 +72,15 @@ def _evaluated(closed: Any, args: list[Any]) -> list[Any]:
         outputs = None
         if any(map(_is_changed, operands)):
             outputs = _with_factors(equation, operands)
+        # Anything but matrix products, and convolutions with filters last, needs the
+        # sum.
         if outputs is None:
             outputs = _bound(equation, list(map(_added, operands)))
         values |= dict(zip(equation.outvars, outputs, strict=True))
     return [value_of(variable) for variable in closed.jaxpr.outvars]
 
 
-def _bound(equation: Any, operands: list[Any]) -> list[Any]:
+def _bound(equation: JaxprEqn, operands: list[Any]) -> list[Any]:
     """Evaluates one equation unchanged."""
     bound = equation.primitive.get_bind_params(equation.params)
     # Up to JAX 0.9 functions among the parameters come apart from the others.
@@ -105,9 +89,10 @@ def _bound(equation: Any, operands: list[Any]) -> list[Any]:
     return outputs if equation.primitive.multiple_results else [outputs]
 
 
-def _with_factors(equation: Any, operands: list[Any]) -> list[Any] | None:
+def _with_factors(equation: JaxprEqn, operands: list[Any]) -> list[Any] | None:
     """Evaluates an equation with the factors of its operands; None if it cannot."""
     name, params = equation.primitive.name, equation.params
+    # Functions inside are evaluated in the same way.
     if name in _INLINED:
         return _evaluated(params.get("jaxpr") or params["call_jaxpr"], operands)
     operand, *extra = operands
@@ -116,6 +101,7 @@ def _with_factors(equation: Any, operands: list[Any]) -> list[Any] | None:
         return [Changed(*cast)]
     if name == "transpose" and operand.kernel.ndim == 2:
         kernel, left, right = _parts(operand)
+        # (W + A B)^T = W^T + B^T A^T.
         return [Changed(kernel.T, right.T, left.T)]
     if name == "dot_general":
         return _product(equation, *operands)
@@ -128,7 +114,7 @@ def _parts(changed: Changed) -> tuple[jax.Array, jax.Array, jax.Array]:
     return changed.kernel, changed.left, changed.right
 
 
-def _product(equation: Any, lhs: Any, rhs: Any) -> list[Any] | None:
+def _product(equation: JaxprEqn, lhs: Any, rhs: Any) -> list[Any] | None:
     """Multiplies an array and a changed one, by way of the smaller products."""
     is_first = _is_changed(lhs)
     changed, x = (lhs, rhs) if is_first else (rhs, lhs)
@@ -146,9 +132,13 @@ def _product(equation: Any, lhs: Any, rhs: Any) -> list[Any] | None:
         name: equation.params[name] for name in ("precision", "preferred_element_type")
     }
 
-    def multiply(a: Any, b: Any, of_a: Any, of_b: Any) -> jax.Array:
+    def multiply(
+        a: jax.Array, b: jax.Array, of_a: Sequence[int], of_b: Sequence[int]
+    ) -> jax.Array:
         return lax.dot_general(a, b, ((of_a, of_b), ((), ())), **options)
 
+    # `x (W + A B)` is `x W + (x A) B`: under `vmap` over clients with changes of their
+    # own, all clients share the first product, as W has no client axis.
     (product,) = _bound(equation, [_kernel_of(lhs), _kernel_of(rhs)])
     if is_first:
         narrow = multiply(near, x, kernel_axes, x_axes)  # [rank, ...]
@@ -161,7 +151,9 @@ def _kernel_of(value: Any) -> Any:
     return value.kernel if _is_changed(value) else value
 
 
-def _convolution(equation: Any, x: jax.Array, changed: Changed) -> list[Any] | None:
+def _convolution(
+    equation: JaxprEqn, x: jax.Array, changed: Changed
+) -> list[Any] | None:
     """Convolves with as few filters as the rank, and combines their outputs."""
     params, filters = equation.params, changed.kernel.ndim - 1
     numbers = params["dimension_numbers"]
@@ -170,6 +162,7 @@ def _convolution(equation: Any, x: jax.Array, changed: Changed) -> list[Any] | N
     if is_grouped or changed.cut != filters or not features_last:
         return None
     (output,) = _bound(equation, [x, changed.kernel])
+    # A convolution with A, then a product with B: filters are the last axis.
     (narrow,) = _bound(equation, [x, changed.left])
     change = jnp.tensordot(narrow, changed.right, 1, precision=params["precision"])
     return [output + change]

@@ -5,6 +5,7 @@ All have convolutions with ReLU and a 2x2 pool, then dense layers; layers are na
 """
 
 import dataclasses
+from types import ModuleType
 from typing import Any, ClassVar
 
 from fedjax_pfl.core import checks, struct
@@ -19,7 +20,7 @@ class _ConvNetwork(base.NormedNetwork, base.ImageNetwork):
     convolutions: ClassVar[tuple[tuple[int, int, int], ...]]
     widths: ClassVar[tuple[int, ...]]
 
-    def _module(self, modules: Any, classes: int, **options: Any) -> Any:
+    def _module(self, modules: ModuleType, classes: int, **options: Any) -> Any:
         return modules.ConvNet(
             convolutions=self.convolutions,
             widths=self.widths,
@@ -70,7 +71,7 @@ class CNN1(_ConvNetwork):
     widths: ClassVar = (64,)
     dropout: float = struct.static_field(default=0.2, at_least=0, below=1)
 
-    def _module(self, modules: Any, classes: int) -> Any:
+    def _module(self, modules: ModuleType, classes: int) -> Any:
         return super()._module(modules, classes, input_dropout=self.dropout)
 
 
@@ -95,7 +96,7 @@ class CNN2(_ConvNetwork):
         if self.outputs is not None:
             checks.whole("outputs", self.outputs, at_least=self.num_classes or 1)
 
-    def _module(self, modules: Any, classes: int) -> Any:
+    def _module(self, modules: ModuleType, classes: int) -> Any:
         return super()._module(modules, self.outputs or classes)
 
 
@@ -129,7 +130,7 @@ class CifarCNN(_ConvNetwork):
         default=(0.2, 0.5), at_least=0, below=1
     )
 
-    def _module(self, modules: Any, classes: int) -> Any:
+    def _module(self, modules: ModuleType, classes: int) -> Any:
         return super()._module(modules, classes, dropout=self.dropout)
 
 

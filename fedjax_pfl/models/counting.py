@@ -1,8 +1,6 @@
 """Metrics of a client's examples together: F1 scores, areas under curves, R2.
 
-None is a mean over examples. A metric that the client's targets leave undefined is NaN:
-recall without an example of the class, the area under a curve of one class alone, R2
-of targets that are all equal.
+A metric that the client's targets leave undefined is NaN.
 """
 
 import jax
@@ -18,39 +16,19 @@ _FEW = 256  # scores: on CPUs all pairs take half as long as sorting, or less
 
 
 def class_counts(outputs: jax.Array, batch: core.Batch) -> dict[str, jax.Array]:
-    """Counts examples by class: `int32[C]` each.
-
-    These are the diagonal and both margins of the confusion matrix, which are all that
-    F1, precision and recall read.
-
-    Args:
-      outputs: logits `[B, C]`.
-      batch: examples with labels `int[B]`.
-
-    Returns:
-      `actual` examples of the class, `chosen` ones with its logit the largest, and
-      `hits`, which are both.
-    """
+    """Counts `int32[C]` examples by class: `actual`, `chosen`, and both in `hits`."""
     classes = jnp.arange(outputs.shape[1])[None]
     real = batch.weight[:, None] > 0
     actual = real & (batch.y[:, None] == classes)
     chosen = real & (jnp.argmax(outputs, axis=1)[:, None] == classes)
+    # The diagonal and both margins of the confusion matrix, which are all that F1,
+    # precision and recall read.
     masks = {"actual": actual, "chosen": chosen, "hits": actual & chosen}
     return {name: mask.sum(axis=0, dtype=jnp.int32) for name, mask in masks.items()}
 
 
 def class_metrics(counts: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    """Computes metrics `[]` of classifiers; conventions are scikit-learn's.
-
-    Args:
-      counts: of `class_counts`, summed over examples.
-
-    Returns:
-      `balanced_accuracy`, the mean recall over the classes that have examples, and
-      `macro_f1`, the mean F1 score over classes with examples or predictions. Of
-      two classes also `precision`, `recall` and `f1` of the second one: NaN if no
-      example has this class, and 0 if some have, but none was predicted.
-    """
+    """Computes metrics `[]` of classifiers; conventions are scikit-learn's."""
     actual, chosen, hits = (counts[name] for name in ("actual", "chosen", "hits"))
     dtype = jnp.zeros(()).dtype
 
@@ -62,7 +40,10 @@ def class_metrics(counts: dict[str, jax.Array]) -> dict[str, jax.Array]:
         return total / jnp.maximum(counted.sum(), 1).astype(dtype)
 
     precision, recall = share(hits, chosen), share(hits, actual)
+    # F1 is 2 hits / (2 hits + false positives + false negatives).
     f1 = share(2 * hits, actual + chosen)
+    # Means over classes that have examples, and over classes with examples or
+    # predictions.
     metrics = {
         "balanced_accuracy": mean(recall, actual > 0),
         "macro_f1": mean(f1, actual + chosen > 0),
@@ -70,6 +51,7 @@ def class_metrics(counts: dict[str, jax.Array]) -> dict[str, jax.Array]:
     if actual.shape[0] != 2:
         return metrics
     binary = {"precision": precision, "recall": recall, "f1": f1}
+    # NaN if no example has the second class; 0 if some have, but none was predicted.
     is_defined = actual[_POSITIVE] > 0
     return metrics | {
         name: jnp.where(is_defined, values[_POSITIVE], jnp.nan)
@@ -113,6 +95,7 @@ def _wins(scores: jax.Array, negative: jax.Array) -> jax.Array:
             scores[:, None] == scores[None]
         )
         return jnp.where(negative[None], points, 0).sum(axis=1).astype(scores.dtype)
+    # Other scores come last, as infinity, and are not counted.
     ordered = lax.sort(jnp.where(negative, scores, jnp.inf))
     below, up_to = (
         jnp.minimum(jnp.searchsorted(ordered, scores, side=side), negative.sum())
@@ -145,17 +128,7 @@ def macro_auc(logits: jax.Array, labels: jax.Array, weight: jax.Array) -> jax.Ar
 def error_metrics(
     errors: jax.Array, targets: jax.Array, weight: jax.Array
 ) -> dict[str, jax.Array]:
-    """Computes metrics `[]` of regressions.
-
-    Args:
-      errors: `[M]` predictions minus targets.
-      targets: `[M]`.
-      weight: `[M]`, 0 for rows that do not count.
-
-    Returns:
-      `rmse`, `mae`, and `r2`, the share of the targets' variance that is explained: NaN
-      if all targets are equal.
-    """
+    """Computes `rmse`, `mae` and `r2`, `[]` each, of errors and targets `[M]`."""
     real = weight > 0
     count = jnp.maximum(real.sum(), 1).astype(errors.dtype)
 
@@ -166,6 +139,7 @@ def error_metrics(
     shifted = targets - targets[jnp.argmax(real)]
     variance = mean(jnp.square(shifted - mean(shifted)))
     squared = mean(jnp.square(errors))
+    # R2 is NaN if all targets are equal.
     is_varied = (real & (shifted != 0)).any()
     unexplained = squared / jnp.where(is_varied, variance, 1)
     return {

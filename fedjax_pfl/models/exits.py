@@ -63,6 +63,7 @@ class EarlyExit:
         shape = (1, *(self.network.input_shape or ()))
         features, logits = jax.eval_shape(self._run, params, jnp.zeros(shape))
         inputs, outputs = math.prod(features.shape), logits.shape[1]
+        # By another key, so that the network has the parameters that it draws alone.
         scheme = self.network.initialization
         kernel_key, bias_key = jax.random.split(jax.random.fold_in(key, 1))
         kernel = initializers.weights(

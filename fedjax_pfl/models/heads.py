@@ -12,6 +12,7 @@ import flax.linen as nn
 import jax
 from flax import nnx
 
+from fedjax_pfl import core
 from fedjax_pfl.core import checks, tree_paths
 
 __all__ = ["Record", "featured", "recorded", "watch"]
@@ -22,27 +23,18 @@ _RECORD = contextvars.ContextVar("record", default=None)
 
 @dataclasses.dataclass
 class Record:
-    """Inputs of the modules that have parameters of the head only.
+    """Inputs of the modules that have parameters of the head only."""
 
-    Attributes:
-      pattern: regular expression searched in the names of parameters.
-      inputs: `[B, ...]` of every call of the outermost of these modules.
-    """
+    pattern: str  # regular expression searched in the names of parameters
+    inputs: list[jax.Array] = dataclasses.field(default_factory=list)  # [B, ...]
 
-    pattern: str
-    inputs: list[jax.Array] = dataclasses.field(default_factory=list)
-
-    def is_head(self, path: tuple[Any, ...], params: Any) -> bool:
+    def is_head(self, path: tuple[Any, ...], params: core.Params) -> bool:
         """Returns whether a module has parameters, all in the head."""
         names = ["/".join(map(str, (*path, n))) for n in tree_paths.by_name(params)]
         return bool(names) and all(re.search(self.pattern, n) for n in names)
 
     def features(self, name: str) -> jax.Array:
-        """Returns the recorded input, one vector per example.
-
-        Returns:
-          `[B, D]`.
-        """
+        """Returns the recorded input as one vector per example, `[B, D]`."""
         if len(self.inputs) != 1:
             raise checks.InputError(
                 f"Expected {name} to call one layer with the parameters"
@@ -55,12 +47,7 @@ class Record:
 
 @contextlib.contextmanager
 def recorded(pattern: str) -> Iterator[Record]:
-    """Records the inputs of the head of the network that runs inside.
-
-    Args:
-      pattern: regular expression searched in the names of parameters, as the network
-        has them, such as `"^head/"`.
-    """
+    """Records inputs of the head, by a pattern such as `^head/`, inside the block."""
     record, inside = Record(pattern), []
 
     def call(function: Any, args: Any, kwargs: Any, context: Any) -> Any:
@@ -70,6 +57,7 @@ def recorded(pattern: str) -> Iterator[Record]:
         if not is_call or not record.is_head(module.path, params):
             return function(*args, **kwargs)
         record.inputs.append(args[0] if args else next(iter(kwargs.values())))
+        # Modules inside of the head have parameters of the head only, too.
         inside.append(module)
         try:
             return function(*args, **kwargs)
@@ -87,16 +75,13 @@ def recorded(pattern: str) -> Iterator[Record]:
 def featured(
     model: Any,
     pattern: str,
-    params: Any,
+    params: core.Params,
     x: jax.Array,
     *,
     key: jax.Array | None = None,
-    constants: Any = None,
+    constants: core.Tree = None,
 ) -> tuple[jax.Array, jax.Array, Any]:
-    """Returns the inputs of a model's head and results of `apply_with_statistics`.
-
-    `pattern` finds the names of the head's parameters.
-    """
+    """Returns inputs of a model's head and results of `apply_with_statistics`."""
     with recorded(pattern) as record:
         outputs, running = model.apply_with_statistics(
             params, x, key=key, constants=constants
@@ -117,6 +102,7 @@ def watch(module: nnx.Module) -> None:
             if record.is_head(path, params):
                 heads.append((len(path), node))
     if heads:  # the outermost one
+        # Unlike linen, nnx has no interceptors: the module gets a class that records.
         _, node = min(heads, key=lambda pair: pair[0])
         object.__setattr__(node, "__class__", _recording(type(node)))
 
@@ -125,7 +111,7 @@ def watch(module: nnx.Module) -> None:
 def _recording(kind: type) -> type:
     """Returns a class like another one that records its inputs."""
 
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(self: object, *args: Any, **kwargs: Any) -> Any:
         if (record := _RECORD.get()) is not None:
             record.inputs.append(args[0] if args else next(iter(kwargs.values())))
         return kind.__call__(self, *args, **kwargs)  # pyright: ignore

@@ -17,13 +17,7 @@ Scheme = Literal["pytorch", "glorot", "he"]
 
 
 def fan_in_uniform(key: jax.Array, shape: tuple[int, ...], inputs: int) -> jax.Array:
-    """Draws uniformly in +-1/sqrt(inputs), in the default float type.
-
-    Args:
-      key: `[]` key.
-      shape: shape of the leaf.
-      inputs: fan-in.
-    """
+    """Draws uniformly in +-1/sqrt(inputs), in the default float type."""
     bound = inputs**-0.5
     return jax.random.uniform(key, shape, minval=-bound, maxval=bound)
 
@@ -36,16 +30,8 @@ def fan_in_normal(key: jax.Array, shape: tuple[int, ...], inputs: int) -> jax.Ar
 def weights(
     key: jax.Array, shape: tuple[int, ...], inputs: int, outputs: int, scheme: str
 ) -> jax.Array:
-    """Draws weights in the default float type.
-
-    Args:
-      key: `[]` key.
-      shape: shape of the leaf.
-      inputs: fan-in, the number of terms of one output's sum.
-      outputs: fan-out, the number of sums that one input enters.
-      scheme: `"pytorch"`: uniform in +-1/sqrt(inputs); `"glorot"`: uniform in
-        +-sqrt(6/(inputs + outputs)); `"he"`: normal with variance 2/inputs.
-    """
+    """Draws weights, for fan-in `inputs` and fan-out `outputs`, in the float type."""
+    # Variances of 2 / inputs, 2 / (inputs + outputs), or 1 / (3 inputs).
     if scheme == "he":
         return 2**0.5 * fan_in_normal(key, shape, inputs)
     if scheme == "glorot":

@@ -1,7 +1,6 @@
 """Requirements of models on a federation's inputs and targets, one sentence each."""
 
-from typing import Any
-
+import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import core
@@ -78,7 +77,9 @@ def require_numbers(model: core.Model, federation: core.Federation) -> None:
         )
 
 
-def require_images(model: Any, federation: core.Federation, smallest: int) -> None:
+def require_images(
+    model: core.Model, federation: core.Federation, smallest: int
+) -> None:
     """Checks that the inputs are images, and large enough."""
     require_numbers(model, federation)
     shape, name = federation.input_shape, type(model).__name__
@@ -117,23 +118,19 @@ def vocabulary_of(federation: core.Federation) -> int:
     if (table := _embeddings(federation)) is not None:
         return table.shape[0]
     parts = (federation.train, federation.validation, federation.test)
+    # Parts of one data set share a pool, which is read once.
     pools = {id(part.x): part.x for part in parts}
     return 1 + max(int(x.max()) for x in pools.values())
 
 
-def _embeddings(federation: core.Federation) -> Any:
+def _embeddings(federation: core.Federation) -> jax.Array | None:
     """Returns `constants["embeddings"]`, or None."""
     constants = federation.train.constants
     return constants.get("embeddings") if isinstance(constants, dict) else None
 
 
 def embedding_size(model: core.Model, federation: core.Federation) -> int:
-    """Returns the length E of the frozen embeddings of a federation of token sequences.
-
-    Args:
-      model: the model that wants them, for the message.
-      federation: data with `constants["embeddings"] [V, E]`.
-    """
+    """Returns the length E of the frozen embeddings `[V, E]` of token sequences."""
     require_tokens(model, federation)
     table, name = _embeddings(federation), type(model).__name__
     shape = None if table is None else tuple(table.shape)

@@ -46,15 +46,8 @@ _FORMS = contextvars.ContextVar("forms", default=_Forms())  # noqa: B039 (a tupl
 
 @contextlib.contextmanager
 def forms(**fields: Any) -> Iterator[None]:
-    """Sets how layers that are called inside compute; for the code of models.
-
-    Programs are compiled by their model, so that a form has to follow from its fields.
-
-    Args:
-      **fields: `bfloat16_products`, whether operands are rounded; `convolution`, one of
-        `CONVOLUTIONS`, or None for the choice of `conv`. Fields left out stay as they
-        are.
-    """
+    """Sets fields of `_Forms` for layers that are called inside, by code of models."""
+    # Programs are compiled by their model, so a form must follow from its fields.
     token = _FORMS.set(_FORMS.get()._replace(**fields))
     try:
         yield
@@ -72,36 +65,19 @@ _output.defjvps(lambda tangent, out, x: _rounded(tangent))
 
 
 def product(a: jax.Array, b: jax.Array) -> jax.Array:
-    """Multiplies matrices, by default in their dtype.
-
-    Under `forms(bfloat16_products=True)` the operands of the product and of both of its
-    gradients are rounded to bfloat16. Sums keep the dtype of `a`.
-
-    Args:
-      a: `[M, K]`.
-      b: `[K, N]`, of the same dtype.
-
-    Returns:
-      `[M, N]`.
-    """
+    """Multiplies `[M, K]` and `[K, N]`, by default in their dtype."""
     if not _FORMS.get().bfloat16_products:
         return a @ b
     # A CPU ignores it, and multiplies the rounded operands as float32: the same sums.
+    # Operands of the product and of both of its gradients are rounded; sums keep the
+    # dtype of `a`.
     algorithm = _BFLOAT16 if a.dtype == b.dtype == jnp.float32 else None
     return _output(jnp.matmul(_operand(a), _operand(b), precision=algorithm))
 
 
 def dense(kernel: jax.Array, bias: jax.Array, x: jax.Array) -> jax.Array:
-    """Applies `x kernel^T + bias`; weights are `[out, in]`, 1.7 times faster on a CPU.
-
-    Args:
-      kernel: `[outputs, inputs]`.
-      bias: `[outputs]`.
-      x: `[B, inputs]`.
-
-    Returns:
-      `[B, outputs]`.
-    """
+    """Applies `x kernel^T + bias`: `[B, inputs]` to `[B, outputs]`."""
+    # Weights are `[out, in]`: 1.7 times faster on a CPU.
     return product(x, kernel.T) + bias[None, :]
 
 
@@ -124,24 +100,11 @@ def conv(
     stride: int = 1,
     padding: int = 0,
 ) -> jax.Array:
-    """Convolves (cross-correlates) images by one matrix product per kernel row.
-
-    By one for the whole kernel if its rows are short, as in a first layer.
-    Clients have kernels of their own: under `vmap` these stay batched matrix products;
-    XLA's convolution would become a grouped one, with gradients up to 15 times
-    slower on a CPU. `forms` sets another form.
-
-    Args:
-      kernel: `[size, size, channels, filters]`.
-      bias: `[filters]`, or None.
-      x: `[B, height, width, channels]`.
-      stride: step between windows.
-      padding: rows and columns of zeros added on every side.
-
-    Returns:
-      `[B, height', width', filters]`, where `height'` is
-      `(height + 2 padding - size) // stride + 1`.
-    """
+    """Convolves (cross-correlates) images with `[size, size, channels, filters]`."""
+    # One matrix product per kernel row, or one for the whole kernel if its rows are
+    # short, as in a first layer. Clients have kernels of their own: under `vmap` these
+    # stay batched matrix products; XLA's convolution would become a grouped one, with
+    # gradients up to 15 times slower on a CPU.
     size, _, channels, filters = kernel.shape
     form = _FORMS.get().convolution
     if form is None:
@@ -157,6 +120,7 @@ def conv(
         return outputs if bias is None else outputs + bias[None, None, None, :]
     if padding:
         x = jnp.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
+    # New lengths are (length + 2 padding - size) // stride + 1.
     windows = jnp.concatenate(_steps(x, 2, size, stride), axis=3)
     rows = _steps(windows, 1, size, stride)
     shape = (*rows[0].shape[:3], filters)
@@ -174,17 +138,7 @@ def conv(
 def max_pool(
     x: jax.Array, *, size: int = 2, stride: int = 2, padding: int = 0
 ) -> jax.Array:
-    """Keeps the largest value of every window; what fills none is left out.
-
-    Args:
-      x: `[B, height, width, channels]`.
-      size: rows and columns of a window.
-      stride: step between windows.
-      padding: rows and columns added on every side; they never win.
-
-    Returns:
-      `[B, height', width', channels]` with lengths as in `conv`: 29 gives 14.
-    """
+    """Returns the largest value of every window; values in no window are left out."""
     if size == stride and not padding:  # windows side by side; faster
         batch, height, width, channels = x.shape
         rows, columns = height // size, width // size
@@ -195,6 +149,7 @@ def max_pool(
         x = x.reshape(batch, rows, columns, size, channels)
         return functools.reduce(jnp.maximum, [x[:, :, :, j] for j in range(size)])
     border = ((0, 0), (padding, padding), (padding, padding), (0, 0))
+    # Padding is never the largest.
     x = jnp.pad(x, border, constant_values=-jnp.inf)
     for axis in (2, 1):
         x = functools.reduce(jnp.maximum, _steps(x, axis, size, stride))
@@ -207,14 +162,7 @@ def average_pool(x: jax.Array) -> jax.Array:
 
 
 def standardize(kernel: jax.Array, gain: jax.Array) -> jax.Array:
-    """Standardizes the weights of every filter: `gain (W - mean) / (std + 1e-5)`.
-
-    Divided by sqrt(fan-in), so that a filter keeps the variance of its inputs.
-
-    Args:
-      kernel: `[size, size, channels, filters]`.
-      gain: `[filters]`.
-    """
+    """Standardizes the weights of every filter: `gain (W - mean) / (std + 1e-5)`."""
     axes = tuple(range(kernel.ndim - 1))
     fan_in = kernel.size // kernel.shape[-1]
     centered = kernel - kernel.mean(axis=axes, keepdims=True)
@@ -222,20 +170,12 @@ def standardize(kernel: jax.Array, gain: jax.Array) -> jax.Array:
     positive = variance > 0  # the root has no derivative at 0
     deviation = jnp.where(positive, jnp.sqrt(jnp.where(positive, variance, 1)), 0)
     scale = gain.reshape((1,) * len(axes) + gain.shape)
+    # Divided by sqrt(fan-in), so that a filter keeps the variance of its inputs.
     return scale * centered / (deviation + 1e-5) / fan_in**0.5
 
 
 def dropout(key: jax.Array, x: jax.Array, rate: float) -> jax.Array:
-    """Replaces a share of the values by zeros and scales the others by `1/(1 - rate)`.
-
-    Args:
-      key: `[]` key.
-      x: `[...]` values.
-      rate: probability of a zero, in [0, 1).
-
-    Returns:
-      `[...]`; the expectation over keys is `x`.
-    """
+    """Replaces a share of values by zeros and scales the others by `1/(1 - rate)`."""
     mask = jax.random.bernoulli(key, 1 - rate, x.shape)
     return jnp.where(mask, x / (1 - rate), 0)
 
@@ -243,24 +183,13 @@ def dropout(key: jax.Array, x: jax.Array, rate: float) -> jax.Array:
 def lstm(
     input_kernel: jax.Array, state_kernel: jax.Array, bias: jax.Array, x: jax.Array
 ) -> jax.Array:
-    """Runs one LSTM layer from zero states; time comes first.
-
-    `c_t = sigmoid(f) c_(t-1) + sigmoid(i) tanh(g)` and `h_t = sigmoid(o) tanh(c_t)`
-    with `(i, f, g, o) = input_kernel x_t + state_kernel h_(t-1) + bias`.
-
-    Args:
-      input_kernel: `[4 width, inputs]`, the gates one after the other.
-      state_kernel: `[4 width, width]`.
-      bias: `[4 width]`.
-      x: `[time, B, inputs]`.
-
-    Returns:
-      `[time, B, width]` the states `h_t`.
-    """
+    """Runs one LSTM layer from zero, `[time, B, inputs]` to `[time, B, width]`."""
     time, batch, inputs = x.shape
     # The inputs of all steps at once: one large product instead of many small ones.
     driven = dense(input_kernel, bias, x.reshape(time * batch, inputs))
 
+    # c_t = sigmoid(f) c_(t-1) + sigmoid(i) tanh(g) and h_t = sigmoid(o) tanh(c_t) with
+    # (i, f, g, o) = input_kernel x_t + state_kernel h_(t-1) + bias.
     def step(carry: tuple[jax.Array, jax.Array], driven: jax.Array):
         state, cell = carry
         gates = jnp.split(driven + product(state, state_kernel.T), 4, axis=1)

@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 import math
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +38,7 @@ class _Flat(starts.Startable):
         x: jax.Array,
         *,
         key: core.Key | None = None,
-        constants: Any = None,
+        constants: core.Tree = None,
     ) -> jax.Array:
         """Outputs `[B, ...]` of inputs `[B, ...]`."""
         del key, constants

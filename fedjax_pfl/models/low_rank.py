@@ -72,6 +72,7 @@ class LowRank(roles.Wrapped):
             )
         model = dataclasses.replace(self, model=self.model.for_federation(federation))
         model.check_start()
+        # Shapes are enough to check names and ranks.
         params = jax.eval_shape(model.model.init, core.seed_key(0))
         if not isinstance(params, dict) or _ADAPTERS in params:
             raise checks.InputError(
@@ -102,16 +103,12 @@ class LowRank(roles.Wrapped):
             and not name.endswith("bias")  # biases of attention have an axis of heads
         }
 
-    def _is_transposed(self, kernel: Any) -> bool:
+    def _is_transposed(self, kernel: jax.Array) -> bool:
         """Returns whether outputs come first."""
         return kernel.ndim == 2 and self.model.outputs_first
 
-    def _cut(self, kernel: Any) -> int:
-        """Returns the number of axes before the cut between inputs and outputs.
-
-        A kernel of three axes, such as one of attention heads, is cut so that the
-        smaller side is largest; else before the last axis.
-        """
+    def _cut(self, kernel: jax.Array) -> int:
+        """Returns the number of axes before the cut between inputs and outputs."""
         last = kernel.ndim - 1
         if kernel.ndim != 3:
             return last
@@ -119,9 +116,10 @@ class LowRank(roles.Wrapped):
         def smaller(cut: int) -> int:
             return min(math.prod(kernel.shape[:cut]), math.prod(kernel.shape[cut:]))
 
+        # Of three axes, as of attention heads, the cut with the largest smaller side.
         return max((last, 1), key=smaller)
 
-    def _sizes(self, kernel: Any) -> tuple[int, int]:
+    def _sizes(self, kernel: jax.Array) -> tuple[int, int]:
         """Returns numbers of inputs and of outputs."""
         if self._is_transposed(kernel):
             return kernel.shape[1], kernel.shape[0]
@@ -140,6 +138,7 @@ class LowRank(roles.Wrapped):
             )
             path = name.split("/")
             adapters.append(((*path, "a"), a))
+            # Zero: the network starts as the one without adapters.
             adapters.append(((*path, "b"), jnp.zeros((self.rank, outputs), a.dtype)))
         return params | {_ADAPTERS: tree_paths.nested(adapters)}
 
@@ -162,16 +161,17 @@ class LowRank(roles.Wrapped):
         factors = jax.tree.map(cut, tree_paths.names(factors), factors)
         return params | {_ADAPTERS: factors}
 
-    def _changed(self, params: core.Params) -> Any:
+    def _changed(self, params: core.Params) -> core.Tree:
         """Returns the model's own parameters, with changes for those with adapters."""
         base = {name: part for name, part in params.items() if name != _ADAPTERS}
         factors = tree_paths.by_name(params[_ADAPTERS])
 
-        def with_change(name: str, kernel: jax.Array) -> Any:
+        def with_change(name: str, kernel: jax.Array) -> core.Tree:
             a, b = (factors.get(f"{name}/{part}") for part in ("a", "b"))
             if a is None or b is None:
                 return kernel
             if self._is_transposed(kernel):
+                # A kernel `[out, in]` is W^T, and its change (A B)^T.
                 return changed_kernels.Changed(kernel, self.scale * b.T, a.T)
             cut = self._cut(kernel)
             left = a.reshape(*kernel.shape[:cut], self.rank)
@@ -192,13 +192,18 @@ class LowRank(roles.Wrapped):
         x: jax.Array,
         *,
         key: core.Key | None = None,
-        constants: Any = None,
+        constants: core.Tree = None,
     ) -> jax.Array:
         """Outputs `[B, ...]` of the changed network; kernels are not added up."""
         return self._call(self.model.apply, params, x, key, constants)
 
     def apply_with_statistics(
-        self, params: core.Params, x: jax.Array, *, key: core.Key | None, constants: Any
+        self,
+        params: core.Params,
+        x: jax.Array,
+        *,
+        key: core.Key | None,
+        constants: core.Tree,
     ) -> tuple[jax.Array, Any]:
         """Returns the outputs of `apply`, and running statistics after this batch."""
         return self._call(self.model.apply_with_statistics, params, x, key, constants)
@@ -209,7 +214,7 @@ class LowRank(roles.Wrapped):
         x: jax.Array,
         *,
         key: core.Key | None = None,
-        constants: Any = None,
+        constants: core.Tree = None,
     ) -> tuple[jax.Array, jax.Array, Any]:
         """Returns features `[B, D]`, and the results of `apply_with_statistics`.
 
@@ -218,14 +223,25 @@ class LowRank(roles.Wrapped):
         return self._call(self.model.featured, params, x, key, constants)
 
     def _call(
-        self, apply: Callable[..., Any], params: Any, x: Any, key: Any, constants: Any
-    ) -> Any:
+        self,
+        apply: Callable[..., Any],
+        params: core.Params,
+        x: jax.Array,
+        key: core.Key | None,
+        constants: core.Tree,
+    ) -> core.Tree:
         """Calls a function of the model with its kernels changed."""
+        # Statistics are no kernels: they go to the constants.
         params, running = statistics.split(params)
         if running is not None:
             _, constants = statistics.taken({statistics.NAME: running}, constants)
 
-        def run(params: core.Params, x: Any, key: Any, constants: Any) -> Any:
+        def run(
+            params: core.Params,
+            x: jax.Array,
+            key: core.Key | None,
+            constants: core.Tree,
+        ) -> core.Tree:
             return apply(params, x, key=key, constants=constants)
 
         return changed_kernels.call(run, self._changed(params), x, key, constants)
@@ -237,7 +253,7 @@ class LowRank(roles.Wrapped):
 
 
 def lora(
-    model: Any,
+    model: core.Model,
     *,
     targets: str,
     rank: int = 8,
@@ -276,6 +292,7 @@ def lora(
       >>> model.model.rank
       4
     """
+    # Adapters are trained in any case.
     pattern = ADAPTERS
     if trained is not None:
         tree_paths.check_pattern("trained", trained)

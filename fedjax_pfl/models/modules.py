@@ -4,8 +4,6 @@ A network that can be cut names its `layers` before the head, in order, and sows
 their outputs into `intermediates/layers`, which is free unless a caller collects them.
 """
 
-from typing import Any
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -47,7 +45,9 @@ class Dense(nn.Module):
         return layers.dense(kernel, bias, x)
 
 
-def _normalized(module: nn.Module, kind: Any, x: jax.Array, layer: str) -> jax.Array:
+def _normalized(
+    module: nn.Module, kind: str | None, x: jax.Array, layer: str
+) -> jax.Array:
     """Normalizes the outputs of a layer, unless the kind is None."""
     if kind is None:
         return x
@@ -105,10 +105,7 @@ class Conv(nn.Module):
 
 
 class StandardizedConv(nn.Module):
-    """Convolution with standardized weights, a gain per filter, and no bias.
-
-    Weights start normal with variance 1/fan_in; standardization takes their scale away.
-    """
+    """Convolution with standardized weights, a gain per filter, and no bias."""
 
     filters: int
     size: int
@@ -119,6 +116,7 @@ class StandardizedConv(nn.Module):
         """Maps `[B, height, width, in]` to `[B, ceil(height / stride), ..., out]`."""
         shape = (self.size, self.size, x.shape[-1], self.filters)
         inputs = self.size**2 * x.shape[-1]
+        # Normal with variance 1 / fan-in; standardization takes the scale away.
         kernel = self.param("kernel", initializers.fan_in_normal, shape, inputs)
         gain = self.param("gain", nn.initializers.ones, (self.filters,))
         return layers.conv(
@@ -144,19 +142,14 @@ class Dropout(nn.Module):
 
 
 class ConvNet(nn.Module):
-    """Convolutions, each with ReLU and a 2x2 pool, then dense layers with ReLU.
+    """Convolutions, each with ReLU and a 2x2 pool, then dense layers with ReLU."""
 
-    `convolutions` are `(filters, size, padding)`; `input_dropout` acts on the flattened
-    images, `dropout` on each hidden layer before its ReLU. A norm may follow every
-    convolution and hidden layer.
-    """
-
-    convolutions: tuple[tuple[int, int, int], ...]
+    convolutions: tuple[tuple[int, int, int], ...]  # (filters, size, padding)
     widths: tuple[int, ...]
     outputs: int
     initialization: str
-    input_dropout: float = 0.0
-    dropout: tuple[float, ...] = ()
+    input_dropout: float = 0.0  # on the flattened images
+    dropout: tuple[float, ...] = ()  # on each hidden layer before its ReLU
     normalization: str | None = None
 
     @property

@@ -1,6 +1,7 @@
 """Networks of dense layers."""
 
 import dataclasses
+from types import ModuleType
 from typing import Any
 
 from fedjax_pfl.core import struct
@@ -21,7 +22,7 @@ class MLP(base.NormedNetwork):
 
     widths: tuple[int, ...] = struct.static_field(default=(128, 64), at_least=1)
 
-    def _module(self, modules: Any, classes: int) -> Any:
+    def _module(self, modules: ModuleType, classes: int) -> Any:
         return modules.DenseNet(
             self.widths, classes, self.initialization, self.normalization
         )

@@ -21,29 +21,20 @@ _WEIGHT: contextvars.ContextVar[jax.Array | None]
 _WEIGHT = contextvars.ContextVar("weight", default=None)
 
 
-def norm(kind: str, x: jax.Array, *, is_training: bool, name: str) -> Any:
-    """Normalizes `[B, ..., channels]` inside of a compact linen module.
-
-    Args:
-      kind: `batch`, over the batch and all positions; `group`, over the positions and
-        the channels of a group of every example; `layer`, over the channels, at every
-        position.
-      x: values.
-      is_training: whether `batch` takes the statistics of this batch.
-      name: of the layer with the parameters `scale` and `bias`.
-
-    Returns:
-      `[B, ..., channels]`.
-    """
+def norm(kind: str, x: jax.Array, *, is_training: bool, name: str) -> jax.Array:
+    """Normalizes `[B, ..., channels]`, for a kind, inside of a compact linen module."""
     dtype = jnp.zeros(()).dtype
     fields: dict[str, Any] = {"epsilon": _EPSILON, "param_dtype": dtype, "name": name}
     fields["use_fast_variance"] = False  # E x^2 - (E x)^2 loses digits
+    # Over the positions and the channels of a group of every example.
     if kind == "group":
         channels = x.shape[-1]
         groups = max(g for g in range(1, _GROUPS + 1) if channels % g == 0)
         return nn.GroupNorm(num_groups=groups, **fields)(x)
+    # Over the channels, at every position.
     if kind == "layer":
         return nn.LayerNorm(**fields)(x)
+    # Over the batch and all positions.
     running = not is_training
     return nn.BatchNorm(use_running_average=running, momentum=_MOMENTUM, **fields)(x)
 
@@ -51,26 +42,17 @@ def norm(kind: str, x: jax.Array, *, is_training: bool, name: str) -> Any:
 def run(
     module: nn.Module,
     variables: dict[str, Any],
-    x: Any,
+    x: jax.Array,
     *,
     key: jax.Array | None,
     weight: jax.Array | None = None,
     mutable: tuple[str, ...] = (),
     options: Mapping[str, Any] | None = None,
 ) -> tuple[Any, dict[str, Any]]:
-    """Applies a linen module.
-
-    Args:
-      module: the module.
-      variables: `params`, and running statistics if it has any.
-      x: `[B, ...]` inputs.
-      key: `[]` key in training; None for evaluation.
-      weight: `[B]`, 0 for padding, or None for a batch without any.
-      mutable: further collections that are wanted.
-      options: of the module's call.
-    """
+    """Applies a linen module; returns outputs and the changed collections."""
     # Streams other than dropout fall back on that of the parameters.
     rngs = {} if key is None else {"dropout": key, "params": key}
+    # Training updates running statistics.
     if key is not None and statistics.NAME in variables:
         mutable = (*mutable, statistics.NAME)
     options = options or {}
@@ -84,11 +66,7 @@ def run(
 
 @contextlib.contextmanager
 def masked(weight: jax.Array | None) -> Iterator[None]:
-    """Masks padding in batch normalization that is called inside.
-
-    Args:
-      weight: `[B]`, 0 for padding, or None for a batch without any.
-    """
+    """Masks padding, of weight 0, in batch normalization that is called inside."""
 
     def call(function: Any, args: Any, kwargs: Any, context: Any) -> Any:
         is_batch_norm = isinstance(context.module, nn.BatchNorm)
@@ -119,17 +97,7 @@ def noted(owners: list[tuple[str, ...]]) -> Iterator[None]:
 
 
 def mask(x: jax.Array, module_mask: jax.Array | None) -> jax.Array | None:
-    """Returns which values count in `masked`, the module's own mask included.
-
-    All values of an empty batch count, to avoid a division by 0; none is kept.
-
-    Args:
-      x: `[B, ...]` values that are normalized.
-      module_mask: the module's mask, which broadcasts to them, or None.
-
-    Returns:
-      `bool` that broadcasts to `x`, or None for all.
-    """
+    """Returns `bool` that broadcasts to `[B, ...]`, False for padding; None for all."""
     weight = _WEIGHT.get()
     if weight is None:
         return module_mask
@@ -138,6 +106,8 @@ def mask(x: jax.Array, module_mask: jax.Array | None) -> jax.Array | None:
             "Expected batch normalization of values whose first axis is the batch's"
             f" {weight.shape[0]} examples, got shape {[*x.shape]}."
         )
+    # All values of an empty batch count, to avoid a division by 0; its statistics are
+    # not used.
     is_real = (weight > 0) | ~(weight > 0).any()
     is_real = is_real.reshape(-1, *(1,) * (x.ndim - 1))
     return is_real if module_mask is None else is_real & module_mask.astype(bool)

@@ -15,6 +15,7 @@ __all__ = ["Classification", "Regression", "Supervised", "Wrapper", "weighted_me
 def weighted_mean(values: jax.Array, weight: jax.Array) -> jax.Array:
     """Averages `values [B]` with `weight [B]`; 0 if the weights sum to zero."""
     total = weight.sum()
+    # Padding is replaced first, since 0 * NaN is NaN.
     safe = jnp.where(weight > 0, values, 0)
     return (safe * weight).sum() / jnp.where(total > 0, total, 1)
 
@@ -26,21 +27,14 @@ def _cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
 
 
 class Classification:
-    """Softmax cross-entropy on logits `[B, C]`.
-
-    Reports `loss`, `accuracy`, which is the micro-averaged F1 score, too, and
-    `balanced_accuracy` and `macro_f1`; of two classes also `precision`, `recall`, `f1`
-    and `auc` of the second one. See `counting.class_metrics` and `counting.auc`.
-    """
+    """Softmax cross-entropy on logits `[B, C]`, with the metrics of `counting`."""
 
     class_weights: tuple[float, ...] | None = None
 
     def loss(self, outputs: jax.Array, batch: core.Batch) -> jax.Array:
-        """Returns the weighted mean cross-entropy `[]`; 0 for an empty batch.
-
-        With `class_weights` an example counts as its class does.
-        """
+        """Returns the weighted mean cross-entropy `[]`; 0 for an empty batch."""
         weight = batch.weight
+        # An example counts as its class does.
         if self.class_weights is not None:
             weight = weight * jnp.asarray(self.class_weights, weight.dtype)[batch.y]
         return weighted_mean(_cross_entropy(outputs, batch.y), weight)
@@ -50,29 +44,28 @@ class Classification:
         hit = jnp.argmax(outputs, axis=1) == batch.y
         return {
             "loss": _cross_entropy(outputs, batch.y),
+            # This is the micro-averaged F1 score, too.
             "accuracy": hit.astype(outputs.dtype),
         }
 
-    def metric_sums(self, outputs: jax.Array, batch: core.Batch) -> Any:
+    def metric_sums(self, outputs: jax.Array, batch: core.Batch) -> core.Tree:
         """Returns counts `int32[C]` of examples by class."""
         return counting.class_counts(outputs, batch)
 
-    def finish_metrics(self, sums: Any, count: jax.Array) -> dict[str, jax.Array]:
+    def finish_metrics(self, sums: core.Tree, count: jax.Array) -> dict[str, jax.Array]:
         """Returns the metrics `[]` of counts."""
         del count
         return counting.class_metrics(sums)
 
-    def metric_rows(self, outputs: jax.Array, batch: core.Batch) -> Any:
-        """Returns labels and scores `[B]` of the second of two classes, else None.
-
-        Areas of many classes, with a ranking for each, can cost more than the
-        outputs.
-        """
+    def metric_rows(self, outputs: jax.Array, batch: core.Batch) -> core.Tree:
+        """Returns labels and scores `[B]` of the second of two classes, else None."""
+        # Areas of many classes, with a ranking for each, can cost more than the
+        # outputs.
         if outputs.shape[1] != 2:
             return None
         return {"positive": batch.y == 1, "score": outputs[:, 1] - outputs[:, 0]}
 
-    def finish_rows(self, rows: Any, weight: jax.Array) -> dict[str, jax.Array]:
+    def finish_rows(self, rows: core.Tree, weight: jax.Array) -> dict[str, jax.Array]:
         """Returns the area under the curve `[]` of two classes."""
         if rows is None:
             return {}
@@ -80,10 +73,7 @@ class Classification:
 
 
 class Regression:
-    """Half the squared error between outputs `[B]` and targets `[B]`.
-
-    Reports `loss`, `rmse`, `mae` and `r2`; see `counting.error_metrics`.
-    """
+    """Half the squared error between outputs `[B]` and targets `[B]`."""
 
     def _values(self, outputs: jax.Array, batch: core.Batch) -> jax.Array:
         return 0.5 * (outputs - batch.y.astype(outputs.dtype)) ** 2
@@ -96,12 +86,12 @@ class Regression:
         """Returns the per-example loss `[B]`."""
         return {"loss": self._values(outputs, batch)}
 
-    def metric_rows(self, outputs: jax.Array, batch: core.Batch) -> Any:
+    def metric_rows(self, outputs: jax.Array, batch: core.Batch) -> core.Tree:
         """Returns errors and targets `[B]`."""
         targets = batch.y.astype(outputs.dtype)
         return {"error": outputs - targets, "target": targets}
 
-    def finish_rows(self, rows: Any, weight: jax.Array) -> dict[str, jax.Array]:
+    def finish_rows(self, rows: core.Tree, weight: jax.Array) -> dict[str, jax.Array]:
         """Returns the metrics `[]` of errors."""
         return counting.error_metrics(rows["error"], rows["target"], weight)
 
@@ -123,24 +113,24 @@ class Wrapper:
         """Returns the other model's values `[B]` per example."""
         return self.judge.metrics(outputs, self._judged(batch))
 
-    def metric_sums(self, outputs: jax.Array, batch: core.Batch) -> Any:
+    def metric_sums(self, outputs: jax.Array, batch: core.Batch) -> core.Tree:
         """Returns the other model's sums, or None."""
         if not isinstance(self.judge, core.SummedModel):
             return None
         return self.judge.metric_sums(outputs, self._judged(batch))
 
-    def finish_metrics(self, sums: Any, count: jax.Array) -> dict[str, jax.Array]:
+    def finish_metrics(self, sums: core.Tree, count: jax.Array) -> dict[str, jax.Array]:
         """Returns the metrics `[]` of sums."""
         is_summed = isinstance(self.judge, core.SummedModel)
         return self.judge.finish_metrics(sums, count) if is_summed else {}
 
-    def metric_rows(self, outputs: jax.Array, batch: core.Batch) -> Any:
+    def metric_rows(self, outputs: jax.Array, batch: core.Batch) -> core.Tree:
         """Returns the other model's rows `[B, ...]`, or None."""
         if not isinstance(self.judge, core.RankedModel):
             return None
         return self.judge.metric_rows(outputs, self._judged(batch))
 
-    def finish_rows(self, rows: Any, weight: jax.Array) -> dict[str, jax.Array]:
+    def finish_rows(self, rows: core.Tree, weight: jax.Array) -> dict[str, jax.Array]:
         """Returns the metrics `[]` of rows."""
         is_ranked = isinstance(self.judge, core.RankedModel)
         return self.judge.finish_rows(rows, weight) if is_ranked else {}

@@ -51,20 +51,18 @@ class OwnModel(objectives.Supervised, starts.Startable):
         """Name of the network, for messages."""
 
     @abc.abstractmethod
-    def _variables(self, key: core.Key, x: jax.Array) -> Any:
-        """Draws the network's own parameters; `x [1, ...]` is an input of zeros.
-
-        First running statistics are among them as in `statistics.joined`.
-        """
+    def _variables(self, key: core.Key, x: jax.Array) -> core.Params:
+        """Draws parameters for `x [1, ...]`, as in `statistics.joined`."""
 
     @abc.abstractmethod
     def _call(
-        self, params: core.Params, x: Any, key: Any, constants: core.Constants
+        self,
+        params: core.Params,
+        x: jax.Array,
+        key: core.Key | None,
+        constants: core.Constants,
     ) -> tuple[Any, Any]:
-        """Runs the network with its own parameters; no key is evaluation.
-
-        Returns outputs, and running statistics after the batch.
-        """
+        """Returns outputs, and running statistics after a batch; None evaluates."""
 
     def for_federation(self, federation: core.Federation) -> Self:
         """Returns the model with the federation's shapes, once it fits them."""
@@ -89,12 +87,14 @@ class OwnModel(objectives.Supervised, starts.Startable):
 
     def _check(self, federation: core.Federation) -> None:
         """Refuses a network that does not fit the data, or parameters of another."""
+        # Two examples, since one hides outputs without an axis of the batch.
         key, x = core.seed_key(0), self._zeros(2)
         constants = core.Constants(
             given=federation.train.constants, weight=jnp.ones(len(x))
         )
         try:
             variables, _ = statistics.split(jax.eval_shape(self._variables, key, x[:1]))
+            # A network may compute something else in training.
             for mode in (None, key):
                 outputs = jax.eval_shape(self._trial, key, x, mode, constants)
         except checks.InputError as error:
@@ -118,14 +118,20 @@ class OwnModel(objectives.Supervised, starts.Startable):
                 f" {[*shape]} for B = 2."
             )
 
-    def _trial(self, key: Any, x: Any, mode: Any, constants: core.Constants) -> Any:
+    def _trial(
+        self,
+        key: core.Key,
+        x: jax.Array,
+        mode: core.Key | None,
+        constants: core.Constants,
+    ) -> core.Tree:
         """Runs the network once, with its draws in the floating type of the run."""
         variables = jax.tree.map(_of_run, self._variables(key, x[:1]))
         params, running = statistics.split(variables)
         constants = dataclasses.replace(constants, statistics=running)
         return self._call(params, x, mode, constants)[0]
 
-    def _check_params(self, params: Any) -> None:
+    def _check_params(self, params: core.Params) -> None:
         """Refuses parameters that cannot be trained or cut."""
         leaves = tree_paths.by_name(params)
         if not leaves:
@@ -140,7 +146,7 @@ class OwnModel(objectives.Supervised, starts.Startable):
             tree_paths.head_and_body(params, self.head)
             _packed(params, self.head)
 
-    def _draw(self, key: core.Key) -> Any:
+    def _draw(self, key: core.Key) -> core.Params:
         return self._variables(key, self._zeros())
 
     def init(self, key: core.Key) -> core.Params:
@@ -149,11 +155,12 @@ class OwnModel(objectives.Supervised, starts.Startable):
         params = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), super().init(key))
         return params if self.head is None else _packed(params, self.head)
 
-    def own_params(self, params: core.Params) -> Any:
+    def own_params(self, params: core.Params) -> core.Params:
         """Returns parameters as the network itself names them."""
         if self.head is None:
             return params
         leaves = _leaves(params)
+        # The slice leaves out a first name `head`: True counts as 1.
         return tree_paths.nested((p[p[0] == _HEAD :], leaf) for p, leaf in leaves)
 
     def apply(
@@ -162,22 +169,23 @@ class OwnModel(objectives.Supervised, starts.Startable):
         x: jax.Array,
         *,
         key: core.Key | None = None,
-        constants: Any = None,
+        constants: core.Tree = None,
     ) -> jax.Array:
         """Logits `[B, C]` or predictions `[B]`, in the parameters' dtype."""
         return self.apply_with_statistics(params, x, key=key, constants=constants)[0]
 
     def apply_with_statistics(
-        self, params: core.Params, x: jax.Array, *, key: core.Key | None, constants: Any
+        self,
+        params: core.Params,
+        x: jax.Array,
+        *,
+        key: core.Key | None,
+        constants: core.Tree,
     ) -> tuple[jax.Array, Any]:
         """Returns the outputs of `apply`, and running statistics after this batch."""
         params, constants = statistics.taken(params, constants)
         running = constants.running
-        if running is None and self.first_statistics() is not None:
-            raise checks.InputError(
-                f"Expected parameters of {self.name} with their running statistics"
-                f" {statistics.NAME!r}, or constants with them."
-            )
+        self._require_statistics(running)
         dtype = jnp.result_type(*jax.tree.leaves(params))
         if jnp.issubdtype(x.dtype, jnp.floating):
             x = x.astype(dtype)
@@ -193,26 +201,16 @@ class OwnModel(objectives.Supervised, starts.Startable):
         x: jax.Array,
         *,
         key: core.Key | None = None,
-        constants: Any = None,
+        constants: core.Tree = None,
     ) -> tuple[jax.Array, jax.Array, Any]:
-        """Returns the inputs of the head with the outputs; of flax modules only.
-
-        Args:
-          params: parameters.
-          x: `[B, ...]` inputs.
-          key: `[]` key, or None for evaluation mode.
-          constants: see `apply`.
-
-        Returns:
-          Features `[B, D]`, and the results of `apply_with_statistics`.
-        """
+        """Returns inputs `[B, D]` of the head and the outputs; of flax modules only."""
         from fedjax_pfl.models import heads  # imports flax
 
         options = {"key": key, "constants": constants}
         return heads.featured(self, self.head or f"^{_HEAD}/", params, x, **options)
 
 
-def _of_run(leaf: Any) -> jax.Array:
+def _of_run(leaf: jax.Array) -> jax.Array:
     """Returns an array in the floating type of the run, if it has one."""
     is_floating = jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
     return jnp.asarray(leaf, jnp.zeros(()).dtype if is_floating else None)
@@ -247,24 +245,20 @@ def _packed(params: core.Params, head: str) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FunctionModel(OwnModel):
-    """A network of two functions; see `from_functions`.
+    """A network of two functions; see `from_functions`."""
 
-    Attributes:
-      draw: draws parameters.
-      call: maps them and inputs to outputs.
-    """
-
-    draw: Callable[..., Any]
-    call: Callable[..., Any]
+    draw: Callable[..., Any]  # (key) or (key, x) to parameters
+    call: Callable[..., Any]  # (parameters, x) to outputs
 
     @property
     def name(self) -> str:
         """Name of the function that is applied."""
         return getattr(self.call, "__name__", type(self.call).__name__)
 
-    def _variables(self, key: core.Key, x: jax.Array) -> Any:
+    def _variables(self, key: core.Key, x: jax.Array) -> core.Params:
         names = inspect.signature(self.draw).parameters.values()
         needed = [p for p in names if p.default is p.empty and p.kind < p.KEYWORD_ONLY]
+        # A second argument without default is the input.
         params = self.draw(key, x) if len(needed) > 1 else self.draw(key)
         if statistics.split(params)[1] is not None:
             raise checks.InputError(
@@ -273,7 +267,13 @@ class FunctionModel(OwnModel):
             )
         return params
 
-    def _call(self, params: core.Params, x: Any, key: Any, constants: core.Constants):
+    def _call(
+        self,
+        params: core.Params,
+        x: jax.Array,
+        key: core.Key | None,
+        constants: core.Constants,
+    ):
         names = inspect.signature(self.call).parameters
         arguments = {"key": key, "constants": constants.given}
         options = {name: value for name, value in arguments.items() if name in names}
@@ -284,7 +284,7 @@ def from_functions(
     init: Callable[..., Any],
     apply: Callable[..., Any],
     *,
-    initial_params: Any = None,
+    initial_params: core.Params = None,
     head: str | None = None,
 ) -> FunctionModel:
     """Makes a model of two functions, of any library.
@@ -315,6 +315,7 @@ def from_functions(
       '<lambda>'
     """
     for role, function in (("init", init), ("apply", apply)):
+        # A class is callable, too, but returns objects.
         if not callable(function) or isinstance(function, type):
             raise checks.InputError(
                 f"Expected {role} to be a function, got {checks.shown(function)}."
@@ -325,7 +326,7 @@ def from_functions(
 
 
 def from_flax(
-    module: Any, *, initial_params: Any = None, head: str | None = None
+    module: object, *, initial_params: core.Params = None, head: str | None = None
 ) -> OwnModel:
     """Makes a model of a flax module.
 

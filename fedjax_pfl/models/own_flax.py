@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -20,7 +20,9 @@ __all__ = ["LinenModel", "NnxModel", "model_of"]
 _TRAINING = ("train", "training", "is_training")
 
 
-def model_of(module: Any, initial_params: Any, head: str | None) -> own.OwnModel:
+def model_of(
+    module: object, initial_params: core.Params, head: str | None
+) -> own.OwnModel:
     """Makes a model of a flax module; see `own.from_flax`."""
     if isinstance(module, nn.Module):
         if isinstance(initial_params, Mapping) and "params" in initial_params:
@@ -66,11 +68,11 @@ def _refuse_state(name: str, kinds: list[str]) -> None:
     )
 
 
-def _check_statistics(name: str, running: Any, owners: list[tuple[str, ...]]) -> None:
-    """Refuses running statistics of other layers than batch normalization.
-
-    Only batch normalization leaves padding out.
-    """
+def _check_statistics(
+    name: str, running: core.Tree, owners: list[tuple[str, ...]]
+) -> None:
+    """Refuses running statistics of other layers than batch normalization."""
+    # Only batch normalization leaves padding out.
     paths = {"/".join(path) for path in owners}
     strays = [
         n for n in tree_paths.by_name(running) if n.rpartition("/")[0] not in paths
@@ -81,11 +83,7 @@ def _check_statistics(name: str, running: Any, owners: list[tuple[str, ...]]) ->
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LinenModel(own.OwnModel):
-    """A linen module as a model.
-
-    Attributes:
-      module: the module; a grid may sweep its fields.
-    """
+    """A linen module as a model; a grid may sweep fields of the module."""
 
     module: Any
 
@@ -105,10 +103,11 @@ class LinenModel(own.OwnModel):
             {"deterministic": key is None} if "deterministic" in names else {}
         )
 
-    def _variables(self, key: core.Key, x: jax.Array) -> Any:
+    def _variables(self, key: core.Key, x: jax.Array) -> core.Params:
         owners: list[tuple[str, ...]] = []
         with normalization.noted(owners):
             variables = dict(self.module.init(key, x, **self._mode(None)))
+        # Sown values are outputs, not state.
         variables.pop("intermediates", None)
         params, running = variables.pop("params", {}), None
         if statistics.NAME in variables:
@@ -118,7 +117,13 @@ class LinenModel(own.OwnModel):
             _refuse_state(self.name, sorted(variables))
         return statistics.joined(params, running)
 
-    def _call(self, params: core.Params, x: Any, key: Any, constants: core.Constants):
+    def _call(
+        self,
+        params: core.Params,
+        x: jax.Array,
+        key: core.Key | None,
+        constants: core.Constants,
+    ):
         variables = statistics.joined({"params": params}, constants.running)
         outputs, updates = normalization.run(
             self.module,
@@ -159,7 +164,7 @@ class _Instance:
         return self.kind.__name__
 
 
-def _nested(state: Any) -> dict[str, Any]:
+def _nested(state: core.Tree) -> dict[str, Any]:
     """Returns a state as nested dictionaries with text for keys, as files have them."""
     return tree_paths.nested(
         ([str(part) for part in path], *jax.tree.leaves(variable))
@@ -174,16 +179,14 @@ def _params_of(module: Any) -> dict[str, Any]:
 
 
 def _parts(module: nnx.Module) -> tuple[Any, Any, Any, Any]:
-    """Returns graph, and shapes of parameters, of statistics and of random states.
-
-    Batch normalization in the graph is one that sees no padding.
-    """
+    """Returns graph, and shapes of parameters, of statistics and of random states."""
     name, module = type(module).__name__, nnx.merge(*nnx.split(module))
     owners = []
     for path, node in nnx.iter_graph(module):
         if isinstance(node, nnx.BatchNorm):
             owners.append(tuple(map(str, path)))
         if type(node) is nnx.BatchNorm:
+            # Batch normalization of nnx itself does not mask padding.
             object.__setattr__(node, "__class__", _MaskedBatchNorm)
     graph, *parts, extra = nnx.split(
         module, nnx.Param, nnx.BatchStat, nnx.RngState, ...
@@ -198,7 +201,7 @@ def _parts(module: nnx.Module) -> tuple[Any, Any, Any, Any]:
 
 
 @functools.lru_cache(maxsize=32)
-def _parts_of(make: Any) -> tuple[Any, Any, Any, Any]:
+def _parts_of(make: Callable[..., Any]) -> tuple[Any, Any, Any, Any]:
     """Returns the parts of the module that `make` returns, without computing it."""
     module = nnx.eval_shape(lambda: make(rngs=nnx.Rngs(core.seed_key(0))))
     if not isinstance(module, nnx.Module):
@@ -209,11 +212,7 @@ def _parts_of(make: Any) -> tuple[Any, Any, Any, Any]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NnxModel(own.OwnModel):
-    """An nnx module as a model.
-
-    Attributes:
-      module: factory of the module from `rngs`, or an instance.
-    """
+    """A factory of an nnx module from `rngs`, or an instance, as a model."""
 
     module: Any
 
@@ -230,13 +229,19 @@ class NnxModel(own.OwnModel):
         is_made = isinstance(self.module, _Instance)
         return self.module.parts if is_made else _parts_of(self.module)
 
-    def _variables(self, key: core.Key, x: jax.Array) -> Any:
+    def _variables(self, key: core.Key, x: jax.Array) -> core.Params:
         if isinstance(self.module, _Instance):
             return self.module.params
         self._parts  # noqa: B018 (refuses modules with other state)
         return _params_of(self.module(rngs=nnx.Rngs(key)))
 
-    def _call(self, params: core.Params, x: Any, key: Any, constants: core.Constants):
+    def _call(
+        self,
+        params: core.Params,
+        x: jax.Array,
+        key: core.Key | None,
+        constants: core.Constants,
+    ):
         graph, shapes, statistics_shapes, randomness = self._parts
         module = nnx.merge(
             graph,
@@ -251,7 +256,7 @@ class NnxModel(own.OwnModel):
         return outputs, _nested(nnx.state(module, nnx.BatchStat)) or None
 
 
-def _filled(shapes: Any, values: Any) -> Any:
+def _filled(shapes: core.Tree, values: core.Tree) -> core.Tree:
     """Returns a state like these shapes from nested dictionaries; inverts `_nested`."""
     leaves = []
     for path, _ in nnx.to_flat_state(shapes):
@@ -262,14 +267,15 @@ def _filled(shapes: Any, values: Any) -> Any:
     return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
 
 
-def _random_state(shapes: Any, key: core.Key | None) -> Any:
+def _random_state(shapes: core.Tree, key: core.Key | None) -> core.Tree:
     """Returns random states of these shapes that start at a key."""
     key = core.seed_key(0) if key is None else key
     leaves, structure = jax.tree.flatten(shapes)
 
-    def fresh(number: int, leaf: Any) -> jax.Array:
+    def fresh(number: int, leaf: jax.Array) -> jax.Array:
         if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             return jnp.zeros(leaf.shape, leaf.dtype)
+        # Every stream gets a key of its own, and counters start at 0.
         own_key = jax.random.fold_in(key, number)
         return own_key if leaf.shape == () else jax.random.split(own_key, leaf.shape)
 

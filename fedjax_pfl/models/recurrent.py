@@ -1,6 +1,7 @@
 """A recurrent network on series of numbers, or token ids with frozen embeddings."""
 
 import dataclasses
+from types import ModuleType
 from typing import Any, Self
 
 import jax
@@ -54,7 +55,7 @@ class LSTM(base.Network):
             embedding_size=size,
         )
 
-    def _module(self, modules: Any, classes: int) -> Any:
+    def _module(self, modules: ModuleType, classes: int) -> Any:
         return modules.Recurrent(
             self.width, self.num_layers, self.bottleneck, classes, self.initialization
         )
@@ -70,10 +71,11 @@ class LSTM(base.Network):
         x: jax.Array,
         *,
         key: core.Key | None = None,
-        constants: Any = None,
+        constants: core.Tree = None,
     ) -> jax.Array:
         """Logits `[B, C]` or numbers `[B]` of series, or of token ids `int32[B, T]`."""
         if not jnp.issubdtype(x.dtype, jnp.integer):
+            # `layers.lstm` expects time first.
             steps = x.reshape(*x.shape[:2], -1)
             return super().apply(params, jnp.swapaxes(steps, 0, 1), key=key)
         if not isinstance(constants, dict) or "embeddings" not in constants:

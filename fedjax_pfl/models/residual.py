@@ -1,6 +1,7 @@
 """A residual network without normalization layers."""
 
 import dataclasses
+from types import ModuleType
 from typing import Any
 
 from fedjax_pfl.core import struct
@@ -26,5 +27,5 @@ class NFResNet18(base.ImageNetwork):
 
     residual_scale: float = struct.traced_field(default=0.2)
 
-    def _module(self, modules: Any, classes: int) -> Any:
+    def _module(self, modules: ModuleType, classes: int) -> Any:
         return modules.ResNet(classes, self.initialization, self.residual_scale)

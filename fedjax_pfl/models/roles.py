@@ -15,7 +15,7 @@ from fedjax_pfl.models import objectives
 __all__ = ["ParameterRoles", "Wrapped", "check_model"]
 
 
-def check_model(name: str, model: Any) -> None:
+def check_model(name: str, model: object) -> None:
     """Refuses an object that is no model, or a model of series, for a wrapper."""
     if isinstance(model, core.SequenceModel):
         raise checks.InputError(
@@ -46,7 +46,7 @@ class Wrapped(objectives.Wrapper, core.Model):
         return self.model.num_classes
 
     @property
-    def initial_params(self) -> Any:
+    def initial_params(self) -> core.Params:
         """Parameters that all trainings start from, or None."""
         return self.model.initial_params
 
@@ -54,7 +54,7 @@ class Wrapped(objectives.Wrapper, core.Model):
         """Returns the model with an argument of the program to start from."""
         return dataclasses.replace(self, model=self.model.starting_at(params))
 
-    def first_statistics(self) -> Any:
+    def first_statistics(self) -> core.Tree:
         """Returns running statistics before the first round; None without any."""
         return self.model.first_statistics()
 
@@ -156,11 +156,11 @@ class ParameterRoles(Wrapped):
         """Draws the shared parameters, with None in the places of others."""
         return self._split(self.model.init(key))[0]
 
-    def first_personal(self, key: core.Key) -> Any:
+    def first_personal(self, key: core.Key) -> core.Params:
         """Draws personal parameters before the first round, or returns None."""
         return self._split(self.model.init(key))[1]
 
-    def frozen_params(self, start: Any = None) -> dict[str, Any]:
+    def frozen_params(self, start: core.Params = None) -> dict[str, Any]:
         """Returns the frozen parameters by name; see `core.RoleModel`."""
         if self.frozen is None and self.trained is None:
             return {}
@@ -168,7 +168,7 @@ class ParameterRoles(Wrapped):
         params = model.init(core.seed_key(self.seed))
         return tree_paths.by_name(self._split(params)[2])
 
-    def fixed_rows(self) -> Any:
+    def fixed_rows(self) -> core.Tree:
         """Returns the clients' ranks `int32[N]`, or None; see `core.RoleModel`."""
         ranks = self.model.ranks
         return None if ranks is None else jnp.asarray(ranks, jnp.int32)
@@ -203,6 +203,8 @@ class ParameterRoles(Wrapped):
         frozen = constants.frozen
         if frozen is None:
             frozen = _frozen_of(self)
+        # Personal parameters may be in `params`, as in saved models, and have
+        # precedence.
         leaves = frozen | tree_paths.by_name(constants.personal)
         leaves |= tree_paths.by_name(params)
         names, structure = _structure_of(self.model)
@@ -223,14 +225,19 @@ class ParameterRoles(Wrapped):
         x: jax.Array,
         *,
         key: core.Key | None = None,
-        constants: Any = None,
+        constants: core.Tree = None,
     ) -> jax.Array:
         """Outputs `[B, ...]` of the whole network."""
         params, inner = self._inner(params, constants)
         return self.model.apply(params, x, key=key, constants=inner)
 
     def apply_with_statistics(
-        self, params: core.Params, x: jax.Array, *, key: core.Key | None, constants: Any
+        self,
+        params: core.Params,
+        x: jax.Array,
+        *,
+        key: core.Key | None,
+        constants: core.Tree,
     ) -> tuple[jax.Array, Any]:
         """Returns the outputs of `apply`, and running statistics after this batch."""
         params, inner = self._inner(params, constants)
@@ -242,7 +249,7 @@ class ParameterRoles(Wrapped):
         x: jax.Array,
         *,
         key: core.Key | None = None,
-        constants: Any = None,
+        constants: core.Tree = None,
     ) -> tuple[jax.Array, jax.Array, Any]:
         """Returns features `[B, D]`, and the results of `apply_with_statistics`.
 
@@ -251,7 +258,9 @@ class ParameterRoles(Wrapped):
         params, inner = self._inner(params, constants)
         return self.model.featured(params, x, key=key, constants=inner)
 
-    def _inner(self, params: core.Params, constants: Any) -> tuple[core.Params, Any]:
+    def _inner(
+        self, params: core.Params, constants: core.Tree
+    ) -> tuple[core.Params, Any]:
         """Returns all parameters of the network, and its own constants."""
         params, constants = statistics.taken(params, constants)
         params = self._union(params, constants)
@@ -277,5 +286,6 @@ def _structure_of(model: core.Model) -> tuple[list[str], Any]:
 @functools.lru_cache(maxsize=4)
 def _frozen_of(model: ParameterRoles) -> dict[str, Any]:
     """Returns a model's frozen parameters, for callers without a federation."""
+    # Values, not tracers of the program that is traced: the result is cached.
     with jax.ensure_compile_time_eval():
         return model.frozen_params()

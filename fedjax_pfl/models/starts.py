@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import hashlib
 from collections.abc import Iterator
-from typing import Any, Self
+from typing import Self
 
 import jax
 import jax.numpy as jnp
@@ -18,21 +18,16 @@ __all__ = ["Pretrained", "Startable"]
 
 
 class Pretrained:
-    """Parameters to start from; equal to others of the same content.
-
-    Programs take them as an argument, so that they are compiled into none.
-
-    Attributes:
-      params: the tree; NumPy arrays, or tracers inside a program.
-      digest: SHA-256 of names, types and values.
-    """
+    """Parameters to start from, NumPy arrays; equal to others of the same SHA-256."""
 
     def __init__(self, params: core.Params, digest: str | None = None):
         """Takes a tree; the digest is only given for tracers."""
+        # Programs take the tree as an argument, so that it is compiled into none; it is
+        # a tree of tracers then.
         self.params, self.digest = params, digest or _digest(params)
 
     @functools.cached_property
-    def on_device(self) -> Any:
+    def on_device(self) -> core.Params:
         """The tree on the device, for all trainings that start from it."""
         return jax.tree.map(_of_run, self.params)
 
@@ -46,7 +41,7 @@ class Pretrained:
         return f"Pretrained(sha256 {self.digest})"
 
 
-def _of_run(leaf: Any) -> jax.Array:
+def _of_run(leaf: jax.Array) -> jax.Array:
     """Returns an array in the floating type of the run, without a copy if it has it."""
     return jnp.asarray(leaf, jnp.zeros(()).dtype)
 
@@ -54,10 +49,6 @@ def _of_run(leaf: Any) -> jax.Array:
 def _digest(params: core.Params) -> str:
     """Computes the digest of a tree of arrays."""
     digest = hashlib.sha256()
-    if isinstance(params, Iterator):
-        raise checks.InputError(
-            f"Expected initial_params to be a tree of arrays, got {params!r}."
-        )
     for name, leaf in tree_paths.by_name(params).items():
         digest.update(f"{name} {leaf.dtype} {leaf.shape} ".encode())
         digest.update(np.ascontiguousarray(leaf).tobytes())
@@ -78,6 +69,7 @@ def _pretrained(params: core.Params) -> Pretrained | None:
             raise checks.InputError(
                 f"Expected initial_params of finite numbers, but {name!r} has others."
             )
+    # Copied: the digest must stay that of the values.
     return Pretrained(jax.tree.map(np.array, params))
 
 
@@ -91,7 +83,7 @@ class Startable(core.Model):
         network that has some, stand there below `batch_stats`.
     """
 
-    initial_params: Any = None
+    initial_params: core.Params = None
 
     def __post_init__(self):
         struct.check_fields(self)
@@ -117,12 +109,21 @@ class Startable(core.Model):
         """Draws the parameters, or returns those to start from."""
         return statistics.split(self._start(key))[0]
 
-    def first_statistics(self) -> Any:
+    def first_statistics(self) -> core.Tree:
         """Returns running statistics before the first round; None without any."""
+        # Without the start, on which it does not depend, the cache has one entry.
         if not _has_statistics(dataclasses.replace(self, initial_params=None)):
             return None
         running = statistics.split(self._start(core.seed_key(0)))[1]
         return jax.tree.map(_of_run, running)
+
+    def _require_statistics(self, running: core.Tree) -> None:
+        """Refuses to run a network with running statistics without these."""
+        if running is None and self.first_statistics() is not None:
+            raise checks.InputError(
+                f"Expected parameters of {self.name} with their running statistics"
+                f" {statistics.NAME!r}, or constants with them."
+            )
 
     def starting_at(self, params: core.Params) -> Self:
         """Returns the model with an argument of the program to start from."""

@@ -36,14 +36,10 @@ class Norm(nn.Module):
 
 
 class Transformer(nn.Module):
-    """One layer: attention, then two dense layers with GELU, each with a shortcut.
-
-    A layer norm stands before each of both (`is_normed_first`), or after the sum with
-    the shortcut.
-    """
+    """Attention, then two dense layers with GELU, each with norm and shortcut."""
 
     fields: Any
-    is_normed_first: bool
+    is_normed_first: bool  # whether norms precede both parts, or follow both sums
 
     def _dense(self, name: str, width: int) -> Dense:
         return Dense(width, self.fields.initialization, name=name)
@@ -94,7 +90,7 @@ class Words(nn.Module):
         shift = positions[: tokens.shape[1]] + types[:1]
         x = jnp.take(words, tokens, axis=0, mode="fill", fill_value=jnp.nan)
         x = x + shift[None]
-        # Attention weighs padding by 0, but 0 times what is not finite is not 0.
+        # Attention weighs padding by 0, but 0 times a non-finite value is not 0.
         x = x if mask is None else jnp.where(mask[:, :, None], x, 0)
         x = Norm(self.fields.epsilon, name="norm")(x.reshape(-1, width))
         return x.reshape(*tokens.shape, width)

@@ -3,6 +3,7 @@
 import abc
 import dataclasses
 import math
+from types import ModuleType
 from typing import Any, ClassVar, Literal, Self
 
 from fedjax_pfl import core
@@ -45,6 +46,7 @@ class _Transformer(base.Network):
     def floats_per_example(self) -> int:
         """Number of floats that the gradient of one example keeps, about."""
         count = self._positions
+        # Of each layer: vectors of width, hidden vectors, and weights of the attention.
         floats = 9 * self.width + 5 * self.mlp_width + 3 * self.heads * count
         return self.depth * count * floats
 
@@ -113,7 +115,7 @@ class TextEncoder(_Transformer):
     def _positions(self) -> int:
         return math.prod(self.input_shape or ())
 
-    def _module(self, modules: Any, classes: int) -> Any:
+    def _module(self, modules: ModuleType, classes: int) -> Any:
         from fedjax_pfl.models import transformer_modules  # imports flax
 
         return transformer_modules.TextNet(self, classes)
@@ -156,7 +158,7 @@ class VisionTransformer(_Transformer, base.ImageNetwork):
         patches = math.prod(-(-side // self.patch) for side in sides)
         return patches + (self.pooling == "class")
 
-    def _module(self, modules: Any, classes: int) -> Any:
+    def _module(self, modules: ModuleType, classes: int) -> Any:
         from fedjax_pfl.models import transformer_modules  # imports flax
 
         return transformer_modules.PatchNet(self, classes)

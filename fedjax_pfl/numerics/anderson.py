@@ -4,14 +4,14 @@ Of the map `pi -> pi + f(pi)` the last m points and moves f are kept. The extrap
 
     pi + f - sum_j gamma_j (dpi_j + df_j),    gamma = argmin |f - sum_j gamma_j df_j|
 
-goes where the moves, were they affine in the point, would vanish; dpi_j and df_j are
+goes to the point at which moves that are affine in it would vanish; dpi_j and df_j are
 differences of successive points and moves, and the norm is that of the models the
 weights stand for, `|f|^2 = f^T G f` with their Gram matrix G. The normal equations of
 the m columns, scaled to unit length, get a small multiple of the identity.
 
     symbol       here            shape
     pi, f        point, move     [K]
-    dpi, df      points, moves   [m, K]   zeros where there were fewer steps
+    dpi, df      points, moves   [m, K]   zeros after fewer steps
 
 Limit: without memory the extrapolation is the plain step.
 
@@ -29,38 +29,21 @@ __all__ = ["Memory", "accepted"]
 
 
 def accepted(guess: jax.Array, now: jax.Array, smaller: jax.Array) -> jax.Array:
-    """Returns whether an extrapolated point is taken.
-
-    Args:
-      guess: `[]` objective there, at least 0.
-      now: `[]` objective at the last point.
-      smaller: `bool[]` whether its residual is smaller; it decides where rounding
-        hides which objective is.
-
-    Returns:
-      `bool[]`, False for a non-finite guess.
-    """
+    """Returns whether to take an extrapolated point; False for a non-finite guess."""
     rounding = 4 * jnp.finfo(now.dtype).eps * now
+    # The residual decides if rounding hides which objective is smaller.
     return (guess <= now - rounding) | ((guess <= now + rounding) & smaller)
 
 
 @struct.pytree_dataclass
 class Memory:
-    """Differences of the last points and moves, the newest first.
+    """Differences of the last m points and moves, the newest first."""
 
-    Attributes:
-      point: `[K]` the last point.
-      move: `[K]` the move there.
-      points: `[m, K]` differences of points.
-      moves: `[m, K]` differences of moves.
-      filled: `bool[]` whether there is a last point.
-    """
-
-    point: jax.Array
-    move: jax.Array
-    points: jax.Array
-    moves: jax.Array
-    filled: jax.Array
+    point: jax.Array  # [K] the last point
+    move: jax.Array  # [K] the move there
+    points: jax.Array  # [m, K] differences of points
+    moves: jax.Array  # [m, K] differences of moves
+    filled: jax.Array  # bool[] whether there is a last point
 
     @classmethod
     def empty(cls, like: jax.Array, size: int) -> "Memory":
@@ -98,6 +81,7 @@ class Memory:
         square = jnp.diag(normal)
         unit = jnp.where(square > 0, lax.rsqrt(jnp.where(square > 0, square, 1)), 0)
         normal = unit[:, None] * normal * unit[None]
+        # Normal equations, scaled to unit length; empty columns get a one.
         ridge = jnp.where(square > 0, 16 * jnp.finfo(gram.dtype).eps, 1)
         right = unit * dot(images, move)
         gamma = unit * factorizations.solve(normal + jnp.diag(ridge), right)

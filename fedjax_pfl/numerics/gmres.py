@@ -1,4 +1,4 @@
-"""Linear systems that are known by their products alone: restarted GMRES.
+"""Linear systems given by their products alone: restarted GMRES.
 
 For `A x = b` from a start x_0, with r = b - A x_0: a cycle makes an orthonormal basis
 `v_0 = r / |r|, v_1, ...` of the space of `r, A r, A^2 r, ...`, and takes the x in
@@ -13,8 +13,8 @@ and the next cycle begins at x. Sums with the basis are taken twice, against rou
     V        basis      [m + 1, D]
     Q, R     q, upper   [m + 1, m], [m, m]
 
-Of a singular A whose range meets its kernel in 0 alone, all steps are in the range: x
-keeps what the start has in the kernel, as a fixed-point iteration would.
+For a singular A with a range that meets its kernel in 0 alone, all steps are in the
+range: x keeps the part of the start in the kernel, as a fixed-point iteration would.
 
 Reference: Saad, Schultz, "GMRES: a generalized minimal residual algorithm" (1986).
 """
@@ -25,7 +25,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import flatten_util, lax
+from jax.typing import DTypeLike
 
+from fedjax_pfl.core.aliases import Tree
 from fedjax_pfl.core.client_rows import dot
 
 __all__ = ["solve", "tolerance"]
@@ -35,54 +37,40 @@ _CYCLES = 20
 _HELPS = 0.5  # a cycle that leaves more of the residual is the last one
 
 
-def tolerance(dtype: Any) -> float:
-    """Returns the relative residual that is asked for: two thirds of the digits."""
+def tolerance(dtype: DTypeLike) -> float:
+    """Returns the relative residual to reach: two thirds of the digits."""
     return float(jnp.finfo(dtype).eps) ** (2 / 3)
 
 
 def solve(
-    product: Callable[[Any], Any], right: Any, start: Any
+    product: Callable[[Any], Any], right: Tree, start: Tree
 ) -> tuple[Any, jax.Array]:
-    """Solves a linear system until its residual is small or falls no more.
-
-    Args:
-      product: `x -> A x`, pytrees like `right`; called in loops.
-      right: b, a pytree of one floating dtype.
-      start: x_0, like `right`.
-
-    Returns:
-      x, and `|b - A x|` over the larger one of `|b|` and `|b - A x_0|`: at most
-      `tolerance`, unless it fell no more. Zero where both are.
-
-    Example:
-      >>> x, residual = solve(lambda v: 2 * v, jnp.ones(3), jnp.zeros(3))
-      >>> [round(float(entry), 5) for entry in x], float(residual) < 1e-5
-      ([0.5, 0.5, 0.5], True)
-    """
+    """Solves `A x = b`; returns x, and its residual over the larger of |b|, |r_0|."""
     b, restore = flatten_util.ravel_pytree(right)
     x = flatten_util.ravel_pytree(start)[0].astype(b.dtype)
 
     def times(v: jax.Array) -> jax.Array:
         return flatten_util.ravel_pytree(product(restore(v)))[0].astype(b.dtype)
 
-    rest = b - times(x)
-    size = jnp.maximum(_norm(b), _norm(rest))
+    residual = b - times(x)
+    size = jnp.maximum(_norm(b), _norm(residual))
     goal = tolerance(b.dtype) * size
 
     # Both loops carry whether they go on: under vmap a loop asks twice, and sums that
     # round in two ways would have it wait for a lane that does not move.
     def cycle(state: tuple[Any, ...]):
-        x, rest, before, cycles, _ = state
-        step = x + _step(times, rest, goal)
+        x, residual, shortest, cycles, _ = state
+        step = x + _step(times, residual, goal)
         new = b - times(step)
         now = _norm(new)
-        is_better = now < before
-        x, rest = jnp.where(is_better, step, x), jnp.where(is_better, new, rest)
-        goes_on = (now > goal) & (now <= _HELPS * before) & (cycles + 1 < _CYCLES)
-        return x, rest, jnp.where(is_better, now, before), cycles + 1, goes_on
+        # Rounding may let a residual rise: the better point stays.
+        is_better = now < shortest
+        x, residual = jnp.where(is_better, step, x), jnp.where(is_better, new, residual)
+        goes_on = (now > goal) & (now <= _HELPS * shortest) & (cycles + 1 < _CYCLES)
+        return x, residual, jnp.where(is_better, now, shortest), cycles + 1, goes_on
 
-    first = _norm(rest)
-    begin = (x, rest, first, jnp.zeros((), jnp.int32), first > goal)
+    length = _norm(residual)
+    begin = (x, residual, length, jnp.zeros((), jnp.int32), length > goal)
     x, _, left, *_ = lax.while_loop(lambda state: state[-1], cycle, begin)
     return restore(x), left / jnp.where(size > 0, size, 1)
 
@@ -95,25 +83,26 @@ def _norm(x: jax.Array) -> jax.Array:
 def _orthogonal(
     rows: jax.Array, x: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Splits x by orthonormal rows, of which some may be zero."""
-    whole = _norm(x)
-    first = dot(rows, x)
-    x = x - dot(first, rows)
-    second = dot(rows, x)
-    x = x - dot(second, rows)
+    """Splits x by orthonormal rows, some of them zero."""
+    size = _norm(x)
+    shares = dot(rows, x)
+    x = x - dot(shares, rows)
+    # Sums with the basis are taken twice, against rounding.
+    corrections = dot(rows, x)
+    x = x - dot(corrections, rows)
     length = _norm(x)
-    length = jnp.where(length > 16 * jnp.finfo(x.dtype).eps * whole, length, 0)
+    length = jnp.where(length > 16 * jnp.finfo(x.dtype).eps * size, length, 0)
     unit = jnp.where(length > 0, x / jnp.where(length > 0, length, 1), 0)
-    return first + second, unit, length
+    return shares + corrections, unit, length
 
 
 def _step(
-    times: Callable[[jax.Array], jax.Array], rest: jax.Array, goal: jax.Array
+    times: Callable[[jax.Array], jax.Array], residual: jax.Array, goal: jax.Array
 ) -> jax.Array:
     """Returns the step `[D]` of one cycle from a residual `[D]`."""
-    m, dtype, size = _LENGTH, rest.dtype, _norm(rest)
-    basis = jnp.zeros((m + 1, *rest.shape), dtype)
-    basis = basis.at[0].set(rest / jnp.where(size > 0, size, 1))
+    m, dtype, size = _LENGTH, residual.dtype, _norm(residual)
+    basis = jnp.zeros((m + 1, *residual.shape), dtype)
+    basis = basis.at[0].set(residual / jnp.where(size > 0, size, 1))
     q, upper = jnp.zeros((m, m + 1), dtype), jnp.zeros((m, m), dtype)
 
     def extend(state: tuple[Any, ...]):
@@ -124,6 +113,7 @@ def _step(
         inner, unit, length = _orthogonal(q, column)
         q = q.at[number].set(unit)
         upper = upper.at[:, number].set(inner.at[number].set(length))
+        # |b - A x|^2 = |r|^2 - |g|^2, without forming x.
         left = jnp.square(size) - jnp.square(size * q[:, 0]).sum()
         goes_on = (number + 1 < m) & (left > jnp.square(goal)) & ~is_whole
         return basis, q, upper, number + 1, goes_on
@@ -138,5 +128,7 @@ def _step(
         entry = (image[number] - dot(upper[number], y)) / jnp.where(pivot > 0, pivot, 1)
         return y.at[number].set(jnp.where(pivot > 0, entry, 0))
 
+    # x - x_0 = V_m R^-1 g by back substitution; zero pivots belong to columns without a
+    # new direction.
     y = lax.fori_loop(0, m, substitute, jnp.zeros(m, dtype))
     return dot(y, basis[:m])

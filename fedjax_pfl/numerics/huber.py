@@ -7,17 +7,17 @@ For one column of differences `x_k` from its median, the center m solves
 Updates, from 0, with the mass `n(m) = sum_k p_k [|x_k - m| < rho]`, which is the
 negative slope of s, and a bracket kept from the sign of s:
 
-    m <- m + s / n      where n > 0 and the result is within the bracket
-    m <- its middle     elsewhere
+    m <- m + s / n                 if n > 0 and the result is within the bracket
+    m <- middle of the bracket     otherwise
 
 s is monotone and linear between kinks: the last step is exact. The median is within
-rho of the center, and the center between the rows, hence the first bracket `[-b, b]`
+rho of the center, and the center between the rows. So the first bracket is `[-b, b]`
 with `b = min(rho, max_k |x_k|)`. A column is left alone as soon as s vanishes to the
 rounding of its terms, which are about as large as b, however large rho is; else the
 bracket would disturb a center that is found.
 
-The center is not unique where the two sides balance and nobody is within rho. The
-midpoint median is the middle of these, and stays.
+The center is not unique if the two sides balance and no row is within rho. The midpoint
+median is the middle of all centers, and stays.
 
     symbol    here        shape
     x_k       rows        [K, B]   differences, a block of columns
@@ -25,8 +25,8 @@ midpoint median is the middle of these, and stays.
 
 Limits: `rho -> 0` is the median, `rho >= max_k |x_k - mean|` the mean.
 
-For 100 rows of 1e5 float32 columns the steps take 17 ms on one core of a CPU, beside 46
-for the median: a row is added to the sums of a block of columns at a time, and a block
+For 100 rows of 1e5 float32 columns the steps take 17 ms on one core of a CPU, the
+median 46: a row is added to the sums of a block of columns at a time, and a block
 stops when all its centers are found.
 
 Reference: Huber, "Robust estimation of a location parameter".
@@ -49,19 +49,12 @@ _COLUMNS = 1000  # per block: 100 float32 rows of them stay in cache
 
 @struct.pytree_dataclass
 class Centers:
-    """Centers of columns, `[D]` each.
+    """Centers of columns, `[D]` each."""
 
-    Attributes:
-      shift: `[D]` m, what the center is more than the median.
-      residual: `[D]` `|s| / rho`, at most 1.
-      inside: `[D]` n, 0 where nobody is within rho.
-      outside: `[D]` number of rows in use that are further than rho.
-    """
-
-    shift: jax.Array
-    residual: jax.Array
-    inside: jax.Array
-    outside: jax.Array
+    shift: jax.Array  # m, the difference of the center and the median
+    residual: jax.Array  # |s| / rho, at most 1
+    inside: jax.Array  # n, 0 if no row is within rho
+    outside: jax.Array  # number of rows in use that are further than rho
 
 
 def _sums(
@@ -69,23 +62,23 @@ def _sums(
 ) -> tuple[jax.Array, jax.Array]:
     """Returns the sums s and n `[B]` at m `[B]`."""
 
-    def more(row: jax.Array, sums: tuple[jax.Array, jax.Array]):
+    def add_row(row: jax.Array, sums: tuple[jax.Array, jax.Array]):
         s, n = sums
         d = rows[row] - m
         s = s + p[row] * jnp.clip(d, -rho, rho)
         return s, n + jnp.where(jnp.abs(d) < rho, p[row], 0)
 
-    return lax.fori_loop(0, rows.shape[0], more, (jnp.zeros_like(m),) * 2)
+    return lax.fori_loop(0, rows.shape[0], add_row, (jnp.zeros_like(m),) * 2)
 
 
 def _outside(rows: jax.Array, p: jax.Array, rho: jax.Array, m: jax.Array) -> jax.Array:
     """Counts rows in use `[B]` that are further than rho."""
 
-    def more(row: jax.Array, count: jax.Array) -> jax.Array:
+    def add_row(row: jax.Array, count: jax.Array) -> jax.Array:
         far = (jnp.abs(rows[row] - m) > rho) & (p[row] > 0)
         return count + far.astype(m.dtype)
 
-    return lax.fori_loop(0, rows.shape[0], more, jnp.zeros_like(m))
+    return lax.fori_loop(0, rows.shape[0], add_row, jnp.zeros_like(m))
 
 
 def _of_block(
@@ -98,7 +91,7 @@ def _of_block(
     eps = jnp.finfo(rows.dtype).eps
 
     def vanishes(s: jax.Array, n: jax.Array) -> jax.Array:
-        # Without anybody within rho, s is a difference of sums of shares.
+        # Without a row within rho, s is a difference of sums of shares.
         terms = jnp.where(n > 0, 8 + count**0.5, 8 + count)
         return jnp.abs(s) <= edge * eps * terms
 
@@ -116,8 +109,8 @@ def _of_block(
         return number + 1, new, *_sums(rows, p, rho, new), low, high
 
     m = jnp.zeros_like(median)
-    first = jnp.zeros((), jnp.int32), m, *_sums(rows, p, rho, m), -edge, edge
-    _, m, s, n, _, _ = lax.while_loop(unfinished, step, first)
+    start = jnp.zeros((), jnp.int32), m, *_sums(rows, p, rho, m), -edge, edge
+    _, m, s, n, _, _ = lax.while_loop(unfinished, step, start)
     return Centers(
         shift=m,
         residual=jnp.abs(s) / rho,
@@ -129,13 +122,7 @@ def _of_block(
 def centers(
     matrix: jax.Array, p: jax.Array, median: jax.Array, rho: jax.Array
 ) -> Centers:
-    """Finds the centers, on a CPU in blocks of columns that stay in its cache.
-
-    Args:
-      matrix: `[K, D]`; rows that take no part may hold anything.
-      p: `[K]` probabilities, 0 for those rows.
-      median: `[D]` midpoints of the lower and the upper median under p.
-      rho: `[]` radius, positive and at most a quarter of the largest number.
-    """
+    """Finds the centers of `[K, D]`, from midpoint medians `[D]` and a radius `[]`."""
+    # Blocks of columns stay in the cache of a CPU.
     solve = functools.partial(_of_block, p, rho)
     return column_blocks.in_blocks(solve, _COLUMNS, matrix, median)

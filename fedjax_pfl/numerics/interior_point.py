@@ -9,7 +9,7 @@ direction for
 
     A x + c - z + w - nu 1 = 0,   sum(x) = 1,   x z = t,   (u - x) w = t,
 
-whose one matrix is A + diag(z / x + w / (u - x)), with a ridge against the rounding of
+with the one matrix A + diag(z / x + w / (u - x)), and a ridge against the rounding of
 A: first with t = 0, then, by the same factor, with a t that this guess shows to be in
 reach. The start has sum(x) = 1, which steps keep, so that every iterate can be
 returned; the one of the best certificate is.
@@ -46,24 +46,15 @@ def or_one(number: jax.Array) -> jax.Array:
 
 @struct.pytree_dataclass
 class Problem:
-    """Minimize 1/2 x^T A x + c^T x over 0 <= x <= u, where `simplex` with sum(x) = 1.
+    """Minimize 1/2 x^T A x + c^T x over 0 <= x <= u, for `simplex` with sum(x) = 1."""
 
-    Attributes:
-      gram: `[J, J]` A, of values about 1; 0 where masked, as all others.
-      linear: `[J]` c.
-      upper: `[J]` u > 0.
-      mask: `bool[J]` rows that exist.
-      capped: `bool[J]` those of them whose upper bounds count.
-      square: `[]` without a sum, the b at which 1/2 x^T A x + c^T x + b / 2 is at least
-        0; the optimum of that is half the squared length of what is left.
-      simplex: static.
-    """
-
-    gram: jax.Array
-    linear: jax.Array
-    upper: jax.Array
-    mask: jax.Array
-    capped: jax.Array
+    gram: jax.Array  # [J, J] A, of values about 1; 0 where masked, as all others
+    linear: jax.Array  # [J] c
+    upper: jax.Array  # [J] u > 0
+    mask: jax.Array  # bool[J] rows that exist
+    capped: jax.Array  # bool[J] rows with upper bounds that count
+    # [] without a sum, the b at which 1/2 x^T A x + c^T x + b / 2 is at least 0; its
+    # optimum is half the squared length of the residual vector.
     square: jax.Array
     simplex: bool = struct.static_field()
 
@@ -78,7 +69,7 @@ class Problem:
         return dot(self.gram, x) + self.linear
 
     def room(self, x: jax.Array) -> jax.Array:
-        """Distances `[J]` to the upper bounds, 1 where there is none."""
+        """Returns distances `[J]` to the upper bounds, 1 without a bound."""
         least = jnp.finfo(x.dtype).eps * self.upper
         return jnp.where(self.capped, jnp.maximum(self.upper - x, least), 1)
 
@@ -91,28 +82,24 @@ class Problem:
         return jnp.where(y > 0, y * slope[order], 0).sum()
 
     def left(self, x: jax.Array) -> jax.Array:
-        """Returns the squared length `[]` of what x leaves of the square."""
+        """Returns the squared length `[]` of the residual vector at x."""
         return jnp.maximum(self.square + dot(x, self.slope(x) + self.linear), 0)
 
     def hidden(self, x: jax.Array) -> jax.Array:
-        """Returns how much `[]` rounding of A and of A x hides of a certificate.
-
-        Without a sum: their errors are independent, so that a slope has one of about
-        eps times the norm of its terms. It counts for every weight, and as a slope
-        below 0 along what is left.
-        """
+        """Returns how much `[]` rounding of A and of A x hides of a certificate."""
+        # Without a sum: errors are independent, so that a slope has one of about eps
+        # times the norm of its terms. It counts for every weight, and as a slope below
+        # 0 along the residual vector.
         error = 2 * jnp.finfo(x.dtype).eps * (1 + jnp.sqrt(dot(x, x)))
         reach = jnp.maximum(x.sum(), jnp.sqrt(self.left(x)))
         return jnp.where(self.mask.any(), error * reach, 0)
 
     def rated(self, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Returns the weights that an iterate stands for, a certificate and its goal.
-
-        On the simplex the certificate is the duality gap. Without a sum it is the
-        larger of `x^T |A x + c|`, the duality gap where no slope is negative, and the
-        most negative slope times the length of what is left.
-        """
+        """Returns weights of an iterate, a certificate and its goal."""
         rounding = _ROUNDING * jnp.finfo(x.dtype).eps
+        # On the simplex the duality gap. Without a sum the larger of x^T |A x + c|, the
+        # duality gap if no slope is negative, and the most negative slope times the
+        # length of the residual vector.
         if self.simplex:
             x = x / or_one(x.sum())
             slope = self.slope(x)
@@ -132,10 +119,8 @@ def problem_of(
     *,
     square: jax.Array | None = None,
 ) -> Problem:
-    """Returns a problem with everything masked set to 0; one with a square has no sum.
-
-    Rows of `gram` are then to be of length 1, and `linear` at most 1.
-    """
+    """Returns a problem with 0 where masked; one with a square has no sum."""
+    # With a square, rows of `gram` have length 1, and `linear` is at most 1.
     return Problem(
         gram=jnp.where(mask[:, None] & mask[None], gram, 0),
         linear=jnp.where(mask, linear, 0),
@@ -178,6 +163,8 @@ def solve(
     checks.positive_int("max_iterations", max_iterations)
 
     def unfinished(now: _Search) -> jax.Array:
+        # Near the end each iteration squares the error: those that still halve it go
+        # on.
         done = (now.gap <= now.goal) & (now.idle >= _PATIENCE)
         return (now.count < max_iterations) & ~done
 
@@ -197,8 +184,10 @@ def solve(
     start = _start(problem)
     best, gap, goal = problem.rated(start.x)
     zero = jnp.zeros((), jnp.int32)
-    first = _Search(iterate=start, best=best, gap=gap, goal=goal, idle=zero, count=zero)
-    end = lax.while_loop(unfinished, body, first)
+    search = _Search(
+        iterate=start, best=best, gap=gap, goal=goal, idle=zero, count=zero
+    )
+    end = lax.while_loop(unfinished, body, search)
     return end.best, end.gap
 
 
@@ -220,10 +209,12 @@ def _advanced(problem: Problem, last: _Iterate) -> _Iterate:
     at_zero, at_upper = last.x * last.z, room * last.w
     mean = (at_zero.sum() + at_upper.sum()) / problem.pairs
     newton = _newton(problem, last, room)
+    # Predictor: Newton direction for t = 0.
     guess = newton(at_zero, at_upper)
     primal, dual = _lengths(problem, last, room, guess)
     ahead = dot(last.x + primal * guess.x, last.z + dual * guess.z)
     ahead += dot(room - primal * guess.x, last.w + dual * guess.w)
+    # Corrector, by the same factor: the t that the guess shows to be in reach.
     center = mean * (ahead / problem.pairs / mean) ** 3
     change = newton(
         at_zero + guess.x * guess.z - center,
@@ -246,7 +237,7 @@ def _advanced(problem: Problem, last: _Iterate) -> _Iterate:
 def _newton(
     problem: Problem, last: _Iterate, room: jax.Array
 ) -> Callable[[jax.Array, jax.Array], _Iterate]:
-    """Returns a function: what x z and (u - x) w should lose -> change of iterate."""
+    """Returns a function from decreases of x z and (u - x) w to a change of iterate."""
     mask, gram = problem.mask, problem.gram
     x = jnp.where(mask, last.x, 1)
     ridge = jnp.finfo(x.dtype).eps * jnp.diagonal(gram).max()

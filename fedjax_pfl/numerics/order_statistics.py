@@ -21,11 +21,11 @@ takes 2221 for 200 rows. Under weights rows are always counted, by their mass.
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import DTypeLike
 
 from fedjax_pfl.numerics import column_blocks
 
@@ -38,28 +38,27 @@ _GROUP = 32  # rows that are counted in one kernel
 
 @functools.cache
 def _network(rows: int) -> tuple[tuple[int, int], ...]:
-    """Comparators `(low, high)` that put rows (rows - 1) // 2 and next into place.
-
-    Comparators with padding behind the last row are left out, since that stays there.
-    """
+    """Returns comparators `(low, high)` that put the middle rows into place."""
     comparators = []
     size = 1
     while size < rows:
         step = size
         while step:
             for start in range(step % size, rows - step, 2 * step):
+                # Padding behind the last row stays there, and needs no comparators.
                 for low in range(start, min(start + step, rows - step)):
                     if low // (2 * size) == (low + step) // (2 * size):
                         comparators.append((low, low + step))
             step //= 2
         size *= 2
+    # Backward: only comparators that reach the middle ranks stay.
     needed = set(_middle_ranks(rows))
-    kept = []
+    network = []
     for pair in reversed(comparators):
         if needed.intersection(pair):
             needed.update(pair)
-            kept.append(pair)
-    return tuple(reversed(kept))
+            network.append(pair)
+    return tuple(reversed(network))
 
 
 def _middle_ranks(rows: int) -> tuple[int, int]:
@@ -85,22 +84,24 @@ def _flip(bits: jax.Array) -> jax.Array:
 def _count(groups: jax.Array, limit: jax.Array) -> jax.Array:
     """Counts, as `int32[B]`, the values of `[G, R, B]` that are at most `limit [B]`."""
 
-    def more(group: jax.Array, count: jax.Array) -> jax.Array:
+    def add_group(group: jax.Array, count: jax.Array) -> jax.Array:
         rows = list(groups[group])
         return count + sum((row <= limit).astype(jnp.int32) for row in rows)
 
-    return lax.fori_loop(0, groups.shape[0], more, jnp.zeros(limit.shape, jnp.int32))
+    return lax.fori_loop(
+        0, groups.shape[0], add_group, jnp.zeros(limit.shape, jnp.int32)
+    )
 
 
 def _mass(groups: jax.Array, p: jax.Array, limit: jax.Array) -> jax.Array:
     """Mass `[B]`, by p `[G, R]`, of values of `[G, R, B]` that are at most `limit`."""
 
-    def more(group: jax.Array, mass: jax.Array) -> jax.Array:
+    def add_group(group: jax.Array, mass: jax.Array) -> jax.Array:
         rows, shares = list(groups[group]), list(p[group])
-        each = zip(rows, shares, strict=True)
-        return mass + sum(jnp.where(row <= limit, share, 0) for row, share in each)
+        pairs = zip(rows, shares, strict=True)
+        return mass + sum(jnp.where(row <= limit, share, 0) for row, share in pairs)
 
-    return lax.fori_loop(0, groups.shape[0], more, jnp.zeros(limit.shape, p.dtype))
+    return lax.fori_loop(0, groups.shape[0], add_group, jnp.zeros(limit.shape, p.dtype))
 
 
 def _keys(matrix: jax.Array) -> jax.Array:
@@ -112,7 +113,7 @@ def _keys(matrix: jax.Array) -> jax.Array:
 
 
 def _bisect(keys: jax.Array, enough: Callable[[jax.Array], jax.Array]) -> jax.Array:
-    """Returns the least integers `[B]` of which there is enough, for keys `[.., B]`."""
+    """Returns the least integers `[B]` with `enough`, for keys `[.., B]`."""
     limits = jnp.iinfo(keys.dtype)
 
     def halve(_: jax.Array, interval: tuple[jax.Array, jax.Array]):
@@ -128,7 +129,9 @@ def _bisect(keys: jax.Array, enough: Callable[[jax.Array], jax.Array]) -> jax.Ar
     return lax.fori_loop(0, limits.bits, halve, interval)[0]
 
 
-def _floats(low: jax.Array, high: jax.Array, dtype: Any) -> tuple[jax.Array, jax.Array]:
+def _floats(
+    low: jax.Array, high: jax.Array, dtype: DTypeLike
+) -> tuple[jax.Array, jax.Array]:
     """Turns keys back into values."""
     low, high = lax.bitcast_convert_type(_flip(jnp.stack([low, high])), dtype)
     return low, high
@@ -157,35 +160,23 @@ def _by_mass(p: jax.Array, matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
     def mass(limit: jax.Array) -> jax.Array:
         return _mass(groups, shares.reshape(-1, _GROUP), limit)
 
+    # The least value that, with the smaller ones, has half of the mass, and the least
+    # that has more than half: between them the two sides balance.
     low = _bisect(keys, lambda limit: mass(limit) >= (1 - rounding) / 2)
     last = jnp.iinfo(keys.dtype).max
-    others = (keys > low[None]) & (shares > 0)[:, None]
-    above = jnp.where(others, keys, last).min(axis=0)
+    is_above = (keys > low[None]) & (shares > 0)[:, None]
+    above = jnp.where(is_above, keys, last).min(axis=0)
     half = (mass(low) <= (1 + rounding) / 2) & (above < last)
     return _floats(low, jnp.where(half, above, low), matrix.dtype)
 
 
 def middle_rows(matrix: jax.Array, valid: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns the two middle values of every column over the valid rows.
-
-    Of the others one half counts as -inf and one half as inf, the odd one as inf, so
-    that the middle stays in the middle. They are filled in where they are read: another
-    matrix would take as long to write as all the rest.
-
-    Args:
-      matrix: `[K, D]` floats, K at least 1; without NaN in valid rows.
-      valid: `bool[K]`.
-
-    Returns:
-      `[D]` and `[D]`, the same for an odd number of rows; 0 where none is valid.
-
-    Example:
-      >>> rows, valid = jnp.array([[3.0], [1.0], [2.0], [9.0]]), jnp.ones(4, bool)
-      >>> [value.tolist() for value in middle_rows(rows, valid)]
-      [[2.0], [3.0]]
-    """
+    """Returns the middle two values `[D]` of the columns of valid rows."""
     rows, num_valid = valid.shape[0], valid.sum(dtype=jnp.int32)
     position = jnp.cumsum(~valid, dtype=jnp.int32)
+    # Of the other rows one half counts as -inf and one half as inf, the odd one as inf,
+    # so that the middle stays in the middle. They are filled in while they are read:
+    # another matrix would take as long to write as all the rest.
     fill = jnp.where(position <= (rows - num_valid) // 2, -jnp.inf, jnp.inf)
     fill = jnp.where(num_valid > 0, fill, 0).astype(matrix.dtype)
     if rows <= MAX_NETWORK:
@@ -197,6 +188,7 @@ def middle_rows(matrix: jax.Array, valid: jax.Array) -> tuple[jax.Array, jax.Arr
             _COLUMNS,
             matrix,
         )
+    # Of an odd number of values both are the middle one.
     odd = num_valid % 2 == 1
     if rows % 2:
         low = jnp.where(odd, high, low)
@@ -206,27 +198,11 @@ def middle_rows(matrix: jax.Array, valid: jax.Array) -> tuple[jax.Array, jax.Arr
 
 
 def midpoint(low: jax.Array, high: jax.Array) -> jax.Array:
-    """Returns the mean of two values, whose sum may overflow."""
+    """Returns the mean of two values; their sum may overflow."""
     return low / 2 + high / 2
 
 
 def weighted_middle(matrix: jax.Array, p: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns the lower and the upper weighted median of every column.
-
-    They are the least value that, with the smaller ones, has half of the mass, and the
-    least that has more than half; between them the two sides balance.
-
-    Args:
-      matrix: `[K, D]` floats without NaN.
-      p: `[K]` probabilities; rows with 0 take no part.
-
-    Returns:
-      `[D]` and `[D]`; NaN where p is zero throughout.
-
-    Example:
-      >>> rows, p = jnp.array([[3.0], [1.0], [2.0]]), jnp.array([0.25, 0.25, 0.5])
-      >>> [median.tolist() for median in weighted_middle(rows, p)]
-      [[2.0], [2.0]]
-    """
+    """Returns the lower and the upper weighted median `[D]` of every column."""
     select = functools.partial(_by_mass, p)
     return column_blocks.in_blocks(select, _COLUMNS, matrix)

@@ -1,15 +1,9 @@
-"""Squared distances between rows, to the digits of the rows that are near together.
-
-They come from one Gram matrix, formed about a row; anew about the row of lowest score
-if that lies too far from the center for its distances to be resolved. Rows are divided
-by a power of two and the longest shortened (`lengths`), so that no square overflows.
-"""
-
-from typing import Any
+"""Squared distances between rows, to the digits of the rows that are near together."""
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import ArrayLike
 
 from fedjax_pfl.core import struct
 from fedjax_pfl.numerics import scaled_rows
@@ -25,82 +19,45 @@ _TIE = 64.0  # eps of a sum of squared distances that is hidden in rounding
 
 @struct.pytree_dataclass
 class Search:
-    """Distances about a row near the one of lowest score.
+    """Distances about a row near the one of lowest score."""
 
-    Attributes:
-      row: `int32[]` row of lowest score.
-      scores: `[K]`, inf for rows that take no part.
-      distance: `[K, K]`, squared where that is wanted; inf on the diagonal and for rows
-        that take no part.
-      far: `bool[]` whether the row of lowest score is far from the center.
-      number: `int32[]` centers tried.
-    """
-
-    row: jax.Array
-    scores: jax.Array
-    distance: jax.Array
-    far: jax.Array
-    number: jax.Array
+    row: jax.Array  # int32[] row of lowest score
+    scores: jax.Array  # [K], inf for rows that take no part
+    distance: jax.Array  # [K, K], inf on the diagonal and for rows that take no part
+    far: jax.Array  # bool[] whether the row of lowest score is far from the center
+    number: jax.Array  # int32[] centers tried
 
 
 def _distances(gram: jax.Array, valid: jax.Array, squared: bool) -> jax.Array:
-    """Distances `[K, K]` from a Gram matrix, inf where a pair does not count."""
+    """Computes distances `[K, K]` from a Gram matrix, inf for pairs without a part."""
     square = jnp.diag(gram)
     distance = jnp.maximum((square[:, None] + square[None]) - 2 * gram, 0)
     if not squared:
         distance = jnp.sqrt(distance)
-    others = valid[:, None] & valid[None] & ~jnp.eye(valid.shape[0], dtype=bool)
-    return jnp.where(others, distance, jnp.inf)
+    is_pair = valid[:, None] & valid[None] & ~jnp.eye(valid.shape[0], dtype=bool)
+    return jnp.where(is_pair, distance, jnp.inf)
 
 
 def scores(distance: jax.Array, valid: jax.Array, neighbors: jax.Array) -> jax.Array:
-    """Sums `[K]` of the smallest distances; inf for rows that take no part.
-
-    Args:
-      distance: `[K, K]`, inf where a pair does not count.
-      valid: `bool[K]`.
-      neighbors: `[]` how many distances are summed.
-
-    Returns:
-      `[K]`.
-    """
+    """Sums `[K]` of the smallest distances `[K, K]`; inf for rows that take no part."""
     nearest = jnp.sort(distance, axis=1)
     rank = jnp.arange(valid.shape[0], dtype=neighbors.dtype)
     counted = (rank < neighbors)[None] & jnp.isfinite(nearest)
     return jnp.where(valid, jnp.where(counted, nearest, 0).sum(axis=1), jnp.inf)
 
 
-def smallest(values: jax.Array, count: Any) -> jax.Array:
-    """Selects the smallest values, and those that tie with the last of them.
-
-    Values tie that rounding cannot tell apart, so that places do not matter.
-
-    Args:
-      values: `[..., K]`.
-      count: `[]` how many, at least 1.
-
-    Returns:
-      `bool[..., K]`.
-    """
+def smallest(values: jax.Array, count: ArrayLike) -> jax.Array:
+    """Selects the smallest values `[..., K]`, and those that tie with the last."""
     place = jnp.maximum(jnp.asarray(count) - 1, 0)
     last = jnp.take(jnp.sort(values, axis=-1), place, axis=-1)[..., None]
+    # Values tie that rounding cannot tell apart, so that places do not matter.
     return values <= last + _TIE * jnp.finfo(values.dtype).eps * jnp.abs(last)
 
 
 def search(
     matrix: jax.Array, valid: jax.Array, neighbors: jax.Array, *, squared: bool = True
 ) -> tuple[jax.Array, Search]:
-    """Distances, and scores by the nearest neighbors.
-
-    Args:
-      matrix: `[K, D]`; rows that take no part may hold anything.
-      valid: `bool[K]` rows that take part, which are finite.
-      neighbors: `int32[]`, at least 1, neighbors of a score.
-      squared: whether distances are squared.
-
-    Returns:
-      The unit of length `[]`, and what was found, in that unit.
-    """
+    """Returns the unit of length `[]`, and distances and scores of `[K, D]` in it."""
     p = valid / jnp.maximum(valid.sum(dtype=matrix.dtype), 1)
     size = scaled_rows.measure(matrix, valid, p)
 
@@ -108,6 +65,8 @@ def search(
         return last.far & (last.number < _MAX_CENTERS)
 
     def about(last: Search) -> Search:
+        # Formed about a row; again about the row of lowest score if that lies too far
+        # from the center for its distances to be resolved.
         gram = size.gram(size.row(last.row))
         distance = _distances(gram, valid, squared)
         score = scores(distance, valid, neighbors)
@@ -119,11 +78,11 @@ def search(
             row=row, scores=score, distance=distance, far=far, number=last.number + 1
         )
 
-    first = Search(
+    start = Search(
         row=size.typical(p),
         scores=jnp.zeros_like(size.norm),
         distance=jnp.zeros((matrix.shape[0],) * 2, matrix.dtype),
         far=jnp.ones((), bool),
         number=jnp.zeros((), jnp.int32),
     )
-    return size.scale, lax.while_loop(again, about, first)
+    return size.scale, lax.while_loop(again, about, start)

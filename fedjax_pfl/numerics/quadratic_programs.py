@@ -47,10 +47,9 @@ References: Mehrotra, "On the Implementation of a Primal-Dual Interior Point Met
 (2000), for the direction.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.core.client_rows import dot
@@ -75,7 +74,7 @@ class Solution:
 
 
 def minimum_norm(
-    gram: Any, mask: Any = None, *, max_iterations: int | None = None
+    gram: ArrayLike, mask: ArrayLike | None = None, *, max_iterations: int | None = None
 ) -> Solution:
     """Weights of the shortest point of the hull of rows.
 
@@ -103,10 +102,10 @@ def minimum_norm(
 
 
 def box_minimum_norm(
-    gram: Any,
-    lower: Any,
-    upper: Any,
-    mask: Any = None,
+    gram: ArrayLike,
+    lower: ArrayLike,
+    upper: ArrayLike,
+    mask: ArrayLike | None = None,
     *,
     max_iterations: int | None = None,
 ) -> Solution:
@@ -142,27 +141,27 @@ def box_minimum_norm(
     upper = jnp.where(mask, _vector("upper", upper, gram), 0)
     eps = jnp.finfo(gram.dtype).eps
     tiny = 8 * eps
-    rest, spare = 1 - lower.sum(), upper.sum() - 1
-    unit = jnp.where(rest <= tiny, 1, rest)
-    width = jnp.minimum((upper - lower) / unit, 1)  # nobody can take more
+    slack, spare = 1 - lower.sum(), upper.sum() - 1
+    unit = jnp.where(slack <= tiny, 1, slack)
+    width = jnp.minimum((upper - lower) / unit, 1)  # no row can take more
     # The objective over S, so that its slope is that of x.
     problem = interior_point.problem_of(
         unit * gram, dot(gram, lower), width, mask & (width > eps)
     )
     y, gap = interior_point.solve(problem, max_iterations)
     x = jnp.where(spare <= tiny, upper, jnp.clip(lower + unit * y, lower, upper))
-    x = jnp.where(rest <= tiny, lower, x)
-    gap = jnp.where(jnp.minimum(rest, spare) <= tiny, 0, unit * gap)
-    possible = (jnp.minimum(rest, spare) >= -tiny) & (lower <= upper).all()
+    x = jnp.where(slack <= tiny, lower, x)
+    gap = jnp.where(jnp.minimum(slack, spare) <= tiny, 0, unit * gap)
+    possible = (jnp.minimum(slack, spare) >= -tiny) & (lower <= upper).all()
     gap = jnp.where(possible | ~mask.any(), gap, jnp.inf)
     return _solution(x, _square(gram, x), gap, scale)
 
 
 def cone(
-    gram: Any,
-    linear: Any,
-    square: Any,
-    mask: Any = None,
+    gram: ArrayLike,
+    linear: ArrayLike,
+    square: ArrayLike,
+    mask: ArrayLike | None = None,
     *,
     max_iterations: int | None = None,
 ) -> Solution:
@@ -225,7 +224,9 @@ def cone(
     return _solution(x, value, gap, scale)
 
 
-def _prepared(gram: Any, mask: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _prepared(
+    gram: ArrayLike, mask: ArrayLike | None
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Returns a over the mean of its diagonal, 0 where masked; the mask; the mean."""
     gram = jnp.asarray(gram)
     gram = gram.astype(jnp.promote_types(gram.dtype, jnp.float32))
@@ -251,7 +252,7 @@ def _check_rows(name: str, vector: jax.Array, gram: jax.Array) -> None:
         )
 
 
-def _vector(name: str, values: Any, gram: jax.Array) -> jax.Array:
+def _vector(name: str, values: ArrayLike, gram: jax.Array) -> jax.Array:
     """Returns one number per row, in the matrix's dtype."""
     vector = jnp.asarray(values, gram.dtype)
     _check_rows(name, vector, gram)

@@ -1,7 +1,4 @@
-"""Rows of any finite size, brought to lengths whose squares float32 can hold.
-
-The columns at hand may be a part of all, as `core.columns` says.
-"""
+"""Rows of any finite size, brought to lengths with squares that float32 can hold."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import ArrayLike, DTypeLike
 
 from fedjax_pfl.core import columns, struct
 from fedjax_pfl.core.client_rows import dot, pairs, powers_of_two, square_sums
@@ -43,23 +41,20 @@ def _sum(
     """Sums `of_block(first column, width)` over blocks of the columns of `[K, D]`."""
     width, blocks = _blocks(*shape)
     last = blocks * width
-    rest = of_block(last, shape[1] - last)
-    more = lax.fori_loop(
+    tail = of_block(last, shape[1] - last)
+    sums = lax.fori_loop(
         0,
         blocks,
         lambda number, total: total + of_block(number * width, width),
-        jnp.zeros_like(rest),
+        jnp.zeros_like(tail),
     )
-    return columns.total(rest + more)
+    return columns.total(tail + sums)
 
 
 def quantile(values: jax.Array, p: jax.Array, share: Any) -> jax.Array:
-    """Returns the lower quantile of `[K]` under probabilities p; `inf` if none.
-
-    It is the least value that, with the smaller ones, has the share; a share above 1
-    gives the largest value.
-    """
+    """Returns the lower quantile of `[K]` under probabilities p; `inf` if none."""
     mass = jnp.where(values[None, :] <= values[:, None], p[None, :], 0).sum(axis=1)
+    # A share above 1 gives the largest value.
     share = jnp.minimum(jnp.asarray(share, p.dtype), 1)
     enough = (1 - p.shape[0] * jnp.finfo(p.dtype).eps) * share  # less its rounding
     return jnp.where((p > 0) & (mass >= enough), values, jnp.inf).min()
@@ -76,63 +71,41 @@ def _upper_median(values: jax.Array, p: jax.Array) -> jax.Array:
 
 
 def magnitudes(matrix: jax.Array) -> jax.Array:
-    """Returns the largest magnitudes `[K]` of finite rows `[K, D]`.
-
-    Two plain reductions, since a CPU would write all absolute values to memory first.
-    Of long rows they may leave out NaN there.
-    """
+    """Returns the largest magnitudes `[K]` of finite rows `[K, D]`."""
+    # Two plain reductions, since a CPU would write all absolute values to memory first.
+    # Of long rows they may leave out NaN there.
     return columns.largest(jnp.maximum(matrix.max(axis=1), -matrix.min(axis=1)))
 
 
 def distances(
     matrix: jax.Array, valid: jax.Array, center: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Distances from a center, every one in a unit of its own.
-
-    Both points are divided by the unit before they are subtracted, so that a square
-    neither overflows nor vanishes, whatever the size of a row.
-
-    Args:
-      matrix: `[K, D]`; rows that are not valid may hold anything.
-      valid: `bool[K]`.
-      center: `[D]`.
-
-    Returns:
-      The units `[K]`, powers of two, and the distances `[K]` in them, 0 where a row is
-      not valid.
-    """
+    """Returns units `[K]`, and distances `[K]` of rows from a center in them."""
     most = jnp.where(valid, magnitudes(matrix), 0)
     most = jnp.maximum(most, columns.largest(jnp.abs(center).max()))
     unit = powers_of_two(most)
+    # Both points are divided by the unit before they are subtracted, so that a square
+    # neither overflows nor vanishes, whatever the size of a row.
     difference = matrix / unit[:, None] - center[None] / unit[:, None]
     norm = jnp.sqrt(columns.total(jnp.square(difference).sum(axis=1)))
     return unit, jnp.where(valid, norm, 0)
 
 
-def precision(dtype: Any) -> float:
+def precision(dtype: DTypeLike) -> float:
     """Returns the rounding error of a dimensionless number of order one."""
     return 1e-10 if dtype == jnp.float64 else 1e-6
 
 
 @struct.pytree_dataclass
 class ScaledRows:
-    """Rows over a unit of about their size, the longest of them shortened.
+    """Rows over a unit of about their size, the longest of them shortened."""
 
-    Attributes:
-      matrix: `[K, D]` the rows as they are.
-      valid: `bool[K]` rows that take part; the others become zeros.
-      scale: `[]` a power of two, the unit of the result.
-      divisor: `[K]` the scale, or more for a row that would overflow.
-      factor: `[K]` 1, or less for a row that is shortened.
-      norm: `[K]` lengths of the result.
-    """
-
-    matrix: jax.Array
-    valid: jax.Array
-    scale: jax.Array
-    divisor: jax.Array
-    factor: jax.Array
-    norm: jax.Array
+    matrix: jax.Array  # [K, D] the unscaled rows
+    valid: jax.Array  # bool[K] rows that take part; the others become zeros
+    scale: jax.Array  # [] a power of two, the unit of the result
+    divisor: jax.Array  # [K] the scale, or more for a row that would overflow
+    factor: jax.Array  # [K] 1, or less for a row that is shortened
+    norm: jax.Array  # [K] lengths of the result
 
     @property
     def shortened(self) -> jax.Array:
@@ -140,7 +113,7 @@ class ScaledRows:
         return self.factor < 1
 
     def typical(self, p: jax.Array) -> jax.Array:
-        """Returns the row `int32[]` whose length is nearest to the median under p."""
+        """Returns the row `int32[]` with the length nearest to the median under p."""
         off = jnp.abs(self.norm - median(self.norm, p))
         return jnp.argmin(jnp.where(p > 0, off, jnp.inf)).astype(jnp.int32)
 
@@ -148,7 +121,7 @@ class ScaledRows:
         """Returns a row `[D]` of the result."""
         return self.matrix[number] / self.divisor[number] * self.factor[number]
 
-    def _part(self, center: jax.Array, start: Any, width: int) -> jax.Array:
+    def _part(self, center: jax.Array, start: int | jax.Array, width: int) -> jax.Array:
         """Slices columns of the centered rows, `[K, width]`."""
         part = lax.dynamic_slice_in_dim(self.matrix, start, width, axis=1)
         rows = part / self.divisor[:, None] * self.factor[:, None]
@@ -178,7 +151,7 @@ class ScaledRows:
     def project(self, center: jax.Array, vector: jax.Array) -> jax.Array:
         """Multiplies the rows less the center with a vector `[D]`, to `[K]`."""
 
-        def products(rows: jax.Array, start: Any) -> jax.Array:
+        def products(rows: jax.Array, start: int | jax.Array) -> jax.Array:
             return dot(rows, lax.dynamic_slice_in_dim(vector, start, rows.shape[1]))
 
         return self._sum(center, products)
@@ -191,28 +164,17 @@ class ScaledRows:
             return dot(weights, self._part(center, number * width, width))
 
         last = blocks * width
-        rest = dot(weights, self._part(center, last, self.matrix.shape[1] - last))
+        tail = dot(weights, self._part(center, last, self.matrix.shape[1] - last))
         if not blocks:
-            return rest
+            return tail
         sums = lax.map(of_block, jnp.arange(blocks)).reshape(-1)
-        return jnp.concatenate([sums, rest])
+        return jnp.concatenate([sums, tail])
 
 
 def measure(
-    matrix: jax.Array, valid: jax.Array, p: jax.Array, rho: Any = 0
+    matrix: jax.Array, valid: jax.Array, p: jax.Array, rho: ArrayLike = 0
 ) -> ScaledRows:
-    """Measures rows, so that no square overflows and none hides the others.
-
-    A row that is far longer than the median row and rho counts as that long: as an
-    outlier among rows of ordinary size it then is as far away as numbers can tell. It
-    is the upper median, since none of two halves consists of outliers.
-
-    Args:
-      matrix: `[K, D]`; rows that take no part may hold anything.
-      valid: `bool[K]` rows that take part, which are finite.
-      p: `[K]` their probabilities, 0 for the others.
-      rho: `[]` a length that is no outlier's.
-    """
+    """Measures rows `[K, D]`; `rho` is a length that no outlier has."""
     rho = jnp.asarray(rho, matrix.dtype)
     limits = jnp.finfo(matrix.dtype)
 
@@ -220,7 +182,7 @@ def measure(
         scale = powers_of_two(jnp.maximum(_upper_median(size, p), rho))
         return scale, jnp.maximum(scale, size / _HUGE)
 
-    def of_block(start: Any, width: int) -> jax.Array:
+    def of_block(start: int | jax.Array, width: int) -> jax.Array:
         return square_sums(lax.dynamic_slice_in_dim(matrix, start, width, axis=1))
 
     square = jnp.where(valid, _sum(matrix.shape, of_block), 0)
@@ -240,6 +202,9 @@ def measure(
     is_exact = jnp.isfinite(square) & (square > limits.tiny / limits.eps**2)
     is_ordinary = (is_exact | ~valid).all()
     scale, divisor, norm = lax.cond(is_ordinary, by_norms, by_magnitudes)
+    # A row that is far longer than the median row and rho counts as that long: among
+    # rows of ordinary size it is then as far away as numbers can tell. The upper
+    # median, since neither of two halves consists of outliers.
     limit = jnp.maximum(_upper_median(norm, p), rho / scale) / precision(matrix.dtype)
     long = norm > limit
     factor = jnp.where(long, limit / jnp.where(long, norm, 1), 1)

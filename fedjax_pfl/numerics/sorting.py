@@ -2,8 +2,8 @@
 
 Columns are sorted by minima and maxima of whole blocks of rows (a bitonic sort), in
 blocks of columns that stay in cache. The number of values kept may be traced, so that a
-network pruned to fixed ranks (`selection`) does not serve; and a network whose outputs
-are all used is computed anew for many of them.
+network pruned to fixed ranks (`order_statistics`) does not serve; and a network with
+all outputs in use is computed again for many of them.
 
 Milliseconds of CPU time for 1e5 float32 columns of a mean without the largest and the
 smallest tenth, on one core of a busy machine, so that factors below 2 say little:
@@ -51,32 +51,17 @@ def _joined(low: jax.Array, high: jax.Array, columns: int) -> jax.Array:
 
 
 def mean_of_ranks(matrix: jax.Array, start: jax.Array, stop: jax.Array) -> jax.Array:
-    """Returns the mean of the values of ranks `start <= rank < stop` of every column.
-
-    Differences from the midpoint of the first and the last of them are summed, so that
-    neither a common offset nor a value beyond them costs digits.
-
-    Args:
-      matrix: `[K, D]` floats without NaN; inf comes last.
-      start: `int32[]`, at least 0.
-      stop: `int32[]`, above `start`, at most K.
-
-    Returns:
-      `[D]`.
-
-    Example:
-      >>> rows = jnp.array([[3.0], [1.0], [2.0], [90.0]])
-      >>> mean_of_ranks(rows, jnp.array(1), jnp.array(3)).tolist()
-      [2.5]
-    """
+    """Returns the mean `[D]` of values of ranks `start <= rank < stop` of `[K, D]`."""
 
     def of_block(part: jax.Array) -> jax.Array:
         x = _sorted(part, jnp.asarray(jnp.inf, part.dtype))
+        # Differences from the midpoint of the first and the last value are summed, so
+        # that neither a common offset nor a value beyond them costs digits.
         middle = x[start] / 2 + x[stop - 1] / 2
         rank = jnp.arange(x.shape[0])[:, None]
-        kept = (start <= rank) & (rank < stop)
+        is_counted = (start <= rank) & (rank < stop)
         share = 1 / (stop - start).astype(x.dtype)
-        return middle + jnp.where(kept, (x - middle[None]) * share, 0).sum(axis=0)
+        return middle + jnp.where(is_counted, (x - middle[None]) * share, 0).sum(axis=0)
 
     return column_blocks.in_blocks(of_block, _COLUMNS, matrix)
 
@@ -84,38 +69,22 @@ def mean_of_ranks(matrix: jax.Array, start: jax.Array, stop: jax.Array) -> jax.A
 def mean_of_nearest(
     matrix: jax.Array, valid: jax.Array, center: jax.Array, count: jax.Array
 ) -> jax.Array:
-    """Returns the mean of the values of every column that are nearest to a center.
-
-    Of two values at one distance the lower one is nearer. Differences from the center
-    are ordered as integers whose lowest bit is the sign, and lose nothing.
-
-    Args:
-      matrix: `[K, D]` floats; rows that are not valid may hold anything.
-      valid: `bool[K]`.
-      center: `[D]`.
-      count: `int32[]` how many values, at least 1 and at most as many as are valid.
-
-    Returns:
-      `[D]`.
-
-    Example:
-      >>> rows, valid = jnp.array([[3.0], [1.0], [2.5], [90.0]]), jnp.ones(4, bool)
-      >>> mean_of_nearest(rows, valid, jnp.array([2.75]), jnp.array(2)).tolist()
-      [2.75]
-    """
+    """Returns the mean `[D]` of the `count` valid values nearest to a center `[D]`."""
     ints = jnp.dtype(f"uint{8 * matrix.dtype.itemsize}")
     top = jnp.asarray(8 * matrix.dtype.itemsize - 1, ints)
-    one = jnp.ones((), ints)
+    shift = jnp.ones((), ints)
     last = jnp.asarray(jnp.iinfo(ints).max, ints)
 
     def of_block(part: jax.Array, center: jax.Array) -> jax.Array:
-        half = part / 2 - center[None] / 2  # whose difference cannot overflow
+        half = part / 2 - center[None] / 2  # a difference that cannot overflow
+        # Ordered as integers with the sign in the lowest bit, differences lose nothing;
+        # of two values at one distance the lower one is nearer.
         bits = lax.bitcast_convert_type(-half, ints)  # below the center: sign bit 0
-        keys = jnp.where(valid[:, None], (bits << one) | (bits >> top), last)
+        keys = jnp.where(valid[:, None], (bits << shift) | (bits >> top), last)
         x = _sorted(keys, last)
-        half = -lax.bitcast_convert_type((x >> one) | (x << top), part.dtype)
-        kept = jnp.arange(x.shape[0])[:, None] < count
+        half = -lax.bitcast_convert_type((x >> shift) | (x << top), part.dtype)
+        is_counted = jnp.arange(x.shape[0])[:, None] < count
         share = 1 / count.astype(part.dtype)
-        return 2 * (center / 2 + jnp.where(kept, half * share, 0).sum(axis=0))
+        return 2 * (center / 2 + jnp.where(is_counted, half * share, 0).sum(axis=0))
 
     return column_blocks.in_blocks(of_block, _COLUMNS, matrix, center)

@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_pfl.core.aliases import Tree
+
 __all__ = ["with_cotangents"]
 
 
@@ -14,19 +16,9 @@ def with_cotangents(
     forward: Callable[..., tuple[tuple[jax.Array, Any], Any]],
     backward: Callable[[Any, jax.Array], tuple[Any, ...]],
 ) -> Callable[..., tuple[jax.Array, Any]]:
-    """Makes a function of known cotangents, whose tangents are their transpose.
+    """Makes a function of known cotangents, with their transpose as its tangents."""
 
-    Args:
-      forward: `(*arguments) -> ((output, report), kept)`; the report is a constant to
-        derivatives.
-      backward: `(kept, cotangent of the output) -> cotangents of all arguments`, linear
-        in the cotangent; None for arguments that count as constants.
-
-    Returns:
-      `(*arguments) -> (output, report)`, to be differentiated forward and backward.
-    """
-
-    def of_leaves(*arguments: Any) -> tuple[jax.Array, Any]:
+    def of_leaves(*arguments: Tree) -> tuple[jax.Array, Any]:
         # As leaves, since JAX would put tangents into the arguments' own classes, which
         # refuse some values.
         leaves, structure = jax.tree.flatten(arguments)
@@ -38,18 +30,22 @@ def with_cotangents(
             return forward(*jax.tree.unflatten(structure, leaves))[0]
 
         @call.defjvp
-        def rule(primals: Any, tangents: Any):  # pyright: ignore[reportUnusedFunction]
-            (output, report), kept = forward(*jax.tree.unflatten(structure, *primals))
-            moved: list[jax.Array] = []
+        def rule(primals: Tree, tangents: Tree):  # pyright: ignore[reportUnusedFunction]
+            # The report is a constant to derivatives; so are arguments with cotangent
+            # None.
+            (output, report), residuals = forward(
+                *jax.tree.unflatten(structure, *primals)
+            )
+            directions: list[jax.Array] = []
 
             def pull(cotangent: jax.Array) -> list[jax.Array]:
-                pairs = zip(places, backward(kept, cotangent), strict=True)
-                known = {place: c for place, c in pairs if c is not None}
-                moved[:] = [tangents[0][place] for place in known]
-                return list(known.values())
+                pairs = zip(places, backward(residuals, cotangent), strict=True)
+                cotangents = {place: c for place, c in pairs if c is not None}
+                directions[:] = [tangents[0][place] for place in cotangents]
+                return list(cotangents.values())
 
             transposed = jax.linear_transpose(pull, output)
-            tangent = transposed(moved)[0]
+            tangent = transposed(directions)[0]
             return (output, report), (tangent, jax.tree.map(_still, report))
 
         return call(leaves)

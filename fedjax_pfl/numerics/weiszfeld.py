@@ -2,17 +2,19 @@
 
 A point is `c = o + sum_k pi_k (x_k - o)` with the center o of the Gram matrix. The
 weights `pi [K]` need not sum to 1: they do from the mean on and after every Weiszfeld
-step, and `pi = 0` is the center itself. What `geometric_median` says of the problem, of
-the two updates and of rounding holds here.
+step, and `pi = 0` is the center itself. `geometric_median` explains the problem, both
+updates and rounding.
 """
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import ArrayLike, DTypeLike
 
 from fedjax_pfl.core import columns, factorizations, struct
 from fedjax_pfl.core.client_rows import dot
@@ -24,66 +26,43 @@ __all__ = ["Frame", "Search", "smallest_radius"]
 # of squared distances there, eps 4^2, is in float32 the default bound on the residual.
 _FAR = 4.0
 _MAX_FRAMES = 16
-_SEEN = 1e-2  # of the median distance: where a point may be, for all that rounding says
+_SEEN = 1e-2  # of the median distance: rounding that hides the place of a point
 _POINT = 1e-2  # of the median distance: a radius below makes a ball about a row a point
 
 
 @struct.pytree_dataclass
 class _Iterate:
-    """An iterate in weight space and what the Gram matrix says about it.
+    """An iterate in weight space, and its properties by the Gram matrix."""
 
-    Attributes:
-      pi: `[K]` weights.
-      direction: `[K]` a, with g = sum_k a_k (x_k - o).
-      distance: `[K]` of the rows from the iterate.
-      total: `[]` sum of `p_k eta_k`.
-      residual: `[]` norm of g, at least its rounding error.
-      objective: `[]` G.
-      far: `bool[]` whether the Gram matrix is formed about a point too far away.
-      iterations: `int32[]` steps taken.
-    """
-
-    pi: jax.Array
-    direction: jax.Array
-    distance: jax.Array
-    total: jax.Array
-    residual: jax.Array
-    objective: jax.Array
-    far: jax.Array
-    iterations: jax.Array
+    pi: jax.Array  # [K] weights
+    direction: jax.Array  # [K] a, with g = sum_k a_k (x_k - o)
+    distance: jax.Array  # [K] of the rows from the iterate
+    total: jax.Array  # [] sum of p_k eta_k
+    residual: jax.Array  # [] norm of g, at least its rounding error
+    objective: jax.Array  # [] G
+    far: jax.Array  # bool[] whether the center of the Gram matrix is too far away
+    iterations: jax.Array  # int32[] steps taken
 
 
 @struct.pytree_dataclass
 class Frame:
-    """A finished frame: what is known of its last iterate, in units of the rows.
+    """A finished frame: its last iterate, in units of the rows."""
 
-    Attributes:
-      center: `[D]` the iterate.
-      pi: `[K]` its weights.
-      outside: `bool[K]` rows further than rho.
-      residual: `[]` norm of g.
-      radius: `[]` rho.
-      eigenvalue: `[]` smallest of the Hessian at the iterate, or None.
-      far: `bool[]` whether a frame about the iterate should follow.
-      iterations: `int32[]` steps taken.
-      number: `int32[]` frames so far.
-      row: `int32[]` the row about which it is, which is the minimizer, or the lower end
-        of a flat minimum; or -1.
-    """
-
-    center: jax.Array
-    pi: jax.Array
-    outside: jax.Array
-    residual: jax.Array
-    radius: jax.Array
-    eigenvalue: jax.Array | None
-    far: jax.Array
-    iterations: jax.Array
-    number: jax.Array
+    center: jax.Array  # [D] the iterate
+    pi: jax.Array  # [K] its weights
+    outside: jax.Array  # bool[K] rows further than rho
+    residual: jax.Array  # [] norm of g
+    radius: jax.Array  # [] rho
+    eigenvalue: jax.Array | None  # [] the smallest of the Hessian at the iterate
+    far: jax.Array  # bool[] whether a frame about the iterate should follow
+    iterations: jax.Array  # int32[] steps taken
+    number: jax.Array  # int32[] frames so far
+    # int32[] the row of the center if it is the minimizer, or the lower end of a flat
+    # minimum; or -1.
     row: jax.Array
 
 
-def smallest_radius(dtype: Any) -> jax.Array:
+def smallest_radius(dtype: DTypeLike) -> jax.Array:
     """Returns the least radius; its square is exact."""
     return 1e3 * jnp.sqrt(jnp.finfo(dtype).tiny)
 
@@ -134,25 +113,19 @@ def _withstands(
     radius: jax.Array,
     tolerance: jax.Array,
 ) -> jax.Array:
-    """Returns whether a row's mass withstands the pull of the rows beyond a radius.
-
-    It is then a minimizer but for the radius. Equality holds at both ends of a flat
-    minimum, so that rounding must not decide.
-    """
-    here = distance <= radius
-    pull = jnp.where(here, 0, p / jnp.where(here, 1, distance))
+    """Returns whether a row's mass withstands the pull of the rows beyond a radius."""
+    is_near = distance <= radius
+    pull = jnp.where(is_near, 0, p / jnp.where(is_near, 1, distance))
     direction = pull.at[row].add(-pull.sum())
     square = dot(direction, dot(gram, direction))
-    mass = jnp.where(here, p, 0).sum()
+    mass = jnp.where(is_near, p, 0).sum()
+    # It is then a minimizer but for the radius. Equality holds at both ends of a flat
+    # minimum, so that rounding must not decide.
     return square <= jnp.square(mass + tolerance) + _rounding(gram, direction)
 
 
 def _medoids(gram: jax.Array, p: jax.Array, tolerance: jax.Array) -> jax.Array:
-    """Returns the row nearest to the others, twice, or the ends of a flat minimum.
-
-    The sums of distances are then the same at both ends, `int32[2]`. Between them there
-    is no row, and half of the mass lies on either side, all of it on one line.
-    """
+    """Returns the row nearest to the others, twice, or the ends of a flat minimum."""
     square = jnp.diag(gram)
     size = square[:, None] + square[None]
     apart = jnp.maximum(size - 2 * gram, 0)
@@ -161,11 +134,13 @@ def _medoids(gram: jax.Array, p: jax.Array, tolerance: jax.Array) -> jax.Array:
     error = hidden / jnp.sqrt(jnp.maximum(jnp.maximum(apart, hidden), tiny))
     total, error = dot(pairs, p), dot(error, p)
     total = jnp.where(p > 0, total, jnp.inf)
-    first = jnp.argmin(total)
-    alike = total - error <= (1 + tolerance) * total[first] + error[first]
-    away = jnp.where(alike, pairs[first], 0)  # rows about the first one are alike, too
-    second = jnp.argmin(jnp.where(alike & (away >= away.max() / 2), total, jnp.inf))
-    ends = jnp.stack([first, second]).astype(jnp.int32)
+    medoid = jnp.argmin(total)
+    # Sums of distances are the same at both ends. Between them there is no row, and
+    # half of the mass lies on either side, all of it on one line.
+    alike = total - error <= (1 + tolerance) * total[medoid] + error[medoid]
+    away = jnp.where(alike, pairs[medoid], 0)  # rows about the medoid are alike, too
+    partner = jnp.argmin(jnp.where(alike & (away >= away.max() / 2), total, jnp.inf))
+    ends = jnp.stack([medoid, partner]).astype(jnp.int32)
     flat = jax.vmap(
         lambda row: _withstands(
             gram, p, row, pairs[row], jnp.sqrt(hidden[row]), tolerance
@@ -175,21 +150,19 @@ def _medoids(gram: jax.Array, p: jax.Array, tolerance: jax.Array) -> jax.Array:
 
 
 def _nearest_to_mean(
-    gram: jax.Array, p: jax.Array, ends: jax.Array, margin: Any = 0
+    gram: jax.Array, p: jax.Array, ends: jax.Array, margin: ArrayLike = 0
 ) -> jax.Array:
-    """Weights `[K]` of the point nearest to the mean between two rows `int32[2]`.
-
-    It is at least a margin away from both, or in the middle.
-    """
-    first, second = jax.nn.one_hot(ends, len(p), dtype=p.dtype)
-    along = second - first
+    """Weights `[K]` of the point nearest to the mean between two rows `int32[2]`."""
+    start, end = jax.nn.one_hot(ends, len(p), dtype=p.dtype)
+    along = end - start
     image = dot(gram, along)
     square = dot(along, image)
     some = square > 0
-    share = dot(p - first, image) / jnp.where(some, square, 1)
+    share = dot(p - start, image) / jnp.where(some, square, 1)
+    # At least a margin away from both, or in the middle.
     least = margin / jnp.sqrt(jnp.where(some, square, 1))
     least = jnp.minimum(least, 0.5)
-    return first + jnp.clip(share, least, 1 - least) * along
+    return start + jnp.clip(share, least, 1 - least) * along
 
 
 def _near_medoid(distance: jax.Array, p: jax.Array) -> jax.Array:
@@ -217,40 +190,23 @@ def _smallest_eigenvalue(
 
 @struct.pytree_dataclass
 class Search:
-    """Search settings and starting point.
+    """Search settings and starting point."""
 
-    Attributes:
-      rho: `[]` radius in units of the messages, or None.
-      rho_quantile: `[]` its quantile of the distances, or None; without both it is 1e-6
-        times their median.
-      tolerance: `[]` bound on the residual.
-      method: static, `weiszfeld` or `prox`.
-      acceleration: static number of steps that an extrapolation looks back on.
-      curvature: static, whether the smallest eigenvalue is asked for.
-      max_iterations: static bound on the number of steps.
-    """
-
-    rho: Any
-    rho_quantile: Any
-    tolerance: Any
-    method: str = struct.static_field()
-    acceleration: int = struct.static_field()
-    curvature: bool = struct.static_field()
+    rho: Any  # [] radius in units of the messages, or None
+    rho_quantile: Any  # [] its quantile of the distances, or None
+    tolerance: Any  # [] bound on the residual
+    method: str = struct.static_field()  # `weiszfeld` or `prox`
+    acceleration: int = struct.static_field()  # steps behind an extrapolation
+    curvature: bool = struct.static_field()  # whether to find the least eigenvalue
     max_iterations: int = struct.static_field()
 
     def __call__(
         self, size: scaled_rows.ScaledRows, p: jax.Array, reference: jax.Array | None
     ) -> Frame:
-        """Searches in one frame after the other until one is about the result.
-
-        Args:
-          size: rows `[K, D]` of about unit size.
-          p: `[K]` probabilities.
-          reference: `[D]` where to start, or None: at the mean.
-        """
+        """Searches in one frame after another until one is about the result."""
         count, zero = jnp.zeros((), jnp.int32), jnp.zeros((), p.dtype)
         start, pi = self._start(size, p, reference)
-        first = Frame(
+        begin = Frame(
             center=start,
             pi=pi,
             outside=jnp.zeros(p.shape, bool),
@@ -274,22 +230,20 @@ class Search:
             frame = dataclasses.replace(frame, pi=pi)
             return self._in_frame(size, p, frame, is_told=at_center)
 
-        return lax.while_loop(again, about, first)
+        return lax.while_loop(again, about, begin)
 
     @property
     def _slack(self) -> jax.Array:
-        """Returns the tolerance, of which a negative one is met by no residual."""
+        """Returns the tolerance, or 0 for a negative one, which no residual meets."""
         return jnp.maximum(self.tolerance, 0)
 
     def _start(
         self, size: scaled_rows.ScaledRows, p: jax.Array, reference: jax.Array | None
     ) -> tuple[jax.Array, jax.Array]:
-        """Returns the first center `[D]` and weights `[K]`, without a reference p.
-
-        A row of usual length is near the result where outliers have moved the mean
-        away. It takes the place of a reference that is not finite, or so far away that
-        the rows would be one point in its frame.
-        """
+        """Returns the first center `[D]` and weights `[K]`, without a reference p."""
+        # A row of usual length is near the result if outliers have moved the mean away.
+        # It replaces a reference that is not finite, or so far away that the rows would
+        # be one point in its frame.
         row = size.row(size.typical(p))
         if reference is None:
             return row, p
@@ -317,28 +271,29 @@ class Search:
     def _in_frame(
         self, size: scaled_rows.ScaledRows, p: jax.Array, frame: Frame, *, is_told: bool
     ) -> Frame:
-        """Searches with the Gram matrix about the frame's center.
-
-        The first search starts where it was told to, or else at the mean unless that is
-        far from the medoid; others where the last one has ended. A point near the
-        medoid takes the place of what is further away from the rows. The radius is of
-        distances from the start.
-        """
+        """Searches with the Gram matrix about the frame's center."""
+        # The first search starts at the given point, or at the mean unless that is far
+        # from the medoid; later ones at the end of the last one. A point near the
+        # medoid replaces a start that is further away from the rows. The radius is of
+        # distances from the start.
         gram = size.gram(frame.center)
         ends = _medoids(gram, p, self._slack)
         middle = _nearest_to_mean(gram, p, ends)
         near, is_later = _near_medoid(_distances(gram, middle)[0], p), frame.number > 0
-        here, there = _distances(gram, frame.pi)[0], _distances(gram, near)[0]
-        is_moved = is_later & (dot(p, there) < (1 - self._slack) * dot(p, here))
-        usual, gap = scaled_rows.median(there, p), frame.pi - near
+        distance, _ = _distances(gram, frame.pi)
+        near_distance, _ = _distances(gram, near)
+        is_moved = is_later & (
+            dot(p, near_distance) < (1 - self._slack) * dot(p, distance)
+        )
+        usual, gap = scaled_rows.median(near_distance, p), frame.pi - near
         is_lost = _rounding(gram, frame.pi) > jnp.square(_SEEN * usual)
         if not is_told:
             square = dot(gap, dot(gram, gap))
             is_moved |= is_lost | (square > jnp.square(_FAR * usual))
-        rho = self._radius(here, p, size.scale)
+        rho = self._radius(distance, p, size.scale)
         last = _evaluate(gram, p, rho, frame.pi, frame.iterations)
         is_moved &= is_lost | ~self._is_minimizer(gram, last)
-        rho = self._radius(jnp.where(is_moved, there, here), p, size.scale)
+        rho = self._radius(jnp.where(is_moved, near_distance, distance), p, size.scale)
         at = functools.partial(_evaluate, gram, p, rho)
         # The frame is about this iterate: not far, so that there is a step.
         start = at(jnp.where(is_moved, near, frame.pi), frame.iterations)
@@ -369,7 +324,11 @@ class Search:
         )
 
     def _steps(
-        self, gram: jax.Array, rho: jax.Array, at: Any, start: _Iterate
+        self,
+        gram: jax.Array,
+        rho: jax.Array,
+        at: Callable[..., _Iterate],
+        start: _Iterate,
     ) -> _Iterate:
         """Steps from `start` until the residual is small or the frame too far off."""
 

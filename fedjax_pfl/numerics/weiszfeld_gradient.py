@@ -22,8 +22,8 @@ with the rows, however many steps the search took.
     r_k . v  along         [K]
     S / n    root          [K]    so that S u_k = root_k r_k
 
-Limits: where all rows are within rho, `dc/dx_k = p_k`, the mean's. Where they lie on a
-line with direction n and none is within rho, Hess n = 0: the minimum is flat, and the
+Limits: if all rows are within rho, `dc/dx_k = p_k`, the mean's. If they lie on a line
+with direction n and none is within rho, Hess n = 0: the minimum is flat, and the
 median its point nearest to the mean. Along n the median then moves as the mean does, or
 with the row at whose radius it is:
 
@@ -51,19 +51,8 @@ def cotangents(
     rho: jax.Array,
     cotangent: jax.Array,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Pulls a cotangent of the median back to rows, probabilities and radius.
-
-    Args:
-      size: rows `[K, D]` of about unit size; its other numbers count as constants.
-      p: `[K]` probabilities; rows with 0 may hold anything.
-      center: `[D]` the median, in units of the rows.
-      rho: `[]` the radius, in units of the rows.
-      cotangent: `[D]` of the median.
-
-    Returns:
-      `[K, D]`, `[K]` and `[]`; zeros for rows that take no part, and for all of them if
-      none does.
-    """
+    """Pulls a cotangent `[D]` of the median back to rows, probabilities and radius."""
+    # Numbers of `size` are constants; rows that take no part get zeros.
     gram = size.gram(center)
     distance = jnp.sqrt(jnp.diag(gram))
     length = jnp.maximum(distance, rho)
@@ -77,8 +66,8 @@ def cotangents(
     cosine = gram[far] / (length * apart)
 
     near = distance <= (1 + _EDGE) * rho + 8 * eps * size.norm
-    rest = jnp.where(near, 0, pull)
-    on_line = dot(rest, 1 - jnp.square(cosine)) <= _FLAT * eps * rest.sum()
+    far_pull = jnp.where(near, 0, pull)
+    on_line = dot(far_pull, 1 - jnp.square(cosine)) <= _FLAT * eps * far_pull.sum()
     outside = jnp.where(on_line, ~near, distance > rho)
     is_flat = on_line & (outside | (p == 0)).all()
     flat = jnp.where(is_flat, 1 / apart, 0)  # times the furthest row it is n, or 0

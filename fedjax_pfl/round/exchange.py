@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import operator
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,9 @@ from fedjax_pfl.core.client_view import ClientView
 from fedjax_pfl.messages import Encoding
 from fedjax_pfl.round.part import Part, Turn, check_turn
 from fedjax_pfl.round.parts import model_state, noise
+
+if TYPE_CHECKING:
+    from fedjax_pfl.round.process import FederatedProcess
 
 __all__ = ["Exchange"]
 
@@ -52,7 +55,7 @@ class Exchange:
       written: pairs of updated rows `[N, ...]` and the cohort's part of them.
     """
 
-    process: Any
+    process: FederatedProcess
     parts: tuple[Part, ...]
     ctx: core.RoundContext
     start: core.State
@@ -71,7 +74,7 @@ class Exchange:
     @classmethod
     def of(
         cls,
-        process: Any,
+        process: FederatedProcess,
         parts: tuple[Part, ...],
         state: core.State,
         model: core.Model,
@@ -97,6 +100,7 @@ class Exchange:
         else:
             cohort = members.cohort
         identities = federation.train.client_id
+        # Streamed federations have the rows of the cohort only.
         if identities.shape != cohort.shape:
             identities = identities[cohort]
         work, present = process.work(work_key, identities), plan.present(who_key, count)
@@ -108,6 +112,7 @@ class Exchange:
         elif present is not None:
             steps = jnp.where(present, steps, 0)
         noisy = noise.noise_of(process)
+        # Before the cohort is gathered, which takes these rows along.
         federation = model_state.with_kept(state, model, federation)
         train = federation.train
         if members is None and cohort.shape[0] < count:
@@ -144,7 +149,7 @@ class Exchange:
         """Returns whether rows of state and federation belong to the cohort only."""
         return self.everyone or self.members is not None
 
-    def take(self, tree: Any) -> Any:
+    def take(self, tree: core.Tree) -> core.Tree:
         """Returns rows of the cohort, `[N, ...]` to `[K, ...]`."""
         if self.has_rows:
             return tree
@@ -153,7 +158,7 @@ class Exchange:
                 return rows
         return split_rows.take(tree, self.ctx.cohort, self.execution)
 
-    def put(self, tree: Any, rows: Any) -> Any:
+    def put(self, tree: core.Tree, rows: core.Tree) -> core.Tree:
         """Writes rows of the cohort into rows of all clients `[N, ...]`."""
         if self.has_rows:
             return rows
@@ -169,7 +174,9 @@ class Exchange:
         identities = self.take(self.federation.train.client_id)
         return jax.vmap(lambda i: jax.random.fold_in(key, i))(identities)
 
-    def noise_key(self, stream: core.Stream, round: Any = None) -> core.Key:
+    def noise_key(
+        self, stream: core.Stream, round: jax.Array | None = None
+    ) -> core.Key:
         """Returns the Threefry key of a round, by default the present one."""
         number = self.ctx.round if round is None else round
         return randomness.noise_key(core.stream_key(self.start.key, stream, number))
@@ -180,14 +187,19 @@ class Exchange:
         return next((p for p in self.parts if isinstance(p, noise.Noise)), None)
 
     @staticmethod
-    def is_same(tree: Any, other: Any) -> bool:
+    def is_same(tree: core.Tree, other: core.Tree) -> bool:
         """Returns whether two trees consist of the same objects."""
         left, right = jax.tree.leaves(tree), jax.tree.leaves(other)
         return len(left) == len(right) and all(map(operator.is_, left, right))
 
     def map(
-        self, fn: Callable[..., Any], rows: Any, shared: Any, *, exchange: int = 0
-    ) -> Any:
+        self,
+        fn: Callable[..., Any],
+        rows: core.Tree,
+        shared: core.Tree,
+        *,
+        exchange: int = 0,
+    ) -> core.Tree:
         """Applies `fn(view, row, shared)` to every member, in any execution mode.
 
         Args:
@@ -236,6 +248,7 @@ class Exchange:
             turn = dataclasses.replace(turn, upload=upload, report=report)
             turn = turn.with_rows(clients=new)
             turn = self._fold("send", self._fold("after", turn))
+            # An attack needs all messages at once; `_received` continues after it.
             return turn if process.attack is not None else self._fold("arrive", turn)
 
         handed_out = self._handed_out(down, method.known(state.server, down))
@@ -255,7 +268,8 @@ class Exchange:
         reference = core.Downlink(shared=self.process.algorithm.reference(state.server))
         inputs, shared = self._handed_out(core.Downlink(shared=None), reference)
 
-        def send(rows: Any, inputs: Any, upload: core.Upload) -> Turn:
+        # No view: this turn has no local work.
+        def send(rows: core.Tree, inputs: core.Tree, upload: core.Upload) -> Turn:
             turn = self._fold("send", Turn(None, rows, rows, inputs, shared, upload))
             is_attacked = self.process.attack is not None
             return turn if is_attacked else self._fold("arrive", turn)
@@ -279,14 +293,11 @@ class Exchange:
         handed_out: tuple[dict[str, Any], dict[str, Any]],
         exchange: int = 0,
     ) -> Turn:
-        """Maps a function of ONE client's turn over the cohort.
-
-        Rows are states of the map, so that old and new ones share a buffer.
-        """
+        """Maps a function of ONE client's turn over the cohort."""
         pool, fields = self.data.pool(), self.data.rows()
         is_part = self.execution.mode == "shard" and pool.num_parts > 1
 
-        def one(rows: dict[str, Any], row: tuple[Any, ...], everything: Any):
+        def one(rows: dict[str, Any], row: tuple[Any, ...], everything: core.Tree):
             (key, budget, fields, inputs), (pool, round, shared) = row, everything
             data = divided_examples.client(pool, fields, is_part=is_part)
             view = ClientView(key=key, round=round, data=data, work=budget)
@@ -297,9 +308,11 @@ class Exchange:
         inputs, shared = handed_out
         members = (self.keys(core.Stream.CLIENT, exchange), self.work, fields, inputs)
         specs = (divided_examples.specs(pool), PartitionSpec(), PartitionSpec())
+        # Amounts of work, by which chunks are formed; budgets without caps are alike.
         epochs = jnp.minimum(self.work.epochs, _MANY_EPOCHS).astype(jnp.float32)
         # A device has all columns of its clients: arrays are not divided inside.
         with sharding.over(sharding.Execution()):
+            # Rows are states of the map, so that old and new ones share a buffer.
             after, ((upload, report, notes), sums) = client_map.move_clients(
                 one,
                 rows,
@@ -323,6 +336,7 @@ class Exchange:
         """Applies one hook of all parts to ONE client's turn."""
         for part in self.parts:
             new = operator.methodcaller(hook, turn)(part)
+            # Parts of this package are tested.
             if part in self.process.parts:  # of the user's
                 check_turn(part, new, turn)
             turn = new
@@ -355,7 +369,7 @@ class Exchange:
             process.algorithm.reference(state.server),
         )
 
-        def arrive(turn: Turn, inputs: Any) -> Turn:
+        def arrive(turn: Turn, inputs: core.Tree) -> Turn:
             turn = dataclasses.replace(turn, given=inputs, shared=shared)
             turn = self._fold("arrive", turn)
             return dataclasses.replace(turn, given={}, shared={})
@@ -364,7 +378,7 @@ class Exchange:
         return state.with_memory(attack=memory), turns
 
     def aggregate(
-        self, state: core.State, received: core.Upload, reference: Any
+        self, state: core.State, received: core.Upload, reference: core.Message
     ) -> tuple[Any, Any]:
         """Combines messages of the cohort or of all clients.
 
@@ -377,6 +391,7 @@ class Exchange:
           The aggregate `[*P]`, and the aggregator's info.
         """
         noisy = self.server_noise
+        # Methods with the mean of all clients update it when messages arrive.
         if (mean := state.memory.get("mean")) is not None:
             if noisy is not None:
                 mean = noisy.to_mean(self, state, mean, self.population.num_clients)
@@ -392,19 +407,24 @@ class Exchange:
             messages = sharding.split_parameters(messages, self.execution)
         if noisy is None:
             return rule(key, messages, weights, reference)
+        # Robust rules are no sums: every message gets noise, and weight 1.
         if not rule.incremental:
             messages = noisy.to_rows(self, identities, messages)
             return rule(key, messages, jnp.ones_like(weights), reference)
         mean, info = rule(key, messages, weights, reference)
         size = weights.shape[0]
         if (expected := self.ctx.expected) is not None:
+            # The sum is divided by the expected number of participants, since the
+            # actual one is secret.
             mean = jax.tree.map(
                 lambda x, r: r + size / expected * (x - r), mean, reference
             )
             size = expected
         return noisy.to_mean(self, state, mean, size), info
 
-    def step(self, state: core.State, server: Any) -> tuple[core.State, Any]:
+    def step(
+        self, state: core.State, server: core.ServerState
+    ) -> tuple[core.State, Any]:
         """Applies the server optimizer, if there is one, to a new model."""
         optimizer = self.process.server_optimizer
         if optimizer is None:
@@ -413,7 +433,7 @@ class Exchange:
         server, memory = optimizer(memory, state.server, server)
         return state.with_memory(optimizer=memory), server
 
-    def bytes_up(self, messages: Any) -> int:
+    def bytes_up(self, messages: core.Message) -> int:
         """Counts the bytes of the cohort's messages `[K, *P]` on their way up."""
         row = jax.eval_shape(lambda: jax.tree.map(lambda leaf: leaf[0], messages))
         encoding = Encoding.plain(row)
@@ -423,9 +443,9 @@ class Exchange:
 
     def info(
         self,
-        client: Any,
-        aggregator: Any,
-        server: Any = None,
+        client: core.Tree,
+        aggregator: core.Tree,
+        server: core.Tree = None,
         *,
         bytes_up: int | jax.Array,
         bytes_down: int | jax.Array,
@@ -447,6 +467,7 @@ class Exchange:
             client=client,
             aggregator=aggregator,
             server=server or {},
+            # These three values are filled in by the part `Nonfinite`, at the end.
             num_nonfinite=jnp.zeros((), jnp.int32),
             client_diverged=jnp.zeros(cohort.shape, bool),
             server_diverged=jnp.zeros((), bool),
@@ -463,13 +484,16 @@ class Exchange:
             bytes_down=info.bytes_down + self._words(total, "received"),
         )
 
-    def _words(self, count: int | jax.Array, by: Literal["sent", "received"]) -> Any:
+    def _words(
+        self, count: int | jax.Array, by: Literal["sent", "received"]
+    ) -> jax.Array:
         """Returns the words of the bytes of all members that take part."""
         if not isinstance(count, int):
             return count
         if self.present is None:
             return byte_counts.words(count)
         per_member, number = count // self.ctx.cohort.shape[0], self.present.sum()
+        # In virtual time the timetable counts messages, lost ones included.
         if self.timing is not None:
             number = self.timing.sent if by == "sent" else self.timing.received
         return byte_counts.times(byte_counts.words(per_member), number)

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -10,20 +10,21 @@ from fedjax_pfl.core import checks
 from fedjax_pfl.local import PrivateSGD
 from fedjax_pfl.messages import accounting
 
+if TYPE_CHECKING:
+    from fedjax_pfl.round.process import FederatedProcess
+
 __all__ = ["Spending", "check", "local_epsilons", "solver_of"]
 
 
-def solver_of(process: Any) -> PrivateSGD | None:
-    """Returns the private solver behind all releases of a client, or None.
-
-    Releases are the messages, and in `Local`, which has no messages, the model.
-    """
+def solver_of(process: "FederatedProcess") -> PrivateSGD | None:
+    """Returns the private solver behind all releases of a client, or None."""
+    # Releases are the messages, and in `Local`, which has none, the model.
     name = process.algorithm.uploads_through
     solver = None if name is None else getattr(process.algorithm, name)
     return solver if isinstance(solver, PrivateSGD) else None
 
 
-def check(process: Any) -> None:
+def check(process: "FederatedProcess") -> None:
     """Refuses a private solver if messages also see examples in other ways."""
     method = process.algorithm
     fields = dataclasses.fields(method)
@@ -40,16 +41,16 @@ def check(process: Any) -> None:
 
 
 def local_epsilons(
-    process: Any, num_examples: np.ndarray, num_rounds: np.ndarray
+    process: "FederatedProcess", num_examples: np.ndarray, num_rounds: np.ndarray
 ) -> np.ndarray:
     """Computes epsilon of clients' messages for single examples.
 
     Neighbors are data sets of one client that differ in one example. In `Local`, which
     has no messages, it is the epsilon of a client's model. It also holds for personal
-    models that the same solver trains, those of FLAME and FedPer.
+    models that the same solver trains, as in FLAME and FedPer.
 
     Args:
-      process: one whose `local` is a `PrivateSGD` with concrete numbers.
+      process: a process with a `PrivateSGD` of concrete numbers as `local`.
       num_examples: `int[N]` training examples of every client.
       num_rounds: `int[N]` rounds in which every client took part.
 
@@ -59,6 +60,7 @@ def local_epsilons(
     solver: Any = solver_of(process)
     values = float(solver.multiplier), float(solver.delta)
     pairs = np.stack([np.asarray(num_examples), np.asarray(num_rounds)])
+    # Clients with equal numbers share one computation.
     unique, place = np.unique(pairs, axis=1, return_inverse=True)
     epsilons = [
         accounting.epsilon_after(
@@ -80,19 +82,12 @@ class Spending:
         self._points = list(zip(processes, num_examples, strict=True))
 
     def after(self, times: np.ndarray, cohorts: np.ndarray) -> np.ndarray:
-        """Computes the largest epsilon after every round of a segment.
-
-        Args:
-          times: `int[G, N]` rounds in which clients took part before the segment.
-          cohorts: `int[G, segment, K]` participants; -1 for empty rows.
-
-        Returns:
-          `[G, segment]`.
-        """
+        """Computes the largest epsilon of every training and round, `[G, segment]`."""
         values = np.zeros(cohorts.shape[:2])
         for point, (process, examples) in enumerate(self._points):
             counts = times[point].copy()
             for number, rows in enumerate(cohorts[point]):
+                # Empty rows of a cohort are -1.
                 counts[rows[rows >= 0]] += 1
                 values[point, number] = local_epsilons(process, examples, counts).max()
         return values

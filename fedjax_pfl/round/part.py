@@ -11,7 +11,9 @@ from fedjax_pfl import core
 from fedjax_pfl.core import checks
 
 if TYPE_CHECKING:
+    from fedjax_pfl.messages import Encoding
     from fedjax_pfl.round.exchange import Exchange
+    from fedjax_pfl.round.process import FederatedProcess
 
 __all__ = ["First", "Part", "Turn", "check_entries", "check_turn"]
 
@@ -31,8 +33,8 @@ class First:
     model: core.Model
     train: core.ClientData
     num_clients: int
-    server: Any
-    messages: Any = None
+    server: core.ServerState
+    messages: core.Message = None
 
 
 @jax.tree_util.register_dataclass
@@ -64,7 +66,7 @@ class Turn:
     notes: dict[str, Any] = dataclasses.field(default_factory=dict)
     sums: dict[str, Any] = dataclasses.field(default_factory=dict)
 
-    def with_rows(self, **rows: Any) -> Turn:
+    def with_rows(self, **rows: core.Tree) -> Turn:
         """Returns the turn with other rows."""
         return dataclasses.replace(self, rows=self.rows | rows)
 
@@ -80,7 +82,7 @@ class Turn:
 
 
 class Part:
-    """A feature of a round. By default every hook does nothing.
+    """A feature of a round. By default hooks have no effect.
 
     Hooks run in the order in which they are defined here. Each hook runs for all parts
     in the order of `FederatedProcess.all_parts`. A part stores its state in
@@ -96,7 +98,7 @@ class Part:
     divided: tuple[str, ...] = ()
     """Entries of `State.memory` with a client axis, which devices divide."""
 
-    def check(self, process: Any, num_clients: int) -> None:
+    def check(self, process: FederatedProcess, num_clients: int) -> None:
         """Raises an `InputError` if the part does not fit the process."""
 
     def first_rows(self, at: First) -> dict[str, Any]:
@@ -155,7 +157,7 @@ class Part:
         """Updates state and report at the end of the round."""
         return state, info
 
-    def encoding(self, encoding: Any) -> Any:
+    def encoding(self, encoding: Encoding) -> Encoding:
         """Returns the encoding of a message after the part."""
         return encoding
 

@@ -1,7 +1,7 @@
 """Client-level differential privacy: checks of a process, and its epsilon."""
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from fedjax_pfl.messages import (
 )
 from fedjax_pfl.round.parts.noise import noise_of
 
+if TYPE_CHECKING:
+    from fedjax_pfl.round.process import FederatedProcess
+
 __all__ = [
     "adaptive_clip",
     "check",
@@ -29,13 +32,13 @@ _CLIPS = (ClipNorm, AdaptiveClip)
 _KNOWN = (AllClients, UniformCohort, PoissonCohort, CyclicCohorts)
 
 
-def adaptive_clip(process: Any) -> AdaptiveClip | None:
+def adaptive_clip(process: "FederatedProcess") -> AdaptiveClip | None:
     """Returns the adaptive clip of a process, or None."""
     clip = process.transforms[0] if process.transforms else None
     return clip if isinstance(clip, AdaptiveClip) else None
 
 
-def check(process: Any) -> None:
+def check(process: "FederatedProcess") -> None:
     """Raises an `InputError` if noise gives no guarantee, or an unknown epsilon."""
     participation, method = process.participation, type(process.algorithm).__name__
     if isinstance(participation, PoissonCohort) and not process.algorithm.is_usual:
@@ -73,12 +76,12 @@ def check(process: Any) -> None:
     accounting.check_installed()
 
 
-def _names(process: Any) -> str:
+def _names(process: "FederatedProcess") -> str:
     """Returns the names of the transforms."""
     return ", ".join(type(transform).__name__ for transform in process.transforms)
 
 
-def _check_rule(process: Any, noise: ServerNoise) -> None:
+def _check_rule(process: "FederatedProcess", noise: ServerNoise) -> None:
     """Refuses aggregators that undo the clip, or that noise does not reach."""
     rule, under = process.used_aggregator(), type(noise).__name__
     name = type(rule).__name__
@@ -106,7 +109,7 @@ def _check_rule(process: Any, noise: ServerNoise) -> None:
         )
 
 
-def _check_participation(process: Any, noise: ServerNoise) -> None:
+def _check_participation(process: "FederatedProcess", noise: ServerNoise) -> None:
     """Checks that the epsilon of the participation is known."""
     kind, under = type(process.participation), type(noise).__name__
     method, is_cohort = type(process.algorithm).__name__, True
@@ -143,7 +146,7 @@ def _check_participation(process: Any, noise: ServerNoise) -> None:
         )
 
 
-def check_bands(process: Any, num_clients: int) -> None:
+def check_bands(process: "FederatedProcess", num_clients: int) -> None:
     """Refuses correlated noise over more rounds than a client pauses."""
     noise = noise_of(process)
     if not isinstance(noise, BandedNoise):
@@ -157,19 +160,17 @@ def check_bands(process: Any, num_clients: int) -> None:
         )
 
 
-def epsilons(process: Any, num_clients: int, num_rounds: int) -> np.ndarray:
-    """Computes epsilon after every round of a process with noise.
-
-    Returns:
-      `[R]`. If messages of all clients are aggregated, every client takes part in
-      every round.
-    """
+def epsilons(
+    process: "FederatedProcess", num_clients: int, num_rounds: int
+) -> np.ndarray:
+    """Computes epsilon `[R]` after every round of a process with noise."""
     noise: Any = noise_of(process)
     plan: Any = process.participation
     cohort = plan.cohort_size(num_clients)
     drawn_from = plan.eligible(num_clients)
     multiplier, delta = _multiplier(process), float(noise.delta)
     if process.algorithm.aggregate_over == "all":
+        # Every client then takes part in every round.
         cohort, plan = drawn_from, AllClients()
     if isinstance(noise, TreeNoise):
         period = plan.separation(num_clients)
@@ -190,15 +191,13 @@ def epsilons(process: Any, num_clients: int, num_rounds: int) -> np.ndarray:
     return accounting.epsilons(multiplier, delta, cohort, drawn_from, num_rounds)
 
 
-def _multiplier(process: Any) -> float:
-    """Returns the deviation of the noise in clips, of sum and number together.
-
-    Centered at half a client, the count moves by 1/2 when the sum moves by a clip.
-    """
+def _multiplier(process: "FederatedProcess") -> float:
+    """Returns the deviation of the noise in clips, of sum and number together."""
     noise: Any = noise_of(process)
     clip, multiplier = adaptive_clip(process), float(noise.multiplier)
     if clip is None:
         return multiplier
+    # Centered at half a client, the count moves by 1/2 when the sum moves by a clip.
     of_count = 2 * float(clip.count_noise)
     if not multiplier or not of_count:
         return 0.0

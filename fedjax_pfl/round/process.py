@@ -59,7 +59,7 @@ class FederatedProcess:
         diverge; rules other than means go on without such messages, unless no honest
         one arrives. `stop`: the training is reported as diverged at that round, and the
         values of the clients that diverged end there; with a non-finite server state
-        all values end. `drop`: a client or server whose new state is not finite keeps
+        all values end. `drop`: a client or server with a non-finite new state keeps
         its old one, and the training goes on. `freeze`: a round in which the server or
         a client diverges leaves the whole state as it was, except for the round number
         and the count.
@@ -96,13 +96,7 @@ class FederatedProcess:
         for number, part in enumerate(self.transforms):
             name = f"transforms.{number}"
             struct.refuse_stand_in(name, part, "an object such as TopK()")
-        self._check_per_client()
-
-    def _check_per_client(self) -> None:
-        """Checks that `per_client` is a mapping."""
-        if self.per_client is None:
-            return
-        if not isinstance(self.per_client, Mapping):
+        if not isinstance(self.per_client, Mapping | None):
             raise checks.InputError(
                 "Expected per_client to be values by dotted name, such as"
                 f" {{'algorithm.lam': array}}, got {checks.shown(self.per_client)}."
@@ -141,6 +135,8 @@ class FederatedProcess:
         method = self.algorithm
         for name, values in (self.per_client or {}).items():
             inner = name.removeprefix("algorithm.")
+            # Clients that never trained have larger numbers, and the numbers of the
+            # algorithm.
             value = jnp.asarray(values)[jnp.minimum(client, len(values) - 1)]
             default = struct.get_field(method, inner)
             value = jnp.where(client < len(values), value, default)
@@ -155,15 +151,13 @@ class FederatedProcess:
 
     @property
     def _mailbox(self) -> mailbox.Mailbox:
-        """The part that keeps messages, and their mean.
-
-        Last messages follow from client states if the method has `message_of`, and if
-        messages arrive unchanged.
-        """
+        """The part that keeps messages, and their mean."""
         over_all = self.algorithm.aggregate_over == "all"
         rule = self.used_aggregator()
         keeps_mean = over_all and bool(rule.incremental)
         is_plain = self.attack is None and not self.transforms
+        # Last messages follow from client states, by `message_of`, if all arrive
+        # unchanged.
         is_plain = is_plain and keeps_mean and self.on_nonfinite == "stop"
         tells = is_plain and not self.participation.is_timed
         return mailbox.Mailbox(
@@ -177,6 +171,8 @@ class FederatedProcess:
         """
         plan, rule = self.participation, self.used_aggregator()
         server_noise = noise.noise_of(self)
+        # Hooks run in this order: changes of messages come before the checks for
+        # non-finite values, and noise and the cache of messages after them.
         optional = (
             (lateness.Lateness(plan, self.algorithm.aggregate_over != "all"),),
             schedules.counts_steps(self.algorithm) and (steps.Steps(),),
@@ -204,7 +200,7 @@ class FederatedProcess:
         """Returns whether the mean over all clients' messages is kept incrementally."""
         return self._mailbox.keeps_mean
 
-    def messages_of(self, state: core.State) -> Any:
+    def messages_of(self, state: core.State) -> core.Message:
         """Returns the last messages `[K, *P]`."""
         return self._mailbox.messages(state)
 
@@ -227,6 +223,7 @@ class FederatedProcess:
           Server state, see `SingleExchange.init`, and rows `[K, ...]` by name, as
           `State.of_clients` has them.
         """
+        # Before `init`, which gets clients with their personal parameters.
         train = self.with_first_kept(key, model, train)
         init_key = core.stream_key(key, core.Stream.INIT, 0)
         started = model_state.started(model, train)
@@ -270,9 +267,10 @@ class FederatedProcess:
         pool = self._model_state.with_first_statistics(model, train).pool()
         model = model_state.started(model, train)
 
-        def message(key: core.Key, fields: dict[str, Any]) -> Any:
+        def message(key: core.Key, fields: dict[str, Any]) -> core.Message:
             return self._init_client(key, model, population, pool, fields)[2]
 
+        # Without an output axis, vmap refuses a message that depends on the client.
         mapped = jax.vmap(message, in_axes=(None, 0), out_axes=None)
         try:
             jax.eval_shape(mapped, jax.random.key(0), train.rows())
@@ -420,7 +418,7 @@ class FederatedProcess:
         self,
         key: core.Key,
         state: core.State,
-        client: Any,
+        client: core.ClientState,
         model: core.Model,
         data: core.ClientData,
     ) -> dict[str, Any]:

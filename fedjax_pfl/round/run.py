@@ -17,17 +17,20 @@ Without an attack, `arrive` runs in the same map.
 """
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedjax_pfl import core
 from fedjax_pfl.core import client_rows, sharding
 from fedjax_pfl.round.exchange import Exchange
 
+if TYPE_CHECKING:
+    from fedjax_pfl.round.process import FederatedProcess
+
 __all__ = ["run", "usual"]
 
 
 def run(
-    process: Any,
+    process: "FederatedProcess",
     state: core.State,
     model: core.Model,
     federation: core.Federation,
@@ -56,6 +59,7 @@ def usual(
     ctx, reference = exchange.ctx, method.reference(state.server)
     rows = (state.clients, state.rows.get("messages"))
     if method.reads != "all":
+        # `down` of most methods reads the cohort only.
         rows = (exchange.take(rows[0]), exchange.take(rows[1]))
     down = method.down(ctx, state.server, *rows)
     state, clients, received, report = exchange.train(state, down)

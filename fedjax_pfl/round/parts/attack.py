@@ -1,21 +1,20 @@
 """State of the attack."""
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedjax_pfl import core
 from fedjax_pfl.round.part import First, Part
+
+if TYPE_CHECKING:
+    from fedjax_pfl.round.exchange import Exchange
 
 __all__ = ["Attack"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Attack(Part):
-    """Keeps the state of an attack in memory `attack`; `Exchange` applies it.
-
-    Attributes:
-      attack: the attack.
-    """
+    """Keeps the state of an attack in memory `attack`; `Exchange` applies it."""
 
     attack: core.Attack
     name = "attack"
@@ -25,6 +24,8 @@ class Attack(Part):
         """Returns the initial state of the attack."""
         return {"attack": self.attack.init(rows.get("messages"))}
 
-    def hand_out(self, exchange: Any, known: core.Downlink | None) -> tuple[Any, Any]:
+    def hand_out(
+        self, exchange: "Exchange", known: core.Downlink | None
+    ) -> tuple[Any, Any]:
         """Returns `bool[K]` malicious members."""
         return exchange.take(exchange.federation.malicious), None

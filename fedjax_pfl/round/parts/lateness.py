@@ -1,7 +1,7 @@
 """Absent members, and members that started from an earlier server model."""
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -11,24 +11,18 @@ from fedjax_pfl import core
 from fedjax_pfl.core import client_rows
 from fedjax_pfl.round.part import First, Part, Turn
 
+if TYPE_CHECKING:
+    from fedjax_pfl.round.exchange import Exchange
+
 __all__ = ["Lateness"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Lateness(Part):
-    """Handles absence and staleness.
+    """Handles absence and staleness; memory `past` holds earlier server states."""
 
-    Memory `past`: earlier server states; that of round r is in row r modulo their
-    number.
-
-    Attributes:
-      participation: participation with the weights of stale changes.
-      shifts: whether messages are models. A stale one then becomes the present model
-        plus its discounted change.
-    """
-
-    participation: core.Participation
-    shifts: bool
+    participation: core.Participation  # with the weights of stale changes
+    shifts: bool  # whether messages are models
     name = "lateness"
 
     def first_memory(self, at: First, rows: dict[str, Any]) -> dict[str, Any]:
@@ -40,10 +34,13 @@ class Lateness(Part):
         """Stores the server state in place of the oldest one."""
         if (past := state.memory.get("past")) is None:
             return state
+        # The state of round r is in row r modulo their number.
         row = state.round % _count(past)
         return state.with_memory(past=client_rows.put(past, row, state.server))
 
-    def hand_out(self, exchange: Any, known: core.Downlink | None) -> tuple[Any, Any]:
+    def hand_out(
+        self, exchange: "Exchange", known: core.Downlink | None
+    ) -> tuple[Any, Any]:
         """Returns staleness `int32[K]`, presence `bool[K]`, and earlier states."""
         timing = exchange.timing
         staleness = None if timing is None else timing.staleness
@@ -57,6 +54,7 @@ class Lateness(Part):
         row = (turn.view.round - turn.given[self.name][0]) % _count(past)
         then = client_rows.take(past, row)
         now = turn.shared["method"]
+        # Clients train from the earlier model; `after` needs the present one, too.
         shared = turn.shared | {"method": then, "now": now}
         return dataclasses.replace(turn, shared=shared)
 
@@ -64,6 +62,7 @@ class Lateness(Part):
         """Discounts stale changes; absent clients keep their state, with weight 0."""
         staleness, present = turn.given[self.name]
         if "now" in turn.shared and self.shifts:
+            # A stale model becomes the present one plus its discounted change.
             part = jnp.where(staleness > 0, self.participation.weight(staleness), 1.0)
             message = jax.tree.map(
                 lambda u, a, b: jnp.where(staleness > 0, b + part * (u - a), u),
@@ -78,7 +77,9 @@ class Lateness(Part):
         rows = (turn.rows["clients"], turn.before["clients"])
         return turn.with_rows(clients=optax.tree.where(present, *rows))
 
-    def end(self, exchange: Any, state: core.State, info: core.RoundInfo) -> Any:
+    def end(
+        self, exchange: "Exchange", state: core.State, info: core.RoundInfo
+    ) -> tuple[core.State, core.RoundInfo]:
         """Reports virtual time and staleness."""
         if (timing := exchange.timing) is None:
             return state, info
@@ -90,6 +91,6 @@ class Lateness(Part):
         return state, dataclasses.replace(info, server=info.server | times)
 
 
-def _count(past: Any) -> int:
+def _count(past: core.ServerState) -> int:
     """Returns the number of stored server states."""
     return jax.tree.leaves(past)[0].shape[0]

@@ -1,7 +1,7 @@
 """Model state outside the method: carries, personal parameters, running statistics."""
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +10,9 @@ import optax
 from fedjax_pfl import core
 from fedjax_pfl.core import checks, client_rows
 from fedjax_pfl.round.part import First, Part, Turn
+
+if TYPE_CHECKING:
+    from fedjax_pfl.round.exchange import Exchange
 
 __all__ = ["ModelState", "started", "with_kept"]
 
@@ -34,16 +37,7 @@ def with_kept(
 
 @dataclasses.dataclass(frozen=True)
 class ModelState(Part):
-    """Keeps model state that local solvers update.
-
-    Rows `carry` hold the carry of a `SequenceModel` or the personal parameters of a
-    `RoleModel`. Running statistics of a `StatisticsModel` are in rows `statistics` if
-    they stay with clients, else in memory `statistics`. Attacks and transforms do not
-    see them.
-
-    Attributes:
-      method: the method.
-    """
+    """Keeps carries, personal parameters and running statistics of the model."""
 
     method: Any
     name = "model_state"
@@ -55,13 +49,7 @@ class ModelState(Part):
     def with_first(
         self, key: core.Key, model: core.Model, train: core.ClientData
     ) -> core.ClientData:
-        """Returns data with the initial model state of clients.
-
-        Args:
-          key: `[]` key of the run.
-          model: the model.
-          train: examples of K clients.
-        """
+        """Returns data of K clients with their initial model state."""
         (count,) = train.num_examples.shape
         if isinstance(model, core.RoleModel):
             init_key = core.stream_key(key, core.Stream.INIT, 0)
@@ -83,6 +71,8 @@ class ModelState(Part):
 
     def first_rows(self, at: First) -> dict[str, Any]:
         """Returns initial carries, and initial statistics that stay with clients."""
+        # Rows `carry` hold personal parameters of a `RoleModel`, or carries of a
+        # `SequenceModel`.
         carry, train = at.train.personal, at.train
         if isinstance(at.model, core.SequenceModel):
             pool, init = train.pool(), at.model.first_carry
@@ -96,7 +86,9 @@ class ModelState(Part):
             return {}
         return {"statistics": started(at.model, at.train).first_statistics()}
 
-    def hand_out(self, exchange: Any, known: core.Downlink | None) -> tuple[Any, Any]:
+    def hand_out(
+        self, exchange: "Exchange", known: core.Downlink | None
+    ) -> tuple[Any, Any]:
         """Returns carries of series; other model state comes with the data."""
         if not isinstance(exchange.model, core.SequenceModel):
             return None, None
@@ -107,8 +99,11 @@ class ModelState(Part):
         view = dataclasses.replace(turn.view, carry=turn.given[self.name])
         return dataclasses.replace(turn, view=view)
 
-    def end(self, exchange: Any, state: core.State, info: core.RoundInfo) -> Any:
+    def end(
+        self, exchange: "Exchange", state: core.State, info: core.RoundInfo
+    ) -> tuple[core.State, core.RoundInfo]:
         """Stores the model state that solvers report."""
+        # Attacks and transforms do not see model state, which is no message.
         if (old := state.rows.get("carry")) is not None:
             noun = "a model of series such as a portfolio policy"
             if isinstance(exchange.model, core.RoleModel):
@@ -134,7 +129,7 @@ class ModelState(Part):
             info = exchange.with_bytes(info, client_rows.num_bytes(shared))
         return state.with_memory(statistics=mean), info
 
-    def _reported(self, new: Any, noun: str) -> Any:
+    def _reported(self, new: core.Tree, noun: str) -> core.Tree:
         """Raises an `InputError` if the method does not report model state."""
         if new is None:
             raise checks.InputError(
@@ -145,21 +140,19 @@ class ModelState(Part):
         return new
 
 
-def _finite(exchange: Any, new: Any, old: Any) -> Any:
+def _finite(exchange: "Exchange", new: core.Tree, old: core.Tree) -> core.Tree:
     """Returns new rows `[K, ...]`, with non-finite ones replaced by old ones."""
     is_finite = client_rows.finite_rows(new, exchange.ctx.cohort.shape[0])
     return client_rows.select_rows(is_finite, new, old)
 
 
-def _mean_statistics(exchange: Any, new: Any, old: Any) -> Any:
-    """Averages running statistics `[K, *S]` with the weights of received messages.
-
-    Without a received message it returns the old statistics.
-    """
+def _mean_statistics(exchange: "Exchange", new: core.Tree, old: core.Tree) -> core.Tree:
+    """Averages running statistics `[K, *S]` with the weights of received messages."""
     count = jax.tree.leaves(new)[0].shape[0]
     weights = jnp.ones(count)
     if exchange.turns:
         weights = exchange.turns[-1].upload.weight
     weights = jnp.where(client_rows.finite_rows(new, count), weights, 0)
     mean = client_rows.weighted_mean(new, weights)
+    # Without a received message the old statistics stay.
     return optax.tree.where(weights.sum() > 0, mean, old)

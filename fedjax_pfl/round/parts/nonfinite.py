@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -12,22 +12,18 @@ from fedjax_pfl import core
 from fedjax_pfl.core import client_rows
 from fedjax_pfl.round.part import First, Part, Turn
 
+if TYPE_CHECKING:
+    from fedjax_pfl.round.exchange import Exchange
+
 __all__ = ["Nonfinite"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Nonfinite(Part):
-    """Counts non-finite values and handles them; see `FederatedProcess.on_nonfinite`.
+    """Counts and handles non-finite values; see `FederatedProcess.on_nonfinite`."""
 
-    Memory `nonfinite`: `int32[]` non-finite messages and client states so far.
-
-    Attributes:
-      mode: `stop`, `drop` or `freeze`.
-      takes_mean: whether the aggregate is a mean, which one such message destroys.
-    """
-
-    mode: str
-    takes_mean: bool
+    mode: str  # `stop`, `drop` or `freeze`
+    takes_mean: bool  # whether the aggregate is a mean, which one message destroys
     name = "nonfinite"
 
     def first_memory(self, at: First, rows: dict[str, Any]) -> dict[str, Any]:
@@ -49,18 +45,19 @@ class Nonfinite(Part):
         is_finite = client_rows.is_finite(sent)
         upload = optax.tree.where(is_finite, sent, optax.tree.zeros_like(sent))
         if upload.within is not None:
+            # Dropped messages do not count for the adaptive clip.
             within = jnp.where(upload.weight > 0, upload.within, 0)
             upload = dataclasses.replace(upload, within=within)
         turn = dataclasses.replace(turn, upload=upload)
         return turn.noting(lost=~is_finite & (sent.weight > 0))
 
-    def end(self, exchange: Any, state: core.State, info: core.RoundInfo) -> Any:
-        """Checks the server and the cohort's rows at the end of the round.
-
-        `finish` can copy a non-finite server into the rows. The state of the server
-        optimizer belongs to the server.
-        """
+    def end(
+        self, exchange: "Exchange", state: core.State, info: core.RoundInfo
+    ) -> tuple[core.State, core.RoundInfo]:
+        """Checks the server and the cohort's rows at the end of the round."""
+        # Again, since `finish` can copy a non-finite server into the rows.
         old, rows = exchange.start, exchange.take(state.clients)
+        # The state of the server optimizer belongs to the server.
         pairs = [(s.server, s.memory.get("optimizer")) for s in (state, old)]
         is_finite = client_rows.is_finite(pairs[0])
         lost = [turns.notes["lost"] for turns in exchange.turns]
@@ -94,13 +91,11 @@ class Nonfinite(Part):
         )
 
     def _diverged(
-        self, exchange: Any, lost: list[jax.Array], is_honest: jax.Array
+        self, exchange: "Exchange", lost: list[jax.Array], is_honest: jax.Array
     ) -> jax.Array:
-        """Returns `bool[K]` honest members that diverge by a lost message.
-
-        Rules other than means exclude such messages, and need one honest message.
-        """
+        """Returns `bool[K]` honest members that diverge by a lost message."""
         is_lost = _any(lost, is_honest)
+        # Rules other than means exclude such messages, and need one honest message.
         if exchange.turns and not self.takes_mean:
             weights = exchange.turns[-1].upload.weight
             is_lost &= ~((weights > 0) & is_honest).any()

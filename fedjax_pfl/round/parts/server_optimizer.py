@@ -1,29 +1,27 @@
 """State of the server optimizer."""
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedjax_pfl import core
 from fedjax_pfl.core import checks
 from fedjax_pfl.round.part import First, Part
+
+if TYPE_CHECKING:
+    from fedjax_pfl.round.process import FederatedProcess
 
 __all__ = ["ServerOptimizer"]
 
 
 @dataclasses.dataclass(frozen=True)
 class ServerOptimizer(Part):
-    """Keeps the state of the optimizer in memory `optimizer`; see `Exchange.step`.
-
-    Attributes:
-      method: the method.
-      optimizer: the optimizer.
-    """
+    """Keeps its state in memory `optimizer`; see `Exchange.step`."""
 
     method: Any
     optimizer: core.ServerOptimizer
     name = "optimizer"
 
-    def check(self, process: Any, num_clients: int) -> None:
+    def check(self, process: "FederatedProcess", num_clients: int) -> None:
         """Raises an `InputError` if the server state is not a model."""
         self._check()
 

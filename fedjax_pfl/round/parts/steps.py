@@ -1,13 +1,16 @@
 """Numbers of local steps, for schedules of learning rates."""
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 
 from fedjax_pfl import core
 from fedjax_pfl.core import checks
 from fedjax_pfl.round.part import First, Part, Turn
+
+if TYPE_CHECKING:
+    from fedjax_pfl.round.exchange import Exchange
 
 __all__ = ["Steps"]
 
@@ -21,7 +24,9 @@ class Steps(Part):
         """Returns zeros."""
         return {"steps": jnp.zeros(at.train.num_examples.shape, jnp.int32)}
 
-    def hand_out(self, exchange: Any, known: core.Downlink | None) -> tuple[Any, Any]:
+    def hand_out(
+        self, exchange: "Exchange", known: core.Downlink | None
+    ) -> tuple[Any, Any]:
         """Returns the step counts of the members."""
         return exchange.take(exchange.start.rows["steps"]), None
 
@@ -30,7 +35,9 @@ class Steps(Part):
         view = dataclasses.replace(turn.view, steps=turn.given[self.name])
         return dataclasses.replace(turn, view=view)
 
-    def end(self, exchange: Any, state: core.State, info: core.RoundInfo) -> Any:
+    def end(
+        self, exchange: "Exchange", state: core.State, info: core.RoundInfo
+    ) -> tuple[core.State, core.RoundInfo]:
         """Adds the reported steps."""
         if info.client.steps is None:
             raise checks.InputError(

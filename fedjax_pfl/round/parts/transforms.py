@@ -1,7 +1,7 @@
 """Transforms of messages between clients and the server."""
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import optax
@@ -11,25 +11,19 @@ from fedjax_pfl.core import checks, client_rows
 from fedjax_pfl.messages import AdaptiveClip, ClipNorm, ServerNoise
 from fedjax_pfl.round.part import First, Part, Turn
 
+if TYPE_CHECKING:
+    from fedjax_pfl.messages import Encoding
+    from fedjax_pfl.round.exchange import Exchange
+    from fedjax_pfl.round.process import FederatedProcess
+
 __all__ = ["Transforms"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Transforms(Part):
-    """Applies the transforms of a process.
+    """Applies the transforms of a process, to messages minus the reference point."""
 
-    Clients apply `send` of all transforms in order. The server applies `receive` in
-    reverse order. Both act on the difference between a message and the point that
-    client and server share.
-
-    Rows `transforms` hold the memory of every transform. Memory `clip` is the norm `[]`
-    of an adaptive clip in this round.
-
-    Attributes:
-      process: the process.
-    """
-
-    process: Any
+    process: "FederatedProcess"
     name = "transforms"
     changed_rows = ("transforms",)
 
@@ -48,10 +42,13 @@ class Transforms(Part):
 
     def first_memory(self, at: First, rows: dict[str, Any]) -> dict[str, Any]:
         """Returns the clip of the first round."""
+        # Memory `clip` is the norm of an adaptive clip in this round.
         clip = self.process.transforms[0]
         return {"clip": jax.numpy.asarray(clip.norm)} if self._adapts else {}
 
-    def hand_out(self, exchange: Any, known: core.Downlink | None) -> tuple[Any, Any]:
+    def hand_out(
+        self, exchange: "Exchange", known: core.Downlink | None
+    ) -> tuple[Any, Any]:
         """Returns keys and own reference points; the shared point and the clip."""
         if known is None:
             return None, None
@@ -59,7 +56,7 @@ class Transforms(Part):
         keys = exchange.keys(core.Stream.TRANSFORMS)
         return (keys, known.per_client), (known.shared, clip)
 
-    def at(self, clip: Any) -> tuple[Any, ...]:
+    def at(self, clip: core.Scalar | None) -> tuple[Any, ...]:
         """Returns the transforms with the clip of a round, or with the initial one."""
         head, *tail = self.process.transforms
         return (head if clip is None else head.at(clip), *tail)
@@ -70,10 +67,7 @@ class Transforms(Part):
         return self.at(clip), key, shared if point is None else point
 
     def send(self, turn: Turn) -> Turn:
-        """Applies `send` of all transforms to ONE message.
-
-        A client keeps its old memory if its weight is 0 or its memory is not finite.
-        """
+        """Applies `send` of all transforms, in order, to ONE message."""
         transforms, key, point = self._of(turn)
         message = _difference(turn.upload.message, point)
         memories = turn.before.get("transforms")
@@ -86,6 +80,8 @@ class Transforms(Part):
             new.append(memory)
         if memories is not None:
             memory = tuple(new)
+            # A client keeps its old memory if its weight is 0 or its memory is not
+            # finite.
             is_used = (turn.upload.weight > 0) & client_rows.is_finite(memory)
             turn = turn.with_rows(transforms=optax.tree.where(is_used, memory, old))
         if self.process.attack is None:  # no second map is needed
@@ -95,23 +91,18 @@ class Transforms(Part):
 
     @property
     def _clips_once(self) -> bool:
-        """Returns whether the server's clip makes the client's clip redundant.
-
-        It does if only noise, which is added to the aggregate, comes between them.
-        """
+        """Returns whether the server's clip makes the client's clip redundant."""
         head, *tail = self.process.transforms
+        # Only noise, which is added to the aggregate, may come between them.
         is_alone = all(isinstance(transform, ServerNoise) for transform in tail)
         return self.process.attack is None and isinstance(head, ClipNorm) and is_alone
 
     def arrive(self, turn: Turn) -> Turn:
-        """Applies `receive` of all transforms after an attack.
-
-        Malicious messages pass through `fit`: they must use the encoding, but need not
-        clip or add noise.
-        """
+        """Applies `receive` of all transforms, in reverse order, after an attack."""
         if self.process.attack is None:
             return turn
         transforms, key, point = self._of(turn)
+        # Malicious messages must use the encoding, but need not clip or add noise.
         sent = message = _difference(turn.upload.message, point)
         for number, transform in enumerate(transforms):
             sent = transform.fit(jax.random.fold_in(key, number), sent)
@@ -121,21 +112,19 @@ class Transforms(Part):
         return turn.with_upload(message=message, within=within)
 
     def _received_by(
-        self, transforms: tuple[Any, ...], key: core.Key, message: Any
+        self, transforms: tuple[Any, ...], key: core.Key, message: core.Message
     ) -> tuple[Any, Any]:
-        """Returns ONE decoded message, and whether it was within an adaptive clip.
-
-        An adaptive clip is the first transform, so that it is undone last.
-        """
+        """Returns ONE decoded message, and whether it was within an adaptive clip."""
         within = None
         for number, transform in reversed(list(enumerate(transforms))):
+            # An adaptive clip is the first transform, so that it is undone last.
             if self._adapts and number == 0:
                 within = transform.within(message)
             message = transform.receive(jax.random.fold_in(key, number), message)
         return message, within
 
     def received(
-        self, exchange: Any, state: core.State, turns: Turn
+        self, exchange: "Exchange", state: core.State, turns: Turn
     ) -> tuple[core.State, Turn]:
         """Updates an adaptive clip from the cohort's norms."""
         if not self._adapts:
@@ -145,21 +134,23 @@ class Transforms(Part):
         count = exchange.ctx.expected or within.shape[0]
         return state.with_memory(clip=clip.next_norm(key, within, count)), turns
 
-    def end(self, exchange: Any, state: core.State, info: core.RoundInfo) -> Any:
+    def end(
+        self, exchange: "Exchange", state: core.State, info: core.RoundInfo
+    ) -> tuple[core.State, core.RoundInfo]:
         """Reports an adaptive clip."""
         if (clip := exchange.start.memory.get("clip")) is None:
             return state, info
         server = info.server | {"clip_norm": clip}
         return state, dataclasses.replace(info, server=server)
 
-    def encoding(self, encoding: Any) -> Any:
+    def encoding(self, encoding: "Encoding") -> "Encoding":
         """Returns the encoding after all transforms."""
         for transform in self.process.transforms:
             encoding = transform.encoding(encoding)
         return encoding
 
 
-def _difference(message: Any, point: Any) -> Any:
+def _difference(message: core.Message, point: core.Message) -> core.Message:
     """Returns ONE message minus its reference point."""
     if jax.tree.structure(message) != jax.tree.structure(point):
         raise checks.InputError(
@@ -170,6 +161,8 @@ def _difference(message: Any, point: Any) -> Any:
     return optax.tree.sub(message, point)
 
 
-def _added(message: Any, point: Any, like: Any) -> Any:
+def _added(
+    message: core.Message, point: core.Message, like: core.Message
+) -> core.Message:
     """Inverts `_difference`; `like` gives the dtypes."""
     return jax.tree.map(lambda x, k, s: (x + k).astype(s.dtype), message, point, like)

@@ -54,6 +54,7 @@ def minilm(directory: str | os.PathLike[str] | None = None) -> pathlib.Path:
     folder = pathlib.Path(directory)
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        # Every time compared: a file that was cut or changed is written again.
         for name in _FILES:
             path = folder / name
             if not path.is_file() or not _is_official(name, path.read_bytes()):

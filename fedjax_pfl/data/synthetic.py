@@ -169,6 +169,7 @@ class LinearRegression(Generated):
         x = rounded(np.sqrt(self.curvature) * designs)
         noise = self.sigma * rng.standard_normal((num_clients, num_rows))
         y = rounded(np.einsum("ind,id->in", x, parameters) + noise)
+        # Truth is computed from the rounded examples that clients have.
         hessians = np.einsum("ind,ine->ide", x, x) / num_rows
         moments = np.einsum("ind,in->id", x, y) / num_rows
         return datasets.Dataset(

@@ -121,6 +121,8 @@ class _Cifar(base.FileSource):
             (archive,) = located.paths
             content = files.read_bytes(archive)
             self.verify_content(content, archive, archive.name)
+            # Members may be as large as the official ones only: an archive may claim
+            # anything.
             size = binary.cifar_record(num_labels).itemsize
             sizes = {name: number * size for name, number in self.members.items()}
             members = binary.read_members(content, archive, sizes)

@@ -56,15 +56,7 @@ _BASE = "FedAvg, batch norm"
 
 
 def lit(seed: int) -> fp.Federation:
-    """Makes a federation of digits, with a different light for every client.
-
-    Args:
-      seed: seed of the partition and of the light.
-
-    Returns:
-      Digits `[8, 8]` from 0 to 1; the examples of client i are
-      `brightness_i + contrast_i x`, with `1 - x` in place of x if i is odd.
-    """
+    """Returns digits `[8, 8]` with a contrast and a brightness per client."""
     digits = fp.data.Digits().load(data_dir=None, seed=0, num_clients=None)
     rng = np.random.default_rng(seed)
     owner = rng.permutation(len(digits.y)) % CLIENTS
@@ -73,6 +65,7 @@ def lit(seed: int) -> fp.Federation:
         for bounds in (_CONTRAST, _BRIGHTNESS)
     )
     x = digits.x.astype(np.float32) / 16
+    # Odd clients have negatives.
     x = np.where((owner % 2 == 1)[:, None, None], 1 - x, x)
     return fp.Federation.from_arrays(brightness + contrast * x, digits.y, owner)
 
@@ -102,14 +95,7 @@ def _scores() -> pd.DataFrame:
 
 
 def table(scores: pd.DataFrame) -> str:
-    """Renders means over seeds, with differences to FedAvg paired by seed.
-
-    Args:
-      scores: a row per training.
-
-    Returns:
-      Lines of markdown.
-    """
+    """Returns Markdown: means over seeds, and differences to FedAvg by seed."""
     lines = [
         f"| method | accuracy | worst tenth of clients | beside {_BASE} |",
         "|---|---:|---:|---:|",

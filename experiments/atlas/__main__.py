@@ -59,15 +59,7 @@ def _keep(directory: Path, out: Path) -> None:
 
 
 def rows_of(result: results.Result) -> pd.DataFrame:
-    """Returns the accuracy of honest clients on their own test data, last round.
-
-    Args:
-      result: result of a sweep of `atlas_*`.
-
-    Returns:
-      A row per training and model. A `multiplier` of 0 means no noise and an infinite
-      `epsilon`; `epsilon` is empty for methods without messages.
-    """
+    """Returns the last accuracy of honest clients on own test data, by model."""
     table = result.table()
     query = {"population": "honest", "data": "own test", "metric": "accuracy"}
     query |= {"stat": "mean", "when": "last"}
@@ -78,6 +70,8 @@ def rows_of(result: results.Result) -> pd.DataFrame:
     table = table.merge(privacy[[*keys, "epsilon"]], on=keys, how="left")
     rows = table[[*_NAMES, "epsilon"]].rename(columns=_NAMES)
     is_alone = rows["method"] == "Local"
+    # No noise is a multiplier of 0 and an infinite epsilon; training alone sends
+    # nothing and has none.
     rows["epsilon"] = rows["epsilon"].fillna(float("inf")).mask(is_alone)
     rows["multiplier"] = rows["multiplier"].fillna(0.0)
     rows["attack"] = rows["attack"].fillna("none")

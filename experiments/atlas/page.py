@@ -118,6 +118,7 @@ def _findings(rows: pd.DataFrame) -> list[str]:
         return _cell(rows, method="Ditto", model="personal", **cell) - local_accuracy
 
     change = paired.interval(gain(strong), gain(clean))
+    # Gains are over training alone, which is the same under all noise.
     privacy_text = (
         "**Does federation help more when privacy is stronger?** (Claimed for silos"
         " that protect single examples: arXiv 2206.07902.)"
@@ -136,6 +137,7 @@ def _findings(rows: pd.DataFrame) -> list[str]:
         ]
         return means[0] - means[1]
 
+    # Against zero, as a cost is a difference of two rules already.
     gains = [paired.interval(cost(z), 0 * cost(z)) for z in (clean, strong)]
     rule_text = (
         "**Does a robust rule still pay under noise?** With sign flips the geometric"
@@ -192,20 +194,14 @@ def _commands(name: str) -> str:
 
 
 def render(folder: Path) -> tuple[str, dict[str, Figure]]:
-    """Renders the page from the tables of a folder.
-
-    Args:
-      folder: folder of `<preset>.csv`; files may be missing.
-
-    Returns:
-      The page, and its figures by name.
-    """
+    """Returns the page and its figures by name; tables of the folder may be missing."""
     blocks = [
         "# Privacy, attacks, rules and methods in one grid",
         "Find out what privacy costs every method, with and without an attack and a"
         " robust rule. See also [what epsilon accounts for](privacy.md) and"
         " [the attacks](parts.md).",
     ]
+    # A study that was not run leaves its part out, so that the page can be made early.
     figures = {}
     for name, title in _TITLES.items():
         if not (folder / f"{name}.csv").exists():

@@ -34,15 +34,7 @@ _TUNED = ["lam", "rate"]
 
 
 def rows_of(result: results.Result) -> pd.DataFrame:
-    """Returns accuracies of the models that clients keep, in the last round.
-
-    Args:
-      result: result of a sweep of `atlas_silo`.
-
-    Returns:
-      A row per training: `accuracy` on own test data, `validation` on own validation
-      data, and `epsilon` of every client's examples, infinite without noise.
-    """
+    """Returns accuracies and epsilon of silos' models, a row per training."""
     table = result.table()
     query = {"population": "all", "metric": "accuracy", "stat": "mean", "when": "last"}
     for name, value in query.items():
@@ -56,6 +48,7 @@ def rows_of(result: results.Result) -> pd.DataFrame:
         index=keys, columns="data", values="value", dropna=False, observed=True
     )
     rows = rows.dropna(how="all").reset_index().rename(columns=columns)
+    # Epsilon of every client's examples; infinite without noise.
     privacy = result.local_privacy()
     privacy_keys = [name for name in keys if name in privacy.columns]
     rows = rows.merge(privacy[[*privacy_keys, "epsilon"]], on=privacy_keys, how="left")
@@ -65,16 +58,7 @@ def rows_of(result: results.Result) -> pd.DataFrame:
 
 
 def best(rows: pd.DataFrame, method: str, multiplier: float) -> pd.DataFrame:
-    """Returns a method's rows with the best setting on validation data.
-
-    Args:
-      rows: rows of `rows_of`.
-      method: `Local`, `FedAvg` or `Flame`.
-      multiplier: noise multiplier.
-
-    Returns:
-      A row per seed.
-    """
+    """Returns a method's rows by seed, with the best setting on validation data."""
     method_rows = rows[(rows["method"] == method) & (rows["multiplier"] == multiplier)]
     settings = method_rows.groupby(_TUNED, dropna=False, sort=False)
     return max((part for _, part in settings), key=lambda p: p["validation"].mean())
@@ -175,12 +159,7 @@ def figure(rows: pd.DataFrame) -> Figure:
 
 
 def section(rows: pd.DataFrame, image: str) -> Sequence[str]:
-    """Returns the blocks of the page.
-
-    Args:
-      rows: rows of `rows_of`.
-      image: path of the figure, relative to the page.
-    """
+    """Returns the blocks of the page; the image is relative to it."""
     seeds = rows["seed"].nunique()
     return [
         "## Silos that protect their examples",

@@ -20,17 +20,11 @@ _FROZEN = "frozen"
 
 @dataclasses.dataclass(frozen=True)
 class Texts:
-    """Token ids drawn evenly, independent of their two classes.
+    """Token ids drawn evenly, independent of their two classes."""
 
-    Attributes:
-      sizes: examples of every client.
-      length: tokens of a text.
-      vocabulary: number of ids; 0 is padding, which does not occur.
-    """
-
-    sizes: tuple[int, ...]
-    length: int = 32
-    vocabulary: int = 30_522
+    sizes: tuple[int, ...]  # examples of every client
+    length: int = 32  # tokens of a text
+    vocabulary: int = 30_522  # number of ids; 0 is padding, which does not occur
     name: ClassVar[str] = "texts"
 
     def load(
@@ -57,13 +51,11 @@ def _texts(
 
 @dataclasses.dataclass(frozen=True)
 class Adapted(workloads.Workload):
-    """Trainings of the factors of a frozen perceptron.
+    """Trainings of the factors of a frozen perceptron."""
 
-    Its peer `frozen` has the products of all clients' examples with the frozen kernels,
-    forward and back to the first layer's outputs, as one product per layer and step,
-    and nothing else.
-    """
-
+    # Its peer `frozen` has the products of all clients' examples with the frozen
+    # kernels, forward and back to the first layer's outputs, as one product per layer
+    # and step, and nothing else.
     def contender(self, name: str) -> contenders.Contender:
         """Makes a contender; its result are the factors of the server."""
         if name == _FROZEN:

@@ -29,15 +29,10 @@ _NAMES = ("x", "y", "client")
 
 @dataclasses.dataclass(frozen=True)
 class Stored:
-    """Examples in files, read by every contender.
+    """Examples in files, read by every contender."""
 
-    Attributes:
-      folder: where the files are.
-      sizes: examples of every client.
-    """
-
-    folder: str
-    sizes: tuple[int, ...]
+    folder: str  # where the files are
+    sizes: tuple[int, ...]  # examples of every client
     name: ClassVar[str] = "stored"
 
     def load(self, *, data_dir: str | None, seed: int, num_clients: int | None) -> Any:
@@ -63,6 +58,7 @@ class Cold:
         """Writes the examples."""
         from experiments.bench import workloads
 
+        # Files, so that all contenders read the same examples, whatever their library.
         self._path = Path(tempfile.mkdtemp(prefix="bench-cold-"))
         weakref.finalize(self, shutil.rmtree, self._path, True)
         dataset = training.spec.dataset.load(data_dir=None, seed=0, num_clients=None)
@@ -75,11 +71,7 @@ class Cold:
         self._arguments = (contender, str(self._path))
 
     def run(self) -> None:
-        """Runs one process.
-
-        Raises:
-          UnavailableError: if it fails, with the last line that it has said.
-        """
+        """Runs one process; raises UnavailableError if it fails."""
         machine.output("cold", *self._arguments)
 
     def peak_bytes(self) -> int:

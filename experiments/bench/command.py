@@ -227,19 +227,7 @@ def _time(
 def launch(
     arguments: Sequence[str], settings: dict[str, Any], advance: Callable[[], None]
 ) -> dict[str, Any]:
-    """Measures in a process of its own.
-
-    Args:
-      arguments: of the worker.
-      settings: `threads`, `devices` and `huge_pages` of the process.
-      advance: called after every turn of all contenders.
-
-    Returns:
-      The measurements.
-
-    Raises:
-      UnavailableError: if the process failed, with its last line.
-    """
+    """Measures in a process of its own; raises UnavailableError if it failed."""
     environment = machine.environment(
         settings["threads"], settings["devices"], huge_pages=settings["huge_pages"]
     )

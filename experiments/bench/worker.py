@@ -23,17 +23,7 @@ _MATMUL = "matmul"
 def measure(
     name: str, peers: Sequence[str], repeat: int, advance: Callable[[], None]
 ) -> dict[str, Any]:
-    """Measures a workload and its peers.
-
-    Args:
-      name: of the workload, or `MACHINE`.
-      peers: names of peers; those that do not fit are skipped.
-      repeat: quiet samples that are wanted.
-      advance: called after every turn of all contenders.
-
-    Returns:
-      Values as in JSON.
-    """
+    """Measures a workload, or `MACHINE`, and those of its peers that can run here."""
     if name == MACHINE:
         return device(repeat)
     from experiments.bench import catalog
@@ -43,6 +33,7 @@ def measure(
     with trainer.compile_clock() as compiling:
         base = timed.contender("ours")
         base.run()
+    # Ours runs first and alone: the peak of memory is ours.
     running, results, failures = {"ours": base}, {"ours": base.result()}, {}
     peak = getattr(base, "peak_bytes", machine.peak_bytes)()
     for peer in peers:
@@ -56,6 +47,7 @@ def measure(
                 running[peer], results[peer] = contender, contender.result()
     clock = timing.Clock(machine.cpus())
     calls = {name: contender.run for name, contender in running.items()}
+    # A product takes turns with the contenders: its rate is of the same minutes.
     calls[_MATMUL], flops = machine.matmul()
     samples = timing.interleave(calls, repeat, clock, advance)
     agreement = timed.agreement(results)

@@ -186,13 +186,11 @@ def _attack(row: str, attack: dict[str, Any]) -> list[Claim]:
 
 
 def _convergence(data: str) -> list[Drawing]:
-    """Returns figures 9 to 12: the training loss rises from each value to the next.
-
-    In the first figure, of lam, it falls for the global model.
-    """
+    """Returns figures 9 to 12: the training loss rises from each value to the next."""
     figures = []
     for number, (preset, (field, values, varies)) in enumerate(_LOSSES.items(), 9):
         name = field.rpartition(".")[2]
+        # In the first figure, of lam, it falls for the global model.
         pairs = [
             (
                 f"{short} loss lower at {name} = {low} than {high}",
@@ -318,6 +316,8 @@ def _headlines() -> list[Headline]:
             of="mean",
             gap=14.2,
         ),
+        # The paper's Ditto takes one step for its global model; with an epoch the
+        # comparison is even.
         *(
             Headline(
                 f"ours: {name} of FLAME is above that of Ditto with an epoch",

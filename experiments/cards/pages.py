@@ -19,42 +19,29 @@ _EXTRAS = {"untrained": "never trained"} | REPORTS  # in percent
 
 @dataclasses.dataclass(frozen=True)
 class Card:
-    """Definition of a card, without computed numbers.
+    """Definition of a card, without computed numbers."""
 
-    Attributes:
-      method: name of the card and of its directory of runs.
-      title: heading.
-      text: the method, the differences and their reasons; a Markdown template of
-        `prose`.
-      reference: the side that all others are compared with.
-      rule: limits of verdicts.
-      headlines: the paper's headlines.
-      sides: sides that the text may compare, by name.
-      settings: presets with fields that the card lists.
-      claims: claims that the runs decide.
-      figures: figures of the paper, with their claims.
-      reasons: reasons for missing runs, by a part of their names.
-      printed: tables of the paper, compared with our runs.
-      by_field: fields by prefix of run names; tables of these runs have one column per
-        value of the fields.
-      headline: the metric of the runs, in words.
-      pages: pages of runs by name, each with a title and prefixes of its runs' names.
-    """
-
-    method: str
-    title: str
+    method: str  # name of the card and of its directory of runs
+    title: str  # heading
+    # The method, the differences and their reasons; a Markdown template of `prose`.
     text: str
-    reference: Side
-    rule: verdicts.Rule = verdicts.Rule()
-    headlines: Sequence[card_headlines.Headline] = ()
+    reference: Side  # the side that all others are compared with
+    rule: verdicts.Rule = verdicts.Rule()  # limits of verdicts
+    headlines: Sequence[card_headlines.Headline] = ()  # the paper's headlines
+    # Sides that the text may compare, by name.
     sides: Mapping[str, Side] = dataclasses.field(default_factory=dict)
-    settings: Sequence[str] = ()
-    claims: Sequence[card_claims.Claim] = ()
+    settings: Sequence[str] = ()  # presets with fields that the card lists
+    claims: Sequence[card_claims.Claim] = ()  # claims that the runs decide
+    # Figures of the paper, with their claims.
     figures: Sequence[card_claims.Drawing] = ()
+    # Reasons for missing runs, by a part of their names.
     reasons: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    printed: Sequence[tables.Table] = ()
+    printed: Sequence[tables.Table] = ()  # tables of the paper, compared with our runs
+    # Fields by prefix of run names; tables of these runs have one column per value of
+    # the fields.
     by_field: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
-    headline: str = "accuracy"
+    headline: str = "accuracy"  # the metric of the runs, in words
+    # Pages of runs by name, each with a title and prefixes of its runs' names.
     pages: Mapping[str, tuple[str, tuple[str, ...]]] = dataclasses.field(
         default_factory=lambda: {"runs": ("runs and claims", ("",))}
     )
@@ -66,29 +53,13 @@ def text_of(method: str) -> str:
 
 
 def read(card: Card, results: Path) -> dict[str, Run]:
-    """Returns the kept runs of a card by name.
-
-    Args:
-      card: the card.
-      results: directory of the methods' runs.
-
-    Raises:
-      InputError: if a run is damaged.
-    """
+    """Returns the kept runs of a card by name, from a directory of methods."""
     files = sorted((results / card.method).glob("*.nc"))
     return {path.stem: Run.read(path) for path in files}
 
 
 def render(card: Card, runs: Mapping[str, Run]) -> dict[str, str]:
-    """Returns the pages of a card.
-
-    Args:
-      card: texts and claims.
-      runs: kept runs by name.
-
-    Returns:
-      Markdown by the names of pages: first the method's page, then its appendices.
-    """
+    """Returns Markdown by page: the card first, then its appendices."""
     bodies = {}
     if card.printed:
         bodies["tables"] = ("tables of the paper", _printed(card, runs))
@@ -96,6 +67,8 @@ def render(card: Card, runs: Mapping[str, Run]) -> dict[str, str]:
         lines = card_claims.of_figures(card.figures, runs, card.rule, card.reasons)
         bodies["figures"] = ("figures of the paper", lines)
     for name, (title, starts) in card.pages.items():
+        # An appendix has the runs of its prefixes, and decides their claims with all
+        # runs.
         page_runs = {n: run for n, run in runs.items() if n.startswith(starts)}
         claims = [claim for claim in card.claims if claim.run.startswith(starts)]
         bodies[name] = (title, _run_sections(card, claims, page_runs, runs))

@@ -30,12 +30,9 @@ _MEASURES = ("accuracy", "sharpe")
 
 @dataclasses.dataclass(frozen=True)
 class Returns(tables.Parts):
-    """Table 1 and our runs: returns in percent, Sharpe ratios, and paired gaps.
+    """Table 1 and our runs: returns in percent, Sharpe ratios, and paired gaps."""
 
-    Attributes:
-      file: in `experiments/printed`: method, return in percent, Sharpe ratio.
-    """
-
+    # In `experiments/printed`: method, return in percent, Sharpe ratio.
     file: str = "portfolio_table1.csv"
     note = (
         "Annualized return in percent (Sharpe ratio), means over the fifty parties,"

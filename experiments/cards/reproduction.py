@@ -24,17 +24,7 @@ _NO_DATA = {  # part of a preset's name -> missing data of the paper
 
 
 def render(cards: Mapping[str, Card], kept: Kept, plans: pd.DataFrame) -> str:
-    """Returns the page.
-
-    Args:
-      cards: cards by method.
-      kept: runs by method.
-      plans: preset, minutes, machine and date of plans, and the preset that a time was
-        extrapolated from.
-
-    Returns:
-      Markdown.
-    """
+    """Returns the page of all cards, with the planned times of missing runs."""
     lines = [
         "# What reproduces",
         "",
@@ -53,6 +43,7 @@ def render(cards: Mapping[str, Card], kept: Kept, plans: pd.DataFrame) -> str:
         " paper's scale or near it; the rest is `open`. The [cards](cards/index.md)"
         " have the rule, the settings and every single claim.",
     ]
+    # Headlines, then how much of each paper was run, then what is missing.
     for card in cards.values():
         lines += ["", f"## {card.title}", ""]
         lines += _headlines(card, kept[card.method])

@@ -14,14 +14,7 @@ _SHARED = ("model", "federation", "participation", "work")
 
 
 def lines(names: Sequence[str]) -> Iterator[str]:
-    """Yields a table of all values that presets fix, and of their differences.
-
-    Args:
-      names: names of presets of one comparison, for example one per data set.
-
-    Yields:
-      Lines of Markdown.
-    """
+    """Yields a table of all values that presets fix, and of their differences."""
     import experiments.presets  # noqa: F401 (adds presets of the papers)
 
     experiment_list = [presets.get(name) for name in names]
@@ -44,6 +37,7 @@ def lines(names: Sequence[str]) -> Iterator[str]:
         fields = _fields(grid.process.algorithm, "")
         fields |= _fields(grid.process.aggregator, "aggregator")
         fields |= {field: f"one of {list(v)}" for field, v in grid.axes.items()}
+        # The first preset's fields in full; later ones only where they differ.
         reference_fields = references.setdefault(name, fields)
         differences = {n: v for n, v in fields.items() if reference_fields.get(n) != v}
         differences |= {n: None for n in reference_fields if n not in fields}

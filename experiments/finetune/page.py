@@ -117,6 +117,7 @@ def _mean_over(rows: pd.DataFrame, part: str, methods: Sequence[str]) -> pd.Seri
 
 def _findings(rows: pd.DataFrame) -> list[str]:
     """Returns three findings, each with its paired intervals."""
+    # Means over methods that all parts have: FedRep cannot train the head alone.
     methods = _common_methods(rows)
     mean = {part: _mean_over(rows, part, methods) for part in _PARTS}
     gaps = {
@@ -146,6 +147,7 @@ def _findings(rows: pd.DataFrame) -> list[str]:
         "**Do personal models pay, too?**"
         f" {' and '.join(names)} minus FedAvg, in points, by what is trained: {texts}."
     )
+    # Mean accuracies hide clients that lose by federation.
     hurt = {
         part: paired.of_mean(100 * _cell(rows, part, _FEDAVG, "hurt"))
         for part in _PARTS
@@ -186,20 +188,14 @@ def _section(rows: pd.DataFrame, dataset: str) -> list[str]:
 
 
 def render(folder: Path) -> tuple[str, dict[str, Figure]]:
-    """Renders the page from the tables of a folder.
-
-    Args:
-      folder: folder of `<dataset>.csv`; files may be missing.
-
-    Returns:
-      The page, and its figures by name.
-    """
+    """Returns the page and its figures by name; tables of the folder may be missing."""
     blocks = [
         "# Head, adapters, or the whole network",
         "Choose what clients train, and therefore [send](adapters.md), when all start"
         " from the same pretrained network.",
     ]
     figures = {}
+    # A data set that was not trained leaves its section out.
     for dataset in finetune.DATASETS:
         if (table := folder / f"{dataset}.csv").exists():
             rows = pd.read_csv(table)

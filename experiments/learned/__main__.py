@@ -83,14 +83,7 @@ def _study(name: str, out: Path) -> None:
 
 
 def _learn(base: Any, rounds: int, count: int) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Learns from every start, in successive trainings.
-
-    Each later training begins with the final values of the previous one.
-
-    Returns:
-      The scores of each start's training with the best validation accuracy, and the
-      paths of all trainings.
-    """
+    """Learns from every start; returns the best trainings' scores and all paths."""
     fields = [_LAM, _RATE]
     starts, values = _start_values(_STARTS), _start_values(_STARTS)
     scores, paths = [], []
@@ -113,6 +106,7 @@ def _learn(base: Any, rounds: int, count: int) -> tuple[pd.DataFrame, pd.DataFra
             part = rows[_mask(rows, {"lam": value[_LAM], "rate": value[_RATE]})]
             start_fields = {"lam": start[_LAM], "rate": start[_RATE]}
             scores.append(part.assign(**start_fields, training=number))
+        # Each later training begins with the final values of the previous one.
         values = ends
     keys = ["lam", "rate"]
     table = pd.concat(scores)

@@ -77,16 +77,15 @@ def _processes(attack: Any) -> list[tuple[fp.FederatedProcess, dict[str, Any]]]:
 
 
 def _atlas(name: str, source: Any, attacks: list[Any]) -> Experiment:
-    """Returns the atlas of a data set with two labels per client.
-
-    The same clients are malicious where they do nothing, so that honest ones are, too.
-    """
+    """Returns the atlas of a data set with two labels per client."""
     spec = fp.FederationSpec(
         source,
         fp.LabelShards(labels_per_client=2),
         num_clients=_CLIENTS,
         test_fraction=0.2,
         validation_fraction=0.0,
+        # The same clients are malicious where they do nothing, so that honest ones are,
+        # too.
         malicious_fraction=FRACTION,
     )
     alone = fp.FederatedProcess(
@@ -121,6 +120,8 @@ def _silo(name: str) -> Experiment:
         test_fraction=0.2,
         validation_fraction=0.1,
     )
+    # With kappa = 1 the message is the personal model: everything that a silo hands out
+    # is covered.
     near = fp.Flame(kappa=1.0, center="received", local=solver)
     methods: list[tuple[Any, dict[str, Any]]] = [
         (fp.Local(local=solver), _SILO_AXES),

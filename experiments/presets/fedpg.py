@@ -83,16 +83,14 @@ def _experiment(
     model: Any = None,
     attack: Any = None,
 ) -> experiment.Experiment:
-    """Builds an experiment of some methods in the paper's setting.
-
-    An entry is a method, or a method and axes of its own.
-    """
+    """Builds an experiment of methods, or of pairs of a method and axes of its own."""
     source, network, test_fraction = _DATASETS[dataset]()
     spec = fp.FederationSpec(
         source,
         fp.data.PathologicalBlocks(labels_per_client=2),
         num_clients=num_clients,
         malicious_fraction=0.0 if attack is None else 0.1,
+        # As in the paper, a client's examples are cut again, into two parts.
         validation_fraction=0.0,
         test_fraction=test_fraction,
         num_others="half",

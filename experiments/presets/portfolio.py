@@ -30,10 +30,8 @@ def _adam() -> fp.Optax:
 
 
 def _processes(num_rounds: int) -> list[fp.FederatedProcess]:
-    """Returns every party alone, and the seven methods of Fed+'s Table 1.
-
-    lam is the share of the center that moves models as far as the paper's 800 rounds.
-    """
+    """Returns every party alone, and the seven methods of Fed+'s Table 1."""
+    # lam is the share of the center that moves models as far as the paper's 800 rounds.
     lam = 1 - _MIXED ** (1 / num_rounds)
     return fedplus.methods(_adam(), mu=1.0, lam=lam)
 

@@ -90,16 +90,7 @@ def _draw(axes: Axes, k: int, name: str, problem: Quadratics, run: Visited) -> N
 
 
 def statements(name: str, problem: Quadratics, run: Visited) -> list[rows.Row]:
-    """Checks the last round of a run.
-
-    Args:
-      name: name of phi.
-      problem: the quadratics.
-      run: exact rounds on them.
-
-    Returns:
-      Rows, and a row of the printed statement if the paper's differs.
-    """
+    """Checks the last exact round of a run, and printed statements if they differ."""
     w, c, z = run.w[-1], run.c[-1], run.z[-1]
     gradients, rounding = problem.envelope_gradients(z), problem.rounding
     results: list[rows.Row] = []

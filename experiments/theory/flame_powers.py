@@ -86,13 +86,9 @@ class _SoftThreshold(fp.local.ToTolerance):
 
 @dataclasses.dataclass(frozen=True)
 class Powers:
-    """Losses `b_i |theta|^p / p`, and FLAME's rounds on them.
+    """Losses `b_i |theta|^p / p`, and FLAME's rounds on them."""
 
-    Attributes:
-      power: p.
-    """
-
-    power: int
+    power: int  # p
 
     @property
     def slopes(self) -> np.ndarray:
@@ -153,15 +149,7 @@ def _visited(run: training.Training, count: int) -> Any:
 
 
 def exponent_row(problem: Powers, gap: np.ndarray) -> rows.Row:
-    """Compares the decay of a gap over the last doubling of t with `t^(-p/(p-2))`.
-
-    Args:
-      problem: p > 2.
-      gap: `[R + 1]`.
-
-    Returns:
-      A row.
-    """
+    """Compares the decay of a gap over the last doubling with `t^(-p/(p-2))`."""
     power, last = problem.power, len(gap) - 1
     return rows.Row(
         "Theorem 4: s in L - L* ~ t^-s",
@@ -173,17 +161,7 @@ def exponent_row(problem: Powers, gap: np.ndarray) -> rows.Row:
 
 
 def factor_row(power: int, expected: float, gap: np.ndarray) -> rows.Row:
-    """Compares the last half's factor of a gap per round with a prediction.
-
-    Args:
-      power: p.
-      expected: the prediction.
-      gap: `[R + 1]`.
-
-    Returns:
-      A row; its tolerance is twice the change from the previous quarter, since other
-      modes fade.
-    """
+    """Compares the last half's factor of a gap per round with a prediction."""
     last = len(gap) - 1
     quarter_factor = (gap[last // 2] / gap[last // 4]) ** (1 / (last // 2 - last // 4))
     measured = (gap[last] / gap[last // 2]) ** (1 / (last - last // 2))
@@ -192,6 +170,7 @@ def factor_row(power: int, expected: float, gap: np.ndarray) -> rows.Row:
         {"p": power, "tau": "1/2", "rounds": last},
         expected,
         measured,
+        # Twice the change from the previous quarter, since other modes fade.
         tolerance=2 * abs(measured - quarter_factor) + 1e-9,
     )
 

@@ -59,6 +59,7 @@ def descent(options: rows.Options) -> rows.Findings:
     flame = fp.Flame(lam=_LAM, kappa=1.0, eps_decay=0.0)
     pair = fp.UniformCohort(size=2)
     lagrangian = _diagnostics(flame, grid, num_rounds, participation=pair)["lagrangian"]
+    # Any rise counts: descent is claimed for every round of every seed.
     rises = (np.diff(lagrangian, axis=1) > _RISE).any(axis=1)
     share = rises.reshape(options.seeds, len(ratios), len(kappas)).mean(axis=0)
     findings = rows.Findings("flame_descent")

@@ -38,12 +38,7 @@ def curvatures(
 
 
 def regressions(num_clients: int, **fields: Any) -> fp.FederationSpec:
-    """Returns linear regressions, all examples but one per client for training.
-
-    Args:
-      num_clients: N.
-      **fields: fields of the data set `linear_regression`.
-    """
+    """Returns N linear regressions, all examples but one per client for training."""
     return fp.FederationSpec(
         fp.data.DATASETS["linear_regression"](**fields),
         "by_client",

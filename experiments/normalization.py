@@ -1,9 +1,5 @@
 """FedBN on digits in different light: `python -m experiments.normalization`.
 
-Every client has a different contrast and brightness, and every second client shows
-negatives: features differ, labels do not. Writes the kept scores
-`results/normalization.csv`, and the table of `docs/normalization.md` from them.
-
 FedBN: Li et al., "FedBN: Federated Learning on Non-IID Features via Local Batch
 Normalization", ICLR 2021.
 """

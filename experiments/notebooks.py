@@ -1,9 +1,4 @@
-"""Writes the beginning of all notebooks: `python -m experiments.notebooks`.
-
-The badge that opens a notebook on Colab, the duration, and the cell that installs the
-package depend on the address of the repository, which is defined only in
-`REPOSITORY`.
-"""
+"""Writes the beginning of all notebooks: `python -m experiments.notebooks`."""
 
 import json
 import pathlib

@@ -1,9 +1,4 @@
-"""Keeps the rows of a sweep for its page: `python -m experiments.atlas DIR`.
-
-Writes `results/atlas/<preset>.csv`, a row per training and model of its honest
-clients, or, for `atlas_silo`, per model that silos keep. The command
-`python -m experiments.cards` makes the page `docs/atlas.md` from these tables.
-"""
+"""Keeps the rows of a sweep for its page: `python -m experiments.atlas DIR`."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,8 +1,4 @@
-"""A whole training from a cold start, as a process: `python -m experiments.bench.cold`.
-
-Started with the name of a contender and a directory that has the examples and gets the
-global model.
-"""
+"""A training from a cold start, as a process: `python -m experiments.bench.cold`."""
 
 import dataclasses
 import json
@@ -153,6 +149,7 @@ _TRAIN = {
 }
 
 if __name__ == "__main__":
+    # The directory has the examples, and gets the global model.
     _contender, _path = sys.argv[1:]
     _folder = Path(_path)
     _task = json.loads((_folder / "task.json").read_text("utf-8"))

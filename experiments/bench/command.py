@@ -1,8 +1,4 @@
-"""The command line of the bench.
-
-Arguments are parsed before JAX is imported, since they set how many CPUs it uses. Every
-workload runs in a process of its own, so that the memory is the workload's.
-"""
+"""The command line of the bench, in which every workload has a process of its own."""
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -126,6 +122,7 @@ def main(
         raise typer.BadParameter("expected --max-minutes with --accelerator only")
 
     def work() -> None:
+        # Before JAX is imported, which sees as many CPUs as it starts with.
         machine.pin(count)
         from experiments.bench import catalog, forms, report
         from fedjax_pfl.command import printing

@@ -1,8 +1,4 @@
-"""Trainings in every form that they have: `experiments.bench --accelerator`.
-
-`python -m experiments.bench.forms REPEAT FIRST NAME...`, a process of its own, measures
-the forms of workloads from a number on, and prints a line of JSON for each.
-"""
+"""Trainings in every form that they have: `experiments.bench --accelerator`."""
 
 import dataclasses
 import gc
@@ -260,6 +256,7 @@ def _record(
 
 
 if __name__ == "__main__":
+    # A line of JSON for each form of these workloads, from the first number on.
     _repeat, _first, *_names = sys.argv[1:]
     for _numbers_of_form in measure(_names, int(_first), int(_repeat)):
         print(json.dumps(_numbers_of_form), flush=True)

@@ -1,9 +1,4 @@
-"""The page of the measurements: `python -m experiments.bench.page`.
-
-`docs/speed_results.md` is made of the files `docs/speed-*.json` alone, byte for byte,
-with their targets. Those of `experiments.bench.hosts` and of `--accelerator` are
-among them.
-"""
+"""The page of the measurements: `python -m experiments.bench.page`."""
 
 import dataclasses
 import json

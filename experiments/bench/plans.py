@@ -1,8 +1,4 @@
-"""Planned and measured cost of trainings: `python -m experiments.bench.plans`.
-
-Plans thirteen trainings, runs each in a process of its own, and prints the estimates of
-memory and time with those that were measured.
-"""
+"""Planned and measured cost of trainings: `python -m experiments.bench.plans`."""
 
 import dataclasses
 import json

@@ -1,8 +1,4 @@
-"""Accuracy with products of bfloat16: `python -m experiments.bench.rounding`.
-
-Trains FLAME and FedAvg on digits with full and with rounded products, from the same
-seeds, and prints accuracies and losses with differences paired by seed.
-"""
+"""Accuracy with products of bfloat16: `python -m experiments.bench.rounding`."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any

@@ -1,12 +1,9 @@
-"""FLAME and FedAvg in plain PyTorch: a loop over clients, and all in one vmap.
-
-Batches are rows picked by a fresh permutation, gradients come from autograd, updates
-are made in place. JAX is not imported, so that a cold start is PyTorch's own.
-"""
+"""FLAME and FedAvg in plain PyTorch: a loop over clients, and all in one vmap."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
+# JAX is not imported, so that a cold start is PyTorch's own.
 import torch
 from torch.nn import functional
 

@@ -1,8 +1,4 @@
-"""Times one workload in a process of its own, which has the workload's memory alone.
-
-`python -m experiments.bench.worker NAME REPEAT PEER...` prints a dot after every turn
-of all contenders, and then the measurement as JSON.
-"""
+"""Times one workload: `python -m experiments.bench.worker NAME REPEAT PEER...`."""
 
 import dataclasses
 import functools
@@ -111,6 +107,7 @@ def device(repeat: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    # A dot for every turn of all contenders, and then the measurement as JSON.
     name, repeat, *peers = sys.argv[1:]
     turn = functools.partial(print, ".", flush=True)
     print(json.dumps(measure(name, peers, int(repeat), turn)))

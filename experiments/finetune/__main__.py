@@ -1,9 +1,4 @@
-"""Keeps the rows of fine-tuning for its page: `python -m experiments.finetune`.
-
-Writes `results/finetune/<dataset>.csv`, a row per trained part of the network, method
-and seed, with the best settings on validation data. The command
-`python -m experiments.cards` makes the page `docs/finetune.md` from these tables.
-"""
+"""Keeps the rows of fine-tuning for its page: `python -m experiments.finetune`."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,9 +1,4 @@
-"""Learns fields from poor starts, and trains a grid: `python -m experiments.learned`.
-
-Writes `results/learned/<data>-points.csv`, the trainings of the grid and of the learned
-fields with a row per seed, and `<data>-paths.csv`, the paths of the fields. The command
-`python -m experiments.cards` makes the page `docs/learned.md` from these files.
-"""
+"""Learns fields from poor starts, beside a grid: `python -m experiments.learned`."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence

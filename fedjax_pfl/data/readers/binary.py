@@ -1,7 +1,4 @@
-"""Binary files: idx files, records and archives of images, and `.npz` archives.
-
-Arrays of `.npz` archives are read without pickled objects and within a limit of memory.
-"""
+"""Binary files: idx files, records and archives of images, and `.npz` archives."""
 
 import contextlib
 import io

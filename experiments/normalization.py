@@ -13,6 +13,7 @@ import pandas as pd
 import typer
 
 import fedjax_pfl as fp
+from experiments.cards import markdown
 from fedjax_pfl.command import cli
 from fedjax_pfl.results import paired, plain_files
 
@@ -92,10 +93,8 @@ def _scores() -> pd.DataFrame:
 
 def table(scores: pd.DataFrame) -> str:
     """Returns Markdown: means over seeds, and differences to FedAvg by seed."""
-    lines = [
-        f"| method | accuracy | worst tenth of clients | beside {_BASE} |",
-        "|---|---:|---:|---:|",
-    ]
+    header = ("method", "accuracy", "worst tenth of clients", f"beside {_BASE}")
+    lines = []
     percent = scores.assign(**{n: 100 * scores[n] for n in ("accuracy", "worst")})
     of = {name: part.set_index("seed") for name, part in percent.groupby("method")}
     for name in METHODS:
@@ -106,8 +105,8 @@ def table(scores: pd.DataFrame) -> str:
             f"{of[name]['worst'].mean():.1f}",
             "–" if name == _BASE else gap.text("+.1f"),
         ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+        lines.append(cells)
+    return "\n".join(markdown.table(header, lines, 1)) + "\n"
 
 
 def page(text: str, scores: pd.DataFrame) -> str:

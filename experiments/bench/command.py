@@ -1,19 +1,14 @@
 """The command line of the bench, in which every workload has a process of its own."""
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from experiments.bench import machine, worker
 from fedjax_pfl.command import cli, errors
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from experiments.bench.contenders import Timed
 
 __all__ = ["app", "launch"]
 
@@ -130,7 +125,8 @@ def main(
         console = printing.console()
         cases = forms.CASES if accelerator else catalog.TIMED
         if only_list:
-            _print_names(console, cases)
+            for name, timed in cases.items():
+                console.print(f"{name}: {timed.title}; peers {', '.join(timed.peers)}")
             return
         workloads, peers = _checked(cases, _names(only), _names(against))
         earlier = None if check is None else report.read(check)
@@ -183,12 +179,6 @@ def _checked(
     for name in only:
         checks.known(name, catalog_names, "workload")
     return only or list(catalog_names), peers if "all" in against else against
-
-
-def _print_names(console: "Console", cases: Mapping[str, "Timed"]) -> None:
-    """Prints what can be timed."""
-    for name, timed in cases.items():
-        console.print(f"{name}: {timed.title}; peers {', '.join(timed.peers)}")
 
 
 def _time(

@@ -402,17 +402,6 @@ def cnn(
     )
 
 
-def _pareto_sizes() -> list[int]:
-    """Draws 200 sizes from 30 to 2,000, Pareto with exponent 1.2 between them."""
-    sizes = 30 * (np.random.default_rng(0).pareto(1.2, 200) + 1)
-    return np.clip(sizes.astype(int), 30, 2000).tolist()
-
-
-def _around_sixty() -> list[int]:
-    """Draws 1,000 sizes from 50 to 70."""
-    return np.random.default_rng(6).integers(50, 71, 1000).tolist()
-
-
 def examples_of(federation: fp.Federation) -> list[tuple[np.ndarray, np.ndarray]]:
     """Returns every client's scaled inputs `float32[n, ...]` and labels `int64[n]`."""
     train = federation.train
@@ -447,6 +436,8 @@ _GRID = {
     "algorithm.local.learning_rate": (0.01, 0.02, 0.05, 0.1),
 }
 _STACKED = ("torch", "torch.func", "vmap")
+# 200 sizes from 30 to 2,000, Pareto with exponent 1.2 between them.
+_PARETO = np.clip(30 * (np.random.default_rng(0).pareto(1.2, 200) + 1), 30, 2000)
 _ALL = (
     softmax(
         "W1",
@@ -475,10 +466,10 @@ _ALL = (
     softmax(
         "W5",
         "FLAME, softmax, 200 clients of 30 to 2,000 (Pareto), batch 20",
-        _pareto_sizes(),
+        _PARETO.astype(int).tolist(),
         20,
         peers=("torch", "vmap"),
     ),
-    cohorts(_around_sixty(), 10),
+    cohorts(np.random.default_rng(6).integers(50, 71, 1000).tolist(), 10),
 )
 WORKLOADS = {workload.name: workload for workload in _ALL}

@@ -153,17 +153,10 @@ def _slopes(
     # with weights k (n + 1 - k).
     place = np.arange(1, steps + 1)
     weights = place * (steps + 1 - place)
-    for chain in _chains(evidence, steps):
-        rises = pd.concat([e.differences for e in chain], axis=1, join="inner")
-        yield paired.of_mean((rises * weights).sum(axis=1) / weights.sum())
-
-
-def _chains(
-    evidence: Sequence[claims.Evidence], steps: int
-) -> Iterator[Sequence[claims.Evidence]]:
-    """Yields successive parts of equal length."""
     for start in range(0, len(evidence) - steps + 1, steps):
-        yield evidence[start : start + steps]
+        chain = [e.differences for e in evidence[start : start + steps]]
+        rises = pd.concat(chain, axis=1, join="inner")
+        yield paired.of_mean((rises * weights).sum(axis=1) / weights.sum())
 
 
 def _range(

@@ -68,7 +68,7 @@ def fill(text: str, runs: Mapping[str, Run], sides: Mapping[str, Side]) -> str:
 
     def chosen(pattern: str, where: Mapping[str, Any]) -> list[Run]:
         names = [name for name in runs if fnmatch.fnmatch(name, pattern)]
-        parts = [part for name in names for part in _parts(runs[name], where)]
+        parts = [part for n in names for _, part in runs[n].environments(where)]
         if not parts:
             raise checks.InputError(f"Expected kept runs '{pattern}', there are none.")
         return parts
@@ -118,8 +118,3 @@ def _numbers(values: Sequence[float], names: str, runs: str) -> Numbers:
     if not finite_values:
         raise checks.InputError(f"Expected values of {names} in runs '{runs}'.")
     return Numbers(finite_values)
-
-
-def _parts(run: Run, where: Mapping[str, Any]) -> list[Run]:
-    """Returns a run's parts in all environments with these values."""
-    return [part for _, part in run.environments(where)]

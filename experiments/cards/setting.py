@@ -26,10 +26,14 @@ def lines(names: Sequence[str]) -> Iterator[str]:
             "seeds": ", ".join(map(str, experiment.seeds)),
         }
         for part in _SHARED:
-            values[part] = _description(root[part])
+            text = (
+                f"{type(root[part]).__name__}: {_field_list(_fields(root[part], ''))}"
+            )
+            values[part] = text.rstrip(": ")
         for name, value in values.items():
             shared.setdefault(name, []).append(value)
-    rows = [(name, _distinct_text(values)) for name, values in shared.items()]
+    distinct = {n: dict.fromkeys(map(str, values)) for n, values in shared.items()}
+    rows = [(name, "<br>".join(values)) for name, values in distinct.items()]
     methods: dict[str, dict[str, None]] = {}
     references: dict[str, dict[str, Any]] = {}
     for grid in itertools.chain(*(experiment.grids for experiment in experiment_list)):
@@ -47,16 +51,6 @@ def lines(names: Sequence[str]) -> Iterator[str]:
         texts = [variant for variant in variants if variant]
         rows.append((name, "<br>or ".join(texts)))
     yield from markdown.table(("setting", "value"), rows)
-
-
-def _distinct_text(values: Sequence[Any]) -> str:
-    """Returns the distinct values."""
-    return "<br>".join(dict.fromkeys(map(str, values)))
-
-
-def _description(part: Any) -> str:
-    """Returns a component with its fields in one line."""
-    return f"{type(part).__name__}: {_field_list(_fields(part, ''))}".rstrip(": ")
 
 
 def _fields(part: Any, prefix: str) -> dict[str, Any]:

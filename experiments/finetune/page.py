@@ -6,6 +6,7 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
+from experiments.cards import markdown
 from experiments.presets import finetune
 from fedjax_pfl.figures import drawing
 from fedjax_pfl.results import paired
@@ -43,12 +44,6 @@ def _methods(rows: pd.DataFrame) -> list[str]:
     return list(dict.fromkeys(rows["method"]))
 
 
-def _common_methods(rows: pd.DataFrame) -> list[str]:
-    """Returns the methods that were trained with every part."""
-    parts = rows.groupby("method")["part"].nunique()
-    return [name for name in _methods(rows) if parts[name] == len(_PARTS)]
-
-
 def _figure(rows: pd.DataFrame) -> Figure:
     """Draws accuracies by part, with deviations over seeds."""
     figure = Figure(layout="constrained")
@@ -82,7 +77,7 @@ def _table(rows: pd.DataFrame) -> list[str]:
     """Returns the lines of the table, a row per part and method."""
     head = ("trained", "method", "accuracy", "beside Local", "worst 10 %")
     head += ("worse than Local", "MB", "steps", "seconds", "step size", "lam")
-    lines = [f"| {' | '.join(head)} |", "|---|---|" + "---:|" * (len(head) - 2)]
+    lines = []
     for part, method in rows[["part", "method"]].drop_duplicates().to_numpy():
 
         def of(column: str, part: str = part, method: str = method) -> pd.Series:
@@ -105,8 +100,8 @@ def _table(rows: pd.DataFrame) -> list[str]:
             f"{of('rate').iloc[0]:g}",
             "–" if pd.isna(lam) else f"{lam:g}",
         ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
+        lines.append(cells)
+    return list(markdown.table(head, lines, 2))
 
 
 def _mean_over(rows: pd.DataFrame, part: str, methods: Sequence[str]) -> pd.Series:
@@ -118,7 +113,8 @@ def _mean_over(rows: pd.DataFrame, part: str, methods: Sequence[str]) -> pd.Seri
 def _findings(rows: pd.DataFrame) -> list[str]:
     """Returns three findings, each with its paired intervals."""
     # Means over methods that all parts have: FedRep cannot train the head alone.
-    methods = _common_methods(rows)
+    num_parts = rows.groupby("method")["part"].nunique()
+    methods = [name for name in _methods(rows) if num_parts[name] == len(_PARTS)]
     mean = {part: _mean_over(rows, part, methods) for part in _PARTS}
     gaps = {
         part: paired.interval(mean[part], mean["head"])

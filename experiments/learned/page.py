@@ -8,6 +8,7 @@ import pandas as pd
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
+from experiments.cards import markdown
 from fedjax_pfl.figures import drawing
 from fedjax_pfl.results import paired
 
@@ -80,7 +81,7 @@ def _table(rows: list[_Row], points: pd.DataFrame, cost: int) -> list[str]:
     """Returns the lines of a table, with differences from its first row."""
     head = ("found", "lam", "learning rate", "validation loss", "test accuracy")
     head += ("beside the grid's best", "trainings")
-    lines = [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
+    lines = []
     seeds = len(rows[0].scores)
     num_points = len(points[points["kind"] == "grid"]) // seeds
     costs = {"best of the grid": str(num_points), "lam per client": "–"}
@@ -96,8 +97,8 @@ def _table(rows: list[_Row], points: pd.DataFrame, cost: int) -> list[str]:
             "–" if row is rows[0] else str(gap),
             costs.get(row.name, str(cost)),
         ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
+        lines.append(cells)
+    return list(markdown.table(head, lines, 1))
 
 
 def _figure(points: pd.DataFrame, paths: pd.DataFrame, learned: list[_Row]) -> Figure:

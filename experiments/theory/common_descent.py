@@ -182,12 +182,6 @@ def _pareto_set(problem: Bowls) -> np.ndarray:
     return np.linalg.solve(system, (weights.T @ pull)[..., None])[..., 0]
 
 
-def _angle_to_one(losses: np.ndarray) -> np.ndarray:
-    """Returns angles in degrees between rows `[R, 2]` and the vector of ones."""
-    length = np.linalg.norm(losses, axis=1) * np.sqrt(2)
-    return np.degrees(np.arccos(losses.sum(axis=1) / length))
-
-
 def front(options: rows.Options) -> rows.Findings:
     """Compares the Pareto front of two clients with the ends of several starts."""
     starts = 4 if options.quick else 12
@@ -223,7 +217,9 @@ def front(options: rows.Options) -> rows.Findings:
             tolerance=float(spacing),
         )
         text = "mean angle between the losses and 1 at the end, degrees"
-        findings.add(text, settings, np.nan, _angle_to_one(losses).mean(), "")
+        length = np.linalg.norm(losses, axis=1) * np.sqrt(2)
+        angles = np.degrees(np.arccos(losses.sum(axis=1) / length))
+        findings.add(text, settings, np.nan, angles.mean(), "")
     axes.set(xlabel="loss of client 1", ylabel="loss of client 2")
     axes.set(xlim=(0.5, 12), ylim=(0.5, 12))
     return findings.titled("Lines: losses along the way; markers: after 200 rounds")

@@ -27,7 +27,6 @@ import fedjax_pfl as fp
 from experiments.theory import closed_forms, rows, training
 from fedjax_pfl import core
 from fedjax_pfl.figures import drawing
-from fedjax_pfl.models import objectives
 
 __all__ = ["Visited", "Wells", "convergence", "statements"]
 
@@ -43,12 +42,8 @@ _VANISHED = 1e-6  # of a gradient's start
 
 
 @dataclasses.dataclass(frozen=True)
-class _Model(core.Model):
+class _Model(training.Losses):
     """`f = mean_j h (|u|^2 / 8 + sum (1 - cos 2 u) / 4)`, `u = theta - x_j`."""
-
-    def for_federation(self, federation: core.Federation) -> "_Model":
-        del federation
-        return self
 
     def init(self, key: core.Key) -> core.Params:
         return {"theta": 2 * jax.random.normal(key, (_DIM,))}
@@ -60,13 +55,6 @@ class _Model(core.Model):
         offset = params["theta"][None] - x
         wave = (1 - jnp.cos(2 * offset)) / 4
         return _HEIGHT * (jnp.square(offset) / 8 + wave).sum(axis=1)
-
-    def loss(self, outputs: jax.Array, batch: core.Batch) -> jax.Array:
-        return objectives.weighted_mean(outputs, batch.weight)
-
-    def metrics(self, outputs: jax.Array, batch: core.Batch) -> dict[str, jax.Array]:
-        del batch
-        return {"loss": outputs}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -28,7 +28,6 @@ import fedjax_pfl as fp
 from experiments.theory import closed_forms, rows, training
 from fedjax_pfl import core
 from fedjax_pfl.figures import drawing
-from fedjax_pfl.models import objectives
 
 __all__ = ["KAPPA", "LAM", "Powers", "exponent_row", "factor_row", "powers"]
 
@@ -42,14 +41,10 @@ _TIGHT = 1e-30  # squared norm of a local gradient at the end of a solve
 
 
 @dataclasses.dataclass(frozen=True)
-class _Power(core.Model):
+class _Power(training.Losses):
     """`f(theta) = mean_j x_j |theta|^p / p` of one parameter; starts at 1."""
 
     power: int
-
-    def for_federation(self, federation: core.Federation) -> "_Power":
-        del federation
-        return self
 
     def init(self, key: core.Key) -> core.Params:
         del key
@@ -61,13 +56,6 @@ class _Power(core.Model):
         del key, constants
         size = jnp.abs(params["theta"])
         return x[:, 0] * (size**self.power).sum() / self.power
-
-    def loss(self, outputs: jax.Array, batch: core.Batch) -> jax.Array:
-        return objectives.weighted_mean(outputs, batch.weight)
-
-    def metrics(self, outputs: jax.Array, batch: core.Batch) -> dict[str, jax.Array]:
-        del batch
-        return {"loss": outputs}
 
 
 @fp.pytree_dataclass

@@ -79,7 +79,7 @@ class Synthetic(synthetic.Generated):
             sizes = np.minimum(sizes, self.max_examples)
         total = sum(sizes.tolist())  # may exceed 64 bits
         models = num_clients * self.num_classes
-        # Checked again with the drawn sizes, which are far from their mean.
+        # Checked again with the drawn sizes: before, only the least is known.
         synthetic.require_memory(self.name, num_clients, self.dim * (total + models))
         shape = (num_clients, self.dim, self.num_classes)
         weights = rng.standard_normal(shape)

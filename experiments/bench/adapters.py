@@ -131,6 +131,7 @@ def adapted(
     )
     sizes = (int(np.prod(shape)), *widths, workloads.CLASSES)
     pairs = list(zip(sizes, sizes[1:], strict=False))
+    # Frozen kernels have no gradient of their own; factors are two dense layers.
     flops = 0
     for k, (inputs, outputs) in enumerate(pairs):
         flops += workloads.frozen_flops(inputs, outputs, first=k == 0)

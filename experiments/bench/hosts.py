@@ -1,14 +1,7 @@
 """Rounds over devices and processes: `python -m experiments.bench.hosts`.
 
-As many clients per device everywhere, on simulated devices of one process and on
-processes that JAX's runtime connects over the loopback interface. On a machine with C
-cores C devices do as much work as they can at once; more of them share the cores. Every
-process has cores of its own, as hosts do; with those of all, threads get in each
-other's way.
-
-Next to times and bytes stand those of the formulae of `engine.traffic`. Their seconds
-take the work of a device from the fastest round of one device, and bandwidth and
-latency from the loopback interface; cores that devices share count.
+As many clients for every device, simulated in one process, or in several over the
+loopback interface, compared with the formulae of `engine.traffic`.
 """
 
 import json
@@ -77,6 +70,7 @@ def _work(
     import jax
 
     processes, devices = form
+    # Cores of its own, as hosts have; on those of all, threads hinder each other.
     machine.restrict(process, processes)
     if processes > 1:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")

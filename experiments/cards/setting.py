@@ -26,10 +26,8 @@ def lines(names: Sequence[str]) -> Iterator[str]:
             "seeds": ", ".join(map(str, experiment.seeds)),
         }
         for part in _SHARED:
-            text = (
-                f"{type(root[part]).__name__}: {_field_list(_fields(root[part], ''))}"
-            )
-            values[part] = text.rstrip(": ")
+            fields = _field_list(_fields(root[part], ""))
+            values[part] = f"{type(root[part]).__name__}: {fields}".rstrip(": ")
         for name, value in values.items():
             shared.setdefault(name, []).append(value)
     distinct = {n: dict.fromkeys(map(str, values)) for n, values in shared.items()}

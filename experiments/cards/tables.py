@@ -214,9 +214,8 @@ class Printed(Table):
         values = None if run is None else run.values(column.side)
         if run is None or values is None:
             return paper_text
-        nans = int(values.isna().sum())
-        if nans:
-            return f"{paper_text} → diverged in {nans}"
+        if values.isna().any():
+            return f"{paper_text} → {_mean(values)}"
         bound = run.values(column.bound) if column.bound else None
         bound_text = "" if bound is None else f" ({bound.mean():.2f})"
         mark = " ≈" if _agree(mean, std, self.seeds, values) else ""

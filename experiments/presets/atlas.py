@@ -37,32 +37,21 @@ def _sgd(learning_rate: float = 0.03) -> fp.SGD:
     return fp.SGD(learning_rate=learning_rate, batch_size=10)
 
 
-def _methods() -> list[Any]:
-    """Returns a global model that clients may tune, and two with personal models."""
+def _processes(attack: Any) -> list[tuple[fp.FederatedProcess, dict[str, Any]]]:
+    """Returns every method with every rule, with and without noise."""
     sgd = _sgd()
-    return [
+    methods = [  # a global model that clients may tune, and two with personal models
         fp.FedAvg(local=sgd, fine_tune=sgd),
         fp.Ditto(lam=0.1, local=sgd, personal=sgd),
         fp.PFedMe(lam=1.0, inner=sgd),
     ]
-
-
-def _rules() -> list[Any]:
-    """Returns the mean, and two medians, which withstand some malicious messages."""
-    return [
-        fp.aggregators.Mean(),
-        fp.CoordinateMedian(),
-        fp.GeometricMedian(),
-    ]
-
-
-def _processes(attack: Any) -> list[tuple[fp.FederatedProcess, dict[str, Any]]]:
-    """Returns every method with every rule, with and without noise."""
+    # The medians withstand some malicious messages.
+    rules = (fp.aggregators.Mean(), fp.CoordinateMedian(), fp.GeometricMedian())
     clip = fp.ClipNorm(norm=_CLIP)
     noise = fp.GaussianNoise(multiplier=MULTIPLIERS[0], delta=_DELTA)
     pairs: list[tuple[Any, dict[str, Any]]] = []
-    for method in _methods():
-        for rule in _rules():
+    for method in methods:
+        for rule in rules:
             for transforms in ((clip,), (clip, noise)):
                 process = fp.FederatedProcess(
                     algorithm=method,

@@ -48,8 +48,7 @@ class Target:
     """Bound on a workload's time relative to a peer's."""
 
     peer: str  # its name
-    # Times as fast as it at least; of a peer of `_OWN`, of its time at most.
-    bound: float
+    bound: float  # times as fast, at least; of a peer of `_OWN`, of its time at most
 
     def is_met(self, seconds: float, peer_seconds: float) -> bool:
         """Returns whether it is reached by two times in seconds."""

@@ -53,8 +53,7 @@ def federation(num_clients: int, shape: tuple[int, ...] = (28, 28)) -> core.Fede
 class Population(contenders.Timed):
     """A streamed training, compared with the same cohorts of a small population."""
 
-    # Clients by the name of the contender.
-    sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)  # by contender
     cohort_size: int = 100  # clients of a round
     shape: tuple[int, ...] = (28, 28)  # of an image
 

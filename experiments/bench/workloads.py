@@ -86,8 +86,7 @@ class BenchCNN(base.ImageNetwork):
     smallest: ClassVar[int] = 16
     filters: tuple[int, ...] = (32, 64)
     hidden: int = 128
-    # `convolution` is one of `layers.CONVOLUTIONS`, or None for that which is picked.
-    convolution: str | None = None
+    convolution: str | None = None  # one of `layers.CONVOLUTIONS`; None picks
 
     def _module(self, modules: Any, classes: int) -> Any:
         return modules.ConvNet(
@@ -107,8 +106,7 @@ class Workload(contenders.Timed):
     """Trainings of one structure that are timed together."""
 
     spec: fp.FederationSpec  # data
-    # Base process; its local solver walks over minibatches.
-    process: fp.FederatedProcess
+    process: fp.FederatedProcess  # its local solver walks over minibatches
     model: Any
     flops_per_example: int  # of the matrix products of one gradient
     # Values of a grid by dotted name.

@@ -38,14 +38,10 @@ class Claim:
     # Whether the sides are in different environments of the run, named by their fields,
     # instead of compared in each environment.
     across: bool = False
-    # `accuracy`, or one of `runs.LOSSES` or `runs.SPREADS`, which are better if
-    # smaller.
-    measure: str = "accuracy"
+    measure: str = "accuracy"  # or of `runs.LOSSES` or `SPREADS`: better if small
     # Values by field; restricts the claim to some environments.
     only: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    # Name of the other side's run if it is not `run`; both runs then have one
-    # environment.
-    worse_run: str | None = None
+    worse_run: str | None = None  # of the other side, if not `run`; one environment
 
     @property
     def is_ours(self) -> bool:
@@ -73,8 +69,7 @@ class Evidence:
 
     claim: Claim
     where: str  # the environment
-    # Values by seed of the side claimed to be better; NaN if it diverged.
-    ours: pd.Series
+    ours: pd.Series  # by seed, of the side claimed to be better; NaN if it diverged
     theirs: pd.Series  # values of the other side
     is_comparable: bool  # whether the runs may decide the claim
 

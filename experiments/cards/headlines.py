@@ -29,16 +29,14 @@ class Headline:
     text: str  # the claim in words; it begins with `ours` if no paper makes it
     printed: str  # the paper's number, or an empty text
     claims: Sequence[claims.Claim]  # its claims about single runs
-    # The reason why ours differs, or the meaning of the number, in a sentence.
-    reason: str
+    reason: str  # why ours differs, or the meaning of the number, in a sentence
     # The tested quantity. `mean`: the side's difference to the mean of the others, mean
     # over environments; `relative`: the difference in percent of the others; `best`:
     # whether the side is above the best other side in every environment; `every`:
     # whether every single claim holds; `trend`: whether every slope over `steps`
     # successive claims is above zero; `equal`: whether all sides are equal.
     of: Literal["mean", "relative", "best", "every", "trend", "equal"] = "every"
-    # The paper's number in our unit, for `mean` and `relative`.
-    gap: float | None = None
+    gap: float | None = None  # the paper's number, for `mean` and `relative`
     steps: int = 1  # number of claims per slope
 
 

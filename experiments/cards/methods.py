@@ -30,8 +30,7 @@ class Method:
     algorithm: str  # our class
     # Values of its swept fields, as in `runs.Side`.
     where: Mapping[str, object] = dataclasses.field(default_factory=dict)
-    # The reason why the paper's numbers and ours differ in meaning, or empty.
-    why: str = ""
+    why: str = ""  # why the paper's numbers and ours differ in meaning, or empty
     # Values instead of `where`, by names of runs that sweep other fields.
     by_run: Mapping[str, Mapping[str, object]] = dataclasses.field(default_factory=dict)
 

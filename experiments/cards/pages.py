@@ -23,8 +23,7 @@ class Card:
 
     method: str  # name of the card and of its directory of runs
     title: str  # heading
-    # The method, the differences and their reasons; a Markdown template of `prose`.
-    text: str
+    text: str  # method, differences and their reasons; a template of `prose`
     reference: Side  # the side that all others are compared with
     rule: verdicts.Rule = verdicts.Rule()  # limits of verdicts
     headlines: Sequence[card_headlines.Headline] = ()  # the paper's headlines
@@ -32,8 +31,7 @@ class Card:
     sides: Mapping[str, Side] = dataclasses.field(default_factory=dict)
     settings: Sequence[str] = ()  # presets with fields that the card lists
     claims: Sequence[card_claims.Claim] = ()  # claims that the runs decide
-    # Figures of the paper, with their claims.
-    figures: Sequence[card_claims.Drawing] = ()
+    figures: Sequence[card_claims.Drawing] = ()  # of the paper, with their claims
     # Reasons for missing runs, by a part of their names.
     reasons: Mapping[str, str] = dataclasses.field(default_factory=dict)
     printed: Sequence[tables.Table] = ()  # tables of the paper, compared with our runs

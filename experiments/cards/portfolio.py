@@ -32,8 +32,7 @@ _MEASURES = ("accuracy", "sharpe")
 class Returns(tables.Parts):
     """Table 1 and our runs: returns in percent, Sharpe ratios, and paired gaps."""
 
-    # In `experiments/printed`: method, return in percent, Sharpe ratio.
-    file: str = "portfolio_table1.csv"
+    file: str = "portfolio_table1.csv"  # method, return in percent, Sharpe ratio
     note = (
         "Annualized return in percent (Sharpe ratio), means over the fifty parties,"
         " then over markets and seeds ± standard deviation. The gap is to a single"

@@ -42,8 +42,7 @@ class Column:
     # Compared side of our runs; the file of printed numbers has its algorithm, and the
     # first word of its model.
     side: card_runs.Side
-    # Another side of ours, shown in parentheses, or None.
-    bound: card_runs.Side | None = None
+    bound: card_runs.Side | None = None  # another side, shown in parentheses
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,12 +101,10 @@ class Parts(Table):
 class Printed(Table):
     """Table of a paper, compared row by row with our runs of the same name."""
 
-    # In `experiments/printed`: row, algorithm, model, mean, std of accuracies.
-    file: str
+    file: str  # in `experiments/printed`: row, algorithm, model, mean, std
     run: str  # name of the run of a row, with `{row}` for the row's name
     columns: Sequence[Column]  # compared columns
-    # Columns, by number; neighbors are claimed to have the order of the paper.
-    orders: Sequence[Sequence[int]]
+    orders: Sequence[Sequence[int]]  # of columns; neighbors have the paper's order
     seeds: int  # repetitions behind a number of the paper
     note = (
         "Percent: the paper's mean ± standard deviation → ours; ≈ where the 95 %"

@@ -30,8 +30,7 @@ class _Variant:
     is_monotone: bool  # whether Theorem 2 applies; if not, there is a counterexample
     size: int  # members of a round
     fields: dict = dataclasses.field(default_factory=dict)  # fields of the algorithm
-    # Fields of the geometric median.
-    rule: dict = dataclasses.field(default_factory=dict)
+    rule: dict = dataclasses.field(default_factory=dict)  # of the geometric median
 
 
 _ONE_STEP = {"max_iterations": 1}

@@ -40,8 +40,7 @@ class Row:
     # without a claim.
     relation: str = "="
     tolerance: float = 0.0  # largest allowed difference of deterministic measurements
-    # Standard error of the measurement; NaN if it is deterministic.
-    standard_error: float = math.nan
+    standard_error: float = math.nan  # NaN for deterministic measurements
 
     @property
     def z(self) -> float:

@@ -48,9 +48,7 @@ _LARGEST = float(np.finfo(np.float32).max)
 class Dialect:
     """How a table is written."""
 
-    # Mark between columns, or None for the one of comma, semicolon and tab that the
-    # header has most of.
-    separator: str | None = None
+    separator: str | None = None  # None for the one that the header has most of
     decimal: str = "."  # mark between the whole part of a number and its fraction
     thousands: str | None = None  # mark between groups of three digits, or None
     encoding: str = "utf-8"  # of the characters, as Python names it

@@ -46,10 +46,8 @@ class Layout:
     """Layout of the files of a data set."""
 
     name: str  # shown to users
-    # Names relative to the directory, all needed, plain or `.gz`.
-    files: tuple[str, ...] = ()
-    # As for `pathlib.Path.glob`; at least one file of all of them is needed.
-    patterns: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()  # in the directory, all needed, plain or `.gz`
+    patterns: tuple[str, ...] = ()  # as for `glob`; one file of all is needed
 
     def find(
         self, directory: pathlib.Path

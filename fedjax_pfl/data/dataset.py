@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.data.preparation import Preparation
@@ -293,7 +294,7 @@ class Source(Protocol):
         ...
 
 
-def as_array(values: Any) -> np.ndarray:
+def as_array(values: object) -> np.ndarray:
     """Converts nested lists; ragged ones and too large numbers give a scalar object."""
     try:
         return np.asarray(values)
@@ -301,7 +302,7 @@ def as_array(values: Any) -> np.ndarray:
         return np.asarray(None)
 
 
-def chosen(dataset: Dataset, rows: np.ndarray, **changes: Any) -> Dataset:
+def chosen(dataset: Dataset, rows: np.ndarray, **changes: object) -> Dataset:
     """Returns a data set of rows `int[K]` or `bool[S]`, scaled by all of these."""
     names = [n for n in ("x", "y", "client", "part") if getattr(dataset, n) is not None]
     arrays: dict[str, Any] = {name: getattr(dataset, name)[rows] for name in names}
@@ -322,7 +323,7 @@ def owners(sizes: Iterable[int]) -> np.ndarray:
     return np.repeat(np.arange(len(counts), dtype=np.int32), counts)
 
 
-def _numeric(name: str, values: Any) -> np.ndarray:
+def _numeric(name: str, values: object) -> np.ndarray:
     """Converts values to integers or floating numbers with a sample axis."""
     array = as_array(values)
     if array.ndim == 0 or array.dtype.kind not in "iuf":
@@ -333,7 +334,7 @@ def _numeric(name: str, values: Any) -> np.ndarray:
     return array
 
 
-def _stored(name: str, values: np.ndarray, dtype: Any) -> np.ndarray:
+def _stored(name: str, values: np.ndarray, dtype: DTypeLike) -> np.ndarray:
     """Returns a read-only copy in the dtype that the pool has on the device."""
     dtype = np.dtype(dtype)
     if dtype == np.int32 and max(abs(int(values.min())), int(values.max())) >= 2**31:

@@ -621,13 +621,16 @@ class _Loaded:
                 content.update(repr(plain).encode())
         return content.hexdigest()[:_DIGITS]
 
-    def load(self, **_: Any) -> Dataset:
+    def load(self, **_: object) -> Dataset:
         """Returns the data set."""
         return self._dataset
 
 
 def _spec(
-    dataset: Dataset, partition: Partitioner, num_clients: int | None, options: Any
+    dataset: Dataset,
+    partition: Partitioner,
+    num_clients: int | None,
+    options: Mapping[str, Any],
 ) -> FederationSpec:
     """Returns the specification of a data set that is in memory."""
     _check_names(options, ("dataset", "partition", "num_clients", "data_dir"))

@@ -63,7 +63,7 @@ def _read_file(path: pathlib.Path) -> _Users:
     return examples
 
 
-def _all_of(values: Any, kind: type) -> bool:
+def _all_of(values: object, kind: type) -> bool:
     """Returns whether a value is a list of one kind."""
     return isinstance(values, list) and all(type(value) is kind for value in values)
 

@@ -5,7 +5,6 @@ import dataclasses
 import math
 import pathlib
 import re
-from typing import Any
 
 import numpy as np
 
@@ -86,7 +85,7 @@ def parse_prices(
     return Prices(days, tuple(tickers), grid)
 
 
-def parse_date(text: Any) -> np.datetime64 | None:
+def parse_date(text: object) -> np.datetime64 | None:
     """Returns `datetime64[D]` of `YYYY-MM-DD`, or None if that is no day."""
     if isinstance(text, str) and _DATE.fullmatch(text):
         with contextlib.suppress(ValueError):

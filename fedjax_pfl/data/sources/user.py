@@ -629,7 +629,7 @@ def _parts(words: Sequence[Any], where: str) -> np.ndarray:
     return np.array([datasets.PARTS[name] for name in names], np.int8)
 
 
-def _setting(field: str, value: Any) -> str:
+def _setting(field: str, value: object) -> str:
     """Returns how a field of the user's own data is set."""
     return checks.setting(f"federation.dataset.{field}", value)
 
@@ -768,13 +768,13 @@ def _targets(
     )
 
 
-def _as_path(value: Any) -> str:
+def _as_path(value: object) -> str:
     """Converts the option `path`, text or a path object, to text."""
     checks.path("path", value)
     return str(value)
 
 
-def _as_tuple(name: str, value: Any, kind: type, example: str) -> tuple[Any, ...]:
+def _as_tuple(name: str, value: object, kind: type, example: str) -> tuple[Any, ...]:
     """Converts an option that is a list of items of a kind to a tuple, for hashing."""
     if not isinstance(value, list | tuple) or not all(
         isinstance(item, kind) for item in value
@@ -786,7 +786,7 @@ def _as_tuple(name: str, value: Any, kind: type, example: str) -> tuple[Any, ...
     return tuple(value)
 
 
-def _as_sizes(name: str, value: Any) -> tuple[int, ...]:
+def _as_sizes(name: str, value: object) -> tuple[int, ...]:
     """Converts an option that is a list of sizes, whole numbers of at least 1."""
     sizes = _as_tuple(name, value, numbers.Integral, "(28, 28)")
     for size in sizes:

@@ -108,7 +108,7 @@ def _preparation(
     return result
 
 
-def by_time(dataset: datasets.Dataset, order: Any, subject: str) -> datasets.Dataset:
+def by_time(dataset: datasets.Dataset, order: object, subject: str) -> datasets.Dataset:
     """Sorts examples by numbers, dates or texts `[S]`; ties keep their order."""
     values = datasets.as_array(order)
     if values.shape != (dataset.num_samples,):
@@ -142,7 +142,7 @@ def by_time(dataset: datasets.Dataset, order: Any, subject: str) -> datasets.Dat
 
 
 def _targets(
-    name: str, y: Any, num_classes: int | None
+    name: str, y: object, num_classes: int | None
 ) -> tuple[np.ndarray, tuple[str, ...] | None]:
     """Returns targets, and names of classes if they are numbered here."""
     array = datasets.as_array(y)

@@ -41,19 +41,12 @@ _ABOUT_CLIENTS = ("malicious", "num_train", "label_counts", "diverged_at")
 
 @dataclasses.dataclass(frozen=True)
 class Kept:
-    """Content of a file, with the members of a `Result` that figures of means read.
+    """Content of a file, with the members of a `Result` that figures of means read."""
 
-    Attributes:
-      command: command line of the run.
-      rows: rows of the result's table.
-      reports: a row per point with a column per report.
-      rounds: the result's curves; None if they are not recorded.
-    """
-
-    command: str
-    rows: pd.DataFrame
-    reports: pd.DataFrame
-    rounds: pd.DataFrame | None
+    command: str  # line that repeats the run
+    rows: pd.DataFrame  # of the result's table
+    reports: pd.DataFrame  # a row per point with a column per report
+    rounds: pd.DataFrame | None  # the result's curves; None if they are not recorded
     groups = (types.SimpleNamespace(config={}, num_validation=None),)
 
     def table(self) -> pd.DataFrame:

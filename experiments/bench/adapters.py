@@ -78,11 +78,8 @@ class Adapted(workloads.Workload):
     def _products(self) -> Any:
         """Returns what computes the frozen products of the rounds of one call."""
         kernels = [jnp.asarray(kernel) for kernel, _ in self.frozen()]
-        batch, (size, *_) = (
-            self.process.algorithm.local.batch_size,
-            self.spec.dataset.sizes,
-        )
-        steps = self.rounds * -(-size // batch)
+        batch = self.process.algorithm.local.batch_size
+        steps = self.rounds * -(-self.spec.dataset.sizes[0] // batch)
         shape = (self.cohort_size * batch, kernels[0].shape[1])
         x = jnp.asarray(np.random.default_rng(0).normal(size=shape), kernels[0].dtype)
 

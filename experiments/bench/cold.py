@@ -86,8 +86,7 @@ def _train_ours(folder: Path, task: dict[str, Any]) -> dict[str, np.ndarray]:
 
     sizes = task["sizes"]
     training = workloads.cohorts(sizes, task["settings"]["cohort_size"], task["rounds"])
-    source = Stored(str(folder), tuple(sizes))
-    spec = dataclasses.replace(training.spec, dataset=source)
+    spec = dataclasses.replace(training.spec, dataset=Stored(str(folder), tuple(sizes)))
     contender = dataclasses.replace(training, spec=spec).contender("ours")
     contender.run()
     return contender.result()["head"]

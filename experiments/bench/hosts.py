@@ -90,8 +90,7 @@ def _work(
         seconds.append((time.perf_counter() - started) / rounds)
     start_bytes = loopback.received()
     contender.run(is_reported=False)
-    cluster = traffic.Cluster(processes, devices)
-    formula = traffic.estimate(contender.planned, cluster)
+    formula = traffic.estimate(contender.planned, traffic.Cluster(processes, devices))
     return {
         "seconds": seconds,
         "clients": contender.planned.num_clients,

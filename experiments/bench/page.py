@@ -97,8 +97,7 @@ def main(
 
 def _write(folder: Path) -> None:
     """Reads all runs before the page is written."""
-    names = (*RUNS, HOSTS, *ON_A_GPU)
-    files = {name: folder / f"speed-{name}.json" for name in names}
+    files = {name: folder / f"speed-{name}.json" for name in (*RUNS, HOSTS, *ON_A_GPU)}
     for file in files.values():
         if not file.is_file():
             raise checks.InputError(f"Expected the file '{file}', which is missing.")

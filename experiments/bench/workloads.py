@@ -126,8 +126,7 @@ class Workload(contenders.Timed):
     @property
     def cohort_size(self) -> int:
         """Returns the number of clients in a round."""
-        count = len(self.spec.dataset.sizes)
-        return self.process.participation.cohort_size(count)
+        return self.process.participation.cohort_size(len(self.spec.dataset.sizes))
 
     @property
     def _examples_per_round(self) -> float:

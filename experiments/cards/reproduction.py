@@ -89,8 +89,7 @@ def _headlines(card: Card, runs: Mapping[str, Run]) -> Iterator[str]:
         numbers = (headline.printed or "–", outcome.ours)
         rows.append((headline.text, verdict, *numbers, headline.reason))
     link = f"[{card.title}](cards/{card.method}.md)"
-    header = (link, "verdict", "paper", "ours", "reason")
-    return markdown.table(header, rows)
+    return markdown.table((link, "verdict", "paper", "ours", "reason"), rows)
 
 
 def _coverage(cards: Mapping[str, Card], kept: Kept) -> Iterator[str]:

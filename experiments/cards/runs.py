@@ -136,8 +136,7 @@ class Run:
     def settings(self) -> Iterator[tuple[str, pd.DataFrame]]:
         """Yields a name and the rows for every setting of an algorithm."""
         names = [f for f in self.fields if f.startswith(summaries.METHOD_FIELDS)]
-        columns = ["algorithm", *names]
-        groups = self.rows.groupby(columns, sort=False, dropna=False)
+        groups = self.rows.groupby(["algorithm", *names], sort=False, dropna=False)
         for (algorithm, *values), rows in groups:
             fields = _texts(dict(zip(names, values, strict=True)))
             yield ", ".join([algorithm, *fields]), rows

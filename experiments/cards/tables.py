@@ -174,8 +174,7 @@ class Printed(Table):
     @property
     def _rows(self) -> list[tuple[str, pd.DataFrame]]:
         """Printed numbers by row."""
-        printed = pd.read_csv(FOLDER / self.file)
-        groups = printed.groupby("row", sort=False)
+        groups = pd.read_csv(FOLDER / self.file).groupby("row", sort=False)
         return [(str(row), numbers) for row, numbers in groups]
 
     @property

@@ -54,8 +54,7 @@ def _study(name: str, out: Path) -> None:
     grid = next(
         g for g in experiment.grids if isinstance(g.process.algorithm, fp.Flame)
     )
-    key = jax.random.key(0, impl="threefry2x32")
-    base = (key, grid.process, grid.model, grid.spec)
+    base = (jax.random.key(0, impl="threefry2x32"), grid.process, grid.model, grid.spec)
     rounds = experiment.num_rounds
 
     points = [

@@ -82,8 +82,7 @@ def _table(rows: list[_Row], points: pd.DataFrame, cost: int) -> list[str]:
     head = ("found", "lam", "learning rate", "validation loss", "test accuracy")
     head += ("beside the grid's best", "trainings")
     lines = []
-    seeds = len(rows[0].scores)
-    num_points = len(points[points["kind"] == "grid"]) // seeds
+    num_points = len(points[points["kind"] == "grid"]) // len(rows[0].scores)
     costs = {"best of the grid": str(num_points), "lam per client": "–"}
     for row in rows:
         accuracy = 100 * row.scores["test_accuracy"]

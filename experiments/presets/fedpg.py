@@ -134,8 +134,7 @@ def _attacked(name: str, dataset: str, kind: str) -> experiment.Experiment:
 def _rates(name: str, dataset: str) -> experiment.Experiment:
     """Returns the three learning rates of the paper, for methods that have one."""
     axes = {"algorithm.local.learning_rate": (0.01, 0.05, 0.1)}
-    searched = fedpg(search=fp.algorithms.Armijo())
-    algorithms = [*_baselines().values(), fedpg(), searched]
+    algorithms = [*_baselines().values(), fedpg(), fedpg(search=fp.algorithms.Armijo())]
     entries = [(a, axes) for a in algorithms if a.local is not None]
     return _experiment(name, dataset, entries)
 

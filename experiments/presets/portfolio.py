@@ -68,8 +68,7 @@ _STOCKS = {
 
 def portfolio() -> experiment.Experiment:
     """Returns all methods and single-party training on three synthetic markets."""
-    processes = _processes(_ROUNDS)
-    return _experiment("portfolio", processes, _spec(), _ROUNDS, _MARKETS)
+    return _experiment("portfolio", _processes(_ROUNDS), _spec(), _ROUNDS, _MARKETS)
 
 
 def portfolio_parties() -> experiment.Experiment:
@@ -107,8 +106,7 @@ def _paper(
 
 def portfolio_paper() -> experiment.Experiment:
     """Returns what the paper prints, on three synthetic markets."""
-    spec = fp.portfolio.PortfolioSpec()
-    return _paper("portfolio_paper", spec, axes=_MARKETS)
+    return _paper("portfolio_paper", fp.portfolio.PortfolioSpec(), axes=_MARKETS)
 
 
 def portfolio_paper_stocks() -> experiment.Experiment:

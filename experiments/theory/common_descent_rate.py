@@ -119,10 +119,8 @@ def rate_rows(
         last = int(np.flatnonzero(size > _NEAR * size[0]).max())
         next_step = local_map(problem, path[-1]) @ steps[last - 1]
         expected = float(np.linalg.norm(next_step) / size[last - 1])
-        settings, measured = (
-            {"step": name, "seed": seed},
-            float(size[last] / size[last - 1]),
-        )
+        settings = {"step": name, "seed": seed}
+        measured = float(size[last] / size[last - 1])
         results.append(rows.Row(text, settings, expected, measured, tolerance=1e-3))
     return results
 

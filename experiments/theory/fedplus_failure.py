@@ -140,5 +140,4 @@ def _scores(run: training.Training, state: core.State, shares: jax.Array) -> jax
 
         return jax.vmap(at)(shares)
 
-    scores = jax.lax.map(score, (state.clients, federation.test.rows()))
-    return scores.mean(axis=0)
+    return jax.lax.map(score, (state.clients, federation.test.rows())).mean(axis=0)

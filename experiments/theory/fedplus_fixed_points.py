@@ -57,8 +57,7 @@ def fixed_points(options: rows.Options) -> rows.Findings:
             map(functools.partial(proposition_3, name), problems, runs)
         )
     axes.set(xlabel="round", ylabel="envelopes ft at the anchors")
-    title = "Theorem 1: gradients tend to 0; the paper prints ft itself"
-    return findings.titled(title)
+    return findings.titled("Theorem 1: gradients tend to 0; the paper prints ft itself")
 
 
 def _worst(by_seed: Iterable[list[rows.Row]]) -> list[rows.Row]:
@@ -102,8 +101,7 @@ def statements(name: str, problem: Quadratics, run: Visited) -> list[rows.Row]:
         relation: str = "=",
         tolerance: float = rounding,
     ) -> None:
-        setting = {"phi": name}
-        row = rows.Row(quantity, setting, theory, simulation, relation, tolerance)
+        row = rows.Row(quantity, {"phi": name}, theory, simulation, relation, tolerance)
         results.append(row)
 
     residual = _largest(w - z + gradients / ALPHA)

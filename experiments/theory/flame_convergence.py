@@ -207,9 +207,8 @@ def statements(runs: list[Visited]) -> list[rows.Row]:
     ]
 
     def add(text: str, expected: float, values: Any, relation: str, tolerance: Any):
-        worst = max(values)
-        row = rows.Row(text, {}, expected, float(worst), relation, tolerance)
-        results.append(row)
+        worst = float(max(values))
+        results.append(rows.Row(text, {}, expected, worst, relation, tolerance))
 
     # Theorem 1: f is below the first Lyapunov value, so that it is bounded along the
     # run.

@@ -98,8 +98,7 @@ def _end(problem: quadratics.Quadratics) -> np.ndarray:
         learning_rate=1 / (largest + _LAM), tolerance=_GRADIENT**2, max_steps=1000
     )
     flame = fp.Flame(lam=_LAM, kappa=1.0, eps_decay=0.0, local=solver)
-    process = fp.FederatedProcess(algorithm=flame)
-    run = training.Training.of(process, problem.federation)
+    run = training.Training.of(fp.FederatedProcess(algorithm=flame), problem.federation)
     factor = max(closed_forms.convergence_factors(1.0, smallest / _LAM, "local"))
     return np.asarray(_last(run, math.ceil(math.log(1e-16) / math.log(factor))))
 

@@ -80,8 +80,7 @@ def descent(options: rows.Options) -> rows.Findings:
     best = [closed_forms.smallest_kappa(r) for r in fine]
     axes.plot(convex, wide, color=drawing.COLORS[0], label="these quadratics")
     axes.plot(best, fine, "--", color=drawing.COLORS[2], label="any f, best k")
-    simple = 4 / (1 - fine)
-    axes.plot(simple, fine, ":", color=drawing.COLORS[3], label="any f, k = 1")
+    axes.plot(4 / (1 - fine), fine, ":", color=drawing.COLORS[3], label="any f, k = 1")
     axes.set(xscale="log", xlim=(0.4, 12), xlabel="kappa")
     axes.set(ylim=(0, 1.4), ylabel="L / lam")
     axes.set_xticks([0.5, 1, 2, 4, 8], ["0.5", "1", "2", "4", "8"])

@@ -74,8 +74,7 @@ class Draws:
         run = training.Training.of(process, federation)
         keys = jax.random.split(training.key(seed), count)
         sigma = math.sqrt(p.noise_variance)
-        params = jnp.asarray(p.params)
-        outputs = _rounds(run, params, sigma, keys, self.num_rounds)
+        outputs = _rounds(run, jnp.asarray(p.params), sigma, keys, self.num_rounds)
         w, estimates = map(np.asarray, outputs)
         # After the average every client solves for theta about the new w, in closed
         # form.

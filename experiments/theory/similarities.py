@@ -131,5 +131,4 @@ def _selected(count: int, levels: tuple[float, ...], seeds: int) -> np.ndarray:
         eval_every=4,
         evaluate_on=("test",),
     )
-    last = group.per_round["neighbours"][:, -1]
-    return last.reshape(seeds, len(levels)).mean(axis=0)
+    return group.per_round["neighbours"][:, -1].reshape(seeds, len(levels)).mean(axis=0)

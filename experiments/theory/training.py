@@ -97,8 +97,7 @@ class Training:
 
     def diagnostics(self, state: core.State) -> dict[str, jax.Array]:
         """Returns the algorithm's diagnostics of a state."""
-        algorithm = self.process.algorithm
-        return algorithm.diagnostics(state, self.model, self.federation)
+        return self.process.algorithm.diagnostics(state, self.model, self.federation)
 
 
 def grid(

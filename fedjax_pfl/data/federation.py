@@ -274,8 +274,7 @@ class FederationSpec:
                 f" {{'ann': (x, y)}}, got {checks.shown(clients)}."
             )
         inputs, targets = zip(*clients.values(), strict=True)
-        pieces = {"inputs": inputs, "targets": targets}
-        arrays, sizes = user_arrays.joined(pieces, name)
+        arrays, sizes = user_arrays.joined({"inputs": inputs, "targets": targets}, name)
         # Checked per client, as joined arrays of equal total length hide a mismatch.
         for client, size, y in zip(clients, sizes, targets, strict=True):
             count = len(datasets.as_array(y))

@@ -65,8 +65,7 @@ def rows_of(result: results.Result) -> pd.DataFrame:
     table = table.merge(privacy[[*keys, "epsilon"]], on=keys, how="left")
     rows = table[[*_NAMES, "epsilon"]].rename(columns=_NAMES)
     is_alone = rows["method"] == "Local"
-    # No noise is a multiplier of 0 and an infinite epsilon; training alone sends
-    # nothing and has none.
+    # Without noise the multiplier is 0 and epsilon infinite; training alone has none.
     rows["epsilon"] = rows["epsilon"].fillna(float("inf")).mask(is_alone)
     rows["multiplier"] = rows["multiplier"].fillna(0.0)
     rows["attack"] = rows["attack"].fillna("none")

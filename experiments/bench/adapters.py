@@ -55,7 +55,7 @@ class Adapted(workloads.Workload):
 
     # Its peer `frozen` has the products of all clients' examples with the frozen
     # kernels, forward and back to the first layer's outputs, as one product per layer
-    # and step, and nothing else.
+    # and step, alone.
     def contender(self, name: str) -> contenders.Contender:
         """Makes a contender; its result are the factors of the server."""
         if name == _FROZEN:

@@ -175,7 +175,7 @@ class Workload(contenders.Timed):
     def tenfold(self) -> "Workload":
         """Returns a workload with ten times as many clients in every round."""
         spec, process = self.spec, self.process
-        # A cohort grows instead of the population, which costs nothing per round.
+        # Beyond the cohort, clients cost nothing per round: the cohort grows.
         if isinstance(process.participation, fp.UniformCohort):
             cohort = fp.UniformCohort(size=10 * process.participation.size)
             process = dataclasses.replace(process, participation=cohort)

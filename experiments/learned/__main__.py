@@ -1,4 +1,4 @@
-"""Learns fields from poor starts, beside a grid: `python -m experiments.learned`."""
+"""Learns fields from poor starts, trains a grid: `python -m experiments.learned`."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence

@@ -73,8 +73,7 @@ def _atlas(name: str, source: Any, attacks: list[Any]) -> Experiment:
         num_clients=_CLIENTS,
         test_fraction=0.2,
         validation_fraction=0.0,
-        # The same clients are malicious where they do nothing, so that honest ones are,
-        # too.
+        # The same clients are marked without an attack, so that the honest ones agree.
         malicious_fraction=FRACTION,
     )
     alone = fp.FederatedProcess(

@@ -92,8 +92,7 @@ def _zoo() -> dict[str, Any]:
 
 def _beyond(name: str, row: str) -> Experiment:
     """Returns FLAME with robust rules and other kappa, a fifth malicious."""
-    # The same clients are malicious where they do nothing. At most 200 training
-    # examples per client and 50 rounds, since there are many trainings.
+    # At most 200 training examples per client and 50 rounds, as trainings are many.
     spec, model = flame.federation(row, "fair")
     spec = dataclasses.replace(spec, num_clients=50, train_examples=200)
     method = fp.Flame(lam=1.0, kappa=1.0, local=flame.sgd())

@@ -95,7 +95,7 @@ class PowerLaw(Drawn):
         counts = np.zeros((len(classes), num_clients), np.int64)
         client = np.arange(num_clients)[:, None]
         labels = (client + slot) % len(classes)  # [N, k]
-        # Everyone gets the minimum first; lognormal shares divide only the rest.
+        # Every client gets the minimum; lognormal shares divide the rest only.
         counts[labels, client] = (self.min_examples + slot[::-1]) // len(slot)
         needed = counts.sum(axis=1)
         self.require_examples(dataset, classes, needed.tolist())

@@ -158,17 +158,6 @@ def _findings(rows: pd.DataFrame) -> list[str]:
     return [size_text, personal_text, hurt_text]
 
 
-def _commands(dataset: str) -> str:
-    """Returns the commands that make a data set's table."""
-    return (
-        f"```sh\npython -m experiments.pretrain --preset finetune_{dataset}_whole"
-        f" --users 0.2 --epochs 20 --out {dataset}.safetensors\n"
-        f"python -m experiments.sweep --preset 'finetune_{dataset}_*' --init"
-        f" {dataset}.safetensors --out finetune_{dataset}\n"
-        f"python -m experiments.finetune finetune_{dataset}\n```"
-    )
-
-
 def _section(rows: pd.DataFrame, dataset: str) -> list[str]:
     """Returns the blocks of one data set."""
     start = paired.of_mean(100 * rows.groupby("seed")["start"].mean())
@@ -179,7 +168,11 @@ def _section(rows: pd.DataFrame, dataset: str) -> list[str]:
         f"{_ABOUT[dataset]} Before the first round the network is right on"
         f" {start.text('.1f')} % of the clients' own test data.",
         "\n".join(_table(rows)),
-        _commands(dataset),
+        f"```sh\npython -m experiments.pretrain --preset finetune_{dataset}_whole"
+        f" --users 0.2 --epochs 20 --out {dataset}.safetensors\n"
+        f"python -m experiments.sweep --preset 'finetune_{dataset}_*' --init"
+        f" {dataset}.safetensors --out finetune_{dataset}\n"
+        f"python -m experiments.finetune finetune_{dataset}\n```",
     ]
 
 

@@ -69,14 +69,6 @@ def _start_rows(points: pd.DataFrame, paths: pd.DataFrame) -> list[_Row]:
     return rows
 
 
-def _per_client(points: pd.DataFrame) -> list[_Row]:
-    """Returns the row of lam per client, if it was learned."""
-    own = points[points["kind"] == "per client"].set_index("seed")
-    return (
-        [_Row("lam per client", (np.nan, own["rate"].iloc[0]), own)] if len(own) else []
-    )
-
-
 def _table(rows: list[_Row], points: pd.DataFrame, cost: int) -> list[str]:
     """Returns the lines of a table, with differences from its first row."""
     head = ("found", "lam", "learning rate", "validation loss", "test accuracy")
@@ -188,7 +180,11 @@ def render(folder: Path) -> tuple[str, dict[str, Figure]]:
         cost = TRAININGS * (1 + _FIELDS)
         best = _best_of_grid(points)
         learned = _start_rows(points, paths)
-        rows = [best, *learned, *_per_client(points)]
+        rows = [best, *learned]
+        per_client = points[points["kind"] == "per client"].set_index("seed")
+        if len(per_client):
+            values = (np.nan, per_client["rate"].iloc[0])
+            rows.append(_Row("lam per client", values, per_client))
         figures[name] = _figure(points, paths, learned)
         blocks += [
             f"## {title}",

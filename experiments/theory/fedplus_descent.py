@@ -73,7 +73,10 @@ def decrease(options: rows.Options) -> rows.Findings:
     """Shows Theorem 2, that the objective never rises, and its counterexamples."""
     seeds = range(min(options.seeds, _FEDERATIONS))
     problems = [quadratics.Quadratics.draw(seed) for seed in seeds]
-    optima = _optima(problems)
+    # The minima of F are where exact rounds end.
+    exact_rounds = quadratics.num_rounds(problems)
+    ends = [p.visited(quadratics.exact("l2", p, _RHO), exact_rounds) for p in problems]
+    optima = np.array([end.objective[-1] for end in ends])
     count = 200 if options.quick else 400
     findings = rows.Findings("fedplus_decrease")
     axes = findings.axes
@@ -116,13 +119,3 @@ def descent_rows(
         rows.Row(quantity, {"variant": name}, *claim),
         rows.Row(last, {"variant": name}, 0.0, gaps[:, -1].max(), ""),
     ]
-
-
-def _optima(problems: list[quadratics.Quadratics]) -> np.ndarray:
-    """Returns the minima of F, from the end of exact rounds."""
-    count = quadratics.num_rounds(problems)
-    ends = [
-        problem.visited(quadratics.exact("l2", problem, _RHO), count)
-        for problem in problems
-    ]
-    return np.array([end.objective[-1] for end in ends])

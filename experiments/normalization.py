@@ -1,9 +1,5 @@
 """FedBN on digits in different light: `python -m experiments.normalization`.
 
-Every client has a different contrast and brightness, and every second client shows
-negatives: features differ, labels do not. Writes the kept scores
-`results/normalization.csv`, and the table of `docs/normalization.md` from them.
-
 FedBN: Li et al., "FedBN: Federated Learning on Non-IID Features via Local Batch
 Normalization", ICLR 2021.
 """
@@ -17,6 +13,7 @@ import pandas as pd
 import typer
 
 import fedjax_pfl as fp
+from experiments.cards import markdown
 from fedjax_pfl.command import cli
 from fedjax_pfl.results import paired, plain_files
 
@@ -56,15 +53,7 @@ _BASE = "FedAvg, batch norm"
 
 
 def lit(seed: int) -> fp.Federation:
-    """Makes a federation of digits, with a different light for every client.
-
-    Args:
-      seed: seed of the partition and of the light.
-
-    Returns:
-      Digits `[8, 8]` from 0 to 1; the examples of client i are
-      `brightness_i + contrast_i x`, with `1 - x` in place of x if i is odd.
-    """
+    """Returns digits `[8, 8]` with a contrast and a brightness per client."""
     digits = fp.data.Digits().load(data_dir=None, seed=0, num_clients=None)
     rng = np.random.default_rng(seed)
     owner = rng.permutation(len(digits.y)) % CLIENTS
@@ -73,6 +62,7 @@ def lit(seed: int) -> fp.Federation:
         for bounds in (_CONTRAST, _BRIGHTNESS)
     )
     x = digits.x.astype(np.float32) / 16
+    # Odd clients have negatives.
     x = np.where((owner % 2 == 1)[:, None, None], 1 - x, x)
     return fp.Federation.from_arrays(brightness + contrast * x, digits.y, owner)
 
@@ -102,18 +92,9 @@ def _scores() -> pd.DataFrame:
 
 
 def table(scores: pd.DataFrame) -> str:
-    """Renders means over seeds, with differences to FedAvg paired by seed.
-
-    Args:
-      scores: a row per training.
-
-    Returns:
-      Lines of markdown.
-    """
-    lines = [
-        f"| method | accuracy | worst tenth of clients | beside {_BASE} |",
-        "|---|---:|---:|---:|",
-    ]
+    """Returns Markdown: means over seeds, and differences to FedAvg by seed."""
+    header = ("method", "accuracy", "worst tenth of clients", f"beside {_BASE}")
+    lines = []
     percent = scores.assign(**{n: 100 * scores[n] for n in ("accuracy", "worst")})
     of = {name: part.set_index("seed") for name, part in percent.groupby("method")}
     for name in METHODS:
@@ -124,8 +105,8 @@ def table(scores: pd.DataFrame) -> str:
             f"{of[name]['worst'].mean():.1f}",
             "–" if name == _BASE else gap.text("+.1f"),
         ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+        lines.append(cells)
+    return "\n".join(markdown.table(header, lines, 1)) + "\n"
 
 
 def page(text: str, scores: pd.DataFrame) -> str:

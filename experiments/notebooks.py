@@ -1,9 +1,4 @@
-"""Writes the beginning of all notebooks: `python -m experiments.notebooks`.
-
-The badge that opens a notebook on Colab, the duration, and the cell that installs the
-package depend on the address of the repository, which is defined only in
-`REPOSITORY`.
-"""
+"""Writes the beginning of all notebooks: `python -m experiments.notebooks`."""
 
 import json
 import pathlib
@@ -31,19 +26,14 @@ SOURCE = "{source}"
 
 
 def begun(name: str, notebook: dict, repository: str) -> dict:
-    """Returns a notebook with the common beginning.
-
-    Args:
-      name: name of its file, without the ending.
-      notebook: its JSON.
-      repository: `owner/name` on GitHub, or empty.
-    """
+    """Returns a notebook's JSON with the common beginning."""
     title, setup, *cells = notebook["cells"]
     text = "".join(title["source"])
     seconds = _SECONDS.search(text)
     if seconds is None:
         raise ValueError(f"The first cell of {name} does not say how long it takes.")
     heading, *paragraphs = text.split("\n\n")
+    # An earlier badge is replaced.
     body = [p for p in paragraphs if "Open In Colab" not in p]
     path = f"github/{repository}/blob/main/notebooks/{name}.ipynb"
     target = f"{_COLAB}/{path}" if repository else f"{_COLAB}/#upload=true"

@@ -1,9 +1,4 @@
-"""Keeps the rows of a sweep for its page: `python -m experiments.atlas DIR`.
-
-Writes `results/atlas/<preset>.csv`, a row per training and model of its honest
-clients, or, for `atlas_silo`, per model that silos keep. The command
-`python -m experiments.cards` makes the page `docs/atlas.md` from these tables.
-"""
+"""Keeps the rows of a sweep for its page: `python -m experiments.atlas DIR`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -59,15 +54,7 @@ def _keep(directory: Path, out: Path) -> None:
 
 
 def rows_of(result: results.Result) -> pd.DataFrame:
-    """Returns the accuracy of honest clients on their own test data, last round.
-
-    Args:
-      result: result of a sweep of `atlas_*`.
-
-    Returns:
-      A row per training and model. A `multiplier` of 0 means no noise and an infinite
-      `epsilon`; `epsilon` is empty for methods without messages.
-    """
+    """Returns the last accuracy of honest clients on own test data, by model."""
     table = result.table()
     query = {"population": "honest", "data": "own test", "metric": "accuracy"}
     query |= {"stat": "mean", "when": "last"}
@@ -78,6 +65,7 @@ def rows_of(result: results.Result) -> pd.DataFrame:
     table = table.merge(privacy[[*keys, "epsilon"]], on=keys, how="left")
     rows = table[[*_NAMES, "epsilon"]].rename(columns=_NAMES)
     is_alone = rows["method"] == "Local"
+    # Without noise the multiplier is 0 and epsilon infinite; training alone has none.
     rows["epsilon"] = rows["epsilon"].fillna(float("inf")).mask(is_alone)
     rows["multiplier"] = rows["multiplier"].fillna(0.0)
     rows["attack"] = rows["attack"].fillna("none")

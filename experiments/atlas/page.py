@@ -8,6 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from experiments.atlas import silo
+from experiments.cards import markdown
 from fedjax_pfl.figures import drawing
 from fedjax_pfl.results import paired
 
@@ -46,18 +47,11 @@ def _epsilons(rows: pd.DataFrame) -> dict[float, float]:
     return {float(z): float(values[0]) for z, values in epsilons.items()}
 
 
-def _heading(multiplier: float, epsilon: float) -> str:
-    return "no noise" if multiplier == 0 else f"ε = {epsilon:.2g}"
-
-
 def _table(rows: pd.DataFrame, attack: str) -> list[str]:
     """Returns the lines of an attack's table: methods and rules by epsilon."""
     epsilons = _epsilons(rows)
-    head = ["model", "rule", *(_heading(z, e) for z, e in epsilons.items())]
-    lines = [f"| {' | '.join(head)} |", "|---|---|" + "---:|" * len(epsilons)]
-    local_accuracy = _local_accuracy(rows)
-    local_cells = [f"{local_accuracy.mean():.1f}"] * len(epsilons)
-    lines.append(f"| Local | – | {' | '.join(local_cells)} |")
+    local_cells = [f"{_local_accuracy(rows).mean():.1f}"] * len(epsilons)
+    lines = [["Local", "–", *local_cells]]
     part = rows[rows["attack"] == attack]
     # Without validation data a hybrid would have been chosen on test data.
     part = part[(part["method"] != "Local") & ~part["model"].str.startswith("hybrid")]
@@ -65,14 +59,14 @@ def _table(rows: pd.DataFrame, attack: str) -> list[str]:
         ["method", "model", "rule"], sort=False
     ):
         means = [f"{_cell(cells, multiplier=z).mean():.1f}" for z in epsilons]
-        lines.append(f"| {method} ({model}) | {rule} | {' | '.join(means)} |")
-    return lines
+        lines.append([f"{method} ({model})", rule, *means])
+    return list(markdown.table(["model", "rule", *silo.headings(epsilons)], lines, 2))
 
 
 def _figure(rows: pd.DataFrame) -> Figure:
     """Draws accuracy against epsilon, a panel per attack."""
     epsilons = _epsilons(rows)
-    labels = [_heading(z, e) for z, e in epsilons.items()]
+    labels = silo.headings(epsilons)
     figure = Figure(layout="constrained")
     figure.set_size_inches(drawing.WIDTH, 3.0)
     panels = figure.subplots(1, len(_ATTACKS), sharey=True)
@@ -85,27 +79,14 @@ def _figure(rows: pd.DataFrame) -> Figure:
                 fields["attack"] = attack
                 values = [_cell(rows, **fields, multiplier=z) for z in epsilons]
             name = method if rule == "none" else f"{method} ({model}), {rule}"
-            axes.plot(
-                range(len(epsilons)),
-                [v.mean() for v in values],
-                marker=drawing.MARKERS[number],
-                color=drawing.COLORS[number],
-                markersize=4,
-                linewidth=1.2,
-                # One legend serves all panels.
-                label=name if attack == "none" else None,
-            )
+            # One legend serves all panels.
+            label = name if attack == "none" else None
+            silo.draw_line(axes, number, [v.mean() for v in values], label)
         axes.set_title(title, fontsize=9)
         axes.set_xticks(range(len(labels)), labels, rotation=45, **drawing.TEXT)
     panels[0].set_ylabel("accuracy of honest clients, %", **drawing.TEXT)
     drawing.legend(figure, "the right end has the strongest privacy")
     return figure
-
-
-def _verdict(interval: paired.Interval) -> str:
-    return {"holds": "It does", "does not hold": "It does not"}.get(
-        interval.verdict, "It is open"
-    )
 
 
 def _findings(rows: pd.DataFrame) -> list[str]:
@@ -118,11 +99,12 @@ def _findings(rows: pd.DataFrame) -> list[str]:
         return _cell(rows, method="Ditto", model="personal", **cell) - local_accuracy
 
     change = paired.interval(gain(strong), gain(clean))
+    # Gains are over training alone, which is the same under all noise.
     privacy_text = (
         "**Does federation help more when privacy is stronger?** (Claimed for silos"
         " that protect single examples: arXiv 2206.07902.)"
-        f" {_verdict(change)} if clients are protected as a whole: Ditto's gain over"
-        f" training alone changes by {change} points from no noise"
+        f" {silo.verdict(change)} if clients are protected as a whole: Ditto's gain"
+        f" over training alone changes by {change} points from no noise"
         f" ({gain(clean).mean():+.2f}) to the strongest noise"
         f" ({gain(strong).mean():+.2f}). Training alone sends nothing, and so costs no"
         " privacy."
@@ -136,6 +118,7 @@ def _findings(rows: pd.DataFrame) -> list[str]:
         ]
         return means[0] - means[1]
 
+    # Against zero, as a cost is a difference of two rules already.
     gains = [paired.interval(cost(z), 0 * cost(z)) for z in (clean, strong)]
     rule_text = (
         "**Does a robust rule still pay under noise?** With sign flips the geometric"
@@ -192,20 +175,14 @@ def _commands(name: str) -> str:
 
 
 def render(folder: Path) -> tuple[str, dict[str, Figure]]:
-    """Renders the page from the tables of a folder.
-
-    Args:
-      folder: folder of `<preset>.csv`; files may be missing.
-
-    Returns:
-      The page, and its figures by name.
-    """
+    """Returns the page and its figures by name; tables of the folder may be missing."""
     blocks = [
         "# Privacy, attacks, rules and methods in one grid",
         "Find out what privacy costs every method, with and without an attack and a"
         " robust rule. See also [what epsilon accounts for](privacy.md) and"
         " [the attacks](parts.md).",
     ]
+    # A study that was not run leaves its part out, so that the page can be made early.
     figures = {}
     for name, title in _TITLES.items():
         if not (folder / f"{name}.csv").exists():

@@ -5,11 +5,13 @@ Learning" (arXiv 2206.07902): the stronger the privacy, the more federation help
 the closer personal models should be to their mean.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from experiments.cards import markdown
 from fedjax_pfl import results
 from fedjax_pfl.figures import drawing
 from fedjax_pfl.results import paired
@@ -34,15 +36,7 @@ _TUNED = ["lam", "rate"]
 
 
 def rows_of(result: results.Result) -> pd.DataFrame:
-    """Returns accuracies of the models that clients keep, in the last round.
-
-    Args:
-      result: result of a sweep of `atlas_silo`.
-
-    Returns:
-      A row per training: `accuracy` on own test data, `validation` on own validation
-      data, and `epsilon` of every client's examples, infinite without noise.
-    """
+    """Returns accuracies and epsilon of silos' models, a row per training."""
     table = result.table()
     query = {"population": "all", "metric": "accuracy", "stat": "mean", "when": "last"}
     for name, value in query.items():
@@ -56,6 +50,7 @@ def rows_of(result: results.Result) -> pd.DataFrame:
         index=keys, columns="data", values="value", dropna=False, observed=True
     )
     rows = rows.dropna(how="all").reset_index().rename(columns=columns)
+    # Epsilon of every client's examples; infinite without noise.
     privacy = result.local_privacy()
     privacy_keys = [name for name in keys if name in privacy.columns]
     rows = rows.merge(privacy[[*privacy_keys, "epsilon"]], on=privacy_keys, how="left")
@@ -65,16 +60,7 @@ def rows_of(result: results.Result) -> pd.DataFrame:
 
 
 def best(rows: pd.DataFrame, method: str, multiplier: float) -> pd.DataFrame:
-    """Returns a method's rows with the best setting on validation data.
-
-    Args:
-      rows: rows of `rows_of`.
-      method: `Local`, `FedAvg` or `Flame`.
-      multiplier: noise multiplier.
-
-    Returns:
-      A row per seed.
-    """
+    """Returns a method's rows by seed, with the best setting on validation data."""
     method_rows = rows[(rows["method"] == method) & (rows["multiplier"] == multiplier)]
     settings = method_rows.groupby(_TUNED, dropna=False, sort=False)
     return max((part for _, part in settings), key=lambda p: p["validation"].mean())
@@ -91,8 +77,30 @@ def _epsilons(rows: pd.DataFrame) -> dict[float, float]:
     return {float(z): float(value) for z, value in epsilons.items()}
 
 
-def _heading(multiplier: float, epsilon: float) -> str:
-    return "no noise" if multiplier == 0 else f"ε = {epsilon:.2g}"
+def headings(epsilons: Mapping[float, float]) -> list[str]:
+    """Returns the titles of columns, from epsilon by noise multiplier."""
+    return [f"ε = {e:.2g}" if z else "no noise" for z, e in epsilons.items()]
+
+
+def verdict(interval: paired.Interval) -> str:
+    """Answers the question of a finding."""
+    words = {"holds": "It does", "does not hold": "It does not"}
+    return words.get(interval.verdict, "It is open")
+
+
+def draw_line(
+    axes: Axes, number: int, values: Sequence[float], label: str | None
+) -> None:
+    """Draws accuracies over epsilons at even distances."""
+    axes.plot(
+        range(len(values)),
+        values,
+        marker=drawing.MARKERS[number],
+        color=drawing.COLORS[number],
+        markersize=4,
+        linewidth=1.2,
+        label=label,
+    )
 
 
 def _gain(rows: pd.DataFrame, method: str, multiplier: float) -> pd.Series:
@@ -101,16 +109,10 @@ def _gain(rows: pd.DataFrame, method: str, multiplier: float) -> pd.Series:
     return _percent(best(rows, method, multiplier)) - local_accuracy
 
 
-def _gain_cells(rows: pd.DataFrame, method: str) -> list[str]:
-    """Returns the gains by epsilon, with their intervals."""
-    return [str(paired.of_mean(_gain(rows, method, z))) for z in _epsilons(rows)]
-
-
 def findings(rows: pd.DataFrame) -> list[str]:
     """Returns our findings on the claim, with paired intervals."""
     epsilons = _epsilons(rows)
     clean, strong = min(epsilons), max(epsilons)
-    words = {"holds": "It does", "does not hold": "It does not"}
     texts = []
     for method, name in (("Flame", "mean-regularized models"), ("FedAvg", "FedAvg")):
         change = paired.interval(
@@ -119,7 +121,7 @@ def findings(rows: pd.DataFrame) -> list[str]:
         gains = [paired.of_mean(_gain(rows, method, z)) for z in (clean, strong)]
         texts.append(
             "**Does federation help more when the privacy of examples is stronger?**"
-            f" With {name}: {words.get(change.verdict, 'It is open')}. The gain over"
+            f" With {name}: {verdict(change)}. The gain over"
             f" training alone is {gains[0]} points without noise and {gains[1]} at"
             f" ε = {epsilons[strong]:.2g}, a change of {change}."
         )
@@ -135,19 +137,18 @@ def findings(rows: pd.DataFrame) -> list[str]:
 def _table(rows: pd.DataFrame) -> list[str]:
     """Returns the lines of the table: methods by epsilon."""
     epsilons = _epsilons(rows)
-    head = ["model", *(_heading(z, e) for z, e in epsilons.items())]
-    lines = [f"| {' | '.join(head)} |", "|---|" + "---:|" * len(epsilons)]
+    lines = []
     for (method, _), label in _METHODS.items():
         cells = [best(rows, method, z) for z in epsilons]
         means = [f"{_percent(cell).mean():.1f}" for cell in cells]
-        lines.append(f"| {label} | {' | '.join(means)} |")
+        lines.append([label, *means])
         if method == "Flame":
             weights = [f"{cell['lam'].iloc[0]:g}" for cell in cells]
-            lines.append(f"| its λ | {' | '.join(weights)} |")
+            lines.append(["its λ", *weights])
     for method, label in (("FedAvg", "FedAvg"), ("Flame", "mean-regularized")):
-        gains = _gain_cells(rows, method)
-        lines.append(f"| {label} - Local | {' | '.join(gains)} |")
-    return lines
+        gains = (paired.of_mean(_gain(rows, method, z)) for z in epsilons)
+        lines.append([f"{label} - Local", *map(str, gains)])
+    return list(markdown.table(["model", *headings(epsilons)], lines, 1))
 
 
 def figure(rows: pd.DataFrame) -> Figure:
@@ -158,29 +159,15 @@ def figure(rows: pd.DataFrame) -> Figure:
     axes = canvas.subplots()
     for number, ((method, _), label) in enumerate(_METHODS.items()):
         values = [_percent(best(rows, method, z)).mean() for z in epsilons]
-        axes.plot(
-            range(len(epsilons)),
-            values,
-            marker=drawing.MARKERS[number],
-            color=drawing.COLORS[number],
-            markersize=4,
-            linewidth=1.2,
-            label=label,
-        )
-    labels = [_heading(z, e) for z, e in epsilons.items()]
-    axes.set_xticks(range(len(labels)), labels, **drawing.TEXT)
+        draw_line(axes, number, values, label)
+    axes.set_xticks(range(len(epsilons)), headings(epsilons), **drawing.TEXT)
     axes.set_ylabel("accuracy on own test data, %", **drawing.TEXT)
     drawing.legend(canvas, "the right end has the strongest privacy")
     return canvas
 
 
 def section(rows: pd.DataFrame, image: str) -> Sequence[str]:
-    """Returns the blocks of the page.
-
-    Args:
-      rows: rows of `rows_of`.
-      image: path of the figure, relative to the page.
-    """
+    """Returns the blocks of the page; the image is relative to it."""
     seeds = rows["seed"].nunique()
     return [
         "## Silos that protect their examples",

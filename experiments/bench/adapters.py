@@ -20,17 +20,11 @@ _FROZEN = "frozen"
 
 @dataclasses.dataclass(frozen=True)
 class Texts:
-    """Token ids drawn evenly, independent of their two classes.
+    """Token ids drawn evenly, independent of their two classes."""
 
-    Attributes:
-      sizes: examples of every client.
-      length: tokens of a text.
-      vocabulary: number of ids; 0 is padding, which does not occur.
-    """
-
-    sizes: tuple[int, ...]
-    length: int = 32
-    vocabulary: int = 30_522
+    sizes: tuple[int, ...]  # examples of every client
+    length: int = 32  # tokens of a text
+    vocabulary: int = 30_522  # number of ids; 0 is padding, which does not occur
     name: ClassVar[str] = "texts"
 
     def load(
@@ -57,13 +51,11 @@ def _texts(
 
 @dataclasses.dataclass(frozen=True)
 class Adapted(workloads.Workload):
-    """Trainings of the factors of a frozen perceptron.
+    """Trainings of the factors of a frozen perceptron."""
 
-    Its peer `frozen` has the products of all clients' examples with the frozen kernels,
-    forward and back to the first layer's outputs, as one product per layer and step,
-    and nothing else.
-    """
-
+    # Its peer `frozen` has the products of all clients' examples with the frozen
+    # kernels, forward and back to the first layer's outputs, as one product per layer
+    # and step, alone.
     def contender(self, name: str) -> contenders.Contender:
         """Makes a contender; its result are the factors of the server."""
         if name == _FROZEN:
@@ -86,11 +78,8 @@ class Adapted(workloads.Workload):
     def _products(self) -> Any:
         """Returns what computes the frozen products of the rounds of one call."""
         kernels = [jnp.asarray(kernel) for kernel, _ in self.frozen()]
-        batch, (size, *_) = (
-            self.process.algorithm.local.batch_size,
-            self.spec.dataset.sizes,
-        )
-        steps = self.rounds * -(-size // batch)
+        batch = self.process.algorithm.local.batch_size
+        steps = self.rounds * -(-self.spec.dataset.sizes[0] // batch)
         shape = (self.cohort_size * batch, kernels[0].shape[1])
         x = jnp.asarray(np.random.default_rng(0).normal(size=shape), kernels[0].dtype)
 
@@ -139,6 +128,7 @@ def adapted(
     )
     sizes = (int(np.prod(shape)), *widths, workloads.CLASSES)
     pairs = list(zip(sizes, sizes[1:], strict=False))
+    # Frozen kernels have no gradient of their own; factors are two dense layers.
     flops = 0
     for k, (inputs, outputs) in enumerate(pairs):
         flops += workloads.frozen_flops(inputs, outputs, first=k == 0)

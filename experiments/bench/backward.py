@@ -65,12 +65,7 @@ def _training(planned: groups.PlannedGroup) -> contenders.Repeated:
     return contenders.Repeated(call, lambda made: made.mean(axis=1), str(planned.plan))
 
 
-def _base() -> workloads.Workload:
-    """Returns 10 clients of 560 examples."""
-    spec = workloads.WORKLOADS["W4"].spec
-    return dataclasses.replace(workloads.WORKLOADS["W1"], spec=spec)
-
-
+_W1, _W2, _W4 = (workloads.WORKLOADS[name] for name in ("W1", "W2", "W4"))
 BACKWARD = {
     row.name: row
     for row in (
@@ -79,14 +74,14 @@ BACKWARD = {
             "derivatives per client, FLAME, softmax, 10 clients of 560, batch 100",
             (_PLAIN,),
             rounds=10,
-            base=_base(),
+            base=dataclasses.replace(_W1, spec=_W4.spec),
         ),
         Backward(
             "G2",
             "derivatives per client of W2, 1,000 clients of 48",
             (_PLAIN,),
             rounds=10,
-            base=workloads.WORKLOADS["W2"],
+            base=_W2,
         ),
     )
 }

@@ -39,10 +39,6 @@ def peers() -> tuple[str, ...]:
 
 
 def find(name: str) -> contenders.Timed:
-    """Returns the workload of a name.
-
-    Raises:
-      InputError: if there is none.
-    """
+    """Returns the workload of a name."""
     checks.known(name, TIMED, "workload")
     return TIMED[name]

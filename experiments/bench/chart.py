@@ -70,17 +70,7 @@ def ratios(run: dict[str, Any]) -> dict[str, float]:
 
 
 def draw(runs: Sequence[dict[str, Any]]) -> Figure:
-    """Draws a bar per workload and run, on a logarithmic scale about equal times.
-
-    Args:
-      runs: on one machine; the first has all workloads.
-
-    Returns:
-      The figure.
-
-    Raises:
-      InputError: if the runs are of several machines, or have no ratio.
-    """
+    """Draws a bar per workload and run of one machine, about equal times."""
     machines = {run["machine"]["processor"] for run in runs}
     if len(machines) > 1:
         raise checks.InputError(
@@ -104,6 +94,7 @@ def draw(runs: Sequence[dict[str, Any]]) -> Figure:
                 values.append(row[name])
         cores = run["machine"]["threads"]
         label = f"{cores} core{'s' if cores > 1 else ''}"
+        # Bars begin at 1, so that a slower workload points to the left.
         starts = [value - 1 for value in values]
         bars = axes.barh(
             places, starts, height, left=1, color=drawing.color(number), label=label

@@ -1,8 +1,4 @@
-"""A whole training from a cold start, as a process: `python -m experiments.bench.cold`.
-
-Started with the name of a contender and a directory that has the examples and gets the
-global model.
-"""
+"""A training from a cold start, as a process: `python -m experiments.bench.cold`."""
 
 import dataclasses
 import json
@@ -29,15 +25,10 @@ _NAMES = ("x", "y", "client")
 
 @dataclasses.dataclass(frozen=True)
 class Stored:
-    """Examples in files, read by every contender.
+    """Examples in files, read by every contender."""
 
-    Attributes:
-      folder: where the files are.
-      sizes: examples of every client.
-    """
-
-    folder: str
-    sizes: tuple[int, ...]
+    folder: str  # where the files are
+    sizes: tuple[int, ...]  # examples of every client
     name: ClassVar[str] = "stored"
 
     def load(self, *, data_dir: str | None, seed: int, num_clients: int | None) -> Any:
@@ -63,6 +54,7 @@ class Cold:
         """Writes the examples."""
         from experiments.bench import workloads
 
+        # Files, so that all contenders read the same examples, whatever their library.
         self._path = Path(tempfile.mkdtemp(prefix="bench-cold-"))
         weakref.finalize(self, shutil.rmtree, self._path, True)
         dataset = training.spec.dataset.load(data_dir=None, seed=0, num_clients=None)
@@ -75,11 +67,7 @@ class Cold:
         self._arguments = (contender, str(self._path))
 
     def run(self) -> None:
-        """Runs one process.
-
-        Raises:
-          UnavailableError: if it fails, with the last line that it has said.
-        """
+        """Runs one process; raises UnavailableError if it fails."""
         machine.output("cold", *self._arguments)
 
     def peak_bytes(self) -> int:
@@ -98,8 +86,7 @@ def _train_ours(folder: Path, task: dict[str, Any]) -> dict[str, np.ndarray]:
 
     sizes = task["sizes"]
     training = workloads.cohorts(sizes, task["settings"]["cohort_size"], task["rounds"])
-    source = Stored(str(folder), tuple(sizes))
-    spec = dataclasses.replace(training.spec, dataset=source)
+    spec = dataclasses.replace(training.spec, dataset=Stored(str(folder), tuple(sizes)))
     contender = dataclasses.replace(training, spec=spec).contender("ours")
     contender.run()
     return contender.result()["head"]
@@ -161,6 +148,7 @@ _TRAIN = {
 }
 
 if __name__ == "__main__":
+    # The directory has the examples, and gets the global model.
     _contender, _path = sys.argv[1:]
     _folder = Path(_path)
     _task = json.loads((_folder / "task.json").read_text("utf-8"))

@@ -1,23 +1,14 @@
-"""The command line of the bench.
-
-Arguments are parsed before JAX is imported, since they set how many CPUs it uses. Every
-workload runs in a process of its own, so that the memory is the workload's.
-"""
+"""The command line of the bench, in which every workload has a process of its own."""
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from experiments.bench import machine, worker
 from fedjax_pfl.command import cli, errors
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from experiments.bench.contenders import Timed
 
 __all__ = ["app", "launch"]
 
@@ -126,6 +117,7 @@ def main(
         raise typer.BadParameter("expected --max-minutes with --accelerator only")
 
     def work() -> None:
+        # Before JAX is imported, which sees as many CPUs as it starts with.
         machine.pin(count)
         from experiments.bench import catalog, forms, report
         from fedjax_pfl.command import printing
@@ -133,7 +125,8 @@ def main(
         console = printing.console()
         cases = forms.CASES if accelerator else catalog.TIMED
         if only_list:
-            _print_names(console, cases)
+            for name, timed in cases.items():
+                console.print(f"{name}: {timed.title}; peers {', '.join(timed.peers)}")
             return
         workloads, peers = _checked(cases, _names(only), _names(against))
         earlier = None if check is None else report.read(check)
@@ -188,12 +181,6 @@ def _checked(
     return only or list(catalog_names), peers if "all" in against else against
 
 
-def _print_names(console: "Console", cases: Mapping[str, "Timed"]) -> None:
-    """Prints what can be timed."""
-    for name, timed in cases.items():
-        console.print(f"{name}: {timed.title}; peers {', '.join(timed.peers)}")
-
-
 def _time(
     run: dict[str, Any],
     workloads: list[str],
@@ -227,19 +214,7 @@ def _time(
 def launch(
     arguments: Sequence[str], settings: dict[str, Any], advance: Callable[[], None]
 ) -> dict[str, Any]:
-    """Measures in a process of its own.
-
-    Args:
-      arguments: of the worker.
-      settings: `threads`, `devices` and `huge_pages` of the process.
-      advance: called after every turn of all contenders.
-
-    Returns:
-      The measurements.
-
-    Raises:
-      UnavailableError: if the process failed, with its last line.
-    """
+    """Measures in a process of its own; raises UnavailableError if it failed."""
     environment = machine.environment(
         settings["threads"], settings["devices"], huge_pages=settings["huge_pages"]
     )

@@ -27,13 +27,9 @@ _CALLS = 400  # timed calls of one training; what its history keeps grows with t
 
 
 class Contender(Protocol):
-    """A way to do the rounds of a workload.
+    """A way to do the rounds of a workload."""
 
-    Attributes:
-      execution: how the map over clients is run; empty if there is one way.
-    """
-
-    execution: str
+    execution: str  # how the map over clients is run; empty if there is one way
 
     def run(self) -> None:
         """Does the rounds of one call, from where the last one ended."""
@@ -46,19 +42,12 @@ class Contender(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Timed:
-    """Work that is timed.
+    """Work that is timed."""
 
-    Attributes:
-      name: for example `W1`.
-      title: a description in one line.
-      peers: names of comparable implementations.
-      rounds: rounds of one timed call.
-    """
-
-    name: str
-    title: str
-    peers: tuple[str, ...]
-    rounds: int = dataclasses.field(default=1, kw_only=True)
+    name: str  # for example `W1`
+    title: str  # a description in one line
+    peers: tuple[str, ...]  # names of comparable implementations
+    rounds: int = dataclasses.field(default=1, kw_only=True)  # rounds of one timed call
 
     @property
     def steps_per_round(self) -> float | None:
@@ -76,23 +65,11 @@ class Timed:
         return None
 
     def contender(self, name: str) -> Contender:
-        """Makes a contender, `ours` or a peer, before its first round.
-
-        Raises:
-          UnavailableError: if it cannot run here.
-        """
+        """Makes a contender, `ours` or a peer; fails if it cannot run here."""
         raise NotImplementedError
 
     def agreement(self, results: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-        """Measures whether contenders compute the same.
-
-        Args:
-          results: of each after one call; None is not compared.
-
-        Returns:
-          Numbers by contender: the largest `difference` of each peer, relative to our
-          largest value, and the `loss`, if there is one.
-        """
+        """Returns the largest relative `difference` of each peer, and the `loss`."""
         numbers: dict[str, dict[str, float]] = {name: {} for name in results}
         for name, result in results.items():
             if name != "ours" and result is not None:
@@ -109,11 +86,7 @@ class Timed:
 
 
 class Repeated:
-    """A computation that every call starts from the beginning.
-
-    Attributes:
-      execution: as of `Contender`.
-    """
+    """A computation that every call starts from the beginning."""
 
     def __init__(
         self,
@@ -146,13 +119,7 @@ def _segments(rounds: int, execution: str, points: int | None) -> Options:
 
 
 class Ours:
-    """The package's own driver: compiled segments of rounds without evaluations.
-
-    Attributes:
-      planned: the group.
-      plan: how the rounds are computed.
-      execution: as of `Contender`.
-    """
+    """The package's own driver: compiled segments of rounds without evaluations."""
 
     def __init__(
         self,
@@ -173,15 +140,12 @@ class Ours:
         return self._trainer.programs[("segment",)]
 
     def run(self, *, is_reported: bool = True) -> None:
-        """Runs the next segment; after the last, the first of a new training.
-
-        Args:
-          is_reported: whether its reports come to the host.
-        """
+        """Runs the next segment; after the last, the first of a new training."""
         if self._done >= self._num_rounds:
             self._done = 0
             self._trainer.begin()
         count = min(self.plan.schedule.segment, self._num_rounds - self._done)
+        # `run` leaves reports on the device: `hosts` counts the bytes of rounds alone.
         run = self._trainer.advance if is_reported else self._trainer.run
         run(self._active, self._done, count)
         self._done += count
@@ -216,11 +180,7 @@ class Loop:
 
 
 def library(name: str) -> Any:
-    """Imports a module that, like its library, may not be installed.
-
-    Raises:
-      UnavailableError: if it is not.
-    """
+    """Imports a module that, like its library, may not be installed."""
     try:
         return importlib.import_module(name)
     except ImportError as error:

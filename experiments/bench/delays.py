@@ -13,13 +13,9 @@ _SPEED = 100.0  # examples per second: which only orders who arrives when
 
 @dataclasses.dataclass(frozen=True)
 class Delayed(workloads.Based):
-    """Buffers of messages, compared with rounds that wait for their last member.
+    """Buffers of messages, compared with rounds that wait for their last member."""
 
-    Attributes:
-      per_member: clients that work at any time per message of a buffer.
-    """
-
-    per_member: int = 5
+    per_member: int = 5  # clients that work at any time per message of a buffer
 
     def contender(self, name: str) -> contenders.Ours:
         """Makes one of the two trainings."""

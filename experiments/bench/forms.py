@@ -1,8 +1,4 @@
-"""Trainings in every form that they have: `experiments.bench --accelerator`.
-
-`python -m experiments.bench.forms REPEAT FIRST NAME...`, a process of its own, measures
-the forms of workloads from a number on, and prints a line of JSON for each.
-"""
+"""Trainings in every form that they have: `experiments.bench --accelerator`."""
 
 import dataclasses
 import gc
@@ -36,19 +32,12 @@ _SHARE = 10  # a form takes at most this part of the minutes
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """A way to compute the rounds of a workload.
+    """A way to compute the rounds of a workload."""
 
-    Attributes:
-      execution: how the map over clients is run.
-      points: grid points vmapped together; None picks.
-      convolution: one of `layers.CONVOLUTIONS`; None picks.
-      bfloat16_products: whether operands of products are rounded.
-    """
-
-    execution: str = "auto"
-    points: int | None = None
-    convolution: str | None = None
-    bfloat16_products: bool = False
+    execution: str = "auto"  # how the map over clients is run
+    points: int | None = None  # grid points vmapped together; None picks
+    convolution: str | None = None  # one of `layers.CONVOLUTIONS`; None picks
+    bfloat16_products: bool = False  # whether operands of products are rounded
 
     @property
     def is_automatic(self) -> bool:
@@ -79,27 +68,15 @@ def of(workload: workloads.Workload, num_devices: int) -> list[Form]:
 
 
 def ordered(names: Sequence[str], num_devices: int) -> list[tuple[str, Form]]:
-    """Returns the forms of workloads, each with the name of its workload.
-
-    The form that `auto` picks comes first, for every workload, then forms that differ
-    from it in one way, and so on: forms beyond the time limit matter least.
-    """
+    """Returns the forms of workloads, each with the name of its workload."""
     pairs = [(name, form) for name in names for form in of(CASES[name], num_devices)]
+    # The form that `auto` picks comes first, for every workload, then forms that differ
+    # from it in one way, and so on: forms beyond the time limit matter least.
     return sorted(pairs, key=lambda pair: pair[1].num_changes)
 
 
 def measure(names: Sequence[str], start: int, repeat: int) -> Iterator[dict[str, Any]]:
-    """Measures forms of workloads from a number on, one after the other.
-
-    Args:
-      names: of the workloads.
-      start: number of the first form of `ordered`.
-      repeat: samples of each.
-
-    Yields:
-      Values of each form, as in JSON: `left_out` is the reason why there are no
-      times, and empty for a form that is the same program as an earlier one.
-    """
+    """Yields values of each form from a number on; `left_out` is why not."""
     plans: set[Any] = set()
     pairs = ordered(names, jax.device_count())[start:]
     for name, its in itertools.groupby(pairs, key=lambda pair: pair[0]):
@@ -115,6 +92,7 @@ def measure(names: Sequence[str], start: int, repeat: int) -> Iterator[dict[str,
                 group, model=dataclasses.replace(group.model, **fields)
             )
             contender = contenders.Ours(form_group, rounds, form.execution, form.points)
+            # The same program as an earlier form: an empty reason, and no times.
             if (name, contender.plan) in plans:
                 yield {"left_out": ""}
                 continue
@@ -166,18 +144,7 @@ def time_all(
     minutes: float | None,
     save: Callable[[], None],
 ) -> None:
-    """Measures all forms of workloads in a process of its own.
-
-    A form that ends the process, or takes a tenth of the minutes, is left out, and
-    another process does the next.
-
-    Args:
-      console: for a note if the device is a CPU.
-      run: gets the measurements and the forms left out; has `machine` and `repeat`.
-      names: of the workloads.
-      minutes: that all take together, or None for no limit.
-      save: called after each form.
-    """
+    """Measures all forms of workloads into a run; calls `save` after each."""
     run |= {"minutes": minutes, "battery": [], "forms": [], "left_out": []}
     start, settings = time.monotonic(), run["machine"]
     seconds = math.inf if minutes is None else 60 * minutes
@@ -197,6 +164,8 @@ def time_all(
             )
         todo = ordered(names, settings["device_count"])
         task = bar.add_task("forms", total=len(todo))
+        # A form that ends the process, or takes a tenth of the minutes, is left out,
+        # and another process does the next.
         measured = _results(run, names, len(todo), start + seconds, seconds / _SHARE)
         for (name, form), numbers in zip(todo, measured, strict=True):
             _record(run, name, form, numbers)
@@ -227,20 +196,14 @@ def _variables(run: dict[str, Any]) -> dict[str, str]:
 def _results(
     run: dict[str, Any], names: Sequence[str], count: int, until: float, most: float
 ) -> Iterator[dict[str, Any]]:
-    """Yields the measurements of each form, or why there are none.
-
-    Args:
-      run: as of `time_all`.
-      names: of the workloads.
-      count: of the forms.
-      until: when the time is up.
-      most: seconds of one form.
-    """
+    """Yields the measurements of each form, or why there are none."""
 
     def left() -> float:
         return min(until - time.monotonic(), most)
 
     number = 0
+    # A process that dies has measured all forms before `number`; the next one begins
+    # after it.
     while number < count:
         reason = _ENDED
         if left() > 0:
@@ -277,6 +240,7 @@ def _record(
     seconds, rates = numbers["seconds_per_round"]["wall"], run["machine"]
     prefix = "bfloat16_" if form.bfloat16_products else ""
     peak = 1e9 * rates[f"{prefix}matmul_gflops"]
+    # Shares compare with this device's own rates, measured in the same run.
     bandwidth = 1e9 * rates["copy_gigabytes"]
     run["forms"].append(
         {
@@ -292,6 +256,7 @@ def _record(
 
 
 if __name__ == "__main__":
+    # A line of JSON for each form of these workloads, from the first number on.
     _repeat, _first, *_names = sys.argv[1:]
     for _numbers_of_form in measure(_names, int(_first), int(_repeat)):
         print(json.dumps(_numbers_of_form), flush=True)

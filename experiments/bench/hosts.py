@@ -1,14 +1,7 @@
 """Rounds over devices and processes: `python -m experiments.bench.hosts`.
 
-As many clients per device everywhere, on simulated devices of one process and on
-processes that JAX's runtime connects over the loopback interface. On a machine with C
-cores C devices do as much work as they can at once; more of them share the cores. Every
-process has cores of its own, as hosts do; with those of all, threads get in each
-other's way.
-
-Next to times and bytes stand those of the formulae of `engine.traffic`. Their seconds
-take the work of a device from the fastest round of one device, and bandwidth and
-latency from the loopback interface; cores that devices share count.
+As many clients for every device, simulated in one process, or in several over the
+loopback interface, compared with the formulae of `engine.traffic`.
 """
 
 import json
@@ -73,15 +66,11 @@ def _workload(name: str, count: int) -> Any:
 def _work(
     name: str, form: tuple[int, int], process: int, port: int, rounds: int
 ) -> dict[str, Any]:
-    """Times rounds in this process, one of a team, and counts its received bytes.
-
-    Returns:
-      Seconds per round of every call; bytes that the process has received per round,
-      and those of the formulae, with the number of exchanges.
-    """
+    """Times rounds in this process, one of a team, and counts its received bytes."""
     import jax
 
     processes, devices = form
+    # Cores of its own, as hosts have; on those of all, threads hinder each other.
     machine.restrict(process, processes)
     if processes > 1:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
@@ -101,8 +90,7 @@ def _work(
         seconds.append((time.perf_counter() - started) / rounds)
     start_bytes = loopback.received()
     contender.run(is_reported=False)
-    cluster = traffic.Cluster(processes, devices)
-    formula = traffic.estimate(contender.planned, cluster)
+    formula = traffic.estimate(contender.planned, traffic.Cluster(processes, devices))
     return {
         "seconds": seconds,
         "clients": contender.planned.num_clients,
@@ -153,6 +141,8 @@ def measured(
 
 def _typical(rows: list[dict[str, Any]], form: tuple[int, int]) -> float:
     """Returns the median over repetitions of the fastest call of a form."""
+    # The fastest call of a repetition: the loopback interface and the cores are shared
+    # with others.
     fastest = [
         min(row["seconds"])
         for row in rows
@@ -167,15 +157,9 @@ def expected_seconds(
     loopback: dict[str, float],
     cores: int,
 ) -> float:
-    """Returns the formulae's seconds of a round of several processes.
-
-    Args:
-      rows: of the workload, some on one device.
-      row: of the processes.
-      loopback: `bytes_per_second` and `latency`.
-      cores: that the devices share.
-    """
+    """Returns the formulae's seconds of a round of several processes."""
     count = row["processes"] * row["devices"]
+    # Work of one device, shared cores, then bytes and latency of every exchange.
     work = _typical(rows, (1, 1)) * max(1.0, count / cores)
     latency = row["exchanges"] * 2 * (count - 1) * loopback["latency"]
     return work + row["expected"] / loopback["bytes_per_second"] + latency
@@ -231,11 +215,7 @@ def _by_form(rows: list[dict[str, Any]]) -> dict[tuple[int, int], dict[str, Any]
 
 
 def cells(record: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """Yields a row of the table per workload and form.
-
-    Args:
-      record: a row of the JSON file.
-    """
+    """Yields a row of the table per workload and form."""
     for name, rows in _by_workload(record).items():
         forms = _by_form(rows)
         for form, row in forms.items():
@@ -251,11 +231,7 @@ def cells(record: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
 
 
 def verdicts(record: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the times of two processes, compared with one of two devices.
-
-    Args:
-      record: a row of the JSON file.
-    """
+    """Yields the times of two processes, compared with one of two devices."""
     for name, rows in _by_workload(record).items():
         if {(2, 1), (1, 2)} <= _by_form(rows).keys():
             value, bound = ratio(rows), TARGETS.get(name)

@@ -14,10 +14,7 @@ _STREAM, _BLOCK, _TURNS = 2**27, 2**20, 200
 
 
 def received() -> int:
-    """Counts the bytes that this process's TCP connections have received; on Linux.
-
-    The kernel counts by connection, without the traffic of other processes.
-    """
+    """Counts the bytes that this process's TCP connections have received; on Linux."""
     total = 0
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -25,6 +22,8 @@ def received() -> int:
                 if connection.family not in (socket.AF_INET, socket.AF_INET6):
                     continue
                 size = _RECEIVED + 8
+                # The kernel counts by connection, without the traffic of other
+                # processes.
                 info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, size)
         except OSError:  # a file, or closed meanwhile
             continue

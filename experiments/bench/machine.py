@@ -57,18 +57,14 @@ def cpus() -> tuple[int, ...]:
 
 
 def pin(threads: int) -> None:
-    """Restricts this process and its children to the first CPUs that it has.
-
-    To be called before JAX or PyTorch start their threads.
-    """
+    """Restricts this process and its children to the first CPUs that it has."""
+    # To be called before JAX or PyTorch start their threads.
     _use(cpus()[:threads])
 
 
 def restrict(process: int, count: int) -> None:
-    """Restricts this process, one of several, to its part of the CPUs.
-
-    To be called before JAX starts its threads. More processes than CPUs share them.
-    """
+    """Restricts this process, one of several, to its part of the CPUs."""
+    # To be called before JAX starts its threads. More processes than CPUs share them.
     numbers = cpus()
     _use(numbers[process::count] or (numbers[process % len(numbers)],))
 
@@ -82,16 +78,7 @@ def _use(numbers: tuple[int, ...]) -> None:
 def environment(
     threads: int, devices: int, *, huge_pages: bool = False
 ) -> dict[str, str]:
-    """Returns the variables of a process that times a workload.
-
-    Args:
-      threads: of libraries that count them themselves.
-      devices: that JAX splits the CPU into.
-      huge_pages: whether with the settings of the allocator that commands have.
-
-    Returns:
-      The variables, on top of this process's own.
-    """
+    """Returns the environment of a process that times a workload."""
     flag = f"--xla_force_host_platform_device_count={devices}"
     flags = os.environ.get("XLA_FLAGS", "")
     pages = allocator.VARIABLES if huge_pages else {}
@@ -111,20 +98,7 @@ def output(
     environment: Mapping[str, str] | None = None,
     advance: Callable[[], None] = lambda: None,
 ) -> str:
-    """Runs a module of this package in a process of its own.
-
-    Args:
-      module: its name.
-      *arguments: its arguments.
-      environment: variables, by default of this process.
-      advance: called for every dot that it prints on a line.
-
-    Returns:
-      The last line of its output that is no dot.
-
-    Raises:
-      UnavailableError: if it failed, with the last line that it has said.
-    """
+    """Runs a module; returns its last line, and calls `advance` for dots."""
     last = ""
     full = f"experiments.bench.{module}"
     for line in lines(full, *arguments, environment=environment):
@@ -141,23 +115,9 @@ def lines(
     environment: Mapping[str, str] | None = None,
     seconds: Callable[[], float] = lambda: math.inf,
 ) -> Iterator[str]:
-    """Runs a module in a process of its own.
-
-    Args:
-      module: its full name.
-      *arguments: its arguments.
-      environment: variables, by default of this process.
-      seconds: returns after how many without a line it is killed; asked at the start
-        and after every line.
-
-    Yields:
-      The lines of its output, as they come.
-
-    Raises:
-      UnavailableError: if it was killed, or failed, with the last line that it has
-        said.
-    """
+    """Yields the lines of a module's process; kills it `seconds()` after a line."""
     command = [sys.executable, "-m", module, *arguments]
+    # A file, since a full pipe of errors would stop the process.
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
         with subprocess.Popen(
             command,
@@ -175,6 +135,7 @@ def lines(
         errors.seek(0)
         error_lines = errors.read().strip().splitlines() or ["the process said nothing"]
     if process.returncode:
+        # The last line of a traceback is its message.
         raise UnavailableError(error_lines[-1].strip())
 
 
@@ -251,13 +212,11 @@ def resident_bytes(scope: int) -> int:
 
 
 def matmul(dtype: str = "float32") -> tuple[Callable[[], None], int]:
-    """Returns a large product, compiled like those of trainings, and its operations.
-
-    It is larger on an accelerator.
-    """
+    """Returns a large product, compiled like those of trainings, and its operations."""
     import jax
     import jax.numpy as jnp
 
+    # It is larger on an accelerator.
     size = _SIZE if jax.default_backend() == "cpu" else _SIZE_ON_ACCELERATOR
     key = jax.random.key(0, impl="threefry2x32")
     x = jax.random.normal(key, (size, size), dtype)

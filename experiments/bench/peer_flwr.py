@@ -65,18 +65,7 @@ def train(
     rounds: int,
     threads: int,
 ) -> dict[str, np.ndarray]:
-    """Trains softmax regression.
-
-    Args:
-      folder: directory with `x.npy` and `y.npy`, in the order of the clients.
-      sizes: examples of every client.
-      settings: of the training.
-      rounds: how many.
-      threads: CPUs for all clients, one each.
-
-    Returns:
-      `kernel [1, C, D]` and `bias [1, C]`.
-    """
+    """Trains softmax regression: `kernel [1, C, D]` and `bias [1, C]`."""
     ends = np.cumsum(sizes)
     inputs = int(np.prod(_arrays(str(folder))[0].shape[1:]))
     start = [np.zeros((10, inputs), np.float32), np.zeros(10, np.float32)]

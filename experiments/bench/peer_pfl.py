@@ -1,8 +1,4 @@
-"""FedAvg of W6 in the package `pfl`, with its simulated backend and no evaluation.
-
-It walks over every client's examples in one fixed order, draws members one by one, and
-weighs them equally.
-"""
+"""FedAvg of W6 in the package `pfl`, with its simulated backend and no evaluation."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -60,6 +56,7 @@ class Training:
     ):
         """Takes inputs and labels of every client; draws cohorts with a seed."""
         users = [Dataset(raw_data=pair) for pair in zip(x, y, strict=True)]
+        # pfl walks over examples in one fixed order and weighs members equally.
         rng = np.random.default_rng(0)
         data = FederatedDataset(
             lambda user: users[user], lambda: int(rng.integers(len(users)))

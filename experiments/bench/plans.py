@@ -1,8 +1,4 @@
-"""Planned and measured cost of trainings: `python -m experiments.bench.plans`.
-
-Plans thirteen trainings, runs each in a process of its own, and prints the estimates of
-memory and time with those that were measured.
-"""
+"""Planned and measured cost of trainings: `python -m experiments.bench.plans`."""
 
 import dataclasses
 import json
@@ -33,28 +29,17 @@ _DEVICES = "--xla_force_host_platform_device_count=2"
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A training of more than 500 MB, by default on MNIST's inputs.
+    """A training of more than 500 MB, by default on MNIST's inputs."""
 
-    Attributes:
-      name: of the training.
-      process: the method and its parts.
-      num_clients: N.
-      execution: how the map over clients is run.
-      rounds: R.
-      examples: per client, on average.
-      model: of every client.
-      points: settings of a grid, which differ in the seed.
-      source: of the examples, by the numbers of the clients' examples.
-    """
-
-    name: str
-    process: fp.FederatedProcess
-    num_clients: int
-    execution: str = "auto"
-    rounds: int = 8
-    examples: int = 20
-    model: Any = fp.LogisticRegression()
-    points: int = 1
+    name: str  # of the training
+    process: fp.FederatedProcess  # the method and its parts
+    num_clients: int  # N
+    execution: str = "auto"  # how the map over clients is run
+    rounds: int = 8  # R
+    examples: int = 20  # per client, on average
+    model: Any = fp.LogisticRegression()  # of every client
+    points: int = 1  # settings of a grid, which differ in the seed
+    # Of the examples, by the numbers of the clients' examples.
     source: Callable[[tuple[int, ...]], Any] = workloads.Generated
 
 
@@ -97,11 +82,7 @@ CASES = (
 
 
 def measure(case: Case) -> dict[str, Any]:
-    """Plans and runs one training, in this process, which is started for it.
-
-    Returns:
-      Bytes and seconds, estimated and measured.
-    """
+    """Plans and runs one training in this process, started for it."""
     dataset = case.source((case.num_clients * case.examples,))
     spec = fp.FederationSpec(
         dataset=dataset, partition=fp.IID(), num_clients=case.num_clients
@@ -118,6 +99,7 @@ def measure(case: Case) -> dict[str, Any]:
     started = time.perf_counter()
     prepared = Resident(groups.plan(group, settings))
     planned = cost.memory(prepared)
+    # Arrays that points share are counted once.
     shared = {id(leaf): leaf for leaf in jax.tree.leaves(list(group.federations))}
     pool = sum(leaf.nbytes for leaf in shared.values())
     # The pool was there before; on the first device it is the same memory.

@@ -51,17 +51,11 @@ def federation(num_clients: int, shape: tuple[int, ...] = (28, 28)) -> core.Fede
 
 @dataclasses.dataclass(frozen=True)
 class Population(contenders.Timed):
-    """A streamed training, compared with the same cohorts of a small population.
+    """A streamed training, compared with the same cohorts of a small population."""
 
-    Attributes:
-      sizes: clients by the name of the contender.
-      cohort_size: clients of a round.
-      shape: of an image.
-    """
-
-    sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    cohort_size: int = 100
-    shape: tuple[int, ...] = (28, 28)
+    sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)  # by contender
+    cohort_size: int = 100  # clients of a round
+    shape: tuple[int, ...] = (28, 28)  # of an image
 
     @property
     def steps_per_round(self) -> float:

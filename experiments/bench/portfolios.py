@@ -24,11 +24,9 @@ NUM_STEPS, LEARNING_RATE = 50, 1.0
 
 @dataclasses.dataclass(frozen=True)
 class Portfolio(contenders.Timed):
-    """FedAvg's rounds with the recurrent policy, closes alone.
+    """FedAvg's rounds with the recurrent policy, closes alone."""
 
-    Every batch is the most recent piece of days, so that all contenders see the same.
-    """
-
+    # Every batch is the most recent piece of days, so that all contenders see the same.
     @property
     def steps_per_round(self) -> float:
         """Returns the iterations of single parties in a round."""
@@ -88,31 +86,22 @@ class Portfolio(contenders.Timed):
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """Work of one round as arrays: the most recent days of every party.
+    """Work of one round as arrays: the most recent days of every party."""
 
-    Attributes:
-      prices: `float32[N, B, m, l]` windows in units of their last close.
-      growth: `float32[N, B, m+1]` relative prices of the days.
-      params: the start, a tree of NumPy arrays.
-      cost: rate c.
-    """
-
-    prices: np.ndarray
-    growth: np.ndarray
-    params: Any
-    cost: float
+    prices: np.ndarray  # `float32[N, B, m, l]` windows in units of their last close
+    growth: np.ndarray  # `float32[N, B, m+1]` relative prices of the days
+    params: Any  # the start, a tree of NumPy arrays
+    cost: float  # rate c
 
 
 def _floor() -> contenders.Repeated:
-    """Returns the products and sigmoids of a recurrent evaluator alone.
-
-    Per day of a window one product and one sigmoid forwards, and two products
-    backwards, for two parties at a time, which is as fast as any other number.
-    """
+    """Returns the products and sigmoids of a recurrent evaluator alone."""
     units = fp.portfolio.EIIE().units
     key = jax.random.key(0, impl="threefry2x32")
     kernels = jax.random.normal(key, (_PARTIES, units, units)) / units**0.5
     start = jnp.ones((_PARTIES, units, _BATCH * _ASSETS)) / 2
+    # Per day of a window one product and one sigmoid forwards, and two products
+    # backwards, for two parties at a time, which is as fast as any other number.
     work = jax.jit(functools.partial(lax.map, _products, batch_size=2))
     return contenders.Repeated(
         lambda: work((kernels, start)).block_until_ready(),

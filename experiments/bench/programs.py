@@ -16,24 +16,17 @@ __all__ = ["PROGRAMS", "Program"]
 
 @dataclasses.dataclass(frozen=True)
 class Program(Timed):
-    """The shortest points of the hulls of J rows, of several sets at once.
+    """The shortest points of the hulls of J rows, of several sets at once."""
 
-    Attributes:
-      num_rows: J.
-      num_problems: sets of rows.
-    """
-
-    num_rows: int
-    num_problems: int = 1
+    num_rows: int  # J
+    num_problems: int = 1  # sets of rows
 
     def rows(self) -> np.ndarray:
-        """Draws `float32[problems, J, J]`, unit rows about a common one.
-
-        The last opposes most of the others, so that the shortest point is short.
-        """
+        """Draws `float32[problems, J, J]`, unit rows about a common one."""
         rng = np.random.default_rng(0)
         shape = (self.num_problems, self.num_rows, self.num_rows)
         rows = rng.standard_normal(shape) / 2 + rng.standard_normal(self.num_rows)
+        # The last opposes most of the others, so that the shortest point is short.
         against = 1 + rng.standard_normal(self.num_rows - 1)
         rows[:, -1] = -against @ rows[:, :-1]
         return (rows / np.linalg.norm(rows, axis=2, keepdims=True)).astype(np.float32)
@@ -63,13 +56,11 @@ def _ours(rows: np.ndarray) -> Any:
 
 
 def _scipy(rows: np.ndarray) -> Any:
-    """Returns non-negative least squares in float64, one problem after the other.
-
-    The x >= 0 of least `||Q^T x||^2 + (sum(x) - 1)^2` are the weights times a number.
-    """
+    """Returns non-negative least squares in float64, one problem after the other."""
     count, size, _ = rows.shape
     ones = np.ones((count, 1, size))
     matrices = np.concatenate([rows.transpose(0, 2, 1), ones], axis=1)
+    # The x >= 0 of least `||Q^T x||^2 + (sum(x) - 1)^2` are the weights times a number.
     right = np.append(np.zeros(size), 1.0)
 
     def solve() -> np.ndarray:

@@ -37,15 +37,7 @@ _KINDS = ("wall", "cpu")
 
 
 def write(file: Path, run: Mapping[str, Any]) -> None:
-    """Writes a file atomically: readers see the old file or the new one.
-
-    Args:
-      file: path.
-      run: its content, written as JSON.
-
-    Raises:
-      OSError: if it cannot be written; no part of it is left.
-    """
+    """Writes a run as JSON, atomically: readers see the old file or the new one."""
     temporary = _temporary(file)
     try:
         temporary.write_text(json.dumps(run, indent=1) + "\n", "utf-8")
@@ -55,11 +47,7 @@ def write(file: Path, run: Mapping[str, Any]) -> None:
 
 
 def check_writable(file: Path) -> None:
-    """Checks that `write` can write a file, before long work.
-
-    Raises:
-      OSError: if it cannot.
-    """
+    """Raises an OSError, before long work, if `write` cannot write a file."""
     temporary = _temporary(file)
     temporary.touch()
     temporary.unlink()
@@ -71,11 +59,7 @@ def _temporary(file: Path) -> Path:
 
 
 def read(file: Path) -> dict[str, Any]:
-    """Reads a run.
-
-    Raises:
-      InputError: if the file is none.
-    """
+    """Reads a run; checks that the file is one."""
     try:
         run = json.loads(file.read_text("utf-8"))
         if run["format"] != FORMAT:
@@ -94,11 +78,7 @@ _ALIKE = ("processor", "cpus", "threads", "devices", "huge_pages", "versions")
 
 
 def check_alike(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> None:
-    """Checks that one file may have workloads of both runs.
-
-    Raises:
-      InputError: if they are of other machines, versions or options.
-    """
+    """Checks that one file may have workloads of both runs."""
     for name in _ALIKE:
         stored, value = earlier["machine"][name], later["machine"][name]
         if stored != value:
@@ -109,17 +89,10 @@ def check_alike(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> None:
 
 
 def merged(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a run with the workloads of both, in the order of the catalog.
-
-    Args:
-      earlier: a run.
-      later: one on the same machine; its workloads replace equal ones.
-
-    Returns:
-      The later run with more workloads.
-    """
+    """Returns the later run with the workloads of both, in the order of the catalog."""
     from experiments.bench import catalog
 
+    # Later measurements replace earlier ones of the same workload.
     by_name = {w["name"]: w for run in (earlier, later) for w in run["workloads"]}
     workloads = [by_name[name] for name in catalog.TIMED if name in by_name]
     return {**later, "workloads": workloads}
@@ -212,16 +185,7 @@ def _print_table(
 
 
 def floor(workload: Mapping[str, Any], update_gigabytes: float) -> float | None:
-    """Returns the least seconds of products and passes over memory.
-
-    Args:
-      workload: its measurement.
-      update_gigabytes: rate at which the machine reads and writes, in GB/s.
-
-    Returns:
-      Seconds of products at the fastest rate, plus those of reads and writes; None if
-      they are not counted.
-    """
+    """Returns the least seconds of products and passes over memory, or None."""
     flops, num_bytes = workload["flops_per_round"], workload.get("bytes_per_round")
     if flops is None or num_bytes is None:
         return None
@@ -298,15 +262,7 @@ def _number(value: float | None, form: str) -> str:
 def differing(
     earlier: Mapping[str, Any], later: Mapping[str, Any]
 ) -> list[tuple[str, float, float]]:
-    """Returns the change of our wall and CPU time in the workloads of both runs.
-
-    Args:
-      earlier: a run.
-      later: another one.
-
-    Returns:
-      Name and relative changes, positive if the later run was slower.
-    """
+    """Returns the relative changes of our wall and CPU time by workload."""
     base, times = (
         {w["name"]: w["contenders"]["ours"]["seconds_per_round"] for w in run}
         for run in (earlier["workloads"], later["workloads"])
@@ -321,16 +277,7 @@ def differing(
 def changes(
     console: Console, earlier: Mapping[str, Any], later: Mapping[str, Any]
 ) -> list[str]:
-    """Prints how two runs differ.
-
-    Args:
-      console: where.
-      earlier: a run.
-      later: another one.
-
-    Returns:
-      Names of the workloads with wall times that differ by more than `TOLERANCE`.
-    """
+    """Prints how two runs differ; returns the workloads that differ by `TOLERANCE`."""
     differences = differing(earlier, later)
     rows = [
         (

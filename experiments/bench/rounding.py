@@ -1,8 +1,4 @@
-"""Accuracy with products of bfloat16: `python -m experiments.bench.rounding`.
-
-Trains FLAME and FedAvg on digits with full and with rounded products, from the same
-seeds, and prints accuracies and losses with differences paired by seed.
-"""
+"""Accuracy with products of bfloat16: `python -m experiments.bench.rounding`."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any
@@ -24,19 +20,7 @@ _TITLES = ("network", "model", "metric", "float32", "bfloat16", "difference")
 
 
 def rows(algorithm: Any, model: Any, rounds: int, seeds: int) -> Iterator[list[str]]:
-    """Trains a method with both products.
-
-    Args:
-      algorithm: the method.
-      model: the trained model.
-      rounds: R.
-      seeds: number of seeds, which both products share.
-
-    Yields:
-      Cells of accuracy and of loss of each model that the method makes: means over
-      clients' own test data after the last round, with standard deviations over seeds,
-      and the mean difference with its 95 % interval.
-    """
+    """Yields accuracy and loss of each model of a method, with both products."""
     axes = {"model.bfloat16_products": (False, True), "seed": range(seeds)}
     process = fp.FederatedProcess(algorithm=algorithm)
     result = fp.grid(
@@ -57,6 +41,7 @@ def rows(algorithm: Any, model: Any, rounds: int, seeds: int) -> Iterator[list[s
         values = cells.pivot(
             index="seed", columns="model.bfloat16_products", values="value"
         )
+        # Both products have the same seeds: differences are paired.
         full, rounded = values[False], values[True]
         yield [
             type(model).__name__,

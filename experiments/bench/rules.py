@@ -23,19 +23,12 @@ _STEPS = 100
 
 @dataclasses.dataclass(frozen=True)
 class Rule(Timed):
-    """A rule applied to messages `[K, D]`.
+    """A rule applied to messages `[K, D]`."""
 
-    Attributes:
-      kind: `median`, `geometric_median` or `krum`.
-      num_rows: K.
-      aggregator: ours.
-      num_columns: D.
-    """
-
-    kind: str
-    num_rows: int
-    aggregator: Any
-    num_columns: int = _COLUMNS
+    kind: str  # `median`, `geometric_median` or `krum`
+    num_rows: int  # K
+    aggregator: Any  # ours
+    num_columns: int = _COLUMNS  # D
 
     @property
     def num_outliers(self) -> int:
@@ -54,6 +47,7 @@ class Rule(Timed):
         rng = np.random.default_rng(0)
         shape = (self.num_rows, self.num_columns)
         messages = 1 + rng.standard_normal(shape, dtype=np.float32) / 10
+        # Without outliers all rules would be near the mean, and stop early.
         messages[: self.num_outliers] += 5
         return messages
 

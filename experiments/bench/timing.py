@@ -28,13 +28,9 @@ _MOST = 3  # as many samples as were asked for, at most, until enough are quiet
 
 @dataclasses.dataclass(frozen=True)
 class Clock:
-    """Clocks of the operating system for some CPUs, in seconds.
+    """Clocks of the operating system for some CPUs, in seconds."""
 
-    Attributes:
-      cpus: numbers of the CPUs.
-    """
-
-    cpus: tuple[int, ...]
+    cpus: tuple[int, ...]  # numbers of the CPUs
 
     def wall(self) -> float:
         """Returns the wall time."""
@@ -70,27 +66,16 @@ class Sample:
 
 @dataclasses.dataclass(frozen=True)
 class Times:
-    """Statistics of the quiet samples, in seconds per call.
+    """Statistics of the quiet samples, in seconds per call."""
 
-    Attributes:
-      wall: median wall time.
-      low: first quartile of the wall time.
-      high: third quartile.
-      least: least wall time of all samples.
-      cpu: median CPU time.
-      others: median number of CPUs that others used, of all samples.
-      count: samples that count.
-      total: samples taken.
-    """
-
-    wall: float
-    low: float
-    high: float
-    least: float
-    cpu: float
-    others: float
-    count: int
-    total: int
+    wall: float  # median wall time
+    low: float  # first quartile of the wall time
+    high: float  # third quartile
+    least: float  # least wall time of all samples
+    cpu: float  # median CPU time
+    others: float  # median number of CPUs that others used, of all samples
+    count: int  # samples that count
+    total: int  # samples taken
 
     @classmethod
     def of(cls, samples: Sequence[Sample]) -> "Times":
@@ -111,10 +96,9 @@ class Times:
 
 
 def quiet(samples: Sequence[Sample]) -> list[Sample]:
-    """Returns the samples during which others used at most `QUIET` CPUs.
-
-    If these are fewer than a third of all, then the third with the least use by others.
-    """
+    """Returns the samples during which others used at most `QUIET` CPUs."""
+    # If these are fewer than a third of all, then the third with the least use by
+    # others.
     least = math.ceil(len(samples) / 3)
     undisturbed = [sample for sample in samples if sample.others <= QUIET]
     if len(undisturbed) >= least:
@@ -139,19 +123,7 @@ def interleave(
     clock: Clock,
     advance: Callable[[], None] = lambda: None,
 ) -> dict[str, list[Sample]]:
-    """Samples contenders in turn.
-
-    Args:
-      calls: what is timed, by name; each was called before and returns when its work
-        is done.
-      repeat: quiet samples that are wanted of each; more are taken where others
-        disturb, for a while.
-      clock: clocks.
-      advance: called after every turn of all.
-
-    Returns:
-      Samples by name, the same number for each.
-    """
+    """Samples calls in turn, until each has `repeat` quiet samples, for a while."""
     counts = {
         name: max(1, math.ceil(MIN_SECONDS / _sample(call, 1, clock).wall))
         for name, call in calls.items()

@@ -1,12 +1,9 @@
-"""FLAME and FedAvg in plain PyTorch: a loop over clients, and all in one vmap.
-
-Batches are rows picked by a fresh permutation, gradients come from autograd, updates
-are made in place. JAX is not imported, so that a cold start is PyTorch's own.
-"""
+"""FLAME and FedAvg in plain PyTorch: a loop over clients, and all in one vmap."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
+# JAX is not imported, so that a cold start is PyTorch's own.
 import torch
 from torch.nn import functional
 
@@ -18,23 +15,14 @@ Forward = Callable[[Sequence[torch.Tensor], torch.Tensor], torch.Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Settings of a training.
+    """Settings of a training."""
 
-    Attributes:
-      learning_rate: of SGD.
-      batch_size: examples per batch.
-      epochs: local epochs.
-      cohort_size: clients per round.
-      lam: FLAME's weight, or None for FedAvg.
-      share: FLAME's `1 / (1 + kappa)`.
-    """
-
-    learning_rate: float
-    batch_size: int
-    epochs: int
-    cohort_size: int
-    lam: float | None = None
-    share: float = 0.5
+    learning_rate: float  # of SGD
+    batch_size: int  # examples per batch
+    epochs: int  # local epochs
+    cohort_size: int  # clients per round
+    lam: float | None = None  # FLAME's weight, or None for FedAvg
+    share: float = 0.5  # FLAME's `1 / (1 + kappa)`
 
 
 def forward(convolutions: int) -> Forward:
@@ -79,11 +67,7 @@ def _uploads(
 
 
 class Loop:
-    """A plain loop over clients and their batches.
-
-    Attributes:
-      server: the global model.
-    """
+    """A plain loop over clients and their batches; `server` is the global model."""
 
     def __init__(
         self, x: Tensors, y: Tensors, model: Forward, start: Tensors, settings: Settings
@@ -152,11 +136,7 @@ def _copies(tensors: Tensors) -> Tensors:
 
 
 class Stacked:
-    """Gradients of all clients, of one size, in one vmap of `torch.func`.
-
-    Attributes:
-      server: the global model.
-    """
+    """Gradients of all clients, of one size, in one vmap of `torch.func`."""
 
     def __init__(
         self, x: Tensors, y: Tensors, model: Forward, start: Tensors, settings: Settings

@@ -78,11 +78,7 @@ def _channels_last(x: torch.Tensor) -> torch.Tensor:
 
 
 def _device() -> str:
-    """Returns PyTorch's name of JAX's device, with products as JAX has them there.
-
-    Raises:
-      UnavailableError: if PyTorch cannot use it.
-    """
+    """Returns PyTorch's name of JAX's device, with products as JAX has them there."""
     backend = jax.default_backend()
     if backend == "cpu":
         return "cpu"
@@ -98,11 +94,7 @@ class TorchTraining:
     execution = ""
 
     def __init__(self, workload: workloads.Workload, name: str):
-        """Takes a workload and the name of a way to train it, on the device of JAX.
-
-        Raises:
-          UnavailableError: if JAX has an accelerator that PyTorch does not.
-        """
+        """Takes a workload and the name of a way to train it, on the device of JAX."""
         torch.set_default_device(_device())
         group = workload.group()
         federation = group.federations[0]

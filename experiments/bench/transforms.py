@@ -52,13 +52,11 @@ class Transformed(workloads.Workload):
 
 
 def _suited(plain: workloads.Workload, name: str) -> tuple[workloads.Workload, str]:
-    """Returns the workload that a name's transforms are added to, and its title.
-
-    Banded noise takes uniform means, none of messages of earlier rounds, as FLAME does,
-    and no client in two of as many rounds as there are bands.
-    """
+    """Returns the workload that a name's transforms are added to, and its title."""
     if name != "banded":
         return plain, plain.name
+    # Banded noise takes uniform means, none of messages of earlier rounds, as FLAME
+    # does, and no client in two of as many rounds as there are bands.
     process = dataclasses.replace(
         plain.process,
         algorithm=fp.FedAvg(local=plain.process.algorithm.local),

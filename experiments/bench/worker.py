@@ -1,8 +1,4 @@
-"""Times one workload in a process of its own, which has the workload's memory alone.
-
-`python -m experiments.bench.worker NAME REPEAT PEER...` prints a dot after every turn
-of all contenders, and then the measurement as JSON.
-"""
+"""Times one workload: `python -m experiments.bench.worker NAME REPEAT PEER...`."""
 
 import dataclasses
 import functools
@@ -23,17 +19,7 @@ _MATMUL = "matmul"
 def measure(
     name: str, peers: Sequence[str], repeat: int, advance: Callable[[], None]
 ) -> dict[str, Any]:
-    """Measures a workload and its peers.
-
-    Args:
-      name: of the workload, or `MACHINE`.
-      peers: names of peers; those that do not fit are skipped.
-      repeat: quiet samples that are wanted.
-      advance: called after every turn of all contenders.
-
-    Returns:
-      Values as in JSON.
-    """
+    """Measures a workload, or `MACHINE`, and those of its peers that can run here."""
     if name == MACHINE:
         return device(repeat)
     from experiments.bench import catalog
@@ -43,6 +29,7 @@ def measure(
     with trainer.compile_clock() as compiling:
         base = timed.contender("ours")
         base.run()
+    # Ours runs first and alone: the peak of memory is ours.
     running, results, failures = {"ours": base}, {"ours": base.result()}, {}
     peak = getattr(base, "peak_bytes", machine.peak_bytes)()
     for peer in peers:
@@ -56,6 +43,7 @@ def measure(
                 running[peer], results[peer] = contender, contender.result()
     clock = timing.Clock(machine.cpus())
     calls = {name: contender.run for name, contender in running.items()}
+    # A product takes turns with the contenders: its rate is of the same minutes.
     calls[_MATMUL], flops = machine.matmul()
     samples = timing.interleave(calls, repeat, clock, advance)
     agreement = timed.agreement(results)
@@ -119,6 +107,7 @@ def device(repeat: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    # A dot for every turn of all contenders, and then the measurement as JSON.
     name, repeat, *peers = sys.argv[1:]
     turn = functools.partial(print, ".", flush=True)
     print(json.dumps(measure(name, peers, int(repeat), turn)))

@@ -40,15 +40,10 @@ _INEXACT = ("pfl",)  # peers that weigh or draw clients in another way
 
 @dataclasses.dataclass(frozen=True)
 class Generated:
-    """Images like MNIST's, `uint8` and mostly zero; a class has its likelier pixels.
+    """Images like MNIST's, `uint8` and mostly zero; a class has its likelier pixels."""
 
-    Attributes:
-      sizes: examples of every client.
-      shape: shape of an image.
-    """
-
-    sizes: tuple[int, ...]
-    shape: tuple[int, ...] = (28, 28)
+    sizes: tuple[int, ...]  # examples of every client
+    shape: tuple[int, ...] = (28, 28)  # shape of an image
     name: ClassVar[str] = "generated"
 
     def load(
@@ -69,6 +64,7 @@ def _generate(
     is_likelier = rng.random((CLASSES, inputs)) < 0.2
     bound = np.where(is_likelier, 96, 40).astype(np.uint8)  # of 256
     x = rng.integers(0, 256, (total, inputs), dtype=np.uint8)
+    # Blocks: the noise of all images at once would double the peak of memory.
     for start in range(0, total, _BLOCK):
         block = x[start : start + _BLOCK]
         noise = rng.integers(0, 256, block.shape, dtype=np.uint8)
@@ -85,15 +81,12 @@ def _generate(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BenchCNN(base.ImageNetwork):
-    """5x5 convolutions, unpadded, and a hidden layer; 259,914 parameters on 32x32x3.
-
-    `convolution` is one of `layers.CONVOLUTIONS`, or None for that which is picked.
-    """
+    """5x5 convolutions, unpadded, and a hidden layer; 259,914 parameters on 32x32x3."""
 
     smallest: ClassVar[int] = 16
     filters: tuple[int, ...] = (32, 64)
     hidden: int = 128
-    convolution: str | None = None
+    convolution: str | None = None  # one of `layers.CONVOLUTIONS`; None picks
 
     def _module(self, modules: Any, classes: int) -> Any:
         return modules.ConvNet(
@@ -110,20 +103,13 @@ class BenchCNN(base.ImageNetwork):
 
 @dataclasses.dataclass(frozen=True)
 class Workload(contenders.Timed):
-    """Trainings of one structure that are timed together.
+    """Trainings of one structure that are timed together."""
 
-    Attributes:
-      spec: data.
-      process: base process; its local solver walks over minibatches.
-      model: model.
-      flops_per_example: of the matrix products of one gradient.
-      axes: values of a grid by dotted name.
-    """
-
-    spec: fp.FederationSpec
-    process: fp.FederatedProcess
+    spec: fp.FederationSpec  # data
+    process: fp.FederatedProcess  # its local solver walks over minibatches
     model: Any
-    flops_per_example: int
+    flops_per_example: int  # of the matrix products of one gradient
+    # Values of a grid by dotted name.
     axes: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
 
     def group(self) -> groups.Group:
@@ -140,8 +126,7 @@ class Workload(contenders.Timed):
     @property
     def cohort_size(self) -> int:
         """Returns the number of clients in a round."""
-        count = len(self.spec.dataset.sizes)
-        return self.process.participation.cohort_size(count)
+        return self.process.participation.cohort_size(len(self.spec.dataset.sizes))
 
     @property
     def _examples_per_round(self) -> float:
@@ -165,11 +150,9 @@ class Workload(contenders.Timed):
 
     @property
     def bytes_per_round(self) -> float:
-        """Returns the least bytes that a round of all points reads and writes.
-
-        Examples are read once for all points; states of clients are read and written
-        once, if they do not stay in a cache.
-        """
+        """Returns the least bytes that a round of all points reads and writes."""
+        # Examples are read once for all points; states of clients are read and written
+        # once, if they do not stay in a cache.
         inputs = self._examples_per_round * math.prod(self.spec.dataset.shape)
         group = self.group()
         process, federation = group.processes[0], group.federations[0]
@@ -178,21 +161,21 @@ class Workload(contenders.Timed):
             lambda key: process.init(key, model, federation), group.keys[0]
         )
         state_bytes = client_rows.num_bytes(state.of_clients())
+        # Only the cohort's states move; the states of all points are read and written.
         share = self.cohort_size / len(self.spec.dataset.sizes)
         return inputs + 2 * self.num_points * share * state_bytes
 
     def least_bytes_per_round(self, num_parameters: int) -> float:
-        """Returns the bytes that a round of all points moves at least.
-
-        Examples are read once for all points, and every step of a client reads and
-        writes its float32 parameters.
-        """
+        """Returns the bytes that a round of all points moves at least."""
         inputs = self._examples_per_round * math.prod(self.spec.dataset.shape)
+        # Examples are read once for all points, and every step of a client reads and
+        # writes its float32 parameters.
         return inputs + 2 * 4 * num_parameters * self.steps_per_round
 
     def tenfold(self) -> "Workload":
         """Returns a workload with ten times as many clients in every round."""
         spec, process = self.spec, self.process
+        # Beyond the cohort, clients cost nothing per round: the cohort grows.
         if isinstance(process.participation, fp.UniformCohort):
             cohort = fp.UniformCohort(size=10 * process.participation.size)
             process = dataclasses.replace(process, participation=cohort)
@@ -228,16 +211,11 @@ class Workload(contenders.Timed):
         return numbers
 
     def quality(self, results: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-        """Returns `accuracy` and `loss` after the same number of rounds.
-
-        Args:
-          results: global models by contender; each has drawn its own order of examples.
-
-        Returns:
-          Both by contender, over all training examples, averaged over the grid points.
-        """
+        """Returns `accuracy` and `loss` by contender, over all training examples."""
         federation = self.spec.build()
         model = self.model.for_federation(federation)
+        # Every contender has drawn its own order of examples: models differ, quality
+        # must not.
         pairs = zip(*examples_of(federation), strict=True)
         x, y = (np.concatenate(parts) for parts in pairs)
         batch = core.Batch(x=x, y=y, weight=np.ones(len(y)))
@@ -253,17 +231,11 @@ class Workload(contenders.Timed):
         }
 
     def differences(self, peers: Sequence[str]) -> dict[str, float]:
-        """Compares models after two rounds in which no draw decides the result.
-
-        Args:
-          peers: names of peers.
-
-        Returns:
-          By peer the largest difference from our global model, relative to its largest
-          value.
-        """
+        """Returns the difference of each peer, relative to our largest value."""
         if not peers:
             return {}
+        # No draw decides two rounds; the second starts from the first one's models and
+        # duals.
         work, models = self.without_order(), {}
         for name in ("ours", *peers):
             contender = work.contender(name)
@@ -285,13 +257,9 @@ class Workload(contenders.Timed):
 
 @dataclasses.dataclass(frozen=True)
 class Based(contenders.Timed):
-    """Training that is timed, round by round; abstract.
+    """Training that is timed, round by round; abstract."""
 
-    Attributes:
-      base: the training.
-    """
-
-    base: Workload
+    base: Workload  # the training
 
     @property
     def steps_per_round(self) -> float | None:
@@ -332,10 +300,8 @@ class ColdStart(Workload):
 
 
 def dense_flops(inputs: int, outputs: int, *, first: bool) -> int:
-    """Counts the operations of a dense layer's gradient for one example.
-
-    The first layer of a network needs no gradient of its inputs.
-    """
+    """Counts the operations of a dense layer's gradient for one example."""
+    # The first layer of a network needs no gradient of its inputs.
     return (2 if first else 3) * 2 * inputs * outputs
 
 
@@ -379,10 +345,8 @@ def softmax(
     rounds: int = 10,
     **fields: Any,
 ) -> Workload:
-    """Returns FLAME with softmax regression, one epoch, all clients in every round.
-
-    Last batches are short and have whole steps, as in its peers.
-    """
+    """Returns FLAME with softmax regression, one epoch, all clients in every round."""
+    # Last batches are short and have whole steps, as in its peers.
     solver = fp.SGD(learning_rate=0.05, batch_size=batch_size, remainder="full")
     return Workload(
         name,
@@ -435,17 +399,6 @@ def cnn(
     )
 
 
-def _pareto_sizes() -> list[int]:
-    """Draws 200 sizes from 30 to 2,000, Pareto with exponent 1.2 between them."""
-    sizes = 30 * (np.random.default_rng(0).pareto(1.2, 200) + 1)
-    return np.clip(sizes.astype(int), 30, 2000).tolist()
-
-
-def _around_sixty() -> list[int]:
-    """Draws 1,000 sizes from 50 to 70."""
-    return np.random.default_rng(6).integers(50, 71, 1000).tolist()
-
-
 def examples_of(federation: fp.Federation) -> list[tuple[np.ndarray, np.ndarray]]:
     """Returns every client's scaled inputs `float32[n, ...]` and labels `int64[n]`."""
     train = federation.train
@@ -480,6 +433,8 @@ _GRID = {
     "algorithm.local.learning_rate": (0.01, 0.02, 0.05, 0.1),
 }
 _STACKED = ("torch", "torch.func", "vmap")
+# 200 sizes from 30 to 2,000, Pareto with exponent 1.2 between them.
+_PARETO = np.clip(30 * (np.random.default_rng(0).pareto(1.2, 200) + 1), 30, 2000)
 _ALL = (
     softmax(
         "W1",
@@ -508,10 +463,10 @@ _ALL = (
     softmax(
         "W5",
         "FLAME, softmax, 200 clients of 30 to 2,000 (Pareto), batch 20",
-        _pareto_sizes(),
+        _PARETO.astype(int).tolist(),
         20,
         peers=("torch", "vmap"),
     ),
-    cohorts(_around_sixty(), 10),
+    cohorts(np.random.default_rng(6).integers(50, 71, 1000).tolist(), 10),
 )
 WORKLOADS = {workload.name: workload for workload in _ALL}

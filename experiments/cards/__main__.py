@@ -1,11 +1,6 @@
 """Method cards from kept runs: `python -m experiments.cards`.
 
-A run is a file `results/<method>/<run>.nc`, see `kept`. A card is a page with
-appendices; its bytes depend on these files, presets and the method's texts only. The
-command also writes `docs/reproduction.md`, the claims of all papers that reproduce;
-`docs/benchmark.md` with its pages of data sets, from the tables of `benchmark`;
-`docs/learned.md` from the tables of `experiments.learned`; and likewise `docs/atlas.md`
-and `docs/finetune.md`.
+Also writes `docs/reproduction.md`, and the pages of the benchmark and of the studies.
 """
 
 from pathlib import Path

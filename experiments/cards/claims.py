@@ -29,30 +29,19 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """Claim that one side is better in the last round, on the mean over clients.
+    """Claim that one side is better in the last round, on the mean over clients."""
 
-    Attributes:
-      text: the claim in words; it begins with `ours` if no paper makes it.
-      run: name of the run that decides it.
-      better: the side claimed to be better.
-      worse: the other side.
-      across: whether the sides are in different environments of the run, named by
-        their fields, instead of compared in each environment.
-      measure: `accuracy`, or one of `runs.LOSSES` or `runs.SPREADS`, which are better
-        if smaller.
-      only: values by field; restricts the claim to some environments.
-      worse_run: name of the other side's run if it is not `run`; both runs then have
-        one environment.
-    """
-
-    text: str
-    run: str
-    better: Side
-    worse: Side
+    text: str  # the claim in words; it begins with `ours` if no paper makes it
+    run: str  # name of the run that decides it
+    better: Side  # the side claimed to be better
+    worse: Side  # the other side
+    # Whether the sides are in different environments of the run, named by their fields,
+    # instead of compared in each environment.
     across: bool = False
-    measure: str = "accuracy"
+    measure: str = "accuracy"  # or of `runs.LOSSES` or `SPREADS`: better if small
+    # Values by field; restricts the claim to some environments.
     only: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    worse_run: str | None = None
+    worse_run: str | None = None  # of the other side, if not `run`; one environment
 
     @property
     def is_ours(self) -> bool:
@@ -62,17 +51,11 @@ class Claim:
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """Verdict of a run on a claim in one environment.
+    """Verdict of a run on a claim in one environment."""
 
-    Attributes:
-      where: the environment.
-      difference: its interval in words, or the missing side.
-      verdict: a word of `verdicts.verdicts`, or `not run`.
-    """
-
-    where: str
-    difference: str
-    verdict: str
+    where: str  # the environment
+    difference: str  # its interval in words, or the missing side
+    verdict: str  # a word of `verdicts.verdicts`, or `not run`
 
     @property
     def is_missing(self) -> bool:
@@ -82,21 +65,13 @@ class Decision:
 
 @dataclasses.dataclass(frozen=True)
 class Evidence:
-    """Evidence of runs on a claim in one environment.
-
-    Attributes:
-      claim: the claim.
-      where: the environment.
-      ours: values by seed of the side claimed to be better; NaN if it diverged.
-      theirs: values of the other side.
-      is_comparable: whether the runs may decide the claim.
-    """
+    """Evidence of runs on a claim in one environment."""
 
     claim: Claim
-    where: str
-    ours: pd.Series
-    theirs: pd.Series
-    is_comparable: bool
+    where: str  # the environment
+    ours: pd.Series  # by seed, of the side claimed to be better; NaN if it diverged
+    theirs: pd.Series  # values of the other side
+    is_comparable: bool  # whether the runs may decide the claim
 
     @property
     def is_accuracy(self) -> bool:
@@ -117,48 +92,25 @@ class Evidence:
 
 @dataclasses.dataclass(frozen=True)
 class Drawing:
-    """Figure of the paper.
+    """Figure of the paper."""
 
-    Attributes:
-      number: its number in the paper.
-      text: its content.
-      run: name of the run that draws ours.
-      claims: the claims that it should show.
-    """
-
-    number: str
-    text: str
-    run: str
-    claims: Sequence[Claim]
+    number: str  # its number in the paper
+    text: str  # its content
+    run: str  # name of the run that draws ours
+    claims: Sequence[Claim]  # the claims that it should show
 
 
 def of(
     run: str, subject: str, pairs: Iterable[tuple[str, Side, Side]], **fields: Any
 ) -> list[Claim]:
-    """Returns a claim per pair of sides.
-
-    Args:
-      run: name of the deciding run.
-      subject: beginning of their texts.
-      pairs: the rest of the text, the side claimed to be better, and the other side.
-      **fields: further fields of the claims.
-    """
+    """Returns a claim per pair of sides, better and worse, with a text."""
     return [Claim(f"{subject}: {text}", run, *pair, **fields) for text, *pair in pairs]
 
 
 def decide(
     claims: Sequence[Claim], runs: Mapping[str, Run], rule: verdicts.Rule
 ) -> list[list[Decision]]:
-    """Returns the verdicts on the claims of one table.
-
-    Args:
-      claims: the claims; verdicts are corrected for their number.
-      runs: runs by name.
-      rule: limits of the card, for accuracies only.
-
-    Returns:
-      A decision per claim and environment.
-    """
+    """Returns the verdicts on the claims of one table, by claim and environment."""
     evidence = [list(_evidence(claim, runs)) for claim in claims]
     pieces = [e for parts in evidence for e in parts if isinstance(e, Evidence)]
     words: dict[int, str] = {}
@@ -226,18 +178,7 @@ def lines(
     rule: verdicts.Rule,
     wide: tuple[str, ...] = (),
 ) -> Iterator[str]:
-    """Yields a line per claim and environment, and a sentence about missing runs.
-
-    Args:
-      claims: claims to decide.
-      runs: runs by name.
-      rule: limits of the card.
-      wide: prefixes of run names; the claims of each such run have a separate table,
-        with a column per environment.
-
-    Yields:
-      Lines of Markdown.
-    """
+    """Yields a line per claim and environment, and a sentence about missing runs."""
     if not claims:
         return
     yield from (
@@ -251,6 +192,7 @@ def lines(
     # Verdicts are corrected for the claims of their table, so each decides its own.
     by_run: dict[str, list[Claim]] = {}
     for claim in claims:
+        # Runs with many environments get a table of their own, with a column for each.
         is_wide = wide and claim.run in runs and claim.run.startswith(wide)
         by_run.setdefault(claim.run if is_wide else "", []).append(claim)
     table = by_run.pop("", [])
@@ -288,17 +230,7 @@ def of_figures(
     rule: verdicts.Rule,
     reasons: Mapping[str, str],
 ) -> Iterator[str]:
-    """Yields a line per figure, with the counts of its claims' verdicts.
-
-    Args:
-      figures: figures of the paper.
-      runs: runs by name.
-      rule: limits of the card.
-      reasons: reasons for missing runs, by a part of their names.
-
-    Yields:
-      Lines of Markdown.
-    """
+    """Yields a line per figure, with the counts of its claims' verdicts."""
     if not figures:
         return
     yield from (

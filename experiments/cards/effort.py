@@ -17,18 +17,7 @@ _SMALL = fp.MLP(widths=(1,))
 def gradients(
     name: str, data_dir: str | None = None, train_examples: int | None = None
 ) -> float:
-    """Counts gradients of single examples in all trainings of a classifier's preset.
-
-    Evaluations, the server's work and attacks are not counted.
-
-    Args:
-      name: name of the preset.
-      data_dir: directory of data files.
-      train_examples: maximal training examples per client, instead of the preset's.
-
-    Raises:
-      InputError: if one of its methods does not count its clients' work.
-    """
+    """Counts gradients of single examples in all trainings of a classifier's preset."""
     experiment = presets.get(name)
     key, total = jax.random.key(0, impl="threefry2x32"), 0.0
     federations = grids.Federations()
@@ -46,5 +35,6 @@ def gradients(
                 model = _SMALL.for_federation(federation)
                 charges = timetables.charges(process, model, federation, key)
                 size = process.participation.cohort_size(federation.num_clients)
+                # Evaluations, the server's work and attacks are not counted.
                 total += size * charges.examples.mean()
     return len(experiment.seeds) * experiment.num_rounds * total

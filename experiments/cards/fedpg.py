@@ -178,6 +178,7 @@ def _headlines() -> list[Headline]:
         Headline(
             "the global model is ahead of every baseline's",
             "+5 to +20",
+            # The other data sets were not run: their networks want a GPU.
             claims.of(run, "FMNIST", [(n, global_side, _rival(n)) for n in rivals]),
             "fewer rounds, after which the baselines still rise: with all rounds FedAvg"
             " alone comes close; several printed rows are artefacts of their code",

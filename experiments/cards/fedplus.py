@@ -119,6 +119,7 @@ def _headlines() -> list[Headline]:
         " baselines, is above Fed+",
         "femnist": "parties are small and share letters",
     }
+    # One printed number per data set, compared with the mean of the four baselines.
     gains = [
         Headline(
             f"Fed+ is above the baselines, {data}",

@@ -24,61 +24,44 @@ _WORDS = {
 
 @dataclasses.dataclass(frozen=True)
 class Headline:
-    """Central claim of a paper.
+    """Central claim of a paper."""
 
-    Attributes:
-      text: the claim in words; it begins with `ours` if no paper makes it.
-      printed: the paper's number, or an empty text.
-      claims: its claims about single runs.
-      reason: the reason why ours differs, or the meaning of the number, in a sentence.
-      of: the tested quantity. `mean`: the side's difference to the mean of the others,
-        mean over environments; `relative`: the difference in percent of the others;
-        `best`: whether the side is above the best other side in every environment;
-        `every`: whether every single claim holds; `trend`: whether every slope over
-        `steps` successive claims is above zero; `equal`: whether all sides are equal.
-      gap: the paper's number in our unit, for `mean` and `relative`.
-      steps: number of claims per slope.
-    """
-
-    text: str
-    printed: str
-    claims: Sequence[claims.Claim]
-    reason: str
+    text: str  # the claim in words; it begins with `ours` if no paper makes it
+    printed: str  # the paper's number, or an empty text
+    claims: Sequence[claims.Claim]  # its claims about single runs
+    reason: str  # why ours differs, or the meaning of the number, in a sentence
+    # The tested quantity. `mean`: the side's difference to the mean of the others, mean
+    # over environments; `relative`: the difference in percent of the others; `best`:
+    # whether the side is above the best other side in every environment; `every`:
+    # whether every single claim holds; `trend`: whether every slope over `steps`
+    # successive claims is above zero; `equal`: whether all sides are equal.
     of: Literal["mean", "relative", "best", "every", "trend", "equal"] = "every"
-    gap: float | None = None
-    steps: int = 1
+    gap: float | None = None  # the paper's number, for `mean` and `relative`
+    steps: int = 1  # number of claims per slope
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """Verdict of our runs on a headline.
+    """Verdict of our runs on a headline."""
 
-    Attributes:
-      verdict: `reproduces`, `does not`, `does not (equal)` or `open`.
-      ours: mean difference, with its interval or its range over single claims.
-      counts: numbers of single claims by verdict, in words; empty for a mean.
-    """
-
-    verdict: str
-    ours: str
-    counts: str
+    verdict: str  # `reproduces`, `does not`, `does not (equal)` or `open`
+    ours: str  # mean difference, with its interval or its range over single claims
+    counts: str  # numbers of single claims by verdict, in words; empty for a mean
 
 
 def judge(headline: Headline, runs: Mapping[str, Run], rule: verdicts.Rule) -> Outcome:
-    """Judges a headline.
-
-    A mean has one test, over seeds. A mean that is equal to zero does not reproduce the
-    claim, and neither does a mean below zero with an interval that excludes the paper's
-    number. In the other cases Holm's correction is for the tests of the headline. It
-    reproduces if all comparable claims hold. It does not if one claim does not hold, or
-    if all that do not hold are equal. Otherwise it is open. A claim of equal sides
-    reproduces if all comparable sides are equal.
-    """
+    """Judges a headline."""
     decisions = itertools.chain(*claims.decide(headline.claims, runs, rule))
     words = Counter(decision.verdict for decision in decisions)
     counts = ", ".join(f"{count} {name}" for name, count in words.most_common())
     evidence = list(itertools.chain(*(claims.gaps(c, runs) for c in headline.claims)))
     comparable = [e for e in evidence if e.is_comparable]
+    # A mean has one test, over seeds. A mean that is equal to zero does not reproduce
+    # the claim, and neither does a mean below zero with an interval that excludes the
+    # paper's number. In the other cases Holm's correction is for the tests of the
+    # headline. It reproduces if all comparable claims hold. It does not if one claim
+    # does not hold, or if all that do not hold are equal. Otherwise it is open. A claim
+    # of equal sides reproduces if all comparable sides are equal.
     if headline.of in ("mean", "relative"):
         verdict, summary = _mean_verdict(headline, comparable, rule)
         return Outcome(verdict, summary or _range(evidence), "" if summary else counts)
@@ -134,10 +117,7 @@ def _verdict(words: Counter) -> str:
 
 
 def _rows(evidence: Sequence[claims.Evidence]) -> list[list[claims.Evidence]]:
-    """Groups evidence on one side in one environment, against different sides.
-
-    Evidence with too few seeds is left out.
-    """
+    """Groups evidence with enough seeds on one side in one environment."""
     rows: dict[tuple[str, str, str], list[claims.Evidence]] = {}
     for part in evidence:
         if part.differences.count() >= verdicts.MIN_PAIRS:
@@ -151,6 +131,7 @@ def _gap(evidence: Sequence[claims.Evidence], of: str) -> paired.Interval:
     differences = []
     for row in _rows(evidence):
         if of == "best":
+            # The best of the others by its mean over seeds, which favors them.
             differences.append(min((e.differences for e in row), key=pd.Series.mean))
             continue
         mean = pd.concat([e.differences for e in row], axis=1).mean(axis=1)
@@ -165,24 +146,15 @@ def _gap(evidence: Sequence[claims.Evidence], of: str) -> paired.Interval:
 def _slopes(
     evidence: Sequence[claims.Evidence], steps: int
 ) -> Iterator[paired.Interval]:
-    """Yields least-squares slopes of values, from their successive differences.
-
-    The slope of n + 1 values at even distances is the mean of their n differences with
-    weights k (n + 1 - k).
-    """
+    """Yields least-squares slopes of values, from their successive differences."""
+    # The slope of n + 1 values at even distances is the mean of their n differences
+    # with weights k (n + 1 - k).
     place = np.arange(1, steps + 1)
     weights = place * (steps + 1 - place)
-    for chain in _chains(evidence, steps):
-        rises = pd.concat([e.differences for e in chain], axis=1, join="inner")
-        yield paired.of_mean((rises * weights).sum(axis=1) / weights.sum())
-
-
-def _chains(
-    evidence: Sequence[claims.Evidence], steps: int
-) -> Iterator[Sequence[claims.Evidence]]:
-    """Yields successive parts of equal length."""
     for start in range(0, len(evidence) - steps + 1, steps):
-        yield evidence[start : start + steps]
+        chain = [e.differences for e in evidence[start : start + steps]]
+        rises = pd.concat(chain, axis=1, join="inner")
+        yield paired.of_mean((rises * weights).sum(axis=1) / weights.sum())
 
 
 def _range(

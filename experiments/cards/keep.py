@@ -62,6 +62,8 @@ def _keep(folders: list[Path], method: str, results: Path, name: str | None) -> 
     record["preset_digest"] = scale.digest_of(command)
     with directories.writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
+        # Written under another name: a run that is interrupted leaves no half of a
+        # file.
         temporary = path.with_name(f".{path.name}.part")
         rounded = (rows.round({"value": 6}) for rows in (table, reports))
         kept.write(temporary, command, *rounded, groups, **record)
@@ -69,15 +71,7 @@ def _keep(folders: list[Path], method: str, results: Path, name: str | None) -> 
 
 
 def joined(commands: list[str]) -> str:
-    """Returns one command for runs that differ in seeds or methods.
-
-    Args:
-      commands: one per run, at least one.
-
-    Raises:
-      InputError: if they differ in other options, if two share a seed of a method, or
-        if not all methods have the same seeds.
-    """
+    """Returns one command for runs that differ in seeds or methods only."""
     if len(commands) == 1:
         return commands[0]
     usual = [str(seed) for seed in scale.preset_of(commands[0]).seeds]

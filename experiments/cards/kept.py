@@ -41,19 +41,12 @@ _ABOUT_CLIENTS = ("malicious", "num_train", "label_counts", "diverged_at")
 
 @dataclasses.dataclass(frozen=True)
 class Kept:
-    """Content of a file, with the members of a `Result` that figures of means read.
+    """Content of a file, with the members of a `Result` that figures of means read."""
 
-    Attributes:
-      command: command line of the run.
-      rows: rows of the result's table.
-      reports: a row per point with a column per report.
-      rounds: the result's curves; None if they are not recorded.
-    """
-
-    command: str
-    rows: pd.DataFrame
-    reports: pd.DataFrame
-    rounds: pd.DataFrame | None
+    command: str  # line that repeats the run
+    rows: pd.DataFrame  # of the result's table
+    reports: pd.DataFrame  # a row per point with a column per report
+    rounds: pd.DataFrame | None  # the result's curves; None if they are not recorded
     groups = (types.SimpleNamespace(config={}, num_validation=None),)
 
     def table(self) -> pd.DataFrame:
@@ -92,16 +85,7 @@ def write(
     groups: Mapping[str, xr.Dataset] | None = None,
     **record: str,
 ) -> None:
-    """Writes the file of a run.
-
-    Args:
-      path: path of the file.
-      command: line that repeats the run.
-      table: rows of the result's table.
-      reports: its reports.
-      groups: further groups of the file by name, from `record_of`.
-      **record: attributes, from `record_of`.
-    """
+    """Writes the file of a run, with groups and attributes from `record_of`."""
     datasets = {"measured": _arrays(table, reports), **(groups or {})}
     encoding = {
         f"/{name}": {n: _encoding(v) for n, v in dataset.variables.items()}
@@ -142,11 +126,7 @@ def _numbers(table: pd.DataFrame, names: list[str]) -> pd.Series:
 
 
 def read(path: Path) -> Kept:
-    """Reads the data that cards use from a file.
-
-    Raises:
-      OSError, KeyError, ValueError: if the file is damaged.
-    """
+    """Reads the data of cards; damage raises OSError, KeyError or ValueError."""
     with xr.open_datatree(path, engine="h5netcdf") as tree:
         dataset, command = tree["measured"].to_dataset().load(), tree.attrs["command"]
         is_recorded = "curves" in tree.children
@@ -182,10 +162,8 @@ def _column(values: pd.Series) -> np.ndarray:
 
 
 def _encoding(variable: xr.Variable) -> dict[str, Any]:
-    """Compresses large arrays in one piece, and text as characters.
-
-    A small array takes less space than the index of a compressed one.
-    """
+    """Compresses large arrays in one piece, and text as characters."""
+    # A small array takes less space than the index of a compressed one.
     encoding = {"dtype": "S1"} if variable.dtype.kind in "OUT" else {}
     if variable.nbytes <= _SMALL:
         return encoding

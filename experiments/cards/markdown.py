@@ -7,10 +7,13 @@ import pandas as pd
 __all__ = ["mean_and_std", "table"]
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Yields the lines of a table."""
+def table(
+    header: Sequence[str], rows: Iterable[Sequence[str]], left: int | None = None
+) -> Iterator[str]:
+    """Yields the lines of a table; numbers from column `left` on, at the right."""
+    count = len(header) if left is None else left
     yield f"| {' | '.join(header)} |"
-    yield "|---" * len(header) + "|"
+    yield "|" + "---|" * count + "---:|" * (len(header) - count)
     yield from (f"| {' | '.join(row)} |" for row in rows)
 
 

@@ -14,54 +14,36 @@ __all__ = ["Measure", "Method", "Methods"]
 
 @dataclasses.dataclass(frozen=True)
 class Measure:
-    """Column of a table.
+    """Column of a table."""
 
-    Attributes:
-      title: heading.
-      key: its name in the file of printed numbers.
-      model: the evaluated model.
-      data: the data of the evaluation.
-    """
-
-    title: str
-    key: str
-    model: str
-    data: str
+    title: str  # heading
+    key: str  # its name in the file of printed numbers
+    model: str  # the evaluated model
+    data: str  # the data of the evaluation
 
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """Row of a table.
+    """Row of a table."""
 
-    Attributes:
-      key: its name in the file of printed numbers.
-      algorithm: our class.
-      where: values of its swept fields, as in `runs.Side`.
-      why: the reason why the paper's numbers and ours differ in meaning, or empty.
-      by_run: values instead of `where`, by names of runs that sweep other fields.
-    """
-
-    key: str
-    algorithm: str
+    key: str  # its name in the file of printed numbers
+    algorithm: str  # our class
+    # Values of its swept fields, as in `runs.Side`.
     where: Mapping[str, object] = dataclasses.field(default_factory=dict)
-    why: str = ""
+    why: str = ""  # why the paper's numbers and ours differ in meaning, or empty
+    # Values instead of `where`, by names of runs that sweep other fields.
     by_run: Mapping[str, Mapping[str, object]] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
 class Methods(tables.Parts):
-    """Table of a paper, compared with ours method by method.
+    """Table of a paper, compared with ours method by method."""
 
-    Attributes:
-      file: in `experiments/printed`: table, run, method, metric, mean, std (fractions);
-        its tables are named by titles.
-      measures: its columns.
-      methods: its rows.
-    """
-
+    # In `experiments/printed`: table, run, method, metric, mean, std (fractions); its
+    # tables are named by titles.
     file: str
-    measures: Sequence[Measure]
-    methods: Sequence[Method]
+    measures: Sequence[Measure]  # its columns
+    methods: Sequence[Method]  # its rows
     note = (
         "Percent, mean (standard deviation over clients): the paper's → ours, the"
         " latter averaged over seeds."

@@ -11,16 +11,9 @@ __all__ = ["draw"]
 
 
 def draw(path: Path, folder: Path) -> list[Path]:
-    """Draws a kept run: its curves if it has them, and its sweep.
-
-    Args:
-      path: file of the run.
-      folder: directory of the pictures.
-
-    Returns:
-      The written files.
-    """
+    """Draws a kept run, its curves and its sweep; returns the written files."""
     run = kept.read(path)
+    # The first picture that fits the run: attacks, their table, or a sweep of a number.
     swept = (
         figures.draw("attacks", run)
         or figures.draw("attacks_table", run)

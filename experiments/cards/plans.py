@@ -118,11 +118,7 @@ def _of_fewer(name: str, data_dir: str | None, count: int) -> _Row | None:
 
 
 def _of_another(table: pd.DataFrame, base: str, data_dir: str | None) -> _Finder:
-    """Returns a function that extrapolates times from another preset's plan.
-
-    Raises:
-      InputError: if the other preset was not planned.
-    """
+    """Returns a function that extrapolates times from another preset's plan."""
     if base not in table.index or table["like"][base]:
         raise checks.InputError(f"Expected a preset that was planned, got '{base}'.")
     row = table.loc[base]

@@ -30,13 +30,9 @@ _MEASURES = ("accuracy", "sharpe")
 
 @dataclasses.dataclass(frozen=True)
 class Returns(tables.Parts):
-    """Table 1 and our runs: returns in percent, Sharpe ratios, and paired gaps.
+    """Table 1 and our runs: returns in percent, Sharpe ratios, and paired gaps."""
 
-    Attributes:
-      file: in `experiments/printed`: method, return in percent, Sharpe ratio.
-    """
-
-    file: str = "portfolio_table1.csv"
+    file: str = "portfolio_table1.csv"  # method, return in percent, Sharpe ratio
     note = (
         "Annualized return in percent (Sharpe ratio), means over the fifty parties,"
         " then over markets and seeds ± standard deviation. The gap is to a single"

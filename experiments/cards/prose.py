@@ -29,15 +29,10 @@ __all__ = ["Numbers", "fill"]
 
 @dataclasses.dataclass(frozen=True)
 class Numbers:
-    """One number per run and environment, in percent.
+    """One number per run and environment, in percent."""
 
-    Attributes:
-      values: the numbers, at least one.
-      signed: whether they are differences, printed with their sign.
-    """
-
-    values: Sequence[float]
-    signed: bool = False
+    values: Sequence[float]  # the numbers, at least one
+    signed: bool = False  # whether they are differences, printed with their sign
 
     @property
     def mean(self) -> str:
@@ -69,20 +64,11 @@ class Numbers:
 
 
 def fill(text: str, runs: Mapping[str, Run], sides: Mapping[str, Side]) -> str:
-    """Returns a text with the numbers of the runs.
-
-    Args:
-      text: template.
-      runs: runs by name.
-      sides: sides by their names in the template.
-
-    Raises:
-      InputError: if the template uses values that no run has.
-    """
+    """Returns a template's text with numbers of the runs; checks that they exist."""
 
     def chosen(pattern: str, where: Mapping[str, Any]) -> list[Run]:
         names = [name for name in runs if fnmatch.fnmatch(name, pattern)]
-        parts = [part for name in names for part in _parts(runs[name], where)]
+        parts = [part for n in names for _, part in runs[n].environments(where)]
         if not parts:
             raise checks.InputError(f"Expected kept runs '{pattern}', there are none.")
         return parts
@@ -127,17 +113,8 @@ def fill(text: str, runs: Mapping[str, Run], sides: Mapping[str, Side]) -> str:
 
 
 def _numbers(values: Sequence[float], names: str, runs: str) -> Numbers:
-    """Returns the numbers that are not NaN.
-
-    Raises:
-      InputError: if there are none.
-    """
+    """Returns the numbers that are not NaN, at least one."""
     finite_values = [float(value) for value in values if value == value]
     if not finite_values:
         raise checks.InputError(f"Expected values of {names} in runs '{runs}'.")
     return Numbers(finite_values)
-
-
-def _parts(run: Run, where: Mapping[str, Any]) -> list[Run]:
-    """Returns a run's parts in all environments with these values."""
-    return [part for _, part in run.environments(where)]

@@ -24,17 +24,7 @@ _NO_DATA = {  # part of a preset's name -> missing data of the paper
 
 
 def render(cards: Mapping[str, Card], kept: Kept, plans: pd.DataFrame) -> str:
-    """Returns the page.
-
-    Args:
-      cards: cards by method.
-      kept: runs by method.
-      plans: preset, minutes, machine and date of plans, and the preset that a time was
-        extrapolated from.
-
-    Returns:
-      Markdown.
-    """
+    """Returns the page of all cards, with the planned times of missing runs."""
     lines = [
         "# What reproduces",
         "",
@@ -53,6 +43,7 @@ def render(cards: Mapping[str, Card], kept: Kept, plans: pd.DataFrame) -> str:
         " paper's scale or near it; the rest is `open`. The [cards](cards/index.md)"
         " have the rule, the settings and every single claim.",
     ]
+    # Headlines, then how much of each paper was run, then what is missing.
     for card in cards.values():
         lines += ["", f"## {card.title}", ""]
         lines += _headlines(card, kept[card.method])
@@ -98,8 +89,7 @@ def _headlines(card: Card, runs: Mapping[str, Run]) -> Iterator[str]:
         numbers = (headline.printed or "–", outcome.ours)
         rows.append((headline.text, verdict, *numbers, headline.reason))
     link = f"[{card.title}](cards/{card.method}.md)"
-    header = (link, "verdict", "paper", "ours", "reason")
-    return markdown.table(header, rows)
+    return markdown.table((link, "verdict", "paper", "ours", "reason"), rows)
 
 
 def _coverage(cards: Mapping[str, Card], kept: Kept) -> Iterator[str]:

@@ -55,20 +55,14 @@ REPORTS = {"clipped": "clipped", "coverage": "trained"}  # reports -> column's t
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-    """Side of a comparison.
+    """Side of a comparison."""
 
-    Attributes:
-      algorithm: class name, as in the tables.
-      model: `personal`, `global` or another predictor.
-      where: values of the algorithm's swept fields, None for a missing field; if
-        several settings remain, the best one on validation data counts.
-      data: data of its evaluation.
-    """
-
-    algorithm: str
-    model: str
+    algorithm: str  # class name, as in the tables
+    model: str  # `personal`, `global` or another predictor
+    # Values of the algorithm's swept fields, None for a missing field; if several
+    # settings remain, the best one on validation data counts.
     where: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    data: str = DATA[0]
+    data: str = DATA[0]  # data of its evaluation
 
     def __str__(self) -> str:
         suffix = [] if self.data == DATA[0] else [f"on {self.data}"]
@@ -77,13 +71,11 @@ class Side:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """Kept run: accuracies or returns of the last round on all data.
+    """Kept run: accuracies or returns of the last round on all data."""
 
-    `rows` also has a column for every other kept measure of `MEASURES` and report of
-    `REPORTS`, and, if any clients were never selected, `untrained`, the headline of
-    these clients.
-    """
-
+    # `rows` also has a column for every other kept measure of `MEASURES` and report of
+    # `REPORTS`, and, if any clients were never selected, `untrained`, the headline of
+    # these clients.
     name: str
     command: str
     rows: pd.DataFrame
@@ -91,11 +83,7 @@ class Run:
 
     @classmethod
     def read(cls, path: Path) -> "Run":
-        """Reads the file of a run.
-
-        Raises:
-          InputError: if the file is damaged, or has no headline on own test data.
-        """
+        """Reads the file of a run; checks that it has a headline on own test data."""
         try:
             file = kept.read(path)
         except (OSError, KeyError, ValueError) as error:
@@ -120,14 +108,7 @@ class Run:
     def environments(
         self, only: Mapping[str, Any] | None = None
     ) -> Iterator[tuple[str, "Run"]]:
-        """Yields a title and the run's part for every environment.
-
-        Args:
-          only: values by field, to select environments; None for all.
-
-        Raises:
-          InputError: if the run has no such field.
-        """
+        """Yields a title and the run's part for every environment with these values."""
         for field in only or {}:
             if field not in self.environment:
                 raise checks.InputError(
@@ -155,8 +136,7 @@ class Run:
     def settings(self) -> Iterator[tuple[str, pd.DataFrame]]:
         """Yields a name and the rows for every setting of an algorithm."""
         names = [f for f in self.fields if f.startswith(summaries.METHOD_FIELDS)]
-        columns = ["algorithm", *names]
-        groups = self.rows.groupby(columns, sort=False, dropna=False)
+        groups = self.rows.groupby(["algorithm", *names], sort=False, dropna=False)
         for (algorithm, *values), rows in groups:
             fields = _texts(dict(zip(names, values, strict=True)))
             yield ", ".join([algorithm, *fields]), rows
@@ -182,12 +162,10 @@ class Run:
         return {}
 
     def _best(self, side: Side) -> pd.DataFrame | None:
-        """Returns the rows of the best setting on validation data; None without one.
-
-        A setting that diverges with fewer seeds is better, regardless of means. The
-        personal model chooses for a hybrid: validation data already chose between the
-        hybrid's models, so its validation values are biased.
-        """
+        """Returns the rows of the best setting on validation data; None without one."""
+        # A setting that diverges with fewer seeds is better, regardless of means. The
+        # personal model chooses for a hybrid: validation data already chose between the
+        # hybrid's models, so its validation values are biased.
         if side.model.startswith(selection.HYBRID):
             personal = self._best(dataclasses.replace(side, model="personal"))
             return None if personal is None else self._same_setting(side, personal)

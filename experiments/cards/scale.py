@@ -64,15 +64,10 @@ _OFF = (None, False, 0, "", [])
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-    """Scale of a run.
+    """Scale of a run."""
 
-    Attributes:
-      level: one of `LEVELS`.
-      reason: the differences; empty at the paper's scale.
-    """
-
-    level: str
-    reason: str = ""
+    level: str  # one of `LEVELS`
+    reason: str = ""  # the differences; empty at the paper's scale
 
     @property
     def is_comparable(self) -> bool:
@@ -108,30 +103,20 @@ def of(run: Run | None) -> Scale:
 
 
 def parts(runs: Mapping[str, Run], name: str) -> list[Run]:
-    """Returns the kept runs of a preset, the nearest to the paper's scale first.
-
-    In addition to the run with the preset's name there may be runs of some of its
-    methods, with names that begin with that name and a dash.
-    """
+    """Returns the kept runs of a preset, the nearest to the paper's scale first."""
+    # In addition to the run with the preset's name there may be runs of some of its
+    # methods, with names that begin with that name and a dash.
     group = [run for n, run in runs.items() if n == name or n.startswith(f"{name}-")]
     return sorted(group, key=lambda run: LEVELS.index(of(run).level))
 
 
 def best(runs: Mapping[str, Run], name: str, sides: Iterable[Side]) -> Run | None:
-    """Returns the run of a preset that is nearest to the paper's and has all sides.
-
-    Args:
-      runs: kept runs by name.
-      name: name of the preset.
-      sides: required sides.
-
-    Returns:
-      The run; if no run has all sides, the run of the preset's name, or None.
-    """
+    """Returns the run of a preset that is nearest to the paper's and has all sides."""
     sides, candidates = list(sides), parts(runs, name)
     for run in candidates if len(candidates) > 1 else ():
         if all(run.values(side) is not None for side in sides):
             return run
+    # If no run has all sides: the run of the preset's name, or None.
     return runs.get(name)
 
 
@@ -150,11 +135,9 @@ def _preset(name: str) -> Experiment:
 
 
 def digest_of(command: str) -> str:
-    """Returns the digest of all values that the preset of a command fixes.
-
-    It excludes fields that are off, 0 or not given, so that a new field which is off by
-    default does not change digests.
-    """
+    """Returns the digest of all values that the preset of a command fixes."""
+    # It excludes fields that are off, 0 or not given, so that a new field which is off
+    # by default does not change digests.
     from fedjax_pfl.engine import groups  # imports JAX
 
     experiment = preset_of(command)

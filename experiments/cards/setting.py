@@ -14,14 +14,7 @@ _SHARED = ("model", "federation", "participation", "work")
 
 
 def lines(names: Sequence[str]) -> Iterator[str]:
-    """Yields a table of all values that presets fix, and of their differences.
-
-    Args:
-      names: names of presets of one comparison, for example one per data set.
-
-    Yields:
-      Lines of Markdown.
-    """
+    """Yields a table of all values that presets fix, and of their differences."""
     import experiments.presets  # noqa: F401 (adds presets of the papers)
 
     experiment_list = [presets.get(name) for name in names]
@@ -33,10 +26,12 @@ def lines(names: Sequence[str]) -> Iterator[str]:
             "seeds": ", ".join(map(str, experiment.seeds)),
         }
         for part in _SHARED:
-            values[part] = _description(root[part])
+            fields = _field_list(_fields(root[part], ""))
+            values[part] = f"{type(root[part]).__name__}: {fields}".rstrip(": ")
         for name, value in values.items():
             shared.setdefault(name, []).append(value)
-    rows = [(name, _distinct_text(values)) for name, values in shared.items()]
+    distinct = {n: dict.fromkeys(map(str, values)) for n, values in shared.items()}
+    rows = [(name, "<br>".join(values)) for name, values in distinct.items()]
     methods: dict[str, dict[str, None]] = {}
     references: dict[str, dict[str, Any]] = {}
     for grid in itertools.chain(*(experiment.grids for experiment in experiment_list)):
@@ -44,6 +39,7 @@ def lines(names: Sequence[str]) -> Iterator[str]:
         fields = _fields(grid.process.algorithm, "")
         fields |= _fields(grid.process.aggregator, "aggregator")
         fields |= {field: f"one of {list(v)}" for field, v in grid.axes.items()}
+        # The first preset's fields in full; later ones only where they differ.
         reference_fields = references.setdefault(name, fields)
         differences = {n: v for n, v in fields.items() if reference_fields.get(n) != v}
         differences |= {n: None for n in reference_fields if n not in fields}
@@ -53,16 +49,6 @@ def lines(names: Sequence[str]) -> Iterator[str]:
         texts = [variant for variant in variants if variant]
         rows.append((name, "<br>or ".join(texts)))
     yield from markdown.table(("setting", "value"), rows)
-
-
-def _distinct_text(values: Sequence[Any]) -> str:
-    """Returns the distinct values."""
-    return "<br>".join(dict.fromkeys(map(str, values)))
-
-
-def _description(part: Any) -> str:
-    """Returns a component with its fields in one line."""
-    return f"{type(part).__name__}: {_field_list(_fields(part, ''))}".rstrip(": ")
 
 
 def _fields(part: Any, prefix: str) -> dict[str, Any]:

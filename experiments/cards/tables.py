@@ -27,59 +27,35 @@ LEVELS = (*scale.LEVELS, "diverged")
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """Printed number of a paper.
+    """Printed number of a paper."""
 
-    Attributes:
-      table: title of its table.
-      run: name of our run.
-      level: our level, one of `LEVELS`.
-    """
-
-    table: str
-    run: str
-    level: str
+    table: str  # title of its table
+    run: str  # name of our run
+    level: str  # our level, one of `LEVELS`
 
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """Column of a printed table.
+    """Column of a printed table."""
 
-    Attributes:
-      title: its heading.
-      side: compared side of our runs; the file of printed numbers has its algorithm,
-        and the first word of its model.
-      bound: another side of ours, shown in parentheses, or None.
-    """
-
-    title: str
+    title: str  # its heading
+    # Compared side of our runs; the file of printed numbers has its algorithm, and the
+    # first word of its model.
     side: card_runs.Side
-    bound: card_runs.Side | None = None
+    bound: card_runs.Side | None = None  # another side, shown in parentheses
 
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """Table of a paper, compared with our runs.
+    """Table of a paper, compared with our runs."""
 
-    Attributes:
-      title: heading.
-    """
-
-    title: str
+    title: str  # heading
     note: ClassVar[str]
 
     def body(
         self, runs: Runs, rule: verdicts.Rule, reasons: Mapping[str, str]
     ) -> Iterator[str]:
-        """Yields the table without its heading and note.
-
-        Args:
-          runs: runs by name.
-          rule: limits of the card.
-          reasons: reasons for missing runs, by a part of their names.
-
-        Yields:
-          Lines of Markdown.
-        """
+        """Yields the Markdown of the table without its heading and note."""
         raise NotImplementedError
 
     def summary(self, runs: Runs, rule: verdicts.Rule) -> Iterator[str]:
@@ -102,13 +78,9 @@ class Table:
 
 @dataclasses.dataclass(frozen=True)
 class Parts(Table):
-    """Table with one part per run.
+    """Table with one part per run."""
 
-    Attributes:
-      runs: headings of its parts by the names of their runs.
-    """
-
-    runs: Mapping[str, str]
+    runs: Mapping[str, str]  # headings of its parts by the names of their runs
 
     def body(
         self, runs: Runs, rule: verdicts.Rule, reasons: Mapping[str, str]
@@ -127,21 +99,13 @@ class Parts(Table):
 
 @dataclasses.dataclass(frozen=True)
 class Printed(Table):
-    """Table of a paper, compared row by row with our runs of the same name.
+    """Table of a paper, compared row by row with our runs of the same name."""
 
-    Attributes:
-      file: in `experiments/printed`: row, algorithm, model, mean, std of accuracies.
-      run: name of the run of a row, with `{row}` for the row's name.
-      columns: compared columns.
-      orders: columns, by number; neighbors are claimed to have the order of the paper.
-      seeds: repetitions behind a number of the paper.
-    """
-
-    file: str
-    run: str
-    columns: Sequence[Column]
-    orders: Sequence[Sequence[int]]
-    seeds: int
+    file: str  # in `experiments/printed`: row, algorithm, model, mean, std
+    run: str  # name of the run of a row, with `{row}` for the row's name
+    columns: Sequence[Column]  # compared columns
+    orders: Sequence[Sequence[int]]  # of columns; neighbors have the paper's order
+    seeds: int  # repetitions behind a number of the paper
     note = (
         "Percent: the paper's mean ± standard deviation → ours; ≈ where the 95 %"
         " interval of their difference, from the standard errors of both, has zero in"
@@ -210,8 +174,7 @@ class Printed(Table):
     @property
     def _rows(self) -> list[tuple[str, pd.DataFrame]]:
         """Printed numbers by row."""
-        printed = pd.read_csv(FOLDER / self.file)
-        groups = printed.groupby("row", sort=False)
+        groups = pd.read_csv(FOLDER / self.file).groupby("row", sort=False)
         return [(str(row), numbers) for row, numbers in groups]
 
     @property
@@ -228,6 +191,8 @@ class Printed(Table):
             means = [self._printed(numbers, column)[0] for column in self.columns]
             for a, b in self._neighbors:
                 is_turned.append(means[a] < means[b])
+                # Claimed in the order that the paper prints in this row, even if most
+                # rows have the other.
                 better, worse = (b, a) if is_turned[-1] else (a, b)
                 sides = (self.columns[better].side, self.columns[worse].side)
                 pairs.append(claims.Claim(row, self.run.format(row=row), *sides))
@@ -245,9 +210,8 @@ class Printed(Table):
         values = None if run is None else run.values(column.side)
         if run is None or values is None:
             return paper_text
-        nans = int(values.isna().sum())
-        if nans:
-            return f"{paper_text} → diverged in {nans}"
+        if values.isna().any():
+            return f"{paper_text} → {_mean(values)}"
         bound = run.values(column.bound) if column.bound else None
         bound_text = "" if bound is None else f" ({bound.mean():.2f})"
         mark = " ≈" if _agree(mean, std, self.seeds, values) else ""
@@ -279,13 +243,11 @@ class Printed(Table):
 
 
 def _agree(mean: float, std: float, seeds: int, values: pd.Series) -> bool:
-    """Returns whether the interval of the difference of two means has zero in it.
-
-    The degrees of freedom are Welch's; one number of ours has no interval.
-    """
+    """Returns whether the interval of the difference of two means has zero in it."""
     count = int(values.count())
     if count < 2:
         return False
+    # The degrees of freedom are Welch's; one number of ours has no interval.
     paper, runs = std**2 / seeds, float(values.var()) / count
     spread = paper**2 / (seeds - 1) + runs**2 / (count - 1)
     if not spread > 0:
@@ -306,19 +268,12 @@ def _mean(values: pd.Series) -> str:
 
 
 def by_field(run: card_runs.Run, *fields: str) -> Iterator[str]:
-    """Yields accuracies of a run with one column per value of some fields.
-
-    Args:
-      run: the run.
-      *fields: fields of its environments; a column has the first non-missing value.
-
-    Yields:
-      Lines of Markdown.
-    """
+    """Yields Markdown: a run's accuracies with one column per value of some fields."""
     keys = [name for name in run.environment if name not in fields]
     copies = {f"algorithm.{card_runs.short(name)}" for name in fields}  # in algorithms
     axes = tuple(name for name in run.fields if name not in (copies | set(fields)))
     table = run.rows if len(fields) > 1 else run.rows.sort_values(fields[0])
+    # A row's column is the first of the fields that is not missing.
     columns = _heads(table, fields)
     heads = columns.unique()
     for values, part in run.rows.groupby(keys, sort=False, dropna=False):

@@ -18,38 +18,23 @@ from collections.abc import Sequence
 
 from fedjax_pfl.results import paired
 
-__all__ = ["DECIDED", "LEVEL", "MIN_PAIRS", "Rule", "explain", "verdicts"]
+__all__ = ["LEVEL", "MIN_PAIRS", "Rule", "explain", "verdicts"]
 
 LEVEL, MIN_PAIRS = 0.05, 5
-DECIDED = ("holds", "equal", "does not hold")
 
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """Limits of a card, in percent of accuracy (or of annualized return).
+    """Limits of a card, in percent of accuracy (or of annualized return)."""
 
-    Attributes:
-      delta: bound of differences that count as equal; 0 for none.
-      tolerance: largest difference between a run and its repetition.
-    """
-
-    delta: float = 0.0
-    tolerance: float = 0.0
+    delta: float = 0.0  # bound of differences that count as equal; 0 for none
+    tolerance: float = 0.0  # largest difference between a run and its repetition
 
 
 def verdicts(
     gaps: Sequence[paired.Interval], rule: Rule, comparable: Sequence[bool]
 ) -> list[str]:
-    """Judges the claims of one table.
-
-    Args:
-      gaps: paired differences, claimed to be above zero.
-      rule: limits of the card.
-      comparable: whether its run may decide each claim.
-
-    Returns:
-      A verdict per claim.
-    """
+    """Returns a verdict per paired difference, each claimed to be above zero."""
     indices = [
         k
         for k, (gap, is_comparable) in enumerate(zip(gaps, comparable, strict=True))

@@ -1,9 +1,4 @@
-"""Keeps the rows of fine-tuning for its page: `python -m experiments.finetune`.
-
-Writes `results/finetune/<dataset>.csv`, a row per trained part of the network, method
-and seed, with the best settings on validation data. The command
-`python -m experiments.cards` makes the page `docs/finetune.md` from these tables.
-"""
+"""Keeps the rows of fine-tuning for its page: `python -m experiments.finetune`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -73,18 +68,7 @@ def _keep(directory: Path, out: Path) -> None:
 
 
 def rows_of(result: results.Result) -> pd.DataFrame:
-    """Returns scores of methods with their best settings on validation data.
-
-    Args:
-      result: result of a sweep of one part, with Local among its methods.
-
-    Returns:
-      A row per method and seed: `rate` and `lam`; accuracies of the personal model, or
-      of the global model without one, in the last round (`validation`, `accuracy` and
-      its `worst` tenth of clients on own test data) and before the first (`start`);
-      `hurt`, the share of clients with a better model from training alone; `megabytes`
-      sent, `steps` of all clients and `seconds`.
-    """
+    """Returns scores, bytes and time of methods with their best settings, by seed."""
     best = selection.best_settings(result)
 
     def with_best(table: pd.DataFrame) -> pd.DataFrame:
@@ -92,6 +76,7 @@ def rows_of(result: results.Result) -> pd.DataFrame:
 
     keys = ["algorithm", "seed"]
     table = with_best(result.table())
+    # The personal model counts, or the global one of a method without.
     judges = {
         method: metrics.judge(method_rows["model"].unique())
         for method, method_rows in table.groupby("algorithm")
@@ -108,6 +93,7 @@ def rows_of(result: results.Result) -> pd.DataFrame:
     )
     curves = headline_rows(with_best(result.curves()))
     initial_rows = curves[(curves["round"] == 0) & (curves["data"] == "own test")]
+    # The pretrained network, before the first round.
     rows["start"] = initial_rows.set_index(keys)["value"]
     costs = with_best(result.spent())
     costs = costs[costs["round"] == costs["round"].max()].set_index(keys)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
+from experiments.cards import markdown
 from experiments.presets import finetune
 from fedjax_pfl.figures import drawing
 from fedjax_pfl.results import paired
@@ -43,12 +44,6 @@ def _methods(rows: pd.DataFrame) -> list[str]:
     return list(dict.fromkeys(rows["method"]))
 
 
-def _common_methods(rows: pd.DataFrame) -> list[str]:
-    """Returns the methods that were trained with every part."""
-    parts = rows.groupby("method")["part"].nunique()
-    return [name for name in _methods(rows) if parts[name] == len(_PARTS)]
-
-
 def _figure(rows: pd.DataFrame) -> Figure:
     """Draws accuracies by part, with deviations over seeds."""
     figure = Figure(layout="constrained")
@@ -82,7 +77,7 @@ def _table(rows: pd.DataFrame) -> list[str]:
     """Returns the lines of the table, a row per part and method."""
     head = ("trained", "method", "accuracy", "beside Local", "worst 10 %")
     head += ("worse than Local", "MB", "steps", "seconds", "step size", "lam")
-    lines = [f"| {' | '.join(head)} |", "|---|---|" + "---:|" * (len(head) - 2)]
+    lines = []
     for part, method in rows[["part", "method"]].drop_duplicates().to_numpy():
 
         def of(column: str, part: str = part, method: str = method) -> pd.Series:
@@ -105,8 +100,8 @@ def _table(rows: pd.DataFrame) -> list[str]:
             f"{of('rate').iloc[0]:g}",
             "–" if pd.isna(lam) else f"{lam:g}",
         ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
+        lines.append(cells)
+    return list(markdown.table(head, lines, 2))
 
 
 def _mean_over(rows: pd.DataFrame, part: str, methods: Sequence[str]) -> pd.Series:
@@ -117,7 +112,9 @@ def _mean_over(rows: pd.DataFrame, part: str, methods: Sequence[str]) -> pd.Seri
 
 def _findings(rows: pd.DataFrame) -> list[str]:
     """Returns three findings, each with its paired intervals."""
-    methods = _common_methods(rows)
+    # Means over methods that all parts have: FedRep cannot train the head alone.
+    num_parts = rows.groupby("method")["part"].nunique()
+    methods = [name for name in _methods(rows) if num_parts[name] == len(_PARTS)]
     mean = {part: _mean_over(rows, part, methods) for part in _PARTS}
     gaps = {
         part: paired.interval(mean[part], mean["head"])
@@ -146,6 +143,7 @@ def _findings(rows: pd.DataFrame) -> list[str]:
         "**Do personal models pay, too?**"
         f" {' and '.join(names)} minus FedAvg, in points, by what is trained: {texts}."
     )
+    # Mean accuracies hide clients that lose by federation.
     hurt = {
         part: paired.of_mean(100 * _cell(rows, part, _FEDAVG, "hurt"))
         for part in _PARTS
@@ -160,17 +158,6 @@ def _findings(rows: pd.DataFrame) -> list[str]:
     return [size_text, personal_text, hurt_text]
 
 
-def _commands(dataset: str) -> str:
-    """Returns the commands that make a data set's table."""
-    return (
-        f"```sh\npython -m experiments.pretrain --preset finetune_{dataset}_whole"
-        f" --users 0.2 --epochs 20 --out {dataset}.safetensors\n"
-        f"python -m experiments.sweep --preset 'finetune_{dataset}_*' --init"
-        f" {dataset}.safetensors --out finetune_{dataset}\n"
-        f"python -m experiments.finetune finetune_{dataset}\n```"
-    )
-
-
 def _section(rows: pd.DataFrame, dataset: str) -> list[str]:
     """Returns the blocks of one data set."""
     start = paired.of_mean(100 * rows.groupby("seed")["start"].mean())
@@ -181,25 +168,23 @@ def _section(rows: pd.DataFrame, dataset: str) -> list[str]:
         f"{_ABOUT[dataset]} Before the first round the network is right on"
         f" {start.text('.1f')} % of the clients' own test data.",
         "\n".join(_table(rows)),
-        _commands(dataset),
+        f"```sh\npython -m experiments.pretrain --preset finetune_{dataset}_whole"
+        f" --users 0.2 --epochs 20 --out {dataset}.safetensors\n"
+        f"python -m experiments.sweep --preset 'finetune_{dataset}_*' --init"
+        f" {dataset}.safetensors --out finetune_{dataset}\n"
+        f"python -m experiments.finetune finetune_{dataset}\n```",
     ]
 
 
 def render(folder: Path) -> tuple[str, dict[str, Figure]]:
-    """Renders the page from the tables of a folder.
-
-    Args:
-      folder: folder of `<dataset>.csv`; files may be missing.
-
-    Returns:
-      The page, and its figures by name.
-    """
+    """Returns the page and its figures by name; tables of the folder may be missing."""
     blocks = [
         "# Head, adapters, or the whole network",
         "Choose what clients train, and therefore [send](adapters.md), when all start"
         " from the same pretrained network.",
     ]
     figures = {}
+    # A data set that was not trained leaves its section out.
     for dataset in finetune.DATASETS:
         if (table := folder / f"{dataset}.csv").exists():
             rows = pd.read_csv(table)

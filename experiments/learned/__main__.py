@@ -1,9 +1,4 @@
-"""Learns fields from poor starts, and trains a grid: `python -m experiments.learned`.
-
-Writes `results/learned/<data>-points.csv`, the trainings of the grid and of the learned
-fields with a row per seed, and `<data>-paths.csv`, the paths of the fields. The command
-`python -m experiments.cards` makes the page `docs/learned.md` from these files.
-"""
+"""Learns fields from poor starts, trains a grid: `python -m experiments.learned`."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -59,8 +54,7 @@ def _study(name: str, out: Path) -> None:
     grid = next(
         g for g in experiment.grids if isinstance(g.process.algorithm, fp.Flame)
     )
-    key = jax.random.key(0, impl="threefry2x32")
-    base = (key, grid.process, grid.model, grid.spec)
+    base = (jax.random.key(0, impl="threefry2x32"), grid.process, grid.model, grid.spec)
     rounds = experiment.num_rounds
 
     points = [
@@ -83,14 +77,7 @@ def _study(name: str, out: Path) -> None:
 
 
 def _learn(base: Any, rounds: int, count: int) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Learns from every start, in successive trainings.
-
-    Each later training begins with the final values of the previous one.
-
-    Returns:
-      The scores of each start's training with the best validation accuracy, and the
-      paths of all trainings.
-    """
+    """Learns from every start; returns the best trainings' scores and all paths."""
     fields = [_LAM, _RATE]
     starts, values = _start_values(_STARTS), _start_values(_STARTS)
     scores, paths = [], []
@@ -113,6 +100,7 @@ def _learn(base: Any, rounds: int, count: int) -> tuple[pd.DataFrame, pd.DataFra
             part = rows[_mask(rows, {"lam": value[_LAM], "rate": value[_RATE]})]
             start_fields = {"lam": start[_LAM], "rate": start[_RATE]}
             scores.append(part.assign(**start_fields, training=number))
+        # Each later training begins with the final values of the previous one.
         values = ends
     keys = ["lam", "rate"]
     table = pd.concat(scores)

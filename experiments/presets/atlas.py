@@ -37,32 +37,21 @@ def _sgd(learning_rate: float = 0.03) -> fp.SGD:
     return fp.SGD(learning_rate=learning_rate, batch_size=10)
 
 
-def _methods() -> list[Any]:
-    """Returns a global model that clients may tune, and two with personal models."""
+def _processes(attack: Any) -> list[tuple[fp.FederatedProcess, dict[str, Any]]]:
+    """Returns every method with every rule, with and without noise."""
     sgd = _sgd()
-    return [
+    methods = [  # a global model that clients may tune, and two with personal models
         fp.FedAvg(local=sgd, fine_tune=sgd),
         fp.Ditto(lam=0.1, local=sgd, personal=sgd),
         fp.PFedMe(lam=1.0, inner=sgd),
     ]
-
-
-def _rules() -> list[Any]:
-    """Returns the mean, and two medians, which withstand some malicious messages."""
-    return [
-        fp.aggregators.Mean(),
-        fp.CoordinateMedian(),
-        fp.GeometricMedian(),
-    ]
-
-
-def _processes(attack: Any) -> list[tuple[fp.FederatedProcess, dict[str, Any]]]:
-    """Returns every method with every rule, with and without noise."""
+    # The medians withstand some malicious messages.
+    rules = (fp.aggregators.Mean(), fp.CoordinateMedian(), fp.GeometricMedian())
     clip = fp.ClipNorm(norm=_CLIP)
     noise = fp.GaussianNoise(multiplier=MULTIPLIERS[0], delta=_DELTA)
     pairs: list[tuple[Any, dict[str, Any]]] = []
-    for method in _methods():
-        for rule in _rules():
+    for method in methods:
+        for rule in rules:
             for transforms in ((clip,), (clip, noise)):
                 process = fp.FederatedProcess(
                     algorithm=method,
@@ -77,16 +66,14 @@ def _processes(attack: Any) -> list[tuple[fp.FederatedProcess, dict[str, Any]]]:
 
 
 def _atlas(name: str, source: Any, attacks: list[Any]) -> Experiment:
-    """Returns the atlas of a data set with two labels per client.
-
-    The same clients are malicious where they do nothing, so that honest ones are, too.
-    """
+    """Returns the atlas of a data set with two labels per client."""
     spec = fp.FederationSpec(
         source,
         fp.LabelShards(labels_per_client=2),
         num_clients=_CLIENTS,
         test_fraction=0.2,
         validation_fraction=0.0,
+        # The same clients are marked without an attack, so that the honest ones agree.
         malicious_fraction=FRACTION,
     )
     alone = fp.FederatedProcess(
@@ -121,6 +108,8 @@ def _silo(name: str) -> Experiment:
         test_fraction=0.2,
         validation_fraction=0.1,
     )
+    # With kappa = 1 the message is the personal model: everything that a silo hands out
+    # is covered.
     near = fp.Flame(kappa=1.0, center="received", local=solver)
     methods: list[tuple[Any, dict[str, Any]]] = [
         (fp.Local(local=solver), _SILO_AXES),

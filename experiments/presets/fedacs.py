@@ -52,6 +52,7 @@ def _experiment(dataset: str, setting: str) -> experiment.Experiment:
         train_examples=train_examples,
     )
     sgd = fp.SGD(learning_rate=0.05, batch_size=batch_size, remainder="full")
+    # Methods that count steps take about an epoch of them, as all others do.
     inner = {"inner_learning_rate": 0.05, "num_steps": steps, "batch_size": batch_size}
     algorithms = (
         fp.FedACS(pick_quantile=0.9, local=sgd),

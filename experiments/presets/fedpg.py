@@ -83,16 +83,14 @@ def _experiment(
     model: Any = None,
     attack: Any = None,
 ) -> experiment.Experiment:
-    """Builds an experiment of some methods in the paper's setting.
-
-    An entry is a method, or a method and axes of its own.
-    """
+    """Builds an experiment of methods, or of pairs of a method and axes of its own."""
     source, network, test_fraction = _DATASETS[dataset]()
     spec = fp.FederationSpec(
         source,
         fp.data.PathologicalBlocks(labels_per_client=2),
         num_clients=num_clients,
         malicious_fraction=0.0 if attack is None else 0.1,
+        # As in the paper, a client's examples are cut again, into two parts.
         validation_fraction=0.0,
         test_fraction=test_fraction,
         num_others="half",
@@ -136,8 +134,7 @@ def _attacked(name: str, dataset: str, kind: str) -> experiment.Experiment:
 def _rates(name: str, dataset: str) -> experiment.Experiment:
     """Returns the three learning rates of the paper, for methods that have one."""
     axes = {"algorithm.local.learning_rate": (0.01, 0.05, 0.1)}
-    searched = fedpg(search=fp.algorithms.Armijo())
-    algorithms = [*_baselines().values(), fedpg(), searched]
+    algorithms = [*_baselines().values(), fedpg(), fedpg(search=fp.algorithms.Armijo())]
     entries = [(a, axes) for a in algorithms if a.local is not None]
     return _experiment(name, dataset, entries)
 

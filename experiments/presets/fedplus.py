@@ -97,11 +97,8 @@ def joined(parts: Iterable[experiment.Experiment]) -> experiment.Experiment:
 
 
 def fedplus_synthetic() -> experiment.Experiment:
-    """Returns Synthetic(1000, 10) as printed, and (1, 1) with a zeta that matters.
-
-    At most 200 examples per client, of whom the largest would else take most of the
-    time, and 100 rounds.
-    """
+    """Returns Synthetic(1000, 10) as printed, and (1, 1) with a zeta that matters."""
+    # At most 200 examples per client, as the largest would take most of the time.
     printed = data.Synthetic(zeta=1000.0, beta=10.0, mode="paper", max_examples=200)
     moderate = data.Synthetic(zeta=1.0, beta=1.0, max_examples=200)
     processes = _processes(_sgd(0.01))
@@ -142,11 +139,9 @@ def fedplus_parties() -> experiment.Experiment:
 
 
 def fedplus_attacks() -> experiment.Experiment:
-    """Returns MNIST with 50 parties of two digits, of whom up to 40 % flip models.
-
-    All parties take part in every round, so that attackers are heard at once; one local
-    epoch. As in the paper, lam = 0, and with lam = 0.5, where the center matters.
-    """
+    """Returns MNIST with 50 parties of two digits; up to 40 % flip their models."""
+    # All parties take part in every round, so that attackers act at once. As in the
+    # paper lam = 0, and 0.5 in addition, with which the center matters.
     spec = dataclasses.replace(_mnist(50, labels_per_client=2), train_examples=100)
     sgd = dataclasses.replace(_sgd(0.03), epochs=1)
     fields = {"attack": fp.SignFlip(scale=2.0), "participation": fp.AllClients()}
@@ -157,12 +152,10 @@ def fedplus_attacks() -> experiment.Experiment:
 
 
 def fedplus_femnist() -> experiment.Experiment:
-    """Returns FEMNIST's letters a to j, five per party.
-
-    With 40 parties of about 17 examples, as many as the excerpt of 105 writers has
-    without giving one to two parties. With all of FEMNIST take 200 clients and
-    `federation.partition.mean=4`.
-    """
+    """Returns FEMNIST's letters a to j, five per party."""
+    # With 40 parties of about 17 examples, as many as the excerpt of 105 writers has
+    # without giving one to two parties. With all of FEMNIST take 200 clients and
+    # `federation.partition.mean=4`.
     spec = fp.FederationSpec(
         data.Femnist(classes="letters"), fp.data.ClassWindows(mean=2.0), num_clients=40
     )
@@ -170,11 +163,9 @@ def fedplus_femnist() -> experiment.Experiment:
 
 
 def fedplus_sentiment() -> experiment.Experiment:
-    """Returns a stand-in for Sent140: generated tweets, 90 % stragglers, a small LSTM.
-
-    77 parties, 20 rounds and LSTM(width=16) where the paper has 772 parties and a width
-    of 256; the real file at hand has no account with more than 29 tweets.
-    """
+    """Returns generated tweets in place of Sent140, with 90 % stragglers."""
+    # 77 parties, 20 rounds and LSTM(width=16) where the paper has 772 parties and a
+    # width of 256; the available file has no account with more than 29 tweets.
     spec = fp.FederationSpec(
         data.SyntheticSentiment(balance_shift=0.8), "by_client", num_clients=77
     )

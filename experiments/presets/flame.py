@@ -114,10 +114,7 @@ def sgd(learning_rate: float = 0.01, **fields: Any) -> fp.SGD:
 
 
 def ditto(learning_rate: float, parity: str, **fields: Any) -> fp.Ditto:
-    """Returns Ditto; its global model has one `update` or an epoch of `gradients`.
-
-    Further fields are those of both solvers.
-    """
+    """Returns Ditto; its global model has one `update` or an epoch of `gradients`."""
     steps = {"num_steps": 1} if parity == "update" else {}
     return fp.Ditto(
         lam=1.0, local=sgd(learning_rate, **steps, **fields), personal=sgd(**fields)
@@ -180,14 +177,12 @@ def _rates(name: str, row: str) -> Experiment:
 
 
 def _switches(name: str, row: str) -> Experiment:
-    """Returns the paper's methods with one thing at a time as in the released code.
-
-    pFedMe's rates, momentum, a Ditto that never loads the global model, and no
-    validation examples, which are for training then.
-    """
+    """Returns the paper's methods with one thing at a time as in the released code."""
     spec, model = federation(row, "paper")
     flame, pfedme, plain = algorithms("paper")
     unsynced = fp.Ditto(lam=1.0, local=sgd(DITTO_RATE), personal=sgd(), unsynced=True)
+    # pFedMe's rates, momentum, a Ditto that never loads the global model, and no
+    # validation examples, which are for training then.
     methods = [flame, (pfedme, {"algorithm.learning_rate": _RATES}), plain, unsynced]
     methods += algorithms("paper", momentum=0.5)
     pairs = [m if isinstance(m, tuple) else (m, {}) for m in methods]

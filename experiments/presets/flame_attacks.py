@@ -37,10 +37,7 @@ def _poisoned(spec: fp.FederationSpec, kind: str) -> fp.FederationSpec:
 
 
 def _attacks(name: str, row: str, profile: str) -> Experiment:
-    """Returns a row's methods and multi-Krum among 50 clients, attacked in four ways.
-
-    Multi-Krum is told how many clients are malicious.
-    """
+    """Returns a row's methods and multi-Krum among 50 clients, under four attacks."""
     spec, model = flame.federation(row, profile)
     spec = dataclasses.replace(spec, num_clients=50)
     grids = []
@@ -49,6 +46,8 @@ def _attacks(name: str, row: str, profile: str) -> Experiment:
             attack = type(attack).official()
         fractions = (0.0,) if kind == "none" else _FRACTIONS
         methods = [(a, fractions) for a in flame.algorithms(profile)]
+        # Multi-Krum is given the fraction of malicious clients, so each has an entry of
+        # its own.
         methods += [(_multi_krum(profile, each), (each,)) for each in fractions]
         pairs = [
             (flame.process(algorithm, attack=attack), {_FRACTION: values})
@@ -92,11 +91,8 @@ def _zoo() -> dict[str, Any]:
 
 
 def _beyond(name: str, row: str) -> Experiment:
-    """Returns FLAME with robust rules and other kappa, under every attack by a fifth.
-
-    The same clients are malicious where they do nothing. At most 200 training examples
-    per client and 50 rounds, since there are many trainings.
-    """
+    """Returns FLAME with robust rules and other kappa, a fifth malicious."""
+    # At most 200 training examples per client and 50 rounds, as trainings are many.
     spec, model = flame.federation(row, "fair")
     spec = dataclasses.replace(spec, num_clients=50, train_examples=200)
     method = fp.Flame(lam=1.0, kappa=1.0, local=flame.sgd())

@@ -23,19 +23,14 @@ _RATE = 3e-3  # best on validation days in `portfolio_rates`
 _MIXED = 0.999**800  # own share that is left of a model after the paper's training
 
 
-def _adam() -> fp.Optax:
-    """Returns fifty iterations with pieces of fifty days."""
-    hyperparameters = {"learning_rate": _RATE}
-    return fp.Optax(hyperparameters=hyperparameters, num_steps=50, batch_size=50)
-
-
 def _processes(num_rounds: int) -> list[fp.FederatedProcess]:
-    """Returns every party alone, and the seven methods of Fed+'s Table 1.
-
-    lam is the share of the center that moves models as far as the paper's 800 rounds.
-    """
+    """Returns every party alone, and the seven methods of Fed+'s Table 1."""
+    # lam is the share of the center that moves models as far as the paper's 800 rounds.
     lam = 1 - _MIXED ** (1 / num_rounds)
-    return fedplus.methods(_adam(), mu=1.0, lam=lam)
+    # Fifty iterations with pieces of fifty days.
+    rate = {"learning_rate": _RATE}
+    adam = fp.Optax(hyperparameters=rate, num_steps=50, batch_size=50)
+    return fedplus.methods(adam, mu=1.0, lam=lam)
 
 
 def _experiment(
@@ -73,8 +68,7 @@ _STOCKS = {
 
 def portfolio() -> experiment.Experiment:
     """Returns all methods and single-party training on three synthetic markets."""
-    processes = _processes(_ROUNDS)
-    return _experiment("portfolio", processes, _spec(), _ROUNDS, _MARKETS)
+    return _experiment("portfolio", _processes(_ROUNDS), _spec(), _ROUNDS, _MARKETS)
 
 
 def portfolio_parties() -> experiment.Experiment:
@@ -112,8 +106,7 @@ def _paper(
 
 def portfolio_paper() -> experiment.Experiment:
     """Returns what the paper prints, on three synthetic markets."""
-    spec = fp.portfolio.PortfolioSpec()
-    return _paper("portfolio_paper", spec, axes=_MARKETS)
+    return _paper("portfolio_paper", fp.portfolio.PortfolioSpec(), axes=_MARKETS)
 
 
 def portfolio_paper_stocks() -> experiment.Experiment:

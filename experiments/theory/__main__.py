@@ -1,7 +1,4 @@
-"""Theory against simulation: `python -m experiments.theory`.
-
-Arguments are parsed before JAX is imported, so that `--help` answers at once.
-"""
+"""Theory against simulation: `python -m experiments.theory`."""
 
 import enum
 from pathlib import Path

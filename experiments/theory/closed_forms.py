@@ -281,17 +281,9 @@ def convergence_factors(kappa: float, ratio: float, center: str) -> tuple[float,
 
 
 def round_matrix(curvature: np.ndarray, lam: float, kappa: float) -> np.ndarray:
-    """Returns FLAME's round on `f_i = b_i theta^2 / 2` as a matrix: exact, all clients.
-
-    Args:
-      curvature: `[m]` b, which may differ.
-      lam: weight of the distance to w.
-      kappa: `rho / (lam alpha)`, > 0.
-
-    Returns:
-      `[2 m + 1, 2 m + 1]`, of the state `(w_1 .. w_m, kappa p_1 .. kappa p_m, w)` about
-      the client's own prox center, as in `convergence_factors`.
-    """
+    """Returns FLAME's round on `b_i theta^2 / 2` as a matrix `[2 m + 1, 2 m + 1]`."""
+    # States are `(w_1 .. w_m, kappa p_1 .. kappa p_m, w)` about the client's own prox
+    # center; exact solves of all clients, as in `convergence_factors`.
     m = len(curvature)
     x, y, w = np.split(np.eye(2 * m + 1), [m, 2 * m])
     theta = (lam / (curvature + lam))[:, None] * x

@@ -26,17 +26,11 @@ _PROBLEMS = 6  # at most
 
 @dataclasses.dataclass(frozen=True)
 class Bowls:
-    """Strongly convex quadratics `(w - m_i)' A_i (w - m_i) / 2 + 1`, one per client.
+    """Strongly convex quadratics `(w - m_i)' A_i (w - m_i) / 2 + 1`, one per client."""
 
-    Attributes:
-      federation: the losses as examples of a linear regression.
-      curvature: `[N, d, d]` matrices `A_i`.
-      minimizers: `[N, d]`.
-    """
-
-    federation: core.Federation
-    curvature: np.ndarray
-    minimizers: np.ndarray
+    federation: core.Federation  # the losses as examples of a linear regression
+    curvature: np.ndarray  # `[N, d, d]` matrices `A_i`
+    minimizers: np.ndarray  # `[N, d]`
 
     @classmethod
     def make(cls, curvature: np.ndarray, minimizers: np.ndarray) -> "Bowls":
@@ -72,14 +66,12 @@ class Bowls:
     def visited(
         self, algorithm: fp.FedPG, num_rounds: int, start: np.ndarray | None = None
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Returns the global models `[R + 1, d]` of a run and its rounds' reports.
-
-        The report's `pareto_norm` is the length of the shortest combination of the
-        clients' rows alone, before each round.
-        """
+        """Returns the global models `[R + 1, d]` of a run and its rounds' reports."""
         process = fp.FederatedProcess(algorithm=algorithm)
         run = training.Training.of(process, self.federation)
         initial = np.zeros(self.minimizers.shape[1]) if start is None else start
+        # The report's `pareto_norm` is the length of the shortest combination of the
+        # clients' rows alone, before each round.
         path, report = _path(run, jnp.asarray(initial), num_rounds)
         return np.asarray(path), {name: np.asarray(v) for name, v in report.items()}
 
@@ -119,6 +111,7 @@ def stuck(options: rows.Options) -> rows.Findings:
     findings = rows.Findings("fedpg_stuck")
     number = min(options.seeds, _PROBLEMS)
     for k, guard in enumerate((0.0, 0.01)):
+        # Claimed below: without a guard some problem stops early, with one none does.
         algorithm = _fedpg(0.1, guard=guard, search=fp.algorithms.Armijo())
         ends, rises, means = [], [], []
         for seed in range(number):
@@ -163,6 +156,7 @@ def hovering(options: rows.Options) -> rows.Findings:
     for k, (name, algorithm) in enumerate(kinds.items()):
         reports = [problem.visited(algorithm, count)[1] for problem in problems]
         norms = np.mean([report["pareto_norm"] for report in reports], axis=0)
+        # Medians, as norms fluctuate from round to round.
         ends[name] = float(np.median(norms[-count // 5 :]))
         smooth = np.array([np.median(x) for x in np.array_split(norms, 100)])
         x = np.linspace(0, count, 100)
@@ -188,17 +182,12 @@ def _pareto_set(problem: Bowls) -> np.ndarray:
     return np.linalg.solve(system, (weights.T @ pull)[..., None])[..., 0]
 
 
-def _angle_to_one(losses: np.ndarray) -> np.ndarray:
-    """Returns angles in degrees between rows `[R, 2]` and the vector of ones."""
-    length = np.linalg.norm(losses, axis=1) * np.sqrt(2)
-    return np.degrees(np.arccos(losses.sum(axis=1) / length))
-
-
 def front(options: rows.Options) -> rows.Findings:
     """Compares the Pareto front of two clients with the ends of several starts."""
     starts = 4 if options.quick else 12
     curvature = np.array([np.diag([1.0, 4.0]), np.diag([3.0, 1.0])])
     problem = Bowls.make(curvature, np.array([[1.0, 0.0], [-1.0, 1.0]]))
+    # Convex losses: minimizers of all convex combinations are the whole Pareto set.
     optimal = _pareto_set(problem)
     spacing = np.linalg.norm(np.diff(optimal, axis=0), axis=1).max()
     findings = rows.Findings("fedpg_front")
@@ -228,7 +217,9 @@ def front(options: rows.Options) -> rows.Findings:
             tolerance=float(spacing),
         )
         text = "mean angle between the losses and 1 at the end, degrees"
-        findings.add(text, settings, np.nan, _angle_to_one(losses).mean(), "")
+        length = np.linalg.norm(losses, axis=1) * np.sqrt(2)
+        angles = np.degrees(np.arccos(losses.sum(axis=1) / length))
+        findings.add(text, settings, np.nan, angles.mean(), "")
     axes.set(xlabel="loss of client 1", ylabel="loss of client 2")
     axes.set(xlim=(0.5, 12), ylim=(0.5, 12))
     return findings.titled("Lines: losses along the way; markers: after 200 rounds")

@@ -88,17 +88,7 @@ def linear_rate(options: rows.Options) -> rows.Findings:
 def rate_rows(
     name: str, problems: list[bowls.Bowls], paths: list[np.ndarray]
 ) -> list[rows.Row]:
-    """Checks the paths of one kind of step.
-
-    Args:
-      name: name of the step.
-      problems: the quadratics.
-      paths: `[R + 1, d]` on each.
-
-    Returns:
-      Rows: no claim for the fairness row, and a failure of the rate for rescaled
-      steps.
-    """
+    """Checks the paths `[R + 1, d]` of one kind of step."""
     bound = float(np.sqrt(1 - 1 / bowls.SMOOTHNESS))  # u is 1
     settings = {"step": name, "problems": len(problems)}
     sizes = [np.linalg.norm(path - path[-1], axis=1) for path in paths]
@@ -107,6 +97,7 @@ def rate_rows(
         f"|w - w*| after {half} rounds over that at the start: (1 - u / L)^{half / 2:g}"
     )
     final_ratio = float(max(size[half] / size[0] for size in sizes))
+    # No claim for the fairness row; rescaled steps have to miss the rate.
     relation = {"d": "<=", "sigma d, as written": ">="}.get(name, "")
     results = [rows.Row(text, settings, bound**half, final_ratio, relation)]
     if name != "d":
@@ -128,21 +119,14 @@ def rate_rows(
         last = int(np.flatnonzero(size > _NEAR * size[0]).max())
         next_step = local_map(problem, path[-1]) @ steps[last - 1]
         expected = float(np.linalg.norm(next_step) / size[last - 1])
-        settings, measured = (
-            {"step": name, "seed": seed},
-            float(size[last] / size[last - 1]),
-        )
+        settings = {"step": name, "seed": seed}
+        measured = float(size[last] / size[last - 1])
         results.append(rows.Row(text, settings, expected, measured, tolerance=1e-3))
     return results
 
 
 def local_map(problem: bowls.Bowls, limit: np.ndarray) -> np.ndarray:
-    """Returns `I - P H / L`, the map of a step `d / L` near its limit, `[d, d]`.
-
-    Args:
-      problem: the quadratics.
-      limit: `[d]` a Pareto point.
-    """
+    """Returns `I - P H / L` `[d, d]`, the map of a step `d / L` near a Pareto point."""
     gradients = np.einsum(
         "nij,nj->ni", problem.curvature, limit[None] - problem.minimizers
     )

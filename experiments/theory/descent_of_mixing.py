@@ -26,19 +26,12 @@ _FAR_OFF = 0.1  # relative error of a gradient, far above rounding
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """Quadratic problem.
+    """Quadratic problem."""
 
-    Attributes:
-      curvature: `[m, D, D]` matrices `A_i`.
-      targets: `[m, D]` minimizers `t_i`.
-      similarity: `[m, m]` S.
-      lam: weight of R.
-    """
-
-    curvature: np.ndarray
-    targets: np.ndarray
-    similarity: np.ndarray
-    lam: float
+    curvature: np.ndarray  # `[m, D, D]` matrices `A_i`
+    targets: np.ndarray  # `[m, D]` minimizers `t_i`
+    similarity: np.ndarray  # `[m, m]` S
+    lam: float  # weight of R
 
     @classmethod
     def draw(cls, seed: int, lam: float) -> "Problem":
@@ -90,22 +83,13 @@ class Problem:
 def run(
     problem: Problem, num_rounds: int, step: Callable[[int], float]
 ) -> tuple[np.ndarray, float]:
-    """Alternates both gradient steps from zero.
-
-    Args:
-      problem: the problem.
-      num_rounds: K.
-      step: beta of a round, from 1; `alpha = lam beta`.
-
-    Returns:
-      `[K + 1]` squared norms of the gradient of `F + lam R`, and B, the largest norm of
-      `grad F` and `lam grad R` at all visited points.
-    """
+    """Alternates both gradient steps; returns `[K + 1]` squared norms, and B."""
     models = np.zeros((_CLIENTS, _DIM))
     norms, largest = np.zeros(num_rounds + 1), 0.0
     for k in range(num_rounds + 1):
         local = problem.local_gradient(models)
         mixing = problem.lam * problem.mixing_gradient(models)
+        # The norms are of the gradient of F + lam R at the start of each round.
         norms[k] = np.square(local + mixing).sum()
         largest = max(largest, np.square(local).sum(), np.square(mixing).sum())
         if k < num_rounds:
@@ -189,11 +173,7 @@ def decreasing_steps(options: rows.Options) -> rows.Findings:
 
 
 def gradient(options: rows.Options) -> rows.Findings:
-    """Compares `(I - S) W` with the gradient by automatic differentiation.
-
-    Both agree for symmetric doubly stochastic s, but not for rows that are scaled to
-    sum 1 after thresholding, as in the algorithm.
-    """
+    """Compares `(I - S) W` with the gradient by automatic differentiation."""
     rng = np.random.default_rng(0)
     errors: dict[str, list[float]] = {"doubly stochastic": [], "row-normalized": []}
     for _ in range(options.seeds):
@@ -201,6 +181,8 @@ def gradient(options: rows.Options) -> rows.Findings:
         unit = models / np.linalg.norm(models, axis=1, keepdims=True)
         cosine = np.clip(unit @ unit.T, 0.01, None)
         top = np.where(cosine >= np.quantile(cosine, 0.8), cosine, 0)
+        # Both agree for symmetric doubly stochastic s, but not for rows that are scaled
+        # to sum 1 after thresholding, as in the algorithm.
         by_rows = top / top.sum(axis=1, keepdims=True)
         stochastic = closed_forms.doubly_stochastic(cosine)
         errors["doubly stochastic"].append(_stated_error(stochastic, models))

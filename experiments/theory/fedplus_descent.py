@@ -25,19 +25,12 @@ _ROUNDING = 100 * np.finfo(np.float64).eps
 
 @dataclasses.dataclass(frozen=True)
 class _Variant:
-    """Variant of Fed+.
+    """Variant of Fed+."""
 
-    Attributes:
-      is_monotone: whether Theorem 2 applies; if not, there is a counterexample.
-      size: members of a round.
-      fields: fields of the algorithm.
-      rule: fields of the geometric median.
-    """
-
-    is_monotone: bool
-    size: int
-    fields: dict = dataclasses.field(default_factory=dict)
-    rule: dict = dataclasses.field(default_factory=dict)
+    is_monotone: bool  # whether Theorem 2 applies; if not, there is a counterexample
+    size: int  # members of a round
+    fields: dict = dataclasses.field(default_factory=dict)  # fields of the algorithm
+    rule: dict = dataclasses.field(default_factory=dict)  # of the geometric median
 
 
 _ONE_STEP = {"max_iterations": 1}
@@ -80,7 +73,10 @@ def decrease(options: rows.Options) -> rows.Findings:
     """Shows Theorem 2, that the objective never rises, and its counterexamples."""
     seeds = range(min(options.seeds, _FEDERATIONS))
     problems = [quadratics.Quadratics.draw(seed) for seed in seeds]
-    optima = _optima(problems)
+    # The minima of F are where exact rounds end.
+    exact_rounds = quadratics.num_rounds(problems)
+    ends = [p.visited(quadratics.exact("l2", p, _RHO), exact_rounds) for p in problems]
+    optima = np.array([end.objective[-1] for end in ends])
     count = 200 if options.quick else 400
     findings = rows.Findings("fedplus_decrease")
     axes = findings.axes
@@ -112,19 +108,10 @@ def decrease(options: rows.Options) -> rows.Findings:
 def descent_rows(
     name: str, is_monotone: bool, objectives: np.ndarray, gaps: np.ndarray
 ) -> list[rows.Row]:
-    """Reports the largest rise of an objective, and its last gap.
-
-    Args:
-      name: name of the variant.
-      is_monotone: whether it has to fall; if not, it has to rise at least once.
-      objectives: `[seeds, R + 1]`.
-      gaps: `[seeds, R + 1]` objectives minus the minimum.
-
-    Returns:
-      The largest rise, with a claim, and the last gap, without one.
-    """
+    """Returns the largest rise of objectives `[seeds, R + 1]`, and the last gap."""
     rounding = float(_ROUNDING * objectives.max())
     rise = np.diff(objectives, axis=1).max()
+    # A counterexample has to rise at least once, by more than rounding.
     claim = (0.0, rise, "<=", rounding) if is_monotone else (rounding, rise, ">=")
     quantity = "Theorem 2: largest rise of F in a round (>=: more than rounding)"
     last = f"F minus its minimum after {gaps.shape[1] - 1} rounds"
@@ -132,13 +119,3 @@ def descent_rows(
         rows.Row(quantity, {"variant": name}, *claim),
         rows.Row(last, {"variant": name}, 0.0, gaps[:, -1].max(), ""),
     ]
-
-
-def _optima(problems: list[quadratics.Quadratics]) -> np.ndarray:
-    """Returns the minima of F, from the end of exact rounds."""
-    count = quadratics.num_rounds(problems)
-    ends = [
-        problem.visited(quadratics.exact("l2", problem, _RHO), count)
-        for problem in problems
-    ]
-    return np.array([end.objective[-1] for end in ends])

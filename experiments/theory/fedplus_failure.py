@@ -49,19 +49,7 @@ def compared(
     model: core.Model,
     num_rounds: int,
 ) -> rows.Findings:
-    """Measures scores along lines from trained models to their aggregate.
-
-    Args:
-      name: name of the figure.
-      score: measured quantity, in words.
-      methods: methods by name, with trained models in `clients`.
-      federations: one per seed.
-      model: trained model, before `for_federation`.
-      num_rounds: R.
-
-    Returns:
-      Rows and the figure.
-    """
+    """Measures scores along lines from trained models to their aggregate."""
     shares = np.linspace(0, 1, 11)
     findings = rows.Findings(name)
     axes = findings.axes
@@ -113,20 +101,7 @@ def aggregated(
     shares: np.ndarray,
     model: core.Model = _NETWORK,
 ) -> np.ndarray:
-    """Trains a method and measures the effect of its last aggregation.
-
-    Args:
-      algorithm: method with trained models in `clients`.
-      federation: data.
-      seed: seed of the training.
-      num_rounds: R.
-      shares: `[S]` shares of the center.
-      model: trained model, before `for_federation`.
-
-    Returns:
-      `[S]` accuracy on own test examples, or annualized return of a portfolio, mean
-      over clients, along the line from a client's model to the new center.
-    """
+    """Returns `[S]` mean scores along lines from clients' models to the new center."""
     process = fp.FederatedProcess(algorithm=algorithm)
     run = training.Training.of(process, federation, model)
     state = _advanced(run, _initial_state(run, training.key(seed)), num_rounds)
@@ -165,5 +140,4 @@ def _scores(run: training.Training, state: core.State, shares: jax.Array) -> jax
 
         return jax.vmap(at)(shares)
 
-    scores = jax.lax.map(score, (state.clients, federation.test.rows()))
-    return scores.mean(axis=0)
+    return jax.lax.map(score, (state.clients, federation.test.rows())).mean(axis=0)

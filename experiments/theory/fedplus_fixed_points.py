@@ -57,8 +57,7 @@ def fixed_points(options: rows.Options) -> rows.Findings:
             map(functools.partial(proposition_3, name), problems, runs)
         )
     axes.set(xlabel="round", ylabel="envelopes ft at the anchors")
-    title = "Theorem 1: gradients tend to 0; the paper prints ft itself"
-    return findings.titled(title)
+    return findings.titled("Theorem 1: gradients tend to 0; the paper prints ft itself")
 
 
 def _worst(by_seed: Iterable[list[rows.Row]]) -> list[rows.Row]:
@@ -90,16 +89,7 @@ def _draw(axes: Axes, k: int, name: str, problem: Quadratics, run: Visited) -> N
 
 
 def statements(name: str, problem: Quadratics, run: Visited) -> list[rows.Row]:
-    """Checks the last round of a run.
-
-    Args:
-      name: name of phi.
-      problem: the quadratics.
-      run: exact rounds on them.
-
-    Returns:
-      Rows, and a row of the printed statement if the paper's differs.
-    """
+    """Checks the last exact round of a run, and printed statements if they differ."""
     w, c, z = run.w[-1], run.c[-1], run.z[-1]
     gradients, rounding = problem.envelope_gradients(z), problem.rounding
     results: list[rows.Row] = []
@@ -111,8 +101,7 @@ def statements(name: str, problem: Quadratics, run: Visited) -> list[rows.Row]:
         relation: str = "=",
         tolerance: float = rounding,
     ) -> None:
-        setting = {"phi": name}
-        row = rows.Row(quantity, setting, theory, simulation, relation, tolerance)
+        row = rows.Row(quantity, {"phi": name}, theory, simulation, relation, tolerance)
         results.append(row)
 
     residual = _largest(w - z + gradients / ALPHA)

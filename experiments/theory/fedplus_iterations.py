@@ -54,16 +54,7 @@ def row_sets() -> dict[str, np.ndarray]:
 def local_rates(
     models: np.ndarray, center: np.ndarray, rho: float
 ) -> tuple[float, float]:
-    """Returns `(tau, kappa)` about a solution.
-
-    Args:
-      models: `[K, d]`.
-      center: `[d]` the smoothed median.
-      rho: its radius.
-
-    Returns:
-      Both in (0, 1].
-    """
+    """Returns `(tau, kappa)`, both in (0, 1], about the smoothed median `[d]`."""
     offsets = models - center
     length = np.linalg.norm(offsets, axis=1)
     eta = 1 / np.maximum(length, rho)
@@ -175,21 +166,9 @@ def step_rows(
     centers: np.ndarray,
     radii: np.ndarray,
 ) -> list[rows.Row]:
-    """Checks two bounds: short steps of equation (34), and Weiszfeld's limit.
-
-    Steps of equation (34) are at most rho long. Weiszfeld's steps depend on the radius
-    only through models within it; below a tenth of D no model is that close.
-
-    Args:
-      kind: kind of models.
-      counts: `[R]` steps by method, NaN for too many.
-      models: `[K, d]`.
-      centers: `[R, d]` medians.
-      radii: `[R]`.
-
-    Returns:
-      Rows.
-    """
+    """Checks two bounds: short steps of equation (34), and Weiszfeld's limit."""
+    # Steps of equation (34) are at most rho long. Weiszfeld's steps depend on the
+    # radius only through models within it; below a tenth of D no model is that close.
     way = np.linalg.norm(centers - models.mean(axis=0), axis=1)
     slow, fast = counts["equation (34)"], counts["Weiszfeld"]
     statements, text = [], "steps of equation (34): at least |mean - median| / rho"

@@ -39,34 +39,21 @@ RADII = {"sq": 1.0, "l2": 0.7, "l1": 0.3, "indicator": 1.0, "zero": 1.0}
 
 @dataclasses.dataclass(frozen=True)
 class Visited:
-    """Trajectory of a run, from its start.
+    """Trajectory of a run, from its start."""
 
-    Attributes:
-      w: `[R + 1, K, d]` models.
-      c: `[R + 1, d]` centers.
-      z: `[R + 1, K, d]` anchors.
-      objective: `[R + 1]` F, by the simulator's diagnostics.
-    """
-
-    w: np.ndarray
-    c: np.ndarray
-    z: np.ndarray
-    objective: np.ndarray
+    w: np.ndarray  # `[R + 1, K, d]` models
+    c: np.ndarray  # `[R + 1, d]` centers
+    z: np.ndarray  # `[R + 1, K, d]` anchors
+    objective: np.ndarray  # `[R + 1]` F, by the simulator's diagnostics
 
 
 @dataclasses.dataclass(frozen=True)
 class Quadratics:
-    """A federation of least squares, and its losses in NumPy.
+    """A federation of least squares, and its losses in NumPy."""
 
-    Attributes:
-      federation: data of K clients.
-      curvature: `[K, d, d]` matrices `A_k`.
-      targets: `[K, d]` minimizers `b_k`.
-    """
-
-    federation: core.Federation
-    curvature: np.ndarray
-    targets: np.ndarray
+    federation: core.Federation  # data of K clients
+    curvature: np.ndarray  # `[K, d, d]` matrices `A_k`
+    targets: np.ndarray  # `[K, d]` minimizers `b_k`
 
     @classmethod
     def draw(cls, seed: int) -> "Quadratics":
@@ -97,20 +84,16 @@ class Quadratics:
 
     @property
     def factor(self) -> float:
-        """Returns the contraction factor q of exact rounds.
-
-        The anchors are a proximal point of all models, and therefore at most as far
-        apart, and `w_k(z) = (A_k + alpha)^-1 (A_k b_k + alpha z)`.
-        """
+        """Returns the contraction factor q of exact rounds."""
+        # The anchors are a proximal point of all models, and therefore at most as far
+        # apart, and `w_k(z) = (A_k + alpha)^-1 (A_k b_k + alpha z)`.
         return ALPHA / (ALPHA + self.eigenvalues[0])
 
     @property
     def rounding(self) -> float:
-        """Bounds the rounding of residuals that are 0 at a fixed point.
-
-        A round errs by about `INNER`, errors add up to `1 / (1 - q)` times that, and
-        residuals are `(alpha + L)`-Lipschitz.
-        """
+        """Bounds the rounding of residuals that are 0 at a fixed point."""
+        # A round errs by about `INNER`, errors add up to `1 / (1 - q)` times that, and
+        # residuals are `(alpha + L)`-Lipschitz.
         return INNER * (ALPHA + self.eigenvalues[1]) / (1 - self.factor)
 
     def solutions(self, z: np.ndarray) -> np.ndarray:

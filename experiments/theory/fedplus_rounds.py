@@ -42,13 +42,7 @@ _SMALL = 1e-10  # a decrease that is not rounding
 def process(
     name: str, problem: quadratics.Quadratics, **fields: Any
 ) -> fp.FederatedProcess:
-    """Returns Fed+ with `EPOCHS` steps of full gradients of size 1 / L.
-
-    Args:
-      name: name of phi.
-      problem: the quadratics.
-      **fields: fields of the algorithm.
-    """
+    """Returns Fed+ with `EPOCHS` steps of full gradients of size 1 / L."""
     # As in exact rounds, except for local work and cohorts.
     exact_process = quadratics.exact(name, problem)
     local = fp.SGD(
@@ -81,6 +75,7 @@ def rounds(options: rows.Options) -> rows.Findings:
     axes = findings.axes
     names = ("l2", "l1") if options.quick else ("sq", "l2", "l1", "indicator")
     for k, name in enumerate(names):
+        # Few members a round: the propositions hold for any participation.
         runs = [p.visited(process(name, p), count, s) for s, p in enumerate(problems)]
         findings.rows += split(name, problems, runs)
         findings.rows.append(stepped(name, problems, runs))
@@ -109,16 +104,7 @@ def rounds(options: rows.Options) -> rows.Findings:
 def split(
     name: str, problems: list[quadratics.Quadratics], runs: list[quadratics.Visited]
 ) -> list[rows.Row]:
-    """Checks Proposition 1 at all states of runs.
-
-    Args:
-      name: name of phi.
-      problems: the quadratics.
-      runs: runs on each.
-
-    Returns:
-      Rows of the largest difference; for `l1` also a row of the printed prox.
-    """
+    """Checks Proposition 1 at all states of runs; for `l1` also the printed prox."""
     gap, bound, printed = 0.0, 0.0, np.inf
     for run in runs:
         values = np.asarray(_coupling(name, run.w, run.c))
@@ -178,10 +164,8 @@ def _lower_bound(name: str, run: quadratics.Visited) -> np.ndarray:
 
 
 def _steps(run: quadratics.Visited) -> Iterator[tuple[np.ndarray, ...]]:
-    """Returns old and new models, anchors and members of every round.
-
-    Other clients' models do not change.
-    """
+    """Yields old and new models, anchors and active members of every round."""
+    # Other clients' models do not change.
     active = (np.diff(run.w, axis=0) != 0).any(axis=2)
     return zip(run.w[:-1], run.w[1:], run.z[:-1], active, strict=True)
 
@@ -189,23 +173,13 @@ def _steps(run: quadratics.Visited) -> Iterator[tuple[np.ndarray, ...]]:
 def stepped(
     name: str, problems: list[quadratics.Quadratics], runs: list[quadratics.Visited]
 ) -> rows.Row:
-    """Compares members' models with the closed form of Proposition 2's descent.
-
-    E steps of size `s = eta / (1 + alpha eta)` from w about the minimizer v of F_k end
-    at `v + (I - s (A_k + alpha))^E (w - v)`.
-
-    Args:
-      name: name of phi.
-      problems: the quadratics.
-      runs: runs on each.
-
-    Returns:
-      A row of the largest difference.
-    """
+    """Compares members' models with the closed form of Proposition 2's descent."""
     largest, alpha = 0.0, quadratics.ALPHA
     for problem, run in zip(problems, runs, strict=True):
         eta = 1 / problem.eigenvalues[1]
         bend = problem.curvature + alpha * np.eye(quadratics.DIM)
+        # E steps of size `s = eta / (1 + alpha eta)` from w about the minimizer v of
+        # F_k end at `v + (I - s (A_k + alpha))^E (w - v)`.
         once = np.eye(quadratics.DIM) - eta / (1 + alpha * eta) * bend
         powers = [
             np.linalg.matrix_power(matrix, EPOCHS[k % len(EPOCHS)])
@@ -237,20 +211,12 @@ def gained(problem: quadratics.Quadratics, run: quadratics.Visited) -> np.ndarra
 
 
 def descents(name: str, lam: float, gains: np.ndarray) -> rows.Row:
-    """Compares decreases of F_k with Proposition 4; at lam > 0 one has to be too small.
-
-    Args:
-      name: name of phi.
-      lam: share of the center in a start.
-      gains: `[2, n]` from `gained`.
-
-    Returns:
-      A row.
-    """
+    """Compares decreases of F_k with Proposition 4, from gains `[2, n]`."""
     return rows.Row(
         "Proposition 4: least decrease of F_k over its bound",
         {"phi": name, "lam": lam},
         1.0,
         float((gains[1] / gains[0]).min()),
+        # If lam > 0 the proposition fails: some decrease has to be too small.
         "<=" if lam else ">=",
     )

@@ -27,7 +27,6 @@ import fedjax_pfl as fp
 from experiments.theory import closed_forms, rows, training
 from fedjax_pfl import core
 from fedjax_pfl.figures import drawing
-from fedjax_pfl.models import objectives
 
 __all__ = ["Visited", "Wells", "convergence", "statements"]
 
@@ -43,12 +42,8 @@ _VANISHED = 1e-6  # of a gradient's start
 
 
 @dataclasses.dataclass(frozen=True)
-class _Model(core.Model):
+class _Model(training.Losses):
     """`f = mean_j h (|u|^2 / 8 + sum (1 - cos 2 u) / 4)`, `u = theta - x_j`."""
-
-    def for_federation(self, federation: core.Federation) -> "_Model":
-        del federation
-        return self
 
     def init(self, key: core.Key) -> core.Params:
         return {"theta": 2 * jax.random.normal(key, (_DIM,))}
@@ -61,33 +56,17 @@ class _Model(core.Model):
         wave = (1 - jnp.cos(2 * offset)) / 4
         return _HEIGHT * (jnp.square(offset) / 8 + wave).sum(axis=1)
 
-    def loss(self, outputs: jax.Array, batch: core.Batch) -> jax.Array:
-        return objectives.weighted_mean(outputs, batch.weight)
-
-    def metrics(self, outputs: jax.Array, batch: core.Batch) -> dict[str, jax.Array]:
-        del batch
-        return {"loss": outputs}
-
 
 @dataclasses.dataclass(frozen=True)
 class Visited:
-    """States of a run, and their losses in NumPy.
+    """States of a run, and their losses in NumPy."""
 
-    Attributes:
-      theta: `[R + 1, m, d]` personal models.
-      copies: `[R + 1, m, d]` `w_i`.
-      dual: `[R + 1, m, d]` `pi_i`.
-      w: `[R + 1, d]`.
-      eps: `[R + 1, m]`.
-      centers: `[m, d]` centers of the wells.
-    """
-
-    theta: np.ndarray
-    copies: np.ndarray
-    dual: np.ndarray
-    w: np.ndarray
-    eps: np.ndarray
-    centers: np.ndarray
+    theta: np.ndarray  # `[R + 1, m, d]` personal models
+    copies: np.ndarray  # `[R + 1, m, d]` `w_i`
+    dual: np.ndarray  # `[R + 1, m, d]` `pi_i`
+    w: np.ndarray  # `[R + 1, d]`
+    eps: np.ndarray  # `[R + 1, m]`
+    centers: np.ndarray  # `[m, d]` centers of the wells
 
     @functools.cached_property
     def losses(self) -> np.ndarray:
@@ -148,13 +127,9 @@ class Visited:
 
 @dataclasses.dataclass(frozen=True)
 class Wells:
-    """Federation of wells with waves in them, one example per client.
+    """Federation of wells with waves in them, one example per client."""
 
-    Attributes:
-      seed: seed of the centers and of the start.
-    """
-
-    seed: int
+    seed: int  # seed of the centers and of the start
 
     def visited(self, size: int, count: int) -> Visited:
         """Runs FLAME for `count` rounds with `size` clients each."""
@@ -221,14 +196,7 @@ def convergence(options: rows.Options) -> rows.Findings:
 
 
 def statements(runs: list[Visited]) -> list[rows.Row]:
-    """Checks runs with all clients.
-
-    Args:
-      runs: one per seed; the worst is reported.
-
-    Returns:
-      Rows.
-    """
+    """Checks runs with all clients, one per seed; the worst is reported."""
     constants = {
         "proof's": _CONDITIONS.relative_error,
         "printed": _CONDITIONS.printed_relative_error,
@@ -239,10 +207,11 @@ def statements(runs: list[Visited]) -> list[rows.Row]:
     ]
 
     def add(text: str, expected: float, values: Any, relation: str, tolerance: Any):
-        worst = max(values)
-        row = rows.Row(text, {}, expected, float(worst), relation, tolerance)
-        results.append(row)
+        worst = float(max(values))
+        results.append(rows.Row(text, {}, expected, worst, relation, tolerance))
 
+    # Theorem 1: f is below the first Lyapunov value, so that it is bounded along the
+    # run.
     values = [(run.objective / _lyapunov(run)[0]).max() for run in runs]
     add("Theorem 1: largest f(Theta, w) / Ltil^0", 1.0, values, "<=", 0.0)
     for name, gaps in (
@@ -290,10 +259,9 @@ def _lyapunov(run: Visited) -> np.ndarray:
 
 
 def _theorem_3(run: Visited) -> tuple[np.ndarray, np.ndarray]:
-    """Returns means of `|grad L|^2` and bounds for T = 1 to R.
-
-    The bounds use the limit's value for f*, which is at most that, so they are sharper.
-    """
+    """Returns means `[R]` of `|grad L|^2` until T and their bounds, for T = 1 to R."""
+    # The bounds use the limit's value for f*, which is at most that, so they are
+    # sharper.
     times = np.arange(1, len(run.w))
     means = np.cumsum(run.squared_gradient[:-1]) / times
     fall = _lyapunov(run)[0] - run.objective[-1]

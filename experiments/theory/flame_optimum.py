@@ -71,14 +71,7 @@ def printed_loss(problem: closed_forms.Regression) -> float:
 
 
 def solution_rows(problems: list[quadratics.Quadratics]) -> list[rows.Row]:
-    """Compares the end of exact rounds with the optimum of general designs.
-
-    Args:
-      problems: one per seed.
-
-    Returns:
-      Rows of the largest difference, and of the smallest from the printed solution.
-    """
+    """Compares the end of exact rounds with the optimum of general designs."""
     errors, paper_errors = [], []
     for problem in problems:
         w = _end(problem)
@@ -86,6 +79,7 @@ def solution_rows(problems: list[quadratics.Quadratics]) -> list[rows.Row]:
             problem.curvature, problem.targets, _LAM
         )
         errors.append(np.linalg.norm(w - best))
+        # The printed solution has to be off: its smallest distance is claimed.
         paper_errors.append(np.linalg.norm(w - _LAM * best))
     settings = {"lam": _LAM}
     # Errors of a solve add up over the rounds that the slowest mode remembers.
@@ -104,8 +98,7 @@ def _end(problem: quadratics.Quadratics) -> np.ndarray:
         learning_rate=1 / (largest + _LAM), tolerance=_GRADIENT**2, max_steps=1000
     )
     flame = fp.Flame(lam=_LAM, kappa=1.0, eps_decay=0.0, local=solver)
-    process = fp.FederatedProcess(algorithm=flame)
-    run = training.Training.of(process, problem.federation)
+    run = training.Training.of(fp.FederatedProcess(algorithm=flame), problem.federation)
     factor = max(closed_forms.convergence_factors(1.0, smallest / _LAM, "local"))
     return np.asarray(_last(run, math.ceil(math.log(1e-16) / math.log(factor))))
 

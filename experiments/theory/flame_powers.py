@@ -28,7 +28,6 @@ import fedjax_pfl as fp
 from experiments.theory import closed_forms, rows, training
 from fedjax_pfl import core
 from fedjax_pfl.figures import drawing
-from fedjax_pfl.models import objectives
 
 __all__ = ["KAPPA", "LAM", "Powers", "exponent_row", "factor_row", "powers"]
 
@@ -42,14 +41,10 @@ _TIGHT = 1e-30  # squared norm of a local gradient at the end of a solve
 
 
 @dataclasses.dataclass(frozen=True)
-class _Power(core.Model):
+class _Power(training.Losses):
     """`f(theta) = mean_j x_j |theta|^p / p` of one parameter; starts at 1."""
 
     power: int
-
-    def for_federation(self, federation: core.Federation) -> "_Power":
-        del federation
-        return self
 
     def init(self, key: core.Key) -> core.Params:
         del key
@@ -61,13 +56,6 @@ class _Power(core.Model):
         del key, constants
         size = jnp.abs(params["theta"])
         return x[:, 0] * (size**self.power).sum() / self.power
-
-    def loss(self, outputs: jax.Array, batch: core.Batch) -> jax.Array:
-        return objectives.weighted_mean(outputs, batch.weight)
-
-    def metrics(self, outputs: jax.Array, batch: core.Batch) -> dict[str, jax.Array]:
-        del batch
-        return {"loss": outputs}
 
 
 @fp.pytree_dataclass
@@ -86,13 +74,9 @@ class _SoftThreshold(fp.local.ToTolerance):
 
 @dataclasses.dataclass(frozen=True)
 class Powers:
-    """Losses `b_i |theta|^p / p`, and FLAME's rounds on them.
+    """Losses `b_i |theta|^p / p`, and FLAME's rounds on them."""
 
-    Attributes:
-      power: p.
-    """
-
-    power: int
+    power: int  # p
 
     @property
     def slopes(self) -> np.ndarray:
@@ -153,15 +137,7 @@ def _visited(run: training.Training, count: int) -> Any:
 
 
 def exponent_row(problem: Powers, gap: np.ndarray) -> rows.Row:
-    """Compares the decay of a gap over the last doubling of t with `t^(-p/(p-2))`.
-
-    Args:
-      problem: p > 2.
-      gap: `[R + 1]`.
-
-    Returns:
-      A row.
-    """
+    """Compares the decay of a gap over the last doubling with `t^(-p/(p-2))`."""
     power, last = problem.power, len(gap) - 1
     return rows.Row(
         "Theorem 4: s in L - L* ~ t^-s",
@@ -173,17 +149,7 @@ def exponent_row(problem: Powers, gap: np.ndarray) -> rows.Row:
 
 
 def factor_row(power: int, expected: float, gap: np.ndarray) -> rows.Row:
-    """Compares the last half's factor of a gap per round with a prediction.
-
-    Args:
-      power: p.
-      expected: the prediction.
-      gap: `[R + 1]`.
-
-    Returns:
-      A row; its tolerance is twice the change from the previous quarter, since other
-      modes fade.
-    """
+    """Compares the last half's factor of a gap per round with a prediction."""
     last = len(gap) - 1
     quarter_factor = (gap[last // 2] / gap[last // 4]) ** (1 / (last // 2 - last // 4))
     measured = (gap[last] / gap[last // 2]) ** (1 / (last - last // 2))
@@ -192,6 +158,7 @@ def factor_row(power: int, expected: float, gap: np.ndarray) -> rows.Row:
         {"p": power, "tau": "1/2", "rounds": last},
         expected,
         measured,
+        # Twice the change from the previous quarter, since other modes fade.
         tolerance=2 * abs(measured - quarter_factor) + 1e-9,
     )
 

@@ -40,15 +40,10 @@ ATTACKS: dict[str, Any] = {
 
 @dataclasses.dataclass(frozen=True)
 class Draws:
-    """Rounds of FLAME on many draws of the labels.
+    """Rounds of FLAME on many draws of the labels."""
 
-    Attributes:
-      problem: true parameters and constants.
-      num_rounds: one, or enough to reach the optimum.
-    """
-
-    problem: closed_forms.Regression
-    num_rounds: int = 1
+    problem: closed_forms.Regression  # true parameters and constants
+    num_rounds: int = 1  # one, or enough to reach the optimum
 
     @functools.cached_property
     def _federation(self) -> fp.Federation:
@@ -64,18 +59,7 @@ class Draws:
     def losses(
         self, q: float, count: int, seed: int, attack: Any, malicious: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Returns expected test losses of w and theta.
-
-        Args:
-          q: `[]` shrinkage of the uploads; sets kappa.
-          count: draws.
-          seed: of the draws.
-          attack: an attack, or None.
-          malicious: `bool[m]`.
-
-        Returns:
-          Two arrays `[count, m]`.
-        """
+        """Returns expected test losses of w and theta, `[count, m]` each."""
         p = self.problem
         share = p.curvature / (p.curvature + p.lam)
         solver = fp.local.ToTolerance(
@@ -90,9 +74,10 @@ class Draws:
         run = training.Training.of(process, federation)
         keys = jax.random.split(training.key(seed), count)
         sigma = math.sqrt(p.noise_variance)
-        params = jnp.asarray(p.params)
-        outputs = _rounds(run, params, sigma, keys, self.num_rounds)
+        outputs = _rounds(run, jnp.asarray(p.params), sigma, keys, self.num_rounds)
         w, estimates = map(np.asarray, outputs)
+        # After the average every client solves for theta about the new w, in closed
+        # form.
         theta = share * estimates + (1 - share) * w[:, None]
 
         def loss(models: np.ndarray) -> np.ndarray:
@@ -241,11 +226,9 @@ def _curve_and_points(
     label: str,
     base: float = 0.0,
 ) -> None:
-    """Draws one curve of theory and its simulated points, minus `base`.
-
-    The fourth curve is dashed: Gaussian noise coincides with the same value.
-    """
+    """Draws one curve of theory and its simulated points, minus `base`."""
     color = drawing.COLORS[k]
+    # The fourth curve is dashed: Gaussian noise coincides with the same value.
     axes.plot(x, curve, linestyle=(0, (4, 4)) if k == 3 else "-", color=color)
     axes.errorbar(
         [row.settings[setting] for row in points],
@@ -291,15 +274,13 @@ def fairness(options: rows.Options) -> rows.Findings:
 
 
 def _variances(draws: Draws, q: float, options: rows.Options, seed: int) -> np.ndarray:
-    """Returns unbiased estimates of V(q), one per seed.
-
-    The variance of mean losses includes their noise; the covariance over clients of the
-    means of two independent halves does not.
-    """
+    """Returns unbiased estimates of V(q), one per seed."""
     problem = draws.problem
     malicious = np.zeros(len(problem.params), bool)
     shared, _ = draws.losses(q, options.seeds * DRAWS, seed, None, malicious)
     squares = 2 / problem.curvature * shared
+    # The variance of mean losses includes their noise; the covariance over clients of
+    # the means of two independent halves does not.
     halves = squares.reshape(options.seeds, 2, DRAWS // 2, -1).mean(axis=2)
     centered = halves - halves.mean(axis=2, keepdims=True)
     return (centered[:, 0] * centered[:, 1]).mean(axis=1)

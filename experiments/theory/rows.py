@@ -21,40 +21,26 @@ MEASURED = ("theory", "relation", "simulation", "standard_error", "z", "holds")
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Amount of simulation.
+    """Amount of simulation."""
 
-    Attributes:
-      seeds: repetitions of every simulation.
-      quick: fewer settings and shorter runs.
-    """
-
-    seeds: int
-    quick: bool
+    seeds: int  # repetitions of every simulation
+    quick: bool  # fewer settings and shorter runs
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A predicted number and its simulation.
+    """A predicted number and its simulation."""
 
-    Attributes:
-      quantity: name of the number.
-      settings: settings of the measurement by name.
-      theory: the prediction.
-      simulation: the measurement.
-      relation: claim about the simulation: `=` (within `MAX_Z` standard errors, or
-        within `tolerance` for deterministic measurements), `<=`, `>=`, or empty for a
-        comparison without a claim.
-      tolerance: largest allowed difference of deterministic measurements.
-      standard_error: standard error of the measurement; NaN if it is deterministic.
-    """
-
-    quantity: str
-    settings: dict[str, Any]
-    theory: float
-    simulation: float
+    quantity: str  # name of the number
+    settings: dict[str, Any]  # settings of the measurement by name
+    theory: float  # the prediction
+    simulation: float  # the measurement
+    # Claim about the simulation: `=` (within `MAX_Z` standard errors, or within
+    # `tolerance` for deterministic measurements), `<=`, `>=`, or empty for a comparison
+    # without a claim.
     relation: str = "="
-    tolerance: float = 0.0
-    standard_error: float = math.nan
+    tolerance: float = 0.0  # largest allowed difference of deterministic measurements
+    standard_error: float = math.nan  # NaN for deterministic measurements
 
     @property
     def z(self) -> float:
@@ -70,19 +56,14 @@ class Row:
             return ""
         if not math.isnan(self.z):
             return "yes" if abs(self.z) < MAX_Z else "no"
+        # Signed towards breaking the claim.
         difference = self.simulation - self.theory
         size = {"=": abs(difference), "<=": difference, ">=": -difference}
         return "yes" if size[self.relation] <= self.tolerance else "no"
 
 
 class Findings:
-    """Rows and the figure of one part of a page.
-
-    Attributes:
-      rows: numbers.
-      figures: by file name without ending.
-      panels: axes of the figure, side by side.
-    """
+    """Rows and the figure of one part of a page."""
 
     def __init__(self, name: str, count: int = 1, *, shared: bool = True):
         """Creates a figure of `count` panels, on shared or separate scales."""
@@ -130,15 +111,7 @@ Part = Callable[[Options], Findings]
 
 
 def table(pairs: Sequence[tuple[str, Row]]) -> pd.DataFrame:
-    """Tabulates the rows of several pages, with one column per setting.
-
-    Args:
-      pairs: page and row.
-
-    Returns:
-      Columns page, quantity, the settings, theory, relation, simulation,
-      standard_error, z, holds.
-    """
+    """Tabulates pairs of page and row, with one column per setting."""
     empty_settings = {name: "" for _, row in pairs for name in row.settings}
     return pd.DataFrame(
         {"page": page, "quantity": row.quantity}

@@ -14,17 +14,7 @@ _CLIENTS, _DIM = 40, 10_000
 
 
 def cosines(models: np.ndarray, kind: str) -> np.ndarray:
-    """Returns the cosines of all pairs of rows.
-
-    Args:
-      models: `[m, D]`.
-      kind: `float64`; `float32`, as in FedACS, with products at highest precision; or
-        `bfloat16`, with rounded inputs of the product and float32 sums and norms, the
-        default of accelerators.
-
-    Returns:
-      `[m, m]` in float64 or float32.
-    """
+    """Returns the cosines `[m, m]` of all pairs of rows `[m, D]`, in a precision."""
     if kind == "float64":
         x, product = models, models @ models.T
         norms = np.linalg.norm(x, axis=1)
@@ -33,25 +23,20 @@ def cosines(models: np.ndarray, kind: str) -> np.ndarray:
     if kind == "float32":
         return np.asarray(collaboration.cosines(x))
     norms = jnp.linalg.norm(x, axis=1)
+    # The default of accelerators: rounded inputs of the product, float32 sums and
+    # norms.
     inputs = x.astype(jnp.bfloat16)
     gram = jnp.matmul(inputs, inputs.T, preferred_element_type=jnp.float32)
     return np.asarray(gram / (norms[:, None] * norms[None]))
 
 
 def auc(similarity: np.ndarray, cluster: np.ndarray) -> float:
-    """Returns how often pairs within a cluster are more similar than pairs across.
-
-    Args:
-      similarity: `[m, m]`.
-      cluster: `[m]`.
-
-    Returns:
-      1 if clusters are separated, 0.5 by chance; ties count half.
-    """
+    """Returns how often pairs within a cluster are more similar than pairs across."""
     left, right = np.triu_indices(len(cluster), 1)
     values = similarity[left, right]
     is_same = cluster[left] == cluster[right]
     gaps = values[is_same][:, None] - values[~is_same]
+    # 1 if clusters are separated, 0.5 by chance; ties count half.
     return float((gaps > 0).mean() + (gaps == 0).mean() / 2)
 
 
@@ -80,6 +65,8 @@ def precision(options: rows.Options) -> rows.Findings:
         line = drawing.MARKERS[c] + ("--" if is_update else "-")
         style = {"color": drawing.COLORS[c], "markersize": 8 - 2 * c}
         axes.plot(distances, means[c], line, label=name, **style)
+        # Coarser cosines have no claim: they show from which distance on clusters
+        # vanish.
         relation = "=" if kind == "float64" or is_update else ""
         for distance, mean in zip(distances, means[c], strict=True):
             settings = {"cosines of": name, "1 - cos": f"{distance:.0e}"}
@@ -93,14 +80,12 @@ def precision(options: rows.Options) -> rows.Findings:
 def _clustered_models(
     seed: int, distance: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draws a start `[D]`, models `[m, D]` and clusters `[m]`.
-
-    Models are the start plus an update; updates add directions of their cluster and of
-    their client. Cosines of models across clusters are `1 - distance`.
-    """
+    """Draws a start `[D]`, models `[m, D]` and clusters `[m]`."""
     rng = np.random.default_rng(seed)
     start = rng.normal(size=_DIM)
     cluster = np.arange(_CLIENTS) % 2
+    # Models are the start plus an update; updates add directions of their cluster and
+    # of their client. Cosines of models across clusters are `1 - distance`.
     directions = rng.normal(size=(2, _DIM))
     client_directions = rng.normal(size=(_CLIENTS, _DIM))
     update = directions[cluster] + client_directions  # |a - b|^2 = 4 D across clusters
@@ -109,11 +94,9 @@ def _clustered_models(
 
 
 def neighbours(options: rows.Options) -> rows.Findings:
-    """Counts the models that FedACS mixes per client, its own included: `(1 - pq) m`.
-
-    Clients have four clusters and train some rounds with the real algorithm. Negative
-    cosines are kept, because clipped ones would not count.
-    """
+    """Counts the models that FedACS mixes per client: `(1 - pq) m`."""
+    # Clients have four clusters and train some rounds with the real algorithm. Negative
+    # cosines are kept, because clipped ones would not count.
     levels = (0.5, 0.8) if options.quick else (0.0, 0.3, 0.5, 0.7, 0.8, 0.85)
     fine = np.linspace(0, 0.88, 200)
     findings = rows.Findings("fedacs_neighbours")
@@ -148,5 +131,4 @@ def _selected(count: int, levels: tuple[float, ...], seeds: int) -> np.ndarray:
         eval_every=4,
         evaluate_on=("test",),
     )
-    last = group.per_round["neighbours"][:, -1]
-    return last.reshape(seeds, len(levels)).mean(axis=0)
+    return group.per_round["neighbours"][:, -1].reshape(seeds, len(levels)).mean(axis=0)

@@ -1,7 +1,7 @@
 """Quadratics for the pages of theory, and their common trainings."""
 
 import functools
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +10,9 @@ import numpy as np
 import fedjax_pfl as fp
 from fedjax_pfl import core
 from fedjax_pfl.core import struct
+from fedjax_pfl.models import objectives
 
-__all__ = ["Training", "compiled", "curvatures", "grid", "key", "regressions"]
+__all__ = ["Losses", "Training", "compiled", "curvatures", "grid", "key", "regressions"]
 
 # Tiny programs that run once: XLA's expensive passes would take most of the time.
 compiled = functools.partial(
@@ -38,12 +39,7 @@ def curvatures(
 
 
 def regressions(num_clients: int, **fields: Any) -> fp.FederationSpec:
-    """Returns linear regressions, all examples but one per client for training.
-
-    Args:
-      num_clients: N.
-      **fields: fields of the data set `linear_regression`.
-    """
+    """Returns N linear regressions, all examples but one per client for training."""
     return fp.FederationSpec(
         fp.data.DATASETS["linear_regression"](**fields),
         "by_client",
@@ -51,6 +47,24 @@ def regressions(num_clients: int, **fields: Any) -> fp.FederationSpec:
         validation_fraction=0.0,
         test_fraction=0.0,
     )
+
+
+class Losses(core.Model):
+    """A model with losses of the examples as outputs `[B]`; of any federation."""
+
+    def for_federation(self, federation: core.Federation) -> Self:
+        """Returns the same model."""
+        del federation
+        return self
+
+    def loss(self, outputs: jax.Array, batch: core.Batch) -> jax.Array:
+        """Returns the mean loss."""
+        return objectives.weighted_mean(outputs, batch.weight)
+
+    def metrics(self, outputs: jax.Array, batch: core.Batch) -> dict[str, jax.Array]:
+        """Returns the losses."""
+        del batch
+        return {"loss": outputs}
 
 
 @struct.pytree_dataclass
@@ -83,8 +97,7 @@ class Training:
 
     def diagnostics(self, state: core.State) -> dict[str, jax.Array]:
         """Returns the algorithm's diagnostics of a state."""
-        algorithm = self.process.algorithm
-        return algorithm.diagnostics(state, self.model, self.federation)
+        return self.process.algorithm.diagnostics(state, self.model, self.federation)
 
 
 def grid(

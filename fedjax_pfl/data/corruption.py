@@ -40,6 +40,7 @@ class _LabelPoisoning(abc.ABC):
         self, rng: Generator, labels: np.ndarray, num_classes: int
     ) -> np.ndarray:
         """Returns poisoned labels `int32[n]` of one client."""
+        # One permutation: a larger fraction replaces the same labels and more.
         rank = rng.permutation(len(labels))
         is_chosen = rank < round(float(self.fraction) * len(labels))
         wrong = self.wrong(rng, labels, num_classes)

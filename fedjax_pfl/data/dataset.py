@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.data.preparation import Preparation
@@ -169,6 +170,7 @@ class Dataset:
                     f" {self.num_classes - 1}, got {y.dtype} values from {y.min()} to"
                     f" {y.max()}."
                 )
+        # Bytes stay bytes, a quarter of the memory; batches are scaled.
         x_dtype = np.float32 if x.dtype.kind == "f" else np.int32
         x_dtype = np.uint8 if x.dtype == np.uint8 else x_dtype
         y_dtype = np.float32 if self.num_classes is None else np.int32
@@ -200,6 +202,8 @@ class Dataset:
             raise checks.InputError(
                 f"The shape {value.shape} of {self.name}.{field} does not fit {shape}."
             )
+        # As many axes as an input, so that it broadcasts over a batch without rank
+        # promotion.
         return np.array(value, ndmin=len(shape) if value.ndim else 0)
 
     def _owners(self) -> np.ndarray:
@@ -290,7 +294,7 @@ class Source(Protocol):
         ...
 
 
-def as_array(values: Any) -> np.ndarray:
+def as_array(values: object) -> np.ndarray:
     """Converts nested lists; ragged ones and too large numbers give a scalar object."""
     try:
         return np.asarray(values)
@@ -298,14 +302,8 @@ def as_array(values: Any) -> np.ndarray:
         return np.asarray(None)
 
 
-def chosen(dataset: Dataset, rows: np.ndarray, **changes: Any) -> Dataset:
-    """Returns a data set of some examples, prepared by all of them.
-
-    Args:
-      dataset: any data set.
-      rows: `int[K]` their numbers, in the order that they get, or a mask `bool[S]`.
-      **changes: other fields with new values.
-    """
+def chosen(dataset: Dataset, rows: np.ndarray, **changes: object) -> Dataset:
+    """Returns a data set of rows `int[K]` or `bool[S]`, scaled by all of these."""
     names = [n for n in ("x", "y", "client", "part") if getattr(dataset, n) is not None]
     arrays: dict[str, Any] = {name: getattr(dataset, name)[rows] for name in names}
     if dataset.preparation is not None:
@@ -315,27 +313,17 @@ def chosen(dataset: Dataset, rows: np.ndarray, **changes: Any) -> Dataset:
 
 
 def counted(number: int, noun: str) -> str:
-    """Returns a number with its noun, for messages.
-
-    Example:
-      >>> counted(1, "example"), counted(1200, "example")
-      ('1 example', '1,200 examples')
-    """
+    """Returns a number with its noun, as in `1 example` or `1,200 examples`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def owners(sizes: Iterable[int]) -> np.ndarray:
-    """Returns the client `int32[S]` of each example, one client after the other.
-
-    Example:
-      >>> owners([3, 1])
-      array([0, 0, 0, 1], dtype=int32)
-    """
+    """Returns the client `int32[S]` of each example, one client after the other."""
     counts = np.fromiter(sizes, np.int64)
     return np.repeat(np.arange(len(counts), dtype=np.int32), counts)
 
 
-def _numeric(name: str, values: Any) -> np.ndarray:
+def _numeric(name: str, values: object) -> np.ndarray:
     """Converts values to integers or floating numbers with a sample axis."""
     array = as_array(values)
     if array.ndim == 0 or array.dtype.kind not in "iuf":
@@ -346,17 +334,15 @@ def _numeric(name: str, values: Any) -> np.ndarray:
     return array
 
 
-def _stored(name: str, values: np.ndarray, dtype: Any) -> np.ndarray:
-    """Returns a read-only copy in the dtype that the pool has on the device.
-
-    It starts at a multiple of 64 bytes: a CPU device then needs no copy, and the
-    pool is in memory once.
-    """
+def _stored(name: str, values: np.ndarray, dtype: DTypeLike) -> np.ndarray:
+    """Returns a read-only copy in the dtype that the pool has on the device."""
     dtype = np.dtype(dtype)
     if dtype == np.int32 and max(abs(int(values.min())), int(values.max())) >= 2**31:
         raise checks.InputError(
             f"Expected {name} to fit 32 bits, got {values.min()} to {values.max()}."
         )
+    # It starts at a multiple of 64 bytes: a CPU device then needs no copy, and the pool
+    # is in memory once.
     memory = np.empty(values.size * dtype.itemsize + _ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % _ALIGNMENT
     memory = memory[start : start + values.size * dtype.itemsize]

@@ -103,6 +103,8 @@ class FederationSpec:
                 "Expected dataset to be a name in DATASETS or an object such as"
                 f" Digits(), got {checks.shown(self.dataset)}."
             )
+        # A class in place of an object has the attributes, too, but no values of
+        # fields.
         for field, (registry, method) in _PARTS.items():
             part = getattr(self, field)
             if isinstance(part, str):
@@ -272,8 +274,8 @@ class FederationSpec:
                 f" {{'ann': (x, y)}}, got {checks.shown(clients)}."
             )
         inputs, targets = zip(*clients.values(), strict=True)
-        pieces = {"inputs": inputs, "targets": targets}
-        arrays, sizes = user_arrays.joined(pieces, name)
+        arrays, sizes = user_arrays.joined({"inputs": inputs, "targets": targets}, name)
+        # Checked per client, as joined arrays of equal total length hide a mismatch.
         for client, size, y in zip(clients, sizes, targets, strict=True):
             count = len(datasets.as_array(y))
             if size == 0 or count != size:
@@ -282,6 +284,7 @@ class FederationSpec:
                     f" {client!r}, got {size} and {count}."
                 )
         names = np.array(list(clients))
+        # NumPy makes text of mixed names, so that 1 and "1" would become one client.
         if names.ndim != 1 or len(np.unique(names)) < len(names):
             raise checks.InputError(
                 "Expected names of clients that differ as text, all of them texts or"
@@ -337,6 +340,7 @@ class FederationSpec:
         checks.is_text("name", name)
         columns = {"label": label, "client": client, "split": split, "time": time}
         names = {f.name for f in dataclasses.fields(user.Csv)} - {"path", *columns}
+        # Options that `Csv` has are the table's, all others the federation's.
         columns |= {name: options.pop(name) for name in names & options.keys()}
         dataset = user.frame_dataset(frame, name, user.Csv(**columns))
         if partition is None:
@@ -466,6 +470,7 @@ class FederationSpec:
         noise_scale, resample_noise = self._noise(dataset, parts, malicious)
         client_id = jax.device_put(np.arange(len(malicious), dtype=np.int32))
         units = None
+        # Units are of clients that train: unseen clients must not change the targets.
         if dataset.scale_targets:
             units = jax.device_put(_units(dataset.y, rows["train"], seen))
         return {
@@ -494,6 +499,8 @@ class FederationSpec:
                 f" {dataset.name!r} does not have."
             )
         labels = dataset.y[train.index]
+        # A generator per client: its labels do not depend on the other malicious
+        # clients.
         for client in np.flatnonzero(malicious).tolist():
             rng = datasets.generator(self.seed, datasets.Purpose.POISONING, client)
             values = labels[client, : train.num_examples[client]]
@@ -528,11 +535,9 @@ def _of_rows(names: Sequence[str] | None, rows: np.ndarray) -> tuple[str, ...] |
 
 
 def _units(y: np.ndarray, train: Partition, clients: np.ndarray) -> np.ndarray:
-    """Returns mean and deviation `float32[2]` of training targets of some clients.
-
-    The deviation of targets that are all the same is 1.
-    """
+    """Returns mean and deviation `float32[2]` of training targets of some clients."""
     values = np.concatenate([y[train.rows(k)] for k in clients]).astype(np.float64)
+    # The deviation of targets that are all the same is 1.
     deviation = values.std() if values.max() > values.min() else 1.0
     return np.array([values.mean(), deviation], np.float32)
 
@@ -589,11 +594,7 @@ def from_dataset(
 
 
 class _Loaded:
-    """Source of a data set in memory; sources of equal data are equal.
-
-    Attributes:
-      name: of the data set.
-    """
+    """Source of a data set in memory; sources of equal data are equal."""
 
     def __init__(self, dataset: Dataset):
         self.name, self._dataset = dataset.name, dataset
@@ -619,13 +620,16 @@ class _Loaded:
                 content.update(repr(plain).encode())
         return content.hexdigest()[:_DIGITS]
 
-    def load(self, **_: Any) -> Dataset:
+    def load(self, **_: object) -> Dataset:
         """Returns the data set."""
         return self._dataset
 
 
 def _spec(
-    dataset: Dataset, partition: Partitioner, num_clients: int | None, options: Any
+    dataset: Dataset,
+    partition: Partitioner,
+    num_clients: int | None,
+    options: Mapping[str, Any],
 ) -> FederationSpec:
     """Returns the specification of a data set that is in memory."""
     _check_names(options, ("dataset", "partition", "num_clients", "data_dir"))
@@ -739,14 +743,12 @@ def _from_one_hot(y: Any, num_classes: int | None) -> tuple[Any, int | None]:
 def _of_clients(
     data: dict[str, core.ClientData], rows: np.ndarray, start: int
 ) -> dict[str, core.ClientData]:
-    """Returns the data of some clients `int[K]`, numbered from `start` on.
-
-    Slots are as many as these clients need: others' sizes leave no trace.
-    """
+    """Returns the data of some clients `int[K]`, numbered from `start` on."""
     numbers = jax.device_put(np.arange(start, start + len(rows), dtype=np.int32))
 
     def chosen(part: core.ClientData) -> core.ClientData:
         fields = jax.tree.map(lambda leaf: leaf[rows], part.rows())
+        # Slots are as many as these clients need: others' sizes leave no trace.
         slots = max(int(fields["num_examples"].max()), 1)
         for name in ("index", "labels"):
             if fields[name] is not None:

@@ -54,10 +54,14 @@ def minilm(directory: str | os.PathLike[str] | None = None) -> pathlib.Path:
     folder = pathlib.Path(directory)
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        # Every time compared: a file that was cut or changed is written again.
         for name in _FILES:
             path = folder / name
             if not path.is_file() or not _is_official(name, path.read_bytes()):
-                _write(path, _content(name))
+                content, mark = _content(name), secrets.token_hex(4)
+                with temporaries.registered(path.with_name(f".new-{mark}")) as new:
+                    new.write_bytes(content)
+                    new.replace(path)
     except OSError as error:
         raise checks.InputError(
             f"Cannot keep all-MiniLM-L6-v2 in '{folder}': {error.strerror}."
@@ -94,10 +98,3 @@ def _content(name: str) -> bytes:
             " another."
         )
     return content
-
-
-def _write(path: pathlib.Path, content: bytes) -> None:
-    """Writes a file in one step."""
-    with temporaries.registered(path.with_name(f".new-{secrets.token_hex(4)}")) as new:
-        new.write_bytes(content)
-        new.replace(path)

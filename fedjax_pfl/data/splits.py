@@ -46,34 +46,11 @@ def split(
     train_examples: int | None = None,
     stratify: bool = False,
 ) -> dict[str, partitions.Partition]:
-    """Splits every client's rows into test, validation and training rows.
-
-    Each example has a random rank drawn from the seed; a client's examples in this
-    order are first test, then validation, then training examples. Hence neither the
-    partition nor another client changes the order, and splits of different fractions
-    are nested. Clients of a leaky partition draw ranks of their own, as in published
-    code: with common ranks, shared examples would mostly be test examples of all their
-    owners, which hides the leak. An ordered data set keeps its order: training,
-    validation, test, with its gap of unused examples between drawn parts. A given split
-    is kept, and without validation examples in it these are drawn from the training
-    examples.
-
-    Args:
-      parts: the partition.
-      dataset: the partitioned data set.
-      seed: of the ranks.
-      validation_fraction: rounded down per client, but at least one example of three
-        or more unless 0.
-      test_fraction: rounded down per client, but at least one example unless 0; of no
-        effect on a given split.
-      train_examples: maximum number of training examples of a client, kept in the
-        proportions of its classes if there are any; or None.
-      stratify: every part has each class of a client in proportion, to less than one
-        example at each of its ends; splits of different fractions are nested, too.
-
-    Returns:
-      Rows by `train`, `validation` and `test`.
-    """
+    """Splits every client's rows into `train`, `validation` and `test`."""
+    # Each example has a random rank from the seed; a client's examples in this order
+    # are first test, then validation, then training examples. Hence neither the
+    # partition nor another client changes the order, and splits of different fractions
+    # are nested.
     slot = np.arange(parts.index.shape[1])
     padding = slot >= parts.num_examples[:, None]
     marks = None
@@ -88,9 +65,13 @@ def split(
     fractions = (validation_fraction, test_fraction)
     sizes = _sizes(num_usable, *fractions, marks, labels, is_natural)
     names, rng = list(sizes), datasets.generator(seed, datasets.Purpose.SPLIT)
+    # An ordered data set keeps its order: training, validation, test, with a gap
+    # between drawn parts.
     if dataset.ordered:
         names, rank = names[::-1], parts.index
     elif parts.leaky:
+        # Ranks per client, as in published code: with common ranks, shared examples
+        # would mostly be test examples of all their owners, which hides the leak.
         rank = rng.random(parts.index.shape)
     else:
         rank = rng.random(dataset.num_samples)[parts.index]
@@ -117,11 +98,7 @@ def _stratified(
     dataset: datasets.Dataset,
     marks: np.ndarray | None,
 ) -> np.ndarray:
-    """Spreads each class of a client evenly over the ranks `[N, M]`.
-
-    The k-th of n examples gets the rank (k + u) / n, with one u in [0, 1) per client
-    and class: any stretch of ranks has its share of every class, to less than one.
-    """
+    """Spreads each class of a client evenly over the ranks `[N, M]`."""
     if dataset.num_classes is None or dataset.y.ndim != 1 or dataset.ordered:
         state = "in order of time" if dataset.ordered else "without classes"
         raise checks.InputError(
@@ -133,6 +110,8 @@ def _stratified(
     owner, label = np.nonzero(is_real)[0], dataset.y[parts.index[is_real]]
     part = np.zeros_like(owner) if marks is None else marks[is_real]
     draws = rank[is_real]
+    # The k-th of n examples gets the rank (k + u) / n, with one u in [0, 1) per client
+    # and class: any stretch of ranks has its share of every class, to less than one.
     order = np.lexsort((draws, label, part, owner))
     keys = np.stack([owner, part, label])[:, order]
     is_first = np.r_[True, (keys[:, 1:] != keys[:, :-1]).any(axis=0)]
@@ -164,18 +143,13 @@ def _breaks(
 def _check_series(
     parts: partitions.Partition, dataset: datasets.Dataset, num_train: np.ndarray
 ) -> None:
-    """Refuses clients with examples of several series, or too few for gaps.
-
-    Args:
-      parts: the partition.
-      dataset: with a gap.
-      num_train: `int[N]` examples of each client less gaps and one per other part.
-    """
+    """Refuses clients of several series, or too small for gaps (`int[N]`)."""
     if natural_names(parts, dataset) is None:
         raise checks.InputError(
             f"Expected the partition by_client for the series of {dataset.name!r}, as"
             " windows of several clients would share rows."
         )
+    # `num_train` is without gaps and without one example of each other part.
     worst = int(np.argmin(num_train))
     if num_train[worst] < 1:
         least = int(parts.num_examples[num_train < 1].max()) + 1
@@ -196,6 +170,8 @@ def in_order_of_values(dataset: datasets.Dataset) -> datasets.Dataset:
     if dataset not in _sorted:
         features, y = (v.reshape(len(v), -1) for v in (dataset.x, dataset.y))
         if (preparation := dataset.preparation) is not None:
+            # Scaled numbers depend on the rounding of sums over rows in the order of
+            # the file; raw ones do not.
             unscaled = np.delete(features, preparation.columns, axis=1)
             features = np.concatenate([unscaled, preparation.numbers], axis=1)
         marks = [m for m in (dataset.part, dataset.client) if m is not None]
@@ -210,15 +186,7 @@ def prepared(
     train: partitions.Partition,
     is_seen: np.ndarray,
 ) -> datasets.Dataset:
-    """Prepares a data set by the training rows of a split.
-
-    Args:
-      dataset: any data set; without a preparation it is returned.
-      parts: the partition.
-      train: training rows of every client.
-      is_seen: `bool[N]` clients that train. The training rows of others count for
-        themselves alone, if every client has a scale of its own.
-    """
+    """Scales a data set by the training rows of a split; `is_seen` is `bool[N]`."""
     preparation = dataset.preparation
     if preparation is None:
         return dataset
@@ -230,6 +198,8 @@ def prepared(
             " with shared ones."
         )
     training = np.zeros(dataset.num_samples, bool)
+    # With a scale per client, unseen clients are scaled by their own rows and change no
+    # other.
     clients = np.flatnonzero(is_seen | is_own).tolist()
     training[np.concatenate([train.rows(client) for client in clients])] = True
     group = None
@@ -257,6 +227,8 @@ def malicious_clients(seed: int, num_clients: int, fraction: float) -> np.ndarra
             f"Expected malicious_fraction to leave one of {num_clients} clients honest,"
             f" got {fraction}, which makes {count} of them malicious."
         )
+    # The first clients of one permutation, so that larger fractions include smaller
+    # ones.
     rng = datasets.generator(seed, datasets.Purpose.MALICIOUS)
     return np.isin(np.arange(num_clients), rng.permutation(num_clients)[:count])
 
@@ -268,15 +240,7 @@ def unseen_clients(
     names: Sequence[str] = (),
     number_of: Mapping[str, int] | None = None,
 ) -> np.ndarray:
-    """Draws a mask `bool[N]` of clients, nested in `fraction`, and adds named ones.
-
-    Args:
-      seed: of the draw.
-      num_clients: N.
-      fraction: `round(fraction N)` clients never train; 0 for none.
-      names: further clients that never train.
-      number_of: numbers of clients by name; None for clients without names.
-    """
+    """Draws a mask `bool[N]` of clients, nested in `fraction`; adds named ones."""
     count = round(float(fraction) * num_clients)
     if fraction and not 0 < count < num_clients:
         raise checks.InputError(
@@ -285,6 +249,7 @@ def unseen_clients(
         )
     rng = datasets.generator(seed, datasets.Purpose.UNSEEN)
     unseen = np.isin(np.arange(num_clients), rng.permutation(num_clients)[:count])
+    # Named clients come after the draw, so that they do not change it.
     if not names:
         return unseen
     setting = checks.setting("federation.unseen_clients", tuple(names))
@@ -307,14 +272,10 @@ def unseen_clients(
 def natural_names(
     parts: partitions.Partition, dataset: datasets.Dataset
 ) -> dict[str, int] | None:
-    """Returns the numbers of clients by the names of natural ones.
-
-    Returns:
-      The numbers, or None if clients are no natural ones. Clients without names are
-      named by their number in the data set.
-    """
+    """Returns the numbers of natural clients by name; None if there are none."""
     if parts.natural is None:
         return None
+    # Clients without names are named by their number in the data set.
     names = client_names(parts, dataset) or map(str, parts.natural.tolist())
     return {name: client for client, name in enumerate(names)}
 
@@ -337,15 +298,7 @@ def _labels(parts: partitions.Partition, dataset: datasets.Dataset) -> list[str]
 def held_out_users(
     dataset: datasets.Dataset, fraction: float
 ) -> tuple[datasets.Dataset, datasets.Dataset]:
-    """Divides a data set by natural clients, for pretraining and for a federation.
-
-    The draw has no seed: the same users are held out, whatever else is drawn, and users
-    of a smaller fraction are among the users of a larger one.
-
-    Returns:
-      Examples of users that are held out, and examples of all others; equal arguments
-      return the same objects.
-    """
+    """Divides a data set by natural clients, for pretraining and for a federation."""
     if dataset.client is None:
         raise checks.InputError(
             "Expected a data set with clients of its own to hold some of them out, got"
@@ -361,6 +314,8 @@ def held_out_users(
                 f" {dataset.name!r} out and to leave some, got {fraction}, which holds"
                 f" {count} out."
             )
+        # The draw has no seed: the same users are held out, whatever else is drawn, and
+        # users of a smaller fraction are among the users of a larger one.
         rng = datasets.generator(0, datasets.Purpose.HELD_OUT)
         is_held = np.isin(dataset.client, rng.permutation(users)[:count])
         masks = (is_held, ~is_held)
@@ -372,17 +327,9 @@ def held_out_users(
 def other_clients(
     seed: int, num_clients: int, num_others: int | str
 ) -> np.ndarray | None:
-    """Draws distinct other clients for every client, uniformly.
-
-    Args:
-      seed: of the draws.
-      num_clients: N.
-      num_others: c, or `half` for `ceil(N / 2)`, which is 0 for a single client.
-
-    Returns:
-      `int32[N, c]`, or None for c = 0.
-    """
+    """Draws distinct other clients `int32[N, c]` for every client; None for c = 0."""
     if isinstance(num_others, str):
+        # `half`: N/2 rounded up, and 0 for a single client.
         num_others = min(-(-num_clients // 2), num_clients - 1)
     if num_others == 0:
         return None
@@ -402,24 +349,13 @@ def other_clients(
 def sampled_tests(
     seed: int, num_test: np.ndarray, peers: np.ndarray | None
 ) -> dict[str, np.ndarray]:
-    """Draws even samples, without replacement, of several clients' test examples.
-
-    A sample is as large as the client's own test set and has draws of its own.
-
-    Args:
-      seed: of the draws.
-      num_test: `int[N]` test examples of the clients.
-      peers: `int32[N, c]` other clients, or None.
-
-    Returns:
-      By `everybody` and, with other clients, `others` (the client's own examples
-      and theirs): `int32[N, T, 2]` the owner of each example and its number among the
-      owner's test examples; zeros beyond the client's own number.
-    """
+    """Draws even samples of tests: owner and number, `int32[N, T, 2]` each."""
     count = len(num_test)
     owners = {"everybody": np.broadcast_to(np.arange(count), (count, count))}
     if peers is not None:
         owners["others"] = np.c_[np.arange(count), peers]
+    # A sample is as large as the client's own test set; `others` includes the client
+    # itself.
     samples = {}
     for number, (name, rows) in enumerate(sorted(owners.items())):
         samples[name] = np.zeros((count, max(1, num_test.max()), 2), np.int32)
@@ -463,11 +399,7 @@ def _sizes(
     labels: Sequence[str],
     is_natural: bool,
 ) -> dict[str, np.ndarray]:
-    """Returns the sizes `int[N]` of the parts; checks that no client lacks training.
-
-    A given split has `marks`, `int[N, M]` parts of the examples; messages use `labels`
-    of clients and, for natural ones, explain how to leave them out.
-    """
+    """Returns the sizes `int[N]` of the parts; checks that no client lacks training."""
 
     def share(counts: np.ndarray, fraction: float) -> np.ndarray:
         # 0.29 * 100 is 28.999999999999996 and must count as 29.

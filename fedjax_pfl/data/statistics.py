@@ -8,6 +8,7 @@ import numpy as np
 
 from fedjax_pfl import core
 from fedjax_pfl.core import struct
+from fedjax_pfl.data.dataset import counted
 
 if TYPE_CHECKING:  # slow to import, and needed by tables only
     import pandas as pd
@@ -131,7 +132,7 @@ class PartitionStatistics:
         """Describes sizes, skew, missing values and corruption in a few sentences."""
         low, high = self.num_train.min(), self.num_train.max()
         sentences = [
-            f"{self.name}: {_plural(self.num_clients, 'client')} with {self.used:,} of"
+            f"{self.name}: {counted(self.num_clients, 'client')} with {self.used:,} of"
             f" {self.pool_size:,} examples, {low:,} to {high:,} each for training"
             f" (median {np.median(self.num_train):,.0f})."
         ]
@@ -142,10 +143,11 @@ class PartitionStatistics:
                 f" {mean:.1f} effective classes per client."
             )
         sentences += [f"{note}." for note in self.notes]
+        # Sizes and skew always appear, the clauses below only if they are not zero.
         clauses = []
         if self.extra_examples.any():
-            few = _plural(int((self.extra_examples > 0).sum()), "client")
-            extra = _plural(self.extra_examples.sum(), "example")
+            few = counted(int((self.extra_examples > 0).sum()), "client")
+            extra = counted(self.extra_examples.sum(), "example")
             clauses.append(f"{extra} moved to {few} whose draw was below min_examples")
         for leak, data in ((self.leak, "test"), (self.validation_leak, "validation")):
             if leak > 0:
@@ -158,8 +160,8 @@ class PartitionStatistics:
             clauses.append(f"noise on inputs has std {low:.3g} to {high:.3g}")
         if self.malicious.any():
             clauses.append(
-                f"{_plural(self.malicious.sum(), 'malicious client')} with"
-                f" {_plural(self.poisoned.sum(), 'poisoned label')}"
+                f"{counted(self.malicious.sum(), 'malicious client')} with"
+                f" {counted(self.poisoned.sum(), 'poisoned label')}"
             )
         if clauses:
             text = "; ".join(clauses)
@@ -224,6 +226,8 @@ def describe(federation: core.Federation) -> PartitionStatistics:
       The statistics, host arrays.
     """
     parts = (federation.train, federation.validation, federation.test)
+    # Parts with pools of their own get separate ranges of row numbers, so that no
+    # example counts twice.
     sizes = {id(part.x): part.x.shape[0] for part in parts}
     ends = np.cumsum([0, *sizes.values()]).tolist()
     firsts = dict(zip(sizes, ends, strict=False))  # that of the training pool is 0
@@ -264,10 +268,7 @@ def describe(federation: core.Federation) -> PartitionStatistics:
 
 
 def _pairs(data: core.ClientData, base: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns client and number `int64` of every example, without padding.
-
-    Numbers are rows of its pool, from the first of the pool on.
-    """
+    """Returns client and row `int64` of every example; rows count from `base`."""
     is_real = _is_real(data)
     row = np.asarray(data.index)[is_real].astype(np.int64)
     return np.nonzero(is_real)[0], base + row
@@ -290,6 +291,7 @@ def _leak(
         return 0.0
     slots = np.unique(client * pool_size + row)  # each example of a client once
     holders = np.bincount(slots % pool_size, minlength=pool_size)
+    # An example that only its owner trains on is no leak.
     is_owner = np.isin(owner * pool_size + judged_row, slots)
     return float(np.mean(holders[judged_row] > is_owner))
 
@@ -298,11 +300,6 @@ def _shares(counts: np.ndarray) -> np.ndarray:
     """Divides counts `[..., C]` by their sums; NaN if the sum is 0."""
     total = counts.sum(axis=-1, keepdims=True)
     return counts / np.where(total > 0, total, np.nan)
-
-
-def _plural(count: int, noun: str) -> str:
-    """Formats a number with a noun, as in `1 client` or `1,000 clients`."""
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
 def _largest(counts: np.ndarray) -> str:

@@ -61,8 +61,7 @@ class Generated(abc.ABC):
 @datasets.cache(64)
 def _generate(source: Generated, seed: int, num_clients: int) -> datasets.Dataset:
     """Draws a data set, which specifications that differ elsewhere share."""
-    rng = datasets.generator(seed, datasets.Purpose.DATASET)
-    return source.draw(rng, num_clients)
+    return source.draw(datasets.generator(seed, datasets.Purpose.DATASET), num_clients)
 
 
 def require_memory(name: str, num_clients: int, count: int) -> None:
@@ -152,8 +151,7 @@ class LinearRegression(Generated):
 
     def __post_init__(self):
         super().__post_init__()
-        floor = self.dim
-        checks.whole("examples_per_client", self.examples_per_client, at_least=floor)
+        checks.whole("examples_per_client", self.examples_per_client, at_least=self.dim)
 
     def count_numbers(self, num_clients: int) -> int:
         """Counts the numbers that are drawn or computed."""
@@ -169,6 +167,7 @@ class LinearRegression(Generated):
         x = rounded(np.sqrt(self.curvature) * designs)
         noise = self.sigma * rng.standard_normal((num_clients, num_rows))
         y = rounded(np.einsum("ind,id->in", x, parameters) + noise)
+        # Truth is computed from the rounded examples that clients have.
         hessians = np.einsum("ind,ine->ide", x, x) / num_rows
         moments = np.einsum("ind,in->id", x, y) / num_rows
         return datasets.Dataset(

@@ -79,6 +79,7 @@ class Synthetic(synthetic.Generated):
             sizes = np.minimum(sizes, self.max_examples)
         total = sum(sizes.tolist())  # may exceed 64 bits
         models = num_clients * self.num_classes
+        # Checked again with the drawn sizes: before, only the least is known.
         synthetic.require_memory(self.name, num_clients, self.dim * (total + models))
         shape = (num_clients, self.dim, self.num_classes)
         weights = rng.standard_normal(shape)
@@ -91,6 +92,7 @@ class Synthetic(synthetic.Generated):
         client = datasets.owners(sizes)
         x = rng.standard_normal((total, self.dim))
         x *= np.arange(1, self.dim + 1) ** -0.6  # variances j^-1.2
+        # Labels are of the stored inputs, so that the truth classifies all of them.
         x = synthetic.rounded(x + centers[client])
         parts = np.split(x, np.cumsum(sizes)[:-1])
         clients = zip(parts, weights, biases, shifts, strict=True)

@@ -101,12 +101,10 @@ class SyntheticSentiment(synthetic.Generated):
     def _draw_lexicon(
         self, rng: Generator
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Draws ids `[T, words]`, in random order, and sentiment and topic of each id.
-
-        A topic's words are the negative, then the positive, then the neutral ones.
-        """
+        """Draws ids `[T, words]`, and sentiment and topic `[V + 1]` by id."""
         shape = (self.num_topics, self.words_per_topic)
         ids = 1 + rng.permutation(shape[0] * shape[1]).reshape(shape)
+        # A topic's words are the negative, then the positive, then the neutral ones.
         sentiment = np.zeros(ids.size + 1)
         sentiment[ids[:, : self.polar_words]] = -1
         sentiment[ids[:, self.polar_words : 2 * self.polar_words]] = 1

@@ -108,6 +108,7 @@ class Partition:
         totals = counts.sum(axis=1)
         rows = [pool[:total] for pool, total in zip(classes, totals, strict=True)]
         client = np.repeat(np.indices(counts.shape)[1].ravel(), counts.ravel())
+        # Stable, so that a client's rows stay in the order of the classes.
         order = np.argsort(client, kind="stable")
         return cls.from_sizes(np.concatenate(rows)[order], counts.sum(axis=0))
 
@@ -226,14 +227,7 @@ class Drawn(abc.ABC):
         *,
         smaller: str = "min_examples",
     ) -> None:
-        """Checks that every class has enough examples for the clients that hold it.
-
-        Args:
-          dataset: for messages.
-          classes: rows of each class.
-          needed: examples of each class.
-          smaller: field whose smaller values need fewer.
-        """
+        """Checks that every class has as many examples as its clients need."""
         for label, (rows, count) in enumerate(zip(classes, needed, strict=True)):
             if len(rows) < count:
                 raise checks.InputError(
@@ -245,11 +239,7 @@ class Drawn(abc.ABC):
     def class_rows(
         self, dataset: Dataset, rng: Generator | None = None
     ) -> list[np.ndarray]:
-        """Groups the rows of a data set by class.
-
-        Returns:
-          `int64[n_c]` rows of each class.
-        """
+        """Returns the rows `int64[n_c]` of each class, shuffled by a generator."""
         num_classes = dataset.num_classes
         if num_classes is None or dataset.y.ndim != 1:
             raise checks.InputError(
@@ -289,24 +279,14 @@ class DirichletDrawn(Drawn):
         *,
         disjoint: bool = True,
     ) -> np.ndarray:
-        """Draws how many examples of every class each client gets.
-
-        Redraws while a client has fewer than `min_examples`, 100 times at most.
-
-        Args:
-          rng: generator.
-          sizes: examples of the C classes, or of the pool as a single class.
-          num_clients: N.
-          disjoint: cut classes at `floor(cumsum(p) n)`, which leaves no row over, or
-            give each client `floor(p n)`.
-
-        Returns:
-          `int64[C, N]`.
-        """
+        """Draws how many examples `int64[C, N]` of every class each client gets."""
         total, counts = np.array(sizes)[:, None], np.zeros(0)
+        # Redraws while a client has fewer than `min_examples`, 100 times at most.
         for _ in range(draws.MAX_DRAWS):
             shape = (len(sizes), num_clients)
             shares = draws.dirichlet(rng, self.concentration, shape)
+            # Cuts at `floor(cumsum(p) n)` leave no row over; otherwise every client has
+            # `floor(p n)`.
             if disjoint:
                 shares = np.cumsum(shares, axis=1)
                 shares /= shares[:, -1:]  # the last cut is the end of the class

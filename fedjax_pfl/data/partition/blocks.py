@@ -47,6 +47,7 @@ class PathologicalBlocks(Drawn):
         for row, rows, clients in zip(counts, classes, owners, strict=True):
             row[clients] = self._sizes(rng, len(rows), len(clients), smallest)
         parts = Partition.dealt(classes, counts)
+        # Clients with the same set of classes form a cluster.
         _, cluster = np.unique(counts > 0, axis=1, return_inverse=True)
         return dataclasses.replace(parts, cluster=cluster.reshape(-1).astype(np.int32))
 
@@ -94,6 +95,7 @@ class PowerLaw(Drawn):
         counts = np.zeros((len(classes), num_clients), np.int64)
         client = np.arange(num_clients)[:, None]
         labels = (client + slot) % len(classes)  # [N, k]
+        # Every client gets the minimum; lognormal shares divide the rest only.
         counts[labels, client] = (self.min_examples + slot[::-1]) // len(slot)
         needed = counts.sum(axis=1)
         self.require_examples(dataset, classes, needed.tolist())
@@ -144,6 +146,8 @@ class ClassWindows(Drawn):
         parts = (sizes[:, None] + self.extra + slot[::-1]) // self.labels_per_client
         available = np.array([len(rows) for rows in classes])
         parts = np.minimum(np.maximum(parts, self.min_per_class), available[held])
+        # If clients want more than a class has, its order starts over and clients share
+        # examples.
         demand = np.bincount(held.ravel(), parts.ravel(), len(classes)).astype(np.int64)
         num_short = (demand > available).sum()
         if num_short:
@@ -170,14 +174,12 @@ class ClassWindows(Drawn):
 def _deal_classes(
     num_clients: int, labels_per_client: int, num_classes: int
 ) -> list[np.ndarray]:
-    """Assigns clients to classes in order, `labels_per_client` per client.
-
-    While no client has more free slots than there are classes left, classes of nearly
-    equal size can always be filled (Gale and Ryser), and serving the clients that need
-    all classes first preserves this.
-    """
+    """Assigns clients to classes in order, `labels_per_client` per client."""
     free = np.full(num_clients, labels_per_client)
     owners = []
+    # While no client has more free slots than there are classes left, classes of nearly
+    # equal size can always be filled (Gale and Ryser), and serving the clients that
+    # need all classes first preserves this.
     for left in range(num_classes, 0, -1):
         count = -(-int(free.sum()) // left)  # the larger classes first
         order = np.argsort(free < left, kind="stable")  # those that need all come first

@@ -19,13 +19,11 @@ MAX_DRAWS = 100
 def dirichlet(
     rng: Generator, concentration: float, shape: tuple[int, int]
 ) -> np.ndarray:
-    """Draws symmetric Dirichlet rows by logarithms of Gamma variates.
-
-    With small concentrations the variates themselves underflow and rows become 0 / 0;
-    here they tend to a single 1. (Gamma(a) equals Gamma(a + 1) * U^(1/a) in
-    distribution.)
-    """
+    """Draws symmetric Dirichlet rows by logarithms of Gamma variates."""
     a = max(concentration, 1e-300)  # the division below must not overflow
+    # With small concentrations the variates themselves underflow and rows become 0 / 0;
+    # here they tend to a single 1. (Gamma(a) equals Gamma(a + 1) * U^(1/a) in
+    # distribution.)
     logs = np.log(rng.standard_gamma(a + 1, shape))
     return _shares(logs - rng.standard_exponential(shape) / a)
 
@@ -39,11 +37,9 @@ def lognormal(rng: Generator, sigma: float, count: int) -> np.ndarray:
 def lognormal_sizes(
     rng: Generator, mean: float, sigma: float, count: int
 ) -> np.ndarray:
-    """Draws `lognormal(mean, sigma)` variates `int[count]`, rounded down.
-
-    Capped at `exp(40)`, which is more than any data set has examples.
-    """
+    """Draws `lognormal(mean, sigma)` variates `int[count]`, rounded down."""
     logs = mean + min(sigma, 1e300) * rng.standard_normal(count)
+    # Capped at `exp(40)`, which is more than any data set has examples.
     return np.floor(np.exp(np.minimum(logs, 40.0))).astype(np.int64)
 
 
@@ -54,11 +50,8 @@ def _shares(logs: np.ndarray) -> np.ndarray:
 
 
 def raised(sizes: np.ndarray, minimum: int) -> np.ndarray:
-    """Raises sizes `int[N]` to a minimum at the cost of the largest.
-
-    Giving one at a time, the largest first, ends with a common level of the givers. The
-    sum must be at least N times the minimum.
-    """
+    """Raises sizes `int[N]`, of enough sum, to a minimum at the cost of the largest."""
+    # Giving one at a time, the largest first, ends with a common level of the givers.
     missing = np.maximum(minimum - sizes, 0).sum()
     low, high = minimum, int(sizes.max())  # levels that give enough, and too little
     while high - low > 1:
@@ -78,20 +71,10 @@ def topped_up(
     minimum: int,
     concentration: float,
 ) -> np.ndarray:
-    """Raises a client's counts `int[C]` of classes to a minimum, in its proportions.
-
-    Args:
-      rng: generator.
-      counts: examples that the client has, fewer than the minimum. Without any it draws
-        proportions, so that a smaller concentration never makes clients more alike.
-      room: `int[C]` examples that can be added; enough together.
-      minimum: examples that it has in the end.
-      concentration: of the Dirichlet distribution of proportions.
-
-    Returns:
-      `int[C]`.
-    """
+    """Raises a client's counts `int[C]` of classes to a minimum, within `room [C]`."""
     new = counts.copy()
+    # A client without examples draws proportions: a smaller concentration never makes
+    # clients more alike.
     shares = _proportions(rng, counts, concentration)
     while new.sum() < minimum:
         new[_next_class(new, shares, room + counts - new, minimum)] += 1
@@ -101,25 +84,14 @@ def topped_up(
 def filled(
     rng: Generator, counts: np.ndarray, minimum: int, concentration: float
 ) -> np.ndarray:
-    """Moves examples to clients below a minimum, in their proportions of classes.
-
-    An example comes from the client that has most of its class, and more than the
-    minimum; see `topped_up`.
-
-    Args:
-      rng: generator.
-      counts: `int[C, N]`, at least N times the minimum together.
-      minimum: least number of examples of a client.
-      concentration: of the Dirichlet distribution of proportions.
-
-    Returns:
-      `int[C, N]`.
-    """
+    """Moves examples, counted in `int[C, N]`, to clients below a minimum."""
     new = counts.copy()
     spare = np.maximum(counts.sum(axis=0) - minimum, 0)
     for client in np.flatnonzero(counts.sum(axis=0) < minimum):
         shares = _proportions(rng, counts[:, client], concentration)
         while new[:, client].sum() < minimum:
+            # An example comes from the client with most of its class, and more than the
+            # minimum.
             gifts = np.where(spare > 0, new, 0)
             label = _next_class(new[:, client], shares, gifts.max(axis=1), minimum)
             donor = gifts[label].argmax()

@@ -32,6 +32,7 @@ class DirichletLabels(DirichletDrawn):
         self.require_samples(dataset, num_clients, self.min_examples)
         drawn = self.draw_counts(rng, [len(rows) for rows in classes], num_clients)
         counts = draws.filled(rng, drawn, self.min_examples, self.concentration)
+        # Reported with the partition: moved examples weaken the drawn skew.
         num_moved = np.maximum(counts - drawn, 0).sum(axis=0)
         return dataclasses.replace(
             Partition.dealt(classes, counts), extra_examples=num_moved

@@ -101,6 +101,7 @@ class FeatureSkew:
         parts = Partition.from_sizes(rows, sizes)
         if group > 1:
             return parts
+        # Groups of several writers are no natural clients, and have no names.
         natural = ids[np.argsort(start)][:num_clients]
         return dataclasses.replace(parts, natural=natural)
 

@@ -1,7 +1,4 @@
-"""Binary files: idx files, records and archives of images, and `.npz` archives.
-
-Arrays of `.npz` archives are read without pickled objects and within a limit of memory.
-"""
+"""Binary files: idx files, records and archives of images, and `.npz` archives."""
 
 import contextlib
 import io
@@ -32,14 +29,9 @@ _KINDS = "biufU"  # bool, int, unsigned int, float, text
 
 
 def parse_idx(content: bytes, path: pathlib.Path, num_dimensions: int) -> np.ndarray:
-    """Parses the content of an idx file of unsigned bytes.
-
-    The format is: two zero bytes, a type code, the number of dimensions, the sizes as
-    big-endian 32-bit integers, then the values in C order.
-
-    Returns:
-      `uint8` array of the shape in the header, read-only.
-    """
+    """Parses an idx file of unsigned bytes to a read-only `uint8` array."""
+    # The format is: two zero bytes, a type code, the number of dimensions, the sizes as
+    # big-endian 32-bit integers, then the values in C order.
     magic = bytes([0, 0, _UNSIGNED_BYTE, num_dimensions])
     header = len(magic) + 4 * num_dimensions
     if content[:4] != magic or len(content) < header:
@@ -66,11 +58,7 @@ def cifar_record(num_labels: int) -> np.dtype:
 def parse_records(
     content: bytes, path: pathlib.Path, num_labels: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Parses one binary file of CIFAR.
-
-    Returns:
-      `uint8[S, 32, 32, 3]` images, contiguous, and `uint8[S, num_labels]` labels.
-    """
+    """Parses a CIFAR file to `uint8[S, 32, 32, 3]` and `uint8[S, num_labels]`."""
     record = cifar_record(num_labels)
     if len(content) == 0 or len(content) % record.itemsize:
         raise checks.InputError(
@@ -85,15 +73,14 @@ def parse_records(
 def read_members(
     content: bytes, path: pathlib.Path, max_sizes: Mapping[str, int]
 ) -> dict[str, bytes]:
-    """Reads chosen regular files of a `.tar.gz` and skips every other member.
-
-    Names must match exactly, so that neither `../x` nor a link can lead anywhere.
-    """
+    """Reads chosen regular files of a `.tar.gz` and skips every other member."""
     unpacked = io.BytesIO(files.unpacked(content, path, _KIND))
     members = {}
     with files.complete(path, _KIND, tarfile.TarError, EOFError, OSError, ValueError):
         with tarfile.open(fileobj=unpacked, mode="r:") as archive:
             for member in archive:
+                # Names must match exactly, so that neither `../x` nor a link can lead
+                # anywhere.
                 if member.name not in max_sizes or not member.isfile():
                     continue
                 if member.size > max_sizes[member.name]:
@@ -136,6 +123,7 @@ def read_arrays(
         for name in dict.fromkeys([*names, *(n for n in optional if n in members)]):
             checks.known(name, members, f"array of '{path}'")
             info = archive.getinfo(f"{name}.npy")
+            # The header is read first: NumPy would allocate whatever size it promises.
             with archive.open(info) as member:
                 size = _check_header(member, info, name, path)
             budget -= size

@@ -61,18 +61,10 @@ def check_inside(path: pathlib.Path, root: str) -> None:
 
 
 def find_files(directory: pathlib.Path, pattern: str) -> tuple[pathlib.Path, ...]:
-    """Finds the files of a pattern, plain or compressed with gzip.
-
-    Args:
-      directory: where to look.
-      pattern: of plain file names, as for `pathlib.Path.glob`.
-
-    Returns:
-      The paths in the order of their names; a file that is there twice, plain and
-      compressed, counts once, plain.
-    """
+    """Finds the files of a glob pattern, plain or `.gz`, sorted by name."""
     matching = {*directory.glob(pattern), *directory.glob(f"{pattern}.gz")}
     paths = {path for path in matching if path.is_file()}
+    # A file that is there twice, plain and compressed, counts once, plain.
     return tuple(sorted(paths - {path.with_name(f"{path.name}.gz") for path in paths}))
 
 
@@ -82,6 +74,7 @@ def fingerprint(paths: Iterable[pathlib.Path]) -> tuple[tuple[int, int], ...]:
     for path in paths:
         with readable(f"The file '{path}'"):
             status = path.stat()
+        # Reading a pipe would wait for ever.
         if not stat.S_ISREG(status.st_mode):
             kind = "a folder" if stat.S_ISDIR(status.st_mode) else "a pipe or a device"
             raise checks.InputError(
@@ -149,20 +142,14 @@ def read_text(
             f"The file '{path}' is not text in {name.upper()}: line {line} holds the"
             f" byte 0x{content[start]:02x}{advice}."
         ) from error
+    # Files that Windows has written have the same lines, and so the same examples.
     return text.replace("\r\n", "\n")
 
 
 def check_sha256(content: bytes, path: pathlib.Path, expected: str) -> None:
-    """Checks that a file is the official one.
-
-    The uncompressed content is compared, because the same file is distributed under
-    several compressions; an archive is compared whole.
-
-    Args:
-      content: content as `read_content` or, for an archive, `read_bytes` returns it.
-      path: shown in the message.
-      expected: SHA-256 of the official content, in hexadecimal.
-    """
+    """Checks that a file is the official one, by its SHA-256 in hexadecimal."""
+    # The uncompressed content is compared, because the same file is distributed under
+    # several compressions; an archive is compared whole.
     actual = hashlib.sha256(content).hexdigest()
     if actual != expected:
         raise checks.InputError(

@@ -28,6 +28,7 @@ def read_parquet(path: pathlib.Path, keep: Collection[str] = ()) -> tables.Table
     content = files.read_bytes(path)
     errors = (pyarrow.ArrowException, OSError, ValueError, KeyError, TypeError)
     with files.complete(path, "parquet file", *errors, OverflowError):
+        # The unpacked size stands in the file; pages of a small file may be very large.
         metadata = parquet.read_metadata(io.BytesIO(content))
         groups = map(metadata.row_group, range(metadata.num_row_groups))
         size = sum(group.total_byte_size for group in groups)
@@ -70,6 +71,7 @@ def _column(values: Any, is_text: bool, subject: str) -> np.ndarray | list[str]:
         raise checks.InputError(f"{subject} holds complex numbers, expected real ones.")
     if is_number and not is_text:
         return values.to_numpy(np.float64, na_value=np.nan)
+    # pandas' own mask: None, NaN, NaT and NA are all missing.
     is_missing = values.isna().to_numpy()
     cells = values.astype(object).tolist()
     if any(isinstance(cell, _NESTED) for cell in cells):

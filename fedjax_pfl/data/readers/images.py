@@ -29,21 +29,11 @@ _COLOR = ("P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr")
 def list_images(
     root: pathlib.Path, layout: str
 ) -> tuple[str, tuple[pathlib.Path, ...]]:
-    """Finds the images of a folder, in the order of their names.
-
-    An image has the content or the suffix of one; other files and hidden ones are
-    skipped. Folders named after parts of a split, if there are no others, are a
-    level above the layout.
-
-    Args:
-      root: the folder.
-      layout: `"class"`, `"client"`, or `"auto"` for the depth of the first image.
-
-    Returns:
-      The layout `"class"` or `"client"`, and at least one image.
-    """
+    """Returns the layout of a folder and its images, sorted, at least one."""
     files.check_directory(root)
     with files.readable(f"The folder '{root}'"):
+        # An image has the content or the suffix of one; other files and hidden ones are
+        # skipped.
         images = list(_walk(root, os.path.realpath(root), ()))
     expected = _PATTERNS.get(layout, " or ".join(_PATTERNS.values()))
     if not images:
@@ -54,6 +44,7 @@ def list_images(
     # `client/class/file` has such names only if that is said.
     has_parts = len(tops) > 1 and tops <= PARTS.keys() and min(map(len, images)) > 2
     has_parts &= layout != "client" or min(map(len, images)) > 3
+    # `auto` takes the depth of the first image; all others must have the same.
     depth = len(images[0]) - has_parts
     if layout == "auto" and depth in _DEPTHS:
         layout = _DEPTHS[depth]
@@ -106,21 +97,10 @@ def _is_image(path: pathlib.Path) -> bool:
 def read_images(
     paths: Sequence[pathlib.Path], size: tuple[int, int] | None, max_bytes: int
 ) -> np.ndarray:
-    """Decodes images, grey if all are grey and in three colors otherwise.
-
-    Of an animation the first frame counts; transparency and the orientation that a
-    camera noted are ignored.
-
-    Args:
-      paths: S files.
-      size: height and width to which images are resized (bilinear), or None if all
-        have one size.
-      max_bytes: limit of the memory of the result.
-
-    Returns:
-      `uint8[S, H, W]` or `uint8[S, H, W, 3]`.
-    """
+    """Decodes images to `uint8[S, H, W]` if all are grey, or to `uint8[S, H, W, 3]`."""
     with _quiet_pillow():
+        # Of an animation the first frame counts; transparency and the orientation that
+        # a camera noted are ignored.
         headers = [_header(path) for path in paths]
         mode = "L" if all(mode in _GREY for _, mode in headers) else "RGB"
         height, width = size or headers[0][0]
@@ -130,6 +110,7 @@ def read_images(
                     f"The images '{paths[0]}' with {height} x {width} pixels and"
                     f" '{path}' with {dims[0]} x {dims[1]} differ; pass a common size."
                 )
+        # Memory is checked by the headers, before any pixel is decoded.
         shape = (len(paths), height, width, *(() if mode == "L" else (3,)))
         if math.prod(shape) > max_bytes:
             raise checks.InputError(
@@ -175,10 +156,8 @@ def _opened(path: pathlib.Path) -> Iterator[tuple[Any, Any]]:
 
 @contextlib.contextmanager
 def _quiet_pillow() -> Iterator[None]:
-    """Silences Pillow, but turns its warning of too large images into an error.
-
-    Warnings are filtered for the whole process, so call it outside of threads.
-    """
+    """Silences Pillow, but turns its warning of too large images into an error."""
+    # Warnings are filtered for the whole process, so call it outside of threads.
     from PIL import Image
 
     with warnings.catch_warnings(action="ignore"):
@@ -208,11 +187,7 @@ def _decoding(path: pathlib.Path, formats: Sequence[str]) -> Iterator[Any]:
 def read_sheets(
     sheets: Sequence[tuple[bytes, pathlib.Path, int]], tile: tuple[int, int]
 ) -> list[np.ndarray]:
-    """Cuts WebP sheets into their tiles, row by row; sheets are decoded in parallel.
-
-    Returns:
-      `uint8[num_tiles, height, width, 3]` of each sheet.
-    """
+    """Cuts WebP sheets into tiles `uint8[num_tiles, height, width, 3]`, row by row."""
     height, width = tile
 
     def cut(sheet: tuple[bytes, pathlib.Path, int]) -> np.ndarray:
@@ -230,5 +205,6 @@ def read_sheets(
         grid = pixels.reshape(rows, height, columns, width, 3)
         return grid.swapaxes(1, 2).reshape(num_tiles, height, width, 3)
 
+    # The filter of warnings is set once, outside of the threads.
     with _quiet_pillow(), concurrent.futures.ThreadPoolExecutor() as pool:
         return list(pool.map(cut, sheets))

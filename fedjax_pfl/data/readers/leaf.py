@@ -18,11 +18,7 @@ _Users = dict[str, tuple[list[Any], list[Any]]]
 
 
 def read_leaf(paths: Iterable[pathlib.Path]) -> _Users:
-    """Reads files, plain or `.gz`, and merges the examples of each user.
-
-    Returns:
-      `(x, y)` of every user with at least one example, in the order of the files.
-    """
+    """Merges the examples `(x, y)` of each user, in the order of the files."""
     users: _Users = {}
     for path in paths:
         for user, (x, y) in _read_file(path).items():
@@ -67,7 +63,7 @@ def _read_file(path: pathlib.Path) -> _Users:
     return examples
 
 
-def _all_of(values: Any, kind: type) -> bool:
+def _all_of(values: object, kind: type) -> bool:
     """Returns whether a value is a list of one kind."""
     return isinstance(values, list) and all(type(value) is kind for value in values)
 

@@ -5,7 +5,6 @@ import dataclasses
 import math
 import pathlib
 import re
-from typing import Any
 
 import numpy as np
 
@@ -20,36 +19,19 @@ _PRICE_COLUMNS = ("adj_close", "close")  # the first that is there counts
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Prices:
-    """Prices on a common calendar.
+    """Prices on a common calendar."""
 
-    Attributes:
-      dates: `datetime64[D][T]`, every date of the table, ascending.
-      tickers: A names, in the order of their first row.
-      values: `float64[T, A, F]` the price and, if requested, the highest and the
-        lowest of the day; NaN if the table has none, for example before an asset's
-        first day.
-    """
-
-    dates: np.ndarray
-    tickers: tuple[str, ...]
+    dates: np.ndarray  # `datetime64[D][T]`, every date of the table, ascending
+    tickers: tuple[str, ...]  # A names, in the order of their first row
+    # `float64[T, A, F]` the price and, if requested, the highest and the lowest of the
+    # day; NaN if the table has none, for example before an asset's first day.
     values: np.ndarray
 
 
 def parse_prices(
     content: bytes, path: pathlib.Path, *, with_range: bool = False
 ) -> Prices:
-    """Parses a table of text in UTF-8, with rows in any order.
-
-    Args:
-      content: uncompressed content; dates are written `YYYY-MM-DD`. Other columns are
-        ignored.
-      path: shown in messages.
-      with_range: whether to read the columns `high` and `low`.
-
-    Returns:
-      The prices of the column `adj_close`, or of `close` if there is no other. If
-      there are both, high and low are multiplied by their quotient.
-    """
+    """Parses a table with rows in any order; a range is `high` and `low`."""
     import pandas as pd  # slow to import, and needed by files of prices only
 
     (_, header), *rows = tables.parse_rows(content, path)
@@ -84,9 +66,12 @@ def parse_prices(
                 f"Line {lines[row]} of '{path}' has the close {close[row]:g}, which is"
                 f" not between its low {low[row]:g} and its high {high[row]:g}."
             )
+        # High and low are raw prices: the quotient of the closes adjusts them for
+        # splits and dividends.
         factor = prices[price] / close
         values = np.stack([prices[price], high * factor, low * factor], axis=1)
     days, day = np.unique(_dates(columns["date"], lines, path), return_inverse=True)
+    # In the order of the first row of each ticker.
     asset, tickers = pd.factorize(np.array(columns["ticker"], object))
     repeated = np.flatnonzero(pd.DataFrame({"day": day, "asset": asset}).duplicated())
     if len(repeated):
@@ -100,12 +85,8 @@ def parse_prices(
     return Prices(days, tuple(tickers), grid)
 
 
-def parse_date(text: Any) -> np.datetime64 | None:
-    """Parses a day written `YYYY-MM-DD`.
-
-    Returns:
-      `datetime64[D]`, or None if it is not such a text or not a day of the calendar.
-    """
+def parse_date(text: object) -> np.datetime64 | None:
+    """Returns `datetime64[D]` of `YYYY-MM-DD`, or None if that is no day."""
     if isinstance(text, str) and _DATE.fullmatch(text):
         with contextlib.suppress(ValueError):
             return np.datetime64(text, "D")

@@ -46,27 +46,20 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Dialect:
-    """How a table is written.
+    """How a table is written."""
 
-    Attributes:
-      separator: mark between columns, or None for the one of comma, semicolon and tab
-        that the header has most of.
-      decimal: mark between the whole part of a number and its fraction.
-      thousands: mark between groups of three digits, or None.
-      encoding: of the characters, as Python names it.
-      comment: what lines begin with that are skipped, or None.
-    """
-
-    separator: str | None = None
-    decimal: str = "."
-    thousands: str | None = None
-    encoding: str = "utf-8"
-    comment: str | None = None
+    separator: str | None = None  # None for the one that the header has most of
+    decimal: str = "."  # mark between the whole part of a number and its fraction
+    thousands: str | None = None  # mark between groups of three digits, or None
+    encoding: str = "utf-8"  # of the characters, as Python names it
+    comment: str | None = None  # what lines begin with that are skipped, or None
 
     def __post_init__(self):
         struct.check_fields(self)
         marks = {name: getattr(self, name) for name in ("separator", "decimal")}
         for name, mark in (marks | {"thousands": self.thousands}).items():
+            # Letters, digits and signs would make numbers ambiguous, line ends and
+            # quotes the rows.
             if mark is not None and (
                 len(mark) != 1 or mark.isalnum() or mark in '+-"\n\r\0'
             ):
@@ -95,14 +88,9 @@ class Dialect:
             ) from error
 
     def plain(self, text: str) -> str:
-        """Returns a number as Python writes it, and the empty text for others.
-
-        Example:
-          >>> german = Dialect(decimal=",", thousands=".")
-          >>> german.plain("-1.234,5"), german.plain("7"), german.plain("1.5")
-          ('-1234.5', '7', '')
-        """
+        """Returns a number as Python writes it, and the empty text for others."""
         digits, mark, fraction = text.strip().partition(self.decimal)
+        # Groups of other than three digits are no thousands: 1.5 is no 15.
         if self.thousands is not None and self.thousands in digits:
             leading, *groups = digits.split(self.thousands)
             if len(leading.lstrip("+-")) not in (1, 2, 3) or {*map(len, groups)} != {3}:
@@ -115,22 +103,15 @@ class Dialect:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A table, column by column.
+    """A table, column by column."""
 
-    Attributes:
-      where: its source, for messages.
-      columns: name of each column -> `float64[S]`, or S texts without blanks around
-        them if not all are numbers or text was requested.
-      rows: `int[S]` numbers of the rows in its source.
-      place: describes such a number in messages.
-      dialect: how its numbers are written.
-    """
-
-    where: str
+    where: str  # its source, for messages
+    # Name of each column -> `float64[S]`, or S texts without blanks around them if not
+    # all are numbers or text was requested.
     columns: Mapping[str, np.ndarray | Sequence[str]]
-    rows: np.ndarray
-    place: Callable[[int], str]
-    dialect: Dialect = Dialect()
+    rows: np.ndarray  # `int[S]` numbers of the rows in its source
+    place: Callable[[int], str]  # describes such a number in messages
+    dialect: Dialect = Dialect()  # how its numbers are written
 
     def missing(self, name: str) -> np.ndarray:
         """Returns a mask `bool[S]` of missing values in a column."""
@@ -184,6 +165,8 @@ class Table:
                     f"Column {name!r} of {self.where} holds no value; leave it out"
                     f" with {checks.setting('federation.dataset.drop', (name,))}."
                 )
+            # Gaps are left out and filled again, so that messages name rows of the
+            # file.
             present = self.chosen(~missing).numbers(name, otherwise)
             if present is not None:
                 numbers = np.full(len(missing), np.nan)
@@ -202,6 +185,8 @@ class Table:
                 )
             return numbers
         values = self.texts(name)
+        # From here on the column is text; a few numbers among texts are likely a
+        # mistake.
         is_number = {text: bool(self.dialect.plain(text)) for text in set(values)}
         has_commas = {text: bool(_COMMA_NUMBER.fullmatch(text)) for text in is_number}
         decimal, thousands = (
@@ -232,25 +217,14 @@ def parse_numbers(
     texts: Sequence[str],
     dialect: Dialect = Dialect(),  # noqa: B008 (frozen)
 ) -> np.ndarray | None:
-    """Converts texts to `float64[S]`, or returns None if one text is no number.
-
-    Returns:
-      The numbers; infinite for a text such as `1e999`, beyond 64 bits.
-
-    Example:
-      >>> parse_numbers(["1", "2.5", "-1e3"])
-      array([    1. ,     2.5, -1000. ])
-      >>> parse_numbers(["1", "1_000"]) is None
-      True
-      >>> parse_numbers(["1,5"], Dialect(decimal=","))
-      array([1.5])
-    """
+    """Converts texts to `float64[S]`, or returns None if one text is no number."""
     if (dialect.decimal, dialect.thousands) != (".", None):
         texts = list(map(dialect.plain, texts))
     # Of these characters alone, Python reads as a number just what `NUMBER` describes
     # with blanks around it; to look at all of them at once is many times faster.
     if "".join(texts).strip(_NUMBER_CHARACTERS):
         return None
+    # A text such as 1e999, beyond 64 bits, becomes infinite.
     try:
         return np.fromiter(map(float, texts), np.float64, len(texts))
     except ValueError:
@@ -267,14 +241,7 @@ def read_table(
     keep: Collection[str] = (),
     dialect: Dialect = Dialect(),  # noqa: B008 (frozen)
 ) -> Table:
-    """Reads a table: the first line names the columns, plain or `.gz`.
-
-    Args:
-      path: the file; see `parse_rows`.
-      keep: names of the columns that stay text although their values may be
-        numbers.
-      dialect: how it is written.
-    """
+    """Reads a table, plain or `.gz`; the columns in `keep` stay text."""
     setting = checks.setting("federation.dataset.encoding", "latin-1")
     advice = f", or name its encoding, as in {setting}"
     rows = parse_rows(files.read_content(path), path, dialect, advice)
@@ -327,6 +294,7 @@ def _joined(parts: Sequence[Any], dialect: Dialect) -> np.ndarray | Sequence[str
     """Joins pieces of a column; all become text if one is."""
     if all(isinstance(part, np.ndarray) for part in parts):
         return np.concatenate(parts)
+    # A block of numbers between texts becomes text again, in the dialect of the file.
     return [
         text
         for part in parts
@@ -344,10 +312,7 @@ def parse_rows(
     dialect: Dialect = Dialect(),  # noqa: B008 (frozen)
     advice: str = "",
 ) -> Iterator[tuple[int, list[str]]]:
-    """Parses a table of text into the header and at least one row.
-
-    Fields may be quoted; blank lines and comments are skipped.
-    """
+    """Yields line and fields of the header and of at least one row."""
     is_wide = codecs.lookup(dialect.encoding).name.startswith(("utf-16", "utf-32"))
     if b"\0" in content and not is_wide:  # also in office documents
         raise checks.InputError(

@@ -16,26 +16,14 @@ _WORD = re.compile(r"\w+(?:'\w+)*|[.,!?]")
 
 
 def words(text: str) -> list[str]:
-    """Splits a text into lower-case words and the marks `. , ! ?`.
-
-    Example:
-      >>> words("Don't go, #OK?")
-      ["don't", 'go', ',', 'ok', '?']
-    """
+    """Splits a text into lower-case words and the marks `. , ! ?`."""
     return _WORD.findall(text.lower())
 
 
 def read_vectors(
     content: bytes, path: pathlib.Path, vocabulary: Collection[str] | None = None
 ) -> tuple[tuple[str, ...], np.ndarray]:
-    """Parses GloVe's text format: `word v1 ... vE` per line, separated by spaces.
-
-    The first line gives E. If a word is repeated, its first vector counts.
-
-    Returns:
-      V distinct words in the order of the file, possibly none, and their vectors
-      `float32[V, E]`.
-    """
+    """Parses GloVe's `word v1 ... vE`: distinct words and `float32[V, E]`."""
     lines = content.splitlines()
     width = len(lines[0].split()) - 1 if lines else 0
     if width < 1:
@@ -53,6 +41,7 @@ def read_vectors(
                 f" expected a word and {width} values as in line 1."
             )
         name = word.decode("utf-8", errors="replace")
+        # Of a repeated word the first vector counts.
         if name in rows or (vocabulary is not None and name not in vocabulary):
             continue
         for field in fields:
@@ -75,12 +64,7 @@ def _is_number(field: bytes) -> bool:
 
 
 def read_speeches(content: bytes, path: pathlib.Path) -> dict[str, str]:
-    """Parses a play: blocks separated by blank lines, each `SPEAKER:` and a speech.
-
-    Returns:
-      By speaker, all speeches in their order with a line break between two; speakers in
-      the order of their first block, also those without a word.
-    """
+    """Parses a play, blocks of `SPEAKER:` and a speech; returns it by speaker."""
     spoken: dict[str, list[str]] = {}
     line = 1
     for block in re.split(r"(\n{2,})", files.read_text(content, path)):
@@ -94,6 +78,7 @@ def read_speeches(content: bytes, path: pathlib.Path) -> dict[str, str]:
                 f"Line {start} of '{path}' begins a block with {title[:40]!r}, expected"
                 " the name of a speaker and a colon."
             )
+        # Speakers without a word are kept, too, in the order of their first block.
         speeches = spoken.setdefault(title.removesuffix(":"), [])
         if speech:
             speeches.append(speech)

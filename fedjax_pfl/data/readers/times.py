@@ -15,16 +15,7 @@ _MAX_DIGITS = 40
 
 
 def parse_times(texts: Sequence[str], subject: str) -> list[Any] | None:
-    """Converts texts to numbers or to moments that can be compared.
-
-    Example:
-      >>> parse_times(["7", "1.5"], "a column")
-      [7, 1.5]
-      >>> parse_times(["2024-03", "2024-02-29T12:00"], "a column")[1]
-      datetime.datetime(2024, 2, 29, 12, 0)
-      >>> parse_times(["first", "second"], "a column") is None
-      True
-    """
+    """Converts texts to numbers or to moments; None if they are neither."""
     value_of = {text: _parsed(text) for text in set(texts)}
     example_of = {type(value): text for text, value in sorted(value_of.items())}
     if float in example_of and int in example_of:  # these can be compared

@@ -18,11 +18,7 @@ _PADDING = ("[PAD]", "<pad>")
 
 
 def find_tokenizer(name: str) -> pathlib.Path:
-    """Finds the file of a tokenizer.
-
-    Args:
-      name: path of a `tokenizer.json`, or `"minilm"` for that of `minilm`.
-    """
+    """Returns the file of a tokenizer, by its path or the name `minilm`."""
     if name == MINILM:
         return published.minilm() / "tokenizer.json"
     path = pathlib.Path(os.path.expanduser(name)).absolute()
@@ -37,17 +33,7 @@ def find_tokenizer(name: str) -> pathlib.Path:
 def token_ids(
     texts: Sequence[str], path: pathlib.Path, length: int | None
 ) -> np.ndarray:
-    """Converts texts to ids; longer ones are cut, shorter ones padded at the end.
-
-    Args:
-      texts: S texts.
-      path: a `tokenizer.json`.
-      length: tokens of a text, including those added by the tokenizer; None for
-        the length of the longest text.
-
-    Returns:
-      `int32[S, length]`.
-    """
+    """Converts texts to ids `int32[S, length]`, cut or padded at the end."""
     try:
         import tokenizers  # pyright: ignore[reportMissingImports] (an extra)
     except ImportError as error:

@@ -65,12 +65,7 @@ WITHOUT_CLIENTS = frozenset(kind.name for kind in _WITHOUT)
 
 
 def source(name: str, **options: Any) -> datasets.Source:
-    """Creates the source of a named data set.
-
-    Args:
-      name: key of `DATASETS`.
-      **options: fields of the source.
-    """
+    """Creates the source of a data set by its name in `DATASETS`."""
     checks.known(name, DATASETS, "data set")
     kind = DATASETS[name]
     allowed = [field.name for field in dataclasses.fields(kind)]
@@ -122,36 +117,20 @@ def load_dataset(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Inspection:
-    """State of one named data set in a directory.
+    """State of one named data set in a directory."""
 
-    Attributes:
-      name: name of the data set.
-      status: "ok", "missing" or "damaged".
-      layout: layout of the files, or None if they are missing.
-      num_samples: number of examples, or None unless ok.
-      num_classes: number of classes, or None.
-      num_clients: number of natural clients, or None without any.
-      seconds: time taken.
-      problem: message of the error, or None.
-    """
-
-    name: str
-    status: str
-    layout: str | None = None
-    num_samples: int | None = None
-    num_classes: int | None = None
-    num_clients: int | None = None
-    seconds: float = 0.0
-    problem: str | None = None
+    name: str  # name of the data set
+    status: str  # "ok", "missing" or "damaged"
+    layout: str | None = None  # layout of the files, or None if they are missing
+    num_samples: int | None = None  # number of examples, or None unless ok
+    num_classes: int | None = None  # number of classes, or None
+    num_clients: int | None = None  # number of natural clients, or None without any
+    seconds: float = 0.0  # time taken
+    problem: str | None = None  # message of the error, or None
 
 
 def check(data_dir: str | os.PathLike[str] | None = None) -> list[Inspection]:
-    """Reads every named data set that a directory holds, whatever was read before.
-
-    Returns:
-      The state of every known data set that is read from files, in the order of
-      `DATASETS`; missing or damaged files raise no error.
-    """
+    """Reads every data set of files that a directory holds, without the cache."""
     base.data_directory(data_dir)
     place = None if data_dir is None else str(data_dir)
     inspections = []
@@ -161,6 +140,7 @@ def check(data_dir: str | os.PathLike[str] | None = None) -> list[Inspection]:
         facts: dict[str, Any] = {"name": kind.name, "status": "ok"}
         start, source = time.perf_counter(), kind()
         try:
+            # `read`, not `load`: the cache would hide damage since the last reading.
             located = source.locate(place)
             facts["layout"] = located.layout
             data = source.read(located)

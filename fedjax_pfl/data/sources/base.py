@@ -43,17 +43,11 @@ class MissingFilesError(checks.InputError):
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Layout of the files of a data set.
+    """Layout of the files of a data set."""
 
-    Attributes:
-      name: shown to users.
-      files: names relative to the directory, all needed, plain or `.gz`.
-      patterns: as for `pathlib.Path.glob`; at least one file of all of them is needed.
-    """
-
-    name: str
-    files: tuple[str, ...] = ()
-    patterns: tuple[str, ...] = ()
+    name: str  # shown to users
+    files: tuple[str, ...] = ()  # in the directory, all needed, plain or `.gz`
+    patterns: tuple[str, ...] = ()  # as for `glob`; one file of all is needed
 
     def find(
         self, directory: pathlib.Path
@@ -69,17 +63,11 @@ class Layout:
 
 @dataclasses.dataclass(frozen=True)
 class Located:
-    """The files of a data set.
+    """The files of a data set."""
 
-    Attributes:
-      root: their folder, or the only file.
-      layout: name of the layout.
-      paths: the files, in the layout's order.
-    """
-
-    root: pathlib.Path
-    layout: str
-    paths: tuple[pathlib.Path, ...]
+    root: pathlib.Path  # their folder, or the only file
+    layout: str  # name of the layout
+    paths: tuple[pathlib.Path, ...]  # the files, in the layout's order
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -136,6 +124,7 @@ class FileSource(CachedSource):
             if self.builder and (paths := prepared.find_prepared(root, self.builder)):
                 return Located(root, prepared.LAYOUT, paths)
         if incomplete:
+            # The message names the layout that lacks least, as the likeliest one.
             directory, missing = min(incomplete, key=lambda place: len(place[1]))
             raise MissingFilesError(
                 f"{self.name!r} needs {', '.join(missing)} (or .gz) in '{directory}'."

@@ -121,6 +121,8 @@ class _Cifar(base.FileSource):
             (archive,) = located.paths
             content = files.read_bytes(archive)
             self.verify_content(content, archive, archive.name)
+            # Members may be as large as the official ones only: an archive may claim
+            # anything.
             size = binary.cifar_record(num_labels).itemsize
             sizes = {name: number * size for name, number in self.members.items()}
             members = binary.read_members(content, archive, sizes)
@@ -179,8 +181,7 @@ ab0dec7042a003e447ef1969363ca6ea01395ed08b74191b1480e5b880c3ffde  test_batch.web
 
     def sheet_labels(self, path: pathlib.Path) -> tuple[np.ndarray, list[int]]:
         """Reads the labels of batches 1 to 3 of five, and of the test batch."""
-        kinds = dict.fromkeys(["train", "test"], base.INTEGERS)
-        train, test = self.arrays(path, kinds)
+        train, test = self.arrays(path, dict.fromkeys(["train", "test"], base.INTEGERS))
         size = len(train) // 5
         labels = np.concatenate([train[: 3 * size], test])
         return labels[:, None], [size, size, size, len(test)]

@@ -29,6 +29,7 @@ def fetch(name: str, data_dir: str | None = None) -> datasets.Dataset:
         of another data set, in one sentence.
     """
     checks.known(name, FETCHED, "data set that can be fetched")
+    # Before the download, which takes minutes.
     place = base.data_directory(data_dir)
     if place is None:
         raise checks.InputError(

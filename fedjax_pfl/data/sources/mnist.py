@@ -142,11 +142,9 @@ class MedicalMnist(base.FileSource):
 
 
 def _per_pixel(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns scale and shift `[28, 28]` that standardize pixels of `uint8[S, 28, 28]`.
-
-    Sums of bytes and of their squares are exact in whole numbers.
-    """
+    """Returns scale and shift `[28, 28]` that standardize each pixel."""
     count = len(x)
+    # Sums of bytes and of their squares are exact in whole numbers.
     total = x.sum(axis=0, dtype=np.int64)
     squares = np.einsum("s...,s...->...", x, x, dtype=np.int64)
     std = np.sqrt(count * squares - total**2) / count

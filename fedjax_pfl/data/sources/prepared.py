@@ -23,12 +23,7 @@ _CLASS = ("pythonClassName", "python_class_name", "type")  # fields of features.
 
 
 def find_prepared(root: pathlib.Path, builder: str) -> tuple[pathlib.Path, ...]:
-    """Finds a prepared data set.
-
-    Args:
-      root: the `data_dir` of tensorflow-datasets.
-      builder: name of the data set there.
-    """
+    """Returns the files of a set that tensorflow-datasets prepared in a folder."""
     folder = root / builder
     if not any(folder.glob("**/dataset_info.json")):
         return ()
@@ -38,16 +33,7 @@ def find_prepared(root: pathlib.Path, builder: str) -> tuple[pathlib.Path, ...]:
 def read_images(
     builder: str, paths: Sequence[pathlib.Path], labels: Sequence[str]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Reads images, the split `train` followed by `test`.
-
-    Args:
-      builder: name of the data set.
-      paths: the files, as `find_prepared` returns them.
-      labels: names of the features that hold labels.
-
-    Returns:
-      `uint8[S, H, W, channels]` images and `int[S, len(labels)]` labels.
-    """
+    """Reads `uint8[S, H, W, channels]` and `int[S, len(labels)]`, train then test."""
     examples = list(read_examples(builder, paths, ("train", "test")))
     y = [[example[label] for label in labels] for example in examples]
     return np.stack([example["image"] for example in examples]), np.array(y)
@@ -56,17 +42,7 @@ def read_images(
 def read_examples(
     builder: str, paths: Sequence[pathlib.Path], splits: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
-    """Reads the decoded examples of all splits, one split after the other.
-
-    Args:
-      builder: name of the data set.
-      paths: the files, as `find_prepared` returns them.
-      splits: names of splits.
-
-    Yields:
-      Examples: values by name of the feature; of texts that are not UTF-8, the bytes
-      that do not fit are replaced.
-    """
+    """Yields the decoded examples of all splits, one split after the other."""
     for path in paths:
         if path.name == "features.json":
             _check_classes(path)
@@ -80,6 +56,8 @@ def read_examples(
         for source in sources:
             for row in range(len(source)):
                 yield {
+                    # Bytes of a text that are not UTF-8 are replaced, or no example
+                    # could be read.
                     name: value.decode(errors="replace")
                     if isinstance(value, bytes)
                     else value
@@ -97,15 +75,7 @@ def read_examples(
 
 
 def download(builder: str, folder: pathlib.Path) -> None:
-    """Downloads a data set by tensorflow-datasets, which compares checksums.
-
-    Args:
-      builder: name of the data set.
-      folder: of `find_prepared`.
-
-    Raises:
-      Exception: of many classes, whatever goes wrong.
-    """
+    """Downloads a data set by tensorflow-datasets, which compares checksums."""
     import tensorflow_datasets as tfds
 
     maker = tfds.builder(builder, data_dir=str(folder), file_format="array_record")

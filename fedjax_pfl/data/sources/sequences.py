@@ -40,6 +40,8 @@ class Shakespeare(base.FileSource):
         """Returns `x int32[S, context]`, ids of characters, one-hot `embeddings`."""
         path = located.paths[0]
         if located.layout == prepared.LAYOUT:
+            # tensorflow-datasets cuts the text in three; joined again it has the same
+            # checksum.
             splits = ("train", "validation", "test")  # of one text
             examples = prepared.read_examples(self.builder, located.paths, splits)
             content = "".join(example["text"] for example in examples).encode()
@@ -139,12 +141,10 @@ class Stocks(base.FileSource):
 def _windows(
     series: Mapping[str, np.ndarray], length: int, stride: int = 1
 ) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
-    """Cuts series by client into windows of an input and the value that follows.
-
-    Windows end `stride` values apart. Returns windows `[S, length + 1]`, the client
-    `int32[S]` of each, and the names of the clients with a series longer than an
-    input.
-    """
+    """Cuts series into windows `[S, length + 1]`, with clients and their names."""
+    # Windows end `stride` values apart. Returns windows `[S, length + 1]`, the client
+    # `int32[S]` of each, and the names of the clients with a series longer than an
+    # input.
     views = {
         name: np.lib.stride_tricks.sliding_window_view(values, length + 1)[::stride]
         for name, values in series.items()

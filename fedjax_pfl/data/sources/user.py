@@ -81,6 +81,7 @@ def source_for(
                 " (plain or .gz), in a .parquet or .npz file, or in a folder, got"
                 f" '{path}'."
             )
+        # A folder has the kind of its files, so that tables per client need no option.
         suffix = _kind_of(folder)
     if suffix in _TABLES:
         if not label:
@@ -90,6 +91,7 @@ def source_for(
         return Csv(path=path, label=label, client=client, split=split, time=time)
     if suffix == ".npz":
         return Npz(path=path, y=label or "y", client=client, split=split, time=time)
+    # These kinds name clients and classes themselves: an option would be ignored.
     source = LeafJson(path=path) if suffix == ".json" else ImageFolder(path=path)
     options = {"label": label, "client": client, "split": split, "time": time}
     for option, value in options.items():
@@ -176,6 +178,7 @@ class Npz(_UserSource):
             columns = {kind: [piece[kind] for piece in pieces] for kind in pieces[0]}
             arrays, sizes = user_arrays.joined(columns, f"'{located.root}'")
             if self.client is None:
+                # Without an array of clients, every archive of the folder is a client.
                 stems = list(map(user_arrays.stem, located.paths))
                 arrays["clients"] = np.repeat(stems, sizes)
         return arrays_dataset(
@@ -191,6 +194,7 @@ class Npz(_UserSource):
         """Returns the arrays of one archive by role, None for absent ones."""
         client = self.client or "client"
         stored = binary.array_names(path)
+        # Either one set of arrays, or a given split in `x_train` (or `x`) and `x_test`.
         endings = [""]
         if f"{self.x}_test" in stored:
             endings = ["" if self.x in stored else "_train", "_test"]
@@ -198,6 +202,7 @@ class Npz(_UserSource):
         needed = [f"{name}{ending}" for ending in endings for name in columns]
         needed += [] if self.split is None else [self.split]
         optional = [f"{client}{ending}" for ending in endings]
+        # One call for all arrays, since they share the limit of memory.
         values = binary.read_arrays(path, needed, max_bytes, optional)
         names = {"inputs": self.x, "targets": self.y, "clients": client}
         names |= {"times": self.time or ""}
@@ -265,6 +270,7 @@ class LeafJson(_UserSource):
             leaf.read_leaf(itertools.compress(located.paths, chosen))
             for chosen in ([not is_test for is_test in folders], folders)
         )
+        # A user's training examples come before its test examples.
         pieces = [
             (user, part, *users[user])
             for user in train | test
@@ -349,6 +355,7 @@ class ImageFolder(_UserSource):
         levels = {"class": 2, "client": 3}[located.layout]
         folders = [path.relative_to(located.root).parts for path in located.paths]
         part = None
+        # One level more than the layout has: the parts of a given split.
         if len(folders[0]) > levels:
             part = [datasets.PARTS[names[0].casefold()] for names in folders]
         return arrays_dataset(
@@ -440,6 +447,7 @@ class Csv(_UserSource):
             value = _as_tuple(field, getattr(self, field), str, "('age', 'city')")
             object.__setattr__(self, field, value)
         super().__post_init__()
+        # Built once here, so that wrong marks are refused before files are read.
         self._dialect()
         if self.window is not None and (self.time is None or self.text is not None):
             raise checks.InputError(
@@ -531,6 +539,8 @@ class Csv(_UserSource):
                 f" {', '.join(excluded)}."
             )
         used = [*roles, *(names if tokenizer is None else ())]
+        # Rows with gaps leave before features are made: categories and classes are of
+        # the rows that are used.
         table, notes = _with_values(table, used, self.missing)
         features, x = [], np.zeros(0)
         if tokenizer is None:
@@ -539,6 +549,7 @@ class Csv(_UserSource):
             texts = [str(value) for value in table.columns[texts[0]]]
             x = tokens.token_ids(texts, tokenizer, self.num_tokens)
         y, class_names = _targets(table, self)
+        # A window has the label of earlier rows as its last feature (autoregression).
         if self.window is not None:
             is_number = class_names is None
             eye = None if is_number else np.eye(len(class_names), dtype=np.float32)
@@ -578,18 +589,13 @@ class Csv(_UserSource):
                 f"Expected numbers, or ISO dates such as 2024-03-01, in {where}, got"
                 f" {table.texts(self.time)[0]!r}."
             )
+        # Windows are cut after sorting, and see earlier rows only.
         dataset = user_arrays.by_time(dataset, moments, where)
         return dataset if self.window is None else windowed(dataset, self.window)
 
 
 def frame_dataset(frame: Any, name: str, options: Csv) -> datasets.Dataset:
-    """Makes a data set of a data frame.
-
-    Args:
-      frame: of pandas, or an object with `to_pandas()`, such as one of `datasets`.
-      name: of the data set.
-      options: names the columns; its path and dialect do not count.
-    """
+    """Makes a data set of a frame of pandas, or with `to_pandas()`."""
     import pandas as pd  # slow to import, and needed by frames only
 
     if hasattr(frame, "to_pandas") and not isinstance(frame, type):
@@ -601,7 +607,11 @@ def frame_dataset(frame: Any, name: str, options: Csv) -> datasets.Dataset:
         )
     where = f"the frame {name!r}"
     table = frames.frame_table(
-        frame, where, lambda row: f"{where} in row {row}", options._texts()
+        # The path and the dialect of the options have no meaning for a frame.
+        frame,
+        where,
+        lambda row: f"{where} in row {row}",
+        options._texts(),
     )
     tokenizer = None
     if options.tokenizer is not None:
@@ -619,7 +629,7 @@ def _parts(words: Sequence[Any], where: str) -> np.ndarray:
     return np.array([datasets.PARTS[name] for name in names], np.int8)
 
 
-def _setting(field: str, value: Any) -> str:
+def _setting(field: str, value: object) -> str:
     """Returns how a field of the user's own data is set."""
     return checks.setting(f"federation.dataset.{field}", value)
 
@@ -627,13 +637,7 @@ def _setting(field: str, value: Any) -> str:
 def _with_values(
     table: tables.Table, names: Sequence[str], missing: str
 ) -> tuple[tables.Table, tuple[str, ...]]:
-    """Returns the rows that are used, and notes about missing values.
-
-    Args:
-      table: any table.
-      names: columns that are used.
-      missing: option of a `Csv`.
-    """
+    """Returns the rows that are used, and notes about missing values."""
     if missing == "refuse":
         return table, ()
     gaps = np.stack([table.missing(name) for name in names])
@@ -659,6 +663,7 @@ def _inputs(
     features: Sequence[np.ndarray], options: Csv
 ) -> tuple[np.ndarray, preparations.Preparation | None]:
     """Joins features to inputs `float32[S, F]`, with the preparation of numbers."""
+    # Numbers are float64 until they are scaled; only categories are float32 already.
     starts = np.cumsum([0, *(feature.shape[1] for feature in features)])
     is_number = [feature.dtype == np.float64 for feature in features]
     x = np.concatenate([f.astype(np.float32) for f in features], axis=1)
@@ -675,11 +680,7 @@ def _inputs(
 
 
 def _features(table: tables.Table, name: str, options: Csv) -> list[np.ndarray]:
-    """Returns a column as inputs.
-
-    They are numbers `float64[S, 1]`, for missing values perhaps with a feature that
-    is 1 there, or for a text `float32[S, categories]`.
-    """
+    """Returns a column as `float64[S, 1]` or as `float32[S, categories]`."""
     if name in options.categories:
         return [_one_hot(table, name, options)]
     categories, drop = (_setting(field, (name,)) for field in ("categories", "drop"))
@@ -696,21 +697,20 @@ def _features(table: tables.Table, name: str, options: Csv) -> list[np.ndarray]:
         numbers = np.where(is_missing, np.nan, texts == "true")
     features = [numbers[:, None]]
     gaps = np.isnan(features[0])
+    # The model sees which numbers are missing, as scaled they all become 0.
     if options.missing == "class" and gaps.any():
         features.append(gaps.astype(np.float32))
     return features
 
 
 def _one_hot(table: tables.Table, name: str, options: Csv) -> np.ndarray:
-    """Returns zeros and ones `float32[S, categories]`, categories in sorted order.
-
-    Missing texts are the last category, if they are not refused.
-    """
+    """Returns zeros and ones `float32[S, categories]`, categories in sorted order."""
     texts: Any = table.columns[name]
     is_missing = table.missing(name)
     if options.missing not in ("mean", "class") or not is_missing.any():
         categories = sorted(set(table.texts(name)))
     else:
+        # Missing texts are the last category, if they are not refused.
         categories = [*sorted(set(table.chosen(~is_missing).texts(name))), None]
         texts = [
             None if is_gap else text
@@ -744,6 +744,8 @@ def _targets(
     if numbers is not None:
         is_whole = (numbers == np.round(numbers)).all()
         distinct = len(np.unique(numbers))
+        # Few whole numbers are classes, fractions are amounts; many whole numbers may
+        # be either, and a wrong guess would train silently.
         if options.task == "auto" and is_whole and distinct > _MAX_CLASSES:
             raise checks.InputError(
                 f"The label {options.label!r} of {table.where} holds {distinct}"
@@ -766,13 +768,13 @@ def _targets(
     )
 
 
-def _as_path(value: Any) -> str:
+def _as_path(value: object) -> str:
     """Converts the option `path`, text or a path object, to text."""
     checks.path("path", value)
     return str(value)
 
 
-def _as_tuple(name: str, value: Any, kind: type, example: str) -> tuple[Any, ...]:
+def _as_tuple(name: str, value: object, kind: type, example: str) -> tuple[Any, ...]:
     """Converts an option that is a list of items of a kind to a tuple, for hashing."""
     if not isinstance(value, list | tuple) or not all(
         isinstance(item, kind) for item in value
@@ -784,7 +786,7 @@ def _as_tuple(name: str, value: Any, kind: type, example: str) -> tuple[Any, ...
     return tuple(value)
 
 
-def _as_sizes(name: str, value: Any) -> tuple[int, ...]:
+def _as_sizes(name: str, value: object) -> tuple[int, ...]:
     """Converts an option that is a list of sizes, whole numbers of at least 1."""
     sizes = _as_tuple(name, value, numbers.Integral, "(28, 28)")
     for size in sizes:
@@ -793,16 +795,14 @@ def _as_sizes(name: str, value: Any) -> tuple[int, ...]:
 
 
 def _locate(path: str, data_dir: str | None) -> pathlib.Path:
-    """Finds a user's file or folder; returns its absolute path.
-
-    A relative path counts from the current directory or else from the data directory:
-    `data_dir`, or the environment's.
-    """
+    """Finds a user's file or folder; returns its absolute path."""
     if not path:
         raise checks.InputError(
             "Expected path to name the file or folder of the data, got ''."
         )
     relative = pathlib.Path(os.path.expanduser(path))  # pathlib's refuses a wrong user
+    # A relative path counts from the current directory or else from the data directory:
+    # `data_dir`, or the environment's.
     candidates = [relative.absolute()]
     directory = data_dir or os.environ.get(base.DATA_DIR_VARIABLE)
     # With ".." the path would lead out of the data directory.
@@ -820,10 +820,7 @@ def _locate(path: str, data_dir: str | None) -> pathlib.Path:
 
 
 def _json_files(folder: pathlib.Path) -> tuple[pathlib.Path, ...]:
-    """Finds the files `.json` and `.json.gz` in a folder and the folders below it.
-
-    Those in folders called `test` come last.
-    """
+    """Finds `.json` and `.json.gz` files at any depth, those in `test` last."""
     paths = _files_of(folder, (".json",), "**/")
     return tuple(sorted(paths, key=lambda path: path.parent.name == "test"))
 
@@ -831,10 +828,7 @@ def _json_files(folder: pathlib.Path) -> tuple[pathlib.Path, ...]:
 def _files_of(
     folder: pathlib.Path, suffixes: Sequence[str], below: str = ""
 ) -> tuple[pathlib.Path, ...]:
-    """Finds the files of a folder, plain or `.gz`, in the order of their names.
-
-    A file that is there twice, plain and compressed, counts once, plain.
-    """
+    """Finds the files of a folder, plain or `.gz`, in the order of their names."""
     with files.readable(f"The folder '{folder}'"):
         paths = [
             path
@@ -842,6 +836,7 @@ def _files_of(
             for path in files.find_files(folder, f"{below}*{suffix}")
             if not path.name.startswith(".")
         ]
+        # A link may not lead to files outside of the folder that the user has named.
         root = os.path.realpath(folder)
         for path in paths:
             files.check_inside(path, root)
@@ -850,6 +845,7 @@ def _files_of(
 
 def _kind_of(folder: pathlib.Path) -> str:
     """Returns the suffix of the files of a folder; none for one of images."""
+    # JSON first: LEAF's folders have subfolders as those of images do.
     if _json_files(folder):
         return ".json"
     with files.readable(f"The folder '{folder}'"):

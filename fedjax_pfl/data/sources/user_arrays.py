@@ -41,36 +41,15 @@ def arrays_dataset(
     scale: Any = "all",
     scale_targets: bool = False,
 ) -> datasets.Dataset:
-    """Creates a data set of arrays: NumPy, JAX, pandas or lists.
-
-    Args:
-      x: `[S, ...]` inputs. Floating numbers and tokens (whole numbers) are kept as
-        they are; `uint8` with at least three axes is images, shown divided by 255.
-      y: `[S]` targets. Whole numbers, truth values and text are classes, numbered in
-        sorted order; floating numbers `[S, ...]` are the targets of a regression.
-      client: S names or numbers of the examples' clients, numbered in sorted order, or
-        None.
-      name: shown in messages and result files.
-      num_classes: number of classes; whole numbers are then the classes themselves, and
-        some may have no example.
-      labels: what holds the targets, as messages name it; by default `name.y`.
-      part: `[S]` of a given split, as in a `Dataset`, or None.
-      order: S numbers, dates or texts by which the examples are sorted; ties keep their
-        order. None keeps the order.
-      ordered: whether the examples are in order of time already.
-      scaling: of floating inputs, as in a `Preparation`.
-      scale: training examples by which they are scaled, as in a `Preparation`.
-      scale_targets: as in a `Dataset`.
-
-    Example:
-      >>> mine = arrays_dataset([[0.5], [1.5]], ["no", "yes"], ["b", "a"], name="mine")
-      >>> mine.y.tolist(), mine.class_names, mine.client.tolist(), mine.client_names
-      ([0, 1], ('no', 'yes'), [1, 0], ('a', 'b'))
-    """
+    """Creates a data set of arrays: NumPy, JAX, pandas or lists."""
     checks.is_text("name", name)
     x = datasets.as_array(x)
+    # Truth values become numbers; `uint8` with three axes or more is images, shown
+    # divided by 255.
     x = x.astype(np.float32) if x.dtype == bool else x
     preparation = _preparation(name, x, scaling, scale)
+    # With `num_classes` whole numbers are the classes themselves, and some may have no
+    # example.
     y, class_names = _targets(labels or f"{name}.y", y, num_classes)
     client_names = None
     if client is not None:
@@ -89,6 +68,7 @@ def arrays_dataset(
         scale_targets=scale_targets,
     )
     if preparation is not None:
+        # From the stored copy, which is finite in 32 bits.
         x = preparation.inputs(dataset.x)
         dataset = dataclasses.replace(dataset, x=x, preparation=preparation)
     if order is None:
@@ -109,6 +89,7 @@ def _preparation(
     if is_float := x.dtype.kind == "f" and x.ndim > 1 and x.size > 0:
         numbers = x.reshape(len(x), -1).astype(np.float64)
     columns = np.arange(numbers.shape[1])
+    # Built in any case, because it checks both options.
     result = preparations.Preparation(
         numbers=numbers, columns=columns, scaling=scaling, scale=scale
     )
@@ -127,20 +108,8 @@ def _preparation(
     return result
 
 
-def by_time(dataset: datasets.Dataset, order: Any, subject: str) -> datasets.Dataset:
-    """Sorts the examples by time; ties keep their order.
-
-    Args:
-      dataset: any data set.
-      order: S numbers, dates or texts: numbers or ISO dates; other texts are compared
-        letter by letter.
-      subject: of messages.
-
-    Example:
-      >>> mine = datasets.Dataset(name="mine", x=np.eye(3), y=[0.5, 1.5, 2.5])
-      >>> by_time(mine, ["2024-02-01", "2024-01-31", "2024-03-01"], "order").y
-      array([1.5, 0.5, 2.5], dtype=float32)
-    """
+def by_time(dataset: datasets.Dataset, order: object, subject: str) -> datasets.Dataset:
+    """Sorts examples by numbers, dates or texts `[S]`; ties keep their order."""
     values = datasets.as_array(order)
     if values.shape != (dataset.num_samples,):
         raise checks.InputError(
@@ -152,6 +121,7 @@ def by_time(dataset: datasets.Dataset, order: Any, subject: str) -> datasets.Dat
         moments = values.astype(np.int64).tolist()
         missing = np.isnat(values)
     else:
+        # NaN and None cannot be compared, and sorting would place them anywhere.
         missing = np.array([v is None or v != v for v in moments], bool)
     if missing.any():
         raise checks.InputError(
@@ -159,6 +129,7 @@ def by_time(dataset: datasets.Dataset, order: Any, subject: str) -> datasets.Dat
             f" {int(missing.argmax())} has none."
         )
     if all(isinstance(moment, str) for moment in moments):
+        # Texts that are no dates are compared letter by letter.
         moments = times.parse_times(moments, subject) or moments
     try:
         rows = sorted(range(len(moments)), key=moments.__getitem__)
@@ -171,7 +142,7 @@ def by_time(dataset: datasets.Dataset, order: Any, subject: str) -> datasets.Dat
 
 
 def _targets(
-    name: str, y: Any, num_classes: int | None
+    name: str, y: object, num_classes: int | None
 ) -> tuple[np.ndarray, tuple[str, ...] | None]:
     """Returns targets, and names of classes if they are numbered here."""
     array = datasets.as_array(y)
@@ -210,13 +181,9 @@ def _clients(name: str, client: Any) -> tuple[np.ndarray, tuple[str, ...]]:
 
 
 def in_order(names: Iterable[Any]) -> list[Any]:
-    """Returns different names, sorted; texts of whole numbers by these numbers.
-
-    Example:
-      >>> in_order(["10", "9", "10"]), in_order(["site 10", "site 9"])
-      (['9', '10'], ['site 10', 'site 9'])
-    """
+    """Returns different names, sorted; texts of whole numbers by these numbers."""
     distinct = set(names)
+    # So that client 9 comes before client 10.
     if all(isinstance(name, str) and _WHOLE.fullmatch(name) for name in distinct):
         return sorted(distinct, key=lambda name: (int(name), name))
     return sorted(distinct)
@@ -225,21 +192,12 @@ def in_order(names: Iterable[Any]) -> list[Any]:
 def joined(
     pieces: Mapping[str, Sequence[Any]], subject: str
 ) -> tuple[dict[str, Any], list[int]]:
-    """Joins the arrays of several parts, such as a training and a test part.
-
-    Args:
-      pieces: arrays of all parts by their names in messages; the first name has arrays
-        for all examples, while others may be None in all parts.
-      subject: of the message.
-
-    Returns:
-      The joined arrays by name, None where none are given, and the number of examples
-      of each part.
-    """
+    """Joins the arrays of several parts; returns the size of each part, too."""
     rows, sizes = {}, []
     for name, values in pieces.items():
         missing = [value is None for value in values]
         arrays = [datasets.as_array(value) for value in values]
+        # The first name has arrays in all parts; others may be None in all of them.
         sizes = sizes or [len(array) if array.ndim else 0 for array in arrays]
         if all(missing):
             rows[name] = None
@@ -264,11 +222,7 @@ def joined(
 def encode_classes(
     values: Sequence[Any], subject: str
 ) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Numbers classes in sorted order.
-
-    Returns:
-      Classes `int32[S]` and their names.
-    """
+    """Returns classes `int32[S]`, numbered in sorted order, and their names."""
     distinct = sorted(set(values))
     if len(distinct) < 2:
         raise checks.InputError(
@@ -280,21 +234,12 @@ def encode_classes(
 def numbered(
     values: Iterable[Hashable], distinct: Iterable[Hashable]
 ) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Numbers values by their positions among the distinct ones.
-
-    Returns:
-      The positions `int32[S]`, and the distinct values as text.
-    """
+    """Returns positions `int32[S]` among distinct values, and these as text."""
     position = {value: number for number, value in enumerate(distinct)}
     codes = np.fromiter(map(position.__getitem__, values), np.int32)
     return codes, tuple(map(str, position))
 
 
 def stem(path: pathlib.Path) -> str:
-    """Returns the name of a file without folders and suffixes, to name a data set.
-
-    Example:
-      >>> stem(pathlib.Path("data/adult.csv.gz"))
-      'adult'
-    """
+    """Returns the name of a file without folders and suffixes, to name a data set."""
     return path.name.removesuffix("".join(path.suffixes)) or path.name

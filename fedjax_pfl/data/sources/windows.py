@@ -11,24 +11,7 @@ __all__ = ["windowed"]
 
 
 def windowed(dataset: datasets.Dataset, window: int) -> datasets.Dataset:
-    """Makes the rows of the same client before a row its input.
-
-    Args:
-      dataset: ordered, with clients and inputs `[R, F]`.
-      window: W rows of an input.
-
-    Returns:
-      A data set of inputs `[S, W, F]` with a gap of W examples between drawn parts. Of
-      a given split, examples with rows of several parts are left out.
-
-    Example:
-      >>> rows = datasets.Dataset(
-      ...     name="mine", x=np.arange(4.0)[:, None], y=np.arange(4.0),
-      ...     client=np.zeros(4, int), ordered=True,
-      ... )
-      >>> windowed(rows, 2).x[:, :, 0].tolist(), windowed(rows, 2).y.tolist()
-      ([[0.0, 1.0], [1.0, 2.0]], [2.0, 3.0])
-    """
+    """Returns inputs `[S, W, F]` of the W rows of the same client before each row."""
     client = dataset.client
     if client is None:
         raise checks.InputError(
@@ -41,6 +24,8 @@ def windowed(dataset: datasets.Dataset, window: int) -> datasets.Dataset:
     ends = np.flatnonzero(position >= window)
     rows = sequence[ends[:, None] + np.arange(-window, 1)]
     if dataset.part is not None:
+        # Windows over the border of two given parts would leak training rows into
+        # tests.
         parts = dataset.part[rows]
         rows = rows[(parts == parts[:, :1]).all(axis=1)]
     if lacking := sorted(set(client.tolist()) - set(client[rows[:, -1]].tolist())):
@@ -66,6 +51,7 @@ def windowed(dataset: datasets.Dataset, window: int) -> datasets.Dataset:
     return dataclasses.replace(
         dataset,
         x=dataset.x[rows[:, :-1]],
+        # Drawn parts are W examples apart, so that no row is in windows of two parts.
         gap=window,
         preparation=preparation,
         **ended,

@@ -90,7 +90,7 @@ class Problem:
         # Without a sum: errors are independent, so that a slope has one of about eps
         # times the norm of its terms. It counts for every weight, and as a slope below
         # 0 along the residual vector.
-        error = 2 * jnp.finfo(x.dtype).eps * (1 + jnp.sqrt(dot(x, x)))
+        error = 3 * jnp.finfo(x.dtype).eps * (1 + jnp.sqrt(dot(x, x)))
         reach = jnp.maximum(x.sum(), jnp.sqrt(self.left(x)))
         return jnp.where(self.mask.any(), error * reach, 0)
 

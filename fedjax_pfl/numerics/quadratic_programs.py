@@ -170,7 +170,7 @@ def cone(
     -(g + Q^T x) is then the point nearest to -g along which no row ascends. If rows
     nearly oppose each other x is large, and rounding keeps the gap of float32 at up to
     some 1e-6 sum(x)^2 in units of g and of rows of length 1. The gap includes what
-    rounding of A and of A x hides of it, about 2 eps (1 + ||x||) max(sum(x), ||p||),
+    rounding of A and of A x hides of it, about 3 eps (1 + ||x||) max(sum(x), ||p||),
     and the value is exact to about eps (1 + sum(x))^2. Slopes of twice the precision
     would rarely help: of float32 Gram matrices of such rows, solutions of 64 bits are
     mostly off by as much, since A itself is rounded.

@@ -72,13 +72,11 @@ def _means(
     slots: int,
     size: int,
 ) -> list[Metrics]:
-    """Measures predictors on `total` examples, in batches; NaN if there are none.
-
-    One dictionary per predictor, in alphabetical order; all see the same batches.
-    """
+    """Measures predictors, in alphabetical order, on `total` examples; NaN if none."""
 
     def of_batch(number: jax.Array):
         batch = batch_of(number)
+        # All predictors see the same batch, which is gathered once.
         outputs = [predictors[name](batch.x) for name in sorted(predictors)]
         sums = [_sums(model, o, batch) for o in outputs]
         if not isinstance(model, core.RankedModel):
@@ -189,10 +187,7 @@ def _sequence(
 
 
 def _pooled(rows: dict[str, Any]) -> tuple[dict[str, Any], jax.Array]:
-    """Pools the examples of several clients, each as a client of one, padding last.
-
-    Every example thus keeps the identity, and with it the noise, of its owner.
-    """
+    """Pools examples of several clients, each as a client of one, padding last."""
     owners, slots = rows["index"].shape
     real = jnp.arange(slots)[None, :] < rows["num_examples"][:, None]
     order = jnp.argsort(~real.reshape(-1), stable=True)
@@ -203,6 +198,7 @@ def _pooled(rows: dict[str, Any]) -> tuple[dict[str, Any], jax.Array]:
     def per_owner(leaf: jax.Array):
         return jnp.broadcast_to(leaf[:, None], (owners, slots)).reshape(-1)[order]
 
+    # Every example keeps the identity, and with it the noise, of its owner.
     single = {
         "index": per_slot(rows["index"]),
         "labels": None if rows["labels"] is None else per_slot(rows["labels"]),
@@ -302,27 +298,11 @@ def evaluate(
     diagnostics: bool = False,
     execution: sharding.Execution = _ONE_DEVICE,
 ) -> tuple[Metrics, Metrics]:
-    """Measures all predictors of clients.
-
-    Args:
-      process: the process.
-      state: state after a round.
-      model: the model.
-      federation: data of N clients.
-      data: names of data: a client's own `train`, `validation` or `test` examples;
-        `others`: its own test examples and those of its `federation.others`;
-        `everybody`: all test examples. The last two are limited to
-        `federation.samples`, if there are any. Means are over examples.
-      members: rows `int32[K]` of the clients to evaluate; None for all.
-      diagnostics: whether to compute the algorithm's diagnostics.
-      execution: how the map over clients is run in rounds. Devices that share all
-        clients measure their own clients, on their own examples; other cases are left
-        to XLA.
-
-    Returns:
-      Metrics by name, each `[predictors, data, K]` with predictors in alphabetical
-      order, NaN where there are no examples; and diagnostics by name, each `[]`.
-    """
+    """Returns metrics `[predictors, data, K]` of clients, and diagnostics `[]`."""
+    # `data` names a client's own `train`, `validation` or `test` examples; `others`,
+    # its own test examples and those of `federation.others`; `everybody`, all test
+    # examples. `federation.samples` limits the last two. Means are over examples, NaN
+    # without any.
     dtype = jnp.zeros(()).dtype
     judge = model if isinstance(model, core.SequenceModel) else None
     _check_data(judge, data)
@@ -335,6 +315,8 @@ def evaluate(
 
     pools = {n: getattr(federation, n).pool() for n in ("train", *_client_data(data))}
     server = state.at(None).with_memory(steps=None)
+    # Devices that share all clients measure their own clients, on their own examples;
+    # XLA divides all other cases.
     is_shared = members is None and set(data) == set(_client_data(data))
     is_shared &= sharding.divides(federation.num_clients, execution)
 
@@ -407,13 +389,11 @@ def _mapped(
     chunk: int,
     execution: sharding.Execution | None,
 ) -> Any:
-    """Maps over clients; with an execution, on the devices that own them.
-
-    The last shared value is a dictionary of pools, which devices may divide.
-    """
+    """Maps over clients; with an execution, on the devices that own them."""
     if execution is None:
         return client_map.map_chunks(fn, rows, shared, chunk)
     division = sharding.Execution("shard", chunk, execution.num_devices)
+    # The last shared value holds the pools, which devices may divide.
     *replicated, pools = shared
     pool_specs = {name: divided_examples.specs(pool) for name, pool in pools.items()}
     specs = (*[PartitionSpec()] * len(replicated), pool_specs)
@@ -463,14 +443,7 @@ def _rows(
 def collaboration(
     process: FederatedProcess, state: core.State, federation: core.Federation
 ) -> Metrics:
-    """Computes the weights with which clients learn from each other.
-
-    Returns:
-      Nothing for methods that do not mix messages, or for too many clients. Else
-      `weights [N, N]`, with rows for receivers, and, if clusters of clients are known,
-      `own_cluster [N]`: the share of a client's weight on other clients that lies in
-      its own cluster, NaN without any weight on other clients.
-    """
+    """Returns weights `[N, N]` of receivers, `own_cluster [N]`; none beyond 2,000."""
     if federation.num_clients > MAX_PAIRS:
         return {}
     weights = process.algorithm.collaboration(state, federation)
@@ -478,6 +451,8 @@ def collaboration(
         return {}
     if federation.cluster is None:
         return {"weights": weights}
+    # The share of weight on other clients that lies in the own cluster; NaN without any
+    # weight on others.
     pair_weights = jnp.where(jnp.eye(weights.shape[0], dtype=bool), 0, jnp.abs(weights))
     is_same_cluster = federation.cluster[:, None] == federation.cluster[None, :]
     total = pair_weights.sum(axis=1)
@@ -489,12 +464,7 @@ def collaboration(
 def courses(
     process: Any, state: core.State, model: core.Model, federation: core.Federation
 ) -> Metrics:
-    """Computes the metrics of each client at every moment of its test series.
-
-    Returns:
-      By name, `[predictors, N, T]` with predictors in alphabetical order; nothing for
-      models other than those of sequences.
-    """
+    """Returns metrics `[predictors, N, T]` along test series; none of other models."""
     if not isinstance(model, core.SequenceModel):
         return {}
     judge, dtype = model, jnp.zeros(()).dtype
@@ -524,20 +494,12 @@ def _stack(rows: list[Metrics]) -> Metrics:
 
 @dataclasses.dataclass(frozen=True)
 class Unseen:
-    """How a method serves clients that never trained.
+    """Service of clients that never trained."""
 
-    Attributes:
-      as_is: reported predictors that are the same for all clients: the global one.
-      own: predictors that the method itself adapts to a client's training examples.
-      start: predictor with the parameters from which local work starts if `own` is
-        empty, else None.
-      work: this local work, in words.
-    """
-
-    as_is: tuple[str, ...]
-    own: tuple[str, ...]
-    start: str | None = None
-    work: str = ""
+    as_is: tuple[str, ...]  # predictors alike for all clients: the global one
+    own: tuple[str, ...]  # predictors that the method adapts to training examples
+    start: str | None = None  # of local work if `own` is empty
+    work: str = ""  # in words
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -571,17 +533,7 @@ def _of_newcomer(
 def unseen_rule(
     process: Any, state: core.State, model: core.Model, federation: core.Federation
 ) -> Unseen:
-    """Finds out how a method serves clients that never trained; computes nothing.
-
-    A predictor of a client in its first state is adapted by the method if its outputs
-    depend on the client's training examples.
-
-    Args:
-      process: the process.
-      state: a state, or its shapes.
-      model: the model.
-      federation: data of N clients, or their shapes; it has `unseen` ones.
-    """
+    """Returns how a method serves clients that never trained; computes nothing."""
     assert federation.unseen is not None
 
     def output(state: core.State, federation: core.Federation, name: str):
@@ -598,6 +550,7 @@ def unseen_rule(
         assert federation.unseen is not None
         return jax.vmap(one, out_axes=None)(federation.unseen.train.rows())
 
+    # A method adapts a predictor if outputs for newcomers depend on their examples.
     def is_adapted(name: str) -> bool:
         try:
             jax.eval_shape(lambda s, f: output(s, f, name), state, federation)
@@ -652,22 +605,7 @@ def _check_start(
 def unseen(
     process: Any, state: core.State, model: core.Model, federation: core.Federation
 ) -> Metrics:
-    """Measures the models of clients that never trained, on their own test examples.
-
-    Each client is in the method's first state, with the trained server. If the method
-    adapts no predictor to a client's training examples, the `start` of `unseen_rule` is
-    trained on them for a few epochs, by the method's `local` solver or else `SGD()`.
-
-    Args:
-      process: the process.
-      state: state after the last round.
-      model: the model.
-      federation: data of N clients, and of U `unseen` ones.
-
-    Returns:
-      By name, `[models, U]`, models as `unseen_rule` names them; NaN for clients
-      without test examples.
-    """
+    """Returns metrics `[models, U]` of clients that never trained, on their test data."""
     rule = unseen_rule(process, state, model, federation)
     newcomers, population = federation.unseen, federation.population
     assert newcomers is not None
@@ -677,6 +615,8 @@ def unseen(
     def one(row: tuple[Any, Any], _: None):
         train = newcomers.train.pool().with_rows(row[0])
         predictors, view = _of_newcomer(process, state, model, population, train)
+        # Newcomers are in the first state, with the trained server. Without an adapted
+        # predictor, `start` is trained for a few epochs by the method's solver.
         models = [predictors[name] for name in (*rule.as_is, *rule.own)]
         if rule.start is not None:
             start: Any = predictors[rule.start]

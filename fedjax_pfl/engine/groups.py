@@ -39,25 +39,15 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Grid points that share one compiled program.
+    """Grid points that share one compiled program."""
 
-    Attributes:
-      points: swept field -> value, one dict per point.
-      processes: one process per point, of one structure.
-      model: the model they share.
-      federations: one per point, of one number of clients.
-      described: statistics of each point's federation.
-      keys: one key per point.
-      config: flat configuration shared by the points.
-    """
-
-    points: Sequence[dict[str, Any]]
-    processes: Sequence[FederatedProcess]
+    points: Sequence[dict[str, Any]]  # swept values by field
+    processes: Sequence[FederatedProcess]  # of one structure
     model: core.Model
-    federations: Sequence[core.Federation]
+    federations: Sequence[core.Federation]  # of one number of clients
     described: Sequence[statistics.PartitionStatistics]
     keys: Sequence[core.Key]
-    config: dict[str, Any]
+    config: dict[str, Any]  # shared by the points
 
     def parts(self, num_points: int) -> "list[Group]":
         """Returns the group in parts of at most so many points, in their order."""
@@ -100,15 +90,7 @@ def single(
     *,
     is_described: bool = True,
 ) -> Group:
-    """Returns the group of one training.
-
-    Args:
-      key: `[]` key of the training.
-      process: the process.
-      model: the model.
-      federation: the data.
-      is_described: whether to compute the statistics of the federation.
-    """
+    """Returns the group of one training, with or without statistics of its data."""
     return Group(
         points=[{}],
         processes=[process],
@@ -122,28 +104,16 @@ def single(
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Static part of a compiled group.
+    """Static part of a compiled group."""
 
-    Attributes:
-      model: the model, given the shapes of the data.
-      execution: how the map over clients is run.
-      schedule: of evaluations; a segment lies between two of these.
-      diagnostics: whether the algorithm's diagnostics are computed.
-      points_per_chunk: grid points vmapped together, on each device.
-      alike: whether points of a chunk have equal data and draws, and share batches.
-      stops: whether points may end before others.
-      point_devices: devices that share the points; if several, they do not share
-        clients.
-    """
-
-    model: core.Model
+    model: core.Model  # given the shapes of the data
     execution: sharding.Execution
-    schedule: schedules.Schedule
+    schedule: schedules.Schedule  # a segment lies between two evaluations
     diagnostics: bool
-    points_per_chunk: int
-    alike: bool
-    stops: bool
-    point_devices: int = 1
+    points_per_chunk: int  # vmapped together, on each device
+    alike: bool  # points of a chunk have equal data and draws
+    stops: bool  # points may end before others
+    point_devices: int = 1  # if several, they do not share clients
 
     @property
     def points(self) -> sharding.Execution:
@@ -161,25 +131,15 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PlannedGroup:
-    """A validated group and how it is run; made once, by `plan`.
-
-    Attributes:
-      group: points of one structure.
-      options: of the call.
-      plan: everything static.
-      processes: the points' processes, numbers as arrays.
-      keys: `[G]` keys of the package's own generator.
-      order: `int[G]` points in the order in which programs have them.
-      digest: of the data if no process has all of them, else None.
-    """
+    """A validated group and how it is run; made once, by `plan`."""
 
     group: Group
     options: Options
     plan: Plan
-    processes: Sequence[FederatedProcess]
-    keys: core.Key
-    order: np.ndarray
-    digest: str | None = None
+    processes: Sequence[FederatedProcess]  # with numbers as arrays
+    keys: core.Key  # `[G]`, of the package's own generator
+    order: np.ndarray  # `int[G]`, of points in programs
+    digest: str | None = None  # of the data if no process has all of them
 
     @property
     def algorithm(self) -> str:
@@ -320,11 +280,7 @@ def _chunks_of_points(
     options: Options,
     num_devices: int,
 ) -> tuple[np.ndarray, int, bool]:
-    """Decides which points are vmapped together.
-
-    Points of one key and federation share their batches if every chunk is homogeneous.
-    They do not if points may end early, which only saves the time of whole chunks.
-    """
+    """Returns the order of points, points per chunk, and whether these are alike."""
     process, first_federation = group.processes[0], group.federations[0]
     families: dict[Any, list[int]] = {}
     for number, (key, federation) in enumerate(
@@ -334,6 +290,9 @@ def _chunks_of_points(
         families.setdefault((words, id(federation)), []).append(number)
     sizes = {len(family) for family in families.values()}
     parts = (execution, process, model, first_federation)
+    # Points of one key and federation share their batches if every chunk is
+    # homogeneous; not if points may end early, which only saves the time of whole
+    # chunks.
     if len(sizes) == 1 and options.stop_when is None:
         most_points = options.points_per_chunk
         if most_points is None:
@@ -346,10 +305,7 @@ def _chunks_of_points(
 
 
 def _with_fixed_arrays(group: Group, model: core.Model) -> Group:
-    """Adds a model's fixed arrays to the data, as programs take them.
-
-    These are the start of trainings, and parameters that are never trained.
-    """
+    """Adds a model's start and its frozen parameters to the data, for programs."""
     start, fields = model.initial_params, {}
     if start is not None:
         fields["start"] = start.on_device
@@ -438,12 +394,7 @@ def _is_rounded(model: core.Model) -> bool:
 
 
 def warn_of_idle_parts(unplanned: Sequence[Group]) -> None:
-    """Warns of an attack, an aggregator or a rounding that has no effect.
-
-    An attack needs malicious clients; a federation without them is fine as the baseline
-    of others with them. An aggregator needs a method that aggregates; the warning names
-    methods that do not, since they train alike under any rule.
-    """
+    """Warns of an attack, an aggregator or a rounding that has no effect."""
     idle: dict[str, list[str]] = {}
     for group in unplanned:
         process = group.processes[0]
@@ -462,6 +413,7 @@ def warn_of_idle_parts(unplanned: Sequence[Group]) -> None:
             " multiplies them as floats of 32 bits; it is for accelerators.",
             stacklevel=3,
         )
+    # A federation without malicious clients is the baseline of others that have some.
     at_work: dict[str, bool] = {}
     for group in unplanned:
         attacks = {type(p.attack).__name__ for p in group.processes if p.attack}

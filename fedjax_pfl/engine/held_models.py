@@ -26,7 +26,6 @@ class Held:
     """Finished trainers of one result, until newer results need the memory."""
 
     def __init__(self):
-        """Starts without groups."""
         self._groups: list[tuple[int, history.History, Trainer, Any]] = []
         self._size, self._opened = 0, None
         self._is_complete = jax.process_count() == 1
@@ -58,14 +57,7 @@ class Held:
         _holding[:] = [weakref.ref(held) for held in (*alive, self) if held._size]
 
     def models(self, result: results.Result) -> trained_models.TrainedModels:
-        """Writes the models to a directory of this process, once, and opens it.
-
-        Args:
-          result: of the trainings.
-
-        Raises:
-          InputError: if the memory has been given back.
-        """
+        """Writes the models to a directory of this process, once, and opens it."""
         if self._opened is None:
             if not self._is_complete:
                 raise checks.InputError(

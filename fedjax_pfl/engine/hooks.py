@@ -1,8 +1,6 @@
 """Error messages for hooks with wrong results, in place of JAX's tracebacks.
 
-Hooks of users are part of compiled programs, and JAX reports a wrong result far from
-its hook. Only when a program cannot be traced, each hook is traced by itself, in the
-order of a round, and the error names the first one with a wrong result.
+Only when a program cannot be traced, each hook is traced by itself.
 """
 
 import contextlib
@@ -41,6 +39,8 @@ def explained(group: groups.Group) -> Iterator[None]:
 
 def _refusal(group: groups.Group) -> checks.InputError | None:
     """Returns the error about the first hook that does not fit, or None."""
+    # JAX reports a wrong result far from its hook: the first hook that does not fit is
+    # found in the order of a round.
     process, federation = group.processes[0], group.federations[0]
     try:
         check(process, group.model.for_federation(federation), federation)
@@ -171,7 +171,6 @@ class _Round:
         federation: core.Federation,
         train: core.ClientData,
     ):
-        """Takes a process, and shapes of examples with the model's state."""
         self._process, self._model = process, model
         self._method = process.algorithm
         self._name = type(process.algorithm).__name__

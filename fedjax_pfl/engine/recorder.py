@@ -27,11 +27,8 @@ def _over_cohort(values: np.ndarray) -> np.ndarray:
 
 
 def _named(info: Any) -> dict[str, Any]:
-    """Numbers `[G, segment]` of an aggregator's report, by name.
-
-    The report is a dict, a dataclass, a tuple of reports or None; its values per row
-    are left out.
-    """
+    """Returns numbers `[G, segment]` of an aggregator's report, by name."""
+    # Rules report a dict, a dataclass, a tuple of reports or None.
     if info is None or isinstance(info, dict):
         return info or {}
     return {f"aggregator_{name}": value for name, value in _numbers(info, "")}
@@ -54,6 +51,7 @@ def _numbers(info: Any, prefix: str) -> Iterator[tuple[str, Any]]:
     elif info is not None:
         for field in dataclasses.fields(info):
             value = getattr(info, field.name)
+            # Values per row of messages have a third axis, and are left out.
             if value is not None and value.ndim == 2:
                 yield f"{prefix}{field.name}", value
 
@@ -94,14 +92,7 @@ class Recorder:
         federations: Sequence[statistics.PartitionStatistics],
         clients: np.ndarray | None = None,
     ):
-        """Starts a history.
-
-        Args:
-          planned: the group.
-          federations: statistics of each point's federation.
-          clients: `int[N]` rows in the population of the recorded clients, which
-            `federations` describes; None for all.
-        """
+        """Starts a history of all clients, or of the described rows `int[N]`."""
         group, options = planned.group, planned.options
         self._points, self._models = tuple(group.points), planned.names
         self._data, self._num_rounds = planned.plan.schedule.data, options.num_rounds
@@ -192,18 +183,7 @@ class Recorder:
         snapshot: Any,
         again: np.ndarray | None = None,
     ) -> None:
-        """Records an evaluation after `round` finished rounds.
-
-        Args:
-          round: finished rounds.
-          data: names of the data evaluated on.
-          members: `int[G, K]` evaluated clients, or None for all.
-          metrics: name -> `[G, models, data, K]`.
-          diagnostics: name -> `[G]`.
-          snapshot: from `resident.snapshot`, or {}.
-          again: `bool[G]` points for which this replaces the last evaluation, after the
-            same round; None for a new evaluation.
-        """
+        """Records metrics `[G, models, data, K]` of `members` after a round."""
         is_diverged, is_over = self._is_diverged(round), self._is_over(round)
         num_points, num_clients = self._malicious.shape
         if members is None:
@@ -220,6 +200,7 @@ class Recorder:
                     full[point][:, name, rows] = values[point][:, column]
             return np.where(is_diverged[:, None, None], np.nan, full)
 
+        # Data that were not due, and clients that were not drawn, are not evaluated.
         is_evaluated = np.zeros((num_points, len(self._data), num_clients), bool)
         for point, rows in enumerate(members):
             is_evaluated[point][np.ix_(columns, rows)] = True
@@ -232,6 +213,8 @@ class Recorder:
             lost = is_over[:, None, None]
             self._unseen[name] = np.where(lost, np.nan, np.array(values, np.float64))
         spreads = {name: spread(v) for name, v in metrics.items()}
+        # Points `bool[G]` in `again` have their last evaluation replaced, after the
+        # same round, so that a point that ends is measured on all data.
         if again is not None:
             for name, values in spreads.items():
                 self._metrics[-1][name][again] = values[again]
@@ -273,11 +256,7 @@ class Recorder:
         return np.searchsorted(self._clients, clients)
 
     def scores(self, model: str, data: str) -> tuple[np.ndarray, np.ndarray]:
-        """Returns scores of a model now; larger is better, -inf if unknown.
-
-        Returns:
-          `[G]` of the mean over honest clients, and `[G, N]` of every client.
-        """
+        """Returns scores of a model now, `[G]` and `[G, N]`; larger is better."""
         last, d = self._metrics[-1], self._data.index(data)
         name = headline(last, self._metric)
         values = last[name][:, self._models.index(model), d]
@@ -286,6 +265,7 @@ class Recorder:
         def scored(array: np.ndarray) -> np.ndarray:
             return np.where(np.isnan(array), -np.inf, sign(name) * array)
 
+        # The mean over honest clients, and every client; -inf if unknown.
         return scored(means), scored(values)
 
     @property

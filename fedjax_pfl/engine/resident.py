@@ -53,18 +53,7 @@ _UNSEEN: programs.Name = ("unseen",)
 
 
 class Resident:
-    """All points of a group with all their clients on the device; a `Trainer`.
-
-    Attributes:
-      planned: the group.
-      programs: its compiled programs.
-      start: processes, keys, rows of federations and pool: arguments of `init`.
-      fixed: processes, rows and pool, placed on the devices.
-      unseen: rows of clients that never train, placed, or None.
-      like: shapes of the states of all points, placed.
-      states: states of all points, from `begin` on.
-      extra_shapes: shapes of other arrays of the points on the devices, placed.
-    """
+    """All points of a group with all their clients on the device; a `Trainer`."""
 
     extra_shapes: Any = ()
 
@@ -75,14 +64,7 @@ class Resident:
         *,
         are_shapes: bool = False,
     ):
-        """Places the data on the devices; compiles nothing yet.
-
-        Args:
-          planned: the group.
-          store: of its checkpoints.
-          are_shapes: whether shapes stand for the data; nothing is placed then, which
-            is enough to compute the cost.
-        """
+        """Places the data, compiles nothing; `are_shapes` places nothing, for costs."""
         plan = planned.plan
         self.planned, self.programs = planned, programs.Programs(self._lowered)
         self._place_of = np.argsort(planned.order)  # of a point in the programs
@@ -91,7 +73,7 @@ class Resident:
             federations = _shapes_of(federations)
         processes, keys, rows, pool = layout.start(planned, federations)
         processes, pool = self._placed_processes(processes), self._placed_pool(pool)
-        self.fixed = (processes, self._placed(rows), pool)
+        self.fixed = (processes, self._placed(rows), pool)  # of all programs but `init`
         self.start = (processes, self._placed_processes(keys), *self.fixed[1:])
         self.like = self._placed_states(
             jax.eval_shape(functools.partial(init, plan), *self.start)
@@ -318,11 +300,8 @@ def gradients(
     key: core.Key,
     federation: core.Federation,
 ) -> jax.Array:
-    """Counts the gradients `float32[]` of single examples in the first round.
-
-    A loss alone counts as a third. Only the count is computed: the compiler removes the
-    work that uses the gradients.
-    """
+    """Counts gradients `float32[]` of single examples in a first round; losses 1/3."""
+    # Only the count is computed: the compiler removes the work that uses the gradients.
     state = process.init(key, plan.model, federation)
     _, info = process.round(state, plan.model, federation, plan.execution)
     if "gradient_evaluations" not in info.client:
@@ -335,16 +314,14 @@ def gradients(
 
 @functools.partial(jax.jit, static_argnames="plan")
 def init(plan: Plan, processes: Any, keys: Any, rows: Any, pool: Any) -> core.State:
-    """Makes the states of all points, compiled: no two leaves share a buffer.
-
-    Rows of clients are made on their own devices: no device ever has all rows.
-    """
+    """Makes the states of all points, compiled: no two leaves share a buffer."""
 
     def one(row: tuple[Any, ...], pool: Any):
         process, key, fields = row
         return process.init(key, plan.model, stacking.join(fields, pool))
 
     states = _map_points(one, (processes, keys, rows), pool, plan)
+    # Rows of clients are made on their own devices: no device ever has all rows.
     if plan.execution.mode != "shard":
         return states
     count = rows["malicious"].shape[1]
@@ -362,11 +339,7 @@ def segment(
     start: jax.Array,
     num_rounds: jax.Array,
 ) -> tuple[core.State, core.RoundInfo]:
-    """Runs one segment of the active points; others do not change.
-
-    Reports of rounds past `num_rounds` are zeros. Ended points take no time if no point
-    of their chunk is active.
-    """
+    """Runs a segment of active points; reports past `num_rounds` are zeros."""
 
     def one(first_state: core.State, row: Any, shared: Any):
         if plan.alike:
@@ -404,6 +377,7 @@ def segment(
         count = jnp.minimum(num_rounds - start, length)
         return lax.fori_loop(0, count, step, (state, reports))
 
+    # Ended points take no time if no point of their chunk is active.
     draws = (rows, states.key)
     return client_map.move_clients(
         one,

@@ -84,7 +84,6 @@ class Writer:
     def __init__(
         self, folder: Path | None, *, is_wanted: bool, place: Path | None = None
     ):
-        """Makes a writer."""
         self._folder, self._is_wanted, self._place = folder, is_wanted, place or Path()
         self._points: list[list[dict[str, Any]]] = []  # rows of the table
 
@@ -95,15 +94,7 @@ class Writer:
         trainer: Trainer,
         best: Any = None,
     ) -> None:
-        """Writes the models of all points of a finished group.
-
-        Args:
-          number: of the group, from 0.
-          record: its history.
-          trainer: after its last round.
-          best: keeper of the models that are written in place of the last round's; a
-            `best_models.Best` or None.
-        """
+        """Writes models of a finished group: of the last round, or those that `best` keeps."""
         if not self._is_wanted:
             return
         kinds, algorithm = trainer.planned.kinds, trainer.planned.algorithm
@@ -177,20 +168,10 @@ def fetched(
     model: str,
     kind: trained_parameters.Kind,
 ) -> dict[str, np.ndarray]:
-    """Fetches the arrays of one file in blocks of clients.
-
-    Args:
-      trainer: with the states.
-      point: number of the point.
-      rows: clients `int[K]`; of a shared model any one.
-      model: name of the predictor.
-      kind: its shapes.
-
-    Returns:
-      Arrays by name, `[K, *P]` with the numbers of the clients, or `[*P]`.
-    """
+    """Fetches the arrays of one file, `[K, *P]` or `[*P]`, in blocks of clients."""
     leaves = model_files.named(kind.shapes)
     num_bytes = client_rows.num_bytes(leaves)
+    # A fetch of all clients would hold their models twice.
     block = min(max(_BLOCK_BYTES // max(num_bytes, 1), 1), len(rows))
     arrays = {
         name: np.empty((len(rows), *leaf.shape), leaf.dtype)

@@ -130,18 +130,7 @@ def run_groups(
     is_shared: bool = False,
     held: held_models.Held | None = None,
 ) -> results.Result:
-    """Trains groups one after the other, with progress on standard error.
-
-    Args:
-      planned: from `check_groups`, of one class of trainers.
-      options: of the call.
-      trainer: class of the trainers.
-      interrupt: called between evaluations; a returned reason ends the training.
-      profile: of a few rounds, or None.
-      is_shared: whether a lease keeps other processes out of the checkpoints, in place
-        of a lock.
-      held: store for the models of a training that saves none.
-    """
+    """Trains groups of `check_groups` in a row, with progress on standard error."""
     checkpoints = options.checkpoints
     if options.models_to is not None:
         save_models.check(planned, options.models_to)
@@ -155,6 +144,8 @@ def run_groups(
     with contextlib.ExitStack() as stack:
         if checkpoints is not None:
             with processes.together():
+                # A lease keeps other processes out of shared checkpoints, in place of
+                # the lock.
                 if processes.is_first() and not is_shared:
                     stack.enter_context(directories.locked(checkpoints.path))
                 checkpoints.check(len(planned))
@@ -217,16 +208,7 @@ def check_groups(
     *,
     trainer: Callable[..., Trainer] = Resident,
 ) -> list[groups.PlannedGroup]:
-    """Plans groups, and validates every part of them before anything is trained.
-
-    Devices that share clients get the examples of their own clients. The memory of all
-    examples is free once the caller drops the unplanned groups.
-
-    Args:
-      unplanned: from `grids.groups_of`, possibly of several calls.
-      options: of all groups.
-      trainer: class of the trainers.
-    """
+    """Plans groups, and validates every part of them before anything is trained."""
     planned = []
     for group in unplanned:
         with hooks.explained(group):
@@ -298,14 +280,7 @@ class Run:
             lambda number: contextlib.nullcontext()
         ),
     ) -> history.History:
-        """Trains until the end.
-
-        Args:
-          interrupt: called between segments; a returned reason ends the training.
-          evaluated: called with the number of every evaluation, restored ones first.
-            An error in it is raised after a checkpoint.
-          around: returns the context of a segment, by its number since the start.
-        """
+        """Trains until the end, or until `interrupt` returns a reason between segments."""
         recorder = self.trainer.recorder
         segment = self.trainer.planned.plan.schedule.segment
         if self._is_new:
@@ -327,6 +302,7 @@ class Run:
             self.done += count
             self.measure()
             is_due = self.ended or self._is_due()
+            # An error of a callback is raised after a checkpoint with this evaluation.
             with checkpoint.kept(self.save, is_due=is_due):
                 evaluated(recorder, len(recorder.rounds) - 1)
         return recorder.finish(self.config, *self._seconds())
@@ -335,6 +311,7 @@ class Run:
         """Evaluates the data due now, and all data for points that end here."""
         was_active = self.trainer.recorder.active()
         self._measure(None)
+        # Points that end now are measured on all data, as they would be alone.
         stopped = was_active & ~self.trainer.recorder.active()
         if stopped.any() and not self.ended:
             is_last = self.trainer.recorder.all_ended()

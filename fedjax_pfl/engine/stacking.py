@@ -22,14 +22,12 @@ _FIELDS = (
 
 
 def split(federation: core.Federation) -> tuple[dict[str, Any], core.Federation]:
-    """Returns the rows of clients, and the federation without them and the unseen.
-
-    It has no names and notes, so that programs do not depend on these.
-    """
+    """Returns rows of clients, and the federation without them and the unseen."""
     rows: dict[str, Any] = {name: getattr(federation, name).rows() for name in ROWS}
     rows |= {name: getattr(federation, name) for name in _FIELDS}
     rows["pool"] = None
     empty: dict[str, Any] = {name: getattr(federation, name).pool() for name in ROWS}
+    # Programs must not depend on names and notes.
     blanks = dict.fromkeys((*_FIELDS, "unseen", "client_names"))
     return rows, dataclasses.replace(federation, **empty, **blanks, notes=())
 
@@ -88,15 +86,11 @@ def stack(trees: Sequence[Any]) -> Any:
 
 
 def federation_rows(federations: Sequence[core.Federation]) -> tuple[Any, Any]:
-    """Stacks the rows of all points and finds the pool they share.
-
-    Returns:
-      Rows `[G, ...]`, and the pool. Arrays that differ between points (generated data
-      of several seeds, units of targets) are stacked among the rows, and None in the
-      pool.
-    """
+    """Stacks the rows `[G, ...]` of all points, and finds the pool that they share."""
     rows = rows_of(federations)
     pools = [split(federation)[1] for federation in federations]
+    # Arrays that differ between points, such as generated data of several seeds, are
+    # stacked among the rows, and None in the pool.
     columns = list(zip(*map(jax.tree.leaves, pools), strict=True))
     is_shared = [all(leaf is column[0] for leaf in column) for column in columns]
     if all(is_shared):

@@ -156,22 +156,16 @@ class Halving(Timed):
 
 
 class Watch:
-    """Record of the ends of G grid points, and of their reasons.
-
-    Attributes:
-      stopped_at: `int[G]` round at which a point was stopped, or -1.
-      reached_target: `bool[G]` whether it was stopped at its target.
-      dropped: `bool[G]` whether it was stopped because others were better.
-    """
+    """Record of the ends of G grid points, and of their reasons."""
 
     def __init__(self, num_points: int, num_rounds: int, rule: Timed | None = None):
         """Starts with all points active; without a rule they stay active."""
         self._end = num_rounds
         self._started: float | None = None  # time of the first evaluation
         self._minutes = None if rule is None else rule.minutes
-        self.stopped_at = np.full(num_points, -1)
+        self.stopped_at = np.full(num_points, -1)  # round, or -1
         self.reached_target = np.zeros(num_points, bool)
-        self.dropped = np.zeros(num_points, bool)
+        self.dropped = np.zeros(num_points, bool)  # since others were better
 
     def see(self, round: int, values: np.ndarray) -> None:
         """Takes the watched values `[G]` after `round` rounds; NaN are no progress."""
@@ -250,9 +244,11 @@ class _Rungs(Watch):
             return
         while round >= self._first_rung * rule.eta**rung:
             rung += 1
+        # Several rungs may lie between two evaluations.
         if rung == self._rung[0]:
             return
         self._rung[:] = rung
+        # A non-finite value makes a setting the worst.
         scores = metrics.sign(rule.chosen) * values
         scores = np.where(np.isfinite(scores), scores, -np.inf)
         for settings in self._arenas:

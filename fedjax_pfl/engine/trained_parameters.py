@@ -15,15 +15,10 @@ __all__ = ["Kind", "kinds", "networks"]
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """The trained part of one predictor.
-
-    Attributes:
-      shapes: shapes `[*P]` and types of ONE client's.
-      is_shared: whether all clients have the same, as they do of a global model.
-    """
+    """Shapes `[*P]` of the trained part of ONE client's predictor."""
 
     shapes: Any
-    is_shared: bool
+    is_shared: bool  # all clients have the same, as of a global model
 
 
 def kinds(
@@ -65,19 +60,7 @@ def networks(
     rows: jax.Array,
     names: tuple[str, ...],
 ) -> dict[str, Any]:
-    """Extracts the parameters of predictors of some clients.
-
-    Args:
-      process: the process.
-      state: state after a round.
-      model: the model.
-      federation: data of N clients.
-      rows: `int32[K]` of the clients.
-      names: of the predictors.
-
-    Returns:
-      By predictor, `[K, *P]`.
-    """
+    """Extracts parameters `[K, *P]` of predictors of the clients `int32[K]`."""
     federation = model_state.with_kept(state, model, federation)
     state = process.before_evaluation(state, model, federation)
     pool = federation.train.pool()

@@ -46,20 +46,12 @@ def compile_clock() -> Iterator[list[float]]:
 
 
 class Trainer(Protocol):
-    """Holder of a group's states; one class per kind of storage.
-
-    Attributes:
-      planned: the group.
-      recorder: the history so far.
-      execution: how the map over clients is run, in words.
-      identity: values that must match for a checkpoint to be continued, in addition to
-        the configuration.
-    """
+    """Holder of a group's states; one class per kind of storage."""
 
     planned: PlannedGroup
     recorder: Recorder
-    execution: str
-    identity: dict[str, Any]
+    execution: str  # how the map over clients is run, in words
+    identity: dict[str, Any]  # must match for a checkpoint to be continued
 
     @classmethod
     def check(cls, planned: PlannedGroup) -> PlannedGroup:

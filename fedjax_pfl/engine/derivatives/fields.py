@@ -173,14 +173,7 @@ class Scale:
 
 
 def scale_of(process: FederatedProcess, name: str) -> Scale:
-    """Returns the scale of a field that passes `check`, by its declared limits.
-
-    Example:
-      >>> import fedjax_pfl as fp
-      >>> process = fp.FederatedProcess(algorithm=fp.Ditto())
-      >>> scale_of(process, "algorithm.lam").kind
-      'log'
-    """
+    """Returns the scale of a field that passes `check`, by its declared limits."""
     owner, _, last = name.rpartition(".")
     node = struct.get_field(process, owner)
     limits: dict[str, Any] = {}

@@ -605,7 +605,7 @@ def _check_start(
 def unseen(
     process: Any, state: core.State, model: core.Model, federation: core.Federation
 ) -> Metrics:
-    """Returns metrics `[models, U]` of clients that never trained, on their test data."""
+    """Returns metrics `[models, U]` of clients that never trained, on their tests."""
     rule = unseen_rule(process, state, model, federation)
     newcomers, population = federation.unseen, federation.population
     assert newcomers is not None

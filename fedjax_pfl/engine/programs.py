@@ -39,7 +39,7 @@ _LIMIT = Path("/proc/sys/vm/max_map_count")
 
 
 class Programs:
-    """Programs by name, each compiled once; seconds, and growth of the host's memory."""
+    """Programs by name, each compiled once; seconds and growth of memory so far."""
 
     def __init__(self, lower: Callable[[Name], jax.stages.Lowered]):
         self._lower = lower

@@ -94,7 +94,7 @@ class Writer:
         trainer: Trainer,
         best: Any = None,
     ) -> None:
-        """Writes models of a finished group: of the last round, or those that `best` keeps."""
+        """Writes models of a finished group, of the last round or kept in `best`."""
         if not self._is_wanted:
             return
         kinds, algorithm = trainer.planned.kinds, trainer.planned.algorithm

@@ -43,7 +43,7 @@ class Crew:
         is_complete: Callable[[], bool],
         say: Callable[[str], None],
     ):
-        """Joins the other processes; a unit is taken over after `seconds` without a sign."""
+        """Joins the other processes; after silent `seconds` a unit is taken over."""
         if options.checkpoints is None:
             raise checks.InputError("Expected checkpoints, which processes share.")
         self._checkpoints: checkpoint.Checkpoints = options.checkpoints

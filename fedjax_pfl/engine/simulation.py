@@ -280,7 +280,7 @@ class Run:
             lambda number: contextlib.nullcontext()
         ),
     ) -> history.History:
-        """Trains until the end, or until `interrupt` returns a reason between segments."""
+        """Trains until the end, or until `interrupt` returns a reason."""
         recorder = self.trainer.recorder
         segment = self.trainer.planned.plan.schedule.segment
         if self._is_new:

@@ -142,7 +142,7 @@ def _ends_by_tolerance(method: Any) -> str | None:
 def _counted(
     model: Any, process: FederatedProcess, key: core.Key, federation: core.Federation
 ) -> tuple[Any, ...] | None:
-    """Counts examples and steps `[N]`, bytes up and down, a search's losses and trials."""
+    """Counts examples and steps `[N]`, bytes up and down, losses and trials."""
     state = process.init(key, model, federation)
     info = process.round(state, model, federation)[1]
     names = ("gradient_evaluations", "client_steps")

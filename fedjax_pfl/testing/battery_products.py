@@ -47,11 +47,7 @@ def vmapped_products() -> Iterator[Comparison]:
 
 
 def crowded_ranks() -> Iterator[Comparison]:
-    """Yields sums of products of seven axes that crash JAX 0.10.2 and 0.11.0.
-
-    JAX#40412 and JAX#39257. On a CPU, in a process of its own, since that is what would
-    end.
-    """
+    """Yields sums of products of seven axes that crash JAX 0.10.2 and 0.11.0."""
     if jax.default_backend() != "cpu":
         return
     program = """
@@ -62,6 +58,7 @@ a, b = np.ones((10, 4, 6), np.float32), np.ones((10, 4, 6, 9, 9, 9, 9), np.float
 crowd = jax.jit(lambda a, b: jnp.sum(a[..., None, None, None, None] * b, axis=2))
 crowd(a, b).block_until_ready()
 """
+    # JAX#40412 and JAX#39257 end the process, so it is one of its own.
     process = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, timeout=120
     )

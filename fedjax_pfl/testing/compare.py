@@ -13,11 +13,9 @@ __all__ = ["close", "finite", "same", "same_layout", "tight"]
 
 
 def tight() -> float:
-    """Returns the tolerance of rounding, absolute and relative, in the run's dtype.
-
-    Sums over at most 9 examples and 8 clients in another order, a few steps of a
-    problem with condition number below 10: 1e3 units in the last place.
-    """
+    """Returns the tolerance of rounding, absolute and relative, in the run's dtype."""
+    # Sums over at most 9 examples and 8 clients in another order, a few steps of a
+    # problem with condition number below 10: 1e3 units in the last place.
     return 1e3 * float(jnp.finfo(jnp.zeros(()).dtype).eps)
 
 

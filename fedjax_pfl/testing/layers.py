@@ -34,11 +34,7 @@ def rooms(package: Path) -> set[str]:
 
 
 def edges(package: Path) -> Edges:
-    """Finds the imports between rooms, those inside functions and lazy ones included.
-
-    Returns:
-      `(importing room, imported room) -> modules that import`, sorted.
-    """
+    """Finds imports between rooms, also in functions: pair of rooms -> modules."""
     imports: dict[tuple[str, str], set[str]] = collections.defaultdict(set)
     names = rooms(package)
     for path in sorted(package.rglob("*.py")):

@@ -67,12 +67,10 @@ def same_key_same_result(subject: subjects.Subject) -> None:
 
 
 def randomness_comes_from_keys(subject: subjects.Subject) -> None:
-    """Checks that a round that is traced again is the same program.
-
-    Python's or NumPy's random numbers, the time, or a counter outside of the state
-    would be constants of the program.
-    """
+    """Checks that a round that is traced again is the same program."""
     at = subject.setting
+    # Random numbers of Python or NumPy, the time, or a counter outside of the state
+    # would be constants of the program.
     again = jax.jit(lambda process, state, data: process.round(state, at.model, data))(
         at.process, at.warm, at.federation
     )
@@ -119,11 +117,9 @@ def loop_reference(subject: subjects.Subject) -> None:
 
 
 def permuting_clients_permutes_results(subject: subjects.Subject) -> None:
-    """Checks that permuting clients only permutes results.
-
-    Not for methods that have clients on two axes of a state, or train the server on
-    the examples of all clients in their order.
-    """
+    """Checks that permuting clients only permutes results."""
+    # Not for methods that have clients on two axes of a state, or that train the server
+    # on the examples of all clients in their order.
     order = np.array([3, 0, 7, 5, 1, 2, 6, 4])
     at = subject.everyone
     rows = client_rows.take(at.warm.of_clients(), jnp.asarray(order))

@@ -23,12 +23,10 @@ _OPTAX = local.Optax(hyperparameters={"learning_rate": 0.1}, epochs=2, batch_siz
 
 
 def solver_fields_act(subject: subjects.Subject) -> None:
-    """Checks that each field of `SGD` and `Optax` acts, or is refused.
-
-    Of a field that acts, another value makes another program of a round and its
-    evaluation, once operations without an effect are taken out.
-    """
+    """Checks that each field of `SGD` and `Optax` acts, or is refused."""
     method = subject.algorithm
+    # Another value of a field that acts makes another program of a round and its
+    # evaluation, once operations without an effect are taken out.
     names = [
         field.name
         for field in dataclasses.fields(method)
@@ -94,11 +92,9 @@ def _idle(
 
 
 def _program(subject: subjects.Subject, name: str, solver: Any) -> str | None:
-    """Returns a round and the evaluation after it as text; None if refused.
-
-    The method's numbers are constants of the text; compiling would take longest.
-    """
+    """Returns a round and the evaluation after it as text; None if refused."""
     try:
+        # The method's numbers are constants of the text; compiling would take longest.
         method = struct.replace_field(subject.algorithm, name, solver)
         at = dataclasses.replace(subject, algorithm=method).everyone
         process = dataclasses.replace(at.process, algorithm=method)

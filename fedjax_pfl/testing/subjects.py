@@ -22,16 +22,10 @@ _VMAP = sharding.Execution()
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Setting:
-    """A process on the toy federation, and its state after two rounds.
-
-    Attributes:
-      process: with array leaves.
-      model: given the federation's shapes.
-      federation: the data.
-    """
+    """A process of arrays on the toy federation, and its state after two rounds."""
 
     process: FederatedProcess
-    model: core.Model
+    model: core.Model  # given the federation's shapes
     federation: core.Federation
 
     @property

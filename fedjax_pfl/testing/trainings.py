@@ -1,7 +1,6 @@
 """Short trainings of all parts and forms of execution, to compare their numbers.
 
-`ROWS` has one entry per training; `digests` runs them. To add one, add a line: its
-name, its method, and what differs from the defaults of `Training`.
+`digests` runs the entries of `ROWS`; a new part needs a line there.
 """
 
 import dataclasses
@@ -84,11 +83,7 @@ def _trained(
 
 @dataclasses.dataclass(frozen=True)
 class Resumed:
-    """Trains in a process that is killed after round 2, and goes on in this one.
-
-    Attributes:
-      run: trains.
-    """
+    """Training in a process that is killed after round 2; it goes on in this one."""
 
     run: Callable[..., Arrays]
 
@@ -191,29 +186,20 @@ def _leaves(params: Any, path: str = "") -> Arrays:
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """A short training with everything that decides its numbers.
-
-    Attributes:
-      process: with the method and all other parts.
-      model: the model.
-      federation: makes a federation, or a specification of one.
-      num_rounds: rounds, evaluated after every second one.
-      run: trains, in a folder of its own, and yields the numbers.
-      devices: of each process, simulated ones.
-      processes: that share the clients.
-      dtypes: of the trainings; both if a row is of a method or of an execution.
-      options: of the call.
-    """
+    """A short training, evaluated after every second round."""
 
     process: FederatedProcess
     model: Any = models.LogisticRegression()
     federation: Callable[[], Any] = toy.make_federation
     num_rounds: int = 4
-    run: Callable[["Training", Path], Arrays] = simulated
-    devices: int = 1
-    processes: int = 1
+    run: Callable[["Training", Path], Arrays] = (
+        simulated  # trains in a folder of its own
+    )
+    devices: int = 1  # of each process, simulated
+    processes: int = 1  # that share the clients
+    # Both if a row is of a method or of an execution.
     dtypes: tuple[str, ...] = DTYPES
-    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of the call
 
     def call(self, function: Callable[..., Any], *values: Any, **options: Any) -> Any:
         """Calls `simulate` or another function with the parts of the training."""
@@ -225,13 +211,8 @@ class Training:
 
 
 def of(method: Any, *, cohort: int | None = 5, **fields: Any) -> Training:
-    """Returns the training of a method by a cohort, from fields of both classes.
-
-    Args:
-      method: the method.
-      cohort: clients of a round; None for all clients.
-      **fields: of `FederatedProcess` and of `Training`.
-    """
+    """Returns the training of a method by a cohort, None for all clients."""
+    # A row names fields of both classes, which share no name.
     names = {field.name for field in dataclasses.fields(Training)}
     parts = {name: value for name, value in fields.items() if name not in names}
     options = {name: value for name, value in fields.items() if name in names}

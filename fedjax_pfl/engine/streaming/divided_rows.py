@@ -1,7 +1,4 @@
-"""Rows of a population in files, one per device that shares clients.
-
-A process keeps the files of its own devices, and reads and writes no others.
-"""
+"""Rows of a population in files, one per device; a process has those of its devices."""
 
 import re
 from collections.abc import Mapping
@@ -26,12 +23,7 @@ def _name(start: int, stop: int) -> str:
 
 
 class DividedRows:
-    """Rows of N clients; only rows that were written take space.
-
-    Attributes:
-      router: owners of the clients.
-      is_written: `bool[N]` clients with rows that a process has written.
-    """
+    """Rows of N clients with their owners; only rows that were written take space."""
 
     def __init__(
         self,
@@ -45,7 +37,7 @@ class DividedRows:
         self._folder, self._shapes, self._keep = folder, shapes, keep
         self._execution, self._stale = execution, False
         self.router = routes.Router(num_rows, execution)
-        self.is_written = np.zeros(num_rows, bool)
+        self.is_written = np.zeros(num_rows, bool)  # by any process
         self._commits = 0
         numbers = [0]
         if self.router.count > 1:
@@ -65,11 +57,7 @@ class DividedRows:
         return row_store.RowStore(path, stop - start, self._shapes, self._keep)
 
     def read(self, route: routes.Route) -> Any:
-        """Reads the rows that devices own of a cohort.
-
-        Returns:
-          Pytree of `[n * C, ...]`, zeros for rows never written.
-        """
+        """Reads rows `[n * C, ...]` of a cohort, at owners; zeros if never written."""
         if self.router.count == 1:
             return self._owned(0, route)
         parts = {number: self._owned(number, route) for number in self._files}
@@ -85,12 +73,7 @@ class DividedRows:
         return file.read(clients - self._range(number)[0], route.size)
 
     def write(self, route: routes.Route, rows: Any) -> None:
-        """Writes the rows of a cohort, which waits for the devices.
-
-        Args:
-          route: the way of the cohort, of distinct clients.
-          rows: pytree of `[n * C, ...]`, at their owners.
-        """
+        """Writes rows `[n * C, ...]` of distinct clients; waits for the devices."""
         self.is_written[route.members] = True
         if self.router.count == 1:
             parts = {0: jax.tree.map(np.asarray, rows)}
@@ -102,11 +85,7 @@ class DividedRows:
                 file.write(clients - self._range(number)[0], part)
 
     def commit(self) -> dict[str, dict[str, np.ndarray]]:
-        """Makes the rows survive a crash of the processes.
-
-        Returns:
-          Arrays by name of every file of this process, for `restore`.
-        """
+        """Makes the rows survive a crash; returns arrays by name of every file."""
         files = {
             _name(*self._range(number)): file.commit()
             for number, file in self._files.items()
@@ -126,14 +105,7 @@ class DividedRows:
                 path.unlink()
 
     def restore(self, files: Mapping[str, Mapping[str, np.ndarray]]) -> None:
-        """Goes back to a commit of all processes.
-
-        Rows with other owners than before are copied into the files of their new
-        owners.
-
-        Args:
-          files: from `commit`, of all processes.
-        """
+        """Goes back to a commit of all processes, from the arrays of their files."""
         ranges = {}
         for name, arrays in files.items():
             match = _NAME.fullmatch(name)
@@ -163,6 +135,7 @@ class DividedRows:
             if bounds in ranges:
                 file.restore(ranges[bounds])
             else:
+                # Rows with other owners than before are copied to those owners.
                 self._stale = True
                 self._collect(bounds, file, ranges)
 

@@ -19,12 +19,7 @@ PARTS = stacking.ROWS
 
 
 def check_attack(process: FederatedProcess, messages: Any) -> None:
-    """Refuses attacks with a state for every client.
-
-    Args:
-      process: the process.
-      messages: shapes `[1, *P]` of one client's message.
-    """
+    """Refuses attacks with a state for every client, from one message `[1, *P]`."""
 
     def shapes(count: int) -> Any:
         rows = jax.tree.map(
@@ -32,6 +27,7 @@ def check_attack(process: FederatedProcess, messages: Any) -> None:
         )
         return jax.eval_shape(process.attack.init, rows)
 
+    # A state for every client grows with the number of messages.
     if process.attack is not None and shapes(1) != shapes(2):
         raise checks.InputError(
             f"A streamed training keeps nothing of an attack for every client, but"
@@ -57,23 +53,16 @@ def check(process: FederatedProcess) -> None:
 
 
 class Population:
-    """A federation with its rows of clients on the host and its pool on devices.
-
-    Attributes:
-      pool: arrays that clients share, on the first device.
-      shared: the same on all devices that share clients.
-      counts: `int32[N]` training examples of every client.
-      total: numbers of all clients and of their examples.
-    """
+    """A federation with its rows of clients on the host and its pool on devices."""
 
     def __init__(self, federation: core.Federation, execution: sharding.Execution):
-        """Takes the rows to the host, and the pool to all devices."""
         rows, pool = stacking.split(federation)
         self._execution = execution
         self.pool = jax.tree.map(jnp.asarray, pool)
         self._parts = {name: jax.tree.map(np.asarray, rows[name]) for name in PARTS}
         self._malicious = np.asarray(rows["malicious"])
         self._names = federation.client_names
+        # Training examples `int32[N]` of every client, and numbers over all clients.
         self.counts = self._parts["train"]["num_examples"]
         self.total = core.Population(
             num_clients=len(self._malicious),

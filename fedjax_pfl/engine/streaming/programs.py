@@ -34,19 +34,12 @@ _SPLIT = PartitionSpec(sharding.AXIS)
 
 @struct.pytree_dataclass
 class Inputs:
-    """Inputs of a round from the host, except for rows.
-
-    Attributes:
-      members: the cohort.
-      fields: the federation's rows of the cohort, by part.
-      malicious: `bool[K]`.
-      is_known: `bool[K]` whether rows of a client exist; other clients start now.
-    """
+    """Inputs of a round from the host, except for rows."""
 
     members: core.Members
-    fields: dict[str, Any]
-    malicious: jax.Array
-    is_known: jax.Array
+    fields: dict[str, Any]  # the federation's rows of the cohort, by part
+    malicious: jax.Array  # `bool[K]`
+    is_known: jax.Array  # `bool[K]`, clients with rows; others start now
 
 
 def federation_of(
@@ -81,20 +74,11 @@ def arrived(
     source: jax.Array,
     way: routes.Way | None,
 ) -> Any:
-    """Brings the rows of a cohort to its places.
-
-    Args:
-      execution: how the map over clients is run, with n devices.
-      last_rows: rows of the previous cohort, at their owners.
-      rows: handed in by the owners, `[n * C, ...]`.
-      source: `int32[n * C]` position of a row in its device's `last_rows`, or -1.
-      way: to the places, or None with one device.
-
-    Returns:
-      Rows `[P, ...]`; P is the next multiple of n.
-    """
+    """Brings a cohort's rows `[n * C, ...]` from owners to places, `[P, ...]`."""
 
     def newest(last_rows: Any, rows: Any, source: jax.Array) -> Any:
+        # Rows that the last round changed are still on the device, not yet in the
+        # files.
         held = client_rows.take(last_rows, jnp.maximum(source, 0))
         return client_rows.select_rows(source >= 0, held, rows)
 
@@ -184,20 +168,7 @@ def round(
     inputs: Inputs,
     pool: core.Federation,
 ) -> tuple[core.State, Any, core.RoundInfo]:
-    """Runs one round of the cohort.
-
-    Args:
-      process: the process, as arrays.
-      model: the model.
-      execution: how the map over clients is run.
-      state: state without rows of clients.
-      rows: as `State.of_clients` returns them, from `arrived`.
-      inputs: further inputs from the host.
-      pool: the federation without rows of clients.
-
-    Returns:
-      State without rows, rows of the cohort `[P, ...]`, and the round's report.
-    """
+    """Runs one round of the cohort; returns the state and rows `[P, ...]` apart."""
     members, train = inputs.members, inputs.fields["train"]
     count = members.cohort.shape[0]
     federation = federation_of(pool, inputs.fields, inputs.malicious)

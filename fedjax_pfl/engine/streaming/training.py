@@ -4,10 +4,7 @@
     rows of round k+1 (from the files)   --+--> compiled round k+1 --> rows k+1
     rows of round k (still on the device) -+
 
-While the devices compute round k+1, the host writes the rows of round k and reads those
-of round k+2. Clients of two consecutive cohorts get theirs on the device. If devices
-share clients, each has the rows of its own clients: they travel to the places of the
-cohort, and back.
+While devices compute round k+1, the host writes rows k and reads rows k+2.
 """
 
 import dataclasses
@@ -44,26 +41,15 @@ def row_of(
 
 @dataclasses.dataclass(frozen=True)
 class _HandedIn:
-    """Rows of a cohort on their way from the host.
-
-    Attributes:
-      route: the way.
-      rows: from the files, `[n * C, ...]`.
-      source: `int32[n * C]` positions of newer rows on the devices, or -1.
-    """
+    """Rows of a cohort on their way from the host."""
 
     route: routes.Route
-    rows: Any
-    source: np.ndarray
+    rows: Any  # from the files, `[n * C, ...]`
+    source: np.ndarray  # `int32[n * C]` positions of newer rows on the devices, or -1
 
 
 class Training:
-    """State of a training: rows of clients in files, all else on the devices.
-
-    Attributes:
-      state: current state without rows, on all devices that share clients.
-      files: of the rows.
-    """
+    """State of a training: rows of clients in files, all else on the devices."""
 
     def __init__(
         self,
@@ -74,16 +60,7 @@ class Training:
         execution: sharding.Execution,
         files: divided_rows.DividedRows,
     ):
-        """Makes the first state; the files are still empty.
-
-        Args:
-          process: its numbers as arrays.
-          model: given the shapes of the data.
-          population: the federation.
-          key: `[]` key of the run.
-          execution: how the map over a cohort is run.
-          files: of the rows of clients.
-        """
+        """Makes the first state; the files are still empty."""
         self._model, self._population = model, population
         self._execution, self.files = execution, files
         self._drawn = (process, key)  # on the first device, for draws of cohorts
@@ -117,10 +94,7 @@ class Training:
         self.state = self._population.everywhere(state)
 
     def rows(self, clients: np.ndarray) -> Any:
-        """Returns current rows `[K, ...]` of clients `int[K]`.
-
-        Devices that share clients divide K.
-        """
+        """Returns current rows `[K, ...]` of clients `int[K]`; devices divide K."""
         self.write_back()
         rows = self._arrive(self._hand_in(clients), None)
         return programs.filled(
@@ -192,11 +166,7 @@ class Training:
         return 1 - counts[rows].sum() / counts.sum()
 
     def run(self, start: int, count: int) -> core.RoundInfo:
-        """Runs rounds.
-
-        Returns:
-          The rounds' reports, leaves `[count, ...]`.
-        """
+        """Runs rounds; returns their reports, leaves `[count, ...]`."""
         infos = []
         members = self._cohort(start)
         prepared = (self._hand_in(members), self._inputs(members))

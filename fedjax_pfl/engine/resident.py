@@ -40,6 +40,7 @@ __all__ = [
     "gradients",
     "init",
     "loop_segment",
+    "map_points",
     "members",
     "rounds",
     "segment",
@@ -286,11 +287,22 @@ def rounds(start: int = 0, num_rounds: int = 0) -> tuple[np.ndarray, np.ndarray]
     return np.asarray(start, np.int32), np.asarray(num_rounds, np.int32)
 
 
-def _map_points(
-    fn: Callable[[Any, Any], Any], rows: Any, shared: Any, plan: Plan
+def map_points(
+    fn: Callable[..., Any],
+    points: tuple[core.Tree, ...],
+    rows: core.Tree,
+    pool: core.Federation,
+    plan: Plan,
+    *shared: core.Tree,
 ) -> Any:
-    """Applies a function of one grid point to all; a single point is not vmapped."""
-    return client_map.map_clients(fn, rows, shared, plan.points)
+    """Maps `fn(*point, federation, *shared)` over points; one alone is not vmapped."""
+
+    def one(row: tuple[Any, ...], shared: tuple[Any, ...]) -> Any:
+        *point, fields = row
+        pool, *others = shared
+        return fn(*point, stacking.join(fields, pool), *others)
+
+    return client_map.map_clients(one, (*points, rows), (pool, *shared), plan.points)
 
 
 @functools.partial(jax.jit, static_argnames="plan")
@@ -316,11 +328,10 @@ def gradients(
 def init(plan: Plan, processes: Any, keys: Any, rows: Any, pool: Any) -> core.State:
     """Makes the states of all points, compiled: no two leaves share a buffer."""
 
-    def one(row: tuple[Any, ...], pool: Any):
-        process, key, fields = row
-        return process.init(key, plan.model, stacking.join(fields, pool))
+    def one(process: FederatedProcess, key: core.Key, federation: core.Federation):
+        return process.init(key, plan.model, federation)
 
-    states = _map_points(one, (processes, keys, rows), pool, plan)
+    states = map_points(one, (processes, keys), rows, pool, plan)
     # Rows of clients are made on their own devices: no device ever has all rows.
     if plan.execution.mode != "shard":
         return states
@@ -401,9 +412,7 @@ def evaluate(
 ) -> Any:
     """Returns evaluated clients (None for all), metrics and diagnostics."""
 
-    def one(row: tuple[Any, ...], pool: Any):
-        process, state, fields = row
-        federation = stacking.join(fields, pool)
+    def one(process: FederatedProcess, state: core.State, federation: core.Federation):
         members = plan.schedule.members(process, state, federation.num_clients)
         metrics, diagnostics = evaluation.evaluate(
             process,
@@ -417,21 +426,19 @@ def evaluate(
         )
         return members, metrics, diagnostics
 
-    return _map_points(one, (processes, states, rows), pool, plan)
+    return map_points(one, (processes, states), rows, pool, plan)
 
 
 @functools.partial(jax.jit, static_argnames="plan")
 def snapshot(plan: Plan, processes: Any, states: Any, rows: Any, pool: Any):
     """Returns collaboration weights, and series of metrics, if there are any."""
 
-    def one(row: tuple[Any, ...], pool: Any):
-        process, state, fields = row
-        federation = stacking.join(fields, pool)
+    def one(process: FederatedProcess, state: core.State, federation: core.Federation):
         pairs = evaluation.collaboration(process, state, federation)
         series = evaluation.courses(process, state, plan.model, federation)
         return pairs | ({"series": series} if series else {})
 
-    return _map_points(one, (processes, states, rows), pool, plan)
+    return map_points(one, (processes, states), rows, pool, plan)
 
 
 @functools.partial(jax.jit, static_argnames="plan")
@@ -440,15 +447,17 @@ def unseen(
 ) -> dict[str, jax.Array]:
     """Returns metrics `[G, models, U]` of clients that never trained, by name."""
 
-    def one(row: tuple[Any, ...], pool: Any):
-        process, state, fields, unseen_fields = row
-        federation = stacking.join(fields, pool)
-        federation = dataclasses.replace(
-            federation, unseen=stacking.join(unseen_fields, federation)
-        )
+    def one(
+        process: FederatedProcess,
+        state: core.State,
+        fields: dict[str, Any],
+        federation: core.Federation,
+    ) -> dict[str, jax.Array]:
+        newcomers = stacking.join(fields, federation)
+        federation = dataclasses.replace(federation, unseen=newcomers)
         return evaluation.unseen(process, state, plan.model, federation)
 
-    return _map_points(one, (processes, states, rows, clients), pool, plan)
+    return map_points(one, (processes, states, clients), rows, pool, plan)
 
 
 @functools.partial(jax.jit, static_argnames="plan")

@@ -192,9 +192,7 @@ class Training:
     model: Any = models.LogisticRegression()
     federation: Callable[[], Any] = toy.make_federation
     num_rounds: int = 4
-    run: Callable[["Training", Path], Arrays] = (
-        simulated  # trains in a folder of its own
-    )
+    run: Callable[["Training", Path], Arrays] = simulated
     devices: int = 1  # of each process, simulated
     processes: int = 1  # that share the clients
     # Both if a row is of a method or of an execution.

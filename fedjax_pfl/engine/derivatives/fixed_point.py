@@ -24,12 +24,13 @@ import optax
 from jax import flatten_util, lax
 
 from fedjax_pfl import core
-from fedjax_pfl.core import client_map, loops
-from fedjax_pfl.engine import stacking
+from fedjax_pfl.core import loops
+from fedjax_pfl.engine import resident
 from fedjax_pfl.engine.derivatives import fields, programs
 from fedjax_pfl.engine.derivatives.objective import Objective
 from fedjax_pfl.engine.groups import Plan
 from fedjax_pfl.numerics import gmres
+from fedjax_pfl.round.process import FederatedProcess
 
 __all__ = ["Solution", "shift", "solve"]
 
@@ -78,11 +79,12 @@ def shift(
 ) -> jax.Array:
     """Returns differences `[G]` of rounds with two numbers, relative to the states."""
 
-    def one(row: tuple[Any, ...], shared: Any) -> jax.Array:
-        process, state, row_data = row
-        pool, rounds = shared
-        federation = stacking.join(row_data, pool)
-
+    def one(
+        process: FederatedProcess,
+        state: core.State,
+        federation: core.Federation,
+        rounds: tuple[jax.Array, jax.Array],
+    ) -> jax.Array:
         def after(number: jax.Array) -> list[Any]:
             # Schedules may count rounds, or the steps of clients.
             later_state = dataclasses.replace(state, round=number)
@@ -96,8 +98,7 @@ def shift(
         distance = optax.tree.norm(optax.tree.sub(start, end))
         return distance / jnp.where(size > 0, size, 1)
 
-    rows = (processes, states, rows)
-    return client_map.map_clients(one, rows, (pool, rounds), plan.points)
+    return resident.map_points(one, (processes, states), rows, pool, plan, rounds)
 
 
 @functools.partial(jax.jit, static_argnames=("plan", "names", "objective"))
@@ -113,11 +114,13 @@ def solve(
 ) -> Solution:
     """Differentiates at fixed points near states, with the `round` for T."""
 
-    def one(row: tuple[Any, ...], shared: Any) -> Solution:
-        process, state, row_data = row
-        pool, round = shared
+    def one(
+        process: FederatedProcess,
+        state: core.State,
+        federation: core.Federation,
+        round: jax.Array,
+    ) -> Solution:
         state = dataclasses.replace(state, round=round)  # as in `resident.segment`
-        federation = stacking.join(row_data, pool)
         values, floats = fields.taken(process, names), programs.moving(state)
 
         def start(values: Any) -> list[Any]:
@@ -125,8 +128,7 @@ def solve(
             return programs.moving(changed.init(state.key, plan.model, federation))
 
         def turn(values: Any, floats: list[Any]) -> list[Any]:
-            changed = fields.put(process, values)
-            return _turn(plan, changed, state, federation, floats)
+            return _turn(plan, fields.put(process, values), state, federation, floats)
 
         def measure(values: Any, floats: list[Any]) -> jax.Array:
             changed = fields.put(process, values)
@@ -157,6 +159,5 @@ def solve(
             residual=by_name(residuals),
         )
 
-    rows = (processes, states, rows)
     with loops.at_solutions(_solve_local):
-        return client_map.map_clients(one, rows, (pool, round), plan.points)
+        return resident.map_points(one, (processes, states), rows, pool, plan, round)

@@ -14,6 +14,7 @@ import numpy as np
 
 from fedjax_pfl import core
 from fedjax_pfl.core import client_rows, sharding, struct
+from fedjax_pfl.round.process import FederatedProcess
 
 __all__ = [
     "alike_at_once",
@@ -49,7 +50,10 @@ def devices_of_points(execution: sharding.Execution, num_points: int) -> int:
 
 
 def choose(
-    process: Any, model: Any, federation: core.Federation, num_points: int = 1
+    process: FederatedProcess,
+    model: core.Model,
+    federation: core.Federation,
+    num_points: int = 1,
 ) -> sharding.Execution:
     """Picks how the map over clients is run, next to `num_points` grid points."""
     # Devices that grid points keep busy do not share clients.
@@ -103,7 +107,7 @@ def _chunk_size(floats: int, count: int, is_ragged: bool) -> int:
     return max(1, count // 8) if is_ragged and count >= 4 else 0
 
 
-def _is_mostly_frozen(model: Any) -> bool:
+def _is_mostly_frozen(model: core.Model) -> bool:
     """Returns whether a model has more frozen parameters than others."""
     init = model.init
     if not isinstance(model, core.RoleModel):
@@ -137,7 +141,7 @@ def bytes_of_a_step(process: Any, model: Any, federation: core.Federation) -> in
     """Counts the bytes of one client's copies of the model and of its gradient."""
     batch_size = min(_batch_size(process), federation.train.index.shape[-1])
 
-    def kept(params: Any, pool: core.ClientData) -> Any:
+    def kept(params: core.Params, pool: core.ClientData) -> tuple[jax.Array, Any]:
         nobody = jnp.zeros(batch_size, jnp.int32)
         client = pool.with_rows(dict.fromkeys(pool.rows()) | {"index": nobody})
         running = model.first_statistics()
@@ -160,7 +164,7 @@ def _floats_of_a_step(params: int, batch: int) -> int:
 
 
 def _params_and_examples(
-    model: Any, federation: core.Federation, num_examples: int
+    model: core.Model, federation: core.Federation, num_examples: int
 ) -> tuple[int, int]:
     """Returns numbers of a model's parameters, and of so many of its examples."""
     params = jax.eval_shape(model.init, jax.random.key(0))
@@ -170,7 +174,7 @@ def _params_and_examples(
     return client_rows.size(params), num_examples * example
 
 
-def _batch_size(process: Any) -> int:
+def _batch_size(process: FederatedProcess) -> int:
     """Examples of a step, as far as the method's solver has a fixed number."""
     solver = process.algorithm.local
     return (None if solver is None else solver.batch_size) or 32
@@ -187,8 +191,8 @@ def form_chunks(
 
 def points_at_once(
     execution: sharding.Execution,
-    process: Any,
-    model: Any,
+    process: FederatedProcess,
+    model: core.Model,
     federation: core.Federation,
     *,
     alike: bool = False,
@@ -211,7 +215,7 @@ def points_at_once(
 
 
 def evaluated_at_once(
-    model: Any, federation: core.Federation, num_examples: int, most: int
+    model: core.Model, federation: core.Federation, num_examples: int, most: int
 ) -> int:
     """Picks how many clients an evaluation vmaps together."""
     if jax.default_backend() != "cpu":

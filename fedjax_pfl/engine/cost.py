@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from fedjax_pfl import core
 from fedjax_pfl.core import checks, client_rows, sharding, struct
 from fedjax_pfl.engine import evaluation
 from fedjax_pfl.engine.groups import Plan
@@ -97,10 +98,10 @@ def _copies(plan: Plan) -> int:
     return 1
 
 
-def _device_bytes(tree: Any) -> int:
+def _device_bytes(tree: core.Tree) -> int:
     """Bytes of the distinct arrays of a tree, or of shapes, on one of their devices."""
 
-    def size(leaf: Any) -> int:
+    def size(leaf: jax.Array | jax.ShapeDtypeStruct) -> int:
         split = getattr(leaf, "sharding", None)
         shape = leaf.shape if split is None else split.shard_shape(leaf.shape)
         return math.prod(shape) * leaf.dtype.itemsize

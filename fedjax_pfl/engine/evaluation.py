@@ -54,7 +54,7 @@ Predictors = dict[str, Predictor]
 def predictors_of(
     process: FederatedProcess,
     state: core.State,
-    client: Any,
+    client: core.ClientState,
     model: core.Model,
     data: core.ClientData,
 ) -> tuple[Predictors, core.Key]:
@@ -92,7 +92,7 @@ def _means(
     )
     no_sums = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), sums)
 
-    def add(number: jax.Array, state: Any):
+    def add(number: jax.Array, state: tuple[Any, Any]):
         def put(buffer: jax.Array, batch: jax.Array):
             return lax.dynamic_update_slice_in_dim(buffer, batch, number * size, axis=0)
 
@@ -120,7 +120,7 @@ def _sums(model: core.Model, outputs: jax.Array, batch: core.Batch) -> tuple[Any
     return totals, model.metric_sums(outputs, batch) if is_summed else None
 
 
-def _check_rows(model: core.Model, name: str, values: Any, size: int) -> None:
+def _check_rows(model: core.Model, name: str, values: jax.Array, size: int) -> None:
     """Refuses values that are not one row per example of a batch."""
     shape = jnp.shape(values)
     form = "[B]" if name.startswith("metrics") else "[B, ...]"
@@ -161,7 +161,7 @@ def _client_means(
     model: core.Model,
     data: core.ClientData,
     key: core.Key,
-    dtype: Any,
+    dtype: jnp.dtype,
 ) -> list[Metrics]:
     """Measures predictors on one client's own examples."""
     slots = data.index.shape[0]
@@ -177,7 +177,7 @@ def _client_means(
 
 
 def _sequence(
-    predictor: Predictor, data: core.ClientData, dtype: Any
+    predictor: Predictor, data: core.ClientData, dtype: jnp.dtype
 ) -> tuple[jax.Array, core.Batch]:
     """Computes outputs for all of one client's examples, in order, and the examples."""
     positions = jnp.arange(data.index.shape[0])
@@ -232,7 +232,7 @@ def _pooled_means(
     examples: dict[str, Any],
     total: jax.Array,
     key: core.Key,
-    dtype: Any,
+    dtype: jnp.dtype,
 ) -> list[Metrics]:
     """Measures predictors on the first `total` examples of `_pooled` or `_sampled`."""
     size = min(BATCH, examples["index"].shape[0])
@@ -244,7 +244,7 @@ def _pooled_means(
         last = examples["index"].shape[0] - 1
         chosen = client_rows.take(examples, jnp.minimum(positions, last))
 
-        def one(row: Any, weight: jax.Array, slot: jax.Array):
+        def one(row: core.Tree, weight: jax.Array, slot: jax.Array):
             data = pool.with_rows(row)
             slot_key = jax.random.fold_in(access, slot)
             batch = data.gather(jnp.zeros(1, jnp.int32), weight[None], key=slot_key)
@@ -384,7 +384,7 @@ def _in_units(metrics: Metrics, data: core.ClientData) -> Metrics:
 
 def _mapped(
     fn: Callable[[Any, Any], Any],
-    rows: Any,
+    rows: core.Tree,
     shared: tuple[Any, ...],
     chunk: int,
     execution: sharding.Execution | None,
@@ -470,7 +470,7 @@ def courses(
     judge, dtype = model, jnp.zeros(()).dtype
     state = process.before_evaluation(state, model, federation)
 
-    def one(row: Any, _: Any):
+    def one(row: core.Tree, _: Any):
         client, train, test = row
         data = federation.train.pool().with_rows(train)
         predictors, _ = predictors_of(process, state, client, model, data)

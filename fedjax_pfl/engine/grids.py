@@ -25,7 +25,7 @@ class _Point:
     values: dict[str, Any]
     process: FederatedProcess
     model: core.Model
-    spec: Any
+    spec: core.Specification
     key: core.Key
 
 

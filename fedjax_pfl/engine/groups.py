@@ -60,7 +60,9 @@ class Group:
         ]
 
 
-def config_of(process: FederatedProcess, model: Any, federation: Any) -> dict[str, Any]:
+def config_of(
+    process: FederatedProcess, model: core.Model, federation: Any
+) -> dict[str, Any]:
     """Returns the flat configuration of a training."""
     parts = {f.name: getattr(process, f.name) for f in dataclasses.fields(process)}
     if not parts["parts"]:
@@ -157,7 +159,7 @@ class PlannedGroup:
         return client_rows.size(self._params)
 
     @property
-    def _params(self) -> Any:
+    def _params(self) -> core.Params:
         """Shapes of the model's parameters."""
         return jax.eval_shape(self.plan.model.init, self.keys[0])
 
@@ -367,7 +369,7 @@ def _check_examples(federation: core.Federation) -> None:
 def _check_pools(federation: core.Federation) -> None:
     """Refuses validation or test pools with examples of another form."""
 
-    def form(leaf: Any) -> tuple[Any, ...]:
+    def form(leaf: jax.Array) -> tuple[Any, ...]:
         is_whole = jnp.issubdtype(leaf.dtype, jnp.integer) and leaf.dtype != jnp.uint8
         return leaf.shape[1:], is_whole  # images are scaled, tokens are not
 

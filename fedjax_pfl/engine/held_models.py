@@ -3,7 +3,7 @@
 import tempfile
 import weakref
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 
@@ -13,6 +13,9 @@ from fedjax_pfl.engine import save_models
 from fedjax_pfl.engine.resident import Resident
 from fedjax_pfl.engine.trainer import Trainer
 from fedjax_pfl.results import history, trained_models
+
+if TYPE_CHECKING:
+    from fedjax_pfl.engine import best_models
 
 __all__ = ["Held"]
 
@@ -31,7 +34,11 @@ class Held:
         self._is_complete = jax.process_count() == 1
 
     def add(
-        self, number: int, record: history.History, trainer: Trainer, best: Any
+        self,
+        number: int,
+        record: history.History,
+        trainer: Trainer,
+        best: "best_models.Best | None",
     ) -> None:
         """Takes a finished group; see `save_models.Writer.add`."""
         if self._is_complete and isinstance(trainer, Resident):

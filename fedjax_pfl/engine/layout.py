@@ -78,7 +78,7 @@ def start(
     return processes, planned.keys[planned.order], rows, pool
 
 
-def unseen_rows(planned: PlannedGroup, data: list[core.Federation]) -> Any:
+def unseen_rows(planned: PlannedGroup, data: list[core.Federation]) -> core.Tree:
     """Returns the rows `[G, U, ...]` of clients that never train, or None."""
     groups = [data[k].unseen for k in planned.order if data[k].unseen is not None]
     return stacking.rows_of(groups) if groups else None

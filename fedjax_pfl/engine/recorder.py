@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedjax_pfl import core
 from fedjax_pfl.core import byte_counts
 from fedjax_pfl.data import statistics
 from fedjax_pfl.engine import stopping
@@ -26,7 +27,7 @@ def _over_cohort(values: np.ndarray) -> np.ndarray:
     return values.sum(axis=2) if is_count else values.mean(axis=2)
 
 
-def _named(info: Any) -> dict[str, Any]:
+def _named(info: core.Tree) -> dict[str, Any]:
     """Returns numbers `[G, segment]` of an aggregator's report, by name."""
     # Rules report a dict, a dataclass, a tuple of reports or None.
     if info is None or isinstance(info, dict):
@@ -43,7 +44,7 @@ def _epsilons(planned: PlannedGroup) -> np.ndarray | None:
     return np.stack([privacy.epsilons(process, *size) for process in processes])
 
 
-def _numbers(info: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+def _numbers(info: core.Tree, prefix: str) -> Iterator[tuple[str, Any]]:
     """Yields numbers of a report by name; in a tuple, names begin with the position."""
     if isinstance(info, tuple):
         for number, part in enumerate(info):
@@ -177,10 +178,10 @@ class Recorder:
         self,
         round: int,
         data: tuple[str, ...],
-        members: Any,
-        metrics: Any,
-        diagnostics: Any,
-        snapshot: Any,
+        members: np.ndarray | None,
+        metrics: dict[str, np.ndarray],
+        diagnostics: dict[str, np.ndarray],
+        snapshot: dict[str, Any],
         again: np.ndarray | None = None,
     ) -> None:
         """Records metrics `[G, models, data, K]` of `members` after a round."""
@@ -192,7 +193,7 @@ class Recorder:
         columns = [self._data.index(name) for name in data]
 
         # Members may differ between evaluations, so every client has a place.
-        def spread(values: Any) -> np.ndarray:
+        def spread(values: np.ndarray) -> np.ndarray:
             values = np.array(values, np.float64)
             full = np.full((*values.shape[:2], len(self._data), num_clients), np.nan)
             for point, rows in enumerate(members):

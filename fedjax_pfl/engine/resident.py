@@ -103,7 +103,7 @@ class Resident:
         """Returns a trainer of shapes, for the group with other fields."""
         return Resident(dataclasses.replace(self.planned, **fields), are_shapes=True)
 
-    def _placed(self, tree: Any) -> Any:
+    def _placed(self, tree: core.Tree) -> core.Tree:
         """Places leaves `[G, N, ...]` on the devices that map points or clients."""
         plan, group = self.planned.plan, self.planned.group
         if plan.points.mode == "shard":
@@ -122,7 +122,7 @@ class Resident:
             self.planned.processes[0], states, self.planned.num_clients, execution
         )
 
-    def _placed_processes(self, processes: Any) -> Any:
+    def _placed_processes(self, processes: core.Tree) -> core.Tree:
         """Places numbers `[G]`, with points on the devices that map them."""
         plan = self.planned.plan
         if plan.execution.mode == "shard":
@@ -131,7 +131,7 @@ class Resident:
             return self._placed(processes)
         return processes
 
-    def _placed_pool(self, pool: core.Federation) -> Any:
+    def _placed_pool(self, pool: core.Federation) -> core.Federation:
         """Replicates the pool on all devices, except for divided examples."""
         plan = self.planned.plan
         for execution in (plan.execution, plan.points):
@@ -139,7 +139,7 @@ class Resident:
                 return divided_examples.placed(pool, execution)
         return pool
 
-    def _placed_unseen(self, rows: Any) -> Any:
+    def _placed_unseen(self, rows: core.Tree) -> core.Tree:
         """Places rows `[G, U, ...]` of clients that never train; few, if any."""
         if self.planned.plan.execution.mode == "shard":
             return sharding.replicate(rows, self.planned.plan.execution)
@@ -223,7 +223,7 @@ class Resident:
         self.states = self._placed_states(states)
         return reports
 
-    def by_point(self, tree: Any) -> Any:
+    def by_point(self, tree: core.Tree) -> core.Tree:
         """Brings leaves `[G, ...]` to the host, in the order of the group's points."""
         return jax.tree.map(lambda leaf: leaf[self._place_of], sharding.fetch(tree))
 
@@ -275,7 +275,7 @@ def _shapes_of(federations: Sequence[core.Federation]) -> list[core.Federation]:
     """Returns shapes of arrays; parts that share an array share its shape."""
     shapes: dict[int, jax.ShapeDtypeStruct] = {}
 
-    def shape(leaf: Any) -> jax.ShapeDtypeStruct:
+    def shape(leaf: jax.Array | np.ndarray) -> jax.ShapeDtypeStruct:
         new = jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
         return shapes.setdefault(id(leaf), new)
 
@@ -294,10 +294,10 @@ def map_points(
     pool: core.Federation,
     plan: Plan,
     *shared: core.Tree,
-) -> Any:
+) -> core.Tree:
     """Maps `fn(*point, federation, *shared)` over points; one alone is not vmapped."""
 
-    def one(row: tuple[Any, ...], shared: tuple[Any, ...]) -> Any:
+    def one(row: tuple[Any, ...], shared: tuple[Any, ...]) -> core.Tree:
         *point, fields = row
         pool, *others = shared
         return fn(*point, stacking.join(fields, pool), *others)
@@ -342,17 +342,17 @@ def init(plan: Plan, processes: Any, keys: Any, rows: Any, pool: Any) -> core.St
 @functools.partial(jax.jit, static_argnames="plan", donate_argnames="states")
 def segment(
     plan: Plan,
-    processes: Any,
-    states: Any,
-    rows: Any,
-    pool: Any,
+    processes: FederatedProcess,
+    states: core.State,
+    rows: core.Tree,
+    pool: core.Federation,
     active: jax.Array,
     start: jax.Array,
     num_rounds: jax.Array,
 ) -> tuple[core.State, core.RoundInfo]:
     """Runs a segment of active points; reports past `num_rounds` are zeros."""
 
-    def one(first_state: core.State, row: Any, shared: Any):
+    def one(first_state: core.State, row: core.Tree, shared: core.Tree):
         if plan.alike:
             process, (shared, (fields, key)) = row, shared
         else:
@@ -405,11 +405,11 @@ def segment(
 def evaluate(
     plan: Plan,
     data: tuple[str, ...],
-    processes: Any,
-    states: Any,
-    rows: Any,
-    pool: Any,
-) -> Any:
+    processes: FederatedProcess,
+    states: core.State,
+    rows: core.Tree,
+    pool: core.Federation,
+) -> tuple[Any, ...]:
     """Returns evaluated clients (None for all), metrics and diagnostics."""
 
     def one(process: FederatedProcess, state: core.State, federation: core.Federation):
@@ -477,10 +477,10 @@ def trained(
     names: tuple[str, ...],
     point: jax.Array,
     members: jax.Array,
-    processes: Any,
-    states: Any,
-    rows: Any,
-    pool: Any,
+    processes: FederatedProcess,
+    states: core.State,
+    rows: core.Tree,
+    pool: core.Federation,
 ) -> dict[str, Any]:
     """Returns parameters `[K, *P]` of predictors, for clients `int32[K]`."""
     process, state, fields = client_rows.take((processes, states, rows), point)
@@ -492,10 +492,10 @@ def trained(
 
 def loop_segment(
     plan: Plan,
-    processes: Any,
-    states: Any,
-    rows: Any,
-    pool: Any,
+    processes: FederatedProcess,
+    states: core.State,
+    rows: core.Tree,
+    pool: core.Federation,
     active: np.ndarray,
     start: np.ndarray,
     num_rounds: np.ndarray,

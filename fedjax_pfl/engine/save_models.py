@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -24,6 +24,9 @@ from fedjax_pfl.results import (
     plain_files,
 )
 from fedjax_pfl.results.checkpoint import files
+
+if TYPE_CHECKING:
+    from fedjax_pfl.engine import best_models
 
 __all__ = ["Writer", "check", "fetched", "size", "writer"]
 
@@ -92,7 +95,7 @@ class Writer:
         number: int,
         record: history.History,
         trainer: Trainer,
-        best: Any = None,
+        best: "best_models.Best | None" = None,
     ) -> None:
         """Writes models of a finished group, of the last round or kept in `best`."""
         if not self._is_wanted:

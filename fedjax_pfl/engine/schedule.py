@@ -2,13 +2,16 @@
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import core
 from fedjax_pfl.core import checks
+
+if TYPE_CHECKING:
+    from fedjax_pfl.round.process import FederatedProcess
 
 __all__ = ["DATA", "Schedule"]
 
@@ -101,7 +104,7 @@ class Schedule:
             )
 
     def members(
-        self, process: Any, state: core.State, num_clients: int
+        self, process: "FederatedProcess", state: core.State, num_clients: int
     ) -> jax.Array | None:
         """Returns rows `int32[K]` of the evaluated clients, or None for all."""
         if self.clients == "all":

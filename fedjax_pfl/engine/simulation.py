@@ -49,7 +49,7 @@ _COUNT_EVERY = 8
 def simulate(
     key: core.Key,
     process: FederatedProcess,
-    model: Any,
+    model: core.Model,
     federation: core.Specification | core.Federation,
     num_rounds: int,
     **options: Unpack[TrainingOptions],
@@ -85,7 +85,7 @@ def simulate(
 def grid(
     key: core.Key,
     process: FederatedProcess,
-    model: Any,
+    model: core.Model,
     spec: core.Specification | core.Federation,
     axes: grids.Axes,
     num_rounds: int,

@@ -80,7 +80,7 @@ def _pad_slots(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @jax.jit
-def stack(trees: Sequence[Any]) -> Any:
+def stack(trees: Sequence[Any]) -> core.Tree:
     """Stacks the leaves of trees of one structure along a new leading axis."""
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
 
@@ -115,7 +115,7 @@ def rows_of(federations: Sequence[core.Federation]) -> dict[str, Any]:
     return _compute(lambda rows: stack(_pad_slots(rows)), rows)
 
 
-def _compute(fn: Callable[[Any], Any], tree: Any) -> Any:
+def _compute(fn: Callable[[Any], Any], tree: core.Tree) -> core.Tree:
     """Applies a function, to shapes if there are shapes in the tree."""
     leaves = jax.tree.leaves(tree)
     if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves):

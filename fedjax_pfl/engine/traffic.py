@@ -120,7 +120,7 @@ class Estimate:
         return self.compute + self.communication
 
 
-def _row_bytes(tree: Any, num_rows: int) -> int:
+def _row_bytes(tree: core.Tree, num_rows: int) -> int:
     """Bytes of one row of a tree `[N, ...]`."""
     return client_rows.num_bytes(tree) // num_rows
 
@@ -252,7 +252,7 @@ def _bytes_of_examples(
     return client_rows.num_bytes(distinct)
 
 
-def _examples(process: Any, federation: core.Federation) -> float:
+def _examples(process: FederatedProcess, federation: core.Federation) -> float:
     """Counts E M, the examples of a client's work, from its solver or for one epoch."""
     solver, slots = process.algorithm.local, federation.train.index.shape[1]
     if solver is not None and solver.num_steps is not None:

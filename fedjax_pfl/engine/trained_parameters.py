@@ -9,6 +9,7 @@ from fedjax_pfl import core
 from fedjax_pfl.core import checks, client_map, client_rows, statistics, tree_paths
 from fedjax_pfl.engine import evaluation
 from fedjax_pfl.round.parts import model_state
+from fedjax_pfl.round.process import FederatedProcess
 
 __all__ = ["Kind", "kinds", "networks"]
 
@@ -17,7 +18,7 @@ __all__ = ["Kind", "kinds", "networks"]
 class Kind:
     """Shapes `[*P]` of the trained part of ONE client's predictor."""
 
-    shapes: Any
+    shapes: core.Params
     is_shared: bool  # all clients have the same, as of a global model
 
 
@@ -53,7 +54,7 @@ def kinds(
 
 
 def networks(
-    process: Any,
+    process: FederatedProcess,
     state: core.State,
     model: core.Model,
     federation: core.Federation,
@@ -90,7 +91,7 @@ def _trained(
     return {name: _with_personal(p.params, data) for name, p in predictors.items()}
 
 
-def _with_personal(params: Any, data: core.ClientData) -> Any:
+def _with_personal(params: core.Params, data: core.ClientData) -> core.Params:
     """Adds ONE client's personal parameters and statistics to a predictor's."""
     params, numbers = statistics.split(params)
     if data.personal is not None:

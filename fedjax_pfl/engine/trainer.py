@@ -64,7 +64,7 @@ class Trainer(Protocol):
         ...
 
     @property
-    def like(self) -> Any:
+    def like(self) -> core.State:
         """Shapes of the states in a checkpoint."""
         ...
 

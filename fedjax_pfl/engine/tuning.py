@@ -468,7 +468,7 @@ def least_settings(options: Options) -> int:
 def tune(
     key: core.Key,
     process: FederatedProcess,
-    model: Any,
+    model: core.Model,
     spec: core.Specification | core.Federation,
     num_rounds: int,
     *,

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import testing
-from fedjax_pfl.algorithms import own_methods, registry
+from fedjax_pfl.algorithms import SingleExchange, own_methods, registry
 from fedjax_pfl.core import checks
 from fedjax_pfl.testing import battery, digests, layers, walk
 
@@ -112,7 +112,7 @@ def main(arguments: list[str] | None = None) -> int:
     return int(counts["failed"] > 0)
 
 
-def _with_model(algorithm: Any, name: str) -> testing.Subject:
+def _with_model(algorithm: SingleExchange, name: str) -> testing.Subject:
     """Returns the method with a model of the registry, once it fits the toy data."""
     checks.known(name, registry.MODELS, "model")
     subject = testing.Subject(algorithm, model=registry.MODELS[name]())

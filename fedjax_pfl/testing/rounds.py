@@ -241,10 +241,10 @@ class _Poison(core.Attack):
     def __call__(
         self,
         key: core.Key,
-        state: Any,
-        messages: Any,
+        state: core.Tree,
+        messages: core.Message,
         malicious: jax.Array,
-        reference: Any,
+        reference: core.Params,
     ):
         poison = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), messages)
         return client_rows.select_rows(malicious, poison, messages), state
@@ -279,7 +279,7 @@ def nonfinite_messages_never_enter(
         raise AssertionError(f"{case}, round {state.round} follows round 0.")
 
 
-def _differ(a: Any, b: Any) -> bool:
+def _differ(a: core.Tree, b: core.Tree) -> bool:
     """Returns whether any numbers of two trees differ."""
     pairs = zip(toy.leaves(a), toy.leaves(b), strict=True)
     return any((x != y).any() for x, y in pairs)

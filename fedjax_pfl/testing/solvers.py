@@ -46,7 +46,7 @@ def solver_fields_act(subject: subjects.Subject) -> None:
         )
 
 
-def _variants(solver: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+def _variants(solver: local.SGD | local.Optax) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields a field of a solver, and values that differ from its own."""
     yield "epochs", {"epochs": solver.epochs + 1}
     yield "num_steps", {"num_steps": 1}
@@ -99,7 +99,7 @@ def _program(subject: subjects.Subject, name: str, solver: Any) -> str | None:
         at = dataclasses.replace(subject, algorithm=method).everyone
         process = dataclasses.replace(at.process, algorithm=method)
 
-        def run(state: core.State) -> Any:
+        def run(state: core.State) -> tuple[core.State, Any]:
             after, _ = process.round(state, at.model, at.federation)
             metrics = evaluation.evaluate(process, after, at.model, at.federation)[0]
             return after, metrics

@@ -1,7 +1,6 @@
 """A small ragged federation with poisoned padding."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +28,7 @@ def make_federation(
     *,
     order: np.ndarray | None = None,
     padding: int = 0,
-    dtype: Any = None,
+    dtype: np.dtype | type | None = None,
     classes: bool = True,
     malicious: Sequence[int] = (2,),
 ) -> core.Federation:
@@ -94,7 +93,7 @@ def targets() -> np.ndarray:
     return np.stack([x[index[i, :n]].mean(axis=0) for i, n in enumerate(COUNTS)])
 
 
-def leaves(tree: Any) -> list[np.ndarray]:
+def leaves(tree: core.Tree) -> list[np.ndarray]:
     """Returns numeric leaves as NumPy arrays, keys as their data."""
 
     def plain(leaf: jax.Array) -> np.ndarray:

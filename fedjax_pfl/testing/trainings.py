@@ -29,7 +29,14 @@ from fedjax_pfl import (
 )
 from fedjax_pfl.aggregators import server_optimizers
 from fedjax_pfl.algorithms import common_descent
-from fedjax_pfl.engine import callbacks, derivatives, simulation, stopping, streaming
+from fedjax_pfl.engine import (
+    callbacks,
+    derivatives,
+    grids,
+    simulation,
+    stopping,
+    streaming,
+)
 from fedjax_pfl.results import checkpoint, trained_models
 from fedjax_pfl.round.process import FederatedProcess
 from fedjax_pfl.testing import toy
@@ -56,7 +63,7 @@ def streamed(training: "Training", folder: Path, **options: Any) -> Arrays:
     yield from _trained(training, streaming.simulate_streamed, folder, **options)
 
 
-def gridded(axes: Any, **options: Any) -> Callable[["Training", Path], Arrays]:
+def gridded(axes: grids.Axes, **options: Any) -> Callable[["Training", Path], Arrays]:
     """Returns a function that trains a grid."""
 
     def run(training: "Training", folder: Path) -> Arrays:
@@ -113,12 +120,15 @@ class _Kill(callbacks.Callback):
 
 def _train_until_killed(name: str, folder: Path) -> None:
     """Trains a row in a process of its own."""
-    training: Any = ROWS[name]
+    training = ROWS[name]
+    assert isinstance(training.run, Resumed)
     run = training.run.run
     list(run(training, folder, checkpoints=_checkpoints(folder), callbacks=[_Kill()]))
 
 
-def differentiated(fields: Any, **options: Any) -> Callable[["Training", Path], Arrays]:
+def differentiated(
+    fields: str | list[str], **options: Any
+) -> Callable[["Training", Path], Arrays]:
     """Returns a function that trains and differentiates in fields."""
 
     def run(training: "Training", folder: Path) -> Arrays:
@@ -135,7 +145,7 @@ def differentiated(fields: Any, **options: Any) -> Callable[["Training", Path], 
     return run
 
 
-def learned(fields: Any, **options: Any) -> Callable[["Training", Path], Arrays]:
+def learned(fields: str, **options: Any) -> Callable[["Training", Path], Arrays]:
     """Returns a function that learns fields."""
 
     def run(training: "Training", folder: Path) -> Arrays:
@@ -175,7 +185,7 @@ def model_arrays(folder: Path) -> Arrays:
             yield f"models/{file}/clients", model.clients
 
 
-def _leaves(params: Any, path: str = "") -> Arrays:
+def _leaves(params: core.Params, path: str = "") -> Arrays:
     """Yields the arrays of nested dictionaries."""
     if isinstance(params, dict):
         for name in sorted(params):
@@ -189,7 +199,7 @@ class Training:
     """A short training, evaluated after every second round."""
 
     process: FederatedProcess
-    model: Any = models.LogisticRegression()
+    model: core.Model = models.LogisticRegression()
     federation: Callable[[], Any] = toy.make_federation
     num_rounds: int = 4
     run: Callable[["Training", Path], Arrays] = simulated
@@ -219,7 +229,7 @@ def of(method: Any, *, cohort: int | None = 5, **fields: Any) -> Training:
     return Training(FederatedProcess(algorithm=method, **parts), **options)
 
 
-def diagnosed(method: Any, **fields: Any) -> Training:
+def diagnosed(method: algorithms.SingleExchange, **fields: Any) -> Training:
     """Returns the training of a method with its diagnostics."""
     return of(method, **fields, options={"diagnostics": True})
 
@@ -234,13 +244,13 @@ def _malicious() -> core.Federation:
     return toy.make_federation(classes=False)
 
 
-def _quadratics(**fields: Any) -> Any:
+def _quadratics(**fields: Any) -> data.FederationSpec:
     """Returns a specification of quadratics with validation data."""
     source = data.Quadratic(dim=3, noise=1.0)
     return data.FederationSpec(source, data.ByClient(), num_clients=5, **fields)
 
 
-def _classes(**fields: Any) -> Any:
+def _classes(**fields: Any) -> data.FederationSpec:
     """Returns a specification of a small federation of three classes."""
     source = data.GaussianClasses(dim=3, num_classes=3, examples_per_client=12)
     return data.FederationSpec(source, data.ByClient(), num_clients=6, **fields)
@@ -260,7 +270,7 @@ def _market() -> core.Federation:
     return spec.build()
 
 
-def _own_network() -> Any:
+def _own_network() -> core.Model:
     """Returns a network of flax with batch normalization."""
     from flax import linen
 

@@ -161,7 +161,7 @@ def _traced_round() -> tuple[Any, Callable[[], Any]]:
         lambda key: process.init(key, model, federation), core.seed_key(0)
     )
 
-    def trace() -> Any:
+    def trace() -> tuple[core.State, core.RoundInfo]:
         return jax.eval_shape(lambda s: process.round(s, model, federation), state)
 
     return state, trace

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedjax_pfl import core
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.round.process import PARTS, FederatedProcess
 
@@ -139,7 +140,7 @@ def taken(process: FederatedProcess, names: Sequence[str]) -> dict[str, Any]:
 def put(process: FederatedProcess, values: dict[str, Any]) -> FederatedProcess:
     """Returns a process with other values of traced fields, by dotted name."""
 
-    def replaced(path: Any, leaf: Any) -> Any:
+    def replaced(path: tuple[Any, ...], leaf: core.Tree) -> core.Tree:
         name = jax.tree_util.keystr(path, simple=True, separator=".")
         return values.get(name, leaf)
 

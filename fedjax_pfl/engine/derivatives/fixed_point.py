@@ -42,13 +42,13 @@ _AT_ONCE = 8  # systems that are solved side by side
 class Solution:
     """Objective, derivatives, `|T(z) - z| / |z|` and relative residuals of systems."""
 
-    value: Any
+    value: jax.Array
     derivatives: dict[str, Any]
-    fixed_point: Any
+    fixed_point: jax.Array
     residual: dict[str, Any]
 
 
-def _solve_local(product: Any, right: Any) -> Any:
+def _solve_local(product: Any, right: core.Tree) -> core.Tree:
     """Solves the systems of local problems; NaN if that fails."""
     x, residual = gmres.solve(product, right, jax.tree.map(jnp.zeros_like, right))
     is_solved = residual <= gmres.tolerance(residual.dtype)
@@ -57,7 +57,7 @@ def _solve_local(product: Any, right: Any) -> Any:
 
 def _turn(
     plan: Plan,
-    process: Any,
+    process: FederatedProcess,
     state: core.State,
     federation: core.Federation,
     floats: list[Any],
@@ -71,10 +71,10 @@ def _turn(
 @functools.partial(jax.jit, static_argnames="plan")
 def shift(
     plan: Plan,
-    processes: Any,
+    processes: FederatedProcess,
     states: core.State,
-    rows: Any,
-    pool: Any,
+    rows: core.Tree,
+    pool: core.Federation,
     rounds: tuple[Any, Any],
 ) -> jax.Array:
     """Returns differences `[G]` of rounds with two numbers, relative to the states."""
@@ -106,11 +106,11 @@ def solve(
     plan: Plan,
     names: tuple[str, ...],
     objective: Objective,
-    processes: Any,
+    processes: FederatedProcess,
     states: core.State,
-    rows: Any,
-    pool: Any,
-    round: Any,
+    rows: core.Tree,
+    pool: core.Federation,
+    round: jax.Array,
 ) -> Solution:
     """Differentiates at fixed points near states, with the `round` for T."""
 
@@ -123,14 +123,14 @@ def solve(
         state = dataclasses.replace(state, round=round)  # as in `resident.segment`
         values, floats = fields.taken(process, names), programs.moving(state)
 
-        def start(values: Any) -> list[Any]:
+        def start(values: dict[str, jax.Array]) -> list[Any]:
             changed = fields.put(process, values)
             return programs.moving(changed.init(state.key, plan.model, federation))
 
-        def turn(values: Any, floats: list[Any]) -> list[Any]:
+        def turn(values: dict[str, jax.Array], floats: list[Any]) -> list[Any]:
             return _turn(plan, fields.put(process, values), state, federation, floats)
 
-        def measure(values: Any, floats: list[Any]) -> jax.Array:
+        def measure(values: dict[str, jax.Array], floats: list[Any]) -> jax.Array:
             changed = fields.put(process, values)
             point = programs.with_floats(state, floats)
             return programs.measured(plan, objective, changed, point, federation)
@@ -139,7 +139,7 @@ def solve(
             along = jax.jvp(lambda z: turn(values, z), (floats,), (direction,))[1]
             return optax.tree.sub(direction, along)
 
-        def along(direction: Any) -> tuple[jax.Array, jax.Array]:
+        def along(direction: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
             guess = jax.jvp(start, (values,), (direction,))[1]
             right = jax.jvp(lambda v: turn(v, floats), (values,), (direction,))[1]
             tangent, residual = gmres.solve(apart, right, guess)

@@ -144,7 +144,7 @@ def _entry(values: np.ndarray, *place: int) -> float:
 def hypergradients(
     key: core.Key,
     process: FederatedProcess,
-    model: Any,
+    model: core.Model,
     spec: core.Specification | core.Federation,
     fields: str | Sequence[str],
     num_rounds: int,

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
+import jax
 import numpy as np
 
 from fedjax_pfl.core import checks, sharding
@@ -27,7 +28,7 @@ class AtFixedPoint(trainer.WithObjective):
     def _names(self) -> list[compiled.Name]:
         return [*super()._names(), _SHIFT, _SOLVE]
 
-    def _lowered(self, name: compiled.Name) -> Any:
+    def _lowered(self, name: compiled.Name) -> jax.stages.Lowered:
         plan, inputs, last = self.planned.plan, self._with(self.like), self._numbers[1]
         if name == _SHIFT:
             return fixed_point.shift.lower(plan, *inputs, self._numbers)

@@ -33,13 +33,13 @@ __all__ = [
 ]
 
 
-def moving(tree: Any) -> list[Any]:
+def moving(tree: core.Tree) -> list[Any]:
     """Returns the floating-point leaves of a tree, which have derivatives."""
     leaves = jax.tree.leaves(tree)
     return [leaf for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating)]
 
 
-def with_floats(tree: Any, floats: list[Any]) -> Any:
+def with_floats(tree: core.Tree, floats: list[Any]) -> core.Tree:
     """Returns a tree with other floating-point leaves; see `moving`."""
     rest = iter(floats)
     return jax.tree.map(
@@ -78,10 +78,10 @@ def _forward(
 def init(
     plan: Plan,
     names: tuple[str, ...],
-    processes: Any,
-    keys: Any,
-    rows: Any,
-    pool: Any,
+    processes: FederatedProcess,
+    keys: core.Key,
+    rows: core.Tree,
+    pool: core.Federation,
 ) -> tuple[core.State, list[Any]]:
     """Makes the states of all points, and their derivatives `[p, G, ...]`."""
 
@@ -99,11 +99,11 @@ def init(
 def segment(
     plan: Plan,
     names: tuple[str, ...],
-    processes: Any,
+    processes: FederatedProcess,
     states: core.State,
     tangents: list[Any],
-    rows: Any,
-    pool: Any,
+    rows: core.Tree,
+    pool: core.Federation,
     active: jax.Array,
     start: jax.Array,
     num_rounds: jax.Array,
@@ -122,7 +122,7 @@ def segment(
 def measured(
     plan: Plan,
     objective: Objective,
-    process: Any,
+    process: FederatedProcess,
     state: core.State,
     federation: core.Federation,
 ) -> jax.Array:
@@ -145,11 +145,11 @@ def measure(
     plan: Plan,
     names: tuple[str, ...],
     objective: Objective,
-    processes: Any,
+    processes: FederatedProcess,
     states: core.State,
     tangents: list[Any],
-    rows: Any,
-    pool: Any,
+    rows: core.Tree,
+    pool: core.Federation,
 ) -> tuple[jax.Array, jax.Array]:
     """Returns the objective `[G]`, and its derivatives `[p, G]`."""
     one = functools.partial(measured, plan, objective)
@@ -188,10 +188,10 @@ def backward(
     names: tuple[str, ...],
     objective: Objective,
     pieces: tuple[int, int],
-    processes: Any,
-    keys: Any,
-    rows: Any,
-    pool: Any,
+    processes: FederatedProcess,
+    keys: core.Key,
+    rows: core.Tree,
+    pool: core.Federation,
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """Returns the objective `[G]` and its derivatives, going back through `pieces`."""
 
@@ -210,10 +210,10 @@ def backward(
 def kept_bytes(
     plan: Plan,
     names: tuple[str, ...],
-    processes: Any,
-    keys: Any,
-    rows: Any,
-    pool: Any,
+    processes: FederatedProcess,
+    keys: core.Key,
+    rows: core.Tree,
+    pool: core.Federation,
 ) -> tuple[int, int, int]:
     """Counts the bytes that `backward` stores for one point, from shapes."""
 

@@ -212,7 +212,7 @@ class Differentiation:
         return dataclasses.replace(self.objective, model=model)
 
 
-def numbered(prefix: str, tree: Any) -> dict[str, np.ndarray]:
+def numbered(prefix: str, tree: core.Tree) -> dict[str, np.ndarray]:
     """Returns the leaves of a tree by name, as arrays of a checkpoint."""
     leaves = jax.tree.leaves(tree)
     return {f"{prefix}/{n:04d}": np.asarray(leaf) for n, leaf in enumerate(leaves)}

@@ -3,11 +3,11 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
 
+from fedjax_pfl import core
 from fedjax_pfl.core import local_parts, processes, sharding
 from fedjax_pfl.engine.streaming import routes, row_store
 
@@ -29,7 +29,7 @@ class DividedRows:
         self,
         folder: Path,
         num_rows: int,
-        shapes: Any,
+        shapes: core.Tree,
         execution: sharding.Execution,
         keep: int = 1,
     ):
@@ -56,14 +56,14 @@ class DividedRows:
         path = self._folder / f"{_name(start, stop)}.bin"
         return row_store.RowStore(path, stop - start, self._shapes, self._keep)
 
-    def read(self, route: routes.Route) -> Any:
+    def read(self, route: routes.Route) -> core.Tree:
         """Reads rows `[n * C, ...]` of a cohort, at owners; zeros if never written."""
         if self.router.count == 1:
             return self._owned(0, route)
         parts = {number: self._owned(number, route) for number in self._files}
         return local_parts.joined(parts, self._execution)
 
-    def _owned(self, number: int, route: routes.Route) -> Any:
+    def _owned(self, number: int, route: routes.Route) -> core.Tree:
         """Reads the rows `[C, ...]` that one device hands in."""
         file, clients = self._files[number], route.of(number)
         if file is None:
@@ -72,7 +72,7 @@ class DividedRows:
             )
         return file.read(clients - self._range(number)[0], route.size)
 
-    def write(self, route: routes.Route, rows: Any) -> None:
+    def write(self, route: routes.Route, rows: core.Tree) -> None:
         """Writes rows `[n * C, ...]` of distinct clients; waits for the devices."""
         self.is_written[route.members] = True
         if self.router.count == 1:

@@ -18,10 +18,10 @@ __all__ = ["Population", "check", "check_attack"]
 PARTS = stacking.ROWS
 
 
-def check_attack(process: FederatedProcess, messages: Any) -> None:
+def check_attack(process: FederatedProcess, messages: core.Message) -> None:
     """Refuses attacks with a state for every client, from one message `[1, *P]`."""
 
-    def shapes(count: int) -> Any:
+    def shapes(count: int) -> core.Tree:
         rows = jax.tree.map(
             lambda s: jax.ShapeDtypeStruct((count, *s.shape[1:]), s.dtype), messages
         )
@@ -70,13 +70,13 @@ class Population:
         )
         self.shared = self.everywhere(self.pool)
 
-    def everywhere(self, tree: Any) -> Any:
+    def everywhere(self, tree: core.Tree) -> core.Tree:
         """Puts arrays on all devices that share clients, if there are several."""
         if sharding.num_devices(self._execution) == 1:
             return tree
         return sharding.replicate(tree, self._execution)
 
-    def _placed(self, rows: Any, count: int) -> Any:
+    def _placed(self, rows: core.Tree, count: int) -> core.Tree:
         """Puts rows `[K, ...]` on the devices of their places."""
         if sharding.num_devices(self._execution) == 1:
             return rows
@@ -88,7 +88,7 @@ class Population:
         taken = jax.tree.map(lambda leaf: leaf[rows], chosen)
         return self._placed(taken, len(rows))
 
-    def malicious(self, rows: np.ndarray) -> Any:
+    def malicious(self, rows: np.ndarray) -> core.Tree:
         """Returns which of the rows are malicious, `bool[K]`."""
         return self._placed(self._malicious[rows], len(rows))
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec
 
@@ -43,7 +44,7 @@ class Inputs:
 
 
 def federation_of(
-    pool: core.Federation, fields: dict[str, Any], malicious: Any
+    pool: core.Federation, fields: dict[str, Any], malicious: jax.Array | np.ndarray
 ) -> core.Federation:
     """Returns the federation of some clients, from the pool and their rows by part."""
     parts = {name: getattr(pool, name).with_rows(rows) for name, rows in fields.items()}
@@ -69,14 +70,14 @@ def first(
 @functools.partial(jax.jit, static_argnames="execution")
 def arrived(
     execution: sharding.Execution,
-    last_rows: Any,
-    rows: Any,
+    last_rows: core.Tree,
+    rows: core.Tree,
     source: jax.Array,
     way: routes.Way | None,
-) -> Any:
+) -> core.Tree:
     """Brings a cohort's rows `[n * C, ...]` from owners to places, `[P, ...]`."""
 
-    def newest(last_rows: Any, rows: Any, source: jax.Array) -> Any:
+    def newest(last_rows: core.Tree, rows: core.Tree, source: jax.Array) -> core.Tree:
         # Rows that the last round changed are still on the device, not yet in the
         # files.
         held = client_rows.take(last_rows, jnp.maximum(source, 0))
@@ -94,7 +95,7 @@ def arrived(
 
 
 @functools.partial(jax.jit, static_argnames="execution")
-def left(execution: sharding.Execution, rows: Any, way: routes.Way) -> Any:
+def left(execution: sharding.Execution, rows: core.Tree, way: routes.Way) -> core.Tree:
     """Brings rows `[P, ...]` from their places to their owners, `[n * C, ...]`."""
     count = sharding.num_devices(execution)
     move = functools.partial(routes.move, count=count)
@@ -107,12 +108,12 @@ def _with_first(
     key: core.Key,
     population: core.Population,
     train: core.ClientData,
-    rows: Any,
+    rows: core.Tree,
     is_known: jax.Array,
-) -> Any:
+) -> core.Tree:
     """Returns rows `[K, ...]`; clients that never took part have first rows."""
 
-    def start() -> Any:
+    def start() -> core.Tree:
         first_rows = process.first_rows(key, model, population, train)[1]
         return client_rows.select_rows(is_known, rows, first_rows)
 
@@ -129,15 +130,15 @@ def filled(
     key: core.Key,
     population: core.Population,
     train: core.ClientData,
-    rows: Any,
+    rows: core.Tree,
     is_known: jax.Array,
-) -> Any:
+) -> core.Tree:
     """Returns rows `[K, ...]` of clients, divided among n devices."""
     rows = _with_first(process, model, key, population, train, rows, is_known)
     return _at_places(rows, len(is_known), execution)
 
 
-def _at_places(rows: Any, count: int, execution: sharding.Execution) -> Any:
+def _at_places(rows: core.Tree, count: int, execution: sharding.Execution) -> core.Tree:
     """Puts rows `[K, ...]` on the devices of their places, `[P, ...]`."""
     num_devices = sharding.num_devices(execution)
     if num_devices == 1:
@@ -149,7 +150,7 @@ def _at_places(rows: Any, count: int, execution: sharding.Execution) -> Any:
     return sharding.shard_rows(padded, count + extra, execution)
 
 
-def _everywhere(tree: Any, execution: sharding.Execution) -> Any:
+def _everywhere(tree: core.Tree, execution: sharding.Execution) -> core.Tree:
     """Replicates arrays without rows on all devices that share clients."""
     if sharding.num_devices(execution) == 1:
         return tree
@@ -164,7 +165,7 @@ def round(
     model: core.Model,
     execution: sharding.Execution,
     state: core.State,
-    rows: Any,
+    rows: core.Tree,
     inputs: Inputs,
     pool: core.Federation,
 ) -> tuple[core.State, Any, core.RoundInfo]:
@@ -192,12 +193,12 @@ def message_sum(
     process: FederatedProcess,
     execution: sharding.Execution,
     state: core.State,
-    mean: Any,
-    rows: Any,
+    mean: core.Message,
+    rows: core.Tree,
     counts: jax.Array,
     is_real: jax.Array,
     population: core.Population,
-) -> Any:
+) -> core.Message:
     """Adds messages of real clients, weighted as in the mean over all, from rows."""
     shares = mailbox.shares(process.used_aggregator(), counts, population)
     messages = process.messages_of(state.at(rows))
@@ -213,9 +214,9 @@ def evaluated(
     data: tuple[str, ...],
     execution: sharding.Execution,
     state: core.State,
-    rows: Any,
+    rows: core.Tree,
     federation: core.Federation,
-) -> Any:
+) -> dict[str, jax.Array]:
     """Returns metrics `[predictors, data, K]` of K clients with these rows."""
     metrics = evaluation.evaluate(
         process, state.at(rows), model, federation, data=data, execution=execution
@@ -230,7 +231,7 @@ def trained(
     names: tuple[str, ...],
     execution: sharding.Execution,
     state: core.State,
-    rows: Any,
+    rows: core.Tree,
     federation: core.Federation,
 ) -> dict[str, Any]:
     """Returns parameters `[K, *P]` of predictors of K clients with these rows."""

@@ -5,13 +5,13 @@ too, for any client drawn for it.
 """
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from fedjax_pfl import core
 from fedjax_pfl.core import sharding, struct
 
 __all__ = ["Route", "Router", "Way", "move"]
@@ -129,7 +129,7 @@ def _way(
     return Way(sent=sent, at=at)  # pyright: ignore[reportArgumentType]
 
 
-def move(tree: Any, way: Way, count: int) -> Any:
+def move(tree: core.Tree, way: Way, count: int) -> core.Tree:
     """Moves rows `[S, ...]` to `[T, ...]` on ONE of the devices, bit for bit."""
 
     def exchange(leaf: jax.Array) -> jax.Array:

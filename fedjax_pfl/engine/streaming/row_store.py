@@ -10,11 +10,11 @@ import os
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
 
+from fedjax_pfl import core
 from fedjax_pfl.core import checks
 from fedjax_pfl.results import plain_files
 
@@ -24,7 +24,7 @@ _GROWTH = 1024
 """Least number of places by which the file grows."""
 
 
-def _record(shapes: Any) -> np.dtype:
+def _record(shapes: core.Tree) -> np.dtype:
     """Returns the type of one row, from the shapes of its leaves."""
     leaves = jax.tree.leaves(shapes)
     fields = [(f"f{k}", leaf.dtype, leaf.shape) for k, leaf in enumerate(leaves)]
@@ -37,7 +37,7 @@ class RowStore:
     ARRAYS = ("rows", "places", "sums")
     """Names of the arrays that `commit` returns."""
 
-    def __init__(self, path: Path, num_rows: int, like: Any, keep: int = 1):
+    def __init__(self, path: Path, num_rows: int, like: core.Tree, keep: int = 1):
         """Opens a file, which is made if it does not exist.
 
         Args:
@@ -89,7 +89,7 @@ class RowStore:
         """Returns rows that have been written, ascending."""
         return np.flatnonzero(self._places >= 0)
 
-    def read(self, rows: np.ndarray, size: int | None = None) -> Any:
+    def read(self, rows: np.ndarray, size: int | None = None) -> core.Tree:
         """Reads rows.
 
         Args:
@@ -110,7 +110,7 @@ class RowStore:
     def _names(self) -> tuple[str, ...]:
         return self._type.names or ()
 
-    def write(self, rows: np.ndarray, values: Any) -> None:
+    def write(self, rows: np.ndarray, values: core.Tree) -> None:
         """Writes rows.
 
         Args:

@@ -19,7 +19,7 @@ EVAL_CLIENTS = 1000
 def simulate_streamed(
     key: core.Key,
     process: FederatedProcess,
-    model: Any,
+    model: core.Model,
     federation: core.Specification | core.Federation,
     num_rounds: int,
     *,

@@ -32,7 +32,7 @@ def row_of(
     model: core.Model,
     population: populations.Population,
     key: core.Key,
-) -> Any:
+) -> core.Tree:
     """Returns shapes of one client's rows by name, as in `State.of_clients`."""
     start = functools.partial(programs.first, process, model, key)
     shapes = jax.eval_shape(start, population.total, population.first())[1]
@@ -44,7 +44,7 @@ class _HandedIn:
     """Rows of a cohort on their way from the host."""
 
     route: routes.Route
-    rows: Any  # from the files, `[n * C, ...]`
+    rows: core.Tree  # from the files, `[n * C, ...]`
     source: np.ndarray  # `int32[n * C]` positions of newer rows on the devices, or -1
 
 
@@ -93,7 +93,7 @@ class Training:
         """Continues from a state on this process's first device."""
         self.state = self._population.everywhere(state)
 
-    def rows(self, clients: np.ndarray) -> Any:
+    def rows(self, clients: np.ndarray) -> core.Tree:
         """Returns current rows `[K, ...]` of clients `int[K]`; devices divide K."""
         self.write_back()
         rows = self._arrive(self._hand_in(clients), None)
@@ -117,7 +117,7 @@ class Training:
             route, self.files.read(route), route.source(last_route, router.count)
         )
 
-    def _arrive(self, handed_in: _HandedIn, last_rows: Any) -> Any:
+    def _arrive(self, handed_in: _HandedIn, last_rows: core.Tree) -> core.Tree:
         """Brings rows to the places of their clients."""
         return programs.arrived(
             self._execution,
@@ -131,7 +131,7 @@ class Training:
         """Rounds a number of clients up to a multiple of the devices."""
         return count + -count % self.files.router.count
 
-    def _mean_of_all(self) -> Any:
+    def _mean_of_all(self) -> core.Message:
         """Computes the mean of all messages, from the files and the first rows."""
         self.write_back()
         population, mean = self._population, self._mean_size
@@ -213,11 +213,11 @@ class Training:
         return is_written | np.isin(members, self._pending[0].members)
 
     def _round(
-        self, handed_in: _HandedIn, inputs: programs.Inputs, last_rows: Any
+        self, handed_in: _HandedIn, inputs: programs.Inputs, last_rows: core.Tree
     ) -> tuple[core.State, Any, core.RoundInfo]:
         """Runs a round, and again with a new mean of all messages if that is needed."""
 
-        def run(inputs: programs.Inputs) -> Any:
+        def run(inputs: programs.Inputs) -> tuple[Any, ...]:
             state, rows, info = programs.round(
                 self._process,
                 self._model,

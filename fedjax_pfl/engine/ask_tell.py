@@ -86,6 +86,8 @@ class Suggestions:
         for setting in settings:
             chosen = {}
             for name, values in self._space.items():
+                # By identity, since parts may hold arrays, which have no plain
+                # equality.
                 place = next(k for k, v in enumerate(values) if v is setting[name])
                 chosen[name] = _choices(values)[place]
             self._study.enqueue_trial(chosen)
@@ -121,6 +123,7 @@ class Suggestions:
         for (drawn, trials), score, is_complete in zip(
             self._trials.items(), scores, complete, strict=True
         ):
+            # A diverged setting is infinitely bad; one out of time is pruned.
             value = worst if np.isnan(score) else float(score)
             pruned = {"state": _library().trial.TrialState.PRUNED}
             self._reports[drawn] = {"values": value} if is_complete else pruned

@@ -68,6 +68,8 @@ class Best:
         for name, best in self._best.items():
             scores, table = recorder.scores(name, _VALIDATION)
             if best.scores.ndim > 1:
+                # The history has all recorded clients, the models only the evaluated
+                # ones.
                 at = [recorder.places(members) for members in self._members]
                 scores = np.stack([row[k] for row, k in zip(table, at, strict=True)])
             is_better = scores > best.scores

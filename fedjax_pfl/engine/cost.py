@@ -277,6 +277,7 @@ def _refuse(trainer: "Resident", needed: Memory, held: int) -> None:
     if free is not None and total > free:
         new = dataclasses.replace(needed, data=needed.data - held)
         parts = ["data", "state"]
+        # If data and states alone exceed the memory, no setting of a round helps.
         if new.data + new.state <= free:
             parts += ["round", "evaluation"] + ["history"] * on_host
         largest = max(parts, key=lambda name: getattr(new, name))

@@ -33,6 +33,7 @@ __all__ = [
     "predictors_of",
     "unseen",
     "unseen_rule",
+    "varies",
 ]
 
 BATCH = 128
@@ -246,6 +247,7 @@ def _pooled_means(
 
         def one(row: core.Tree, weight: jax.Array, slot: jax.Array):
             data = pool.with_rows(row)
+            # Resampled noise needs a key per slot: every example is a client of one.
             slot_key = jax.random.fold_in(access, slot)
             batch = data.gather(jnp.zeros(1, jnp.int32), weight[None], key=slot_key)
             return batch.x[0], batch.y[0]
@@ -530,6 +532,17 @@ def _of_newcomer(
     return predictors, core.ClientView(key=key, round=state.round, data=data)
 
 
+def varies(
+    fn: Callable[..., Any], state: core.State, federation: core.Federation, name: str
+) -> bool:
+    """Returns whether values `vmap(..., out_axes=None)` differ between clients."""
+    try:
+        jax.eval_shape(lambda s, f: fn(s, f, name), state, federation)
+    except ValueError:  # raised by vmap for values that depend on its axis
+        return True
+    return False
+
+
 def unseen_rule(
     process: Any, state: core.State, model: core.Model, federation: core.Federation
 ) -> Unseen:
@@ -551,15 +564,8 @@ def unseen_rule(
         return jax.vmap(one, out_axes=None)(federation.unseen.train.rows())
 
     # A method adapts a predictor if outputs for newcomers depend on their examples.
-    def is_adapted(name: str) -> bool:
-        try:
-            jax.eval_shape(lambda s, f: output(s, f, name), state, federation)
-        except ValueError:  # raised by vmap for values that differ between clients
-            return True
-        return False
-
     names = predictor_names(process, state, model, federation)
-    adapted_names = tuple(name for name in names if is_adapted(name))
+    adapted_names = tuple(n for n in names if varies(output, state, federation, n))
     as_is = tuple(
         name for name in names if name == "global" and name not in adapted_names
     )

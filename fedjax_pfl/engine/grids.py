@@ -201,6 +201,7 @@ def _check_names(
     unknown = [name for name in names if name.partition(".")[0] not in parts]
     if not unknown:
         return
+    # A swept part brings fields that the base part lacks.
     swept = [(n, p[n]) for p in points for n in p.keys() & parts.keys()]
     fields = [
         field

@@ -231,7 +231,10 @@ def plan(group: Group, options: Options) -> PlannedGroup:
         execution = auto_execution.choose(process, model, federation, len(group.points))
     execution = auto_execution.form_chunks(execution, group.federations)
     devices = auto_execution.devices_of_points(execution, len(group.points))
-    keys = [_package_key(key) for key in group.keys]
+    for key in group.keys:
+        validate.check_key(key)
+    # Of the package's own generator, which draws the same under vmap and in loops.
+    keys = [core.new_key(jax.random.key_data(key)) for key in group.keys]
     processes = timetables.with_timetables(
         group.processes, model, group.federations, keys, options.num_rounds
     )
@@ -257,6 +260,7 @@ def plan(group: Group, options: Options) -> PlannedGroup:
         keys=jnp.stack(keys),
         order=order,
     )
+    # These need shapes of the state and names of predictors, which the plan has.
     if process.aggregator is not None:
         process.aggregator.check_state(planned.state_shapes)
     if options.stop_when is not None:
@@ -284,6 +288,7 @@ def _chunks_of_points(
 ) -> tuple[np.ndarray, int, bool]:
     """Returns the order of points, points per chunk, and whether these are alike."""
     process, first_federation = group.processes[0], group.federations[0]
+    # Federations by identity: points of one seed share the object.
     families: dict[Any, list[int]] = {}
     for number, (key, federation) in enumerate(
         zip(keys, group.federations, strict=True)
@@ -339,6 +344,7 @@ def _check(group: Group, options: Options) -> None:
         _check_pools(federation)
     num_clients = group.federations[0].num_clients
     size = group.processes[0].participation.cohort_size(num_clients)
+    # Values differ between points, so each is checked.
     for process in group.processes:
         process.check_cohort(size, num_clients)
 
@@ -384,17 +390,6 @@ def _check_pools(federation: core.Federation) -> None:
             )
 
 
-def _package_key(key: core.Key) -> core.Key:
-    """Converts a caller's key to one of the package's generator."""
-    validate.check_key(key)
-    return core.new_key(jax.random.key_data(key))
-
-
-def _is_rounded(model: core.Model) -> bool:
-    """Returns whether a model, or the model that it wraps, rounds operands."""
-    return struct.innermost(model).bfloat16_products
-
-
 def warn_of_idle_parts(unplanned: Sequence[Group]) -> None:
     """Warns of an attack, an aggregator or a rounding that has no effect."""
     idle: dict[str, list[str]] = {}
@@ -409,7 +404,8 @@ def warn_of_idle_parts(unplanned: Sequence[Group]) -> None:
             " aggregate of messages is made there.",
             stacklevel=3,
         )
-    if jax.default_backend() == "cpu" and any(_is_rounded(g.model) for g in unplanned):
+    is_rounded = any(struct.innermost(g.model).bfloat16_products for g in unplanned)
+    if is_rounded and jax.default_backend() == "cpu":
         warnings.warn(
             "bfloat16_products=True is slower on a CPU, which rounds the operands and"
             " multiplies them as floats of 32 bits; it is for accelerators.",

@@ -57,6 +57,7 @@ class Held:
         """Holds the groups from now on; the oldest other results release theirs."""
         alive = [held for held in (ref() for ref in _holding) if held is not None]
         total = self._size + sum(held._size for held in alive)
+        # Oldest first, since results are listed in their order.
         for held in alive:
             if total > _LIMIT:
                 total -= held._size

@@ -72,6 +72,7 @@ def start(
     planned: PlannedGroup, data: list[core.Federation]
 ) -> tuple[Any, core.Key, Any, Any]:
     """Returns processes, keys, rows and pool, in the order of the programs' points."""
+    # Points that are alike lie next to each other in the programs.
     ordered = [data[point] for point in planned.order]
     rows, pool = stacking.federation_rows(ordered)
     processes = stacking.stack([planned.processes[k] for k in planned.order])

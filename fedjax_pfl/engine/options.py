@@ -153,6 +153,7 @@ def as_keywords(*left_out: str) -> Callable[[Callable[..., Any]], Callable[..., 
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(function)
+        # Without the last one, `**options`, which the fields replace.
         parameters = list(signature.parameters.values())[:-1]
         names = {*left_out, *(parameter.name for parameter in parameters)}
         # The signature names them, with defaults, so that other keywords are refused.

@@ -107,6 +107,7 @@ class Recorder:
         num_shown = self._malicious.shape[1]
         self._clients = np.arange(num_shown) if clients is None else clients
         num_clients = num_shown if clients is None else planned.num_clients
+        # Counted for the whole population; the history shows the recorded clients.
         self._selected = np.zeros((len(self._points), num_clients), np.int64)
         self._diverged = np.full(self._selected.shape, _NEVER, np.int32)
         self._epsilon = _epsilons(planned)
@@ -146,6 +147,7 @@ class Recorder:
         for name in ("bytes_up", "bytes_down"):
             values[name] = byte_counts.total(getattr(info, name))
         for name, value in values.items():
+            # Rounds that are never reached stay NaN.
             if name not in self._per_round:
                 shape = (len(self._points), self._num_rounds)
                 self._per_round[name] = np.full(shape, np.nan)
@@ -207,6 +209,7 @@ class Recorder:
             is_evaluated[point][np.ix_(columns, rows)] = True
         if "weights" in snapshot:
             self._collaboration = np.asarray(snapshot["weights"])
+        # A diverged client has no values from its divergence on.
         for name, values in snapshot.get("series", {}).items():
             lost = is_diverged[:, None, :, None]
             self._series[name] = np.where(lost, np.nan, np.array(values, np.float64))
@@ -249,6 +252,7 @@ class Recorder:
     ) -> np.ndarray:
         """Returns means `[G]` over honest clients; NaN if one of them diverged."""
         counts = is_evaluated & ~self._malicious
+        # The mean of a training with a lost client would not be about all clients.
         is_lost = (counts & self._is_diverged(round)).any(axis=1)
         return np.where(is_lost, np.nan, mean(values, counts))
 
@@ -366,6 +370,8 @@ class Recorder:
         watched = {f"watch/{name}" for name in self._watch.arrays()}
         wrong = {*_SINGLE, *watched} - arrays.keys()
         rounds = np.size(arrays.get("rounds", ()))
+        # A damaged or foreign checkpoint must not enter the history: names, kinds, axes
+        # and lengths are compared.
         sizes = {"point": len(self._points), "round": rounds}
         sizes |= {"model": len(self._models), "data": len(self._data)}
         sizes |= {"client": len(self._clients), "row": self._selected.shape[1]}

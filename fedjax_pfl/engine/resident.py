@@ -85,6 +85,8 @@ class Resident:
             return
         self.execution = str(plan)
         self.recorder = Recorder(planned, planned.group.described)
+        # How points are vmapped changes the rounding, and so the bits of a continued
+        # run.
         self.identity = {
             "points_per_chunk": plan.points_per_chunk,
             "alike": plan.alike,
@@ -106,6 +108,7 @@ class Resident:
     def _placed(self, tree: core.Tree) -> core.Tree:
         """Places leaves `[G, N, ...]` on the devices that map points or clients."""
         plan, group = self.planned.plan, self.planned.group
+        # Devices share points or clients, never both.
         if plan.points.mode == "shard":
             return sharding.shard_rows(tree, len(group.points), plan.points)
         if plan.execution.mode != "shard":
@@ -148,6 +151,7 @@ class Resident:
     def _names(self) -> list[programs.Name]:
         """Returns the names of the programs that a training runs."""
         plan, num_rounds = self.planned.plan, self.planned.options.num_rounds
+        # A program for each combination of data that are due together.
         starts = range(0, num_rounds, plan.schedule.segment)
         together = {plan.schedule.due(done, False) for done in starts}
         together.add(plan.schedule.data)
@@ -232,6 +236,8 @@ class Resident:
         arguments = self._with(self.states)
         measurements = self.programs[("evaluate", *data)](*arguments)
         has_clusters = self.planned.group.federations[0].cluster is not None
+        # Weights of all pairs are large; only shares of clusters are recorded over
+        # time.
         is_wanted = self._has_snapshot and (is_last or has_clusters)
         pairs = self.programs[_SNAPSHOT](*arguments) if is_wanted else {}
         if is_last and self.unseen is not None:
@@ -514,6 +520,7 @@ def loop_segment(
                     state, plan.model, federation, plan.execution
                 )
                 reports.append(info)
+        # As in `segment`: reports of rounds that do not run are zeros.
         empty = jax.tree.map(jnp.zeros_like, reports[-1])
         reports += [empty] * (plan.schedule.segment - len(reports))
         last_state = state if active[point] else first_state

@@ -38,6 +38,7 @@ def check(groups: Sequence[PlannedGroup], directory: str | os.PathLike[str]) -> 
     """Checks before a training that its models can be saved."""
     directory = checks.path("models_to", directory)
     directories.check_new(directory)
+    # A full disk after the training would lose its models.
     needed = sum(map(size, groups))
     free = shutil.disk_usage(directories.nearest(directory)).free
     if needed > free:
@@ -74,6 +75,7 @@ def _num_members(planned: PlannedGroup) -> int:
 def writer(directory: str | os.PathLike[str] | None) -> Iterator["Writer"]:
     """Opens a writer of trained models; the directory appears at the end."""
     if directory is None or jax.process_index() > 0:
+        # Other processes take part in fetching, and write nothing.
         yield Writer(None, is_wanted=directory is not None)
         return
     place = Path(directory)
@@ -112,6 +114,8 @@ class Writer:
             self._points.append([])
             for model, kind in kinds.items():
                 path = model_files.file_name(number, algorithm, point, model)
+                # One client stands for all of a shared model; its file has no client
+                # axis.
                 rows = members[:1] if kind.is_shared else members
                 description = {"model": model, **details}
                 if best is None:

@@ -77,6 +77,7 @@ def simulate(
     federation = validate.built(key, process, model, federation)
     parsed = Options(num_rounds=num_rounds, **options)
     time_is_up = time_limit(parsed.max_minutes)
+    # Held models let the result hand out its models later, without `models_to`.
     planned = check_groups([groups.single(key, process, model, federation)], parsed)
     return run_groups(planned, parsed, interrupt=time_is_up, held=held_models.Held())
 
@@ -163,6 +164,7 @@ def run_groups(
                     group_trainer.compile()
             return group_trainer, store
 
+        # One group ahead only: each holds its data on the devices.
         queue = collections.deque([prepare(0)])
         stack.callback(lambda: [group_trainer.close() for group_trainer, _ in queue])
         for number in range(len(planned)):

@@ -68,6 +68,7 @@ def _pad_slots(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
         return widen
 
+    # Points of one program may differ in their largest clients.
     padded = [row | {name: pad(name)(row[name]) for name in ROWS} for row in rows]
     slots = max(row["test"]["index"].shape[1] for row in rows)
 

@@ -200,9 +200,9 @@ class _Patience(Watch):
         self._stale = np.zeros(num_points, np.int64)
 
     def _judge(self, round: int, values: np.ndarray) -> None:
-        """See the base class."""
         rule, sign = self._rule, self._sign
         active = self.stopped_at < 0
+        # The first finite value improves on none; NaN compares as False.
         is_better = np.isnan(self._best) & ~np.isnan(values)
         is_better |= sign * (values - self._best) > rule.min_delta
         self._best = np.where(active & is_better, values, self._best)
@@ -227,6 +227,8 @@ class _Rungs(Watch):
         super().__init__(len(points), num_rounds, rule)
         arenas: dict[str, dict[str, list[int]]] = {}
         for number, point in enumerate(points):
+            # Settings compete within an arena: equal in all fields but the method's and
+            # the seed.
             of_method = summaries.METHOD_FIELDS
             method = {n: v for n, v in point.items() if n.startswith(of_method)}
             arena = [(n, point[n]) for n in point if n not in method and n != "seed"]
@@ -238,7 +240,6 @@ class _Rungs(Watch):
         self._rung = np.zeros(len(points), int)  # that comes next, one for all
 
     def _judge(self, round: int, values: np.ndarray) -> None:
-        """See the base class."""
         rule, rung = self._rule, int(self._rung[0])
         if round >= self._end:  # all survivors have ended
             return

@@ -34,7 +34,8 @@ def with_timetables(
         if process.participation.is_timed:
             _check(process)
             if isinstance(federation.malicious, jax.ShapeDtypeStruct):
-                charged = _free(federation.num_clients)
+                none = np.zeros(federation.num_clients)
+                charged = Charges(examples=none, steps=none, up=0.0, down=0.0)
             else:
                 charged = charges(process, model, federation, key)
             words = np.asarray(jax.random.key_data(key)).tolist()
@@ -46,12 +47,6 @@ def with_timetables(
             process = dataclasses.replace(process, participation=participation)
         timed.append(process)
     return timed
-
-
-def _free(num_clients: int) -> Charges:
-    """Returns charges of zero, for shapes in place of data."""
-    none = np.zeros(num_clients)
-    return Charges(examples=none, steps=none, up=0.0, down=0.0)
 
 
 def _check(process: FederatedProcess) -> None:

@@ -160,6 +160,7 @@ def exchanges(
         if written:
             transfers.append(Exchange("all-gather", "rows, back", places * written))
     rule = process.used_aggregator()
+    # Means are sums of parts; other rules see all messages, divided by columns.
     if rule.incremental:
         return (*transfers, Exchange("all-reduce", "mean of messages", message))
     if process.algorithm.aggregate_over == "all":
@@ -209,6 +210,7 @@ def estimate(planned: PlannedGroup, cluster: Cluster) -> Estimate:
     members = -(-cohort // count)
     step = auto_execution.bytes_of_a_step(process, planned.plan.model, federation)
     at_once = planned.plan.execution.chunk_size or members
+    # An all-to-all needs buffers for both directions.
     work = min(at_once, members) * step + sum(
         e.size * (2 if e.kind == "all-to-all" else 1) for e in transfers
     )

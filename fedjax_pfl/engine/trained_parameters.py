@@ -34,6 +34,7 @@ def kinds(
         )
         return _trained(process, state, model, federation.train.pool(), row)
 
+    # A vmap without an output axis accepts only values that no row changes.
     def shared(state: core.State, federation: core.Federation, name: str):
         federation = model_state.with_kept(state, model, federation)
         pool = federation.train.pool()
@@ -42,15 +43,11 @@ def kinds(
             lambda row: _trained(process, state, model, pool, row)[name], out_axes=None
         )(rows)
 
-    def is_shared(name: str):
-        try:
-            jax.eval_shape(lambda s, f: shared(s, f, name), state, federation)
-        except ValueError:  # raised by vmap for values that differ between clients
-            return False
-        return True
-
     shapes = jax.eval_shape(one, state, federation)
-    return {name: Kind(shapes[name], is_shared(name)) for name in sorted(shapes)}
+    varied = {
+        n: evaluation.varies(shared, state, federation, n) for n in sorted(shapes)
+    }
+    return {name: Kind(shapes[name], not differs) for name, differs in varied.items()}
 
 
 def networks(

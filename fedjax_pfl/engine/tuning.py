@@ -129,6 +129,7 @@ def search_space(process: FederatedProcess) -> dict[str, Range | list[Any]]:
         for field in dataclasses.fields(node):
             value, name = getattr(node, field.name), f"{prefix}.{field.name}"
             space, unless = declared(field), field.metadata.get("unless")
+            # None stands for a default only if no alternative field is set.
             if value is None and unless is not None:
                 is_used = all(getattr(node, sibling) is None for sibling in unless)
             else:
@@ -188,6 +189,7 @@ def lattice(space: Space, count: int) -> list[dict[str, Any]]:
     spaces = _parsed_space(space)
     num_listed = math.prod(len(v) for v in spaces.values() if not isinstance(v, Range))
     num_ranges = sum(isinstance(v, Range) for v in spaces.values())
+    # An exact root may be computed as slightly less than a whole number.
     size = int((count / num_listed) ** (1 / max(num_ranges, 1)) + 1e-9)
     for name, values in spaces.items():
         if isinstance(values, Range):
@@ -432,6 +434,7 @@ class _Search:
         plain_settings = [{n: struct.plain(v) for n, v in s.items()} for s in settings]
         price = _rounds(plain_settings, self.options) * len(self.seeds)
         if budget is budgets.Gradients:
+            # Counted in the first round of the first seed; see `budgets.Gradients`.
             (group,) = self.groups_of(settings[:1], self.seeds[:1])
             price *= self.gradients_of(group)
         return price
@@ -589,6 +592,7 @@ def tune(
 def _is_shown_as(setting: Mapping[str, Any], row: Mapping[Any, Any]) -> bool:
     """Returns whether a row of a table is about a setting; NaN stands for None."""
     plain = {name: struct.plain(value) for name, value in setting.items()}
+    # A table shows None as NaN, which does not equal itself.
     return all(
         value == row[name] or (value is None and row[name] != row[name])
         for name, value in plain.items()
@@ -646,6 +650,8 @@ def _train(
         unplanned = search.groups_of(settings, search.seeds)
         batch_options = options
         if minutes is not None:
+            # Groups are trained one after the other, with equal shares of the time
+            # left.
             timed = dataclasses.replace(
                 rule, minutes=(minutes - spent) / len(unplanned)
             )
@@ -654,6 +660,7 @@ def _train(
             batch_options = _in_folder(batch_options, f"batch-{len(parts):03d}")
         planned = simulation.check_groups(unplanned, batch_options)
         part = simulation.run_groups(planned, batch_options, interrupt=time_is_up)
+        # The study learns from a batch before it suggests the next one.
         if study is not None:
             study.tell(*_scores(part, settings, rule))
         if isinstance(budget, budgets.Gradients):

@@ -59,6 +59,7 @@ def built(key: Any, process: Any, model: Any, federation: Any) -> core.Federatio
 
 def check_model(model: Any) -> None:
     """Refuses other objects than models; advises how to wrap networks of libraries."""
+    # Networks of flax or plain functions need a wrapper.
     is_network = callable(model) or (hasattr(model, "init") and hasattr(model, "apply"))
     if is_network and not isinstance(model, type):
         if not isinstance(model, core.Model):

@@ -35,6 +35,7 @@ def _compiled(fn: Callable[..., Any], **static: Any) -> Callable[..., Any]:
     """Compiles a function for arguments that are the same in every call."""
 
     def exact(*arrays: jax.Array):
+        # Accelerators round the operands of products by default.
         with jax.default_matmul_precision("highest"):
             return fn(*arrays, **static)
 

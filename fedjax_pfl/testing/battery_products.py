@@ -124,6 +124,7 @@ def convolutions() -> Iterator[Comparison]:
     pairs = list(zip(x, w, strict=True))
     right = np.stack([_correlation(a, b) for a, b in pairs])
     size = np.stack([_correlation(np.abs(a), np.abs(b)) for a, b in pairs])
+    # 5 * 5 * 3 products of each place, and one more rounding.
     yield "one kernel", run(_convolve, x[0], w[0]), right[0], 76 * EPS * size[0]
     yield "a kernel per client", run(jax.vmap(_convolve), x, w), right, 76 * EPS * size
     ones = np.ones_like(right)
@@ -155,6 +156,7 @@ def convolutions() -> Iterator[Comparison]:
 def linear_systems() -> Iterator[Comparison]:
     """Yields solutions of small systems with condition numbers below 100."""
     a = normal(30, 8, 8)
+    # Positive definite, and so well conditioned that bounds stay tight.
     a = (a @ a.swapaxes(1, 2) + 8 * np.eye(8)).astype(np.float32)
     b = normal(30, 8)
     exact = a.astype(np.float64)

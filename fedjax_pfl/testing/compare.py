@@ -63,6 +63,7 @@ def _refuse(
 def same(actual: core.Tree, expected: core.Tree, case: str) -> None:
     """Raises unless all leaves have the same numbers, bit for bit (NaN equals NaN)."""
     for name, a, b in _pairs(actual, expected, case):
+        # NaN is the only value that differs from itself.
         wrong = ~((a == b) | ((a != a) & (b != b)))
         _refuse(wrong, case, name, "others", (a, b), "; expected the same bits")
 

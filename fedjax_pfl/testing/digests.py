@@ -77,6 +77,7 @@ class Row:
 
 def digest(arrays: Iterable[tuple[str, np.ndarray]]) -> tuple[str, dict[str, Any]]:
     """Computes the digest of named arrays in any order, and facts of each by name."""
+    # Sorted by name, so that the order of fields in a history does not count.
     described = {name: _described(array) for name, array in arrays}
     table = json.dumps(sorted((name, *facts[:2]) for name, facts in described.items()))
     return _short(table.encode()), described
@@ -90,9 +91,11 @@ def _short(data: bytes) -> str:
 def _described(array: np.ndarray) -> list[str]:
     """Returns digest, type and shape, sum and norm of an array."""
     shape = f"{array.dtype}{list(array.shape)}"
+    # Texts and objects have no bytes of their own: their JSON stands for them.
     if array.dtype.kind not in "biuf":
         return [_short(json.dumps(array.tolist()).encode()), shape, "", ""]
     values = np.asarray(array, np.float64).ravel()
+    # NaN and infinities would hide all other differences in a sum.
     values = values[np.isfinite(values)]
     with np.errstate(over="ignore"):
         size = float(np.sqrt(np.sum(np.square(values))))
@@ -117,6 +120,7 @@ def environment(*, optimized: bool = False) -> dict[str, Any]:
 
 def run(pattern: str = "", *, optimized: bool = False) -> Iterator[Row]:
     """Trains rows in processes of their own, one after the other."""
+    # Data types and numbers of devices are set before JAX starts.
     for place, names in _chosen(pattern).items():
         yield from _run_group(names, *place, optimized)
 
@@ -220,6 +224,7 @@ def _run_group(
                     yield row
             for worker in workers:
                 worker.wait()
+        # The last words of a crash, which standard error holds.
         tail = " ".join(words.read_text("utf-8", "replace").split()[-40:])
     for name in pending:  # the process ended before
         yield Row(name, dtype, "", {}, 0.0, f"the process ended: {tail}")
@@ -255,6 +260,7 @@ def _end_all(
 
 def _free_port() -> int:
     """Returns a port of this machine that is free."""
+    # Port 0 lets the system choose; it is free again once the socket closes.
     with socket.socket() as place:
         place.bind(("127.0.0.1", 0))
         return place.getsockname()[1]

@@ -64,6 +64,7 @@ def imported(tree: ast.AST) -> Iterator[str]:
 def violations(imports: Edges) -> list[str]:
     """Returns a sentence for every edge that does not run to a lower level."""
     level = {room: number for number, row in enumerate(LEVELS) for room in row}
+    # Rooms of one level must not import each other: circles would be possible.
     return [
         f"{source} imports {target}, which is not below it: {', '.join(modules)}"
         for (source, target), modules in imports.items()

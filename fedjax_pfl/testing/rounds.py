@@ -36,6 +36,7 @@ def states_keep_their_layout(subject: subjects.Subject) -> None:
     """Checks that client rows lead with N and that a round keeps the layout."""
     at = subject.setting
     start = jax.eval_shape(at.first)
+    # Shapes only: nothing is computed.
     rows = start.of_clients()
     for path, leaf in jax.tree_util.tree_leaves_with_path(rows):
         if leaf.shape[:1] != (toy.NUM_CLIENTS,):
@@ -82,6 +83,7 @@ def execution_changes_rounding_only(
 ) -> None:
     """Checks that a round in another execution agrees with `vmap`."""
     case = f"With execution={str(execution)!r} in place of 'vmap'"
+    # Sums over clients are taken in another order.
     result = subject.setting.round(execution=execution)
     compare.close(subject.setting.round(), result, case, compare.tight())
 
@@ -121,6 +123,7 @@ def permuting_clients_permutes_results(subject: subjects.Subject) -> None:
     # Not for methods that have clients on two axes of a state, or that train the server
     # on the examples of all clients in their order.
     order = np.array([3, 0, 7, 5, 1, 2, 6, 4])
+    # All clients take part, or the cohort would be another one.
     at = subject.everyone
     rows = client_rows.take(at.warm.of_clients(), jnp.asarray(order))
     permuted = at.warm.at(rows)
@@ -204,6 +207,7 @@ def round_exports_for_tpu_and_cuda(subject: subjects.Subject) -> None:
         text = export(*arguments).mlir_module()
     except (NotImplementedError, ValueError) as error:  # such as calls of the host
         raise AssertionError(f"The round does not lower: {error}") from error
+    # Accelerators have slow or no float64.
     is_wide = jnp.zeros(()).dtype == jnp.float64
     doubles = [] if is_wide else re.findall(r".*[<x]f64>.*", text)
     if doubles:
@@ -263,6 +267,7 @@ def nonfinite_messages_never_enter(
     at = dataclasses.replace(subject.everyone, process=process)
     start = at.first()
     state, info = at.round(start)
+    # Methods without messages have none that NaN could enter.
     if not info.bytes_up.any():
         raise unittest.SkipTest("clients send nothing")
     case = f"With on_nonfinite={mode!r} and NaN from one client"
@@ -270,6 +275,7 @@ def nonfinite_messages_never_enter(
         raise AssertionError(f"{case}, {info.num_nonfinite} messages were counted.")
     rows = [state.rows.get(name) for name in ("messages", "statistics")]
     compare.finite((_shared(state), rows), case)
+    # The server moves exactly if it does without the attack.
     usually = _differ(start.server, subject.everyone.warm.server)
     has_moved = _differ(start.server, state.server)
     if has_moved != usually:

@@ -84,6 +84,7 @@ def _idle(
         expected = _program(subject, name, solver)
         if expected is None:
             continue
+        # Only the first solver that the method accepts is varied.
         for field, values in _variants(solver):
             changed = dataclasses.replace(solver, **values)
             if _program(subject, name, changed) == expected:

@@ -139,6 +139,7 @@ class Subject:
         if self.field is not None:
             name, new_value = self.field
             return name, float(struct.get_field(self.setting.process, name)), new_value
+        # Fields of the method come before those of its parts, which have longer paths.
         leaves = jax.tree_util.tree_leaves_with_path(self.algorithm)
         for path, value in sorted(leaves, key=lambda leaf: len(leaf[0])):
             if isinstance(value, float) and value:

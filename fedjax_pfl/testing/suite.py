@@ -24,6 +24,7 @@ def _named(fn: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(fn)
     def check(subject: subjects.Subject, *args: Any) -> None:
+        # Tolerances are those of exact products, which accelerators round by default.
         with jax.default_matmul_precision("highest"):
             try:
                 fn(subject, *args)
@@ -110,6 +111,7 @@ def outcomes(
       InputError: if there is no such property, before any is checked.
     """
     subject = _subject(algorithm)
+    # Checked before the first property, which may take long.
     names = list(PROPERTIES if properties is None else properties)
     for name in names:
         checks.known(name, PROPERTIES, "property")

@@ -51,9 +51,11 @@ def make_federation(
     dtype = jnp.zeros(()).dtype if dtype is None else dtype
     order = np.arange(NUM_CLIENTS) if order is None else np.asarray(order)
     rng = np.random.default_rng(0)
+    # Drawn before the order applies: permuted clients keep their examples.
     total = COUNTS.sum()
     owner = np.repeat(np.arange(NUM_CLIENTS), COUNTS)
     x = rng.normal(size=(total, *SHAPE))
+    # Clients differ in the mean of their examples.
     x += 0.5 * rng.normal(size=(NUM_CLIENTS, *SHAPE))[owner]
     x = np.concatenate([np.full((1, *SHAPE), np.nan), x, np.full((1, *SHAPE), 1e38)])
     if classes:
@@ -61,6 +63,7 @@ def make_federation(
     else:
         y = jnp.zeros((total + 2,), dtype)
     slots = COUNTS.max() + padding
+    # Padded slots alternate between the rows of NaN and of 1e38.
     padding_rows = np.where(np.arange(slots) % 2, 0, total + 1)
     index = np.tile(padding_rows, (NUM_CLIENTS, 1))
     for client in range(NUM_CLIENTS):

@@ -96,6 +96,7 @@ class Resumed:
 
     def __call__(self, training: "Training", folder: Path) -> Arrays:
         (name,) = (name for name, row in ROWS.items() if row is training)
+        # A fork of a process with running JAX threads may hang.
         context = multiprocessing.get_context("spawn")
         process = context.Process(target=_train_until_killed, args=(name, folder))
         process.start()
@@ -299,7 +300,9 @@ DEVICES = local.Devices(examples_per_second=20.0, spread=0.8, upload=500.0, onli
 FLAME = algorithms.Flame(lam=1.0, kappa=2.0, local=SGD)
 OWN_LAM = algorithms.Flame(lam=1.0, kappa=None, rho=2.0, local=SGD)
 FEDAVG = algorithms.FedAvg(local=SGD)
+# Client 2 diverges; the others do not.
 RATES = np.array([0.1, 0.2, 1e30, 0.1, 0.05, 0.1, 0.3, 0.1])
+# Without malicious clients the diverging one is honest.
 BLOWN_UP: dict[str, Any] = {
     "model": models.Quadratic(),
     "federation": functools.partial(toy.make_federation, classes=False, malicious=()),
@@ -665,6 +668,7 @@ _ENDS = {
         options={"evaluate_on": ("train", "validation", "others", "everybody")},
     ),
 }
+# The same training in all forms of execution; their digests differ by rounding.
 _FORMS = {
     "flame with everything": of(FLAME, **EVERYTHING),
     "... in chunks": of(FLAME, **EVERYTHING, options={"execution": "chunk=2"}),

@@ -60,6 +60,7 @@ class Measure:
 
 def measures() -> Iterator[Measure]:
     """Measures everything, the quick things first."""
+    # Measures of traces first: the last one takes a process of its own.
     path = path_to_loss()
     files = {code.co_filename for code in path}
     yield Measure(
@@ -111,6 +112,7 @@ def _profiled(
         if event == "call":
             on_call(frame)
 
+    # JAX may trace in other threads, which `sys.setprofile` does not reach.
     threading.setprofile(profile)
     sys.setprofile(profile)
     try:

@@ -69,6 +69,7 @@ class Progress(base.Callback):
     def evaluated(self, evaluation: base.Evaluation) -> None:
         """Shows an evaluation."""
         done, text = evaluation.round, evaluation.headline()
+        # A bar of a training that was stopped early is complete.
         if evaluation.is_last and done < self._num_rounds:
             text = f"{text}, ended after round {done}"
             done = self._num_rounds

@@ -125,6 +125,7 @@ def watching(
         trainings = tuple(t for t in trainings if t.group == only)
     watch = Watch(callbacks, trainings)
     with contextlib.ExitStack() as stack:
+        # Callbacks that have begun are ended, also if a later one fails to begin.
         for callback in callbacks:
             callback.begin(trainings)
             stack.callback(lambda callback=callback: callback.end(watch.result))

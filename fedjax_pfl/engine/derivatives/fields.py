@@ -64,6 +64,7 @@ def check(
             f"Expected {name} to be a traced number, to be differentiated in, got"
             f" {struct.plain(value)!r}; {', '.join(numbers)} are."
         )
+    # Some parts have no derivative at all, others none along a way back.
     _refuse_parts(process, "no_derivative")
     if any(name.startswith(PER_CLIENT) for name in names) and not implicit:
         _refuse_parts(process, "forward_only")
@@ -75,6 +76,7 @@ def of_some(
 ) -> tuple[str, ...]:
     """Returns dotted names; refuses those that no process has as traced numbers."""
     for name in fields:
+        # The error is about a process that has the field, if there is one.
         having = [p for p in processes if name in struct.traced_numbers(p)]
         check((having or list(processes))[0], [name])
     return check(processes[0], fields) if len(processes) == 1 else tuple(fields)

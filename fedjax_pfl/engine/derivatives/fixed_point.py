@@ -136,13 +136,16 @@ def solve(
             return programs.measured(plan, objective, changed, point, federation)
 
         def apart(direction: list[Any]) -> list[Any]:
+            # (I - dT/dz) applied to a direction, without the matrix.
             along = jax.jvp(lambda z: turn(values, z), (floats,), (direction,))[1]
             return optax.tree.sub(direction, along)
 
         def along(direction: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            # Values that no round changes keep the derivative of the first state.
             guess = jax.jvp(start, (values,), (direction,))[1]
             right = jax.jvp(lambda v: turn(v, floats), (values,), (direction,))[1]
             tangent, residual = gmres.solve(apart, right, guess)
+            # d objective/dz dz + d objective/dv.
             slope = jax.jvp(measure, (values, floats), (direction, tangent))[1]
             return slope, residual
 
@@ -159,5 +162,7 @@ def solve(
             residual=by_name(residuals),
         )
 
+    # Local solvers that end by a tolerance count as exact: they are differentiated at
+    # their solutions, not through their steps.
     with loops.at_solutions(_solve_local):
         return resident.map_points(one, (processes, states), rows, pool, plan, round)

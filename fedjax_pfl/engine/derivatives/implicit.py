@@ -51,6 +51,7 @@ class AtFixedPoint(trainer.WithObjective):
         """Places the states of a checkpoint, and differentiates if it has ended."""
         super().restore(progress)
         self._check_alike()
+        # The solution is no part of a checkpoint.
         if progress.ended:
             self._solve()
 
@@ -70,6 +71,8 @@ class AtFixedPoint(trainer.WithObjective):
     def _check_alike(self) -> None:
         """Refuses rounds with different results from equal states."""
         arguments = self._with(self.states)
+        # Both rounds start at the same states: only draws, schedules or counters can
+        # differ.
         shift = sharding.fetch(self.programs[_SHIFT](*arguments, self._numbers))
         worst = float(np.nanmax(shift, initial=0))
         if worst <= gmres.tolerance(shift.dtype):  # rounding, of medians too

@@ -42,6 +42,7 @@ class Kept:
         rounds = self.num_rounds
         if rounds * self.round <= _ALL:
             return 1, rounds
+        # Divisors of R, so that all pieces share one program.
         lengths = [n for n in range(1, rounds + 1) if rounds % n == 0]
         length = min(lengths, key=lambda n: rounds // n * self.state + n * self.round)
         return rounds // length, length
@@ -72,6 +73,7 @@ def kept(planned: PlannedGroup, names: tuple[str, ...]) -> Kept:
         state, round, steps = programs.kept_bytes(plan, names, *resident.start)
     points = min(len(planned.group.points), plan.points_per_chunk * plan.point_devices)
     size = planned.processes[0].participation.cohort_size(planned.num_clients)
+    # Chunks go back one after the other: only the steps of one are stored.
     at_once = size
     if plan.execution.chunk_size:
         at_once = min(
@@ -96,6 +98,8 @@ class Backward:
     ):
         """Places the data, and compiles."""
         self.kept = kept(planned, maker.names)
+        # By counted bytes before compiling, which takes long, and by the compiler's
+        # after it.
         _check_fits(self.kept.total, self.kept, planned)
         self.trainer, self._names = Resident(planned, store), maker.names
         self.objective = maker.model_of(planned)
@@ -112,6 +116,7 @@ class Backward:
         """Returns the objective `[G]`, and its derivatives shaped like the fields."""
         processes, *arguments = self.trainer.start
         if values is not None:
+            # Values are in the order of the points, arguments in that of the programs.
             order = self.trainer.planned.order
             numbers = fields.taken(processes, self._names).items()
             arrays = {

@@ -147,6 +147,7 @@ class Differentiation:
                 "Checkpoints of several processes have no derivatives; expected one"
                 f" process for this training, got {jax.process_count()}."
             )
+        # In a grid of methods a field may be missing in some of them.
         names = fields.names_of(planned.group.processes[0], self.names)
         if not names:
             return Resident(planned, store, **how)

@@ -92,6 +92,7 @@ class DividedRows:
             if file is not None
         }
         self._commits += 1
+        # Checkpoints that are kept may still need files of an earlier division.
         if self._stale and self._commits > self._keep and processes.is_first():
             self._remove_stale()
         return files
@@ -156,6 +157,7 @@ class DividedRows:
             source.restore(arrays)
             rows = start + source.written()
             rows = rows[(rows >= low) & (rows < high)]
+            # In blocks, since all rows of a device may exceed the memory.
             for done in range(0, len(rows), _BLOCK):
                 block = rows[done : done + _BLOCK]
                 file.write(block - bounds[0], source.read(block - start))

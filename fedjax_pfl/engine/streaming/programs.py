@@ -117,6 +117,7 @@ def _with_first(
         first_rows = process.first_rows(key, model, population, train)[1]
         return client_rows.select_rows(is_known, rows, first_rows)
 
+    # First rows are drawn only if a member has none.
     return lax.cond(is_known.all(), lambda: rows, start)
 
 
@@ -144,6 +145,7 @@ def _at_places(rows: core.Tree, count: int, execution: sharding.Execution) -> co
     if num_devices == 1:
         return rows
     extra = -count % num_devices
+    # Places that fill the last device have no client.
     padded = jax.tree.map(
         lambda leaf: jnp.pad(leaf, ((0, extra), *((0, 0),) * (leaf.ndim - 1))), rows
     )

@@ -91,6 +91,7 @@ class Router:
 
     def _grown(self, places: int, step: int, ranks: np.ndarray, share: int) -> int:
         """Returns room for all ranks, at least the largest room so far."""
+        # Coarse sizes, so that cohorts share a few compiled exchanges.
         unit = max(share // _STEPS, 1)
         needed = -(-(int(ranks.max()) + 1) // unit) * unit
         name = (places, step)

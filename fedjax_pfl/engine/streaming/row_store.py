@@ -65,6 +65,7 @@ class RowStore:
             raise _cannot(path, error) from error
         size = os.path.getsize(path) // max(self._type.itemsize, 1)
         self._map(size)
+        # The last entry is taken first: the file fills from its beginning.
         self._free = list(range(size - 1, -1, -1))
 
     def _map(self, size: int) -> None:
@@ -123,6 +124,8 @@ class RowStore:
         if not self._names:
             return  # a method whose clients keep nothing
         places = self._places[rows]
+        # A row that changes for the first time after a commit moves, so that a killed
+        # process leaves the rows of the commit.
         moves = places < 0
         moves[~moves] = ~self._fresh[places[~moves]]
         self._released.extend(places[moves & (places >= 0)].tolist())
@@ -178,6 +181,7 @@ class RowStore:
         written = self.written()
         places = self._places[written]
         arrays = {"rows": written, "places": places, "sums": self._sums[places]}
+        # Old places are free once no kept checkpoint needs them.
         self._closed.append(self._released)
         self._released = []
         while len(self._closed) > self._keep - 1:
@@ -206,6 +210,7 @@ class RowStore:
             raise ValueError("its rows have no places")
         if (rows >= len(self._places)).any() or (places >= self._size).any():
             raise ValueError(f"'{self._path.name}' is too short")
+        # Pages may be lost in a crash of the machine: sums show it.
         self._sum_up(places)
         if (self._sums[places] != sums).any():
             raise ValueError(f"'{self._path.name}' is not what was written")

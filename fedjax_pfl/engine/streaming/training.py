@@ -77,6 +77,7 @@ class Training:
         message = process.messages_of(state)
         size = jax.tree.map(lambda leaf: jnp.zeros_like(leaf[0]), message)
         self._mean_size = population.everywhere(size)
+        # If all clients start with one message, their mean needs no rows of theirs.
         self._first_message = None
         if process.starts_with_one_message(model, population.total, train):
             self._first_message = jax.tree.map(lambda leaf: leaf[0], message)
@@ -112,6 +113,7 @@ class Training:
         """Reads rows from the files, and finds newer ones on the devices."""
         router = self.files.router
         route = router.route(clients)
+        # Rows of the last round are newer on the devices than in the files.
         last_route = None if self._pending is None else self._pending[0]
         return _HandedIn(
             route, self.files.read(route), route.source(last_route, router.count)
@@ -169,6 +171,7 @@ class Training:
         """Runs rounds; returns their reports, leaves `[count, ...]`."""
         infos = []
         members = self._cohort(start)
+        # Prepared a round ahead, so that the host reads while the devices compute.
         prepared = (self._hand_in(members), self._inputs(members))
         for number in range(start, start + count):
             last_rows = None if self._pending is None else self._pending[1]

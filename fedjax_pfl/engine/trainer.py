@@ -56,14 +56,17 @@ class Trainer(Protocol):
     @classmethod
     def check(cls, planned: PlannedGroup) -> PlannedGroup:
         """Refuses a group that this trainer cannot train, before anything runs."""
+        ...
 
     @property
     def compile_seconds(self) -> float:
         """Seconds spent on compiling so far."""
+        ...
 
     @property
     def like(self) -> core.State:
         """Shapes of the states in a checkpoint."""
+        ...
 
     def compile(self) -> None:
         """Starts to compile programs ahead of their first run."""
@@ -79,20 +82,25 @@ class Trainer(Protocol):
 
     def saved(self) -> tuple[Any, dict[str, np.ndarray], checkpoint.Own]:
         """Returns states, further arrays, and arrays of this process only."""
+        ...
 
     def advance(self, active: np.ndarray, done: int, count: int) -> core.RoundInfo:
         """Trains the active points for `count` rounds, and returns their reports."""
+        ...
 
     def evaluate(self, data: tuple[str, ...], *, is_last: bool) -> tuple[Any, ...]:
         """Returns evaluated clients (None for all), metrics, diagnostics, snapshot."""
+        ...
 
     def members(self, point: int) -> np.ndarray:
         """Returns rows `int[K]` of the clients of a point that are evaluated."""
+        ...
 
     def trained(
         self, point: int, members: np.ndarray, names: tuple[str, ...]
     ) -> dict[str, Any]:
         """Returns trained parameters `[K, *P]` of predictors of clients `int[K]`."""
+        ...
 
     def close(self) -> None:
         """Ends the trainer's threads, and removes its temporary files."""

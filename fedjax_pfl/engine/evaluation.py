@@ -68,15 +68,19 @@ def predictors_of(
 def _means(
     predictors: Predictors,
     model: core.Model,
-    batch_of: Callable[[jax.Array], core.Batch],
+    gather: Callable[[jax.Array, jax.Array, core.Key], core.Batch],
     total: jax.Array,
     slots: int,
-    size: int,
+    key: core.Key,
 ) -> list[Metrics]:
     """Measures predictors, in alphabetical order, on `total` examples; NaN if none."""
+    size = min(BATCH, slots)
 
     def of_batch(number: jax.Array):
-        batch = batch_of(number)
+        positions = number * size + jnp.arange(size)
+        weight = _weight(positions, total)
+        access = jax.random.fold_in(key, number)
+        batch = gather(jnp.minimum(positions, slots - 1), weight, access)
         # All predictors see the same batch, which is gathered once.
         outputs = [predictors[name](batch.x) for name in sorted(predictors)]
         sums = [_sums(model, o, batch) for o in outputs]
@@ -162,29 +166,32 @@ def _client_means(
     model: core.Model,
     data: core.ClientData,
     key: core.Key,
-    dtype: jnp.dtype,
 ) -> list[Metrics]:
     """Measures predictors on one client's own examples."""
+
+    def gather(positions: jax.Array, weight: jax.Array, key: core.Key) -> core.Batch:
+        return data.gather(positions, weight, key=key)
+
     slots = data.index.shape[0]
-    size = min(BATCH, slots)
-
-    def batch_of(number: jax.Array):
-        positions = number * size + jnp.arange(size)
-        weight = (positions < data.num_examples).astype(dtype)
-        access = jax.random.fold_in(key, number)
-        return data.gather(jnp.minimum(positions, slots - 1), weight, key=access)
-
-    return _means(predictors, model, batch_of, data.num_examples, slots, size)
+    return _means(predictors, model, gather, data.num_examples, slots, key)
 
 
-def _sequence(
-    predictor: Predictor, data: core.ClientData, dtype: jnp.dtype
-) -> tuple[jax.Array, core.Batch]:
-    """Computes outputs for all of one client's examples, in order, and the examples."""
+def _weight(positions: jax.Array, total: jax.Array) -> jax.Array:
+    """Returns 1 for the first `total` positions, 0 for padding."""
+    return (positions < total).astype(jnp.zeros(()).dtype)
+
+
+def _series(
+    judge: core.SequenceModel, predictors: Predictors, data: core.ClientData
+) -> list[tuple[Metrics, Metrics]]:
+    """Measures predictors on a client's series: metrics, and their course."""
+    # Not in batches: outputs of one moment are inputs of the next.
     positions = jnp.arange(data.index.shape[0])
-    weight = (positions < data.num_examples).astype(dtype)
-    batch = data.gather(positions, weight)
-    return predictor(batch.x), batch
+    batch = data.gather(positions, _weight(positions, data.num_examples))
+    return [
+        judge.sequence_metrics(predictors[name](batch.x), batch)
+        for name in sorted(predictors)
+    ]
 
 
 def _pooled(rows: dict[str, Any]) -> tuple[dict[str, Any], jax.Array]:
@@ -233,17 +240,11 @@ def _pooled_means(
     examples: dict[str, Any],
     total: jax.Array,
     key: core.Key,
-    dtype: jnp.dtype,
 ) -> list[Metrics]:
     """Measures predictors on the first `total` examples of `_pooled` or `_sampled`."""
-    size = min(BATCH, examples["index"].shape[0])
 
-    def batch_of(number: jax.Array):
-        positions = number * size + jnp.arange(size)
-        weight = (positions < total).astype(dtype)
-        access = jax.random.fold_in(key, number)
-        last = examples["index"].shape[0] - 1
-        chosen = client_rows.take(examples, jnp.minimum(positions, last))
+    def gather(positions: jax.Array, weight: jax.Array, access: core.Key) -> core.Batch:
+        chosen = client_rows.take(examples, positions)
 
         def one(row: core.Tree, weight: jax.Array, slot: jax.Array):
             data = pool.with_rows(row)
@@ -252,11 +253,11 @@ def _pooled_means(
             batch = data.gather(jnp.zeros(1, jnp.int32), weight[None], key=slot_key)
             return batch.x[0], batch.y[0]
 
-        x, y = jax.vmap(one)(chosen, weight, jnp.arange(size))
+        x, y = jax.vmap(one)(chosen, weight, jnp.arange(len(weight)))
         return core.Batch(x=x, y=y, weight=weight, constants=pool.constants)
 
     slots = examples["index"].shape[0]
-    return _means(predictors, model, batch_of, total, slots, size)
+    return _means(predictors, model, gather, total, slots, key)
 
 
 def predictor_names(
@@ -305,7 +306,6 @@ def evaluate(
     # its own test examples and those of `federation.others`; `everybody`, all test
     # examples. `federation.samples` limits the last two. Means are over examples, NaN
     # without any.
-    dtype = jnp.zeros(()).dtype
     judge = model if isinstance(model, core.SequenceModel) else None
     _check_data(judge, data)
     federation = model_state.with_kept(state, model, federation)
@@ -344,14 +344,11 @@ def evaluate(
     ):
         if name in ("others", "everybody"):
             examples = examples_of(name, fields)
-            return _pooled_means(predictors, model, test_pool, *examples, key, dtype)
+            return _pooled_means(predictors, model, test_pool, *examples, key)
         client_data = client_of(pools, name, fields)
         if judge is not None:
-            return [
-                judge.sequence_metrics(*_sequence(predictors[n], client_data, dtype))[0]
-                for n in sorted(predictors)
-            ]
-        return _client_means(predictors, model, client_data, key, dtype)
+            return [metrics for metrics, _ in _series(judge, predictors, client_data)]
+        return _client_means(predictors, model, client_data, key)
 
     def one(fields: dict[str, Any], shared: tuple[Any, ...]):
         process, server, pools = shared
@@ -469,7 +466,7 @@ def courses(
     """Returns metrics `[predictors, N, T]` along test series; none of other models."""
     if not isinstance(model, core.SequenceModel):
         return {}
-    judge, dtype = model, jnp.zeros(()).dtype
+    judge = model
     state = process.before_evaluation(state, model, federation)
 
     def one(row: core.Tree, _: Any):
@@ -477,12 +474,7 @@ def courses(
         data = federation.train.pool().with_rows(train)
         predictors, _ = predictors_of(process, state, client, model, data)
         series = federation.test.pool().with_rows(test)
-        return _stack(
-            [
-                judge.sequence_metrics(*_sequence(predictors[n], series, dtype))[1]
-                for n in sorted(predictors)
-            ]
-        )
+        return _stack([course for _, course in _series(judge, predictors, series)])
 
     rows = (state.clients, federation.train.rows(), federation.test.rows())
     curves = client_map.map_chunks(one, rows, None, CHUNK)
@@ -616,7 +608,6 @@ def unseen(
     newcomers, population = federation.unseen, federation.population
     assert newcomers is not None
     solver = _few_epochs(process.algorithm)
-    dtype = jnp.zeros(()).dtype
 
     def one(row: tuple[Any, Any], _: None):
         train = newcomers.train.pool().with_rows(row[0])
@@ -631,7 +622,7 @@ def unseen(
             models.append(core.Predictor(start.apply, params))
         test = newcomers.test.pool().with_rows(row[1])
         order = {f"{k:04}": predictor for k, predictor in enumerate(models)}
-        return _stack(_client_means(order, model, test, view.key, dtype))
+        return _stack(_client_means(order, model, test, view.key))
 
     rows = (newcomers.train.rows(), newcomers.test.rows())
     chunk = _at_once(model, newcomers, ("test",))

@@ -72,9 +72,7 @@ class Population:
 
     def everywhere(self, tree: core.Tree) -> core.Tree:
         """Puts arrays on all devices that share clients, if there are several."""
-        if sharding.num_devices(self._execution) == 1:
-            return tree
-        return sharding.replicate(tree, self._execution)
+        return programs.everywhere(tree, self._execution)
 
     def _placed(self, rows: core.Tree, count: int) -> core.Tree:
         """Puts rows `[K, ...]` on the devices of their places."""

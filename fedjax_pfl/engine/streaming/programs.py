@@ -22,6 +22,7 @@ __all__ = [
     "arrived",
     "cohort",
     "evaluated",
+    "everywhere",
     "filled",
     "first",
     "left",
@@ -152,8 +153,8 @@ def _at_places(rows: core.Tree, count: int, execution: sharding.Execution) -> co
     return sharding.shard_rows(padded, count + extra, execution)
 
 
-def _everywhere(tree: core.Tree, execution: sharding.Execution) -> core.Tree:
-    """Replicates arrays without rows on all devices that share clients."""
+def everywhere(tree: core.Tree, execution: sharding.Execution) -> core.Tree:
+    """Replicates arrays on all devices that share clients, if there are several."""
     if sharding.num_devices(execution) == 1:
         return tree
     return sharding.replicate(tree, execution)
@@ -186,7 +187,7 @@ def round(
     )
     after, info = process.round(state.at(rows), model, federation, execution, members)
     rows = _at_places(after.of_clients(), count, execution)
-    after, info = _everywhere((after.at(None), info), execution)
+    after, info = everywhere((after.at(None), info), execution)
     return after, rows, info
 
 
@@ -206,7 +207,7 @@ def message_sum(
     messages = process.messages_of(state.at(rows))
     with sharding.over(execution):
         increment = client_rows.weighted_sum(messages, jnp.where(is_real, shares, 0))
-    return _everywhere(jax.tree.map(jnp.add, mean, increment), execution)
+    return everywhere(jax.tree.map(jnp.add, mean, increment), execution)
 
 
 @functools.partial(jax.jit, static_argnames=("model", "data", "execution"))
@@ -223,7 +224,7 @@ def evaluated(
     metrics = evaluation.evaluate(
         process, state.at(rows), model, federation, data=data, execution=execution
     )[0]
-    return _everywhere(metrics, execution)
+    return everywhere(metrics, execution)
 
 
 @functools.partial(jax.jit, static_argnames=("model", "names", "execution"))
@@ -241,4 +242,4 @@ def trained(
     networks = trained_parameters.networks(
         process, state.at(rows), model, federation, clients, names
     )
-    return _everywhere(networks, execution)
+    return everywhere(networks, execution)

@@ -203,7 +203,7 @@ def points_at_once(
     if jax.default_backend() != "cpu":
         return max(_clients_that_fit(process, model, federation) // at_once, 1)
     params, batch = _params_and_examples(model, federation, _batch_size(process))
-    # On a CPU large models gain nothing, unless batches are larger and shared, and with
+    # On a CPU large models do not gain, unless batches are larger and shared, and with
     # one client at a time clients would wait for another point's much larger one.
     is_ragged = execution.chunk_size == 1 and _largest(federation) > _RAGGED
     gains = params < _LARGE or (alike and batch >= params)

@@ -243,7 +243,7 @@ def available_bytes(*, host: bool = False) -> int | None:
 
 
 def check_arrays(trainer: "Resident") -> None:
-    """Refuses a group with arrays that alone will not fit; compiles nothing."""
+    """Refuses a group with arrays that alone will not fit, without compiling."""
     needed = memory(trainer, work=False)
     # Federations that are in memory already need no more.
     federations = jax.tree.leaves(trainer.planned.group.federations)

@@ -538,7 +538,7 @@ def varies(
 def unseen_rule(
     process: Any, state: core.State, model: core.Model, federation: core.Federation
 ) -> Unseen:
-    """Returns how a method serves clients that never trained; computes nothing."""
+    """Returns how a method serves clients that never trained, from shapes."""
     assert federation.unseen is not None
 
     def output(state: core.State, federation: core.Federation, name: str):

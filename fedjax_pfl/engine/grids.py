@@ -156,7 +156,7 @@ def groups_of(
         ]
         shapes = jax.tree.map(lambda leaf: leaf.shape, pools)
         # Points of a group differ in traced fields only; static fields, models and
-        # shapes of the data decide what is compiled.
+        # shapes of the data need programs of their own.
         signature = (
             jax.tree.structure(point.process),
             point.model,

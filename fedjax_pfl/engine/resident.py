@@ -65,7 +65,7 @@ class Resident:
         *,
         are_shapes: bool = False,
     ):
-        """Places the data, compiles nothing; `are_shapes` places nothing, for costs."""
+        """Places the data, without compiling; `are_shapes` is for costs only."""
         plan = planned.plan
         self.planned, self.programs = planned, programs.Programs(self._lowered)
         self._place_of = np.argsort(planned.order)  # of a point in the programs
@@ -73,13 +73,14 @@ class Resident:
         if are_shapes:
             federations = _shapes_of(federations)
         processes, keys, rows, pool = layout.start(planned, federations)
-        processes, pool = self._placed_processes(processes), self._placed_pool(pool)
+        processes, pool = self._placed_points(processes), self._placed_pool(pool)
         self.fixed = (processes, self._placed(rows), pool)  # of all programs but `init`
-        self.start = (processes, self._placed_processes(keys), *self.fixed[1:])
+        self.start = (processes, self._placed_points(keys), *self.fixed[1:])
         self.like = self._placed_states(
             jax.eval_shape(functools.partial(init, plan), *self.start)
         )
-        self.unseen = self._placed_unseen(layout.unseen_rows(planned, federations))
+        # Clients that never train are few, if any: all devices have them.
+        self.unseen = self._placed_points(layout.unseen_rows(planned, federations))
         jax.block_until_ready((self.start, self.fixed))  # memory is theirs, not XLA's
         if are_shapes:
             return
@@ -125,14 +126,11 @@ class Resident:
             self.planned.processes[0], states, self.planned.num_clients, execution
         )
 
-    def _placed_processes(self, processes: core.Tree) -> core.Tree:
-        """Places numbers `[G]`, with points on the devices that map them."""
-        plan = self.planned.plan
-        if plan.execution.mode == "shard":
-            return sharding.replicate(processes, plan.execution)
-        if plan.points.mode == "shard":
-            return self._placed(processes)
-        return processes
+    def _placed_points(self, tree: core.Tree) -> core.Tree:
+        """Places leaves `[G, ...]` without rows of the N clients with their points."""
+        if self.planned.plan.execution.mode == "shard":
+            return sharding.replicate(tree, self.planned.plan.execution)
+        return self._placed(tree)
 
     def _placed_pool(self, pool: core.Federation) -> core.Federation:
         """Replicates the pool on all devices, except for divided examples."""
@@ -141,12 +139,6 @@ class Resident:
             if execution.mode == "shard":
                 return divided_examples.placed(pool, execution)
         return pool
-
-    def _placed_unseen(self, rows: core.Tree) -> core.Tree:
-        """Places rows `[G, U, ...]` of clients that never train; few, if any."""
-        if self.planned.plan.execution.mode == "shard":
-            return sharding.replicate(rows, self.planned.plan.execution)
-        return self._placed(rows)
 
     def _names(self) -> list[programs.Name]:
         """Returns the names of the programs that a training runs."""

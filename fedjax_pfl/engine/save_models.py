@@ -75,7 +75,7 @@ def _num_members(planned: PlannedGroup) -> int:
 def writer(directory: str | os.PathLike[str] | None) -> Iterator["Writer"]:
     """Opens a writer of trained models; the directory appears at the end."""
     if directory is None or jax.process_index() > 0:
-        # Other processes take part in fetching, and write nothing.
+        # Other processes take part in fetching, and do not write.
         yield Writer(None, is_wanted=directory is not None)
         return
     place = Path(directory)

@@ -270,7 +270,7 @@ def _solved(
     shared: dict[str, Any],
 ) -> Hypergradients:
     """Returns the derivatives at fixed points; warns if they are not exact."""
-    solutions = [maker.solution(group) for group in planned]
+    solutions = [maker.solutions[id(group)] for group in planned]
     taken = [fields_.taken(p, maker.names) for g in planned for p in g.processes]
     value = np.concatenate([solution.value for solution in solutions])
     derivatives = Hypergradients(

@@ -94,10 +94,6 @@ class Implicit(trainer.Differentiation):
     implicit: ClassVar[bool] = True
     trainer = AtFixedPoint
 
-    def solution(self, planned: PlannedGroup) -> fixed_point.Solution:
-        """Returns the solution of a group, in the order of its points."""
-        return self.solutions[id(planned)]
-
 
 def _causes(planned: PlannedGroup) -> Iterator[str]:
     """Yields reasons why rounds differ, in words."""

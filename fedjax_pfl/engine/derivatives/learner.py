@@ -60,7 +60,7 @@ class Learner(trainer.Differentiated):
             name: jnp.asarray(value[self._start_of], numbers[name].dtype)
             for name, value in self._values.now().items()
         }
-        processes = self._placed_processes(fields_.put(processes, values))
+        processes = self._placed_points(fields_.put(processes, values))
         self.start = (processes, keys, rows, pool)
         self.fixed = (processes, *self.fixed[1:])
 

@@ -1,8 +1,6 @@
 """Compiled programs that carry derivatives through rounds, forward or back.
 
 For p fields, tangents `[p, ...]` go with every floating-point leaf of the states.
-`jax.jvp` of a program, vmapped over p directions, computes the rounds once and only
-their derivatives p times. Derivatives in many values go back through the rounds.
 """
 
 import functools

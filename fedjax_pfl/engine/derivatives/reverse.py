@@ -1,9 +1,6 @@
 """Derivatives in many values: one backward pass through the rounds of a training.
 
-The state before every round is kept. The way back repeats the clients' work, some
-clients at a time, and keeps the state before every local step. If the states of all
-rounds take many bytes, only the first states of pieces of rounds are kept, and each
-piece is trained once more.
+The state before every round is kept, or only the first states of pieces of rounds.
 """
 
 import contextlib
@@ -40,6 +37,8 @@ class Kept:
     def pieces(self) -> tuple[int, int]:
         """Number of pieces, and rounds of each: one of all rounds, or about sqrt(R)."""
         rounds = self.num_rounds
+        # With many bytes each piece is trained once more on the way back. The clients'
+        # work is always repeated, some clients at a time.
         if rounds * self.round <= _ALL:
             return 1, rounds
         # Divisors of R, so that all pieces share one program.

@@ -1,9 +1,6 @@
 """Rows of clients in a memory-mapped file that holds only those ever written.
 
-A row is one record with all leaves of a client. A row that changes for the first time
-after a commit is written to another place, and its old place is reused only when no
-kept checkpoint needs it: a process that is killed at any moment leaves the rows of the
-last commit unchanged.
+A row is one record with all leaves of a client.
 """
 
 import os

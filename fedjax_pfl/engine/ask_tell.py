@@ -76,7 +76,6 @@ class Suggestions:
     """Settings that a study suggests, none of them twice."""
 
     def __init__(self, study: "optuna.Study", space: Mapping[str, Any]):
-        """Takes the study, and ranges and lists of values by dotted name."""
         self._study, self._space = study, space
         self._distributions = _distributions(space)
         self._trials: dict[tuple[Any, ...], list[Any]] = {}  # of the last batch
@@ -87,25 +86,21 @@ class Suggestions:
         for setting in settings:
             chosen = {}
             for name, values in self._space.items():
+                # By identity, since parts may hold arrays, which have no plain
+                # equality.
                 place = next(k for k, v in enumerate(values) if v is setting[name])
                 chosen[name] = _choices(values)[place]
             self._study.enqueue_trial(chosen)
 
     def ask(self, count: int) -> list[dict[str, Any]]:
-        """Returns the next settings.
-
-        A trial with a trained setting is reported with its score at once.
-
-        Returns:
-          Values by dotted name; fewer settings if the study keeps suggesting earlier
-          ones.
-        """
+        """Returns the next settings; fewer if the study repeats earlier ones."""
         self._trials, repeats = {}, 0
         while len(self._trials) < count and repeats < _REPEATS:
             trial = self._study.ask(self._distributions)
             drawn = tuple(trial.params[name] for name in self._space)
             repeats += 1
             if drawn in self._reports:
+                # A trained setting is reported with its score at once.
                 self._study.tell(trial, **self._reports[drawn])
             elif drawn in self._trials:
                 self._trials[drawn].append(trial)
@@ -128,6 +123,7 @@ class Suggestions:
         for (drawn, trials), score, is_complete in zip(
             self._trials.items(), scores, complete, strict=True
         ):
+            # A diverged setting is infinitely bad; one out of time is pruned.
             value = worst if np.isnan(score) else float(score)
             pruned = {"state": _library().trial.TrialState.PRUNED}
             self._reports[drawn] = {"values": value} if is_complete else pruned

@@ -1,7 +1,6 @@
 """Automatic choice of the execution mode on this machine.
 
-Rules for CPUs are measured. Those for accelerators were measured on one GPU with
-`python -m experiments.bench --accelerator` (docs/speed_results.md), and on no TPU.
+Rules for CPUs are measured; those for accelerators on one GPU (docs/speed_results.md).
 """
 
 import dataclasses
@@ -15,6 +14,7 @@ import numpy as np
 
 from fedjax_pfl import core
 from fedjax_pfl.core import client_rows, sharding, struct
+from fedjax_pfl.round.process import FederatedProcess
 
 __all__ = [
     "alike_at_once",
@@ -50,30 +50,13 @@ def devices_of_points(execution: sharding.Execution, num_points: int) -> int:
 
 
 def choose(
-    process: Any, model: Any, federation: core.Federation, num_points: int = 1
+    process: FederatedProcess,
+    model: core.Model,
+    federation: core.Federation,
+    num_points: int = 1,
 ) -> sharding.Execution:
-    """Picks how the map over clients is run on this machine.
-
-    Accelerators share the cohort and vmap their parts: they do a step of many small
-    products in about the time of one. Where the clients at work would need more than a
-    share of the memory, they go in chunks as large as fit; where most would wait for
-    few much larger ones, in chunks of clients with about as much work.
-
-    On a CPU clients go one by one where a step of one keeps a core busy: plain products
-    and convolutions are faster than batched ones; its devices, if there are several,
-    share clients of whom two keep a core busy, if there is enough for each. Smaller
-    steps are vmapped, in chunks that stay in the L2 cache where a cohort is large or
-    clients of one chunk would wait for a much larger one. Clients of a model that is
-    mostly frozen go in chunks whose products with the frozen kernels, one for the whole
-    chunk, have many rows.
-
-    Args:
-      process: what is trained.
-      model: the model, already given the federation's shapes.
-      federation: data.
-      num_points: grid points that are trained together; devices that these keep busy do
-        not share clients.
-    """
+    """Picks how the map over clients is run, next to `num_points` grid points."""
+    # Devices that grid points keep busy do not share clients.
     devices, is_cpu = jax.device_count(), jax.default_backend() == "cpu"
     if devices_of_points(sharding.Execution(), num_points) >= _FULL * devices:
         devices = 1
@@ -83,17 +66,26 @@ def choose(
     if count < 2:
         devices = 1
     elif is_cpu:
+        # Clients go one by one if a step of one keeps a core busy: plain products and
+        # convolutions are faster than batched ones. Devices share clients if two keep a
+        # core busy, and if there is enough work for each device.
         each = floats * count / min(devices, count)
         devices = 1 if floats < _BUSY // 2 or each < _SHARED else devices
     each = -(-count // devices)
     chunk = 0
     if is_cpu and each > 1 and _is_mostly_frozen(model):
+        # Products with the frozen kernels, one for the whole chunk, need many rows.
         rows = _batch_size(process) * struct.innermost(model).rows_per_example
         together = -(-_ROWS // rows)
         chunk = together if together < each else 0
     elif is_cpu and each > 1:
+        # Smaller steps are vmapped, in chunks that stay in the L2 cache if a cohort is
+        # large, or if clients would wait for a much larger one.
         chunk = _chunk_size(floats, each, _largest(federation) > _RAGGED)
     elif not is_cpu:
+        # Accelerators do a step of many small products in about the time of one:
+        # clients go in chunks only if they do not fit, or if most would wait for few
+        # larger ones.
         fits = _clients_that_fit(process, model, federation)
         together = min(_alike_in_size(federation, each, floats), fits)
         chunk = together if together < each else 0
@@ -115,7 +107,7 @@ def _chunk_size(floats: int, count: int, is_ragged: bool) -> int:
     return max(1, count // 8) if is_ragged and count >= 4 else 0
 
 
-def _is_mostly_frozen(model: Any) -> bool:
+def _is_mostly_frozen(model: core.Model) -> bool:
     """Returns whether a model has more frozen parameters than others."""
     init = model.init
     if not isinstance(model, core.RoleModel):
@@ -126,22 +118,14 @@ def _is_mostly_frozen(model: Any) -> bool:
 
 
 def _alike_in_size(federation: core.Federation, count: int, floats: int) -> int:
-    """Picks the clients of a chunk of an accelerator by the time of a round.
-
-    A step takes the time of its launch and that of its clients' numbers, and a chunk as
-    many steps as its largest client.
-
-    Args:
-      federation: data.
-      count: clients that one device maps.
-      floats: numbers that one client's step works on.
-    """
+    """Picks the clients of a chunk of an accelerator by the time of a round."""
     if _largest(federation) <= _RAGGED:
         return count
     sizes = np.sort(np.asarray(federation.train.num_examples))[::-1]
     places = (np.arange(count) + 0.5) * len(sizes) / count  # of a typical cohort
     steps, launch = sizes[places.astype(int)], _LAUNCH / floats
     sizes_of_chunks = [-(-count // 2**k) for k in range(count.bit_length())]
+    # A step takes its launch and its numbers; a chunk, the steps of its largest client.
     return min(sizes_of_chunks, key=lambda k: (launch + k) * steps[::k].sum())
 
 
@@ -157,7 +141,7 @@ def bytes_of_a_step(process: Any, model: Any, federation: core.Federation) -> in
     """Counts the bytes of one client's copies of the model and of its gradient."""
     batch_size = min(_batch_size(process), federation.train.index.shape[-1])
 
-    def kept(params: Any, pool: core.ClientData) -> Any:
+    def kept(params: core.Params, pool: core.ClientData) -> tuple[jax.Array, Any]:
         nobody = jnp.zeros(batch_size, jnp.int32)
         client = pool.with_rows(dict.fromkeys(pool.rows()) | {"index": nobody})
         running = model.first_statistics()
@@ -180,19 +164,17 @@ def _floats_of_a_step(params: int, batch: int) -> int:
 
 
 def _params_and_examples(
-    model: Any, federation: core.Federation, num_examples: int
+    model: core.Model, federation: core.Federation, num_examples: int
 ) -> tuple[int, int]:
-    """Numbers of a model's parameters and of so many examples.
-
-    A model that makes much more of an example says how much.
-    """
+    """Returns numbers of a model's parameters, and of so many of its examples."""
     params = jax.eval_shape(model.init, jax.random.key(0))
     network, inputs = struct.innermost(model), math.prod(federation.input_shape)
+    # A model that makes much more of an example declares it.
     example = network.floats_per_example or inputs
     return client_rows.size(params), num_examples * example
 
 
-def _batch_size(process: Any) -> int:
+def _batch_size(process: FederatedProcess) -> int:
     """Examples of a step, as far as the method's solver has a fixed number."""
     solver = process.algorithm.local
     return (None if solver is None else solver.batch_size) or 32
@@ -209,65 +191,43 @@ def form_chunks(
 
 def points_at_once(
     execution: sharding.Execution,
-    process: Any,
-    model: Any,
+    process: FederatedProcess,
+    model: core.Model,
     federation: core.Federation,
     *,
     alike: bool = False,
 ) -> int:
-    """Picks how many points of a grid are vmapped together, at most, on this machine.
-
-    On a CPU one where the model is large, or where a client would wait for another
-    point's much larger one; else up to 4, as many as the caches hold models and batches
-    of, or 8 that share their batches, also with large models where batches are larger.
-    On an accelerator as many as fit, as clients do in `choose`.
-
-    Args:
-      execution: how the map over clients is run.
-      process: what is trained.
-      model: the model, already given the federation's shapes.
-      federation: data.
-      alike: whether the points have the same data and draws, so that they share their
-        batches, and clients wait for themselves.
-    """
+    """Picks how many points of a grid are vmapped together, at most."""
     cohort_size = process.participation.cohort_size(federation.num_clients)
     at_once = min(execution.chunk_size or cohort_size, cohort_size)
     if jax.default_backend() != "cpu":
         return max(_clients_that_fit(process, model, federation) // at_once, 1)
     params, batch = _params_and_examples(model, federation, _batch_size(process))
+    # On a CPU large models do not gain, unless batches are larger and shared, and with
+    # one client at a time clients would wait for another point's much larger one.
     is_ragged = execution.chunk_size == 1 and _largest(federation) > _RAGGED
     gains = params < _LARGE or (alike and batch >= params)
     if not gains or (is_ragged and not alike):
         return 1
+    # The caches hold models and batches of up to 4 points, or 8 that share batches.
     fits = 2**20 // (_floats_of_a_step(params, batch) * at_once)
     return min(max(fits, 1), 8 if alike else 4)
 
 
 def evaluated_at_once(
-    model: Any, federation: core.Federation, num_examples: int, most: int
+    model: core.Model, federation: core.Federation, num_examples: int, most: int
 ) -> int:
-    """Picks how many clients an evaluation vmaps together on this machine.
-
-    On a CPU as many as stay in the L2 cache, one where a client's examples or model
-    fill it: what a network makes of its examples would be written to memory and read
-    again between any two of its layers. As many as allowed elsewhere.
-    """
+    """Picks how many clients an evaluation vmaps together."""
     if jax.default_backend() != "cpu":
         return most
+    # On a CPU as many as stay in the L2 cache: beyond it the outputs of every layer
+    # would be written to memory and read again.
     floats = sum(_params_and_examples(model, federation, num_examples))
     return min(max(_PASS // floats, 1), most)
 
 
 def alike_at_once(size: int, most: int) -> int:
-    """Picks how many of `size` points that are alike are vmapped together.
-
-    Returns:
-      The largest divisor up to `most`.
-
-    Example:
-      >>> alike_at_once(6, 4)
-      3
-    """
+    """Returns the largest divisor of `size` up to `most`: points vmapped together."""
     return max(k for k in range(1, min(size, most) + 1) if size % k == 0)
 
 

@@ -20,17 +20,11 @@ _PREFIX = "rows/best/"  # of names of arrays in a checkpoint
 
 @dataclasses.dataclass
 class _BestArrays:
-    """Arrays of the best models of one predictor.
+    """Best models of one predictor."""
 
-    Attributes:
-      arrays: `[G, *P]` by name, or `[G, K, *P]` if clients have their own.
-      rounds: `int[G]` or `int[G, K]` rounds in which these were trained, -1 before any.
-      scores: `[G]` or `[G, K]` of the chosen models; larger is better.
-    """
-
-    arrays: dict[str, np.ndarray]
-    rounds: np.ndarray
-    scores: np.ndarray
+    arrays: dict[str, np.ndarray]  # `[G, *P]` or `[G, K, *P]`
+    rounds: np.ndarray  # `int[G]` or `int[G, K]`, -1 before any
+    scores: np.ndarray  # `[G]` or `[G, K]`; larger is better
 
     def named(self) -> dict[str, np.ndarray]:
         """Returns all arrays by name."""
@@ -38,20 +32,10 @@ class _BestArrays:
 
 
 class Best:
-    """Keeps, on the host, the models of a group that were best so far.
-
-    Each predictor has its own best round: by the mean of the metric over the honest
-    clients on their own validation data or, of predictors that differ between clients,
-    by each client's own value. The earliest of equals counts.
-    """
+    """Models of a group that were best so far, on the host; the earliest of equals."""
 
     def __init__(self, trainer: Trainer, choice: str):
-        """Starts without any models.
-
-        Args:
-          trainer: with its first states, or those of a checkpoint.
-          choice: `best` for one round of all clients, `best-of-each` for one each.
-        """
+        """Starts without models, for `best` of all clients or `best-of-each`."""
         planned = trainer.planned
         schedule = planned.plan.schedule
         if schedule.clients == "participants" or _VALIDATION not in schedule.data:
@@ -78,9 +62,14 @@ class Best:
 
     def see(self, recorder: Recorder) -> None:
         """Keeps the models of this round that are better than those before."""
+        # Each predictor has its own best round: by the mean of the metric over honest
+        # clients on their validation data or, with `best-of-each`, by each client's own
+        # value.
         for name, best in self._best.items():
             scores, table = recorder.scores(name, _VALIDATION)
             if best.scores.ndim > 1:
+                # The history has all recorded clients, the models only the evaluated
+                # ones.
                 at = [recorder.places(members) for members in self._members]
                 scores = np.stack([row[k] for row, k in zip(table, at, strict=True)])
             is_better = scores > best.scores
@@ -107,11 +96,7 @@ class Best:
                 best[point] = arrays[leaf]
 
     def of(self, point: int, model: str) -> tuple[dict[str, np.ndarray], Any]:
-        """Returns the arrays of a file, and the rounds in which they were trained.
-
-        Returns:
-          Arrays like `save_models.fetched`, and an int, or a list of one per client.
-        """
+        """Returns arrays like those of `save_models.fetched`, and their rounds."""
         best, kind = self._best[model], self._trainer.planned.kinds[model]
         arrays = {name: value[point] for name, value in best.arrays.items()}
         if not kind.is_shared:

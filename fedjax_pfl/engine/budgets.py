@@ -79,15 +79,7 @@ _TEXT = re.compile(r"(\d{1,15}(?:\.\d{1,9})?(?:e\d{1,2})?)\s*([a-z]+)")
 
 
 def parse(text: str) -> Budget:
-    """Reads a budget.
-
-    Args:
-      text: a number and `rounds`, `gradients` or `min`.
-
-    Example:
-      >>> parse("2e6gradients")
-      Gradients(count=2000000.0)
-    """
+    """Reads a budget such as `3000rounds`, `2e6gradients` or `10min`."""
     match = _TEXT.fullmatch(text.strip())
     if match is None or match[2] not in _UNITS or float(match[1]) == 0:
         raise checks.InputError(
@@ -100,20 +92,13 @@ def parse(text: str) -> Budget:
 def most_settings(
     budget: Rounds | Gradients, cost: Callable[[int], float], least: int
 ) -> int:
-    """Returns the largest number of settings that a budget pays for.
-
-    Returns:
-      The number, at most `MAX_SETTINGS`.
-
-    Example:
-      >>> most_settings(Rounds(100), lambda count: 9 * count, least=3)
-      11
-    """
+    """Returns the most settings that a budget pays for, at most `MAX_SETTINGS`."""
     if (needed := cost(least)) > budget.count:
         raise checks.InputError(
             f"Expected a budget of at least {needed:,.0f} {budget.unit}, the cost of"
             f" the smallest search, got {budget.count:,.0f}."
         )
+    # Bisection, since costs grow with the number of settings.
     low, high = least, MAX_SETTINGS + 1
     while high - low > 1:
         middle = (low + high) // 2

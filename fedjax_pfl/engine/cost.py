@@ -1,7 +1,6 @@
 """Memory and time of trainings: from their compiled programs, and from real rounds.
 
-XLA reports the memory that a compiled program needs in addition to its arguments, which
-are arrays of known shapes. Time is measured on a few rounds.
+XLA reports the memory that a program needs in addition to its arguments.
 """
 
 import dataclasses
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from fedjax_pfl import core
 from fedjax_pfl.core import checks, client_rows, sharding, struct
 from fedjax_pfl.engine import evaluation
 from fedjax_pfl.engine.groups import Plan
@@ -42,30 +42,16 @@ _LONG = 3.0
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """Bytes that a group of trainings needs, by part.
+    """Bytes that a group of trainings needs: of all devices on a CPU, else of one."""
 
-    Bytes on devices are those of all devices on a CPU, which share its memory, else
-    those of one device.
-
-    Attributes:
-      points: grid points G.
-      data: examples and the rows of all points' federations.
-      state: states of all points.
-      server: the part of `state` without a row per client.
-      round: additional memory of a segment of rounds, or of making the first state.
-      evaluation: additional memory of an evaluation.
-      history: on the host.
-      compiler: measured memory of the host that compiling has not given back.
-    """
-
-    points: int
-    data: int
-    state: int
-    server: int
-    round: int
-    evaluation: int
-    history: int
-    compiler: int
+    points: int  # grid points G
+    data: int  # examples, and rows of all points' federations
+    state: int  # of all points
+    server: int  # the part of `state` without a row per client
+    round: int  # further bytes of a segment, or of first states
+    evaluation: int  # further bytes of an evaluation
+    history: int  # on the host
+    compiler: int  # of the host, not given back after compiling
 
     @property
     def total(self) -> int:
@@ -79,21 +65,13 @@ class Memory:
 
 
 def memory(trainer: "Resident", *, work: bool = True) -> Memory:
-    """Adds up the memory of a group of grid points.
-
-    Args:
-      trainer: of the group. Waits for the compiler.
-      work: whether to add the memory of compiled programs; False counts arrays only,
-        and compiles nothing.
-
-    Returns:
-      Bytes by part. For `loop`, which compiles no rounds, `round` is that of the first
-      state. Memory that XLA's libraries allocate in a running program is not included.
-    """
+    """Adds up the memory of a group; without `work`, of arrays only, not compiled."""
     states, copies = trainer.like, _copies(trainer.planned.plan)
     state = _device_bytes((states, trainer.extra_shapes)) * copies
     rounds = evaluations = 0
     if work:
+        # `loop` compiles no rounds: the first state stands for them. Memory that
+        # libraries of XLA allocate in a running program is not included.
         needed = {n: _work_bytes(p) for n, p in trainer.compiled().items()}
         first_state = needed.pop(("init",)) * copies - state
         rounds = max(needed.pop(("segment",), 0) * copies, first_state)
@@ -120,10 +98,10 @@ def _copies(plan: Plan) -> int:
     return 1
 
 
-def _device_bytes(tree: Any) -> int:
+def _device_bytes(tree: core.Tree) -> int:
     """Bytes of the distinct arrays of a tree, or of shapes, on one of their devices."""
 
-    def size(leaf: Any) -> int:
+    def size(leaf: jax.Array | jax.ShapeDtypeStruct) -> int:
         split = getattr(leaf, "sharding", None)
         shape = leaf.shape if split is None else split.shard_shape(leaf.shape)
         return math.prod(shape) * leaf.dtype.itemsize
@@ -157,19 +135,12 @@ def _history_bytes(trainer: "Resident") -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Pace:
-    """Seconds that a group of trainings takes, measured.
+    """Measured seconds of a group of trainings."""
 
-    Attributes:
-      compilation: lowering, and waiting for the compiler.
-      start: making the first states.
-      round: one round of all points, the mean of the measured rounds.
-      evaluation: one evaluation on all data of the schedule.
-    """
-
-    compilation: float
-    start: float
-    round: float
-    evaluation: float
+    compilation: float  # lowering, and waiting for the compiler
+    start: float  # making the first states
+    round: float  # of all points, a mean of measured rounds
+    evaluation: float  # on all data of the schedule
 
     def total(self, num_rounds: int, num_evaluations: int) -> float:
         """Returns seconds of a training; all evaluations count as ones on all data."""
@@ -178,12 +149,7 @@ class Pace:
 
 
 def pace(trainer: "Resident") -> Pace:
-    """Times a few real rounds, and an evaluation, of a group of grid points.
-
-    Returns:
-      Seconds. The first round and the first evaluation, which touch memory for the
-      first time, do not count, unless they take so long that this does not matter.
-    """
+    """Times a few real rounds, and an evaluation, of a group of grid points."""
     trainer.compiled()
     planned = trainer.planned
     num_rounds, schedule = planned.options.num_rounds, planned.plan.schedule
@@ -203,6 +169,8 @@ def pace(trainer: "Resident") -> Pace:
         return seconds / count
 
     start = timed(trainer.begin)
+    # The first round and the first evaluation touch memory for the first time: they
+    # count only if they take so long that this does not matter.
     round_seconds = run(1)
     seconds = [round_seconds] if round_seconds > _LONG else []
     spent = sum(seconds)
@@ -236,6 +204,8 @@ def _cgroup_bytes(
     free: list[int] = []
     for line in text.splitlines():
         _, names, path = line.split(":", 2)
+        # Version 2 of control groups has one line without names; version 1 has a line
+        # per controller. Every ancestor may have a limit.
         if not names:
             base, files = root, ("memory.max", "memory.current", "inactive_file")
         elif "memory" in names.split(","):
@@ -259,31 +229,23 @@ def _cgroup_bytes(
 
 
 def available_bytes(*, host: bool = False) -> int | None:
-    """Returns the memory that is free now; None if unknown.
-
-    Returns:
-      Bytes. On a CPU, and for the host, the smaller of the machine's available memory
-      and the rest of the process's control group.
-    """
+    """Returns the bytes that are free now; None if unknown."""
     if not host and jax.default_backend() != "cpu":
         stats = jax.local_devices()[0].memory_stats() or {}
         limit = stats.get("bytes_limit")
         return None if limit is None else limit - stats.get("bytes_in_use", 0)
     import psutil  # only when a training begins
 
+    # A container may leave less than the machine has.
     group = _cgroup_bytes()
     machine = psutil.virtual_memory().available
     return machine if group is None else min(machine, group)
 
 
 def check_arrays(trainer: "Resident") -> None:
-    """Refuses a group whose arrays alone will not fit; compiles nothing.
-
-    Args:
-      trainer: of the group, which may have shapes only. Federations that are in memory
-        already need no more.
-    """
+    """Refuses a group with arrays that alone will not fit, without compiling."""
     needed = memory(trainer, work=False)
+    # Federations that are in memory already need no more.
     federations = jax.tree.leaves(trainer.planned.group.federations)
     held = _device_bytes([leaf for leaf in federations if isinstance(leaf, jax.Array)])
     _refuse(trainer, needed, held=min(held, needed.data))
@@ -306,6 +268,7 @@ def _refuse(trainer: "Resident", needed: Memory, held: int) -> None:
     def missing(needed: Memory, held: int) -> int:
         return needed.device - held + (needed.history if on_host else 0)
 
+    # A limit counts everything; free memory, only what is not held yet.
     if isinstance(limit, int):
         free, held, source = limit, 0, "the limit is {}"
     else:
@@ -314,6 +277,7 @@ def _refuse(trainer: "Resident", needed: Memory, held: int) -> None:
     if free is not None and total > free:
         new = dataclasses.replace(needed, data=needed.data - held)
         parts = ["data", "state"]
+        # If data and states alone exceed the memory, no setting of a round helps.
         if new.data + new.state <= free:
             parts += ["round", "evaluation"] + ["history"] * on_host
         largest = max(parts, key=lambda name: getattr(new, name))
@@ -418,14 +382,12 @@ def _changes(largest: str, trainer: "Resident") -> Iterator[_Change]:
 def _helping(
     changes: Iterator[_Change], still_needed: Any, needed: int, free: int
 ) -> tuple[str, bool]:
-    """Finds a change with which a training fits, else all changes that help.
-
-    Each is tested by compiling again, with the smallest value of its setting.
-    """
+    """Finds a change with which a training fits, else all changes that help."""
     texts = []
     for name, value, change in changes:
         if value <= 1:
             continue
+        # Compiled again, with the smallest value of the setting.
         total = still_needed(change(1))
         if total <= free:  # memory grows linearly with these settings
             size = 1 + int((value - 1) * (free - total) / (needed - total))

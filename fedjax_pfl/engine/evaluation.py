@@ -33,6 +33,7 @@ __all__ = [
     "predictors_of",
     "unseen",
     "unseen_rule",
+    "varies",
 ]
 
 BATCH = 128
@@ -54,7 +55,7 @@ Predictors = dict[str, Predictor]
 def predictors_of(
     process: FederatedProcess,
     state: core.State,
-    client: Any,
+    client: core.ClientState,
     model: core.Model,
     data: core.ClientData,
 ) -> tuple[Predictors, core.Key]:
@@ -67,18 +68,20 @@ def predictors_of(
 def _means(
     predictors: Predictors,
     model: core.Model,
-    batch_of: Callable[[jax.Array], core.Batch],
+    gather: Callable[[jax.Array, jax.Array, core.Key], core.Batch],
     total: jax.Array,
     slots: int,
-    size: int,
+    key: core.Key,
 ) -> list[Metrics]:
-    """Measures predictors on `total` examples, in batches; NaN if there are none.
-
-    One dictionary per predictor, in alphabetical order; all see the same batches.
-    """
+    """Measures predictors, in alphabetical order, on `total` examples; NaN if none."""
+    size = min(BATCH, slots)
 
     def of_batch(number: jax.Array):
-        batch = batch_of(number)
+        positions = number * size + jnp.arange(size)
+        weight = _weight(positions, total)
+        access = jax.random.fold_in(key, number)
+        batch = gather(jnp.minimum(positions, slots - 1), weight, access)
+        # All predictors see the same batch, which is gathered once.
         outputs = [predictors[name](batch.x) for name in sorted(predictors)]
         sums = [_sums(model, o, batch) for o in outputs]
         if not isinstance(model, core.RankedModel):
@@ -94,7 +97,7 @@ def _means(
     )
     no_sums = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), sums)
 
-    def add(number: jax.Array, state: Any):
+    def add(number: jax.Array, state: tuple[Any, Any]):
         def put(buffer: jax.Array, batch: jax.Array):
             return lax.dynamic_update_slice_in_dim(buffer, batch, number * size, axis=0)
 
@@ -122,7 +125,7 @@ def _sums(model: core.Model, outputs: jax.Array, batch: core.Batch) -> tuple[Any
     return totals, model.metric_sums(outputs, batch) if is_summed else None
 
 
-def _check_rows(model: core.Model, name: str, values: Any, size: int) -> None:
+def _check_rows(model: core.Model, name: str, values: jax.Array, size: int) -> None:
     """Refuses values that are not one row per example of a batch."""
     shape = jnp.shape(values)
     form = "[B]" if name.startswith("metrics") else "[B, ...]"
@@ -163,36 +166,36 @@ def _client_means(
     model: core.Model,
     data: core.ClientData,
     key: core.Key,
-    dtype: Any,
 ) -> list[Metrics]:
     """Measures predictors on one client's own examples."""
+
+    def gather(positions: jax.Array, weight: jax.Array, key: core.Key) -> core.Batch:
+        return data.gather(positions, weight, key=key)
+
     slots = data.index.shape[0]
-    size = min(BATCH, slots)
-
-    def batch_of(number: jax.Array):
-        positions = number * size + jnp.arange(size)
-        weight = (positions < data.num_examples).astype(dtype)
-        access = jax.random.fold_in(key, number)
-        return data.gather(jnp.minimum(positions, slots - 1), weight, key=access)
-
-    return _means(predictors, model, batch_of, data.num_examples, slots, size)
+    return _means(predictors, model, gather, data.num_examples, slots, key)
 
 
-def _sequence(
-    predictor: Predictor, data: core.ClientData, dtype: Any
-) -> tuple[jax.Array, core.Batch]:
-    """Computes outputs for all of one client's examples, in order, and the examples."""
+def _weight(positions: jax.Array, total: jax.Array) -> jax.Array:
+    """Returns 1 for the first `total` positions, 0 for padding."""
+    return (positions < total).astype(jnp.zeros(()).dtype)
+
+
+def _series(
+    judge: core.SequenceModel, predictors: Predictors, data: core.ClientData
+) -> list[tuple[Metrics, Metrics]]:
+    """Measures predictors on a client's series: metrics, and their course."""
+    # Not in batches: outputs of one moment are inputs of the next.
     positions = jnp.arange(data.index.shape[0])
-    weight = (positions < data.num_examples).astype(dtype)
-    batch = data.gather(positions, weight)
-    return predictor(batch.x), batch
+    batch = data.gather(positions, _weight(positions, data.num_examples))
+    return [
+        judge.sequence_metrics(predictors[name](batch.x), batch)
+        for name in sorted(predictors)
+    ]
 
 
 def _pooled(rows: dict[str, Any]) -> tuple[dict[str, Any], jax.Array]:
-    """Pools the examples of several clients, each as a client of one, padding last.
-
-    Every example thus keeps the identity, and with it the noise, of its owner.
-    """
+    """Pools examples of several clients, each as a client of one, padding last."""
     owners, slots = rows["index"].shape
     real = jnp.arange(slots)[None, :] < rows["num_examples"][:, None]
     order = jnp.argsort(~real.reshape(-1), stable=True)
@@ -203,6 +206,7 @@ def _pooled(rows: dict[str, Any]) -> tuple[dict[str, Any], jax.Array]:
     def per_owner(leaf: jax.Array):
         return jnp.broadcast_to(leaf[:, None], (owners, slots)).reshape(-1)[order]
 
+    # Every example keeps the identity, and with it the noise, of its owner.
     single = {
         "index": per_slot(rows["index"]),
         "labels": None if rows["labels"] is None else per_slot(rows["labels"]),
@@ -236,29 +240,24 @@ def _pooled_means(
     examples: dict[str, Any],
     total: jax.Array,
     key: core.Key,
-    dtype: Any,
 ) -> list[Metrics]:
     """Measures predictors on the first `total` examples of `_pooled` or `_sampled`."""
-    size = min(BATCH, examples["index"].shape[0])
 
-    def batch_of(number: jax.Array):
-        positions = number * size + jnp.arange(size)
-        weight = (positions < total).astype(dtype)
-        access = jax.random.fold_in(key, number)
-        last = examples["index"].shape[0] - 1
-        chosen = client_rows.take(examples, jnp.minimum(positions, last))
+    def gather(positions: jax.Array, weight: jax.Array, access: core.Key) -> core.Batch:
+        chosen = client_rows.take(examples, positions)
 
-        def one(row: Any, weight: jax.Array, slot: jax.Array):
+        def one(row: core.Tree, weight: jax.Array, slot: jax.Array):
             data = pool.with_rows(row)
+            # Resampled noise needs a key per slot: every example is a client of one.
             slot_key = jax.random.fold_in(access, slot)
             batch = data.gather(jnp.zeros(1, jnp.int32), weight[None], key=slot_key)
             return batch.x[0], batch.y[0]
 
-        x, y = jax.vmap(one)(chosen, weight, jnp.arange(size))
+        x, y = jax.vmap(one)(chosen, weight, jnp.arange(len(weight)))
         return core.Batch(x=x, y=y, weight=weight, constants=pool.constants)
 
     slots = examples["index"].shape[0]
-    return _means(predictors, model, batch_of, total, slots, size)
+    return _means(predictors, model, gather, total, slots, key)
 
 
 def predictor_names(
@@ -302,28 +301,11 @@ def evaluate(
     diagnostics: bool = False,
     execution: sharding.Execution = _ONE_DEVICE,
 ) -> tuple[Metrics, Metrics]:
-    """Measures all predictors of clients.
-
-    Args:
-      process: the process.
-      state: state after a round.
-      model: the model.
-      federation: data of N clients.
-      data: names of data: a client's own `train`, `validation` or `test` examples;
-        `others`: its own test examples and those of its `federation.others`;
-        `everybody`: all test examples. The last two are limited to
-        `federation.samples`, if there are any. Means are over examples.
-      members: rows `int32[K]` of the clients to evaluate; None for all.
-      diagnostics: whether to compute the algorithm's diagnostics.
-      execution: how the map over clients is run in rounds. Devices that share all
-        clients measure their own clients, on their own examples; other cases are left
-        to XLA.
-
-    Returns:
-      Metrics by name, each `[predictors, data, K]` with predictors in alphabetical
-      order, NaN where there are no examples; and diagnostics by name, each `[]`.
-    """
-    dtype = jnp.zeros(()).dtype
+    """Returns metrics `[predictors, data, K]` of clients, and diagnostics `[]`."""
+    # `data` names a client's own `train`, `validation` or `test` examples; `others`,
+    # its own test examples and those of `federation.others`; `everybody`, all test
+    # examples. `federation.samples` limits the last two. Means are over examples, NaN
+    # without any.
     judge = model if isinstance(model, core.SequenceModel) else None
     _check_data(judge, data)
     federation = model_state.with_kept(state, model, federation)
@@ -335,6 +317,8 @@ def evaluate(
 
     pools = {n: getattr(federation, n).pool() for n in ("train", *_client_data(data))}
     server = state.at(None).with_memory(steps=None)
+    # Devices that share all clients measure their own clients, on their own examples;
+    # XLA divides all other cases.
     is_shared = members is None and set(data) == set(_client_data(data))
     is_shared &= sharding.divides(federation.num_clients, execution)
 
@@ -360,14 +344,11 @@ def evaluate(
     ):
         if name in ("others", "everybody"):
             examples = examples_of(name, fields)
-            return _pooled_means(predictors, model, test_pool, *examples, key, dtype)
+            return _pooled_means(predictors, model, test_pool, *examples, key)
         client_data = client_of(pools, name, fields)
         if judge is not None:
-            return [
-                judge.sequence_metrics(*_sequence(predictors[n], client_data, dtype))[0]
-                for n in sorted(predictors)
-            ]
-        return _client_means(predictors, model, client_data, key, dtype)
+            return [metrics for metrics, _ in _series(judge, predictors, client_data)]
+        return _client_means(predictors, model, client_data, key)
 
     def one(fields: dict[str, Any], shared: tuple[Any, ...]):
         process, server, pools = shared
@@ -402,18 +383,16 @@ def _in_units(metrics: Metrics, data: core.ClientData) -> Metrics:
 
 def _mapped(
     fn: Callable[[Any, Any], Any],
-    rows: Any,
+    rows: core.Tree,
     shared: tuple[Any, ...],
     chunk: int,
     execution: sharding.Execution | None,
 ) -> Any:
-    """Maps over clients; with an execution, on the devices that own them.
-
-    The last shared value is a dictionary of pools, which devices may divide.
-    """
+    """Maps over clients; with an execution, on the devices that own them."""
     if execution is None:
         return client_map.map_chunks(fn, rows, shared, chunk)
     division = sharding.Execution("shard", chunk, execution.num_devices)
+    # The last shared value holds the pools, which devices may divide.
     *replicated, pools = shared
     pool_specs = {name: divided_examples.specs(pool) for name, pool in pools.items()}
     specs = (*[PartitionSpec()] * len(replicated), pool_specs)
@@ -463,14 +442,7 @@ def _rows(
 def collaboration(
     process: FederatedProcess, state: core.State, federation: core.Federation
 ) -> Metrics:
-    """Computes the weights with which clients learn from each other.
-
-    Returns:
-      Nothing for methods that do not mix messages, or for too many clients. Else
-      `weights [N, N]`, with rows for receivers, and, if clusters of clients are known,
-      `own_cluster [N]`: the share of a client's weight on other clients that lies in
-      its own cluster, NaN without any weight on other clients.
-    """
+    """Returns weights `[N, N]` of receivers, `own_cluster [N]`; none beyond 2,000."""
     if federation.num_clients > MAX_PAIRS:
         return {}
     weights = process.algorithm.collaboration(state, federation)
@@ -478,6 +450,8 @@ def collaboration(
         return {}
     if federation.cluster is None:
         return {"weights": weights}
+    # The share of weight on other clients that lies in the own cluster; NaN without any
+    # weight on others.
     pair_weights = jnp.where(jnp.eye(weights.shape[0], dtype=bool), 0, jnp.abs(weights))
     is_same_cluster = federation.cluster[:, None] == federation.cluster[None, :]
     total = pair_weights.sum(axis=1)
@@ -489,28 +463,18 @@ def collaboration(
 def courses(
     process: Any, state: core.State, model: core.Model, federation: core.Federation
 ) -> Metrics:
-    """Computes the metrics of each client at every moment of its test series.
-
-    Returns:
-      By name, `[predictors, N, T]` with predictors in alphabetical order; nothing for
-      models other than those of sequences.
-    """
+    """Returns metrics `[predictors, N, T]` along test series; none of other models."""
     if not isinstance(model, core.SequenceModel):
         return {}
-    judge, dtype = model, jnp.zeros(()).dtype
+    judge = model
     state = process.before_evaluation(state, model, federation)
 
-    def one(row: Any, _: Any):
+    def one(row: core.Tree, _: Any):
         client, train, test = row
         data = federation.train.pool().with_rows(train)
         predictors, _ = predictors_of(process, state, client, model, data)
         series = federation.test.pool().with_rows(test)
-        return _stack(
-            [
-                judge.sequence_metrics(*_sequence(predictors[n], series, dtype))[1]
-                for n in sorted(predictors)
-            ]
-        )
+        return _stack([course for _, course in _series(judge, predictors, series)])
 
     rows = (state.clients, federation.train.rows(), federation.test.rows())
     curves = client_map.map_chunks(one, rows, None, CHUNK)
@@ -524,20 +488,12 @@ def _stack(rows: list[Metrics]) -> Metrics:
 
 @dataclasses.dataclass(frozen=True)
 class Unseen:
-    """How a method serves clients that never trained.
+    """Service of clients that never trained."""
 
-    Attributes:
-      as_is: reported predictors that are the same for all clients: the global one.
-      own: predictors that the method itself adapts to a client's training examples.
-      start: predictor with the parameters from which local work starts if `own` is
-        empty, else None.
-      work: this local work, in words.
-    """
-
-    as_is: tuple[str, ...]
-    own: tuple[str, ...]
-    start: str | None = None
-    work: str = ""
+    as_is: tuple[str, ...]  # predictors alike for all clients: the global one
+    own: tuple[str, ...]  # predictors that the method adapts to training examples
+    start: str | None = None  # of local work if `own` is empty
+    work: str = ""  # in words
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -568,20 +524,21 @@ def _of_newcomer(
     return predictors, core.ClientView(key=key, round=state.round, data=data)
 
 
+def varies(
+    fn: Callable[..., Any], state: core.State, federation: core.Federation, name: str
+) -> bool:
+    """Returns whether values `vmap(..., out_axes=None)` differ between clients."""
+    try:
+        jax.eval_shape(lambda s, f: fn(s, f, name), state, federation)
+    except ValueError:  # raised by vmap for values that depend on its axis
+        return True
+    return False
+
+
 def unseen_rule(
     process: Any, state: core.State, model: core.Model, federation: core.Federation
 ) -> Unseen:
-    """Finds out how a method serves clients that never trained; computes nothing.
-
-    A predictor of a client in its first state is adapted by the method if its outputs
-    depend on the client's training examples.
-
-    Args:
-      process: the process.
-      state: a state, or its shapes.
-      model: the model.
-      federation: data of N clients, or their shapes; it has `unseen` ones.
-    """
+    """Returns how a method serves clients that never trained, from shapes."""
     assert federation.unseen is not None
 
     def output(state: core.State, federation: core.Federation, name: str):
@@ -598,15 +555,9 @@ def unseen_rule(
         assert federation.unseen is not None
         return jax.vmap(one, out_axes=None)(federation.unseen.train.rows())
 
-    def is_adapted(name: str) -> bool:
-        try:
-            jax.eval_shape(lambda s, f: output(s, f, name), state, federation)
-        except ValueError:  # raised by vmap for values that differ between clients
-            return True
-        return False
-
+    # A method adapts a predictor if outputs for newcomers depend on their examples.
     names = predictor_names(process, state, model, federation)
-    adapted_names = tuple(name for name in names if is_adapted(name))
+    adapted_names = tuple(n for n in names if varies(output, state, federation, n))
     as_is = tuple(
         name for name in names if name == "global" and name not in adapted_names
     )
@@ -652,31 +603,17 @@ def _check_start(
 def unseen(
     process: Any, state: core.State, model: core.Model, federation: core.Federation
 ) -> Metrics:
-    """Measures the models of clients that never trained, on their own test examples.
-
-    Each client is in the method's first state, with the trained server. If the method
-    adapts no predictor to a client's training examples, the `start` of `unseen_rule` is
-    trained on them for a few epochs, by the method's `local` solver or else `SGD()`.
-
-    Args:
-      process: the process.
-      state: state after the last round.
-      model: the model.
-      federation: data of N clients, and of U `unseen` ones.
-
-    Returns:
-      By name, `[models, U]`, models as `unseen_rule` names them; NaN for clients
-      without test examples.
-    """
+    """Returns metrics `[models, U]` of clients that never trained, on their tests."""
     rule = unseen_rule(process, state, model, federation)
     newcomers, population = federation.unseen, federation.population
     assert newcomers is not None
     solver = _few_epochs(process.algorithm)
-    dtype = jnp.zeros(()).dtype
 
     def one(row: tuple[Any, Any], _: None):
         train = newcomers.train.pool().with_rows(row[0])
         predictors, view = _of_newcomer(process, state, model, population, train)
+        # Newcomers are in the first state, with the trained server. Without an adapted
+        # predictor, `start` is trained for a few epochs by the method's solver.
         models = [predictors[name] for name in (*rule.as_is, *rule.own)]
         if rule.start is not None:
             start: Any = predictors[rule.start]
@@ -685,7 +622,7 @@ def unseen(
             models.append(core.Predictor(start.apply, params))
         test = newcomers.test.pool().with_rows(row[1])
         order = {f"{k:04}": predictor for k, predictor in enumerate(models)}
-        return _stack(_client_means(order, model, test, view.key, dtype))
+        return _stack(_client_means(order, model, test, view.key))
 
     rows = (newcomers.train.rows(), newcomers.test.rows())
     chunk = _at_once(model, newcomers, ("test",))

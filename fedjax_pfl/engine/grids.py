@@ -25,7 +25,7 @@ class _Point:
     values: dict[str, Any]
     process: FederatedProcess
     model: core.Model
-    spec: Any
+    spec: core.Specification
     key: core.Key
 
 
@@ -40,6 +40,7 @@ def _make_point(
     for name, value in values.items():
         if name == "seed":
             checks.whole("seed", value, at_least=0, at_most=checks.MAX_SEED)
+            # Points of one seed share data, data order and start.
             key = jax.random.fold_in(key, value)
             spec = struct.replace_field(spec, "seed", int(value))
         elif name == "model":
@@ -105,12 +106,7 @@ class Federations:
 
 
 def combinations(axes: Mapping[str, Iterable[Any]]) -> list[dict[str, Any]]:
-    """Returns every combination of values by name.
-
-    Example:
-      >>> combinations({"algorithm.lam": [0.1, 1.0], "seed": range(1)})
-      [{'algorithm.lam': 0.1, 'seed': 0}, {'algorithm.lam': 1.0, 'seed': 0}]
-    """
+    """Returns every combination of values by name."""
     for name, values in axes.items():
         if isinstance(values, str) or not isinstance(values, Iterable):
             raise checks.InputError(
@@ -134,24 +130,7 @@ def groups_of(
     axes: Axes,
     federations: Federations | None = None,
 ) -> list[groups.Group]:
-    """Forms all grid points, in groups that share one compiled program.
-
-    Points differ in numeric (traced) fields within a group, and in static fields,
-    models or shapes of the data between groups. Federations are built once per distinct
-    spec.
-
-    Args:
-      key: `[]` key; the axis `seed` folds its value in, so that points of one seed
-        share data, data order and start.
-      process: base process.
-      model: base model.
-      spec: base federation, or its specification. A federation keeps its clients and
-        its split for all seeds, and has no axes of its own.
-      axes: values by dotted name, in all combinations: fields of the process
-        (`algorithm.lam`), `model.`, `federation.`, and `seed`, which is also
-        the federation's seed. Or the points themselves, each with its value by name.
-      federations: already built by other calls; new ones are added.
-    """
+    """Forms all grid points, in groups that share one compiled program."""
     parsed: Any = axes  # type checkers take a mapping for an iterable
     named = combinations(parsed) if isinstance(axes, Mapping) else list(parsed)
     if not named or not all(isinstance(values, Mapping) for values in named):
@@ -167,6 +146,7 @@ def groups_of(
         )
         for v in named
     ]
+    # Built once per distinct specification, also over several calls.
     federations = Federations() if federations is None else federations
     grouped: dict[Any, list[_Point]] = {}
     for point in points:
@@ -175,6 +155,8 @@ def groups_of(
             p.pool() for p in (federation.train, federation.validation, federation.test)
         ]
         shapes = jax.tree.map(lambda leaf: leaf.shape, pools)
+        # Points of a group differ in traced fields only; static fields, models and
+        # shapes of the data need programs of their own.
         signature = (
             jax.tree.structure(point.process),
             point.model,
@@ -219,6 +201,7 @@ def _check_names(
     unknown = [name for name in names if name.partition(".")[0] not in parts]
     if not unknown:
         return
+    # A swept part brings fields that the base part lacks.
     swept = [(n, p[n]) for p in points for n in p.keys() & parts.keys()]
     fields = [
         field

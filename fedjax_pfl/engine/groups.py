@@ -39,25 +39,15 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Grid points that share one compiled program.
+    """Grid points that share one compiled program."""
 
-    Attributes:
-      points: swept field -> value, one dict per point.
-      processes: one process per point, of one structure.
-      model: the model they share.
-      federations: one per point, of one number of clients.
-      described: statistics of each point's federation.
-      keys: one key per point.
-      config: flat configuration shared by the points.
-    """
-
-    points: Sequence[dict[str, Any]]
-    processes: Sequence[FederatedProcess]
+    points: Sequence[dict[str, Any]]  # swept values by field
+    processes: Sequence[FederatedProcess]  # of one structure
     model: core.Model
-    federations: Sequence[core.Federation]
+    federations: Sequence[core.Federation]  # of one number of clients
     described: Sequence[statistics.PartitionStatistics]
     keys: Sequence[core.Key]
-    config: dict[str, Any]
+    config: dict[str, Any]  # shared by the points
 
     def parts(self, num_points: int) -> "list[Group]":
         """Returns the group in parts of at most so many points, in their order."""
@@ -70,7 +60,9 @@ class Group:
         ]
 
 
-def config_of(process: FederatedProcess, model: Any, federation: Any) -> dict[str, Any]:
+def config_of(
+    process: FederatedProcess, model: core.Model, federation: Any
+) -> dict[str, Any]:
     """Returns the flat configuration of a training."""
     parts = {f.name: getattr(process, f.name) for f in dataclasses.fields(process)}
     if not parts["parts"]:
@@ -100,15 +92,7 @@ def single(
     *,
     is_described: bool = True,
 ) -> Group:
-    """Returns the group of one training.
-
-    Args:
-      key: `[]` key of the training.
-      process: the process.
-      model: the model.
-      federation: the data.
-      is_described: whether to compute the statistics of the federation.
-    """
+    """Returns the group of one training, with or without statistics of its data."""
     return Group(
         points=[{}],
         processes=[process],
@@ -122,28 +106,16 @@ def single(
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Static part of a compiled group.
+    """Static part of a compiled group."""
 
-    Attributes:
-      model: the model, given the shapes of the data.
-      execution: how the map over clients is run.
-      schedule: of evaluations; a segment lies between two of these.
-      diagnostics: whether the algorithm's diagnostics are computed.
-      points_per_chunk: grid points vmapped together, on each device.
-      alike: whether points of a chunk have equal data and draws, and share batches.
-      stops: whether points may end before others.
-      point_devices: devices that share the points; if several, they do not share
-        clients.
-    """
-
-    model: core.Model
+    model: core.Model  # given the shapes of the data
     execution: sharding.Execution
-    schedule: schedules.Schedule
+    schedule: schedules.Schedule  # a segment lies between two evaluations
     diagnostics: bool
-    points_per_chunk: int
-    alike: bool
-    stops: bool
-    point_devices: int = 1
+    points_per_chunk: int  # vmapped together, on each device
+    alike: bool  # points of a chunk have equal data and draws
+    stops: bool  # points may end before others
+    point_devices: int = 1  # if several, they do not share clients
 
     @property
     def points(self) -> sharding.Execution:
@@ -161,25 +133,15 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PlannedGroup:
-    """A validated group and how it is run; made once, by `plan`.
-
-    Attributes:
-      group: points of one structure.
-      options: of the call.
-      plan: everything static.
-      processes: the points' processes, numbers as arrays.
-      keys: `[G]` keys of the package's own generator.
-      order: `int[G]` points in the order in which programs have them.
-      digest: of the data if no process has all of them, else None.
-    """
+    """A validated group and how it is run; made once, by `plan`."""
 
     group: Group
     options: Options
     plan: Plan
-    processes: Sequence[FederatedProcess]
-    keys: core.Key
-    order: np.ndarray
-    digest: str | None = None
+    processes: Sequence[FederatedProcess]  # with numbers as arrays
+    keys: core.Key  # `[G]`, of the package's own generator
+    order: np.ndarray  # `int[G]`, of points in programs
+    digest: str | None = None  # of the data if no process has all of them
 
     @property
     def algorithm(self) -> str:
@@ -197,7 +159,7 @@ class PlannedGroup:
         return client_rows.size(self._params)
 
     @property
-    def _params(self) -> Any:
+    def _params(self) -> core.Params:
         """Shapes of the model's parameters."""
         return jax.eval_shape(self.plan.model.init, self.keys[0])
 
@@ -269,7 +231,10 @@ def plan(group: Group, options: Options) -> PlannedGroup:
         execution = auto_execution.choose(process, model, federation, len(group.points))
     execution = auto_execution.form_chunks(execution, group.federations)
     devices = auto_execution.devices_of_points(execution, len(group.points))
-    keys = [_package_key(key) for key in group.keys]
+    for key in group.keys:
+        validate.check_key(key)
+    # Of the package's own generator, which draws the same under vmap and in loops.
+    keys = [core.new_key(jax.random.key_data(key)) for key in group.keys]
     processes = timetables.with_timetables(
         group.processes, model, group.federations, keys, options.num_rounds
     )
@@ -295,6 +260,7 @@ def plan(group: Group, options: Options) -> PlannedGroup:
         keys=jnp.stack(keys),
         order=order,
     )
+    # These need shapes of the state and names of predictors, which the plan has.
     if process.aggregator is not None:
         process.aggregator.check_state(planned.state_shapes)
     if options.stop_when is not None:
@@ -320,12 +286,9 @@ def _chunks_of_points(
     options: Options,
     num_devices: int,
 ) -> tuple[np.ndarray, int, bool]:
-    """Decides which points are vmapped together.
-
-    Points of one key and federation share their batches if every chunk is homogeneous.
-    They do not if points may end early, which only saves the time of whole chunks.
-    """
+    """Returns the order of points, points per chunk, and whether these are alike."""
     process, first_federation = group.processes[0], group.federations[0]
+    # Federations by identity: points of one seed share the object.
     families: dict[Any, list[int]] = {}
     for number, (key, federation) in enumerate(
         zip(keys, group.federations, strict=True)
@@ -334,6 +297,9 @@ def _chunks_of_points(
         families.setdefault((words, id(federation)), []).append(number)
     sizes = {len(family) for family in families.values()}
     parts = (execution, process, model, first_federation)
+    # Points of one key and federation share their batches if every chunk is
+    # homogeneous; not if points may end early, which only saves the time of whole
+    # chunks.
     if len(sizes) == 1 and options.stop_when is None:
         most_points = options.points_per_chunk
         if most_points is None:
@@ -346,10 +312,7 @@ def _chunks_of_points(
 
 
 def _with_fixed_arrays(group: Group, model: core.Model) -> Group:
-    """Adds a model's fixed arrays to the data, as programs take them.
-
-    These are the start of trainings, and parameters that are never trained.
-    """
+    """Adds a model's start and its frozen parameters to the data, for programs."""
     start, fields = model.initial_params, {}
     if start is not None:
         fields["start"] = start.on_device
@@ -381,6 +344,7 @@ def _check(group: Group, options: Options) -> None:
         _check_pools(federation)
     num_clients = group.federations[0].num_clients
     size = group.processes[0].participation.cohort_size(num_clients)
+    # Values differ between points, so each is checked.
     for process in group.processes:
         process.check_cohort(size, num_clients)
 
@@ -411,7 +375,7 @@ def _check_examples(federation: core.Federation) -> None:
 def _check_pools(federation: core.Federation) -> None:
     """Refuses validation or test pools with examples of another form."""
 
-    def form(leaf: Any) -> tuple[Any, ...]:
+    def form(leaf: jax.Array) -> tuple[Any, ...]:
         is_whole = jnp.issubdtype(leaf.dtype, jnp.integer) and leaf.dtype != jnp.uint8
         return leaf.shape[1:], is_whole  # images are scaled, tokens are not
 
@@ -426,24 +390,8 @@ def _check_pools(federation: core.Federation) -> None:
             )
 
 
-def _package_key(key: core.Key) -> core.Key:
-    """Converts a caller's key to one of the package's generator."""
-    validate.check_key(key)
-    return core.new_key(jax.random.key_data(key))
-
-
-def _is_rounded(model: core.Model) -> bool:
-    """Returns whether a model, or the model that it wraps, rounds operands."""
-    return struct.innermost(model).bfloat16_products
-
-
 def warn_of_idle_parts(unplanned: Sequence[Group]) -> None:
-    """Warns of an attack, an aggregator or a rounding that has no effect.
-
-    An attack needs malicious clients; a federation without them is fine as the baseline
-    of others with them. An aggregator needs a method that aggregates; the warning names
-    methods that do not, since they train alike under any rule.
-    """
+    """Warns of an attack, an aggregator or a rounding that has no effect."""
     idle: dict[str, list[str]] = {}
     for group in unplanned:
         process = group.processes[0]
@@ -456,12 +404,14 @@ def warn_of_idle_parts(unplanned: Sequence[Group]) -> None:
             " aggregate of messages is made there.",
             stacklevel=3,
         )
-    if jax.default_backend() == "cpu" and any(_is_rounded(g.model) for g in unplanned):
+    is_rounded = any(struct.innermost(g.model).bfloat16_products for g in unplanned)
+    if is_rounded and jax.default_backend() == "cpu":
         warnings.warn(
             "bfloat16_products=True is slower on a CPU, which rounds the operands and"
             " multiplies them as floats of 32 bits; it is for accelerators.",
             stacklevel=3,
         )
+    # A federation without malicious clients is the baseline of others that have some.
     at_work: dict[str, bool] = {}
     for group in unplanned:
         attacks = {type(p.attack).__name__ for p in group.processes if p.attack}

@@ -3,7 +3,7 @@
 import tempfile
 import weakref
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 
@@ -13,6 +13,9 @@ from fedjax_pfl.engine import save_models
 from fedjax_pfl.engine.resident import Resident
 from fedjax_pfl.engine.trainer import Trainer
 from fedjax_pfl.results import history, trained_models
+
+if TYPE_CHECKING:
+    from fedjax_pfl.engine import best_models
 
 __all__ = ["Held"]
 
@@ -26,13 +29,16 @@ class Held:
     """Finished trainers of one result, until newer results need the memory."""
 
     def __init__(self):
-        """Starts without groups."""
         self._groups: list[tuple[int, history.History, Trainer, Any]] = []
         self._size, self._opened = 0, None
         self._is_complete = jax.process_count() == 1
 
     def add(
-        self, number: int, record: history.History, trainer: Trainer, best: Any
+        self,
+        number: int,
+        record: history.History,
+        trainer: Trainer,
+        best: "best_models.Best | None",
     ) -> None:
         """Takes a finished group; see `save_models.Writer.add`."""
         if self._is_complete and isinstance(trainer, Resident):
@@ -51,6 +57,7 @@ class Held:
         """Holds the groups from now on; the oldest other results release theirs."""
         alive = [held for held in (ref() for ref in _holding) if held is not None]
         total = self._size + sum(held._size for held in alive)
+        # Oldest first, since results are listed in their order.
         for held in alive:
             if total > _LIMIT:
                 total -= held._size
@@ -58,14 +65,7 @@ class Held:
         _holding[:] = [weakref.ref(held) for held in (*alive, self) if held._size]
 
     def models(self, result: results.Result) -> trained_models.TrainedModels:
-        """Writes the models to a directory of this process, once, and opens it.
-
-        Args:
-          result: of the trainings.
-
-        Raises:
-          InputError: if the memory has been given back.
-        """
+        """Writes the models to a directory of this process, once, and opens it."""
         if self._opened is None:
             if not self._is_complete:
                 raise checks.InputError(

@@ -1,8 +1,6 @@
 """Error messages for hooks with wrong results, in place of JAX's tracebacks.
 
-Hooks of users are part of compiled programs, and JAX reports a wrong result far from
-its hook. Only when a program cannot be traced, each hook is traced by itself, in the
-order of a round, and the error names the first one with a wrong result.
+Only when a program cannot be traced, each hook is traced by itself.
 """
 
 import contextlib
@@ -41,6 +39,8 @@ def explained(group: groups.Group) -> Iterator[None]:
 
 def _refusal(group: groups.Group) -> checks.InputError | None:
     """Returns the error about the first hook that does not fit, or None."""
+    # JAX reports a wrong result far from its hook: the first hook that does not fit is
+    # found in the order of a round.
     process, federation = group.processes[0], group.federations[0]
     try:
         check(process, group.model.for_federation(federation), federation)
@@ -73,7 +73,7 @@ def _traced(hook: Callable[..., Any], *inputs: Any) -> Any:
     return results[0]
 
 
-def _shapes(tree: Any) -> Any:
+def _shapes(tree: core.Tree) -> core.Tree:
     """Returns a tree with shapes in place of arrays and numbers."""
     return jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), tree
@@ -104,7 +104,7 @@ def _text(value: Any) -> str:
     return f"an object of the class {type(value).__name__}"
 
 
-def _difference(result: Any, template: Any) -> str | None:
+def _difference(result: core.Tree, template: core.Tree) -> str | None:
     """Describes the first place where two trees differ, or None."""
     if jax.tree.structure(result) != jax.tree.structure(template):
         return f"{_text(result)} in place of {_text(template)}"
@@ -124,7 +124,7 @@ def _check_model(model: core.Model, train: core.ClientData) -> None:
     name = type(model).__name__
     params = _shapes(_traced(model.init, jax.random.key(0)))
 
-    def measured(params: Any, train: core.ClientData) -> Any:
+    def measured(params: core.Params, train: core.ClientData) -> tuple[Any, Any]:
         data = _first_client(train)
         positions = jnp.arange(2, dtype=jnp.int32) % data.index.shape[0]
         batch = data.gather(positions, jnp.ones(2))
@@ -171,7 +171,6 @@ class _Round:
         federation: core.Federation,
         train: core.ClientData,
     ):
-        """Takes a process, and shapes of examples with the model's state."""
         self._process, self._model = process, model
         self._method = process.algorithm
         self._name = type(process.algorithm).__name__
@@ -194,7 +193,7 @@ class _Round:
             f"Expected {hook} of {self._name} to return {form}, got {result}."
         )
 
-    def _rows(self, tree: Any, count: int) -> Any:
+    def _rows(self, tree: core.Tree, count: int) -> core.Tree:
         """Returns shapes of rows `[count, ...]` of clients."""
         return jax.tree.map(
             lambda s: jax.ShapeDtypeStruct((count, *s.shape), s.dtype), tree
@@ -263,7 +262,7 @@ class _Round:
             raise self._expected("server_update", form, text)
         return server, _shapes(upload.message)
 
-    def _work(self, down: Any, client: Any, reference: Any) -> core.Upload:
+    def _work(self, down: Any, client: Any, reference: core.Params) -> core.Upload:
         """Checks `client_update`; returns the upload."""
         method, hook = self._method, "client_update"
         values = _traced(
@@ -299,7 +298,7 @@ class _Round:
                 raise self._expected(hook, form, _text(value))
         return upload
 
-    def _aggregate(self, uploads: core.Upload, reference: Any) -> Any:
+    def _aggregate(self, uploads: core.Upload, reference: core.Params) -> core.Tree:
         """Checks the aggregator, if the method has one; returns the aggregate."""
         if not self._method.aggregates:
             return None
@@ -312,7 +311,7 @@ class _Round:
             *(reference, "an aggregate like one message"),
         )
 
-    def _predict(self, server: Any, client: Any) -> None:
+    def _predict(self, server: core.ServerState, client: core.ClientState) -> None:
         """Checks `parameters`, or `predictors` if a method defines them."""
         method = self._method
         hook, form = "parameters", "a dictionary of parameters by name"
@@ -330,7 +329,7 @@ class _Round:
             form += ', such as {"global": server}' * (hook == "parameters")
             raise self._expected(hook, form, _text(values))
 
-    def _attack(self, message: Any) -> None:
+    def _attack(self, message: core.Message) -> None:
         """Checks the attack, if there is one."""
         attack = self._process.attack
         if attack is None:

@@ -24,18 +24,15 @@ _OF_OTHERS = {"others", "everybody"}
 
 
 def shares(planned: PlannedGroup, count: int) -> divided_examples.Shares | None:
-    """Returns the examples that n devices have of their clients.
-
-    Examples of a cohort pass through two buffers; each member has a slot for every
-    example of the largest client. If clients are evaluated on the examples of others,
-    they need all examples, and None is returned.
-    """
+    """Returns the examples of n devices; None if clients need those of others."""
     if _OF_OTHERS & set(planned.plan.schedule.data):
         return None
     sources = planned.group.federations
     cohort = planned.processes[0].participation.cohort_size(planned.num_clients)
     num_slots = 0
     if cohort < planned.num_clients:
+        # Examples of a cohort pass through two buffers; each member has a slot for
+        # every example of the largest client.
         places = -(-cohort // count) * count
         num_slots = 2 * places * max(f.train.index.shape[1] for f in sources)
     return divided_examples.shares(sources, count, num_slots)
@@ -60,16 +57,9 @@ def placed_states(
     num_clients: int,
     execution: sharding.Execution,
 ) -> core.State:
-    """Places states of points: rows of clients on their devices, the rest on all.
-
-    Shapes do not identify rows of clients: a model of N outputs has N rows, too.
-
-    Args:
-      process: of all points.
-      states: leaves `[G, ...]`, those of clients `[G, N, ...]`; or shapes.
-      num_clients: N.
-      execution: an execution of mode `shard`.
-    """
+    """Places states `[G, ...]`: rows of clients on their devices, the rest on all."""
+    # By name: shapes do not identify rows of clients, since a model of N outputs has N
+    # rows, too.
     names = [name for part in process.all_parts() for name in part.divided]
     divided = {name: states.memory.get(name) for name in names}
     trees = (states.of_clients(), divided)
@@ -82,13 +72,14 @@ def start(
     planned: PlannedGroup, data: list[core.Federation]
 ) -> tuple[Any, core.Key, Any, Any]:
     """Returns processes, keys, rows and pool, in the order of the programs' points."""
+    # Points that are alike lie next to each other in the programs.
     ordered = [data[point] for point in planned.order]
     rows, pool = stacking.federation_rows(ordered)
     processes = stacking.stack([planned.processes[k] for k in planned.order])
     return processes, planned.keys[planned.order], rows, pool
 
 
-def unseen_rows(planned: PlannedGroup, data: list[core.Federation]) -> Any:
+def unseen_rows(planned: PlannedGroup, data: list[core.Federation]) -> core.Tree:
     """Returns the rows `[G, U, ...]` of clients that never train, or None."""
     groups = [data[k].unseen for k in planned.order if data[k].unseen is not None]
     return stacking.rows_of(groups) if groups else None
@@ -103,12 +94,10 @@ def digest(planned: PlannedGroup) -> str:
 
 
 def laid_out(planned: PlannedGroup) -> PlannedGroup:
-    """Moves examples to the devices of their clients; no process then has all.
-
-    This saves memory only once the caller drops the old federations.
-    """
+    """Moves examples to the devices of their clients; no process then has all."""
     data = federations(planned)
     if all(a is b for a, b in zip(data, planned.group.federations, strict=True)):
         return planned
+    # Saves memory only once the caller drops the old federations.
     group = dataclasses.replace(planned.group, federations=data)
     return dataclasses.replace(planned, group=group, digest=digest(planned))

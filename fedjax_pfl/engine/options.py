@@ -149,15 +149,14 @@ class TrainingOptions(TypedDict, total=False):
 
 
 def as_keywords(*left_out: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorates a function with the fields of `Options` as `**options`.
-
-    Its signature names them, with their defaults, and other keywords are refused.
-    """
+    """Decorates a function with the fields of `Options` as `**options`."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(function)
+        # Without the last one, `**options`, which the fields replace.
         parameters = list(signature.parameters.values())[:-1]
         names = {*left_out, *(parameter.name for parameter in parameters)}
+        # The signature names them, with defaults, so that other keywords are refused.
         keywords = [
             inspect.Parameter(
                 field.name,
@@ -176,10 +175,7 @@ def as_keywords(*left_out: str) -> Callable[[Callable[..., Any]], Callable[..., 
 
 
 def time_left(minutes: float | None) -> Callable[[], float | None]:
-    """Returns a function of the minutes that are left, above 0, or None for no limit.
-
-    For several calls one after the other that share a `max_minutes`.
-    """
+    """Returns a function of the minutes left, above 0, for calls in a row; or None."""
     start = time.monotonic()
 
     def left() -> float | None:
@@ -208,18 +204,7 @@ _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([kmgt]i?)?b?", re.IGNORECASE)
 
 
 def parse_memory(limit: str | int) -> str | int:
-    """Reads a limit of memory.
-
-    Args:
-      limit: `free`, `none`, a number of bytes, or a size such as `8GB` or `512MiB`.
-
-    Returns:
-      `free`, `none` or bytes.
-
-    Example:
-      >>> parse_memory("1.5 GB")
-      1500000000
-    """
+    """Reads `free`, `none`, a number of bytes, or a size such as `8GB` or `512MiB`."""
     if isinstance(limit, str) and limit in ("free", "none"):
         return limit
     words = limit.strip() if isinstance(limit, str) else checks.shown(limit)

@@ -15,14 +15,7 @@ _TRACED = 1  # the first segment compiles
 
 
 class Profile:
-    """Writes a profile of the second segment of a training, and of no other.
-
-    A profile of a whole training would be too large to be opened. The training itself
-    is not changed.
-
-    Attributes:
-      directory: of the profile; may have profiles already.
-    """
+    """Profile of the second segment of a training, in a directory."""
 
     def __init__(self, directory: str | os.PathLike[str]):
         """Checks that the directory can be written."""
@@ -35,6 +28,7 @@ class Profile:
     @contextlib.contextmanager
     def around(self, segment: int) -> Iterator[None]:
         """Returns the context in which a segment is run."""
+        # A profile of a whole training would be too large to be opened.
         if segment != _TRACED or self._is_done:
             yield
             return

@@ -39,18 +39,9 @@ _LIMIT = Path("/proc/sys/vm/max_map_count")
 
 
 class Programs:
-    """Programs by name, each compiled once.
-
-    They are lowered in the caller's thread, whose JAX settings hold, and compiled in
-    others, while the caller lowers or trains another group.
-
-    Attributes:
-      seconds: spent so far on lowering, and on waiting for the compiler.
-      compiler_bytes: by how much the host's resident memory has grown in that time.
-    """
+    """Programs by name, each compiled once; seconds and growth of memory so far."""
 
     def __init__(self, lower: Callable[[Name], jax.stages.Lowered]):
-        """Compiles nothing yet."""
         self._lower = lower
         self.seconds, self.compiler_bytes = 0.0, 0
         self._compiling: dict[Name, concurrent.futures.Future] = {}
@@ -61,6 +52,8 @@ class Programs:
         if name in self._compiling:
             return
         done = self._clock()
+        # Lowered in the caller's thread, which has JAX's settings, and compiled in
+        # others.
         lowered = self._lower(name)
         self._compiling[name] = self._compilers.submit(lowered.compile, options())
         done()
@@ -94,11 +87,9 @@ class Programs:
 
 
 def options() -> dict[str, str | bool] | None:
-    """Returns options of the compiler for this machine, or None for XLA's own.
-
-    On one NVIDIA GPU the loop over a client's steps, of about ten small kernels each,
-    is launched as a whole. `XLA_FLAGS` that say what is launched so take precedence.
-    """
+    """Returns options of the compiler for this machine, or None for its own."""
+    # On one NVIDIA GPU the loop over a client's steps, of about ten small kernels each,
+    # is launched as a whole. Flags of a user about graphs take precedence.
     flags = os.environ.get("XLA_FLAGS", "")
     is_checked = jax.__version_info__ >= _MEASURED and _GRAPHS not in flags
     if not is_checked or jax.default_backend() != "gpu":
@@ -111,12 +102,10 @@ def options() -> dict[str, str | bool] | None:
 
 
 def forget_if_needed() -> None:
-    """Drops all compiled programs where they have used half of what there is.
-
-    On a CPU each program maps memory hundreds of times, of which a process may have
-    some 65,000: without this, XLA kills a process of about 50 groups. What JAX keeps of
-    a group, besides, are up to hundreds of megabytes.
-    """
+    """Drops all compiled programs if they use half of the maps or of the memory."""
+    # On a CPU each program maps memory hundreds of times, and a process may have some
+    # 65,000 maps: without this, XLA kills a process of about 50 groups. JAX also keeps
+    # up to hundreds of megabytes of a group.
     if _has_many_maps() or _has_half_of_memory():
         jax.clear_caches()
         gc.collect()
@@ -125,12 +114,9 @@ def forget_if_needed() -> None:
 
 
 def give_memory_back() -> None:
-    """Returns to the system what is free in the heap, if that has grown by much.
-
-    Arrays of up to 32 MB that were deleted stay there, in pieces between others: after
-    some groups they are more than what is in use, and other processes lack them. Does
-    nothing without glibc.
-    """
+    """Returns free memory of the heap to the system, if the heap has grown by much."""
+    # Deleted arrays of up to 32 MB stay in the heap, in pieces between others: after
+    # some groups they are more than those in use, and other processes lack them.
     if _resident_bytes() > _trimmed[-1] + _SPARE:
         _shrink()
 

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedjax_pfl import core
 from fedjax_pfl.core import byte_counts
 from fedjax_pfl.data import statistics
 from fedjax_pfl.engine import stopping
@@ -26,12 +27,9 @@ def _over_cohort(values: np.ndarray) -> np.ndarray:
     return values.sum(axis=2) if is_count else values.mean(axis=2)
 
 
-def _named(info: Any) -> dict[str, Any]:
-    """Numbers `[G, segment]` of an aggregator's report, by name.
-
-    The report is a dict, a dataclass, a tuple of reports or None; its values per row
-    are left out.
-    """
+def _named(info: core.Tree) -> dict[str, Any]:
+    """Returns numbers `[G, segment]` of an aggregator's report, by name."""
+    # Rules report a dict, a dataclass, a tuple of reports or None.
     if info is None or isinstance(info, dict):
         return info or {}
     return {f"aggregator_{name}": value for name, value in _numbers(info, "")}
@@ -46,7 +44,7 @@ def _epsilons(planned: PlannedGroup) -> np.ndarray | None:
     return np.stack([privacy.epsilons(process, *size) for process in processes])
 
 
-def _numbers(info: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+def _numbers(info: core.Tree, prefix: str) -> Iterator[tuple[str, Any]]:
     """Yields numbers of a report by name; in a tuple, names begin with the position."""
     if isinstance(info, tuple):
         for number, part in enumerate(info):
@@ -54,6 +52,7 @@ def _numbers(info: Any, prefix: str) -> Iterator[tuple[str, Any]]:
     elif info is not None:
         for field in dataclasses.fields(info):
             value = getattr(info, field.name)
+            # Values per row of messages have a third axis, and are left out.
             if value is not None and value.ndim == 2:
                 yield f"{prefix}{field.name}", value
 
@@ -94,14 +93,7 @@ class Recorder:
         federations: Sequence[statistics.PartitionStatistics],
         clients: np.ndarray | None = None,
     ):
-        """Starts a history.
-
-        Args:
-          planned: the group.
-          federations: statistics of each point's federation.
-          clients: `int[N]` rows in the population of the recorded clients, which
-            `federations` describes; None for all.
-        """
+        """Starts a history of all clients, or of the described rows `int[N]`."""
         group, options = planned.group, planned.options
         self._points, self._models = tuple(group.points), planned.names
         self._data, self._num_rounds = planned.plan.schedule.data, options.num_rounds
@@ -115,6 +107,7 @@ class Recorder:
         num_shown = self._malicious.shape[1]
         self._clients = np.arange(num_shown) if clients is None else clients
         num_clients = num_shown if clients is None else planned.num_clients
+        # Counted for the whole population; the history shows the recorded clients.
         self._selected = np.zeros((len(self._points), num_clients), np.int64)
         self._diverged = np.full(self._selected.shape, _NEVER, np.int32)
         self._epsilon = _epsilons(planned)
@@ -154,6 +147,7 @@ class Recorder:
         for name in ("bytes_up", "bytes_down"):
             values[name] = byte_counts.total(getattr(info, name))
         for name, value in values.items():
+            # Rounds that are never reached stay NaN.
             if name not in self._per_round:
                 shape = (len(self._points), self._num_rounds)
                 self._per_round[name] = np.full(shape, np.nan)
@@ -186,24 +180,13 @@ class Recorder:
         self,
         round: int,
         data: tuple[str, ...],
-        members: Any,
-        metrics: Any,
-        diagnostics: Any,
-        snapshot: Any,
+        members: np.ndarray | None,
+        metrics: dict[str, np.ndarray],
+        diagnostics: dict[str, np.ndarray],
+        snapshot: dict[str, Any],
         again: np.ndarray | None = None,
     ) -> None:
-        """Records an evaluation after `round` finished rounds.
-
-        Args:
-          round: finished rounds.
-          data: names of the data evaluated on.
-          members: `int[G, K]` evaluated clients, or None for all.
-          metrics: name -> `[G, models, data, K]`.
-          diagnostics: name -> `[G]`.
-          snapshot: from `resident.snapshot`, or {}.
-          again: `bool[G]` points for which this replaces the last evaluation, after the
-            same round; None for a new evaluation.
-        """
+        """Records metrics `[G, models, data, K]` of `members` after a round."""
         is_diverged, is_over = self._is_diverged(round), self._is_over(round)
         num_points, num_clients = self._malicious.shape
         if members is None:
@@ -212,7 +195,7 @@ class Recorder:
         columns = [self._data.index(name) for name in data]
 
         # Members may differ between evaluations, so every client has a place.
-        def spread(values: Any) -> np.ndarray:
+        def spread(values: np.ndarray) -> np.ndarray:
             values = np.array(values, np.float64)
             full = np.full((*values.shape[:2], len(self._data), num_clients), np.nan)
             for point, rows in enumerate(members):
@@ -220,11 +203,13 @@ class Recorder:
                     full[point][:, name, rows] = values[point][:, column]
             return np.where(is_diverged[:, None, None], np.nan, full)
 
+        # Data that were not due, and clients that were not drawn, are not evaluated.
         is_evaluated = np.zeros((num_points, len(self._data), num_clients), bool)
         for point, rows in enumerate(members):
             is_evaluated[point][np.ix_(columns, rows)] = True
         if "weights" in snapshot:
             self._collaboration = np.asarray(snapshot["weights"])
+        # A diverged client has no values from its divergence on.
         for name, values in snapshot.get("series", {}).items():
             lost = is_diverged[:, None, :, None]
             self._series[name] = np.where(lost, np.nan, np.array(values, np.float64))
@@ -232,6 +217,8 @@ class Recorder:
             lost = is_over[:, None, None]
             self._unseen[name] = np.where(lost, np.nan, np.array(values, np.float64))
         spreads = {name: spread(v) for name, v in metrics.items()}
+        # Points `bool[G]` in `again` have their last evaluation replaced, after the
+        # same round, so that a point that ends is measured on all data.
         if again is not None:
             for name, values in spreads.items():
                 self._metrics[-1][name][again] = values[again]
@@ -265,6 +252,7 @@ class Recorder:
     ) -> np.ndarray:
         """Returns means `[G]` over honest clients; NaN if one of them diverged."""
         counts = is_evaluated & ~self._malicious
+        # The mean of a training with a lost client would not be about all clients.
         is_lost = (counts & self._is_diverged(round)).any(axis=1)
         return np.where(is_lost, np.nan, mean(values, counts))
 
@@ -273,11 +261,7 @@ class Recorder:
         return np.searchsorted(self._clients, clients)
 
     def scores(self, model: str, data: str) -> tuple[np.ndarray, np.ndarray]:
-        """Returns scores of a model now; larger is better, -inf if unknown.
-
-        Returns:
-          `[G]` of the mean over honest clients, and `[G, N]` of every client.
-        """
+        """Returns scores of a model now, `[G]` and `[G, N]`; larger is better."""
         last, d = self._metrics[-1], self._data.index(data)
         name = headline(last, self._metric)
         values = last[name][:, self._models.index(model), d]
@@ -286,6 +270,7 @@ class Recorder:
         def scored(array: np.ndarray) -> np.ndarray:
             return np.where(np.isnan(array), -np.inf, sign(name) * array)
 
+        # The mean over honest clients, and every client; -inf if unknown.
         return scored(means), scored(values)
 
     @property
@@ -385,6 +370,8 @@ class Recorder:
         watched = {f"watch/{name}" for name in self._watch.arrays()}
         wrong = {*_SINGLE, *watched} - arrays.keys()
         rounds = np.size(arrays.get("rounds", ()))
+        # A damaged or foreign checkpoint must not enter the history: names, kinds, axes
+        # and lengths are compared.
         sizes = {"point": len(self._points), "round": rounds}
         sizes |= {"model": len(self._models), "data": len(self._data)}
         sizes |= {"client": len(self._clients), "row": self._selected.shape[1]}

@@ -40,6 +40,7 @@ __all__ = [
     "gradients",
     "init",
     "loop_segment",
+    "map_points",
     "members",
     "rounds",
     "segment",
@@ -53,18 +54,7 @@ _UNSEEN: programs.Name = ("unseen",)
 
 
 class Resident:
-    """All points of a group with all their clients on the device; a `Trainer`.
-
-    Attributes:
-      planned: the group.
-      programs: its compiled programs.
-      start: processes, keys, rows of federations and pool: arguments of `init`.
-      fixed: processes, rows and pool, placed on the devices.
-      unseen: rows of clients that never train, placed, or None.
-      like: shapes of the states of all points, placed.
-      states: states of all points, from `begin` on.
-      extra_shapes: shapes of other arrays of the points on the devices, placed.
-    """
+    """All points of a group with all their clients on the device; a `Trainer`."""
 
     extra_shapes: Any = ()
 
@@ -75,14 +65,7 @@ class Resident:
         *,
         are_shapes: bool = False,
     ):
-        """Places the data on the devices; compiles nothing yet.
-
-        Args:
-          planned: the group.
-          store: of its checkpoints.
-          are_shapes: whether shapes stand for the data; nothing is placed then, which
-            is enough to compute the cost.
-        """
+        """Places the data, without compiling; `are_shapes` is for costs only."""
         plan = planned.plan
         self.planned, self.programs = planned, programs.Programs(self._lowered)
         self._place_of = np.argsort(planned.order)  # of a point in the programs
@@ -90,18 +73,21 @@ class Resident:
         if are_shapes:
             federations = _shapes_of(federations)
         processes, keys, rows, pool = layout.start(planned, federations)
-        processes, pool = self._placed_processes(processes), self._placed_pool(pool)
-        self.fixed = (processes, self._placed(rows), pool)
-        self.start = (processes, self._placed_processes(keys), *self.fixed[1:])
+        processes, pool = self._placed_points(processes), self._placed_pool(pool)
+        self.fixed = (processes, self._placed(rows), pool)  # of all programs but `init`
+        self.start = (processes, self._placed_points(keys), *self.fixed[1:])
         self.like = self._placed_states(
             jax.eval_shape(functools.partial(init, plan), *self.start)
         )
-        self.unseen = self._placed_unseen(layout.unseen_rows(planned, federations))
+        # Clients that never train are few, if any: all devices have them.
+        self.unseen = self._placed_points(layout.unseen_rows(planned, federations))
         jax.block_until_ready((self.start, self.fixed))  # memory is theirs, not XLA's
         if are_shapes:
             return
         self.execution = str(plan)
         self.recorder = Recorder(planned, planned.group.described)
+        # How points are vmapped changes the rounding, and so the bits of a continued
+        # run.
         self.identity = {
             "points_per_chunk": plan.points_per_chunk,
             "alike": plan.alike,
@@ -120,9 +106,10 @@ class Resident:
         """Returns a trainer of shapes, for the group with other fields."""
         return Resident(dataclasses.replace(self.planned, **fields), are_shapes=True)
 
-    def _placed(self, tree: Any) -> Any:
+    def _placed(self, tree: core.Tree) -> core.Tree:
         """Places leaves `[G, N, ...]` on the devices that map points or clients."""
         plan, group = self.planned.plan, self.planned.group
+        # Devices share points or clients, never both.
         if plan.points.mode == "shard":
             return sharding.shard_rows(tree, len(group.points), plan.points)
         if plan.execution.mode != "shard":
@@ -139,16 +126,13 @@ class Resident:
             self.planned.processes[0], states, self.planned.num_clients, execution
         )
 
-    def _placed_processes(self, processes: Any) -> Any:
-        """Places numbers `[G]`, with points on the devices that map them."""
-        plan = self.planned.plan
-        if plan.execution.mode == "shard":
-            return sharding.replicate(processes, plan.execution)
-        if plan.points.mode == "shard":
-            return self._placed(processes)
-        return processes
+    def _placed_points(self, tree: core.Tree) -> core.Tree:
+        """Places leaves `[G, ...]` without rows of the N clients with their points."""
+        if self.planned.plan.execution.mode == "shard":
+            return sharding.replicate(tree, self.planned.plan.execution)
+        return self._placed(tree)
 
-    def _placed_pool(self, pool: core.Federation) -> Any:
+    def _placed_pool(self, pool: core.Federation) -> core.Federation:
         """Replicates the pool on all devices, except for divided examples."""
         plan = self.planned.plan
         for execution in (plan.execution, plan.points):
@@ -156,15 +140,10 @@ class Resident:
                 return divided_examples.placed(pool, execution)
         return pool
 
-    def _placed_unseen(self, rows: Any) -> Any:
-        """Places rows `[G, U, ...]` of clients that never train; few, if any."""
-        if self.planned.plan.execution.mode == "shard":
-            return sharding.replicate(rows, self.planned.plan.execution)
-        return self._placed(rows)
-
     def _names(self) -> list[programs.Name]:
         """Returns the names of the programs that a training runs."""
         plan, num_rounds = self.planned.plan, self.planned.options.num_rounds
+        # A program for each combination of data that are due together.
         starts = range(0, num_rounds, plan.schedule.segment)
         together = {plan.schedule.due(done, False) for done in starts}
         together.add(plan.schedule.data)
@@ -240,7 +219,7 @@ class Resident:
         self.states = self._placed_states(states)
         return reports
 
-    def by_point(self, tree: Any) -> Any:
+    def by_point(self, tree: core.Tree) -> core.Tree:
         """Brings leaves `[G, ...]` to the host, in the order of the group's points."""
         return jax.tree.map(lambda leaf: leaf[self._place_of], sharding.fetch(tree))
 
@@ -249,6 +228,8 @@ class Resident:
         arguments = self._with(self.states)
         measurements = self.programs[("evaluate", *data)](*arguments)
         has_clusters = self.planned.group.federations[0].cluster is not None
+        # Weights of all pairs are large; only shares of clusters are recorded over
+        # time.
         is_wanted = self._has_snapshot and (is_last or has_clusters)
         pairs = self.programs[_SNAPSHOT](*arguments) if is_wanted else {}
         if is_last and self.unseen is not None:
@@ -292,7 +273,7 @@ def _shapes_of(federations: Sequence[core.Federation]) -> list[core.Federation]:
     """Returns shapes of arrays; parts that share an array share its shape."""
     shapes: dict[int, jax.ShapeDtypeStruct] = {}
 
-    def shape(leaf: Any) -> jax.ShapeDtypeStruct:
+    def shape(leaf: jax.Array | np.ndarray) -> jax.ShapeDtypeStruct:
         new = jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
         return shapes.setdefault(id(leaf), new)
 
@@ -304,11 +285,22 @@ def rounds(start: int = 0, num_rounds: int = 0) -> tuple[np.ndarray, np.ndarray]
     return np.asarray(start, np.int32), np.asarray(num_rounds, np.int32)
 
 
-def _map_points(
-    fn: Callable[[Any, Any], Any], rows: Any, shared: Any, plan: Plan
-) -> Any:
-    """Applies a function of one grid point to all; a single point is not vmapped."""
-    return client_map.map_clients(fn, rows, shared, plan.points)
+def map_points(
+    fn: Callable[..., Any],
+    points: tuple[core.Tree, ...],
+    rows: core.Tree,
+    pool: core.Federation,
+    plan: Plan,
+    *shared: core.Tree,
+) -> core.Tree:
+    """Maps `fn(*point, federation, *shared)` over points; one alone is not vmapped."""
+
+    def one(row: tuple[Any, ...], shared: tuple[Any, ...]) -> core.Tree:
+        *point, fields = row
+        pool, *others = shared
+        return fn(*point, stacking.join(fields, pool), *others)
+
+    return client_map.map_clients(one, (*points, rows), (pool, *shared), plan.points)
 
 
 @functools.partial(jax.jit, static_argnames="plan")
@@ -318,11 +310,8 @@ def gradients(
     key: core.Key,
     federation: core.Federation,
 ) -> jax.Array:
-    """Counts the gradients `float32[]` of single examples in the first round.
-
-    A loss alone counts as a third. Only the count is computed: the compiler removes the
-    work that uses the gradients.
-    """
+    """Counts gradients `float32[]` of single examples in a first round; losses 1/3."""
+    # Only the count is computed: the compiler removes the work that uses the gradients.
     state = process.init(key, plan.model, federation)
     _, info = process.round(state, plan.model, federation, plan.execution)
     if "gradient_evaluations" not in info.client:
@@ -335,16 +324,13 @@ def gradients(
 
 @functools.partial(jax.jit, static_argnames="plan")
 def init(plan: Plan, processes: Any, keys: Any, rows: Any, pool: Any) -> core.State:
-    """Makes the states of all points, compiled: no two leaves share a buffer.
+    """Makes the states of all points, compiled: no two leaves share a buffer."""
 
-    Rows of clients are made on their own devices: no device ever has all rows.
-    """
+    def one(process: FederatedProcess, key: core.Key, federation: core.Federation):
+        return process.init(key, plan.model, federation)
 
-    def one(row: tuple[Any, ...], pool: Any):
-        process, key, fields = row
-        return process.init(key, plan.model, stacking.join(fields, pool))
-
-    states = _map_points(one, (processes, keys, rows), pool, plan)
+    states = map_points(one, (processes, keys), rows, pool, plan)
+    # Rows of clients are made on their own devices: no device ever has all rows.
     if plan.execution.mode != "shard":
         return states
     count = rows["malicious"].shape[1]
@@ -354,21 +340,17 @@ def init(plan: Plan, processes: Any, keys: Any, rows: Any, pool: Any) -> core.St
 @functools.partial(jax.jit, static_argnames="plan", donate_argnames="states")
 def segment(
     plan: Plan,
-    processes: Any,
-    states: Any,
-    rows: Any,
-    pool: Any,
+    processes: FederatedProcess,
+    states: core.State,
+    rows: core.Tree,
+    pool: core.Federation,
     active: jax.Array,
     start: jax.Array,
     num_rounds: jax.Array,
 ) -> tuple[core.State, core.RoundInfo]:
-    """Runs one segment of the active points; others do not change.
+    """Runs a segment of active points; reports past `num_rounds` are zeros."""
 
-    Reports of rounds past `num_rounds` are zeros. Ended points take no time if no point
-    of their chunk is active.
-    """
-
-    def one(first_state: core.State, row: Any, shared: Any):
+    def one(first_state: core.State, row: core.Tree, shared: core.Tree):
         if plan.alike:
             process, (shared, (fields, key)) = row, shared
         else:
@@ -404,6 +386,7 @@ def segment(
         count = jnp.minimum(num_rounds - start, length)
         return lax.fori_loop(0, count, step, (state, reports))
 
+    # Ended points take no time if no point of their chunk is active.
     draws = (rows, states.key)
     return client_map.move_clients(
         one,
@@ -420,16 +403,14 @@ def segment(
 def evaluate(
     plan: Plan,
     data: tuple[str, ...],
-    processes: Any,
-    states: Any,
-    rows: Any,
-    pool: Any,
-) -> Any:
+    processes: FederatedProcess,
+    states: core.State,
+    rows: core.Tree,
+    pool: core.Federation,
+) -> tuple[Any, ...]:
     """Returns evaluated clients (None for all), metrics and diagnostics."""
 
-    def one(row: tuple[Any, ...], pool: Any):
-        process, state, fields = row
-        federation = stacking.join(fields, pool)
+    def one(process: FederatedProcess, state: core.State, federation: core.Federation):
         members = plan.schedule.members(process, state, federation.num_clients)
         metrics, diagnostics = evaluation.evaluate(
             process,
@@ -443,21 +424,19 @@ def evaluate(
         )
         return members, metrics, diagnostics
 
-    return _map_points(one, (processes, states, rows), pool, plan)
+    return map_points(one, (processes, states), rows, pool, plan)
 
 
 @functools.partial(jax.jit, static_argnames="plan")
 def snapshot(plan: Plan, processes: Any, states: Any, rows: Any, pool: Any):
     """Returns collaboration weights, and series of metrics, if there are any."""
 
-    def one(row: tuple[Any, ...], pool: Any):
-        process, state, fields = row
-        federation = stacking.join(fields, pool)
+    def one(process: FederatedProcess, state: core.State, federation: core.Federation):
         pairs = evaluation.collaboration(process, state, federation)
         series = evaluation.courses(process, state, plan.model, federation)
         return pairs | ({"series": series} if series else {})
 
-    return _map_points(one, (processes, states, rows), pool, plan)
+    return map_points(one, (processes, states), rows, pool, plan)
 
 
 @functools.partial(jax.jit, static_argnames="plan")
@@ -466,15 +445,17 @@ def unseen(
 ) -> dict[str, jax.Array]:
     """Returns metrics `[G, models, U]` of clients that never trained, by name."""
 
-    def one(row: tuple[Any, ...], pool: Any):
-        process, state, fields, unseen_fields = row
-        federation = stacking.join(fields, pool)
-        federation = dataclasses.replace(
-            federation, unseen=stacking.join(unseen_fields, federation)
-        )
+    def one(
+        process: FederatedProcess,
+        state: core.State,
+        fields: dict[str, Any],
+        federation: core.Federation,
+    ) -> dict[str, jax.Array]:
+        newcomers = stacking.join(fields, federation)
+        federation = dataclasses.replace(federation, unseen=newcomers)
         return evaluation.unseen(process, state, plan.model, federation)
 
-    return _map_points(one, (processes, states, rows, clients), pool, plan)
+    return map_points(one, (processes, states, clients), rows, pool, plan)
 
 
 @functools.partial(jax.jit, static_argnames="plan")
@@ -494,10 +475,10 @@ def trained(
     names: tuple[str, ...],
     point: jax.Array,
     members: jax.Array,
-    processes: Any,
-    states: Any,
-    rows: Any,
-    pool: Any,
+    processes: FederatedProcess,
+    states: core.State,
+    rows: core.Tree,
+    pool: core.Federation,
 ) -> dict[str, Any]:
     """Returns parameters `[K, *P]` of predictors, for clients `int32[K]`."""
     process, state, fields = client_rows.take((processes, states, rows), point)
@@ -509,10 +490,10 @@ def trained(
 
 def loop_segment(
     plan: Plan,
-    processes: Any,
-    states: Any,
-    rows: Any,
-    pool: Any,
+    processes: FederatedProcess,
+    states: core.State,
+    rows: core.Tree,
+    pool: core.Federation,
     active: np.ndarray,
     start: np.ndarray,
     num_rounds: np.ndarray,
@@ -531,6 +512,7 @@ def loop_segment(
                     state, plan.model, federation, plan.execution
                 )
                 reports.append(info)
+        # As in `segment`: reports of rounds that do not run are zeros.
         empty = jax.tree.map(jnp.zeros_like, reports[-1])
         reports += [empty] * (plan.schedule.segment - len(reports))
         last_state = state if active[point] else first_state

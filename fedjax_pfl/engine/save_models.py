@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -25,6 +25,9 @@ from fedjax_pfl.results import (
 )
 from fedjax_pfl.results.checkpoint import files
 
+if TYPE_CHECKING:
+    from fedjax_pfl.engine import best_models
+
 __all__ = ["Writer", "check", "fetched", "size", "writer"]
 
 _BLOCK_BYTES = 2**28
@@ -35,6 +38,7 @@ def check(groups: Sequence[PlannedGroup], directory: str | os.PathLike[str]) -> 
     """Checks before a training that its models can be saved."""
     directory = checks.path("models_to", directory)
     directories.check_new(directory)
+    # A full disk after the training would lose its models.
     needed = sum(map(size, groups))
     free = shutil.disk_usage(directories.nearest(directory)).free
     if needed > free:
@@ -71,6 +75,7 @@ def _num_members(planned: PlannedGroup) -> int:
 def writer(directory: str | os.PathLike[str] | None) -> Iterator["Writer"]:
     """Opens a writer of trained models; the directory appears at the end."""
     if directory is None or jax.process_index() > 0:
+        # Other processes take part in fetching, and do not write.
         yield Writer(None, is_wanted=directory is not None)
         return
     place = Path(directory)
@@ -84,7 +89,6 @@ class Writer:
     def __init__(
         self, folder: Path | None, *, is_wanted: bool, place: Path | None = None
     ):
-        """Makes a writer."""
         self._folder, self._is_wanted, self._place = folder, is_wanted, place or Path()
         self._points: list[list[dict[str, Any]]] = []  # rows of the table
 
@@ -93,17 +97,9 @@ class Writer:
         number: int,
         record: history.History,
         trainer: Trainer,
-        best: Any = None,
+        best: "best_models.Best | None" = None,
     ) -> None:
-        """Writes the models of all points of a finished group.
-
-        Args:
-          number: of the group, from 0.
-          record: its history.
-          trainer: after its last round.
-          best: keeper of the models that are written in place of the last round's; a
-            `best_models.Best` or None.
-        """
+        """Writes models of a finished group, of the last round or kept in `best`."""
         if not self._is_wanted:
             return
         kinds, algorithm = trainer.planned.kinds, trainer.planned.algorithm
@@ -118,6 +114,8 @@ class Writer:
             self._points.append([])
             for model, kind in kinds.items():
                 path = model_files.file_name(number, algorithm, point, model)
+                # One client stands for all of a shared model; its file has no client
+                # axis.
                 rows = members[:1] if kind.is_shared else members
                 description = {"model": model, **details}
                 if best is None:
@@ -177,20 +175,10 @@ def fetched(
     model: str,
     kind: trained_parameters.Kind,
 ) -> dict[str, np.ndarray]:
-    """Fetches the arrays of one file in blocks of clients.
-
-    Args:
-      trainer: with the states.
-      point: number of the point.
-      rows: clients `int[K]`; of a shared model any one.
-      model: name of the predictor.
-      kind: its shapes.
-
-    Returns:
-      Arrays by name, `[K, *P]` with the numbers of the clients, or `[*P]`.
-    """
+    """Fetches the arrays of one file, `[K, *P]` or `[*P]`, in blocks of clients."""
     leaves = model_files.named(kind.shapes)
     num_bytes = client_rows.num_bytes(leaves)
+    # A fetch of all clients would hold their models twice.
     block = min(max(_BLOCK_BYTES // max(num_bytes, 1), 1), len(rows))
     arrays = {
         name: np.empty((len(rows), *leaf.shape), leaf.dtype)

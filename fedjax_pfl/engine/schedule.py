@@ -2,13 +2,16 @@
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import core
 from fedjax_pfl.core import checks
+
+if TYPE_CHECKING:
+    from fedjax_pfl.round.process import FederatedProcess
 
 __all__ = ["DATA", "Schedule"]
 
@@ -21,16 +24,12 @@ _POOLED = ("others", "everybody")
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """Schedule of evaluations; hashable.
+    """Schedule of evaluations; hashable."""
 
-    Attributes:
-      every: rounds between two evaluations, by data.
-      clients: `all`; `participants` of the last round (before the first: of the first);
-        or the size of a sample that is drawn once per seed.
-    """
-
-    every: tuple[tuple[str, int], ...]
-    clients: str | int = "all"
+    every: tuple[tuple[str, int], ...]  # rounds between two evaluations, by data
+    clients: str | int = (
+        "all"  # `all`, `participants` of the last round, or a sample size
+    )
 
     @classmethod
     def parse(
@@ -40,15 +39,7 @@ class Schedule:
         eval_clients: str | int,
         num_rounds: int,
     ) -> "Schedule":
-        """Forms a schedule from a user's arguments.
-
-        Args:
-          evaluate_on: names in `DATA`, or rounds between evaluations by name, None for
-            `eval_every`; these must be multiples of the smallest.
-          eval_every: rounds between evaluations; None gives about 20 evaluations.
-          eval_clients: `all`, `participants` or a number.
-          num_rounds: rounds R.
-        """
+        """Forms a schedule from a user's arguments; without `eval_every`, about 20."""
         checks.positive_int("num_rounds", num_rounds)
         if isinstance(evaluate_on, str):
             evaluate_on = (evaluate_on,)
@@ -113,13 +104,15 @@ class Schedule:
             )
 
     def members(
-        self, process: Any, state: core.State, num_clients: int
+        self, process: "FederatedProcess", state: core.State, num_clients: int
     ) -> jax.Array | None:
         """Returns rows `int32[K]` of the evaluated clients, or None for all."""
         if self.clients == "all":
             return None
         if self.clients == "participants":
+            # Before the first round, the participants of the first.
             last = jnp.maximum(state.round - 1, 0)
             return process.cohort(state.key, last, num_clients)
+        # Drawn once per seed: all rounds measure the same clients.
         key = core.stream_key(state.key, core.Stream.EVALUATED_CLIENTS, 0)
         return jax.random.permutation(key, num_clients)[: self.clients]

@@ -1,9 +1,6 @@
 """Groups of a grid that several processes share, each group trained by one process.
 
-A unit of work is a static group, for any number of processes. Processes communicate
-through checkpoints only: the last one of a unit has its history. So it does no harm if
-two processes train a unit for a while, since one of them stood still and lost its
-lease: they write the same numbers, and the slower one notices.
+Processes communicate through checkpoints only: the last one of a group has its history.
 """
 
 import contextlib
@@ -46,16 +43,7 @@ class Crew:
         is_complete: Callable[[], bool],
         say: Callable[[str], None],
     ):
-        """Joins the other processes.
-
-        Args:
-          planned: from `check_groups`, the same in all processes.
-          options: of all processes; `checkpoints` also hold the leases.
-          seconds: without a sign of life after which a unit is taken over.
-          trainer: class of the trainers.
-          is_complete: returns whether a process has written the result.
-          say: prints messages about the units of this and other processes.
-        """
+        """Joins the other processes; after silent `seconds` a unit is taken over."""
         if options.checkpoints is None:
             raise checks.InputError("Expected checkpoints, which processes share.")
         self._checkpoints: checkpoint.Checkpoints = options.checkpoints
@@ -68,18 +56,15 @@ class Crew:
         self._last_text = ""
 
     def train(self, interrupt: Callable[[], str | None]) -> Lease | None:
-        """Trains units that no other process trains, and waits until all are finished.
-
-        Returns:
-          The lease on the result, which only one process gets, to be entered; None if
-          the result is complete.
-        """
+        """Trains free units until all are finished; returns the lease on the result."""
         groups.warn_of_idle_parts([group.group for group in self._planned])
         try:
             while not self._is_complete():
                 if (reason := interrupt()) is not None:
                     raise Interrupted(reason)
                 self._left = [n for n in self._left if not self._has_ended(n)]
+                # Only one process gets this lease, to be entered; others wait for its
+                # result.
                 if not self._left:
                     if (lease := self._leases.claim(_RESULT)) is not None:
                         return lease
@@ -109,6 +94,8 @@ class Crew:
             lease = self._leases.claim(_name(number))
             if lease is None:
                 continue
+            # A process that stood still and lost its lease does no harm: both write the
+            # same numbers, and the slower one notices.
             with contextlib.suppress(LostError), lease:
                 if not self._has_ended(number):  # by another process, just now
                     self._announce(number, last_owner)

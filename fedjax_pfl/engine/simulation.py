@@ -49,7 +49,7 @@ _COUNT_EVERY = 8
 def simulate(
     key: core.Key,
     process: FederatedProcess,
-    model: Any,
+    model: core.Model,
     federation: core.Specification | core.Federation,
     num_rounds: int,
     **options: Unpack[TrainingOptions],
@@ -77,6 +77,7 @@ def simulate(
     federation = validate.built(key, process, model, federation)
     parsed = Options(num_rounds=num_rounds, **options)
     time_is_up = time_limit(parsed.max_minutes)
+    # Held models let the result hand out its models later, without `models_to`.
     planned = check_groups([groups.single(key, process, model, federation)], parsed)
     return run_groups(planned, parsed, interrupt=time_is_up, held=held_models.Held())
 
@@ -85,7 +86,7 @@ def simulate(
 def grid(
     key: core.Key,
     process: FederatedProcess,
-    model: Any,
+    model: core.Model,
     spec: core.Specification | core.Federation,
     axes: grids.Axes,
     num_rounds: int,
@@ -130,18 +131,7 @@ def run_groups(
     is_shared: bool = False,
     held: held_models.Held | None = None,
 ) -> results.Result:
-    """Trains groups one after the other, with progress on standard error.
-
-    Args:
-      planned: from `check_groups`, of one class of trainers.
-      options: of the call.
-      trainer: class of the trainers.
-      interrupt: called between evaluations; a returned reason ends the training.
-      profile: of a few rounds, or None.
-      is_shared: whether a lease keeps other processes out of the checkpoints, in place
-        of a lock.
-      held: store for the models of a training that saves none.
-    """
+    """Trains groups of `check_groups` in a row, with progress on standard error."""
     checkpoints = options.checkpoints
     if options.models_to is not None:
         save_models.check(planned, options.models_to)
@@ -155,6 +145,8 @@ def run_groups(
     with contextlib.ExitStack() as stack:
         if checkpoints is not None:
             with processes.together():
+                # A lease keeps other processes out of shared checkpoints, in place of
+                # the lock.
                 if processes.is_first() and not is_shared:
                     stack.enter_context(directories.locked(checkpoints.path))
                 checkpoints.check(len(planned))
@@ -172,6 +164,7 @@ def run_groups(
                     group_trainer.compile()
             return group_trainer, store
 
+        # One group ahead only: each holds its data on the devices.
         queue = collections.deque([prepare(0)])
         stack.callback(lambda: [group_trainer.close() for group_trainer, _ in queue])
         for number in range(len(planned)):
@@ -217,16 +210,7 @@ def check_groups(
     *,
     trainer: Callable[..., Trainer] = Resident,
 ) -> list[groups.PlannedGroup]:
-    """Plans groups, and validates every part of them before anything is trained.
-
-    Devices that share clients get the examples of their own clients. The memory of all
-    examples is free once the caller drops the unplanned groups.
-
-    Args:
-      unplanned: from `grids.groups_of`, possibly of several calls.
-      options: of all groups.
-      trainer: class of the trainers.
-    """
+    """Plans groups, and validates every part of them before anything is trained."""
     planned = []
     for group in unplanned:
         with hooks.explained(group):
@@ -298,14 +282,7 @@ class Run:
             lambda number: contextlib.nullcontext()
         ),
     ) -> history.History:
-        """Trains until the end.
-
-        Args:
-          interrupt: called between segments; a returned reason ends the training.
-          evaluated: called with the number of every evaluation, restored ones first.
-            An error in it is raised after a checkpoint.
-          around: returns the context of a segment, by its number since the start.
-        """
+        """Trains until the end, or until `interrupt` returns a reason."""
         recorder = self.trainer.recorder
         segment = self.trainer.planned.plan.schedule.segment
         if self._is_new:
@@ -327,6 +304,7 @@ class Run:
             self.done += count
             self.measure()
             is_due = self.ended or self._is_due()
+            # An error of a callback is raised after a checkpoint with this evaluation.
             with checkpoint.kept(self.save, is_due=is_due):
                 evaluated(recorder, len(recorder.rounds) - 1)
         return recorder.finish(self.config, *self._seconds())
@@ -335,6 +313,7 @@ class Run:
         """Evaluates the data due now, and all data for points that end here."""
         was_active = self.trainer.recorder.active()
         self._measure(None)
+        # Points that end now are measured on all data, as they would be alone.
         stopped = was_active & ~self.trainer.recorder.active()
         if stopped.any() and not self.ended:
             is_last = self.trainer.recorder.all_ended()

@@ -22,14 +22,12 @@ _FIELDS = (
 
 
 def split(federation: core.Federation) -> tuple[dict[str, Any], core.Federation]:
-    """Returns the rows of clients, and the federation without them and the unseen.
-
-    It has no names and notes, so that programs do not depend on these.
-    """
+    """Returns rows of clients, and the federation without them and the unseen."""
     rows: dict[str, Any] = {name: getattr(federation, name).rows() for name in ROWS}
     rows |= {name: getattr(federation, name) for name in _FIELDS}
     rows["pool"] = None
     empty: dict[str, Any] = {name: getattr(federation, name).pool() for name in ROWS}
+    # Programs must not depend on names and notes.
     blanks = dict.fromkeys((*_FIELDS, "unseen", "client_names"))
     return rows, dataclasses.replace(federation, **empty, **blanks, notes=())
 
@@ -70,6 +68,7 @@ def _pad_slots(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
         return widen
 
+    # Points of one program may differ in their largest clients.
     padded = [row | {name: pad(name)(row[name]) for name in ROWS} for row in rows]
     slots = max(row["test"]["index"].shape[1] for row in rows)
 
@@ -82,21 +81,17 @@ def _pad_slots(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @jax.jit
-def stack(trees: Sequence[Any]) -> Any:
+def stack(trees: Sequence[Any]) -> core.Tree:
     """Stacks the leaves of trees of one structure along a new leading axis."""
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
 
 
 def federation_rows(federations: Sequence[core.Federation]) -> tuple[Any, Any]:
-    """Stacks the rows of all points and finds the pool they share.
-
-    Returns:
-      Rows `[G, ...]`, and the pool. Arrays that differ between points (generated data
-      of several seeds, units of targets) are stacked among the rows, and None in the
-      pool.
-    """
+    """Stacks the rows `[G, ...]` of all points, and finds the pool that they share."""
     rows = rows_of(federations)
     pools = [split(federation)[1] for federation in federations]
+    # Arrays that differ between points, such as generated data of several seeds, are
+    # stacked among the rows, and None in the pool.
     columns = list(zip(*map(jax.tree.leaves, pools), strict=True))
     is_shared = [all(leaf is column[0] for leaf in column) for column in columns]
     if all(is_shared):
@@ -121,7 +116,7 @@ def rows_of(federations: Sequence[core.Federation]) -> dict[str, Any]:
     return _compute(lambda rows: stack(_pad_slots(rows)), rows)
 
 
-def _compute(fn: Callable[[Any], Any], tree: Any) -> Any:
+def _compute(fn: Callable[[Any], Any], tree: core.Tree) -> core.Tree:
     """Applies a function, to shapes if there are shapes in the tree."""
     leaves = jax.tree.leaves(tree)
     if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves):

@@ -156,22 +156,16 @@ class Halving(Timed):
 
 
 class Watch:
-    """Record of the ends of G grid points, and of their reasons.
-
-    Attributes:
-      stopped_at: `int[G]` round at which a point was stopped, or -1.
-      reached_target: `bool[G]` whether it was stopped at its target.
-      dropped: `bool[G]` whether it was stopped because others were better.
-    """
+    """Record of the ends of G grid points, and of their reasons."""
 
     def __init__(self, num_points: int, num_rounds: int, rule: Timed | None = None):
         """Starts with all points active; without a rule they stay active."""
         self._end = num_rounds
         self._started: float | None = None  # time of the first evaluation
         self._minutes = None if rule is None else rule.minutes
-        self.stopped_at = np.full(num_points, -1)
+        self.stopped_at = np.full(num_points, -1)  # round, or -1
         self.reached_target = np.zeros(num_points, bool)
-        self.dropped = np.zeros(num_points, bool)
+        self.dropped = np.zeros(num_points, bool)  # since others were better
 
     def see(self, round: int, values: np.ndarray) -> None:
         """Takes the watched values `[G]` after `round` rounds; NaN are no progress."""
@@ -206,9 +200,9 @@ class _Patience(Watch):
         self._stale = np.zeros(num_points, np.int64)
 
     def _judge(self, round: int, values: np.ndarray) -> None:
-        """See the base class."""
         rule, sign = self._rule, self._sign
         active = self.stopped_at < 0
+        # The first finite value improves on none; NaN compares as False.
         is_better = np.isnan(self._best) & ~np.isnan(values)
         is_better |= sign * (values - self._best) > rule.min_delta
         self._best = np.where(active & is_better, values, self._best)
@@ -233,6 +227,8 @@ class _Rungs(Watch):
         super().__init__(len(points), num_rounds, rule)
         arenas: dict[str, dict[str, list[int]]] = {}
         for number, point in enumerate(points):
+            # Settings compete within an arena: equal in all fields but the method's and
+            # the seed.
             of_method = summaries.METHOD_FIELDS
             method = {n: v for n, v in point.items() if n.startswith(of_method)}
             arena = [(n, point[n]) for n in point if n not in method and n != "seed"]
@@ -244,15 +240,16 @@ class _Rungs(Watch):
         self._rung = np.zeros(len(points), int)  # that comes next, one for all
 
     def _judge(self, round: int, values: np.ndarray) -> None:
-        """See the base class."""
         rule, rung = self._rule, int(self._rung[0])
         if round >= self._end:  # all survivors have ended
             return
         while round >= self._first_rung * rule.eta**rung:
             rung += 1
+        # Several rungs may lie between two evaluations.
         if rung == self._rung[0]:
             return
         self._rung[:] = rung
+        # A non-finite value makes a setting the worst.
         scores = metrics.sign(rule.chosen) * values
         scores = np.where(np.isfinite(scores), scores, -np.inf)
         for settings in self._arenas:

@@ -34,7 +34,8 @@ def with_timetables(
         if process.participation.is_timed:
             _check(process)
             if isinstance(federation.malicious, jax.ShapeDtypeStruct):
-                charged = _free(federation.num_clients)
+                none = np.zeros(federation.num_clients)
+                charged = Charges(examples=none, steps=none, up=0.0, down=0.0)
             else:
                 charged = charges(process, model, federation, key)
             words = np.asarray(jax.random.key_data(key)).tolist()
@@ -46,12 +47,6 @@ def with_timetables(
             process = dataclasses.replace(process, participation=participation)
         timed.append(process)
     return timed
-
-
-def _free(num_clients: int) -> Charges:
-    """Returns charges of zero, for shapes in place of data."""
-    none = np.zeros(num_clients)
-    return Charges(examples=none, steps=none, up=0.0, down=0.0)
 
 
 def _check(process: FederatedProcess) -> None:
@@ -79,21 +74,11 @@ def _check(process: FederatedProcess) -> None:
 def charges(
     process: FederatedProcess, model: Any, federation: core.Federation, key: core.Key
 ) -> Charges:
-    """Counts the cost of a task of every client.
-
-    Args:
-      process: the process.
-      model: the model, given the federation's shapes.
-      federation: data of N clients.
-      key: `[]` key of the training.
-
-    Returns:
-      The charges. A solver that ends by a tolerance is charged its most steps, and a
-      search its most trials, each a third of a gradient: durations do not depend on
-      weights.
-    """
+    """Counts the cost of a task of every client."""
     method, search = process.algorithm, process.algorithm.search
     name = _ends_by_tolerance(method)
+    # A solver that ends by a tolerance is charged its most steps, a search its most
+    # trials: durations do not depend on weights.
     if name is not None:  # with one step per solve, steps count solves
         once = dataclasses.replace(getattr(method, name), max_steps=1, tolerance=0.0)
         method = dataclasses.replace(method, **{name: once})
@@ -152,10 +137,7 @@ def _ends_by_tolerance(method: Any) -> str | None:
 def _counted(
     model: Any, process: FederatedProcess, key: core.Key, federation: core.Federation
 ) -> tuple[Any, ...] | None:
-    """Counts examples `[N]`, steps `[N]`, bytes up and down, and a search's trials.
-
-    Before the trials are the losses that a search compares, None without one.
-    """
+    """Counts examples and steps `[N]`, bytes up and down, losses and trials."""
     state = process.init(key, model, federation)
     info = process.round(state, model, federation)[1]
     names = ("gradient_evaluations", "client_steps")

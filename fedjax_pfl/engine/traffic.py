@@ -48,19 +48,12 @@ __all__ = ["Cluster", "Estimate", "Exchange", "estimate", "exchanges"]
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """Hosts with devices.
-
-    Attributes:
-      hosts: H, at least 1.
-      devices: d of each host, at least 1.
-      flops: additions and multiplications per second of a device.
-      link: bytes per second that a device sends to the others of its host.
-      network: bytes per second that a host sends.
-      latency: seconds of a message.
-    """
+    """H hosts with d devices each."""
 
     hosts: int = struct.static_field(at_least=1)
     devices: int = struct.static_field(at_least=1)
+    # Operations of a device, bytes that a device sends to its host's others, and bytes
+    # that a host sends, per second; seconds of a message.
     flops: float = struct.static_field(default=10e12, above=0)
     link: float = struct.static_field(default=100e9, above=0)
     network: float = struct.static_field(default=12.5e9, above=0)
@@ -76,17 +69,11 @@ class Cluster:
 
 @dataclasses.dataclass(frozen=True)
 class Exchange:
-    """One exchange of all devices.
+    """One exchange of all devices."""
 
-    Attributes:
-      kind: `all-reduce`, `all-gather` or `all-to-all`.
-      purpose: in words.
-      size: bytes S of a device, see the module.
-    """
-
-    kind: str
+    kind: str  # `all-reduce`, `all-gather` or `all-to-all`
     purpose: str
-    size: int
+    size: int  # bytes S of a device, see the module
 
     def sent(self, cluster: Cluster) -> float:
         """Bytes that each device sends."""
@@ -104,30 +91,17 @@ class Exchange:
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """A round on a cluster.
-
-    Attributes:
-      exchanges: of the round.
-      rows: bytes of the rows of a device's clients, state and lists of examples.
-      examples: bytes of a device's examples.
-      shared: further bytes of every device: the server's state, and constants.
-      work: additional bytes of a round on a device.
-      sent: bytes that each device sends in a round.
-      left: bytes that each host sends over the network in a round.
-      compute: seconds of work.
-      communication: seconds of the exchanges.
-      cluster: the hosts.
-    """
+    """Bytes and seconds of a round on a cluster."""
 
     exchanges: tuple[Exchange, ...]
-    rows: int
-    examples: int
-    shared: int
-    work: int
-    sent: float
-    left: float
-    compute: float
-    communication: float
+    rows: int  # of a device's clients, state and lists of examples
+    examples: int  # of a device
+    shared: int  # further bytes of every device: server's state, constants
+    work: int  # additional bytes of a round on a device
+    sent: float  # bytes that each device sends in a round
+    left: float  # bytes that each host sends over the network
+    compute: float  # seconds
+    communication: float  # seconds
     cluster: Cluster
 
     @property
@@ -146,7 +120,7 @@ class Estimate:
         return self.compute + self.communication
 
 
-def _row_bytes(tree: Any, num_rows: int) -> int:
+def _row_bytes(tree: core.Tree, num_rows: int) -> int:
     """Bytes of one row of a tree `[N, ...]`."""
     return client_rows.num_bytes(tree) // num_rows
 
@@ -186,6 +160,7 @@ def exchanges(
         if written:
             transfers.append(Exchange("all-gather", "rows, back", places * written))
     rule = process.used_aggregator()
+    # Means are sums of parts; other rules see all messages, divided by columns.
     if rule.incremental:
         return (*transfers, Exchange("all-reduce", "mean of messages", message))
     if process.algorithm.aggregate_over == "all":
@@ -235,6 +210,7 @@ def estimate(planned: PlannedGroup, cluster: Cluster) -> Estimate:
     members = -(-cohort // count)
     step = auto_execution.bytes_of_a_step(process, planned.plan.model, federation)
     at_once = planned.plan.execution.chunk_size or members
+    # An all-to-all needs buffers for both directions.
     work = min(at_once, members) * step + sum(
         e.size * (2 if e.kind == "all-to-all" else 1) for e in transfers
     )
@@ -278,7 +254,7 @@ def _bytes_of_examples(
     return client_rows.num_bytes(distinct)
 
 
-def _examples(process: Any, federation: core.Federation) -> float:
+def _examples(process: FederatedProcess, federation: core.Federation) -> float:
     """Counts E M, the examples of a client's work, from its solver or for one epoch."""
     solver, slots = process.algorithm.local, federation.train.index.shape[1]
     if solver is not None and solver.num_steps is not None:

@@ -9,21 +9,17 @@ from fedjax_pfl import core
 from fedjax_pfl.core import checks, client_map, client_rows, statistics, tree_paths
 from fedjax_pfl.engine import evaluation
 from fedjax_pfl.round.parts import model_state
+from fedjax_pfl.round.process import FederatedProcess
 
 __all__ = ["Kind", "kinds", "networks"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """The trained part of one predictor.
+    """Shapes `[*P]` of the trained part of ONE client's predictor."""
 
-    Attributes:
-      shapes: shapes `[*P]` and types of ONE client's.
-      is_shared: whether all clients have the same, as they do of a global model.
-    """
-
-    shapes: Any
-    is_shared: bool
+    shapes: core.Params
+    is_shared: bool  # all clients have the same, as of a global model
 
 
 def kinds(
@@ -38,6 +34,7 @@ def kinds(
         )
         return _trained(process, state, model, federation.train.pool(), row)
 
+    # A vmap without an output axis accepts only values that no row changes.
     def shared(state: core.State, federation: core.Federation, name: str):
         federation = model_state.with_kept(state, model, federation)
         pool = federation.train.pool()
@@ -46,38 +43,22 @@ def kinds(
             lambda row: _trained(process, state, model, pool, row)[name], out_axes=None
         )(rows)
 
-    def is_shared(name: str):
-        try:
-            jax.eval_shape(lambda s, f: shared(s, f, name), state, federation)
-        except ValueError:  # raised by vmap for values that differ between clients
-            return False
-        return True
-
     shapes = jax.eval_shape(one, state, federation)
-    return {name: Kind(shapes[name], is_shared(name)) for name in sorted(shapes)}
+    varied = {
+        n: evaluation.varies(shared, state, federation, n) for n in sorted(shapes)
+    }
+    return {name: Kind(shapes[name], not differs) for name, differs in varied.items()}
 
 
 def networks(
-    process: Any,
+    process: FederatedProcess,
     state: core.State,
     model: core.Model,
     federation: core.Federation,
     rows: jax.Array,
     names: tuple[str, ...],
 ) -> dict[str, Any]:
-    """Extracts the parameters of predictors of some clients.
-
-    Args:
-      process: the process.
-      state: state after a round.
-      model: the model.
-      federation: data of N clients.
-      rows: `int32[K]` of the clients.
-      names: of the predictors.
-
-    Returns:
-      By predictor, `[K, *P]`.
-    """
+    """Extracts parameters `[K, *P]` of predictors of the clients `int32[K]`."""
     federation = model_state.with_kept(state, model, federation)
     state = process.before_evaluation(state, model, federation)
     pool = federation.train.pool()
@@ -107,7 +88,7 @@ def _trained(
     return {name: _with_personal(p.params, data) for name, p in predictors.items()}
 
 
-def _with_personal(params: Any, data: core.ClientData) -> Any:
+def _with_personal(params: core.Params, data: core.ClientData) -> core.Params:
     """Adds ONE client's personal parameters and statistics to a predictor's."""
     params, numbers = statistics.split(params)
     if data.personal is not None:

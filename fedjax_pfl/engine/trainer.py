@@ -46,20 +46,12 @@ def compile_clock() -> Iterator[list[float]]:
 
 
 class Trainer(Protocol):
-    """Holder of a group's states; one class per kind of storage.
-
-    Attributes:
-      planned: the group.
-      recorder: the history so far.
-      execution: how the map over clients is run, in words.
-      identity: values that must match for a checkpoint to be continued, in addition to
-        the configuration.
-    """
+    """Holder of a group's states; one class per kind of storage."""
 
     planned: PlannedGroup
     recorder: Recorder
-    execution: str
-    identity: dict[str, Any]
+    execution: str  # how the map over clients is run, in words
+    identity: dict[str, Any]  # must match for a checkpoint to be continued
 
     @classmethod
     def check(cls, planned: PlannedGroup) -> PlannedGroup:
@@ -72,25 +64,21 @@ class Trainer(Protocol):
         ...
 
     @property
-    def like(self) -> Any:
+    def like(self) -> core.State:
         """Shapes of the states in a checkpoint."""
         ...
 
     def compile(self) -> None:
         """Starts to compile programs ahead of their first run."""
-        ...
 
     def check_fits(self) -> None:
         """Refuses a training that will not fit into memory; compiles it if needed."""
-        ...
 
     def begin(self) -> None:
         """Makes the first states."""
-        ...
 
     def restore(self, progress: checkpoint.Progress) -> None:
         """Takes the states of a checkpoint; raises ValueError if it is damaged."""
-        ...
 
     def saved(self) -> tuple[Any, dict[str, np.ndarray], checkpoint.Own]:
         """Returns states, further arrays, and arrays of this process only."""
@@ -116,4 +104,3 @@ class Trainer(Protocol):
 
     def close(self) -> None:
         """Ends the trainer's threads, and removes its temporary files."""
-        ...

@@ -129,6 +129,7 @@ def search_space(process: FederatedProcess) -> dict[str, Range | list[Any]]:
         for field in dataclasses.fields(node):
             value, name = getattr(node, field.name), f"{prefix}.{field.name}"
             space, unless = declared(field), field.metadata.get("unless")
+            # None stands for a default only if no alternative field is set.
             if value is None and unless is not None:
                 is_used = all(getattr(node, sibling) is None for sibling in unless)
             else:
@@ -145,25 +146,9 @@ def search_space(process: FederatedProcess) -> dict[str, Range | list[Any]]:
 
 
 def draw(space: Space, count: int, seed: int = 0) -> list[dict[str, Any]]:
-    """Draws distinct settings at random, every field independently.
-
-    Args:
-      space: ranges and lists by dotted name.
-      count: number of settings, at least 1.
-      seed: of the draws. More settings or other fields do not change the values drawn,
-        unless settings repeat without these fields.
-
-    Returns:
-      Values by dotted name; numbers of ranges have four digits. All settings of the
-      space if it has no more.
-
-    Example:
-      >>> draw({"algorithm.lam": Range(0.1, 10)}, 5)[:2] == draw(
-      ...     {"algorithm.lam": Range(0.1, 10)}, 2
-      ... )
-      True
-    """
+    """Draws distinct settings at random, each field independently; at most all."""
     spaces = _parsed_space(space)
+    # A stream per field, so that further settings or fields change no drawn value.
     streams = [np.random.default_rng([seed, zlib.crc32(n.encode())]) for n in spaces]
     count = int(min(count, _number(spaces)))
     rows: dict[tuple[Any, ...], None] = {}  # numbers of ranges, places in lists
@@ -204,6 +189,7 @@ def lattice(space: Space, count: int) -> list[dict[str, Any]]:
     spaces = _parsed_space(space)
     num_listed = math.prod(len(v) for v in spaces.values() if not isinstance(v, Range))
     num_ranges = sum(isinstance(v, Range) for v in spaces.values())
+    # An exact root may be computed as slightly less than a whole number.
     size = int((count / num_listed) ** (1 / max(num_ranges, 1)) + 1e-9)
     for name, values in spaces.items():
         if isinstance(values, Range):
@@ -215,15 +201,9 @@ def lattice(space: Space, count: int) -> list[dict[str, Any]]:
 def points(
     process: FederatedProcess, axes: Mapping[str, Iterable[Any]], num_settings: int
 ) -> list[dict[str, Any]]:
-    """Returns random settings of a method, under all values of other axes.
-
-    Args:
-      process: the process; its algorithm declares the searched fields.
-      axes: values by dotted name; those of searched fields are left out.
-      num_settings: settings of a method that declares fields; other methods keep their
-        axes.
-    """
+    """Returns random settings of a method, under all values of the other axes."""
     space = search_space(process)
+    # Axes of searched fields would overwrite the drawn values.
     axis_points = grids.combinations({n: v for n, v in axes.items() if n not in space})
     settings = draw(space, num_settings) if space else [{}]
     return [setting | point for setting in settings for point in axis_points]
@@ -346,17 +326,7 @@ def _formatted(value: Any) -> str:
 
 
 def rounds_of(num_settings: int, options: Options) -> int:
-    """Returns the rounds that a search takes for each seed of competing settings.
-
-    Args:
-      num_settings: number of settings, at least 1.
-      options: of the trainings, whose `stop_when` may be a `Halving`.
-
-    Example:
-      >>> rule = stopping.Halving(eta=3, min_rounds=3)
-      >>> rounds_of(9, Options(num_rounds=27, eval_every=3, stop_when=rule))
-      63
-    """
+    """Returns the rounds, for each seed, of competing settings of one program."""
     settings = [{"algorithm.setting": number} for number in range(num_settings)]
     return _rounds(settings, options)
 
@@ -366,6 +336,7 @@ def _rounds(settings: Sequence[Mapping[str, Any]], options: Options) -> int:
     rule, schedule = options.stop_when, options.schedule
     if not isinstance(rule, stopping.Halving):
         return len(settings) * options.num_rounds
+    # A limit of minutes would end settings by the clock of this dry run.
     rule = dataclasses.replace(rule, minutes=None)
     watch = stopping.watch(rule, settings, options.num_rounds)
     for done in range(schedule.segment, options.num_rounds, schedule.segment):
@@ -376,10 +347,7 @@ def _rounds(settings: Sequence[Mapping[str, Any]], options: Options) -> int:
 
 
 def round_gradients(group: groups.Group, options: Options) -> int:
-    """Counts the gradients of single examples in the first round of a group.
-
-    A loss alone counts as a third.
-    """
+    """Counts gradients of single examples in a first round; a loss is a third."""
     planned = groups.plan(group, options)
     arguments = (planned.processes[0], planned.keys[0], planned.group.federations[0])
     try:
@@ -393,23 +361,16 @@ def round_gradients(group: groups.Group, options: Options) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class _Search:
-    """A search that is planned.
+    """A planned search."""
 
-    Attributes:
-      base: key, process, model and spec.
-      space: searched values by dotted name.
-      strategy: how settings are chosen.
-      seeds: of every setting.
-      draw_seed: of random draws.
-      options: of the trainings.
-      fixed_values: values of fields that are not searched.
-    """
-
-    base: tuple[core.Key, FederatedProcess, Any, core.Specification | core.Federation]
+    # Key, process, model and spec.
+    base: tuple[
+        core.Key, FederatedProcess, core.Model, core.Specification | core.Federation
+    ]
     space: dict[str, Range | Sequence[Any]]
     strategy: str | stopping.Halving | ask_tell.Optuna
-    seeds: list[int]
-    draw_seed: int
+    seeds: list[int]  # of every setting
+    draw_seed: int  # of random draws
     options: Options
     fixed_values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     _federations: grids.Federations = dataclasses.field(
@@ -473,6 +434,7 @@ class _Search:
         plain_settings = [{n: struct.plain(v) for n, v in s.items()} for s in settings]
         price = _rounds(plain_settings, self.options) * len(self.seeds)
         if budget is budgets.Gradients:
+            # Counted in the first round of the first seed; see `budgets.Gradients`.
             (group,) = self.groups_of(settings[:1], self.seeds[:1])
             price *= self.gradients_of(group)
         return price
@@ -509,7 +471,7 @@ def least_settings(options: Options) -> int:
 def tune(
     key: core.Key,
     process: FederatedProcess,
-    model: Any,
+    model: core.Model,
     spec: core.Specification | core.Federation,
     num_rounds: int,
     *,
@@ -593,6 +555,7 @@ def tune(
     watched = _rule(strategy, {n: v for n, v in comparison.items() if v is not None})
     watched = watched.by(metric)
     if isinstance(watched, stopping.Halving):
+        # Evaluations are the only moments at which settings can be dropped.
         first_rung = watched.first_rung(num_rounds)
         watched = dataclasses.replace(watched, min_rounds=first_rung)
         options["stop_when"] = watched
@@ -629,6 +592,7 @@ def tune(
 def _is_shown_as(setting: Mapping[str, Any], row: Mapping[Any, Any]) -> bool:
     """Returns whether a row of a table is about a setting; NaN stands for None."""
     plain = {name: struct.plain(value) for name, value in setting.items()}
+    # A table shows None as NaN, which does not equal itself.
     return all(
         value == row[name] or (value is None and row[name] != row[name])
         for name, value in plain.items()
@@ -662,6 +626,7 @@ def _train(
     minutes = budget.count if isinstance(budget, budgets.Minutes) else None
     if minutes is None and strategy != "grid":
         size = int(min(size, _number(search.space)))
+    # All settings are one batch, unless a study or a clock chooses the next ones.
     study, batch = None, size
     if isinstance(strategy, ask_tell.Optuna):
         study = ask_tell.Suggestions(strategy.study(rule.chosen), search.space)
@@ -685,6 +650,8 @@ def _train(
         unplanned = search.groups_of(settings, search.seeds)
         batch_options = options
         if minutes is not None:
+            # Groups are trained one after the other, with equal shares of the time
+            # left.
             timed = dataclasses.replace(
                 rule, minutes=(minutes - spent) / len(unplanned)
             )
@@ -693,6 +660,7 @@ def _train(
             batch_options = _in_folder(batch_options, f"batch-{len(parts):03d}")
         planned = simulation.check_groups(unplanned, batch_options)
         part = simulation.run_groups(planned, batch_options, interrupt=time_is_up)
+        # The study learns from a batch before it suggests the next one.
         if study is not None:
             study.tell(*_scores(part, settings, rule))
         if isinstance(budget, budgets.Gradients):
@@ -700,6 +668,7 @@ def _train(
                 gradients += int(record.ends.sum()) * search.gradients_of(group)
         parts.append(part)
         trials += settings
+        # A budget in minutes does not count compiling.
         compiling += sum(record.compile_seconds for record in part.groups)
         spent = (time.perf_counter() - start_time - compiling) / 60
         is_over = len(trials) >= size if minutes is None else spent >= minutes

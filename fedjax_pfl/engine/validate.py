@@ -1,8 +1,4 @@
-"""Validation of a training's arguments, before they are used.
-
-A class in place of an object, a name in place of a part, or parts in the wrong order
-would otherwise fail far inside, with a message that does not name the argument.
-"""
+"""Validation of a training's arguments, by name, before they are used."""
 
 import numbers
 from collections.abc import Iterator
@@ -25,15 +21,9 @@ _OPTIONAL = ("aggregator", "server_optimizer", "attack")
 def check(
     key: core.Key, process: Any, model: Any, federation: Any, *, name: str = "spec"
 ) -> None:
-    """Refuses arguments of a training that are of another kind.
-
-    Args:
-      key: of `jax.random.key`.
-      process: a `FederatedProcess` whose parts are objects.
-      model: a `core.Model`.
-      federation: a `Federation`, or a specification of one.
-      name: of that argument.
-    """
+    """Refuses arguments of a training that are of another kind."""
+    # A class in place of an object, a name in place of a part, or parts in the wrong
+    # order would fail far inside, with a message that does not name the argument.
     platforms.check_process()
     platforms.check_jax()
     refuse_tracers(key=key, process=process, model=model, federation=federation)
@@ -69,6 +59,7 @@ def built(key: Any, process: Any, model: Any, federation: Any) -> core.Federatio
 
 def check_model(model: Any) -> None:
     """Refuses other objects than models; advises how to wrap networks of libraries."""
+    # Networks of flax or plain functions need a wrapper.
     is_network = callable(model) or (hasattr(model, "init") and hasattr(model, "apply"))
     if is_network and not isinstance(model, type):
         if not isinstance(model, core.Model):
@@ -97,11 +88,7 @@ def refuse_tracers(**arguments: Any) -> None:
 
 
 def check_key(key: Any) -> None:
-    """Refuses other objects than keys.
-
-    Args:
-      key: `[]` of `jax.random.key`, of any implementation that has pairs of words.
-    """
+    """Refuses other objects than keys `[]` with pairs of words."""
     dtype = getattr(key, "dtype", None)
     if dtype == jnp.uint32 and key.shape[-1:] == (2,):
         raise checks.InputError(

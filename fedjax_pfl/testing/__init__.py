@@ -10,16 +10,9 @@ framework is needed. In a test file of your own:
     def test_conformance(name):
         testing.check(name, MyMethod())
 
-and from a shell `python -m fedjax_pfl.testing my_module:MyMethod`, with `--model mlp`
-for another model. With `--platform`
-the same command runs `battery`: whether the installed JAX computes right here. With
-`--digests` it compares the numbers of short `trainings` with earlier ones, and with
-`--walk` it measures the way from a call to the loss; both are for changes of the
-package itself.
-
-All run on `toy.make_federation`: eight clients with 1 to 9 examples; padded
-slots point at NaN and at 1e38, so that any use of padding shows. Tolerances follow
-JAX's default floats. Properties that a machine cannot check are skipped with a reason.
+and from a shell `python -m fedjax_pfl.testing my_module:MyMethod`. All run on
+`toy.make_federation`, with padding that shows any use of it. Properties that a machine
+cannot check are skipped with a reason.
 """
 
 from fedjax_pfl.testing.subjects import Subject

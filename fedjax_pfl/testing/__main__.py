@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import testing
-from fedjax_pfl.algorithms import own_methods, registry
+from fedjax_pfl.algorithms import SingleExchange, own_methods, registry
 from fedjax_pfl.core import checks
 from fedjax_pfl.testing import battery, digests, layers, walk
 
@@ -27,20 +27,14 @@ def main(arguments: list[str] | None = None) -> int:
         description="Checks a method's properties, with its fields' defaults, or"
         " whether the installed JAX computes right on this machine.",
     )
-    parser.add_argument(
-        "--platform", action="store_true", help="check JAX on this machine"
-    )
-    parser.add_argument(
-        "--layers", action="store_true", help="draw the imports between rooms"
-    )
-    parser.add_argument(
-        "--digests",
-        action="store_true",
-        help="digest the numbers of short trainings of all parts",
-    )
-    parser.add_argument(
-        "--walk", action="store_true", help="measure the way from a call to the loss"
-    )
+    kinds = {
+        "--platform": "check JAX on this machine",
+        "--layers": "draw the imports between rooms",
+        "--digests": "digest the numbers of short trainings of all parts",
+        "--walk": "measure the way from a call to the loss",
+    }
+    for option, text in kinds.items():
+        parser.add_argument(option, action="store_true", help=text)
     group = parser.add_argument_group("with --digests")
     group.add_argument(
         "--only",
@@ -80,6 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
         "walk": _show_walk,
         "digests": lambda: _check_digests(request),
     }
+    # A method and an option exclude each other: each ends with a status of its own.
     asked = [name for name in tasks if getattr(request, name)]
     if len(asked) + (request.algorithm is not None) != 1:
         options = ", ".join(f"--{name}" for name in tasks)
@@ -112,7 +107,7 @@ def main(arguments: list[str] | None = None) -> int:
     return int(counts["failed"] > 0)
 
 
-def _with_model(algorithm: Any, name: str) -> testing.Subject:
+def _with_model(algorithm: SingleExchange, name: str) -> testing.Subject:
     """Returns the method with a model of the registry, once it fits the toy data."""
     checks.known(name, registry.MODELS, "model")
     subject = testing.Subject(algorithm, model=registry.MODELS[name]())

@@ -1,8 +1,6 @@
 """Small programs of the kinds that trainings are made of, compared with NumPy.
 
-`python -m fedjax_pfl.testing --platform` runs them, and prints whether JAX computes
-right on this machine. They need JAX and NumPy only. Bounds on errors follow from the
-precision and from the number of terms that are added.
+They need JAX and NumPy only; bounds on errors follow from precision and terms.
 """
 
 import dataclasses
@@ -19,12 +17,7 @@ __all__ = ["CASES", "NOT_NEEDED", "Outcome", "run"]
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """Outcome of one case.
-
-    Attributes:
-      name: of the case.
-      problem: the error, in a few words; None without one.
-    """
+    """Outcome of one case; `problem` is None without an error."""
 
     name: str
     problem: str | None
@@ -34,16 +27,7 @@ class Outcome:
 
 
 def run(cases: dict[str, Callable[[], Iterator[Comparison]]] | None = None):
-    """Runs cases one after the other.
-
-    Args:
-      cases: by name; each yields a description, the computed value, the right one
-        and the largest error allowed (`[...]` like the value, or a number). None takes
-        all of `CASES`.
-
-    Yields:
-      An `Outcome` per case. A case that raises an error is wrong.
-    """
+    """Runs cases by name, or all of `CASES`; yields an `Outcome` of each."""
     for name, case in (CASES if cases is None else cases).items():
         try:
             problem = _problem(case())
@@ -60,6 +44,7 @@ def _problem(comparisons: Iterator[Comparison]) -> str | None:
         if value.shape != right.shape:
             return f"{label}: shape {value.shape} in place of {right.shape}"
         wrong = value != right
+        # A bound of the error is in float64; NaN counts as right if it is expected.
         if np.issubdtype(right.dtype, np.floating):
             value, right = value.astype(np.float64), right.astype(np.float64)
             same = (value == right) | (np.isnan(value) & np.isnan(right))

@@ -25,7 +25,7 @@ def normal(*shape: int) -> np.ndarray:
     return rng().normal(size=shape).astype(np.float32)
 
 
-def run(fn: Callable[..., Any], *arrays: Any, **static: Any) -> Any:
+def run(fn: Callable[..., Any], *arrays: jax.typing.ArrayLike, **static: Any) -> Any:
     """Runs a function compiled, with products that accelerators do not round."""
     return _compiled(fn, **static)(*arrays)
 
@@ -34,7 +34,8 @@ def run(fn: Callable[..., Any], *arrays: Any, **static: Any) -> Any:
 def _compiled(fn: Callable[..., Any], **static: Any) -> Callable[..., Any]:
     """Compiles a function for arguments that are the same in every call."""
 
-    def exact(*arrays: Any) -> Any:
+    def exact(*arrays: jax.Array):
+        # Accelerators round the operands of products by default.
         with jax.default_matmul_precision("highest"):
             return fn(*arrays, **static)
 

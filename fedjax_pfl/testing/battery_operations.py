@@ -78,6 +78,7 @@ def extremes_of_nan() -> Iterator[Comparison]:
             index = run(jnp.argmax, x)
             yield f"argmax of {size}", index, np.asarray(place, index.dtype), 0
     x = normal(300, 700)
+    # NaN must win in every reduction: a maximum that hides it hides a divergence.
     x[17, 400] = nan
     for axis in (0, 1):
         yield f"max along {axis}", run(jnp.max, x, axis=axis), np.max(x, axis), 0
@@ -89,6 +90,7 @@ def sorts() -> Iterator[Comparison]:
         keys = rng().integers(2**32, size=size, dtype=np.uint32)
         value = run(lax.sort, keys, is_stable=False)
         yield f"{size} numbers", value, np.sort(keys), 0
+        # Many equal keys show whether the sort is stable.
         few = (keys % 7).astype(np.uint32)
         order = np.argsort(few, kind="stable").astype(np.int32)
         place = np.arange(size, dtype=np.int32)
@@ -111,6 +113,7 @@ def indexing() -> Iterator[Comparison]:
     """Yields gathers and scatters, some with dropped rows."""
     table, rows = normal(5000, 17), rng().integers(5000, size=300)
     yield "gathered rows", run(lambda t, r: t[r], table, rows), table[rows], 0
+    # Row 5000 does not exist: mode="drop" must leave it out, as padded places do.
     at = np.concatenate([rng().permutation(5000)[:200], np.full(9, 5000)])
     new = normal(209, 17)
     right = table.copy()
@@ -119,6 +122,7 @@ def indexing() -> Iterator[Comparison]:
     yield "written rows", written, right, 0
     sums, sizes, subtotals = np.zeros((3, 12, 17))
     terms, group = table[rows].astype(np.float64), rows % 11
+    # Group 11 is outside of the sums, too.
     outside = np.where(rows % 3 == 0, 11, group)
     np.add.at(sums, group, terms)
     np.add.at(sizes, group, np.abs(terms))
@@ -140,6 +144,7 @@ def indexing() -> Iterator[Comparison]:
     right = pool[index] / 255
     yield "batches of images", run(take, index), right, 2 * EPS * right
     part = jax.vmap(lambda t, i: lax.dynamic_slice(t, (i,), (50,)))
+    # One slice per client, as batches are taken from its series.
     starts = np.arange(17) * 290
     right = np.stack([table[s : s + 50, i] for i, s in enumerate(starts)])
     yield "slices per client", run(part, table.T, starts), right, 0
@@ -147,6 +152,8 @@ def indexing() -> Iterator[Comparison]:
 
 def loops() -> Iterator[Comparison]:
     """Yields loops of clients that stop at different times."""
+    # Under vmap all lanes run until the slowest stops; ended lanes must keep their
+    # values.
     counts = np.arange(50, dtype=np.int32) % 13
 
     zero = jnp.int32(0)
@@ -217,6 +224,7 @@ def random_bits() -> Iterator[Comparison]:
     words = np.asarray([[2026, 11], [23, 0xFFFFFFFF]], np.uint32)
     keys = jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
     for count in (1, 7, 4099):
+        # The cipher adds modulo 2^32.
         with np.errstate(over="ignore"):
             place = np.arange(count, dtype=np.uint32)
             blocks = [_threefry(key, np.zeros_like(place), place) for key in words]

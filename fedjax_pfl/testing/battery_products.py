@@ -47,11 +47,7 @@ def vmapped_products() -> Iterator[Comparison]:
 
 
 def crowded_ranks() -> Iterator[Comparison]:
-    """Yields sums of products of seven axes that crash JAX 0.10.2 and 0.11.0.
-
-    JAX#40412 and JAX#39257. On a CPU, in a process of its own, since that is what would
-    end.
-    """
+    """Yields sums of products of seven axes that crash JAX 0.10.2 and 0.11.0."""
     if jax.default_backend() != "cpu":
         return
     program = """
@@ -62,6 +58,7 @@ a, b = np.ones((10, 4, 6), np.float32), np.ones((10, 4, 6, 9, 9, 9, 9), np.float
 crowd = jax.jit(lambda a, b: jnp.sum(a[..., None, None, None, None] * b, axis=2))
 crowd(a, b).block_until_ready()
 """
+    # JAX#40412 and JAX#39257 end the process, so it is one of its own.
     process = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, timeout=120
     )
@@ -127,6 +124,7 @@ def convolutions() -> Iterator[Comparison]:
     pairs = list(zip(x, w, strict=True))
     right = np.stack([_correlation(a, b) for a, b in pairs])
     size = np.stack([_correlation(np.abs(a), np.abs(b)) for a, b in pairs])
+    # 5 * 5 * 3 products of each place, and one more rounding.
     yield "one kernel", run(_convolve, x[0], w[0]), right[0], 76 * EPS * size[0]
     yield "a kernel per client", run(jax.vmap(_convolve), x, w), right, 76 * EPS * size
     ones = np.ones_like(right)
@@ -158,6 +156,7 @@ def convolutions() -> Iterator[Comparison]:
 def linear_systems() -> Iterator[Comparison]:
     """Yields solutions of small systems with condition numbers below 100."""
     a = normal(30, 8, 8)
+    # Positive definite, and so well conditioned that bounds stay tight.
     a = (a @ a.swapaxes(1, 2) + 8 * np.eye(8)).astype(np.float32)
     b = normal(30, 8)
     exact = a.astype(np.float64)

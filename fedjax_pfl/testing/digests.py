@@ -1,12 +1,7 @@
 """Digests of all numbers of short trainings, to compare two states of the code.
 
-`python -m fedjax_pfl.testing --digests` trains the rows of `trainings`, in float32 and
-float64, and prints a digest of everything that each returned: all values of its
-histories, and the models of all clients. Numbers are the same if digests are.
-
-Programs are compiled without XLA's expensive passes, unless `--optimized` is given:
-that halves the time, and additions keep the order of the program.
-Every data type and number of devices has processes of its own.
+Numbers are the same if digests are. Every data type and number of devices has processes
+of its own.
 """
 
 import contextlib
@@ -51,6 +46,8 @@ _HIDDEN = (  # variables that would change the programs
     *("JAX_ENABLE_X64", "JAX_NUM_CPU_DEVICES", "JAX_COMPILATION_CACHE_DIR"),
     *("JAX_DEFAULT_MATMUL_PRECISION", "XLA_FLAGS"),
 )
+# Without XLA's expensive passes: half of the time, and additions keep the order of the
+# program.
 _FASTER = (
     "--xla_cpu_use_fusion_emitters=false",
     "--xla_cpu_parallel_codegen_split_count=1",
@@ -60,21 +57,12 @@ _SHOWN = 4  # arrays of a row that differ
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Digest of one training.
-
-    Attributes:
-      name: of the training.
-      dtype: its data type.
-      digest: of all its numbers; empty if it failed.
-      arrays: by name, digest, shape, and sum and norm of the finite values in hex.
-      seconds: of the processor.
-      error: sentence if the training failed.
-    """
+    """Digest of one training, empty with an error; seconds are of the processor."""
 
     name: str
     dtype: str
     digest: str
-    arrays: dict[str, list[str]]
+    arrays: dict[str, list[str]]  # digest, shape, sum and norm of finite values in hex
     seconds: float
     error: str = ""
 
@@ -88,12 +76,8 @@ class Row:
 
 
 def digest(arrays: Iterable[tuple[str, np.ndarray]]) -> tuple[str, dict[str, Any]]:
-    """Computes the digest of named arrays, which their order does not change.
-
-    Returns:
-      The digest of all, and by name that of one with its shape, and sum and norm of its
-      finite values in hex.
-    """
+    """Computes the digest of named arrays in any order, and facts of each by name."""
+    # Sorted by name, so that the order of fields in a history does not count.
     described = {name: _described(array) for name, array in arrays}
     table = json.dumps(sorted((name, *facts[:2]) for name, facts in described.items()))
     return _short(table.encode()), described
@@ -107,9 +91,11 @@ def _short(data: bytes) -> str:
 def _described(array: np.ndarray) -> list[str]:
     """Returns digest, type and shape, sum and norm of an array."""
     shape = f"{array.dtype}{list(array.shape)}"
+    # Texts and objects have no bytes of their own: their JSON stands for them.
     if array.dtype.kind not in "biuf":
         return [_short(json.dumps(array.tolist()).encode()), shape, "", ""]
     values = np.asarray(array, np.float64).ravel()
+    # NaN and infinities would hide all other differences in a sum.
     values = values[np.isfinite(values)]
     with np.errstate(over="ignore"):
         size = float(np.sqrt(np.sum(np.square(values))))
@@ -134,6 +120,7 @@ def environment(*, optimized: bool = False) -> dict[str, Any]:
 
 def run(pattern: str = "", *, optimized: bool = False) -> Iterator[Row]:
     """Trains rows in processes of their own, one after the other."""
+    # Data types and numbers of devices are set before JAX starts.
     for place, names in _chosen(pattern).items():
         yield from _run_group(names, *place, optimized)
 
@@ -224,6 +211,8 @@ def _run_group(
                 _start(request | {"process": number}, env, errors, stack)
                 for number in range(processes)
             ]
+            # Processes wait for each other in collectives: one that failed must end the
+            # others.
             for worker in workers:
                 watch = threading.Thread(target=_end_all, args=(worker, workers))
                 watch.start()
@@ -235,6 +224,7 @@ def _run_group(
                     yield row
             for worker in workers:
                 worker.wait()
+        # The last words of a crash, which standard error holds.
         tail = " ".join(words.read_text("utf-8", "replace").split()[-40:])
     for name in pending:  # the process ended before
         yield Row(name, dtype, "", {}, 0.0, f"the process ended: {tail}")
@@ -270,6 +260,7 @@ def _end_all(
 
 def _free_port() -> int:
     """Returns a port of this machine that is free."""
+    # Port 0 lets the system choose; it is free again once the socket closes.
     with socket.socket() as place:
         place.bind(("127.0.0.1", 0))
         return place.getsockname()[1]
@@ -315,13 +306,7 @@ def _work(request: Mapping[str, Any]) -> None:
 
 
 def save(path: Path, rows: Iterable[Row], where: Mapping[str, Any]) -> None:
-    """Writes rows to a JSON file.
-
-    Args:
-      path: of the file.
-      rows: the rows.
-      where: from `environment`.
-    """
+    """Writes rows, and the `environment` of their trainings, to a JSON file."""
     entries = [dataclasses.asdict(row) for row in rows]
     text = json.dumps({"environment": dict(where), "rows": entries}, indent=1)
     path.write_text(text, "utf-8")
@@ -339,19 +324,10 @@ def load(path: Path) -> tuple[list[Row], dict[str, Any]]:
 def compare(
     rows: Iterable[Row], reference: Iterable[Row], *, is_whole: bool = True
 ) -> list[str]:
-    """Compares rows with earlier ones.
-
-    Args:
-      rows: the rows.
-      reference: the earlier ones.
-      is_whole: whether a row that is in `reference` only is a difference.
-
-    Returns:
-      A sentence per row that differs, with the largest relative change of sums and
-      norms of its arrays; none if all are equal.
-    """
+    """Returns a sentence for every row that differs from an earlier one."""
     old, new = ({row.key: row for row in group} for group in (reference, rows))
     sentences = [f"{key}: not in the file" for key in new if key not in old]
+    # A run of some trainings only leaves others out.
     if is_whole:
         sentences += [f"{key}: only in the file" for key in old if key not in new]
     for key in new:
@@ -388,6 +364,7 @@ def _change(old: list[str], new: list[str]) -> float:
     """Returns the relative change of sum and norm of an array."""
     changes = [0.0]
     for x, y in zip(old[2:], new[2:], strict=True):
+        # Bits may differ by a rounding or by much: sum and norm show the size of it.
         if x and y:
             a, b = float.fromhex(x), float.fromhex(y)
             size = max(abs(a), abs(b))

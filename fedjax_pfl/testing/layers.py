@@ -34,11 +34,7 @@ def rooms(package: Path) -> set[str]:
 
 
 def edges(package: Path) -> Edges:
-    """Finds the imports between rooms, those inside functions and lazy ones included.
-
-    Returns:
-      `(importing room, imported room) -> modules that import`, sorted.
-    """
+    """Finds imports between rooms, also in functions: pair of rooms -> modules."""
     imports: dict[tuple[str, str], set[str]] = collections.defaultdict(set)
     names = rooms(package)
     for path in sorted(package.rglob("*.py")):
@@ -68,6 +64,7 @@ def imported(tree: ast.AST) -> Iterator[str]:
 def violations(imports: Edges) -> list[str]:
     """Returns a sentence for every edge that does not run to a lower level."""
     level = {room: number for number, row in enumerate(LEVELS) for room in row}
+    # Rooms of one level must not import each other: circles would be possible.
     return [
         f"{source} imports {target}, which is not below it: {', '.join(modules)}"
         for (source, target), modules in imports.items()

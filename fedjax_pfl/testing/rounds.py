@@ -36,6 +36,7 @@ def states_keep_their_layout(subject: subjects.Subject) -> None:
     """Checks that client rows lead with N and that a round keeps the layout."""
     at = subject.setting
     start = jax.eval_shape(at.first)
+    # Shapes only: nothing is computed.
     rows = start.of_clients()
     for path, leaf in jax.tree_util.tree_leaves_with_path(rows):
         if leaf.shape[:1] != (toy.NUM_CLIENTS,):
@@ -67,12 +68,10 @@ def same_key_same_result(subject: subjects.Subject) -> None:
 
 
 def randomness_comes_from_keys(subject: subjects.Subject) -> None:
-    """Checks that a round that is traced again is the same program.
-
-    Python's or NumPy's random numbers, the time, or a counter outside of the state
-    would be constants of the program.
-    """
+    """Checks that a round that is traced again is the same program."""
     at = subject.setting
+    # Random numbers of Python or NumPy, the time, or a counter outside of the state
+    # would be constants of the program.
     again = jax.jit(lambda process, state, data: process.round(state, at.model, data))(
         at.process, at.warm, at.federation
     )
@@ -84,6 +83,7 @@ def execution_changes_rounding_only(
 ) -> None:
     """Checks that a round in another execution agrees with `vmap`."""
     case = f"With execution={str(execution)!r} in place of 'vmap'"
+    # Sums over clients are taken in another order.
     result = subject.setting.round(execution=execution)
     compare.close(subject.setting.round(), result, case, compare.tight())
 
@@ -119,12 +119,11 @@ def loop_reference(subject: subjects.Subject) -> None:
 
 
 def permuting_clients_permutes_results(subject: subjects.Subject) -> None:
-    """Checks that permuting clients only permutes results.
-
-    Not for methods that have clients on two axes of a state, or train the server on
-    the examples of all clients in their order.
-    """
+    """Checks that permuting clients only permutes results."""
+    # Not for methods that have clients on two axes of a state, or that train the server
+    # on the examples of all clients in their order.
     order = np.array([3, 0, 7, 5, 1, 2, 6, 4])
+    # All clients take part, or the cohort would be another one.
     at = subject.everyone
     rows = client_rows.take(at.warm.of_clients(), jnp.asarray(order))
     permuted = at.warm.at(rows)
@@ -208,6 +207,7 @@ def round_exports_for_tpu_and_cuda(subject: subjects.Subject) -> None:
         text = export(*arguments).mlir_module()
     except (NotImplementedError, ValueError) as error:  # such as calls of the host
         raise AssertionError(f"The round does not lower: {error}") from error
+    # Accelerators have slow or no float64.
     is_wide = jnp.zeros(()).dtype == jnp.float64
     doubles = [] if is_wide else re.findall(r".*[<x]f64>.*", text)
     if doubles:
@@ -245,10 +245,10 @@ class _Poison(core.Attack):
     def __call__(
         self,
         key: core.Key,
-        state: Any,
-        messages: Any,
+        state: core.Tree,
+        messages: core.Message,
         malicious: jax.Array,
-        reference: Any,
+        reference: core.Params,
     ):
         poison = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), messages)
         return client_rows.select_rows(malicious, poison, messages), state
@@ -267,6 +267,7 @@ def nonfinite_messages_never_enter(
     at = dataclasses.replace(subject.everyone, process=process)
     start = at.first()
     state, info = at.round(start)
+    # Methods without messages have none that NaN could enter.
     if not info.bytes_up.any():
         raise unittest.SkipTest("clients send nothing")
     case = f"With on_nonfinite={mode!r} and NaN from one client"
@@ -274,6 +275,7 @@ def nonfinite_messages_never_enter(
         raise AssertionError(f"{case}, {info.num_nonfinite} messages were counted.")
     rows = [state.rows.get(name) for name in ("messages", "statistics")]
     compare.finite((_shared(state), rows), case)
+    # The server moves exactly if it does without the attack.
     usually = _differ(start.server, subject.everyone.warm.server)
     has_moved = _differ(start.server, state.server)
     if has_moved != usually:
@@ -283,7 +285,7 @@ def nonfinite_messages_never_enter(
         raise AssertionError(f"{case}, round {state.round} follows round 0.")
 
 
-def _differ(a: Any, b: Any) -> bool:
+def _differ(a: core.Tree, b: core.Tree) -> bool:
     """Returns whether any numbers of two trees differ."""
     pairs = zip(toy.leaves(a), toy.leaves(b), strict=True)
     return any((x != y).any() for x, y in pairs)

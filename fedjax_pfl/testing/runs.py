@@ -87,6 +87,7 @@ def segments_are_bit_identical(subject: subjects.Subject) -> None:
     _, state = _run(subject, [value])
     longer, end_state = _run(subject, [value], segment=3)
     compare.same(end_state, state, "With evaluations every 3 in place of 2 rounds")
+    # The last segment is shorter than the others.
     if longer.rounds.tolist() != [0, 3, 4]:
         raise AssertionError(f"Evaluated were the rounds {longer.rounds.tolist()}.")
 
@@ -95,6 +96,7 @@ def a_resumed_grid_is_bit_identical(subject: subjects.Subject) -> None:
     """Checks a training that is interrupted halfway and resumed from the disk."""
     _, *values = _varied(subject)
     expected, states = _run(subject, values)
+    # The second question comes after the first segment, of two rounds.
     questions = iter([None, "enough"])
     with tempfile.TemporaryDirectory() as folder:
         options = checkpoint.Checkpoints(folder, min_seconds=0)
@@ -115,6 +117,7 @@ def a_resumed_grid_is_bit_identical(subject: subjects.Subject) -> None:
         )
     case = "In a training that was interrupted and resumed"
     compare.same(resumed_states, states, case)
+    # Times of a clock differ between any two runs.
     seconds = {"compile_seconds": 0.0, "run_seconds": 0.0}
     histories = (dataclasses.replace(r, **seconds) for r in (resumed, expected))
     if not struct.same(*histories):
@@ -144,6 +147,7 @@ def new_values_do_not_retrace(subject: subjects.Subject) -> None:
     """Checks that another value of a traced field, or more rounds, do not retrace."""
     field, start, value = _varied(subject)
     _run(subject, [start])
+    # JAX counts the traces of a function; a second value must not add one.
     counts = _programs()
     _run(subject, [value])
     _run(subject, [value], rounds=6)

@@ -23,12 +23,10 @@ _OPTAX = local.Optax(hyperparameters={"learning_rate": 0.1}, epochs=2, batch_siz
 
 
 def solver_fields_act(subject: subjects.Subject) -> None:
-    """Checks that each field of `SGD` and `Optax` acts, or is refused.
-
-    Of a field that acts, another value makes another program of a round and its
-    evaluation, once operations without an effect are taken out.
-    """
+    """Checks that each field of `SGD` and `Optax` acts, or is refused."""
     method = subject.algorithm
+    # Another value of a field that acts makes another program of a round and its
+    # evaluation, once operations without an effect are taken out.
     names = [
         field.name
         for field in dataclasses.fields(method)
@@ -48,7 +46,7 @@ def solver_fields_act(subject: subjects.Subject) -> None:
         )
 
 
-def _variants(solver: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+def _variants(solver: local.SGD | local.Optax) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields a field of a solver, and values that differ from its own."""
     yield "epochs", {"epochs": solver.epochs + 1}
     yield "num_steps", {"num_steps": 1}
@@ -86,6 +84,7 @@ def _idle(
         expected = _program(subject, name, solver)
         if expected is None:
             continue
+        # Only the first solver that the method accepts is varied.
         for field, values in _variants(solver):
             changed = dataclasses.replace(solver, **values)
             if _program(subject, name, changed) == expected:
@@ -94,16 +93,14 @@ def _idle(
 
 
 def _program(subject: subjects.Subject, name: str, solver: Any) -> str | None:
-    """Returns a round and the evaluation after it as text; None if refused.
-
-    The method's numbers are constants of the text; compiling would take longest.
-    """
+    """Returns a round and the evaluation after it as text; None if refused."""
     try:
+        # The method's numbers are constants of the text; compiling would take longest.
         method = struct.replace_field(subject.algorithm, name, solver)
         at = dataclasses.replace(subject, algorithm=method).everyone
         process = dataclasses.replace(at.process, algorithm=method)
 
-        def run(state: core.State) -> Any:
+        def run(state: core.State) -> tuple[core.State, Any]:
             after, _ = process.round(state, at.model, at.federation)
             metrics = evaluation.evaluate(process, after, at.model, at.federation)[0]
             return after, metrics

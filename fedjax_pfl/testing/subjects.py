@@ -22,16 +22,10 @@ _VMAP = sharding.Execution()
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Setting:
-    """A process on the toy federation, and its state after two rounds.
-
-    Attributes:
-      process: with array leaves.
-      model: given the federation's shapes.
-      federation: the data.
-    """
+    """A process of arrays on the toy federation, and its state after two rounds."""
 
     process: FederatedProcess
-    model: core.Model
+    model: core.Model  # given the federation's shapes
     federation: core.Federation
 
     @property
@@ -145,6 +139,7 @@ class Subject:
         if self.field is not None:
             name, new_value = self.field
             return name, float(struct.get_field(self.setting.process, name)), new_value
+        # Fields of the method come before those of its parts, which have longer paths.
         leaves = jax.tree_util.tree_leaves_with_path(self.algorithm)
         for path, value in sorted(leaves, key=lambda leaf: len(leaf[0])):
             if isinstance(value, float) and value:

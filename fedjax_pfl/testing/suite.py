@@ -8,11 +8,13 @@ from typing import Any
 
 import jax
 
-from fedjax_pfl import models
+from fedjax_pfl import algorithms, models
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.testing import rounds, runs, solvers, subjects
 
 __all__ = ["PROPERTIES", "Outcome", "check", "check_algorithm", "outcomes"]
+
+Method = algorithms.SingleExchange | subjects.Subject
 
 _LONGEST = 300  # letters of another part's error
 
@@ -22,6 +24,7 @@ def _named(fn: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(fn)
     def check(subject: subjects.Subject, *args: Any) -> None:
+        # Tolerances are those of exact products, which accelerators round by default.
         with jax.default_matmul_precision("highest"):
             try:
                 fn(subject, *args)
@@ -61,7 +64,7 @@ class Outcome:
         return f"{text}: {self.sentence}" if self.sentence else text
 
 
-def _subject(algorithm: Any) -> subjects.Subject:
+def _subject(algorithm: Method) -> subjects.Subject:
     """Returns a subject unchanged, and an algorithm with a model that it can train."""
     if isinstance(algorithm, subjects.Subject):
         return algorithm
@@ -75,7 +78,7 @@ def _subject(algorithm: Any) -> subjects.Subject:
     return subject
 
 
-def check(name: str, algorithm: Any) -> None:
+def check(name: str, algorithm: Method) -> None:
     """Checks one property; made for `pytest.mark.parametrize("name", PROPERTIES)`.
 
     Args:
@@ -93,7 +96,7 @@ def check(name: str, algorithm: Any) -> None:
 
 
 def outcomes(
-    algorithm: Any, properties: Iterable[str] | None = None
+    algorithm: Method, properties: Iterable[str] | None = None
 ) -> Iterator[Outcome]:
     """Checks properties one after the other and yields their outcomes.
 
@@ -108,6 +111,7 @@ def outcomes(
       InputError: if there is no such property, before any is checked.
     """
     subject = _subject(algorithm)
+    # Checked before the first property, which may take long.
     names = list(PROPERTIES if properties is None else properties)
     for name in names:
         checks.known(name, PROPERTIES, "property")
@@ -130,7 +134,7 @@ def _outcome(name: str, subject: subjects.Subject) -> Outcome:
 
 
 def check_algorithm(
-    algorithm: Any, *, properties: Iterable[str] | None = None
+    algorithm: Method, *, properties: Iterable[str] | None = None
 ) -> list[Outcome]:
     """Checks all properties, and raises one error for all that do not hold.
 

@@ -1,7 +1,6 @@
 """A small ragged federation with poisoned padding."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +28,7 @@ def make_federation(
     *,
     order: np.ndarray | None = None,
     padding: int = 0,
-    dtype: Any = None,
+    dtype: np.dtype | type | None = None,
     classes: bool = True,
     malicious: Sequence[int] = (2,),
 ) -> core.Federation:
@@ -52,9 +51,11 @@ def make_federation(
     dtype = jnp.zeros(()).dtype if dtype is None else dtype
     order = np.arange(NUM_CLIENTS) if order is None else np.asarray(order)
     rng = np.random.default_rng(0)
+    # Drawn before the order applies: permuted clients keep their examples.
     total = COUNTS.sum()
     owner = np.repeat(np.arange(NUM_CLIENTS), COUNTS)
     x = rng.normal(size=(total, *SHAPE))
+    # Clients differ in the mean of their examples.
     x += 0.5 * rng.normal(size=(NUM_CLIENTS, *SHAPE))[owner]
     x = np.concatenate([np.full((1, *SHAPE), np.nan), x, np.full((1, *SHAPE), 1e38)])
     if classes:
@@ -62,6 +63,7 @@ def make_federation(
     else:
         y = jnp.zeros((total + 2,), dtype)
     slots = COUNTS.max() + padding
+    # Padded slots alternate between the rows of NaN and of 1e38.
     padding_rows = np.where(np.arange(slots) % 2, 0, total + 1)
     index = np.tile(padding_rows, (NUM_CLIENTS, 1))
     for client in range(NUM_CLIENTS):
@@ -94,7 +96,7 @@ def targets() -> np.ndarray:
     return np.stack([x[index[i, :n]].mean(axis=0) for i, n in enumerate(COUNTS)])
 
 
-def leaves(tree: Any) -> list[np.ndarray]:
+def leaves(tree: core.Tree) -> list[np.ndarray]:
     """Returns numeric leaves as NumPy arrays, keys as their data."""
 
     def plain(leaf: jax.Array) -> np.ndarray:

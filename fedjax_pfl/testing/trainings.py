@@ -1,7 +1,6 @@
 """Short trainings of all parts and forms of execution, to compare their numbers.
 
-`ROWS` has one entry per training; `digests` runs them. To add one, add a line: its
-name, its method, and what differs from the defaults of `Training`.
+`digests` runs the entries of `ROWS`; a new part needs a line there.
 """
 
 import dataclasses
@@ -30,7 +29,14 @@ from fedjax_pfl import (
 )
 from fedjax_pfl.aggregators import server_optimizers
 from fedjax_pfl.algorithms import common_descent
-from fedjax_pfl.engine import callbacks, derivatives, simulation, stopping, streaming
+from fedjax_pfl.engine import (
+    callbacks,
+    derivatives,
+    grids,
+    simulation,
+    stopping,
+    streaming,
+)
 from fedjax_pfl.results import checkpoint, trained_models
 from fedjax_pfl.round.process import FederatedProcess
 from fedjax_pfl.testing import toy
@@ -57,7 +63,7 @@ def streamed(training: "Training", folder: Path, **options: Any) -> Arrays:
     yield from _trained(training, streaming.simulate_streamed, folder, **options)
 
 
-def gridded(axes: Any, **options: Any) -> Callable[["Training", Path], Arrays]:
+def gridded(axes: grids.Axes, **options: Any) -> Callable[["Training", Path], Arrays]:
     """Returns a function that trains a grid."""
 
     def run(training: "Training", folder: Path) -> Arrays:
@@ -84,16 +90,13 @@ def _trained(
 
 @dataclasses.dataclass(frozen=True)
 class Resumed:
-    """Trains in a process that is killed after round 2, and goes on in this one.
-
-    Attributes:
-      run: trains.
-    """
+    """Training in a process that is killed after round 2; it goes on in this one."""
 
     run: Callable[..., Arrays]
 
     def __call__(self, training: "Training", folder: Path) -> Arrays:
         (name,) = (name for name, row in ROWS.items() if row is training)
+        # A fork of a process with running JAX threads may hang.
         context = multiprocessing.get_context("spawn")
         process = context.Process(target=_train_until_killed, args=(name, folder))
         process.start()
@@ -118,12 +121,15 @@ class _Kill(callbacks.Callback):
 
 def _train_until_killed(name: str, folder: Path) -> None:
     """Trains a row in a process of its own."""
-    training: Any = ROWS[name]
+    training = ROWS[name]
+    assert isinstance(training.run, Resumed)
     run = training.run.run
     list(run(training, folder, checkpoints=_checkpoints(folder), callbacks=[_Kill()]))
 
 
-def differentiated(fields: Any, **options: Any) -> Callable[["Training", Path], Arrays]:
+def differentiated(
+    fields: str | list[str], **options: Any
+) -> Callable[["Training", Path], Arrays]:
     """Returns a function that trains and differentiates in fields."""
 
     def run(training: "Training", folder: Path) -> Arrays:
@@ -140,7 +146,7 @@ def differentiated(fields: Any, **options: Any) -> Callable[["Training", Path], 
     return run
 
 
-def learned(fields: Any, **options: Any) -> Callable[["Training", Path], Arrays]:
+def learned(fields: str, **options: Any) -> Callable[["Training", Path], Arrays]:
     """Returns a function that learns fields."""
 
     def run(training: "Training", folder: Path) -> Arrays:
@@ -180,7 +186,7 @@ def model_arrays(folder: Path) -> Arrays:
             yield f"models/{file}/clients", model.clients
 
 
-def _leaves(params: Any, path: str = "") -> Arrays:
+def _leaves(params: core.Params, path: str = "") -> Arrays:
     """Yields the arrays of nested dictionaries."""
     if isinstance(params, dict):
         for name in sorted(params):
@@ -191,29 +197,18 @@ def _leaves(params: Any, path: str = "") -> Arrays:
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """A short training with everything that decides its numbers.
-
-    Attributes:
-      process: with the method and all other parts.
-      model: the model.
-      federation: makes a federation, or a specification of one.
-      num_rounds: rounds, evaluated after every second one.
-      run: trains, in a folder of its own, and yields the numbers.
-      devices: of each process, simulated ones.
-      processes: that share the clients.
-      dtypes: of the trainings; both if a row is of a method or of an execution.
-      options: of the call.
-    """
+    """A short training, evaluated after every second round."""
 
     process: FederatedProcess
-    model: Any = models.LogisticRegression()
+    model: core.Model = models.LogisticRegression()
     federation: Callable[[], Any] = toy.make_federation
     num_rounds: int = 4
     run: Callable[["Training", Path], Arrays] = simulated
-    devices: int = 1
-    processes: int = 1
+    devices: int = 1  # of each process, simulated
+    processes: int = 1  # that share the clients
+    # Both if a row is of a method or of an execution.
     dtypes: tuple[str, ...] = DTYPES
-    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of the call
 
     def call(self, function: Callable[..., Any], *values: Any, **options: Any) -> Any:
         """Calls `simulate` or another function with the parts of the training."""
@@ -225,13 +220,8 @@ class Training:
 
 
 def of(method: Any, *, cohort: int | None = 5, **fields: Any) -> Training:
-    """Returns the training of a method by a cohort, from fields of both classes.
-
-    Args:
-      method: the method.
-      cohort: clients of a round; None for all clients.
-      **fields: of `FederatedProcess` and of `Training`.
-    """
+    """Returns the training of a method by a cohort, None for all clients."""
+    # A row names fields of both classes, which share no name.
     names = {field.name for field in dataclasses.fields(Training)}
     parts = {name: value for name, value in fields.items() if name not in names}
     options = {name: value for name, value in fields.items() if name in names}
@@ -240,9 +230,15 @@ def of(method: Any, *, cohort: int | None = 5, **fields: Any) -> Training:
     return Training(FederatedProcess(algorithm=method, **parts), **options)
 
 
-def diagnosed(method: Any, **fields: Any) -> Training:
-    """Returns the training of a method with its diagnostics."""
-    return of(method, **fields, options={"diagnostics": True})
+def attacked(
+    method: algorithms.SingleExchange,
+    attack: core.Attack,
+    aggregator: core.Aggregator | None = None,
+    **fields: Any,
+) -> Training:
+    """Returns the training of a method with two malicious clients."""
+    parts = {"attack": attack, "aggregator": aggregator, "federation": _attacked}
+    return of(method, **parts, **fields)
 
 
 def _attacked() -> core.Federation:
@@ -255,13 +251,13 @@ def _malicious() -> core.Federation:
     return toy.make_federation(classes=False)
 
 
-def _quadratics(**fields: Any) -> Any:
+def _quadratics(**fields: Any) -> data.FederationSpec:
     """Returns a specification of quadratics with validation data."""
     source = data.Quadratic(dim=3, noise=1.0)
     return data.FederationSpec(source, data.ByClient(), num_clients=5, **fields)
 
 
-def _classes(**fields: Any) -> Any:
+def _classes(**fields: Any) -> data.FederationSpec:
     """Returns a specification of a small federation of three classes."""
     source = data.GaussianClasses(dim=3, num_classes=3, examples_per_client=12)
     return data.FederationSpec(source, data.ByClient(), num_clients=6, **fields)
@@ -281,7 +277,7 @@ def _market() -> core.Federation:
     return spec.build()
 
 
-def _own_network() -> Any:
+def _own_network() -> core.Model:
     """Returns a network of flax with batch normalization."""
     from flax import linen
 
@@ -310,7 +306,9 @@ DEVICES = local.Devices(examples_per_second=20.0, spread=0.8, upload=500.0, onli
 FLAME = algorithms.Flame(lam=1.0, kappa=2.0, local=SGD)
 OWN_LAM = algorithms.Flame(lam=1.0, kappa=None, rho=2.0, local=SGD)
 FEDAVG = algorithms.FedAvg(local=SGD)
+# Client 2 diverges; the others do not.
 RATES = np.array([0.1, 0.2, 1e30, 0.1, 0.05, 0.1, 0.3, 0.1])
+# Without malicious clients the diverging one is honest.
 BLOWN_UP: dict[str, Any] = {
     "model": models.Quadratic(),
     "federation": functools.partial(toy.make_federation, classes=False, malicious=()),
@@ -322,6 +320,9 @@ EVERYTHING: dict[str, Any] = {  # of the rows that compare forms of execution
     "transforms": (CLIP, messages.TopK(fraction=0.5)),
     "work": HALVES,
 }
+CHUNKS: dict[str, Any] = {"options": {"execution": "chunk=2"}}
+TWO_DEVICES: dict[str, Any] = {"devices": 2, "options": {"execution": "shard=2"}}
+TWO_PROCESSES: dict[str, Any] = {"processes": 2, "options": {"execution": "shard"}}
 MEDIAN = dict(EVERYTHING, aggregator=aggregators.CoordinateMedian(), model=MLP)
 QUADRATIC: dict[str, Any] = {
     "model": models.Quadratic(),
@@ -332,152 +333,117 @@ GRID = {"algorithm.lam": [0.5, 1.0], "seed": [0, 1]}
 
 
 _METHODS = {
-    "apfl": diagnosed(algorithms.APFL(local=SGD, alpha_decay=0.02)),
-    "centralized": diagnosed(algorithms.Centralized(local=SGD), cohort=None),
-    "ditto": diagnosed(algorithms.Ditto(local=SGD, personal=local.SGD(batch_size=8))),
-    "fedacs": diagnosed(algorithms.FedACS(pick_quantile=0.55, mixing=0.9, local=SGD)),
-    "fedadmm": diagnosed(algorithms.FedADMM(mu=0.5, local=SGD)),
-    "fedala": diagnosed(
-        algorithms.FedALA(adapted="kernel$", start_epochs=12, threshold=0.01, local=SGD)
+    "apfl": algorithms.APFL(local=SGD, alpha_decay=0.02),
+    "centralized": algorithms.Centralized(local=SGD),
+    "ditto": algorithms.Ditto(local=SGD, personal=local.SGD(batch_size=8)),
+    "fedacs": algorithms.FedACS(pick_quantile=0.55, mixing=0.9, local=SGD),
+    "fedadmm": algorithms.FedADMM(mu=0.5, local=SGD),
+    "fedala": algorithms.FedALA(
+        adapted="kernel$", start_epochs=12, threshold=0.01, local=SGD
     ),
-    "fedamp": diagnosed(algorithms.FedAMP(local=SGD)),
-    "fedavg, fine-tuned": diagnosed(algorithms.FedAvg(local=SGD, fine_tune=SGD)),
-    "fedbabu": diagnosed(algorithms.FedBABU(head="bias$", local=SGD, fine_tune=SGD)),
-    "feddyn": diagnosed(algorithms.FedDyn(alpha=0.5, weighting="examples", local=SGD)),
-    "fedfomo": diagnosed(
-        algorithms.FedFomo(num_models=3, epsilon_decay=0.0, local=SGD)
+    "fedamp": algorithms.FedAMP(local=SGD),
+    "fedavg, fine-tuned": algorithms.FedAvg(local=SGD, fine_tune=SGD),
+    "fedbabu": algorithms.FedBABU(head="bias$", local=SGD, fine_tune=SGD),
+    "feddyn": algorithms.FedDyn(alpha=0.5, weighting="examples", local=SGD),
+    "fedfomo": algorithms.FedFomo(num_models=3, epsilon_decay=0.0, local=SGD),
+    "fedfv": algorithms.FedFV(alpha=0.3, tau=2, local=SGD, keeps_local=True),
+    "fedmgda": algorithms.FedMGDA(
+        eps=0.2, server_learning_rate=0.1, keeps_local=True, local=SGD
     ),
-    "fedfv": diagnosed(algorithms.FedFV(alpha=0.3, tau=2, local=SGD, keeps_local=True)),
-    "fedmgda": diagnosed(
-        algorithms.FedMGDA(
-            eps=0.2, server_learning_rate=0.1, keeps_local=True, local=SGD
-        )
+    "fednova": algorithms.FedNova(local=dataclasses.replace(SGD, momentum=0.5)),
+    "fedper": algorithms.FedPer(head="bias$", local=SGD),
+    "fedpg": algorithms.FedPG(
+        local=dataclasses.replace(SGD, decay=0.9), gradient="epochs", gamma=0.3
     ),
-    "fednova": diagnosed(
-        algorithms.FedNova(local=dataclasses.replace(SGD, momentum=0.5)), work=HALVES
+    "fedplus": algorithms.FedPlus(alpha=0.5, rho=0.2, lam=0.1, local=SGD),
+    "fedproto": algorithms.FedProto(local=SGD),
+    "fedprox": algorithms.FedProx(mu=0.5, local=SGD),
+    "fedrep": algorithms.FedRep(
+        head="bias$", head_local=SGD, local=SGD, send_heads=True, fine_tune=SGD
     ),
-    "fedper": diagnosed(algorithms.FedPer(head="bias$", local=SGD)),
-    "fedpg": diagnosed(
-        algorithms.FedPG(
-            local=dataclasses.replace(SGD, decay=0.9), gradient="epochs", gamma=0.3
-        )
+    "fedrod": algorithms.FedROD(head="kernel$", hyper_width=4, local=SGD),
+    "fedsam": algorithms.FedSAM(rho=0.2, local=SGD),
+    "flame": FLAME,
+    "heur_fedamp": algorithms.HeurFedAMP(local=SGD, self_weight=0.2),
+    "knn_per": algorithms.KNNPer(num_neighbors=3, local=SGD),
+    "local": algorithms.Local(local=SGD),
+    "lp_proj": algorithms.LpProj(
+        lam=2.0,
+        learning_rate=0.3,
+        clip_norm=0.5,
+        dim=6,
+        num_steps=2,
+        inner_steps=3,
+        batch_size=4,
     ),
-    "fedplus": diagnosed(algorithms.FedPlus(alpha=0.5, rho=0.2, lam=0.1, local=SGD)),
-    "fedproto": diagnosed(algorithms.FedProto(local=SGD), model=MLP),
-    "fedprox": diagnosed(algorithms.FedProx(mu=0.5, local=SGD)),
-    "fedrep": diagnosed(
-        algorithms.FedRep(
-            head="bias$", head_local=SGD, local=SGD, send_heads=True, fine_tune=SGD
-        )
+    "lp_proj, admm": algorithms.LpProj(
+        form="admm", lam=2.0, kappa=2.0, dim=3, orthogonal=True, local=SGD
     ),
-    "fedrod": diagnosed(algorithms.FedROD(head="kernel$", hyper_width=4, local=SGD)),
-    "fedsam": diagnosed(algorithms.FedSAM(rho=0.2, local=SGD)),
-    "flame": diagnosed(FLAME),
-    "heur_fedamp": diagnosed(algorithms.HeurFedAMP(local=SGD, self_weight=0.2)),
-    "knn_per": diagnosed(algorithms.KNNPer(num_neighbors=3, local=SGD), model=MLP),
-    "local": diagnosed(algorithms.Local(local=SGD)),
-    "lp_proj": diagnosed(
-        algorithms.LpProj(
-            lam=2.0,
-            learning_rate=0.3,
-            clip_norm=0.5,
-            dim=6,
-            num_steps=2,
-            inner_steps=3,
-            batch_size=4,
-        )
+    "majority": algorithms.Majority(),
+    "moon": algorithms.MOON(mu=2.0, local=SGD),
+    "multi_krum": algorithms.MultiKrum(num_malicious=1, local=SGD),
+    "per_fedavg": algorithms.PerFedAvg(
+        inner_learning_rate=0.1,
+        learning_rate=0.2,
+        num_steps=3,
+        batch_size=4,
+        hessian="finite_difference",
     ),
-    "lp_proj, admm": diagnosed(
-        algorithms.LpProj(
-            form="admm", lam=2.0, kappa=2.0, dim=3, orthogonal=True, local=SGD
-        )
+    "pfedme": algorithms.PFedMe(
+        lam=2.0, learning_rate=0.3, num_steps=3, inner_steps=2, batch_size=4
     ),
-    "majority": diagnosed(algorithms.Majority()),
-    "moon": diagnosed(algorithms.MOON(mu=2.0, local=SGD), model=MLP),
-    "multi_krum": diagnosed(algorithms.MultiKrum(num_malicious=1, local=SGD)),
-    "per_fedavg": diagnosed(
-        algorithms.PerFedAvg(
-            inner_learning_rate=0.1,
-            learning_rate=0.2,
-            num_steps=3,
-            batch_size=4,
-            hessian="finite_difference",
-        )
-    ),
-    "pfedme": diagnosed(
-        algorithms.PFedMe(
-            lam=2.0, learning_rate=0.3, num_steps=3, inner_steps=2, batch_size=4
-        )
-    ),
-    "scaffold": diagnosed(algorithms.Scaffold(local=SGD)),
-    "splitgp": diagnosed(algorithms.SplitGP(local=SGD), model=MLP),
+    "scaffold": algorithms.Scaffold(local=SGD),
+    "splitgp": algorithms.SplitGP(local=SGD),
+}
+_FIELDS: dict[str, dict[str, Any]] = {  # of the trainings of some methods
+    "centralized": {"cohort": None},
+    "fednova": {"work": HALVES},
+    "fedproto": {"model": MLP},
+    "knn_per": {"model": MLP},
+    "moon": {"model": MLP},
+    "splitgp": {"model": MLP},
 }
 _ATTACKS = {
     "sign_flip, coordinate_median": of(FEDAVG, **MEDIAN),
-    "gaussian, geometric_median": of(
-        FLAME,
-        attack=attacks.Gaussian(),
-        aggregator=aggregators.GeometricMedian(),
-        federation=_attacked,
+    "gaussian, geometric_median": attacked(
+        FLAME, attacks.Gaussian(), aggregators.GeometricMedian()
     ),
-    "same_value, fedplus by layers": of(
+    "same_value, fedplus by layers": attacked(
         algorithms.FedPlus.layer_wise(
             ("bias$", ""), ("l1", "l2"), rho_quantile=0.5, alpha=0.5, local=SGD
         ),
-        attack=attacks.SameValue(),
-        federation=_attacked,
+        attacks.SameValue(),
     ),
-    "scaling, norm_clipping": of(
-        FEDAVG,
-        attack=attacks.Scaling(),
-        aggregator=aggregators.NormClipping(num_malicious=1),
-        federation=_attacked,
+    "scaling, norm_clipping": attacked(
+        FEDAVG, attacks.Scaling(), aggregators.NormClipping(num_malicious=1)
     ),
-    "ipm, krum": of(
+    "ipm, krum": attacked(
         algorithms.Ditto(local=SGD, unsynced=True),
-        attack=attacks.IPM(),
-        aggregator=aggregators.Krum(num_malicious=1),
-        federation=_attacked,
+        attacks.IPM(),
+        aggregators.Krum(num_malicious=1),
     ),
-    "alie, fedamp": of(
-        algorithms.FedAMP(local=SGD), attack=attacks.ALIE(), federation=_attacked
-    ),
-    "min_max, trimmed_mean": of(
+    "alie, fedamp": attacked(algorithms.FedAMP(local=SGD), attacks.ALIE()),
+    "min_max, trimmed_mean": attacked(
         algorithms.PFedMe(num_steps=2, inner_steps=2, batch_size=4),
-        attack=attacks.MinMax(),
-        aggregator=aggregators.TrimmedMean(num_malicious=1),
-        federation=_attacked,
+        attacks.MinMax(),
+        aggregators.TrimmedMean(num_malicious=1),
     ),
-    "min_sum, centered_clipping": of(
+    "min_sum, centered_clipping": attacked(
         algorithms.Flame(lam=1.0, kappa=2.0, local=SGD, center="joint"),
-        attack=attacks.MinSum(),
-        aggregator=aggregators.CenteredClipping(),
-        federation=_attacked,
+        attacks.MinSum(),
+        aggregators.CenteredClipping(),
     ),
-    "mimic, bucketing": of(
-        FEDAVG,
-        attack=attacks.Mimic(),
-        aggregator=aggregators.Bucketing(),
-        federation=_attacked,
+    "mimic, bucketing": attacked(FEDAVG, attacks.Mimic(), aggregators.Bucketing()),
+    "gaussian, bulyan": attacked(
+        FEDAVG, attacks.Gaussian(), aggregators.Bulyan(num_malicious=1), cohort=None
     ),
-    "gaussian, bulyan": of(
-        FEDAVG,
-        cohort=None,
-        attack=attacks.Gaussian(),
-        aggregator=aggregators.Bulyan(num_malicious=1),
-        federation=_attacked,
-    ),
-    "gaussian, meamed": of(
+    "gaussian, meamed": attacked(
         algorithms.FedProx(mu=0.5, local=SGD),
-        attack=attacks.Gaussian(),
-        aggregator=aggregators.MeaMed(num_malicious=1),
-        federation=_attacked,
+        attacks.Gaussian(),
+        aggregators.MeaMed(num_malicious=1),
     ),
-    "gaussian, nearest_neighbor_mixing": of(
-        FEDAVG,
-        attack=attacks.Gaussian(),
-        aggregator=aggregators.NearestNeighborMixing(num_malicious=1),
-        federation=_attacked,
+    "gaussian, nearest_neighbor_mixing": attacked(
+        FEDAVG, attacks.Gaussian(), aggregators.NearestNeighborMixing(num_malicious=1)
     ),
     "modular_mean": of(FEDAVG, aggregator=aggregators.ModularMean()),
     "product_mean": of(
@@ -495,11 +461,10 @@ _TRANSFORMS = {
         algorithms.APFL(local=SGD),
         transforms=(messages.ClipNorm(norm=0.3, per_layer=True),),
     ),
-    "top_k with feedback, flame": of(
+    "top_k with feedback, flame": attacked(
         FLAME,
-        attack=attacks.SignFlip(),
+        attacks.SignFlip(),
         transforms=(messages.TopK(fraction=0.4, error_feedback=True),),
-        federation=_attacked,
     ),
     "random_k and qsgd, scaffold": of(
         algorithms.Scaffold(local=SGD),
@@ -676,34 +641,25 @@ _ENDS = {
         options={"evaluate_on": ("train", "validation", "others", "everybody")},
     ),
 }
+# The same training in all forms of execution; their digests differ by rounding.
 _FORMS = {
     "flame with everything": of(FLAME, **EVERYTHING),
-    "... in chunks": of(FLAME, **EVERYTHING, options={"execution": "chunk=2"}),
-    "... on two devices": of(
-        FLAME, **EVERYTHING, devices=2, options={"execution": "shard=2"}
-    ),
-    "... of two processes": of(
-        FLAME, **EVERYTHING, processes=2, options={"execution": "shard"}
-    ),
+    "... in chunks": of(FLAME, **EVERYTHING, **CHUNKS),
+    "... on two devices": of(FLAME, **EVERYTHING, **TWO_DEVICES),
+    "... of two processes": of(FLAME, **EVERYTHING, **TWO_PROCESSES),
     "... killed and resumed": of(FLAME, **EVERYTHING, run=Resumed(simulated)),
     "... streamed": of(FLAME, **EVERYTHING, run=streamed),
-    "... streamed in chunks": of(
-        FLAME, **EVERYTHING, run=streamed, options={"execution": "chunk=2"}
-    ),
-    "... streamed on two devices": of(
-        FLAME, **EVERYTHING, run=streamed, devices=2, options={"execution": "shard=2"}
-    ),
+    "... streamed in chunks": of(FLAME, **EVERYTHING, run=streamed, **CHUNKS),
+    "... streamed on two devices": of(FLAME, **EVERYTHING, run=streamed, **TWO_DEVICES),
     "... streamed by two processes": of(
-        FLAME, **EVERYTHING, run=streamed, processes=2, options={"execution": "shard"}
+        FLAME, **EVERYTHING, run=streamed, **TWO_PROCESSES
     ),
     "... streamed, killed and resumed": of(FLAME, **EVERYTHING, run=Resumed(streamed)),
     "... in a grid": of(
         FLAME, **EVERYTHING, run=gridded({"algorithm.lam": [1.0, 0.5]})
     ),
-    "median in chunks": of(FEDAVG, **MEDIAN, options={"execution": "chunk=2"}),
-    "median on two devices": of(
-        FEDAVG, **MEDIAN, devices=2, options={"execution": "shard=2"}
-    ),
+    "median in chunks": of(FEDAVG, **MEDIAN, **CHUNKS),
+    "median on two devices": of(FEDAVG, **MEDIAN, **TWO_DEVICES),
     "server momentum, killed and resumed": of(
         FEDAVG,
         server_optimizer=server_optimizers.ServerMomentum(),
@@ -717,8 +673,7 @@ _FORMS = {
     "local statistics on two devices": of(
         FLAME,
         model=FEDBN,
-        devices=2,
-        options={"execution": "shard=2"},
+        **TWO_DEVICES,
         dtypes=("float32",),
     ),
     "schedule of steps, streamed": of(
@@ -802,7 +757,10 @@ def _only(dtype: str, rows: dict[str, Training]) -> dict[str, Training]:
 
 
 ROWS: dict[str, Training] = {
-    **_METHODS,
+    **{
+        name: of(method, **_FIELDS.get(name, {}), options={"diagnostics": True})
+        for name, method in _METHODS.items()
+    },
     **_PARTICIPATION,
     **_FORMS,
     **_only("float32", _ATTACKS),

@@ -1,7 +1,6 @@
 """Measures of the way from a call of the user to the loss of one client.
 
-`python -m fedjax_pfl.testing --walk` prints them with their targets. They show how much
-a reader has to hold in mind, and how much Python a round takes while it is traced.
+They show the code that a reader has to hold in mind, and the Python of a traced round.
 """
 
 import ast
@@ -51,14 +50,7 @@ _STREAMING = "engine/streaming/"
 
 @dataclasses.dataclass(frozen=True)
 class Measure:
-    """A measured number.
-
-    Attributes:
-      name: of the measure.
-      value: at present.
-      before: before the round was made of parts.
-      target: the goal.
-    """
+    """A measured number, with its value before the round was made of parts."""
 
     name: str
     value: str
@@ -68,6 +60,7 @@ class Measure:
 
 def measures() -> Iterator[Measure]:
     """Measures everything, the quick things first."""
+    # Measures of traces first: the last one takes a process of its own.
     path = path_to_loss()
     files = {code.co_filename for code in path}
     yield Measure(
@@ -119,6 +112,7 @@ def _profiled(
         if event == "call":
             on_call(frame)
 
+    # JAX may trace in other threads, which `sys.setprofile` does not reach.
     threading.setprofile(profile)
     sys.setprofile(profile)
     try:
@@ -169,18 +163,14 @@ def _traced_round() -> tuple[Any, Callable[[], Any]]:
         lambda key: process.init(key, model, federation), core.seed_key(0)
     )
 
-    def trace() -> Any:
+    def trace() -> tuple[core.State, core.RoundInfo]:
         return jax.eval_shape(lambda s: process.round(s, model, federation), state)
 
     return state, trace
 
 
 def calls() -> "collections.Counter[types.CodeType]":
-    """Counts calls of the package's functions while a round is traced.
-
-    The round is one of FedAvg with `ClipNorm`, `TopK`, `SignFlip` and
-    `CoordinateMedian`.
-    """
+    """Counts calls of the package's functions while a round is traced."""
     counts: collections.Counter[types.CodeType] = collections.Counter()
 
     def on_call(frame: types.FrameType) -> None:
@@ -204,10 +194,7 @@ def _trees(rooms: Iterable[str] = ROOMS) -> Iterator[tuple[str, ast.AST]]:
 
 
 def files_naming(feature: str) -> list[str]:
-    """Returns the files that name a feature of `FEATURES` outside of texts for people.
-
-    Names of local variables are not counted: they mean other things.
-    """
+    """Returns the files that name a feature of `FEATURES` in code."""
 
     def names(node: ast.AST) -> Iterator[str]:
         if isinstance(node, ast.Attribute):
@@ -221,6 +208,7 @@ def files_naming(feature: str) -> list[str]:
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
 
+    # Names of local variables are not counted: they mean other things.
     return [
         file
         for file, tree in _trees((*ROOMS, "models"))

@@ -1,8 +1,6 @@
 """Callbacks of running trainings: a user's own code, and writers of logs.
 
-Compiled code makes no calls. Values reach the host at evaluations, between two compiled
-segments of rounds; there, callbacks are called one after the other, and the device
-waits for them.
+Compiled code makes no calls: callbacks run between two segments of rounds.
 """
 
 from typing import TYPE_CHECKING

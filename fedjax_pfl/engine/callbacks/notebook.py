@@ -1,7 +1,6 @@
 """Progress in a notebook: one display below the cell, which is updated in place.
 
-It is HTML without scripts and without widgets, so that it also stays in a saved
-notebook; if only text can be shown, it is one line per group.
+HTML without scripts and widgets, so that it also stays in a saved notebook.
 """
 
 import html
@@ -29,7 +28,6 @@ class Table:
     """One row per group, in the output of the cell that trains."""
 
     def __init__(self):
-        """Makes an empty table."""
         self._rows: list[Pace] = []
         self._handle, self._last_update = None, 0.0
 

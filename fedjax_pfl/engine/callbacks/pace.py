@@ -9,17 +9,7 @@ __all__ = ["Pace", "duration", "title"]
 
 
 class Pace:
-    """Rounds of a group against the clock.
-
-    Attributes:
-      title: of the group.
-      num_rounds: R.
-      done: finished rounds.
-      text: about the last evaluation.
-      rate: rounds per second; None before the first ones. Rounds from a checkpoint do
-        not count, nor, as soon as there are others, do those of the first segment,
-        which waited for the compiler.
-    """
+    """Rounds of a group against the clock; its rate is in rounds per second."""
 
     def __init__(self, title: str, num_rounds: int):
         """Starts the clock."""
@@ -33,6 +23,8 @@ class Pace:
         """Updates the number of finished rounds."""
         self._now = time.monotonic()
         self.done, self.text = done, texts.printable(text)
+        # Rounds from a checkpoint do not count, nor, once there are others, those of
+        # the first segment, which waited for the compiler.
         if is_restored or done == 0:
             self._since = (self._now, done)
             return

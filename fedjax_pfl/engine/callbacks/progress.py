@@ -44,7 +44,6 @@ class Progress(base.Callback):
     """Shows rounds per second, the current metric and the time left of every group."""
 
     def __init__(self, num_groups: int | None = None):
-        """Takes the number of all groups, if it is known."""
         self._num_groups = num_groups
 
     def begin(self, trainings: Sequence[base.Training]) -> None:
@@ -70,6 +69,7 @@ class Progress(base.Callback):
     def evaluated(self, evaluation: base.Evaluation) -> None:
         """Shows an evaluation."""
         done, text = evaluation.round, evaluation.headline()
+        # A bar of a training that was stopped early is complete.
         if evaluation.is_last and done < self._num_rounds:
             text = f"{text}, ended after round {done}"
             done = self._num_rounds
@@ -87,11 +87,7 @@ class Progress(base.Callback):
 def steps(
     title: str, num_rounds: int, *, is_shown: bool
 ) -> Iterator[Callable[[int, str], None]]:
-    """Shows the progress of work without evaluations, such as backward passes.
-
-    Yields:
-      `(rounds done, text) -> None`.
-    """
+    """Shows the progress of work without evaluations, by calls `(rounds, text)`."""
     if not is_shown:
         yield lambda done, text: None
         return
@@ -120,7 +116,6 @@ class Log:
     """A line every half minute, and the last one of every group."""
 
     def __init__(self, console: Console):
-        """Takes the console."""
         self._console = console
 
     def begin(self, pace: Pace) -> None:
@@ -144,7 +139,6 @@ class _Bars:
     """One bar per group."""
 
     def __init__(self, console: Console):
-        """Starts to draw."""
         self._bars = Bars(
             TextColumn("{task.description}", markup=False),
             BarColumn(),

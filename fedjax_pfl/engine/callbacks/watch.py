@@ -23,13 +23,7 @@ __all__ = ["Watch", "trainings_of", "watching"]
 def trainings_of(
     groups: Sequence[Group], num_rounds: int, metric: str | None = None
 ) -> tuple[base.Training, ...]:
-    """Numbers and names the trainings of a call.
-
-    Args:
-      groups: of the call.
-      num_rounds: R.
-      metric: the `metric` of the call, or None.
-    """
+    """Numbers and names the trainings of a call."""
     of_call: dict[str, Any] = {"num_rounds": num_rounds}
     if metric is not None:
         of_call["metric"] = metric
@@ -38,6 +32,7 @@ def trainings_of(
         for number, group in enumerate(groups)
         for point in group.points
     ]
+    # A data set or a partition is part of a name only if it varies in the call.
     kinds = [
         name
         for name in labels.IDENTITY.values()
@@ -67,16 +62,11 @@ def _name(settings: dict[str, Any], names: Sequence[str]) -> str:
 
 
 class Watch:
-    """Dispatcher of evaluations to the callbacks of one call.
-
-    Attributes:
-      result: set by the call when it has one.
-    """
+    """Dispatcher of evaluations to the callbacks of one call, which sets `result`."""
 
     def __init__(
         self, callbacks: Sequence[base.Callback], trainings: Sequence[base.Training]
     ):
-        """Takes the callbacks and their trainings."""
         self._callbacks, self._trainings = callbacks, trainings
         self.result: results.Result | None = None
 
@@ -135,6 +125,7 @@ def watching(
         trainings = tuple(t for t in trainings if t.group == only)
     watch = Watch(callbacks, trainings)
     with contextlib.ExitStack() as stack:
+        # Callbacks that have begun are ended, also if a later one fails to begin.
         for callback in callbacks:
             callback.begin(trainings)
             stack.callback(lambda callback=callback: callback.end(watch.result))

@@ -1,8 +1,7 @@
 """Derivatives of whole trainings, and hyperparameters learned with them.
 
-`learning.learn` moves `values.Values`: those for all clients in a `learner.Learner`,
-while it trains with forward derivatives; those of clients and layers in a
-`descent.Descent`, each step by a training and one `reverse.Backward` pass.
+`learning.learn` moves `values.Values`: of all clients in a `learner.Learner`, while it
+trains; of clients and layers in a `descent.Descent`, a step per training.
 """
 
 from typing import TYPE_CHECKING

@@ -40,6 +40,7 @@ class Descent:
         points = backward.values()
         self._shapes = {name: value.shape for name, value in points.items()}
         self._is_layered = any(value.ndim == 3 for value in points.values())
+        # All points and clients share values of layers: one row stands for them.
         self.best = {
             name: (value[:1, 0] if self._is_layered else value).astype(np.float64)
             for name, value in points.items()
@@ -93,6 +94,7 @@ class Descent:
             self._report(reach)
             reason = interrupt()
             is_last = self.done == self.num_trainings
+            # An interrupted descent is saved before it ends.
             if self._store is not None and (reason or is_last or self._store.due()):
                 self._store.save(self._identity, self._progress())
             if reason is not None:
@@ -110,10 +112,12 @@ class Descent:
         objective, slopes = self.gathered(*self.backward(self.spread(values)))
         is_better = sign * objective < self._least
         self._least = np.where(is_better, sign * objective, self._least)
+        # Path and best values are those that were trained, before the step.
         self.path[:, self.done] = objective
         for name, value in values.items():
             self.best[name] = np.where(is_better[:, None], value, self.best[name])
             slope = sign * slopes[name] * self._values.scales[name].slope(value)
+            # A slope of 0 keeps the NaN of a diverged training out of the optimizer.
             slopes[name] = np.nan_to_num(slope)
         self._values.step(slopes)
         self.done += 1

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedjax_pfl import core
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.round.process import PARTS, FederatedProcess
 
@@ -63,6 +64,7 @@ def check(
             f"Expected {name} to be a traced number, to be differentiated in, got"
             f" {struct.plain(value)!r}; {', '.join(numbers)} are."
         )
+    # Some parts have no derivative at all, others none along a way back.
     _refuse_parts(process, "no_derivative")
     if any(name.startswith(PER_CLIENT) for name in names) and not implicit:
         _refuse_parts(process, "forward_only")
@@ -74,6 +76,7 @@ def of_some(
 ) -> tuple[str, ...]:
     """Returns dotted names; refuses those that no process has as traced numbers."""
     for name in fields:
+        # The error is about a process that has the field, if there is one.
         having = [p for p in processes if name in struct.traced_numbers(p)]
         check((having or list(processes))[0], [name])
     return check(processes[0], fields) if len(processes) == 1 else tuple(fields)
@@ -139,7 +142,7 @@ def taken(process: FederatedProcess, names: Sequence[str]) -> dict[str, Any]:
 def put(process: FederatedProcess, values: dict[str, Any]) -> FederatedProcess:
     """Returns a process with other values of traced fields, by dotted name."""
 
-    def replaced(path: Any, leaf: Any) -> Any:
+    def replaced(path: tuple[Any, ...], leaf: core.Tree) -> core.Tree:
         name = jax.tree_util.keystr(path, simple=True, separator=".")
         return values.get(name, leaf)
 
@@ -173,14 +176,7 @@ class Scale:
 
 
 def scale_of(process: FederatedProcess, name: str) -> Scale:
-    """Returns the scale of a field that passes `check`, by its declared limits.
-
-    Example:
-      >>> import fedjax_pfl as fp
-      >>> process = fp.FederatedProcess(algorithm=fp.Ditto())
-      >>> scale_of(process, "algorithm.lam").kind
-      'log'
-    """
+    """Returns the scale of a field that passes `check`, by its declared limits."""
     owner, _, last = name.rpartition(".")
     node = struct.get_field(process, owner)
     limits: dict[str, Any] = {}

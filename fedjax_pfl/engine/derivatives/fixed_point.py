@@ -24,12 +24,13 @@ import optax
 from jax import flatten_util, lax
 
 from fedjax_pfl import core
-from fedjax_pfl.core import client_map, loops
-from fedjax_pfl.engine import stacking
+from fedjax_pfl.core import loops
+from fedjax_pfl.engine import resident
 from fedjax_pfl.engine.derivatives import fields, programs
 from fedjax_pfl.engine.derivatives.objective import Objective
 from fedjax_pfl.engine.groups import Plan
 from fedjax_pfl.numerics import gmres
+from fedjax_pfl.round.process import FederatedProcess
 
 __all__ = ["Solution", "shift", "solve"]
 
@@ -41,13 +42,13 @@ _AT_ONCE = 8  # systems that are solved side by side
 class Solution:
     """Objective, derivatives, `|T(z) - z| / |z|` and relative residuals of systems."""
 
-    value: Any
+    value: jax.Array
     derivatives: dict[str, Any]
-    fixed_point: Any
+    fixed_point: jax.Array
     residual: dict[str, Any]
 
 
-def _solve_local(product: Any, right: Any) -> Any:
+def _solve_local(product: Any, right: core.Tree) -> core.Tree:
     """Solves the systems of local problems; NaN if that fails."""
     x, residual = gmres.solve(product, right, jax.tree.map(jnp.zeros_like, right))
     is_solved = residual <= gmres.tolerance(residual.dtype)
@@ -56,7 +57,7 @@ def _solve_local(product: Any, right: Any) -> Any:
 
 def _turn(
     plan: Plan,
-    process: Any,
+    process: FederatedProcess,
     state: core.State,
     federation: core.Federation,
     floats: list[Any],
@@ -70,19 +71,20 @@ def _turn(
 @functools.partial(jax.jit, static_argnames="plan")
 def shift(
     plan: Plan,
-    processes: Any,
+    processes: FederatedProcess,
     states: core.State,
-    rows: Any,
-    pool: Any,
+    rows: core.Tree,
+    pool: core.Federation,
     rounds: tuple[Any, Any],
 ) -> jax.Array:
     """Returns differences `[G]` of rounds with two numbers, relative to the states."""
 
-    def one(row: tuple[Any, ...], shared: Any) -> jax.Array:
-        process, state, row_data = row
-        pool, rounds = shared
-        federation = stacking.join(row_data, pool)
-
+    def one(
+        process: FederatedProcess,
+        state: core.State,
+        federation: core.Federation,
+        rounds: tuple[jax.Array, jax.Array],
+    ) -> jax.Array:
         def after(number: jax.Array) -> list[Any]:
             # Schedules may count rounds, or the steps of clients.
             later_state = dataclasses.replace(state, round=number)
@@ -96,8 +98,7 @@ def shift(
         distance = optax.tree.norm(optax.tree.sub(start, end))
         return distance / jnp.where(size > 0, size, 1)
 
-    rows = (processes, states, rows)
-    return client_map.map_clients(one, rows, (pool, rounds), plan.points)
+    return resident.map_points(one, (processes, states), rows, pool, plan, rounds)
 
 
 @functools.partial(jax.jit, static_argnames=("plan", "names", "objective"))
@@ -105,42 +106,46 @@ def solve(
     plan: Plan,
     names: tuple[str, ...],
     objective: Objective,
-    processes: Any,
+    processes: FederatedProcess,
     states: core.State,
-    rows: Any,
-    pool: Any,
-    round: Any,
+    rows: core.Tree,
+    pool: core.Federation,
+    round: jax.Array,
 ) -> Solution:
     """Differentiates at fixed points near states, with the `round` for T."""
 
-    def one(row: tuple[Any, ...], shared: Any) -> Solution:
-        process, state, row_data = row
-        pool, round = shared
+    def one(
+        process: FederatedProcess,
+        state: core.State,
+        federation: core.Federation,
+        round: jax.Array,
+    ) -> Solution:
         state = dataclasses.replace(state, round=round)  # as in `resident.segment`
-        federation = stacking.join(row_data, pool)
         values, floats = fields.taken(process, names), programs.moving(state)
 
-        def start(values: Any) -> list[Any]:
+        def start(values: dict[str, jax.Array]) -> list[Any]:
             changed = fields.put(process, values)
             return programs.moving(changed.init(state.key, plan.model, federation))
 
-        def turn(values: Any, floats: list[Any]) -> list[Any]:
-            changed = fields.put(process, values)
-            return _turn(plan, changed, state, federation, floats)
+        def turn(values: dict[str, jax.Array], floats: list[Any]) -> list[Any]:
+            return _turn(plan, fields.put(process, values), state, federation, floats)
 
-        def measure(values: Any, floats: list[Any]) -> jax.Array:
+        def measure(values: dict[str, jax.Array], floats: list[Any]) -> jax.Array:
             changed = fields.put(process, values)
             point = programs.with_floats(state, floats)
             return programs.measured(plan, objective, changed, point, federation)
 
         def apart(direction: list[Any]) -> list[Any]:
+            # (I - dT/dz) applied to a direction, without the matrix.
             along = jax.jvp(lambda z: turn(values, z), (floats,), (direction,))[1]
             return optax.tree.sub(direction, along)
 
-        def along(direction: Any) -> tuple[jax.Array, jax.Array]:
+        def along(direction: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            # Values that no round changes keep the derivative of the first state.
             guess = jax.jvp(start, (values,), (direction,))[1]
             right = jax.jvp(lambda v: turn(v, floats), (values,), (direction,))[1]
             tangent, residual = gmres.solve(apart, right, guess)
+            # d objective/dz dz + d objective/dv.
             slope = jax.jvp(measure, (values, floats), (direction, tangent))[1]
             return slope, residual
 
@@ -157,6 +162,7 @@ def solve(
             residual=by_name(residuals),
         )
 
-    rows = (processes, states, rows)
+    # Local solvers that end by a tolerance count as exact: they are differentiated at
+    # their solutions, not through their steps.
     with loops.at_solutions(_solve_local):
-        return client_map.map_clients(one, rows, (pool, round), plan.points)
+        return resident.map_points(one, (processes, states), rows, pool, plan, round)

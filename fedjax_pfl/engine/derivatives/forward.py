@@ -93,6 +93,7 @@ class Hypergradients:
         """
         import pandas as pd
 
+        # As many rows as the field with most values; others repeat theirs.
         shapes = [v.shape + (0,) * (3 - v.ndim) for v in self.values.values()]
         clients, layers = (max(shape[k] for shape in shapes) for k in (1, 2))
         errors = dict(
@@ -144,7 +145,7 @@ def _entry(values: np.ndarray, *place: int) -> float:
 def hypergradients(
     key: core.Key,
     process: FederatedProcess,
-    model: Any,
+    model: core.Model,
     spec: core.Specification | core.Federation,
     fields: str | Sequence[str],
     num_rounds: int,
@@ -215,6 +216,8 @@ def hypergradients(
     for group in unplanned:
         fields_.check(group.processes[0], names, implicit=implicit)
     planned = simulation.check_groups(unplanned, parsed, trainer=maker)
+    # Without a named model every method takes its own: derivatives of several would be
+    # mixed in one column.
     models = {maker.model_of(group).model for group in planned}
     if len(models) > 1:
         raise checks.InputError(
@@ -267,7 +270,7 @@ def _solved(
     shared: dict[str, Any],
 ) -> Hypergradients:
     """Returns the derivatives at fixed points; warns if they are not exact."""
-    solutions = [maker.solution(group) for group in planned]
+    solutions = [maker.solutions[id(group)] for group in planned]
     taken = [fields_.taken(p, maker.names) for g in planned for p in g.processes]
     value = np.concatenate([solution.value for solution in solutions])
     derivatives = Hypergradients(

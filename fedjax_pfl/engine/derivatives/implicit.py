@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
+import jax
 import numpy as np
 
 from fedjax_pfl.core import checks, sharding
@@ -27,7 +28,7 @@ class AtFixedPoint(trainer.WithObjective):
     def _names(self) -> list[compiled.Name]:
         return [*super()._names(), _SHIFT, _SOLVE]
 
-    def _lowered(self, name: compiled.Name) -> Any:
+    def _lowered(self, name: compiled.Name) -> jax.stages.Lowered:
         plan, inputs, last = self.planned.plan, self._with(self.like), self._numbers[1]
         if name == _SHIFT:
             return fixed_point.shift.lower(plan, *inputs, self._numbers)
@@ -50,6 +51,7 @@ class AtFixedPoint(trainer.WithObjective):
         """Places the states of a checkpoint, and differentiates if it has ended."""
         super().restore(progress)
         self._check_alike()
+        # The solution is no part of a checkpoint.
         if progress.ended:
             self._solve()
 
@@ -69,6 +71,8 @@ class AtFixedPoint(trainer.WithObjective):
     def _check_alike(self) -> None:
         """Refuses rounds with different results from equal states."""
         arguments = self._with(self.states)
+        # Both rounds start at the same states: only draws, schedules or counters can
+        # differ.
         shift = sharding.fetch(self.programs[_SHIFT](*arguments, self._numbers))
         worst = float(np.nanmax(shift, initial=0))
         if worst <= gmres.tolerance(shift.dtype):  # rounding, of medians too
@@ -89,10 +93,6 @@ class Implicit(trainer.Differentiation):
     solutions: dict[int, fixed_point.Solution] = dataclasses.field(default_factory=dict)
     implicit: ClassVar[bool] = True
     trainer = AtFixedPoint
-
-    def solution(self, planned: PlannedGroup) -> fixed_point.Solution:
-        """Returns the solution of a group, in the order of its points."""
-        return self.solutions[id(planned)]
 
 
 def _causes(planned: PlannedGroup) -> Iterator[str]:

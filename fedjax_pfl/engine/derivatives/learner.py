@@ -60,7 +60,7 @@ class Learner(trainer.Differentiated):
             name: jnp.asarray(value[self._start_of], numbers[name].dtype)
             for name, value in self._values.now().items()
         }
-        processes = self._placed_processes(fields_.put(processes, values))
+        processes = self._placed_points(fields_.put(processes, values))
         self.start = (processes, keys, rows, pool)
         self.fixed = (processes, *self.fixed[1:])
 
@@ -98,6 +98,7 @@ class Learner(trainer.Differentiated):
         if done and done % restart == 0:
             self._move()
             self.begin()
+        # Rounds of every training are numbered from 0, for schedules.
         report = super().advance(active, done % restart, count)
         # Another training follows one that diverges.
         return dataclasses.replace(
@@ -115,7 +116,10 @@ class Learner(trainer.Differentiated):
             slope = diagnostics[f"{learned.DERIVATIVE}{name}"][order].astype(np.float64)
             value = diagnostics[f"{learned.VALUE}{name}"][order].astype(np.float64)
             slope = slope * scale.slope(value)
+            # Derivatives of a chaotic or diverging training explode, and count as
+            # unknown.
             slope = np.where(np.abs(slope) <= _LOST * size, slope, np.nan)
+            # The mean over the seeds of a start.
             sums = np.bincount(self._start_of, slope * self.maker.objective.sign)
             self._slopes[name] = sums / np.bincount(self._start_of)
         diagnostics[learned.TRAINING] = np.full(len(size), self._training)

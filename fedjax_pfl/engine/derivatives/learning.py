@@ -103,7 +103,7 @@ def _distribution(table: "pd.DataFrame", name: str) -> str:
 def learn(
     key: core.Key,
     process: FederatedProcess,
-    model: Any,
+    model: core.Model,
     spec: core.Specification | core.Federation,
     fields: str | Sequence[str],
     num_rounds: int,

@@ -83,6 +83,7 @@ class Objective:
         if isinstance(text, Objective):
             return text
         checks.is_text("objective", text)
+        # Parts come in any order: their names do not overlap.
         fields: dict[str, Any] = {}
         for part in text.split(":"):
             name, value = "model", part
@@ -135,6 +136,7 @@ class Objective:
             counted = counted & (rows == self.over)
         number = counted.sum().astype(values.dtype)
         values = jnp.where(counted, values, 0)
+        # The worst clients have the least values of a metric that is better if larger.
         if self.over == WORST_DECILE:
             return self.sign * _tail(self.sign * values, counted, number)
         return values.sum() / number
@@ -161,6 +163,7 @@ def _tail(losses: jax.Array, counted: jax.Array, number: jax.Array) -> jax.Array
     # The minimum's derivative in t is 0, so that t may count as a constant.
     constant = lax.stop_gradient
     values, width = constant(losses), constant(40 * scale)
+    # The minimizer t lies between the extreme losses, up to the width of the softplus.
     low = jnp.where(counted, values, jnp.inf).min() - width
     high = jnp.where(counted, values, -jnp.inf).max() + width
     low, high = lax.fori_loop(0, _BISECTIONS, lambda n, e: halve(n, e), (low, high))

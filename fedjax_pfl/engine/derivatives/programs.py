@@ -1,8 +1,6 @@
 """Compiled programs that carry derivatives through rounds, forward or back.
 
 For p fields, tangents `[p, ...]` go with every floating-point leaf of the states.
-`jax.jvp` of a program, vmapped over p directions, computes the rounds once and only
-their derivatives p times. Derivatives in many values go back through the rounds.
 """
 
 import functools
@@ -14,11 +12,12 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedjax_pfl import core
-from fedjax_pfl.core import client_map, client_rows, loops
+from fedjax_pfl.core import client_rows, loops
 from fedjax_pfl.engine import evaluation, resident, stacking
 from fedjax_pfl.engine.derivatives import fields
 from fedjax_pfl.engine.derivatives.objective import Objective
 from fedjax_pfl.engine.groups import Plan
+from fedjax_pfl.round.process import FederatedProcess
 
 __all__ = [
     "backward",
@@ -32,13 +31,13 @@ __all__ = [
 ]
 
 
-def moving(tree: Any) -> list[Any]:
+def moving(tree: core.Tree) -> list[Any]:
     """Returns the floating-point leaves of a tree, which have derivatives."""
     leaves = jax.tree.leaves(tree)
     return [leaf for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating)]
 
 
-def with_floats(tree: Any, floats: list[Any]) -> Any:
+def with_floats(tree: core.Tree, floats: list[Any]) -> core.Tree:
     """Returns a tree with other floating-point leaves; see `moving`."""
     rest = iter(floats)
     return jax.tree.map(
@@ -48,20 +47,28 @@ def with_floats(tree: Any, floats: list[Any]) -> Any:
 
 
 def _forward(
-    fn: Callable[[Any, list[Any]], tuple[Any, Any]],
-    values: dict[str, Any],
-    floats: list[Any],
-    tangents: list[Any],
+    fn: Callable[[Any, Any], tuple[Any, Any]],
+    names: tuple[str, ...],
+    processes: FederatedProcess,
+    states: core.State | None,
+    tangents: list[jax.Array],
 ) -> tuple[Any, Any, Any]:
     """Returns the output of `fn`, its derivatives `[p, ...]`, and further values."""
+    values = fields.taken(processes, names)
+
+    def run(values: dict[str, jax.Array], floats: list[jax.Array]) -> tuple[Any, Any]:
+        return fn(fields.put(processes, values), with_floats(states, floats))
+
     directions = {
         name: jnp.zeros((len(values), *value.shape), value.dtype).at[number].set(1)
         for number, (name, value) in enumerate(values.items())
     }
 
-    def one(direction: dict[str, Any], tangent: list[Any]):
-        return jax.jvp(fn, (values, floats), (direction, tangent), has_aux=True)
+    def one(direction: dict[str, jax.Array], tangent: list[jax.Array]):
+        at = (values, moving(states))
+        return jax.jvp(run, at, (direction, tangent), has_aux=True)
 
+    # The rounds depend on no direction, so vmap computes them once.
     return jax.vmap(one, out_axes=(None, 0, None))(directions, tangents)
 
 
@@ -69,20 +76,18 @@ def _forward(
 def init(
     plan: Plan,
     names: tuple[str, ...],
-    processes: Any,
-    keys: Any,
-    rows: Any,
-    pool: Any,
+    processes: FederatedProcess,
+    keys: core.Key,
+    rows: core.Tree,
+    pool: core.Federation,
 ) -> tuple[core.State, list[Any]]:
     """Makes the states of all points, and their derivatives `[p, G, ...]`."""
 
-    def run(values: dict[str, Any], floats: list[Any]):
-        del floats
-        states = resident.init(plan, fields.put(processes, values), keys, rows, pool)
+    def run(processes: FederatedProcess, _: None):
+        states = resident.init(plan, processes, keys, rows, pool)
         return moving(states), states
 
-    values = fields.taken(processes, names)
-    _, tangents, states = _forward(run, values, [], [])
+    _, tangents, states = _forward(run, names, processes, None, [])
     return states, tangents
 
 
@@ -92,33 +97,30 @@ def init(
 def segment(
     plan: Plan,
     names: tuple[str, ...],
-    processes: Any,
+    processes: FederatedProcess,
     states: core.State,
     tangents: list[Any],
-    rows: Any,
-    pool: Any,
+    rows: core.Tree,
+    pool: core.Federation,
     active: jax.Array,
     start: jax.Array,
     num_rounds: jax.Array,
 ) -> tuple[core.State, list[Any], core.RoundInfo]:
     """Runs one segment as `resident.segment` does, and moves the derivatives along."""
 
-    def run(values: dict[str, Any], floats: list[Any]):
-        changed = fields.put(processes, values)
-        first_states = with_floats(states, floats)
-        parts = (plan, changed, first_states, rows, pool)
+    def run(processes: FederatedProcess, states: core.State):
+        parts = (plan, processes, states, rows, pool)
         after, reports = resident.segment(*parts, active, start, num_rounds)
         return moving(after), (after, reports)
 
-    values = fields.taken(processes, names)
-    _, tangents, (states, reports) = _forward(run, values, moving(states), tangents)
+    _, tangents, (states, reports) = _forward(run, names, processes, states, tangents)
     return states, tangents, reports
 
 
 def measured(
     plan: Plan,
     objective: Objective,
-    process: Any,
+    process: FederatedProcess,
     state: core.State,
     federation: core.Federation,
 ) -> jax.Array:
@@ -141,37 +143,30 @@ def measure(
     plan: Plan,
     names: tuple[str, ...],
     objective: Objective,
-    processes: Any,
+    processes: FederatedProcess,
     states: core.State,
     tangents: list[Any],
-    rows: Any,
-    pool: Any,
+    rows: core.Tree,
+    pool: core.Federation,
 ) -> tuple[jax.Array, jax.Array]:
     """Returns the objective `[G]`, and its derivatives `[p, G]`."""
+    one = functools.partial(measured, plan, objective)
 
-    def one(row: tuple[Any, ...], pool: Any) -> jax.Array:
-        process, state, row_data = row
-        return measured(plan, objective, process, state, stacking.join(row_data, pool))
+    def run(processes: FederatedProcess, states: core.State):
+        return resident.map_points(one, (processes, states), rows, pool, plan), None
 
-    def run(values: dict[str, Any], floats: list[Any]):
-        changed, now = fields.put(processes, values), with_floats(states, floats)
-        return client_map.map_clients(
-            one, (changed, now, rows), pool, plan.points
-        ), None
-
-    values = fields.taken(processes, names)
-    value, slope, _ = _forward(run, values, moving(states), tangents)
+    value, slope, _ = _forward(run, names, processes, states, tangents)
     return value, slope
 
 
-def _rounds(
+def _trained(
     plan: Plan,
-    process: Any,
+    process: FederatedProcess,
+    key: core.Key,
     federation: core.Federation,
     pieces: tuple[int, int],
-    state: core.State,
 ) -> core.State:
-    """Runs pieces of rounds; if several, each is run again on the way back."""
+    """Runs pieces of rounds of ONE point; if several, each again on the way back."""
 
     def step(state: core.State, _: None) -> tuple[core.State, None]:
         return process.round(state, plan.model, federation, plan.execution)[0], None
@@ -179,6 +174,7 @@ def _rounds(
     def piece(state: core.State, _: None = None) -> tuple[core.State, None]:
         return lax.scan(step, state, length=pieces[1])
 
+    state = process.init(key, plan.model, federation)
     if pieces[0] == 1:
         return piece(state)[0]
     return lax.scan(jax.checkpoint(piece), state, length=pieces[0])[0]
@@ -190,36 +186,32 @@ def backward(
     names: tuple[str, ...],
     objective: Objective,
     pieces: tuple[int, int],
-    processes: Any,
-    keys: Any,
-    rows: Any,
-    pool: Any,
+    processes: FederatedProcess,
+    keys: core.Key,
+    rows: core.Tree,
+    pool: core.Federation,
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """Returns the objective `[G]` and its derivatives, going back through `pieces`."""
 
-    def one(row: tuple[Any, ...], pool: Any):
-        process, key, row_data = row
-        federation = stacking.join(row_data, pool)
-
-        def last(values: dict[str, Any]) -> jax.Array:
+    def one(process: FederatedProcess, key: core.Key, federation: core.Federation):
+        def last(values: dict[str, jax.Array]) -> jax.Array:
             changed = fields.put(process, values)
-            state = changed.init(key, plan.model, federation)
-            state = _rounds(plan, changed, federation, pieces, state)
+            state = _trained(plan, changed, key, federation, pieces)
             return measured(plan, objective, changed, state, federation)
 
         return jax.value_and_grad(last)(fields.taken(process, names))
 
     with loops.reversible():
-        return client_map.map_clients(one, (processes, keys, rows), pool, plan.points)
+        return resident.map_points(one, (processes, keys), rows, pool, plan)
 
 
 def kept_bytes(
     plan: Plan,
     names: tuple[str, ...],
-    processes: Any,
-    keys: Any,
-    rows: Any,
-    pool: Any,
+    processes: FederatedProcess,
+    keys: core.Key,
+    rows: core.Tree,
+    pool: core.Federation,
 ) -> tuple[int, int, int]:
     """Counts the bytes that `backward` stores for one point, from shapes."""
 
@@ -227,11 +219,9 @@ def kept_bytes(
         process, key, row_data = row
         federation = stacking.join(row_data, pool)
 
-        def last(values: dict[str, Any]) -> list[Any]:
+        def last(values: dict[str, jax.Array]) -> list[jax.Array]:
             changed = fields.put(process, values)
-            state = changed.init(key, plan.model, federation)
-            state = _rounds(plan, changed, federation, (1, num_rounds), state)
-            return moving(state)
+            return moving(_trained(plan, changed, key, federation, (1, num_rounds)))
 
         return jax.vjp(last, fields.taken(process, names))
 

@@ -1,9 +1,6 @@
 """Derivatives in many values: one backward pass through the rounds of a training.
 
-The state before every round is kept. The way back repeats the clients' work, some
-clients at a time, and keeps the state before every local step. If the states of all
-rounds take many bytes, only the first states of pieces of rounds are kept, and each
-piece is trained once more.
+The state before every round is kept, or only the first states of pieces of rounds.
 """
 
 import contextlib
@@ -40,8 +37,11 @@ class Kept:
     def pieces(self) -> tuple[int, int]:
         """Number of pieces, and rounds of each: one of all rounds, or about sqrt(R)."""
         rounds = self.num_rounds
+        # With many bytes each piece is trained once more on the way back. The clients'
+        # work is always repeated, some clients at a time.
         if rounds * self.round <= _ALL:
             return 1, rounds
+        # Divisors of R, so that all pieces share one program.
         lengths = [n for n in range(1, rounds + 1) if rounds % n == 0]
         length = min(lengths, key=lambda n: rounds // n * self.state + n * self.round)
         return rounds // length, length
@@ -72,6 +72,7 @@ def kept(planned: PlannedGroup, names: tuple[str, ...]) -> Kept:
         state, round, steps = programs.kept_bytes(plan, names, *resident.start)
     points = min(len(planned.group.points), plan.points_per_chunk * plan.point_devices)
     size = planned.processes[0].participation.cohort_size(planned.num_clients)
+    # Chunks go back one after the other: only the steps of one are stored.
     at_once = size
     if plan.execution.chunk_size:
         at_once = min(
@@ -96,6 +97,8 @@ class Backward:
     ):
         """Places the data, and compiles."""
         self.kept = kept(planned, maker.names)
+        # By counted bytes before compiling, which takes long, and by the compiler's
+        # after it.
         _check_fits(self.kept.total, self.kept, planned)
         self.trainer, self._names = Resident(planned, store), maker.names
         self.objective = maker.model_of(planned)
@@ -112,6 +115,7 @@ class Backward:
         """Returns the objective `[G]`, and its derivatives shaped like the fields."""
         processes, *arguments = self.trainer.start
         if values is not None:
+            # Values are in the order of the points, arguments in that of the programs.
             order = self.trainer.planned.order
             numbers = fields.taken(processes, self._names).items()
             arrays = {

@@ -147,6 +147,7 @@ class Differentiation:
                 "Checkpoints of several processes have no derivatives; expected one"
                 f" process for this training, got {jax.process_count()}."
             )
+        # In a grid of methods a field may be missing in some of them.
         names = fields.names_of(planned.group.processes[0], self.names)
         if not names:
             return Resident(planned, store, **how)
@@ -212,7 +213,7 @@ class Differentiation:
         return dataclasses.replace(self.objective, model=model)
 
 
-def numbered(prefix: str, tree: Any) -> dict[str, np.ndarray]:
+def numbered(prefix: str, tree: core.Tree) -> dict[str, np.ndarray]:
     """Returns the leaves of a tree by name, as arrays of a checkpoint."""
     leaves = jax.tree.leaves(tree)
     return {f"{prefix}/{n:04d}": np.asarray(leaf) for n, leaf in enumerate(leaves)}

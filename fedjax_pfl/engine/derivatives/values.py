@@ -46,6 +46,7 @@ class Values:
 
     def now(self) -> dict[str, np.ndarray]:
         """Returns the values; values that never moved are exactly the start."""
+        # Scales round: the inverse of `free` need not return the start exactly.
         return {
             name: np.where(
                 free == self._start_numbers[name],

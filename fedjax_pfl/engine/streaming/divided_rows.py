@@ -1,16 +1,13 @@
-"""Rows of a population in files, one per device that shares clients.
-
-A process keeps the files of its own devices, and reads and writes no others.
-"""
+"""Rows of a population in files, one per device; a process has those of its devices."""
 
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
 
+from fedjax_pfl import core
 from fedjax_pfl.core import local_parts, processes, sharding
 from fedjax_pfl.engine.streaming import routes, row_store
 
@@ -26,18 +23,13 @@ def _name(start: int, stop: int) -> str:
 
 
 class DividedRows:
-    """Rows of N clients; only rows that were written take space.
-
-    Attributes:
-      router: owners of the clients.
-      is_written: `bool[N]` clients with rows that a process has written.
-    """
+    """Rows of N clients with their owners; only rows that were written take space."""
 
     def __init__(
         self,
         folder: Path,
         num_rows: int,
-        shapes: Any,
+        shapes: core.Tree,
         execution: sharding.Execution,
         keep: int = 1,
     ):
@@ -45,7 +37,7 @@ class DividedRows:
         self._folder, self._shapes, self._keep = folder, shapes, keep
         self._execution, self._stale = execution, False
         self.router = routes.Router(num_rows, execution)
-        self.is_written = np.zeros(num_rows, bool)
+        self.is_written = np.zeros(num_rows, bool)  # by any process
         self._commits = 0
         numbers = [0]
         if self.router.count > 1:
@@ -64,18 +56,14 @@ class DividedRows:
         path = self._folder / f"{_name(start, stop)}.bin"
         return row_store.RowStore(path, stop - start, self._shapes, self._keep)
 
-    def read(self, route: routes.Route) -> Any:
-        """Reads the rows that devices own of a cohort.
-
-        Returns:
-          Pytree of `[n * C, ...]`, zeros for rows never written.
-        """
+    def read(self, route: routes.Route) -> core.Tree:
+        """Reads rows `[n * C, ...]` of a cohort, at owners; zeros if never written."""
         if self.router.count == 1:
             return self._owned(0, route)
         parts = {number: self._owned(number, route) for number in self._files}
         return local_parts.joined(parts, self._execution)
 
-    def _owned(self, number: int, route: routes.Route) -> Any:
+    def _owned(self, number: int, route: routes.Route) -> core.Tree:
         """Reads the rows `[C, ...]` that one device hands in."""
         file, clients = self._files[number], route.of(number)
         if file is None:
@@ -84,13 +72,8 @@ class DividedRows:
             )
         return file.read(clients - self._range(number)[0], route.size)
 
-    def write(self, route: routes.Route, rows: Any) -> None:
-        """Writes the rows of a cohort, which waits for the devices.
-
-        Args:
-          route: the way of the cohort, of distinct clients.
-          rows: pytree of `[n * C, ...]`, at their owners.
-        """
+    def write(self, route: routes.Route, rows: core.Tree) -> None:
+        """Writes rows `[n * C, ...]` of distinct clients; waits for the devices."""
         self.is_written[route.members] = True
         if self.router.count == 1:
             parts = {0: jax.tree.map(np.asarray, rows)}
@@ -102,17 +85,14 @@ class DividedRows:
                 file.write(clients - self._range(number)[0], part)
 
     def commit(self) -> dict[str, dict[str, np.ndarray]]:
-        """Makes the rows survive a crash of the processes.
-
-        Returns:
-          Arrays by name of every file of this process, for `restore`.
-        """
+        """Makes the rows survive a crash; returns arrays by name of every file."""
         files = {
             _name(*self._range(number)): file.commit()
             for number, file in self._files.items()
             if file is not None
         }
         self._commits += 1
+        # Checkpoints that are kept may still need files of an earlier division.
         if self._stale and self._commits > self._keep and processes.is_first():
             self._remove_stale()
         return files
@@ -126,14 +106,7 @@ class DividedRows:
                 path.unlink()
 
     def restore(self, files: Mapping[str, Mapping[str, np.ndarray]]) -> None:
-        """Goes back to a commit of all processes.
-
-        Rows with other owners than before are copied into the files of their new
-        owners.
-
-        Args:
-          files: from `commit`, of all processes.
-        """
+        """Goes back to a commit of all processes, from the arrays of their files."""
         ranges = {}
         for name, arrays in files.items():
             match = _NAME.fullmatch(name)
@@ -163,6 +136,7 @@ class DividedRows:
             if bounds in ranges:
                 file.restore(ranges[bounds])
             else:
+                # Rows with other owners than before are copied to those owners.
                 self._stale = True
                 self._collect(bounds, file, ranges)
 
@@ -183,6 +157,7 @@ class DividedRows:
             source.restore(arrays)
             rows = start + source.written()
             rows = rows[(rows >= low) & (rows < high)]
+            # In blocks, since all rows of a device may exceed the memory.
             for done in range(0, len(rows), _BLOCK):
                 block = rows[done : done + _BLOCK]
                 file.write(block - bounds[0], source.read(block - start))

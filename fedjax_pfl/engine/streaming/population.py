@@ -18,20 +18,16 @@ __all__ = ["Population", "check", "check_attack"]
 PARTS = stacking.ROWS
 
 
-def check_attack(process: FederatedProcess, messages: Any) -> None:
-    """Refuses attacks with a state for every client.
+def check_attack(process: FederatedProcess, messages: core.Message) -> None:
+    """Refuses attacks with a state for every client, from one message `[1, *P]`."""
 
-    Args:
-      process: the process.
-      messages: shapes `[1, *P]` of one client's message.
-    """
-
-    def shapes(count: int) -> Any:
+    def shapes(count: int) -> core.Tree:
         rows = jax.tree.map(
             lambda s: jax.ShapeDtypeStruct((count, *s.shape[1:]), s.dtype), messages
         )
         return jax.eval_shape(process.attack.init, rows)
 
+    # A state for every client grows with the number of messages.
     if process.attack is not None and shapes(1) != shapes(2):
         raise checks.InputError(
             f"A streamed training keeps nothing of an attack for every client, but"
@@ -57,23 +53,16 @@ def check(process: FederatedProcess) -> None:
 
 
 class Population:
-    """A federation with its rows of clients on the host and its pool on devices.
-
-    Attributes:
-      pool: arrays that clients share, on the first device.
-      shared: the same on all devices that share clients.
-      counts: `int32[N]` training examples of every client.
-      total: numbers of all clients and of their examples.
-    """
+    """A federation with its rows of clients on the host and its pool on devices."""
 
     def __init__(self, federation: core.Federation, execution: sharding.Execution):
-        """Takes the rows to the host, and the pool to all devices."""
         rows, pool = stacking.split(federation)
         self._execution = execution
         self.pool = jax.tree.map(jnp.asarray, pool)
         self._parts = {name: jax.tree.map(np.asarray, rows[name]) for name in PARTS}
         self._malicious = np.asarray(rows["malicious"])
         self._names = federation.client_names
+        # Training examples `int32[N]` of every client, and numbers over all clients.
         self.counts = self._parts["train"]["num_examples"]
         self.total = core.Population(
             num_clients=len(self._malicious),
@@ -81,13 +70,11 @@ class Population:
         )
         self.shared = self.everywhere(self.pool)
 
-    def everywhere(self, tree: Any) -> Any:
+    def everywhere(self, tree: core.Tree) -> core.Tree:
         """Puts arrays on all devices that share clients, if there are several."""
-        if sharding.num_devices(self._execution) == 1:
-            return tree
-        return sharding.replicate(tree, self._execution)
+        return programs.everywhere(tree, self._execution)
 
-    def _placed(self, rows: Any, count: int) -> Any:
+    def _placed(self, rows: core.Tree, count: int) -> core.Tree:
         """Puts rows `[K, ...]` on the devices of their places."""
         if sharding.num_devices(self._execution) == 1:
             return rows
@@ -99,7 +86,7 @@ class Population:
         taken = jax.tree.map(lambda leaf: leaf[rows], chosen)
         return self._placed(taken, len(rows))
 
-    def malicious(self, rows: np.ndarray) -> Any:
+    def malicious(self, rows: np.ndarray) -> core.Tree:
         """Returns which of the rows are malicious, `bool[K]`."""
         return self._placed(self._malicious[rows], len(rows))
 

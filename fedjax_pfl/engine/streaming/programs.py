@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec
 
@@ -21,6 +22,7 @@ __all__ = [
     "arrived",
     "cohort",
     "evaluated",
+    "everywhere",
     "filled",
     "first",
     "left",
@@ -34,23 +36,16 @@ _SPLIT = PartitionSpec(sharding.AXIS)
 
 @struct.pytree_dataclass
 class Inputs:
-    """Inputs of a round from the host, except for rows.
-
-    Attributes:
-      members: the cohort.
-      fields: the federation's rows of the cohort, by part.
-      malicious: `bool[K]`.
-      is_known: `bool[K]` whether rows of a client exist; other clients start now.
-    """
+    """Inputs of a round from the host, except for rows."""
 
     members: core.Members
-    fields: dict[str, Any]
-    malicious: jax.Array
-    is_known: jax.Array
+    fields: dict[str, Any]  # the federation's rows of the cohort, by part
+    malicious: jax.Array  # `bool[K]`
+    is_known: jax.Array  # `bool[K]`, clients with rows; others start now
 
 
 def federation_of(
-    pool: core.Federation, fields: dict[str, Any], malicious: Any
+    pool: core.Federation, fields: dict[str, Any], malicious: jax.Array | np.ndarray
 ) -> core.Federation:
     """Returns the federation of some clients, from the pool and their rows by part."""
     parts = {name: getattr(pool, name).with_rows(rows) for name, rows in fields.items()}
@@ -76,25 +71,16 @@ def first(
 @functools.partial(jax.jit, static_argnames="execution")
 def arrived(
     execution: sharding.Execution,
-    last_rows: Any,
-    rows: Any,
+    last_rows: core.Tree,
+    rows: core.Tree,
     source: jax.Array,
     way: routes.Way | None,
-) -> Any:
-    """Brings the rows of a cohort to its places.
+) -> core.Tree:
+    """Brings a cohort's rows `[n * C, ...]` from owners to places, `[P, ...]`."""
 
-    Args:
-      execution: how the map over clients is run, with n devices.
-      last_rows: rows of the previous cohort, at their owners.
-      rows: handed in by the owners, `[n * C, ...]`.
-      source: `int32[n * C]` position of a row in its device's `last_rows`, or -1.
-      way: to the places, or None with one device.
-
-    Returns:
-      Rows `[P, ...]`; P is the next multiple of n.
-    """
-
-    def newest(last_rows: Any, rows: Any, source: jax.Array) -> Any:
+    def newest(last_rows: core.Tree, rows: core.Tree, source: jax.Array) -> core.Tree:
+        # Rows that the last round changed are still on the device, not yet in the
+        # files.
         held = client_rows.take(last_rows, jnp.maximum(source, 0))
         return client_rows.select_rows(source >= 0, held, rows)
 
@@ -110,7 +96,7 @@ def arrived(
 
 
 @functools.partial(jax.jit, static_argnames="execution")
-def left(execution: sharding.Execution, rows: Any, way: routes.Way) -> Any:
+def left(execution: sharding.Execution, rows: core.Tree, way: routes.Way) -> core.Tree:
     """Brings rows `[P, ...]` from their places to their owners, `[n * C, ...]`."""
     count = sharding.num_devices(execution)
     move = functools.partial(routes.move, count=count)
@@ -123,15 +109,16 @@ def _with_first(
     key: core.Key,
     population: core.Population,
     train: core.ClientData,
-    rows: Any,
+    rows: core.Tree,
     is_known: jax.Array,
-) -> Any:
+) -> core.Tree:
     """Returns rows `[K, ...]`; clients that never took part have first rows."""
 
-    def start() -> Any:
+    def start() -> core.Tree:
         first_rows = process.first_rows(key, model, population, train)[1]
         return client_rows.select_rows(is_known, rows, first_rows)
 
+    # First rows are drawn only if a member has none.
     return lax.cond(is_known.all(), lambda: rows, start)
 
 
@@ -145,28 +132,29 @@ def filled(
     key: core.Key,
     population: core.Population,
     train: core.ClientData,
-    rows: Any,
+    rows: core.Tree,
     is_known: jax.Array,
-) -> Any:
+) -> core.Tree:
     """Returns rows `[K, ...]` of clients, divided among n devices."""
     rows = _with_first(process, model, key, population, train, rows, is_known)
     return _at_places(rows, len(is_known), execution)
 
 
-def _at_places(rows: Any, count: int, execution: sharding.Execution) -> Any:
+def _at_places(rows: core.Tree, count: int, execution: sharding.Execution) -> core.Tree:
     """Puts rows `[K, ...]` on the devices of their places, `[P, ...]`."""
     num_devices = sharding.num_devices(execution)
     if num_devices == 1:
         return rows
     extra = -count % num_devices
+    # Places that fill the last device have no client.
     padded = jax.tree.map(
         lambda leaf: jnp.pad(leaf, ((0, extra), *((0, 0),) * (leaf.ndim - 1))), rows
     )
     return sharding.shard_rows(padded, count + extra, execution)
 
 
-def _everywhere(tree: Any, execution: sharding.Execution) -> Any:
-    """Replicates arrays without rows on all devices that share clients."""
+def everywhere(tree: core.Tree, execution: sharding.Execution) -> core.Tree:
+    """Replicates arrays on all devices that share clients, if there are several."""
     if sharding.num_devices(execution) == 1:
         return tree
     return sharding.replicate(tree, execution)
@@ -180,24 +168,11 @@ def round(
     model: core.Model,
     execution: sharding.Execution,
     state: core.State,
-    rows: Any,
+    rows: core.Tree,
     inputs: Inputs,
     pool: core.Federation,
 ) -> tuple[core.State, Any, core.RoundInfo]:
-    """Runs one round of the cohort.
-
-    Args:
-      process: the process, as arrays.
-      model: the model.
-      execution: how the map over clients is run.
-      state: state without rows of clients.
-      rows: as `State.of_clients` returns them, from `arrived`.
-      inputs: further inputs from the host.
-      pool: the federation without rows of clients.
-
-    Returns:
-      State without rows, rows of the cohort `[P, ...]`, and the round's report.
-    """
+    """Runs one round of the cohort; returns the state and rows `[P, ...]` apart."""
     members, train = inputs.members, inputs.fields["train"]
     count = members.cohort.shape[0]
     federation = federation_of(pool, inputs.fields, inputs.malicious)
@@ -212,7 +187,7 @@ def round(
     )
     after, info = process.round(state.at(rows), model, federation, execution, members)
     rows = _at_places(after.of_clients(), count, execution)
-    after, info = _everywhere((after.at(None), info), execution)
+    after, info = everywhere((after.at(None), info), execution)
     return after, rows, info
 
 
@@ -221,18 +196,18 @@ def message_sum(
     process: FederatedProcess,
     execution: sharding.Execution,
     state: core.State,
-    mean: Any,
-    rows: Any,
+    mean: core.Message,
+    rows: core.Tree,
     counts: jax.Array,
     is_real: jax.Array,
     population: core.Population,
-) -> Any:
+) -> core.Message:
     """Adds messages of real clients, weighted as in the mean over all, from rows."""
     shares = mailbox.shares(process.used_aggregator(), counts, population)
     messages = process.messages_of(state.at(rows))
     with sharding.over(execution):
         increment = client_rows.weighted_sum(messages, jnp.where(is_real, shares, 0))
-    return _everywhere(jax.tree.map(jnp.add, mean, increment), execution)
+    return everywhere(jax.tree.map(jnp.add, mean, increment), execution)
 
 
 @functools.partial(jax.jit, static_argnames=("model", "data", "execution"))
@@ -242,14 +217,14 @@ def evaluated(
     data: tuple[str, ...],
     execution: sharding.Execution,
     state: core.State,
-    rows: Any,
+    rows: core.Tree,
     federation: core.Federation,
-) -> Any:
+) -> dict[str, jax.Array]:
     """Returns metrics `[predictors, data, K]` of K clients with these rows."""
     metrics = evaluation.evaluate(
         process, state.at(rows), model, federation, data=data, execution=execution
     )[0]
-    return _everywhere(metrics, execution)
+    return everywhere(metrics, execution)
 
 
 @functools.partial(jax.jit, static_argnames=("model", "names", "execution"))
@@ -259,7 +234,7 @@ def trained(
     names: tuple[str, ...],
     execution: sharding.Execution,
     state: core.State,
-    rows: Any,
+    rows: core.Tree,
     federation: core.Federation,
 ) -> dict[str, Any]:
     """Returns parameters `[K, *P]` of predictors of K clients with these rows."""
@@ -267,4 +242,4 @@ def trained(
     networks = trained_parameters.networks(
         process, state.at(rows), model, federation, clients, names
     )
-    return _everywhere(networks, execution)
+    return everywhere(networks, execution)

@@ -1,19 +1,17 @@
 """Ways of rows between the devices that own clients and the places of a cohort.
 
 A client is owned by one device permanently; a place in a cohort belongs to a device
-too, for any client drawn for it. Members and owners are both in ascending order, so
-that most rows have their places on their own device, and others on the next one. Rows
-travel around the ring only by the distances that occur.
+too, for any client drawn for it.
 """
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from fedjax_pfl import core
 from fedjax_pfl.core import sharding, struct
 
 __all__ = ["Route", "Router", "Way", "move"]
@@ -23,38 +21,21 @@ _STEPS = 4  # capacities up to the number of places of a device
 
 @struct.pytree_dataclass
 class Way:
-    """Way of rows from the parts of n devices into other parts.
+    """Way of rows from the parts of n devices into other parts."""
 
-    Attributes:
-      sent: by distance in devices, `int32[n * L]` rows of its part that each device
-        sends.
-      at: `int32[n * T]` sources of a device's new rows: positions in its own part,
-        followed by the received rows, in the order of `sent`.
-    """
-
-    sent: dict[int, jax.Array]
-    at: jax.Array
+    sent: dict[int, jax.Array]  # by distance, `int32[n * L]` rows that a device sends
+    at: jax.Array  # `int32[n * T]` sources in a device's part, then in received rows
 
 
 @dataclasses.dataclass(frozen=True)
 class Route:
-    """The rows of a cohort, and their ways to their places and back.
+    """The rows of a cohort, and their ways to their places and back."""
 
-    Attributes:
-      members: `int[K]` clients, by place; distinct if rows are to be written.
-      owners: `int[K]` numbers of the devices that own them.
-      slots: `int[K]` positions among the rows that their owners hand in, in the order
-        of places for each owner.
-      size: C, rows that a device hands in, padding included.
-      arriving: from C rows per device to as many places; None with one device.
-      leaving: back.
-    """
-
-    members: np.ndarray
-    owners: np.ndarray
-    slots: np.ndarray
-    size: int
-    arriving: Way | None = None
+    members: np.ndarray  # `int[K]` clients by place; distinct if written
+    owners: np.ndarray  # `int[K]` devices that own them
+    slots: np.ndarray  # `int[K]` positions among the rows of their owners
+    size: int  # C, rows that a device hands in, with padding
+    arriving: Way | None = None  # None with one device
     leaving: Way | None = None
 
     def of(self, number: int) -> np.ndarray:
@@ -62,11 +43,7 @@ class Route:
         return self.members[self.owners == number]
 
     def source(self, last_route: "Route | None", count: int) -> np.ndarray:
-        """Returns the slots of rows in the previous cohort.
-
-        Returns:
-          `int32[n * C]` slots in that cohort, at the same owners, or -1.
-        """
+        """Returns slots `int32[n * C]` of rows in the previous cohort, or -1."""
         source = np.full(count * self.size, -1, np.int32)
         if last_route is not None:
             pair, slots = (self.members, last_route.members), last_route.slots
@@ -76,17 +53,11 @@ class Route:
 
 
 class Router:
-    """Finds the ways of cohorts; shapes of exchanges only grow, so that few compile.
-
-    Attributes:
-      count: devices n that share clients.
-      bounds: `int[n + 1]`; device k owns the clients from `bounds[k]` on, before
-        `bounds[k + 1]`.
-    """
+    """Finds the ways of cohorts; shapes of exchanges only grow, so that few compile."""
 
     def __init__(self, num_clients: int, execution: sharding.Execution):
-        """Divides N clients among the devices of an execution."""
         self.count = sharding.num_devices(execution)
+        # Device k owns the clients from `bounds[k]` on, before `bounds[k + 1]`.
         self.bounds = num_clients * np.arange(self.count + 1) // self.count
         self._room: dict[tuple[int, int], int] = {}  # by places and devices further
 
@@ -97,6 +68,8 @@ class Router:
             owners = np.zeros(places, np.int64)
             return Route(members, owners, np.arange(places), places)
         share, place = -(-places // count), np.arange(places)
+        # Members and owners ascend: most rows have places on their own device, others
+        # on the next one. They travel only by the distances that occur.
         owners = np.searchsorted(self.bounds, members, side="right") - 1
         slots, targets = _ranks(owners), place // share
         lanes, distances = _ranks(owners * count + targets), (targets - owners) % count
@@ -118,6 +91,7 @@ class Router:
 
     def _grown(self, places: int, step: int, ranks: np.ndarray, share: int) -> int:
         """Returns room for all ranks, at least the largest room so far."""
+        # Coarse sizes, so that cohorts share a few compiled exchanges.
         unit = max(share // _STEPS, 1)
         needed = -(-(int(ranks.max()) + 1) // unit) * unit
         name = (places, step)
@@ -141,15 +115,9 @@ def _way(
     room: dict[int, int],
     count: int,
 ) -> Way:
-    """Forms the way of K rows.
-
-    Args:
-      start: devices, positions in the devices' parts, and number of rows of a part.
-      end: devices, positions among the rows of all devices, and number of these rows.
-      lanes: `int[K]` numbers of the rows with the same two devices.
-      room: by distance in devices, number of rows that every device sends.
-      count: devices n.
-    """
+    """Forms the way of K rows: devices, positions and sizes of both ends."""
+    # Positions are in the devices' own parts at the start, and among the rows of all
+    # devices at the end. `lanes` number the rows with the same two devices.
     (origin, position, received), (goal, target, total) = start, end
     at, distances, sent = np.zeros(total, np.int32), (goal - origin) % count, {}
     stays = distances == 0
@@ -162,17 +130,8 @@ def _way(
     return Way(sent=sent, at=at)  # pyright: ignore[reportArgumentType]
 
 
-def move(tree: Any, way: Way, count: int) -> Any:
-    """Moves rows, on ONE of the devices that `sharding.on_devices` calls.
-
-    Args:
-      tree: pytree of `[S, ...]`, the device's part.
-      way: the device's part of a way.
-      count: devices n.
-
-    Returns:
-      Pytree of `[T, ...]`, the bits that were sent.
-    """
+def move(tree: core.Tree, way: Way, count: int) -> core.Tree:
+    """Moves rows `[S, ...]` to `[T, ...]` on ONE of the devices, bit for bit."""
 
     def exchange(leaf: jax.Array) -> jax.Array:
         parts = [leaf]

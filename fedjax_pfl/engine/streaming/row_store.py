@@ -1,20 +1,17 @@
 """Rows of clients in a memory-mapped file that holds only those ever written.
 
-A row is one record with all leaves of a client. A row that changes for the first time
-after a commit is written to another place, and its old place is reused only when no
-kept checkpoint needs it: a process that is killed at any moment leaves the rows of the
-last commit unchanged.
+A row is one record with all leaves of a client.
 """
 
 import os
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
 
+from fedjax_pfl import core
 from fedjax_pfl.core import checks
 from fedjax_pfl.results import plain_files
 
@@ -24,7 +21,7 @@ _GROWTH = 1024
 """Least number of places by which the file grows."""
 
 
-def _record(shapes: Any) -> np.dtype:
+def _record(shapes: core.Tree) -> np.dtype:
     """Returns the type of one row, from the shapes of its leaves."""
     leaves = jax.tree.leaves(shapes)
     fields = [(f"f{k}", leaf.dtype, leaf.shape) for k, leaf in enumerate(leaves)]
@@ -37,7 +34,7 @@ class RowStore:
     ARRAYS = ("rows", "places", "sums")
     """Names of the arrays that `commit` returns."""
 
-    def __init__(self, path: Path, num_rows: int, like: Any, keep: int = 1):
+    def __init__(self, path: Path, num_rows: int, like: core.Tree, keep: int = 1):
         """Opens a file, which is made if it does not exist.
 
         Args:
@@ -65,6 +62,7 @@ class RowStore:
             raise _cannot(path, error) from error
         size = os.path.getsize(path) // max(self._type.itemsize, 1)
         self._map(size)
+        # The last entry is taken first: the file fills from its beginning.
         self._free = list(range(size - 1, -1, -1))
 
     def _map(self, size: int) -> None:
@@ -89,7 +87,7 @@ class RowStore:
         """Returns rows that have been written, ascending."""
         return np.flatnonzero(self._places >= 0)
 
-    def read(self, rows: np.ndarray, size: int | None = None) -> Any:
+    def read(self, rows: np.ndarray, size: int | None = None) -> core.Tree:
         """Reads rows.
 
         Args:
@@ -110,7 +108,7 @@ class RowStore:
     def _names(self) -> tuple[str, ...]:
         return self._type.names or ()
 
-    def write(self, rows: np.ndarray, values: Any) -> None:
+    def write(self, rows: np.ndarray, values: core.Tree) -> None:
         """Writes rows.
 
         Args:
@@ -123,6 +121,8 @@ class RowStore:
         if not self._names:
             return  # a method whose clients keep nothing
         places = self._places[rows]
+        # A row that changes for the first time after a commit moves, so that a killed
+        # process leaves the rows of the commit.
         moves = places < 0
         moves[~moves] = ~self._fresh[places[~moves]]
         self._released.extend(places[moves & (places >= 0)].tolist())
@@ -178,6 +178,7 @@ class RowStore:
         written = self.written()
         places = self._places[written]
         arrays = {"rows": written, "places": places, "sums": self._sums[places]}
+        # Old places are free once no kept checkpoint needs them.
         self._closed.append(self._released)
         self._released = []
         while len(self._closed) > self._keep - 1:
@@ -206,6 +207,7 @@ class RowStore:
             raise ValueError("its rows have no places")
         if (rows >= len(self._places)).any() or (places >= self._size).any():
             raise ValueError(f"'{self._path.name}' is too short")
+        # Pages may be lost in a crash of the machine: sums show it.
         self._sum_up(places)
         if (self._sums[places] != sums).any():
             raise ValueError(f"'{self._path.name}' is not what was written")

@@ -19,7 +19,7 @@ EVAL_CLIENTS = 1000
 def simulate_streamed(
     key: core.Key,
     process: FederatedProcess,
-    model: Any,
+    model: core.Model,
     federation: core.Specification | core.Federation,
     num_rounds: int,
     *,
@@ -59,6 +59,7 @@ def simulate_streamed(
     federation = validate.built(key, process, model, federation)
     checks.positive_int("eval_clients", eval_clients)
     parsed = Options(num_rounds=num_rounds, eval_clients=eval_clients, **options)
+    # The default sample may be larger than the population.
     parsed = parsed.within(federation.num_clients)
     time_is_up = time_limit(parsed.max_minutes)
     group = groups.single(key, process, model, federation, is_described=False)

@@ -59,6 +59,7 @@ class Streamed:
             process, model, population, key, execution, files
         )
         schedule = planned.plan.schedule
+        # The sample is drawn from the key of the run, on the first device.
         drawn = dataclasses.replace(self._training.state, key=key)
         members = schedule.members(process, drawn, planned.num_clients)
         self._members = np.sort(np.asarray(members))
@@ -79,6 +80,7 @@ class Streamed:
             raise checks.InputError(
                 f"A streamed training has one grid point, got {len(group.points)}."
             )
+        # Refused before any file is made.
         populations.check(group.processes[0])
         _check_devices(planned.plan.execution)
         if group.federations[0].unseen is not None:

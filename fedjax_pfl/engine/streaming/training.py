@@ -4,10 +4,7 @@
     rows of round k+1 (from the files)   --+--> compiled round k+1 --> rows k+1
     rows of round k (still on the device) -+
 
-While the devices compute round k+1, the host writes the rows of round k and reads those
-of round k+2. Clients of two consecutive cohorts get theirs on the device. If devices
-share clients, each has the rows of its own clients: they travel to the places of the
-cohort, and back.
+While devices compute round k+1, the host writes rows k and reads rows k+2.
 """
 
 import dataclasses
@@ -35,7 +32,7 @@ def row_of(
     model: core.Model,
     population: populations.Population,
     key: core.Key,
-) -> Any:
+) -> core.Tree:
     """Returns shapes of one client's rows by name, as in `State.of_clients`."""
     start = functools.partial(programs.first, process, model, key)
     shapes = jax.eval_shape(start, population.total, population.first())[1]
@@ -44,26 +41,15 @@ def row_of(
 
 @dataclasses.dataclass(frozen=True)
 class _HandedIn:
-    """Rows of a cohort on their way from the host.
-
-    Attributes:
-      route: the way.
-      rows: from the files, `[n * C, ...]`.
-      source: `int32[n * C]` positions of newer rows on the devices, or -1.
-    """
+    """Rows of a cohort on their way from the host."""
 
     route: routes.Route
-    rows: Any
-    source: np.ndarray
+    rows: core.Tree  # from the files, `[n * C, ...]`
+    source: np.ndarray  # `int32[n * C]` positions of newer rows on the devices, or -1
 
 
 class Training:
-    """State of a training: rows of clients in files, all else on the devices.
-
-    Attributes:
-      state: current state without rows, on all devices that share clients.
-      files: of the rows.
-    """
+    """State of a training: rows of clients in files, all else on the devices."""
 
     def __init__(
         self,
@@ -74,16 +60,7 @@ class Training:
         execution: sharding.Execution,
         files: divided_rows.DividedRows,
     ):
-        """Makes the first state; the files are still empty.
-
-        Args:
-          process: its numbers as arrays.
-          model: given the shapes of the data.
-          population: the federation.
-          key: `[]` key of the run.
-          execution: how the map over a cohort is run.
-          files: of the rows of clients.
-        """
+        """Makes the first state; the files are still empty."""
         self._model, self._population = model, population
         self._execution, self.files = execution, files
         self._drawn = (process, key)  # on the first device, for draws of cohorts
@@ -100,6 +77,7 @@ class Training:
         message = process.messages_of(state)
         size = jax.tree.map(lambda leaf: jnp.zeros_like(leaf[0]), message)
         self._mean_size = population.everywhere(size)
+        # If all clients start with one message, their mean needs no rows of theirs.
         self._first_message = None
         if process.starts_with_one_message(model, population.total, train):
             self._first_message = jax.tree.map(lambda leaf: leaf[0], message)
@@ -116,11 +94,8 @@ class Training:
         """Continues from a state on this process's first device."""
         self.state = self._population.everywhere(state)
 
-    def rows(self, clients: np.ndarray) -> Any:
-        """Returns current rows `[K, ...]` of clients `int[K]`.
-
-        Devices that share clients divide K.
-        """
+    def rows(self, clients: np.ndarray) -> core.Tree:
+        """Returns current rows `[K, ...]` of clients `int[K]`; devices divide K."""
         self.write_back()
         rows = self._arrive(self._hand_in(clients), None)
         return programs.filled(
@@ -138,12 +113,13 @@ class Training:
         """Reads rows from the files, and finds newer ones on the devices."""
         router = self.files.router
         route = router.route(clients)
+        # Rows of the last round are newer on the devices than in the files.
         last_route = None if self._pending is None else self._pending[0]
         return _HandedIn(
             route, self.files.read(route), route.source(last_route, router.count)
         )
 
-    def _arrive(self, handed_in: _HandedIn, last_rows: Any) -> Any:
+    def _arrive(self, handed_in: _HandedIn, last_rows: core.Tree) -> core.Tree:
         """Brings rows to the places of their clients."""
         return programs.arrived(
             self._execution,
@@ -157,7 +133,7 @@ class Training:
         """Rounds a number of clients up to a multiple of the devices."""
         return count + -count % self.files.router.count
 
-    def _mean_of_all(self) -> Any:
+    def _mean_of_all(self) -> core.Message:
         """Computes the mean of all messages, from the files and the first rows."""
         self.write_back()
         population, mean = self._population, self._mean_size
@@ -192,13 +168,10 @@ class Training:
         return 1 - counts[rows].sum() / counts.sum()
 
     def run(self, start: int, count: int) -> core.RoundInfo:
-        """Runs rounds.
-
-        Returns:
-          The rounds' reports, leaves `[count, ...]`.
-        """
+        """Runs rounds; returns their reports, leaves `[count, ...]`."""
         infos = []
         members = self._cohort(start)
+        # Prepared a round ahead, so that the host reads while the devices compute.
         prepared = (self._hand_in(members), self._inputs(members))
         for number in range(start, start + count):
             last_rows = None if self._pending is None else self._pending[1]
@@ -243,11 +216,11 @@ class Training:
         return is_written | np.isin(members, self._pending[0].members)
 
     def _round(
-        self, handed_in: _HandedIn, inputs: programs.Inputs, last_rows: Any
+        self, handed_in: _HandedIn, inputs: programs.Inputs, last_rows: core.Tree
     ) -> tuple[core.State, Any, core.RoundInfo]:
         """Runs a round, and again with a new mean of all messages if that is needed."""
 
-        def run(inputs: programs.Inputs) -> Any:
+        def run(inputs: programs.Inputs) -> tuple[Any, ...]:
             state, rows, info = programs.round(
                 self._process,
                 self._model,

@@ -48,7 +48,11 @@ class MatrixRule(core.Aggregator):
         raise NotImplementedError
 
     def __call__(
-        self, key: core.Key, messages: Any, weights: jax.Array, reference: Any
+        self,
+        key: core.Key,
+        messages: core.Message,
+        weights: jax.Array,
+        reference: core.Message,
     ) -> tuple[Any, Any]:
         """Combines messages.
 
@@ -71,7 +75,11 @@ def applied(rule: columns.Rule, *args: Any) -> tuple[Any, Any]:
 
 
 def _combined(
-    rule: MatrixRule, key: core.Key, messages: Any, weights: jax.Array, reference: Any
+    rule: MatrixRule,
+    key: core.Key,
+    messages: core.Message,
+    weights: jax.Array,
+    reference: core.Message,
 ) -> tuple[Any, Any]:
     """Combines messages as one matrix."""
     matrix, center, unravel = client_rows.ravel_about(messages, reference)
@@ -80,6 +88,6 @@ def _combined(
     return unravel(jnp.where(valid.any(), row, center)), report
 
 
-def in_use(messages: Any, num_rows: int) -> jax.Array:
+def in_use(messages: core.Message, num_rows: int) -> jax.Array:
     """Returns `bool[K]`: which messages are finite; columns may be a part of all."""
     return columns.every(client_rows.finite_rows(messages, num_rows))

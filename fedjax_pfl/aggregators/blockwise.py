@@ -73,7 +73,11 @@ class Blockwise(core.Aggregator):
             part.check_cohort(size)
 
     def __call__(
-        self, key: core.Key, messages: Any, weights: jax.Array, reference: Any
+        self,
+        key: core.Key,
+        messages: core.Message,
+        weights: jax.Array,
+        reference: core.Message,
     ) -> tuple[Any, tuple[Any, ...]]:
         """Combines block by block.
 

@@ -19,7 +19,7 @@ Clipping for Robust Federated Learning".
 """
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -76,7 +76,7 @@ def _clipped_mean(
     return center + step, clipped, limit
 
 
-def _fraction(clipped: jax.Array, valid: jax.Array, dtype: Any) -> jax.Array:
+def _fraction(clipped: jax.Array, valid: jax.Array, dtype: jnp.dtype) -> jax.Array:
     """Returns the share `[]` of the rows in use."""
     return clipped.sum(dtype=dtype) / jnp.maximum(valid.sum(dtype=dtype), 1)
 

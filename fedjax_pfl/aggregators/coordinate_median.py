@@ -22,12 +22,13 @@ steps of about rho / K near the median.
 """
 
 import functools
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from fedjax_pfl import core
 from fedjax_pfl.aggregators import base
 from fedjax_pfl.core import checks, columns, struct
 from fedjax_pfl.core.client_rows import dot
@@ -77,13 +78,17 @@ def _shared(
     return total
 
 
-def _exact_forward(weighted: bool, matrix: jax.Array, p: jax.Array) -> Any:
+def _exact_forward(
+    weighted: bool, matrix: jax.Array, p: jax.Array
+) -> tuple[tuple[jax.Array, None], core.Tree]:
     """Returns the exact median `[D]`, and residuals for its derivatives."""
     pair = _middle(matrix, p, weighted)
     return (order_statistics.midpoint(*pair), None), (weighted, matrix, p)
 
 
-def _exact_backward(residuals: Any, cotangent: jax.Array) -> Any:
+def _exact_backward(
+    residuals: core.Tree, cotangent: jax.Array
+) -> tuple[jax.Array, None]:
     """Cotangents of the rows; of p there are none."""
     weighted, matrix, p = residuals
     pair = _written_middle(matrix, p, weighted)
@@ -210,7 +215,7 @@ class CoordinateMedian(base.MatrixRule):
 
 def _smoothed_forward(
     rule: CoordinateMedian, rho: jax.Array | None, matrix: jax.Array, p: jax.Array
-) -> Any:
+) -> tuple[tuple[jax.Array, CoordinateMedianInfo], core.Tree]:
     """Returns the median of rows `[K, D]`, and residuals for its derivatives."""
     median, centers, radius = rule._centers(rho, matrix, p)
     num_rows = (p > 0).sum(dtype=matrix.dtype)
@@ -223,7 +228,9 @@ def _smoothed_forward(
     return (median + centers.shift, info), residuals
 
 
-def _smoothed_backward(residuals: Any, cotangent: jax.Array) -> Any:
+def _smoothed_backward(
+    residuals: core.Tree, cotangent: jax.Array
+) -> tuple[jax.Array | None, ...]:
     """Cotangents of all arguments; None for constants."""
     rule, rho, matrix, p, median, centers, radius = residuals
     valid, some = p > 0, centers.inside > 0

@@ -51,6 +51,7 @@ from typing import Any, ClassVar, Literal
 import jax
 import jax.numpy as jnp
 
+from fedjax_pfl import core
 from fedjax_pfl.aggregators import base
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.numerics import (
@@ -218,7 +219,7 @@ def _forward(
     return (size.scale * end.center, info), residuals
 
 
-def _backward(residuals: Any, cotangent: jax.Array) -> tuple[Any, ...]:
+def _backward(residuals: core.Tree, cotangent: jax.Array) -> tuple[Any, ...]:
     """Cotangents of all arguments; None for constants."""
     (size, p, center, radius), rho = residuals
     of_rows, of_p, of_rho = weiszfeld_gradient.cotangents(

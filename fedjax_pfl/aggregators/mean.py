@@ -15,7 +15,11 @@ class _Averaging(core.Aggregator):
     """A mean of messages; `incremental` is the weighting of the mean that is kept."""
 
     def __call__(
-        self, key: core.Key, messages: Any, weights: jax.Array, reference: Any
+        self,
+        key: core.Key,
+        messages: core.Message,
+        weights: jax.Array,
+        reference: core.Message,
     ) -> tuple[Any, None]:
         """Averages rows.
 

@@ -24,8 +24,8 @@ __all__ = ["Bucketing", "NearestNeighborMixing"]
 
 
 def _means_about(
-    share: jax.Array, messages: Any, valid: jax.Array, center: jax.Array
-) -> Any:
+    share: jax.Array, messages: core.Message, valid: jax.Array, center: jax.Array
+) -> core.Message:
     """Averages valid rows to `[J, *P]` by shares `[J, K]` with sum 1, about a row.
 
     About a row, so that a common offset costs no digits; of halves, so that differences
@@ -38,7 +38,7 @@ def _means_about(
     return jax.tree.map(lambda half, mean: 2 * (half + mean), middle, means)
 
 
-def _apply(mixed: columns.Rule, mixing: Any, *args: Any) -> tuple[Any, Any]:
+def _apply(mixed: columns.Rule, mixing: core.Aggregator, *args: Any) -> tuple[Any, Any]:
     """Mixes and applies the rule behind, with columns divided if that one can be."""
     return (columns.apply if mixing.by_columns else base.applied)(mixed, mixing, *args)
 
@@ -90,7 +90,7 @@ class NearestNeighborMixing(byzantine_count.Counting):
         self._check_number(size, needed=True)
         self.rule.check_cohort(size)
 
-    def mix(self, messages: Any, weights: jax.Array) -> Any:
+    def mix(self, messages: core.Message, weights: jax.Array) -> core.Message:
         """Replaces every row by the mean of its nearest rows.
 
         Args:
@@ -114,7 +114,11 @@ class NearestNeighborMixing(byzantine_count.Counting):
         return client_rows.select_rows(valid, mixed, messages)
 
     def __call__(
-        self, key: core.Key, messages: Any, weights: jax.Array, reference: Any
+        self,
+        key: core.Key,
+        messages: core.Message,
+        weights: jax.Array,
+        reference: core.Message,
     ) -> tuple[Any, Any]:
         """Mixes, then applies the rule.
 
@@ -129,7 +133,10 @@ class NearestNeighborMixing(byzantine_count.Counting):
         """
 
         def mixed(
-            mixing: "NearestNeighborMixing", key: core.Key, messages: Any, *args: Any
+            mixing: "NearestNeighborMixing",
+            key: core.Key,
+            messages: core.Message,
+            *args: Any,
         ) -> tuple[Any, Any]:
             return mixing.rule(key, mixing.mix(messages, args[0]), *args)
 
@@ -183,7 +190,7 @@ class Bucketing(core.Aggregator):
     def mix(
         self,
         key: core.Key,
-        messages: Any,
+        messages: core.Message,
         weights: jax.Array,
         order: jax.Array | None = None,
     ) -> tuple[Any, jax.Array]:
@@ -215,7 +222,11 @@ class Bucketing(core.Aggregator):
         return rows, jnp.where(member, weights[None], 0).sum(axis=1)
 
     def __call__(
-        self, key: core.Key, messages: Any, weights: jax.Array, reference: Any
+        self,
+        key: core.Key,
+        messages: core.Message,
+        weights: jax.Array,
+        reference: core.Message,
     ) -> tuple[Any, Any]:
         """Averages buckets, then applies the rule.
 
@@ -232,9 +243,9 @@ class Bucketing(core.Aggregator):
         def mixed(
             mixing: "Bucketing",
             key: core.Key,
-            messages: Any,
+            messages: core.Message,
             weights: jax.Array,
-            reference: Any,
+            reference: core.Message,
         ) -> tuple[Any, Any]:
             mix_key, key = jax.random.split(key)
             return mixing.rule(key, *mixing.mix(mix_key, messages, weights), reference)

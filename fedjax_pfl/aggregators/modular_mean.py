@@ -103,7 +103,11 @@ class ModularMean(core.Aggregator):
             )
 
     def __call__(
-        self, key: core.Key | None, messages: Any, weights: jax.Array, reference: Any
+        self,
+        key: core.Key | None,
+        messages: core.Message,
+        weights: jax.Array,
+        reference: core.Message,
     ) -> tuple[Any, ModularInfo]:
         """Averages rows.
 

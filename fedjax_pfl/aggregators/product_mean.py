@@ -89,7 +89,11 @@ class ProductMean(core.Aggregator):
             )
 
     def __call__(
-        self, key: core.Key, messages: Any, weights: jax.Array, reference: Any
+        self,
+        key: core.Key,
+        messages: core.Message,
+        weights: jax.Array,
+        reference: core.Message,
     ) -> tuple[Any, ProductMeanInfo]:
         """Combines messages.
 

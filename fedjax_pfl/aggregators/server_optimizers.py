@@ -38,7 +38,7 @@ __all__ = ["ServerAdam", "ServerMomentum"]
 _FIXED = "fixed in the paper"
 
 
-def _as(value: Any, params: core.Params) -> jax.Array:
+def _as(value: core.Scalar, params: core.Params) -> jax.Array:
     """Returns a number in the dtype of the parameters."""
     return jnp.asarray(value, jnp.result_type(*jax.tree.leaves(params)))
 
@@ -76,7 +76,7 @@ class ServerMomentum(core.ServerOptimizer):
         return self._rule(params).init(params)
 
     def __call__(
-        self, memory: optax.OptState, params: core.Params, target: Any
+        self, memory: optax.OptState, params: core.Params, target: core.Params
     ) -> tuple[Any, optax.OptState]:
         """Takes one step.
 
@@ -98,8 +98,8 @@ class ServerMomentum(core.ServerOptimizer):
 class AdamMemory:
     """Moving averages of pseudo-gradients and of their squares, `[*P]`."""
 
-    mean: Any
-    square: Any
+    mean: core.Params
+    square: core.Params
 
 
 @struct.pytree_dataclass
@@ -138,7 +138,7 @@ class ServerAdam(core.ServerOptimizer):
         )
 
     def __call__(
-        self, memory: AdamMemory, params: core.Params, target: Any
+        self, memory: AdamMemory, params: core.Params, target: core.Params
     ) -> tuple[Any, AdamMemory]:
         """Takes one step.
 

@@ -49,7 +49,7 @@ __all__ = ["APFL"]
 class ApflClient:
     """State of one client; see the module's table."""
 
-    v: Any
+    v: core.Params
     alpha: jax.Array
 
 
@@ -93,11 +93,23 @@ class APFL(base.SingleExchange):
         alpha = jnp.asarray(self.alpha, dtype)
         return params, ApflClient(v=params, alpha=alpha), None
 
-    def down(self, ctx: core.RoundContext, server: Any, clients: Any, messages: Any):
+    def down(
+        self,
+        ctx: core.RoundContext,
+        server: core.ServerState,
+        clients: core.ClientState,
+        messages: core.Message,
+    ):
         """Returns the global model; the mean of the cohort's alpha is only reported."""
         return core.Downlink(shared=server, info={"mean_alpha": clients.alpha.mean()})
 
-    def _mixed(self, apply: Callable[[Any], Any], v: Any, w: Any, alpha: Any):
+    def _mixed(
+        self,
+        apply: Callable[[Any], Any],
+        v: core.Params,
+        w: core.Params,
+        alpha: core.Scalar,
+    ):
         """Returns the mixed model's outputs, from a network's `params -> outputs`.
 
         Running statistics are mixed like the outputs.
@@ -106,7 +118,7 @@ class APFL(base.SingleExchange):
             return apply(base.mixture(v, w, alpha))
         return base.mixture(apply(v), apply(w), alpha)
 
-    def _descend(self, params: core.Params, gradient: Any, rate: Any):
+    def _descend(self, params: core.Params, gradient: core.Params, rate: core.Scalar):
         """Takes one plain step of the local solver."""
         decay = self.local.weight_decay
         return jax.tree.map(lambda x, g: x - rate * (g + decay * x), params, gradient)
@@ -120,7 +132,12 @@ class APFL(base.SingleExchange):
         rate = self.local.rate(view.round) if rate is None else rate
 
         def losses(
-            step_key: core.Key, w: Any, v: Any, alpha: Any, own: Any, batch: core.Batch
+            step_key: core.Key,
+            w: core.Params,
+            v: core.Params,
+            alpha: core.Scalar,
+            own: core.Tree,
+            batch: core.Batch,
         ):
             # What stays with the client belongs to the mixed model.
             common = batch.with_personal(held.held(own))
@@ -136,7 +153,7 @@ class APFL(base.SingleExchange):
 
         slopes = jax.grad(losses, argnums=(1, 2, 3, 4), has_aux=True)
 
-        def step(step_key: core.Key, carry: Any, batches: tuple[core.Batch, ...]):
+        def step(step_key: core.Key, carry: core.Tree, batches: tuple[core.Batch, ...]):
             w, v, alpha, own, running, is_first = carry
             batch = batches[0].with_statistics(running)
             (for_w, for_v, for_alpha, for_own), running = slopes(
@@ -168,7 +185,13 @@ class APFL(base.SingleExchange):
         )
         return ApflClient(v=v, alpha=alpha), view.upload(w), report
 
-    def predictors(self, view: ClientView, server: Any, client: Any, model: Model):
+    def predictors(
+        self,
+        view: ClientView,
+        server: core.ServerState,
+        client: ApflClient,
+        model: Model,
+    ):
         """Returns the own model mixed with the latest global one, and that one."""
         if self.mix == "parameters":
             mixed = base.mixture(client.v, server, client.alpha)
@@ -176,7 +199,7 @@ class APFL(base.SingleExchange):
             return base.model_predictors(view, model, networks)
         shared = base.model_predictor(model, server, view.data.constants)
 
-        def mixture(parts: Any, x: jax.Array):
+        def mixture(parts: core.Tree, x: jax.Array):
             def apply(params: core.Params):
                 return shared.apply(params, x)
 

@@ -52,8 +52,10 @@ OFFICIAL = local.SGD(
 
 
 def map_everyone(
-    fn: Callable[[Any, core.ClientData], Any], rows: Any, federation: core.Federation
-) -> Any:
+    fn: Callable[[Any, core.ClientData], Any],
+    rows: core.Tree,
+    federation: core.Federation,
+) -> core.Tree:
     """Applies `fn(row, training examples)` to every client, `CHUNK` at a time.
 
     Args:
@@ -66,7 +68,7 @@ def map_everyone(
     """
     pool = federation.train.pool()
 
-    def of_client(row: tuple[Any, dict[str, Any]]) -> Any:
+    def of_client(row: tuple[Any, dict[str, Any]]) -> core.Tree:
         return fn(row[0], pool.with_rows(row[1]))
 
     return lax.map(of_client, (rows, federation.train.rows()), batch_size=CHUNK)
@@ -86,7 +88,7 @@ def after(view: core.ClientView, info: local.LocalInfo) -> core.ClientView:
     return dataclasses.replace(view, data=data)
 
 
-def check_plain_sgd(algorithm: str, solver: Any) -> None:
+def check_plain_sgd(algorithm: str, solver: core.Solver) -> None:
     """Refuses local solvers with steps other than a learning rate times a gradient."""
     is_plain = isinstance(solver, local.SGD) and solver.momentum is None
     if not is_plain or solver.clip_norm is not None:
@@ -172,8 +174,8 @@ class FeatureLoss(local.StatefulLoss):
         key: core.Key | None,
         params: core.Params,
         batch: core.Batch,
-        context: Any,
-        carry: Any,
+        context: core.Tree,
+        carry: core.Tree,
     ) -> tuple[jax.Array, tuple[Any, Any]]:
         """Returns the value of a batch, and model state after the batch."""
         z, outputs, running = featured(self.model, params, batch, key)
@@ -182,7 +184,7 @@ class FeatureLoss(local.StatefulLoss):
         return self.model.loss(outputs, batch) + self.weight * mean, (carry, running)
 
 
-def half_squared_distance(a: Any, b: Any) -> jax.Array:
+def half_squared_distance(a: core.Tree, b: core.Tree) -> jax.Array:
     """Returns half the squared distance `[]` of two trees: the proximal term.
 
     Args:
@@ -200,7 +202,7 @@ def half_squared_distance(a: Any, b: Any) -> jax.Array:
     return jnp.asarray(sum(jax.tree.leaves(squares))) / 2
 
 
-def pull(weight: Any, a: Any, b: Any) -> jax.Array:
+def pull(weight: core.Scalar, a: core.Tree, b: core.Tree) -> jax.Array:
     """Returns the proximal term `[]` with its weight, one for all layers or each's own.
 
     Args:
@@ -221,7 +223,10 @@ def pull(weight: Any, a: Any, b: Any) -> jax.Array:
 
 
 def problem_weight(
-    weighting: str, population: core.Population, data: core.ClientData, params: Any
+    weighting: str,
+    population: core.Population,
+    data: core.ClientData,
+    params: core.Params,
 ) -> jax.Array:
     """Returns the weight alpha_i `[]` of ONE client: 1/N or by its examples."""
     dtype = jnp.result_type(*jax.tree.leaves(params))
@@ -230,13 +235,17 @@ def problem_weight(
     return data.num_examples / population.num_examples.astype(dtype)
 
 
-def proximal_objective(model: core.Model, weight: Any) -> local.DataLoss:
+def proximal_objective(model: core.Model, weight: core.Scalar) -> local.DataLoss:
     """Returns `f_i(x) + weight/2 ||x - center||^2`, with the center as context."""
     return local.DataLoss(model).plus(lambda x, center: pull(weight, x, center))
 
 
 def first_residual(
-    model: core.Model, solver: Any, alpha: jax.Array, params: Any, data: core.ClientData
+    model: core.Model,
+    solver: core.Solver,
+    alpha: jax.Array,
+    params: core.Params,
+    data: core.ClientData,
 ) -> jax.Array | None:
     """Returns the squared norm `[]` of ONE client's first `alpha_i grad f_i`.
 
@@ -257,7 +266,9 @@ def first_residual(
     return alpha**2 * client_map.chunked(norm, CHUNK)(params, data)
 
 
-def local_consensus_update(theta: Any, w: Any, p: Any, *, share: Any) -> Any:
+def local_consensus_update(
+    theta: core.Params, w: core.Params, p: core.Params, *, share: core.Scalar
+) -> core.Params:
     """Minimizes one client's augmented Lagrangian in its local copy `w_i`.
 
     Solves `argmin_v a/2 ||theta - v||^2 + rho <p, v - w> + rho/2 ||v - w||^2`, equation
@@ -283,7 +294,9 @@ def local_consensus_update(theta: Any, w: Any, p: Any, *, share: Any) -> Any:
     )
 
 
-def class_counts(data: core.ClientData, num_classes: int, dtype: Any) -> jax.Array:
+def class_counts(
+    data: core.ClientData, num_classes: int, dtype: jnp.dtype
+) -> jax.Array:
     """Counts the examples of ONE client per class.
 
     Returns:
@@ -297,18 +310,18 @@ def class_counts(data: core.ClientData, num_classes: int, dtype: Any) -> jax.Arr
     return jnp.zeros(num_classes, dtype).at[labels].add(real.astype(dtype))
 
 
-def dual_update(p: Any, w_local: Any, w: Any) -> Any:
+def dual_update(p: core.Params, w_local: core.Params, w: core.Params) -> core.Params:
     """Returns the scaled dual `p + w_i - w` `[*P]`, equation (13) scaled."""
     return jax.tree.map(lambda d, a, b: d + a - b, p, w_local, w)
 
 
-def relaxed(w: Any, mean: Any, beta: Any) -> Any:
+def relaxed(w: core.Params, mean: core.Params, beta: core.Scalar) -> core.Params:
     """Returns `(1 - beta) w + beta mean [*P]`; exactly the mean at beta = 1."""
     return jax.tree.map(
         lambda a, b: ((1 - beta) * a + beta * b).astype(a.dtype), w, mean
     )
 
 
-def stepped(start: Any, direction: Any, size: Any) -> Any:
+def stepped(start: core.Tree, direction: core.Tree, size: core.Scalar) -> core.Tree:
     """Returns `start + size direction [*P]`, in the dtype of `start`."""
     return jax.tree.map(lambda x, d: x + (size * d).astype(x.dtype), start, direction)

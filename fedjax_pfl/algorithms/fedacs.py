@@ -49,7 +49,7 @@ _Negative = Annotated[Literal["clip", "keep"], "treatment of negative cosines"]
 _SMALLEST_SUM = 1e-6  # of a row's weights, below which a client keeps its own model
 
 
-def selection_threshold(similarities: jax.Array, quantile: Any) -> jax.Array:
+def selection_threshold(similarities: jax.Array, quantile: core.Scalar) -> jax.Array:
     """Interpolates a quantile of all entries of a matrix.
 
     Between two equal entries it is that entry to the last bit, so that no pair exceeds
@@ -117,7 +117,9 @@ class FedACS(Mixing):
                 stacklevel=2,
             )
 
-    def cohort_weights(self, round: jax.Array, server: Any, models: Any):
+    def cohort_weights(
+        self, round: jax.Array, server: core.ServerState, models: core.Message
+    ):
         """Returns the weights with which one cohort's clients mix, equation (4).
 
         Args:
@@ -151,7 +153,7 @@ class FedACS(Mixing):
         return (1 - self.mixing) * identity + self.mixing * attention, report
 
     def client_update(
-        self, view: ClientView, down: Downlink, client: Any, model: Model
+        self, view: ClientView, down: Downlink, client: core.ClientState, model: Model
     ):
         """Trains from the received mixture, equation (5)."""
         theta, _, info = self.local.solve(view, local.DataLoss(model), down.per_client)

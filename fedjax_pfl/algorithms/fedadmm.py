@@ -73,8 +73,8 @@ __all__ = ["FedADMM"]
 class FedADMMClient:
     """State of one client; see the module's table."""
 
-    theta: Any
-    p: Any
+    theta: core.Params
+    p: core.Params
     alpha: jax.Array
     ratio: jax.Array
     eps: jax.Array | None
@@ -136,7 +136,7 @@ class FedADMM(base.SingleExchange):
         """Returns the uniform mean: it minimizes the Lagrangian in w for any alpha."""
         return aggregators.Mean()
 
-    def penalty(self, num_clients: int) -> Any:
+    def penalty(self, num_clients: int) -> core.Scalar:
         """Returns the penalty rho `[]` beside `alpha_i f_i`."""
         if self.rho is not None:
             return self.rho
@@ -177,7 +177,7 @@ class FedADMM(base.SingleExchange):
         )
         return params, state, params if self.server_mode == "mean_all" else None
 
-    def reference(self, server: Any):
+    def reference(self, server: core.ServerState):
         """Returns the server's model; changes compare with none."""
         if self.server_mode == "mean_all":
             return server
@@ -206,7 +206,11 @@ class FedADMM(base.SingleExchange):
         return new, view.upload(message), info.report(unconverged=~info.converged)
 
     def server_update(
-        self, ctx: core.RoundContext, server: Any, aggregate: Any, uploads: core.Upload
+        self,
+        ctx: core.RoundContext,
+        server: core.ServerState,
+        aggregate: core.Message,
+        uploads: core.Upload,
     ):
         """Returns the mean of all messages, or a step along the mean change."""
         if self.server_mode == "mean_all":
@@ -216,7 +220,7 @@ class FedADMM(base.SingleExchange):
             eta = (uploads.weight > 0).sum() / ctx.num_clients
         return common.stepped(server, aggregate, eta)
 
-    def parameters(self, server: Any, client: Any):
+    def parameters(self, server: core.ServerState, client: FedADMMClient):
         """Returns theta_i and the global model w, to which theta_i tends."""
         return {"personal": client.theta, "global": server}
 

@@ -59,8 +59,8 @@ _WINDOW = 10  # losses, of which a small deviation ends the first learning
 class FedALAClient:
     """State of one client; see the module's table."""
 
-    theta: Any
-    weights: Any
+    theta: core.Params
+    weights: core.Tree
     learned: jax.Array
 
 
@@ -79,7 +79,7 @@ class _Learning:
       done: `bool[]` whether the losses have settled.
     """
 
-    weights: Any
+    weights: core.Tree
     losses: jax.Array
     epochs: jax.Array
     loss: jax.Array
@@ -141,7 +141,9 @@ class FedALA(base.SingleExchange):
         )
         return params, state, None
 
-    def _merged(self, w: Any, theta: Any, weights: Any) -> Any:
+    def _merged(
+        self, w: core.Params, theta: core.Params, weights: core.Tree
+    ) -> core.Params:
         """Returns m(W); exactly w at weights of one."""
         part, body = tree_paths.split(w, self.adapted)
         own, _ = tree_paths.split(theta, self.adapted)
@@ -149,7 +151,7 @@ class FedALA(base.SingleExchange):
         return tree_paths.join(mix, body)
 
     def _learned(
-        self, view: ClientView, w: Any, client: FedALAClient, model: Model
+        self, view: ClientView, w: core.Params, client: FedALAClient, model: Model
     ) -> tuple[Any, FedALAClient, minibatch_scan.LocalInfo]:
         """Learns the weights for a received model: m(W), client state and work."""
         dtype = minibatch_scan.params_dtype(w)
@@ -166,7 +168,7 @@ class FedALA(base.SingleExchange):
         view = dataclasses.replace(view, key=key, data=data, work=work)
         loss = local.DataLoss(model)
 
-        def value(weights: Any, step_key: core.Key, batch: core.Batch):
+        def value(weights: core.Tree, step_key: core.Key, batch: core.Batch):
             return loss(step_key, self._merged(w, client.theta, weights), batch, None)
 
         def step(key: core.Key, state: _Learning, batches: tuple[core.Batch, ...]):
@@ -242,14 +244,22 @@ class FedALA(base.SingleExchange):
         state = dataclasses.replace(client, theta=theta)
         return state, view.upload(theta), learning.then(info).report()
 
-    def predictors(self, view: ClientView, server: Any, client: Any, model: Model):
+    def predictors(
+        self,
+        view: ClientView,
+        server: core.ServerState,
+        client: FedALAClient,
+        model: Model,
+    ):
         """Returns the merged model for the latest global one, and that one."""
         merged, _, _ = self._learned(view, server, client, model)
         networks = {"personal": merged, "global": server}
         return base.model_predictors(view, model, networks)
 
 
-def _subset(key: core.Key, data: core.ClientData, fraction: Any) -> core.ClientData:
+def _subset(
+    key: core.Key, data: core.ClientData, fraction: core.Scalar
+) -> core.ClientData:
     """Draws a share of ONE client's examples, in random order, at least one."""
     slots = data.index.shape[0]
     positions, _ = minibatch_scan.independent_batch(key, data, slots)

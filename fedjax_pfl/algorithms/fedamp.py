@@ -62,11 +62,11 @@ class _Attentive(similarity.Mixing):
     start: Literal["received", "own"] = "received"
 
     @abc.abstractmethod
-    def proximal_weight(self, round: jax.Array) -> Any:
+    def proximal_weight(self, round: jax.Array) -> core.Scalar:
         """Returns the weight `[]` of half the squared distance to the mixture."""
 
     def client_update(
-        self, view: ClientView, down: Downlink, client: Any, model: Model
+        self, view: ClientView, down: Downlink, client: core.ClientState, model: Model
     ):
         """Solves the proximal problem about the received mixture."""
         weight = self.proximal_weight(view.round)
@@ -124,11 +124,13 @@ class FedAMP(_Attentive):
         periods = round // jnp.asarray(self.decay_every).astype(jnp.int32)
         return self.alpha * jnp.asarray(self.alpha_decay) ** periods
 
-    def proximal_weight(self, round: jax.Array) -> Any:
+    def proximal_weight(self, round: jax.Array) -> core.Scalar:
         """Returns `lam / alpha_k`, or lam."""
         return self.lam if self.scale_free else self.lam / self.step(round)
 
-    def cohort_weights(self, round: jax.Array, server: Any, models: Any):
+    def cohort_weights(
+        self, round: jax.Array, server: core.ServerState, models: core.Message
+    ):
         """Returns convex weights xi of the cohort's models.
 
         Args:
@@ -187,11 +189,13 @@ class HeurFedAMP(_Attentive):
         default=None, at_least=0, at_most=1, search=(0.0, 1.0, False), unless=()
     )
 
-    def proximal_weight(self, round: jax.Array) -> Any:
+    def proximal_weight(self, round: jax.Array) -> core.Scalar:
         """Returns `lam / alpha`."""
         return self.lam / self.alpha
 
-    def cohort_weights(self, round: jax.Array, server: Any, models: Any):
+    def cohort_weights(
+        self, round: jax.Array, server: core.ServerState, models: core.Message
+    ):
         """Returns convex weights xi of the cohort's models; one client keeps its own.
 
         Args:

@@ -14,7 +14,7 @@ is a predictor here (`fine_tune`), because it changes nothing in the training.
 """
 
 import dataclasses
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -61,7 +61,7 @@ class FedAvg(global_model.GlobalModel):
     uploads_through = "local"
 
     def client_update(
-        self, view: ClientView, down: Downlink, client: Any, model: Model
+        self, view: ClientView, down: Downlink, client: core.ClientState, model: Model
     ):
         """Trains from the received model; stragglers' messages may be dropped."""
         client, upload, report = super().client_update(view, down, client, model)
@@ -70,7 +70,13 @@ class FedAvg(global_model.GlobalModel):
             upload = dataclasses.replace(upload, weight=weight)
         return client, upload, report
 
-    def predictors(self, view: ClientView, server: Any, client: Any, model: Model):
+    def predictors(
+        self,
+        view: ClientView,
+        server: core.ServerState,
+        client: core.ClientState,
+        model: Model,
+    ):
         """Returns the global model and, if asked for, its tuned and the local one."""
         networks = self.parameters(server, client)
         if self.fine_tune is not None:
@@ -98,13 +104,13 @@ class Local(base.SingleExchange):
         return None, params, None
 
     def client_update(
-        self, view: ClientView, down: Downlink, client: Any, model: Model
+        self, view: ClientView, down: Downlink, client: core.ClientState, model: Model
     ):
         """Trains from the client's own model."""
         theta, _, info = self.local.solve(view, local.DataLoss(model), client)
         return theta, view.upload(None), info.report()
 
-    def parameters(self, server: Any, client: Any):
+    def parameters(self, server: core.ServerState, client: core.ClientState):
         """Returns the client's own model."""
         return {"personal": client}
 
@@ -162,7 +168,7 @@ class Centralized(base.SingleExchange):
         report = jax.tree.map(lambda leaf: leaf[None], totals)
         return state, exchange.info(report, {}, bytes_up=0, bytes_down=0)
 
-    def parameters(self, server: Any, client: Any):
+    def parameters(self, server: core.ServerState, client: core.ClientState):
         """Returns the trained model."""
         return {"global": server}
 

@@ -62,15 +62,15 @@ __all__ = ["FedDyn"]
 class FedDynServer:
     """State of the server; see the module's table."""
 
-    model: Any
-    dual: Any
+    model: core.Params
+    dual: core.Params
 
 
 @struct.pytree_dataclass
 class FedDynClient:
     """State of one client; see the module's table."""
 
-    dual: Any
+    dual: core.Params
     ratio: Any = None
 
 
@@ -115,7 +115,13 @@ class FedDyn(base.SingleExchange):
         """Returns the server's model."""
         return server.model
 
-    def down(self, ctx: core.RoundContext, server: Any, clients: Any, messages: Any):
+    def down(
+        self,
+        ctx: core.RoundContext,
+        server: FedDynServer,
+        clients: core.ClientState,
+        messages: core.Message,
+    ):
         """Returns the server's model."""
         return core.Downlink(shared=server.model)
 
@@ -133,7 +139,11 @@ class FedDyn(base.SingleExchange):
         return state, view.upload(theta), info.report()
 
     def server_update(
-        self, ctx: core.RoundContext, server: Any, aggregate: Any, uploads: core.Upload
+        self,
+        ctx: core.RoundContext,
+        server: FedDynServer,
+        aggregate: core.Message,
+        uploads: core.Upload,
     ):
         """Moves the dual by the mean change, and adds it to the mean model."""
         received = (uploads.weight > 0).sum()
@@ -143,6 +153,6 @@ class FedDyn(base.SingleExchange):
         new = FedDynServer(model=optax.tree.add(aggregate, dual), dual=dual)
         return jax.tree.map(lambda a, b: jnp.where(received > 0, a, b), new, server)
 
-    def parameters(self, server: Any, client: Any):
+    def parameters(self, server: FedDynServer, client: FedDynClient):
         """Returns the global model w."""
         return {"global": server.model}

@@ -60,8 +60,8 @@ _ROUNDING = 8.0  # eps of a model's length that equal models may be apart
 class FedFomoClient:
     """State of one client; see the module's table."""
 
-    theta: Any
-    start: Any
+    theta: core.Params
+    start: core.Params
     affinity: Any
 
 
@@ -92,7 +92,7 @@ def choose(
     identities: jax.Array,
     own: jax.Array,
     count: int,
-    epsilon: Any,
+    epsilon: core.Scalar,
 ) -> jax.Array:
     """Chooses the clients with models that the server sends to ONE client.
 
@@ -207,7 +207,7 @@ class FedFomo(base.SingleExchange):
         )
         return client, upload, report
 
-    def known(self, server: Any, down: core.Downlink):
+    def known(self, server: core.ServerState, down: core.Downlink):
         """Returns zeros: the server knows no model that its client has."""
         return core.Downlink(shared=jax.tree.map(jnp.zeros_like, server))
 
@@ -229,7 +229,7 @@ class FedFomo(base.SingleExchange):
             * min(self.num_models, ctx.num_clients - 1),
         )
 
-    def parameters(self, server: Any, client: Any):
+    def parameters(self, server: core.ServerState, client: FedFomoClient):
         """Returns the client's own model, and the mean of all."""
         return {"personal": client.theta, "global": server}
 
@@ -237,7 +237,7 @@ class FedFomo(base.SingleExchange):
 def _mixture(
     objective: local.Objective,
     client: FedFomoClient,
-    models: Any,
+    models: core.Message,
     chosen: jax.Array,
     held: core.ClientData,
 ) -> tuple[Any, jax.Array, jax.Array]:
@@ -257,14 +257,14 @@ def _mixture(
     loss = local.full_value(objective, client.start, None, held)
     rounding = _ROUNDING * jnp.finfo(loss.dtype).eps * optax.tree.norm(client.start)
 
-    def weigh(candidate: Any) -> jax.Array:
+    def weigh(candidate: core.Params) -> jax.Array:
         distance = optax.tree.norm(optax.tree.sub(candidate, client.start))
         gain = loss - local.full_value(objective, candidate, None, held)
         apart = distance > rounding  # else the quotient is one of rounding errors
         weight = gain / jnp.where(apart, distance, 1)
         return jnp.where(apart & jnp.isfinite(weight), weight, 0)
 
-    def add(so_far: Any, candidate: Any) -> tuple[Any, jax.Array]:
+    def add(so_far: core.Tree, candidate: core.Params) -> tuple[Any, jax.Array]:
         mean, total = so_far
         weight = weigh(candidate)
         total = total + jnp.maximum(weight, 0)
@@ -281,7 +281,7 @@ def _mixture(
         )
         return (mean, total), weight
 
-    def add_row(so_far: Any, row: jax.Array) -> tuple[Any, jax.Array]:
+    def add_row(so_far: core.Tree, row: jax.Array) -> tuple[Any, jax.Array]:
         return add(so_far, jax.tree.map(lambda leaf: leaf[row], models))
 
     # Without a positive weight the mean stays the own model.

@@ -62,11 +62,11 @@ class FedFVClient:
     """State of one client; see the module's table."""
 
     last_round: Any
-    local: Any
+    local: core.ClientState
 
 
 def mixtures_without_conflict(
-    products: jax.Array, losses: jax.Array, received: jax.Array, alpha: Any
+    products: jax.Array, losses: jax.Array, received: jax.Array, alpha: core.Scalar
 ) -> tuple[jax.Array, jax.Array]:
     """Takes the internal conflicts out of the gradients of one cohort.
 
@@ -94,7 +94,7 @@ def mixtures_without_conflict(
     bound = (received.sum() - 1) * (1 - jnp.asarray(alpha, products.dtype))
     keeps = (rank >= jnp.ceil(bound - _ROUNDED)) & (jnp.asarray(alpha) > 0)
 
-    def project(position: jax.Array, state: Any):
+    def project(position: jax.Array, state: core.Tree):
         mixed, count = state
         j = order[position]
         along = client_rows.dot(mixed, products[:, j])
@@ -108,7 +108,7 @@ def mixtures_without_conflict(
 
 
 def common_descent_violation(
-    gradients: Any, direction: Any, received: jax.Array
+    gradients: core.Message, direction: core.Params, received: jax.Array
 ) -> jax.Array:
     """Returns the largest cosine of a step with a gradient: above 0 one must rise.
 
@@ -159,7 +159,7 @@ class FedFV(global_model.GlobalModel):
         client = FedFVClient(last_round=jnp.full((), -1, jnp.int32), local=local_params)
         return params, client, self.reference(params)
 
-    def reference(self, server: Any):
+    def reference(self, server: core.ServerState):
         """Returns zeros: messages are changes."""
         return jax.tree.map(jnp.zeros_like, server)
 
@@ -217,12 +217,12 @@ class FedFV(global_model.GlobalModel):
         )
 
     def _without_external_conflict(
-        self, g: Any, state: core.State, ctx: core.RoundContext
+        self, g: core.Params, state: core.State, ctx: core.RoundContext
     ):
         """Projects `g [*P]` off the sums of conflicting gradients of absent clients."""
         heard = state.clients.last_round.at[ctx.cohort].set(-1)
 
-        def project(number: jax.Array, g: Any):
+        def project(number: jax.Array, g: core.Params):
             past = ctx.round - (self.tau - number)
             conflicting = (heard == past) & (past >= 0)
             conflicting &= client_rows.products(state.rows["messages"], g) < 0
@@ -237,6 +237,6 @@ class FedFV(global_model.GlobalModel):
 
         return lax.fori_loop(0, self.tau, project, g)
 
-    def parameters(self, server: Any, client: Any):
+    def parameters(self, server: core.ServerState, client: FedFVClient):
         """Returns the global model, and the local one if it is kept."""
         return super().parameters(server, client.local)

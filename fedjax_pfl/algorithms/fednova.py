@@ -34,7 +34,7 @@ local steps, and no momentum at the server (`server_optimizer` has it); the loca
 momentum is `v <- m v + g` from zero in every round, theirs without dampening.
 """
 
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -46,7 +46,7 @@ from fedjax_pfl.core import ClientView, Downlink, Model, checks, struct
 __all__ = ["FedNova", "gradient_weight"]
 
 
-def gradient_weight(num_steps: Any, momentum: Any) -> Any:
+def gradient_weight(num_steps: core.Scalar, momentum: core.Scalar) -> core.Scalar:
     """Returns the sum of the weights that local steps give to their gradients.
 
     Args:
@@ -101,7 +101,7 @@ class FedNova(global_model.GlobalModel):
         return aggregators.WeightedMean()
 
     def client_update(
-        self, view: ClientView, down: Downlink, client: Any, model: Model
+        self, view: ClientView, down: Downlink, client: core.ClientState, model: Model
     ):
         """Trains from the received model, and sends the mean step."""
         self.local.rate(view.round)  # refuses schedules of steps
@@ -118,7 +118,11 @@ class FedNova(global_model.GlobalModel):
         return self.kept(y), view.upload(message, aux=weight), info.report()
 
     def server_update(
-        self, ctx: core.RoundContext, server: Any, aggregate: Any, uploads: core.Upload
+        self,
+        ctx: core.RoundContext,
+        server: core.ServerState,
+        aggregate: core.Message,
+        uploads: core.Upload,
     ):
         """Takes tau_eff mean steps."""
         shares = uploads.weight

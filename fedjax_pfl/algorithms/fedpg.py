@@ -89,7 +89,7 @@ def _check_exact(solver: local.SGD) -> None:
 class FedPgServer:
     """State of the server: the model, and how many clients the last round heard."""
 
-    model: Any
+    model: core.Params
     num_heard: jax.Array
 
 
@@ -97,7 +97,7 @@ class FedPgServer:
 class FedPgClient:
     """State of one client: its personal model, and when it was last heard."""
 
-    theta: Any
+    theta: core.Params
     last_round: jax.Array
 
 
@@ -153,7 +153,7 @@ class FedPG(base.SingleExchange):
             _check_exact(self.local)
 
     @classmethod
-    def with_solver(cls, solver: Any) -> Self:
+    def with_solver(cls, solver: core.Solver) -> Self:
         """Takes the step sizes, for exact gradients."""
         if isinstance(solver, local.SGD):
             names = ("learning_rate", "decay", "per_round")
@@ -188,11 +188,11 @@ class FedPG(base.SingleExchange):
         message = None if self.history == "none" else self.reference(server)
         return server, FedPgClient(theta=params, last_round=never), message
 
-    def reference(self, server: Any):
+    def reference(self, server: FedPgServer):
         """Returns zeros: messages are gradients."""
         return jax.tree.map(jnp.zeros_like, server.model)
 
-    def _measured(self, view: core.ClientView, w: Any, model: Model):
+    def _measured(self, view: core.ClientView, w: core.Params, model: Model):
         """Measures ONE client at w: upload, evaluated gradients, personal state."""
         plain, carry = local.DataLoss(model), view.data.personal
         rate = self.local.rate(view.round)
@@ -214,10 +214,10 @@ class FedPG(base.SingleExchange):
 
     def _rows(
         self,
-        gradients: Any,
+        gradients: core.Message,
         present: jax.Array,
         losses: jax.Array,
-        history: Any = None,
+        history: core.Message = None,
         used: jax.Array | None = None,
     ):
         """Returns the rows of the quadratic program, and the fairness objective."""
@@ -250,7 +250,11 @@ class FedPG(base.SingleExchange):
         return client_rows.take(state.rows["messages"], rows), used
 
     def _personal(
-        self, rows: common_descent.Rows, w: Any, rate: Any, mean_norm: jax.Array
+        self,
+        rows: common_descent.Rows,
+        w: core.Params,
+        rate: core.Scalar,
+        mean_norm: jax.Array,
     ):
         """Returns personal models `[K, *P]` about w, and their report."""
         moves, report = common_descent.protected_moves(
@@ -275,7 +279,7 @@ class FedPG(base.SingleExchange):
         """Searches S-FedPG's step; returns it and its report."""
         plain = local.DataLoss(exchange.model)
 
-        def losses_after(view: core.ClientView, _: Any, shared: Any):
+        def losses_after(view: core.ClientView, _: Any, shared: core.Tree):
             point, ds, sizes = shared
 
             def at(size: jax.Array):
@@ -336,7 +340,7 @@ class FedPG(base.SingleExchange):
         ctx, w = exchange.ctx, state.server.model
         old = exchange.take(state.clients)
 
-        def measure(view: core.ClientView, _: Any, shared: Any):
+        def measure(view: core.ClientView, _: Any, shared: core.Tree):
             return self._measured(view, shared, exchange.model)
 
         uploads, evaluations, (carry, running) = exchange.map(measure, None, w)
@@ -391,7 +395,7 @@ class FedPG(base.SingleExchange):
     ):
         """Returns the rows of all clients at w."""
 
-        def of_client(shared: Any, data: core.ClientData):
+        def of_client(shared: core.Tree, data: core.ClientData):
             client_key = jax.random.fold_in(key, data.client_id)
             view = core.ClientView(key=client_key, round=state.round, data=data)
             upload, *_ = self._measured(view, state.server.model, model)
@@ -416,7 +420,7 @@ class FedPG(base.SingleExchange):
         fresh = FedPgClient(theta=theta, last_round=state.clients.last_round)
         return dataclasses.replace(state, clients=fresh)
 
-    def parameters(self, server: Any, client: Any):
+    def parameters(self, server: FedPgServer, client: FedPgClient):
         """Returns the personal model theta_i and the global one w."""
         return {"personal": client.theta, "global": server.model}
 

@@ -67,7 +67,7 @@ _Phi = phi.Phi  # the class has a field `phi`
 class FedPlusServer:
     """State of the server; see the module's table."""
 
-    c: Any
+    c: core.Params
     rho: jax.Array
 
 
@@ -135,7 +135,7 @@ class FedPlus(base.SingleExchange):
             )
 
     @classmethod
-    def mean(cls, *, rho: Any = 1000.0, **fields: Any) -> Self:
+    def mean(cls, *, rho: core.Scalar = 1000.0, **fields: Any) -> Self:
         """Builds FedAvg+."""
         return cls(phi=phi.Squared(), rho=rho, **fields)
 
@@ -157,7 +157,7 @@ class FedPlus(base.SingleExchange):
         return cls(phi=phi.LayerWise(patterns=patterns, phis=phis), **fields)
 
     @classmethod
-    def fedprox(cls, *, mu: float, local: Any, **fields: Any) -> Self:
+    def fedprox(cls, *, mu: float, local: core.Solver, **fields: Any) -> Self:
         """FedProx's steps of size e: `theta = 1 - mu e` and `eta = e / (1 - mu e)`.
 
         Args:
@@ -191,7 +191,7 @@ class FedPlus(base.SingleExchange):
         """Returns whether local problems are solved exactly, not in steps."""
         return isinstance(self.local, local.ToTolerance)
 
-    def _step_size(self, round: Any = None) -> Any:
+    def _step_size(self, round: jax.Array | None = None) -> Any:
         """Returns eta in a round, or None if the local optimizer has none."""
         if isinstance(self.local, local.SGD):
             return self.local.rate(round)
@@ -207,7 +207,7 @@ class FedPlus(base.SingleExchange):
         eta = self._step_size()
         return None if eta is None else (1 / self.theta - 1) / eta
 
-    def _theta(self, round: Any) -> Any:
+    def _theta(self, round: jax.Array) -> core.Scalar:
         """Returns the own share of a step."""
         if self.theta is not None:
             return self.theta
@@ -232,17 +232,17 @@ class FedPlus(base.SingleExchange):
         rho = jnp.asarray(self.rho, quantiles.dtype)
         return self.phi.radii(rho, quantiles)
 
-    def reference(self, server: Any):
+    def reference(self, server: FedPlusServer):
         """Returns the center."""
         return server.c
 
-    def anchor(self, server: FedPlusServer, w: Any) -> Any:
+    def anchor(self, server: FedPlusServer, w: core.Params) -> core.Params:
         """Returns `z = c + prox(w - c)`, trees of `[*P]`."""
         nearer = self.phi.prox(optax.tree.sub(w, server.c), server.rho)
         return jax.tree.map(lambda c, x: c + x, server.c, nearer)
 
     def client_update(
-        self, view: ClientView, down: Downlink, client: Any, model: Model
+        self, view: ClientView, down: Downlink, client: core.ClientState, model: Model
     ):
         """Descends on the own loss, with pulls to the anchor."""
         c = down.shared.c
@@ -263,7 +263,9 @@ class FedPlus(base.SingleExchange):
         )
         return w, dataclasses.replace(upload, weight=weight), report
 
-    def _solve(self, view: ClientView, model: Model, start: Any, z: Any):
+    def _solve(
+        self, view: ClientView, model: Model, start: core.Params, z: core.Params
+    ):
         """Trains about the anchor: new parameters and work."""
         if self._exact:
             objective = common.proximal_objective(model, self._alpha())
@@ -271,7 +273,7 @@ class FedPlus(base.SingleExchange):
             return w, info
         theta = self._theta(view.round)
 
-        def pulled(w: Any, z: Any) -> Any:
+        def pulled(w: core.Params, z: core.Params) -> core.Params:
             return base.mixture(w, z, theta)
 
         hook = {"step_end": pulled}
@@ -282,7 +284,11 @@ class FedPlus(base.SingleExchange):
         return w, info
 
     def server_update(
-        self, ctx: core.RoundContext, server: Any, aggregate: Any, uploads: core.Upload
+        self,
+        ctx: core.RoundContext,
+        server: FedPlusServer,
+        aggregate: core.Message,
+        uploads: core.Upload,
     ):
         """Returns the new center, and the new radius if it is a quantile."""
         if self.rho_quantile is None:
@@ -295,7 +301,7 @@ class FedPlus(base.SingleExchange):
         rho = jnp.where(valid.any(), self._radii(quantiles), server.rho)
         return FedPlusServer(c=aggregate, rho=rho)
 
-    def parameters(self, server: Any, client: Any):
+    def parameters(self, server: FedPlusServer, client: core.ClientState):
         """Returns the personal model w_k, its anchor z_k and the center c."""
         anchor = self.anchor(server, client)
         return {"personal": client, "anchor": anchor, "global": server.c}
@@ -320,7 +326,7 @@ class FedPlus(base.SingleExchange):
             return {}
         plain, server = local.DataLoss(model), state.server
 
-        def terms(w: Any, data: core.ClientData):
+        def terms(w: core.Params, data: core.ClientData):
             loss, gradient = local.full_value_and_gradient(plain, w, None, data)
             away = optax.tree.sub(w, self.anchor(server, w))
             residual = optax.tree.norm(optax.tree.add_scale(gradient, alpha, away))
@@ -343,7 +349,7 @@ class FedPlus(base.SingleExchange):
         }
 
 
-def _quantiles(values: jax.Array, valid: jax.Array, level: Any) -> jax.Array:
+def _quantiles(values: jax.Array, valid: jax.Array, level: core.Scalar) -> jax.Array:
     """Returns lower quantiles of the valid rows `[K, ...]`; NaN for rows of NaN."""
     p = valid.astype(values.dtype) / jnp.maximum(valid.sum(), 1)
     columns = values.reshape(values.shape[0], -1)

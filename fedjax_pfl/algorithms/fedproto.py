@@ -135,7 +135,7 @@ class FedProto(base.SingleExchange):
         }
 
     def client_update(
-        self, view: ClientView, down: Downlink, client: Any, model: Model
+        self, view: ClientView, down: Downlink, client: core.ClientState, model: Model
     ):
         """Trains the client's network near the prototypes, and makes its own."""
 
@@ -150,7 +150,11 @@ class FedProto(base.SingleExchange):
         return theta, view.upload(_sums(model, theta, data, classes)), info.report()
 
     def server_update(
-        self, ctx: core.RoundContext, server: Any, aggregate: Any, uploads: core.Upload
+        self,
+        ctx: core.RoundContext,
+        server: FedProtoServer,
+        aggregate: core.Message,
+        uploads: core.Upload,
     ):
         """Returns means of the members' features by class."""
         shares = aggregate["shares"]
@@ -161,7 +165,13 @@ class FedProto(base.SingleExchange):
             known=jnp.where(new, 1, server.known).astype(server.known.dtype),
         )
 
-    def predictors(self, view: ClientView, server: Any, client: Any, model: Any):
+    def predictors(
+        self,
+        view: ClientView,
+        server: FedProtoServer,
+        client: core.ClientState,
+        model: Any,
+    ):
         """Returns the client's network, and its nearest prototypes."""
         constants = view.data.constants
 
@@ -177,7 +187,9 @@ class FedProto(base.SingleExchange):
         }
 
 
-def _sums(model: Any, params: core.Params, data: core.ClientData, classes: int) -> Any:
+def _sums(
+    model: Any, params: core.Params, data: core.ClientData, classes: int
+) -> core.Message:
     """Returns ONE client's message: sums of features and shares by class."""
     features, labels, weight = common.stored_features(model, params, data)
     members = weight[:, None] * jax.nn.one_hot(labels, classes, dtype=weight.dtype)

@@ -45,7 +45,6 @@ copy of a's; `head="head/bias$"` personalizes the bias alone, without the copy.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -73,8 +72,8 @@ _ABSENT = -1e9  # logit of a class without examples; finite, or 0 * inf is NaN
 class RodServer:
     """Models that clients start from and send; see the module's table."""
 
-    network: Any
-    hyper: Any = None
+    network: core.Params
+    hyper: core.Params = None
 
 
 def balanced(logits: jax.Array, counts: jax.Array) -> jax.Array:
@@ -96,7 +95,7 @@ def balanced(logits: jax.Array, counts: jax.Array) -> jax.Array:
     return jnp.where(present, logits + logs, jnp.asarray(_ABSENT, logits.dtype))
 
 
-def _sum(params: core.Params, head: Any) -> Any:
+def _sum(params: core.Params, head: core.Params) -> core.Params:
     """Adds a second head to the parameters' own."""
     return jax.tree.map(lambda x, b: x if b is None else x + b, params, head)
 
@@ -117,7 +116,7 @@ class FedROD(base.PersonalHead):
 
     server_is_model = True  # clients start from the network, their copies are averaged
 
-    def _hyper(self, head: Any, counts: jax.Array) -> models.MLP:
+    def _hyper(self, head: core.Params, counts: jax.Array) -> models.MLP:
         """Builds the network from the shares of classes to a head's parameters."""
         assert self.hyper_width is not None
         return models.MLP(
@@ -144,7 +143,9 @@ class FedROD(base.PersonalHead):
         drawn |= {"head": jax.tree.map(jnp.zeros_like, drawn["head"])}
         return RodServer(network=params, hyper=drawn), None, None
 
-    def _added(self, network: Any, part: Any, counts: jax.Array) -> Any:
+    def _added(
+        self, network: core.Params, part: core.Params, counts: jax.Array
+    ) -> core.Params:
         """Adds the personal head to the network; `part` is b_i or H's parameters."""
         if self.hyper_width is None:
             return _sum(network, part)
@@ -154,12 +155,12 @@ class FedROD(base.PersonalHead):
         return _sum(network, ravel_pytree(head)[1](vector))
 
     def client_update(
-        self, view: ClientView, down: Downlink, client: Any, model: Model
+        self, view: ClientView, down: Downlink, client: core.ClientState, model: Model
     ):
         """Trains the network by one loss, and the own part by the other."""
         counts = _counts(model, down.shared.network, view.data)
 
-        def personal(point: Any, context: Any):
+        def personal(point: core.Tree, context: core.Tree):
             network, part = point
             return self._added(held.held(network), part, counts)
 
@@ -173,7 +174,13 @@ class FedROD(base.PersonalHead):
         message = RodServer(network=network, hyper=part if hyper else None)
         return None if hyper else part, view.upload(message), info.report()
 
-    def predictors(self, view: ClientView, server: Any, client: Any, model: Model):
+    def predictors(
+        self,
+        view: ClientView,
+        server: RodServer,
+        client: core.ClientState,
+        model: Model,
+    ):
         """Returns the latest network with the personal head added, and as it is."""
         part = client if self.hyper_width is None else server.hyper
         counts = _counts(model, server.network, view.data)
@@ -194,7 +201,14 @@ class _Decoupled(local.StatefulLoss):
     personal: local.DataLoss
     generic: Callable[[jax.Array, core.Batch], jax.Array]
 
-    def step(self, key: Any, params: Any, batch: core.Batch, context: Any, carry: Any):
+    def step(
+        self,
+        key: core.Key | None,
+        params: core.Params,
+        batch: core.Batch,
+        context: core.Tree,
+        carry: core.Tree,
+    ):
         """Returns the value of a batch, and the statistics after it."""
         value, new_carry = self.personal.step(key, params, batch, context, carry)
         logits, _ = statistics.forward(self.personal.model, params[0], batch, key)

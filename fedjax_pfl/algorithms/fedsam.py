@@ -44,7 +44,7 @@ from fedjax_pfl.core import ClientView, Downlink, Model, held, struct
 __all__ = ["FedSAM", "ascent"]
 
 
-def ascent(gradient: Any, rho: Any) -> Any:
+def ascent(gradient: core.Tree, rho: core.Scalar) -> core.Params:
     """Returns the step of length rho along a gradient.
 
     Args:
@@ -79,7 +79,7 @@ class FedSAM(global_model.GlobalModel):
     uploads_through = "local"
 
     def client_update(
-        self, view: ClientView, down: Downlink, client: Any, model: Model
+        self, view: ClientView, down: Downlink, client: core.ClientState, model: Model
     ):
         """Trains from the received model by gradients at perturbed points."""
         objective = _Perturbed(local.DataLoss(model), self.rho)
@@ -105,8 +105,8 @@ class _Perturbed(local.StatefulLoss):
         key: core.Key | None,
         params: core.Params,
         batch: core.Batch,
-        context: Any,
-        carry: Any,
+        context: core.Tree,
+        carry: core.Tree,
     ) -> tuple[jax.Array, tuple[Any, Any]]:
         """Returns the value of a batch, and statistics of the unperturbed model."""
         slope = jax.grad(self.loss.with_statistics, argnums=1, has_aux=True)

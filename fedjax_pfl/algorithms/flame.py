@@ -52,9 +52,9 @@ __all__ = ["Flame"]
 class FlameClient:
     """State of one client; see the module's table."""
 
-    theta: Any
-    w_local: Any
-    p: Any
+    theta: core.Params
+    w_local: core.Params
+    p: core.Params
     alpha: jax.Array
     ratio: jax.Array
     eps: jax.Array | None
@@ -70,9 +70,9 @@ class Copies:
       p: p_i.
     """
 
-    center: Any
-    w_local: Any
-    p: Any
+    center: core.Params
+    w_local: core.Params
+    p: core.Params
 
 
 @struct.pytree_dataclass
@@ -192,7 +192,7 @@ class Flame(base.SingleExchange):
         )
         return params, state, params
 
-    def message_of(self, client: FlameClient) -> Any:
+    def message_of(self, client: FlameClient) -> core.Message:
         """Returns the upload `u_i = w_i + p_i`."""
         return optax.tree.add(client.w_local, client.p)
 
@@ -212,7 +212,14 @@ class Flame(base.SingleExchange):
         report = info.report(unconverged=~info.converged)
         return new, view.upload(self.message_of(new)), report
 
-    def prox_center(self, w_local: Any, p: Any, w: Any, *, received: Any) -> Any:
+    def prox_center(
+        self,
+        w_local: core.Params,
+        p: core.Params,
+        w: core.Params,
+        *,
+        received: core.Params,
+    ) -> core.Params:
         """Returns the center c_i `[*P]` of the personal step.
 
         `received` is what stands for it where it is the server's: w in a round's first
@@ -228,7 +235,7 @@ class Flame(base.SingleExchange):
         model: Model,
         client: FlameClient,
         copies: Copies,
-        w: Any,
+        w: core.Params,
     ):
         """Returns theta_i of equation (11), about minimal; copies, eps_i and a report.
 
@@ -238,10 +245,10 @@ class Flame(base.SingleExchange):
         share = self.share(client.alpha, client.ratio)
         lam = self.lam * (1 - share) if self.center == "joint" else self.lam
 
-        def pull(theta: Any, copies: Copies):
+        def pull(theta: core.Params, copies: Copies):
             return common.pull(lam, theta, copies.center)
 
-        def epoch_end(epoch: jax.Array, theta: Any, copies: Copies):
+        def epoch_end(epoch: jax.Array, theta: core.Params, copies: Copies):
             return theta, self.consensus_step(theta, copies, w, share)
 
         options, eps = {}, client.eps
@@ -257,7 +264,9 @@ class Flame(base.SingleExchange):
         )
         return theta, copies, eps, info
 
-    def consensus_step(self, theta: Any, copies: Copies, w: Any, share: Any) -> Copies:
+    def consensus_step(
+        self, theta: core.Params, copies: Copies, w: core.Params, share: core.Scalar
+    ) -> Copies:
         """Returns w_i of equation (12), p_i of (13), and the next center.
 
         `share` is `1 / (1 + kappa_i)`, which exists at lam = 0, too.
@@ -267,7 +276,7 @@ class Flame(base.SingleExchange):
         center = self.prox_center(w_local, p, w, received=w_local)
         return Copies(center=center, w_local=w_local, p=p)
 
-    def parameters(self, server: Any, client: Any):
+    def parameters(self, server: core.ServerState, client: FlameClient):
         """Returns the personal model theta_i and the global model w."""
         return {"personal": client.theta, "global": server}
 

@@ -37,7 +37,7 @@ def values(
 
     half_squared = common.half_squared_distance
 
-    def of_client(client: Any, data: core.ClientData):
+    def of_client(client: core.ClientState, data: core.ClientData):
         loss, gradient = local.full_value_and_gradient(plain, client.theta, None, data)
         gap = optax.tree.sub(client.theta, w)
         residual = optax.tree.add_scale(gradient, method.lam, gap)

@@ -8,8 +8,6 @@ training: rounds are bit-identical with and without. What an attack replaces is 
 message, not this.
 """
 
-from typing import Any
-
 from fedjax_pfl import core, local
 from fedjax_pfl.algorithms import base
 from fedjax_pfl.core import ClientView, Downlink, Model, struct
@@ -30,7 +28,7 @@ class GlobalModel(base.SingleExchange):
     local: core.Solver = local.SGD()
     keeps_local: bool = struct.static_field(default=False)
 
-    def kept(self, theta: Any) -> Any:
+    def kept(self, theta: core.Params) -> core.ClientState:
         """Returns what ONE client keeps of its model `theta [*P]`: this or None."""
         return theta if self.keeps_local else None
 
@@ -39,12 +37,12 @@ class GlobalModel(base.SingleExchange):
         return params, self.kept(params), None
 
     def client_update(
-        self, view: ClientView, down: Downlink, client: Any, model: Model
+        self, view: ClientView, down: Downlink, client: core.ClientState, model: Model
     ):
         """Trains from the received model."""
         theta, _, info = self.local.solve(view, local.DataLoss(model), down.shared)
         return self.kept(theta), view.upload(theta), info.report()
 
-    def parameters(self, server: Any, client: Any):
+    def parameters(self, server: core.ServerState, client: core.ClientState):
         """Returns the global model, and the local one if it is kept."""
         return {"global": server} | ({"personal": client} if self.keeps_local else {})

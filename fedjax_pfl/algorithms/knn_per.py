@@ -57,7 +57,7 @@ def neighbor_shares(
     *,
     num_neighbors: int,
     num_classes: int,
-    scale: Any,
+    scale: core.Scalar,
 ) -> jax.Array:
     """Returns the weighted shares of classes among nearest neighbors, p_knn.
 
@@ -134,13 +134,19 @@ class KNNPer(base.SingleExchange):
         return model.init(key), None, None
 
     def client_update(
-        self, view: ClientView, down: Downlink, client: Any, model: Model
+        self, view: ClientView, down: Downlink, client: core.ClientState, model: Model
     ):
         """Trains from the received model."""
         w, _, info = self.local.solve(view, local.DataLoss(model), down.shared)
         return client, view.upload(w), info.report()
 
-    def predictors(self, view: ClientView, server: Any, client: Any, model: Any):
+    def predictors(
+        self,
+        view: ClientView,
+        server: core.ServerState,
+        client: core.ClientState,
+        model: Any,
+    ):
         """Returns the global network, alone and with the client's neighbors."""
         constants = view.data.constants
         features, labels, weight = common.stored_features(model, server, view.data)

@@ -53,7 +53,7 @@ def _cosine(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def contrast(
-    features: jax.Array, near: jax.Array, far: jax.Array, temperature: Any
+    features: jax.Array, near: jax.Array, far: jax.Array, temperature: core.Scalar
 ) -> jax.Array:
     """Returns the contrastive losses l_con of examples.
 
@@ -106,7 +106,7 @@ class MOON(global_model.GlobalModel):
         return params, params, None
 
     def client_update(
-        self, view: ClientView, down: Downlink, client: Any, model: Model
+        self, view: ClientView, down: Downlink, client: core.ClientState, model: Model
     ):
         """Trains from the received network, by both losses."""
 

@@ -10,10 +10,10 @@ import importlib
 import json
 import os
 import sys
+import types
 from collections.abc import Iterator
 from importlib import machinery
 from pathlib import Path
-from typing import Any
 
 from fedjax_pfl.algorithms import registry
 from fedjax_pfl.core import checks, struct
@@ -73,7 +73,7 @@ def find(name: str) -> type:
     return kind
 
 
-def _module(path: str, name: str) -> Any:
+def _module(path: str, name: str) -> types.ModuleType:
     """Imports a module, also from the current directory if that holds no results."""
     cwd = os.getcwd()
     if _result_around(Path(cwd)) is None:

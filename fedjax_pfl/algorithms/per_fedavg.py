@@ -51,7 +51,9 @@ __all__ = ["PerFedAvg", "difference_product", "hessian_product"]
 Gradient = Callable[[Any], Any]
 
 
-def hessian_product(gradient: Gradient, params: core.Params, direction: Any) -> Any:
+def hessian_product(
+    gradient: Gradient, params: core.Params, direction: core.Tree
+) -> core.Params:
     """Returns the product of the Hessian with a direction, forward over reverse.
 
     Args:
@@ -70,8 +72,11 @@ def hessian_product(gradient: Gradient, params: core.Params, direction: Any) -> 
 
 
 def difference_product(
-    gradient: Gradient, params: core.Params, direction: Any, difference: Any
-) -> Any:
+    gradient: Gradient,
+    params: core.Params,
+    direction: core.Tree,
+    difference: core.Scalar,
+) -> core.Params:
     """Approximates the product from two gradients.
 
     Args:
@@ -127,14 +132,16 @@ class PerFedAvg(base.SingleExchange):
         """Starts the server from one network; clients have no state."""
         return params, None, None
 
-    def _product(self, gradient: Gradient, w: Any, g: Any) -> Any:
+    def _product(
+        self, gradient: Gradient, w: core.Params, g: core.Params
+    ) -> core.Params:
         """Returns the second-order term h."""
         if self.hessian == "exact":
             return hessian_product(gradient, w, g)
         return difference_product(gradient, w, g, self.difference)
 
     def client_update(
-        self, view: ClientView, down: Downlink, client: Any, model: Model
+        self, view: ClientView, down: Downlink, client: core.ClientState, model: Model
     ):
         """Takes local steps on the client's meta objective."""
         plain = local.DataLoss(model)
@@ -142,7 +149,7 @@ class PerFedAvg(base.SingleExchange):
         with_statistics = jax.grad(plain.with_statistics, argnums=1, has_aux=True)
         a = self.inner_learning_rate
 
-        def step(step_key: core.Key, carry: Any, batches: tuple[core.Batch, ...]):
+        def step(step_key: core.Key, carry: core.Tree, batches: tuple[core.Batch, ...]):
             w, running = carry
             # Numbers below 3 belong to the batches' own draws.
             keys = [jax.random.fold_in(step_key, 3 + i) for i in range(len(batches))]
@@ -177,7 +184,13 @@ class PerFedAvg(base.SingleExchange):
         )
         return client, view.upload(w), report
 
-    def predictors(self, view: ClientView, server: Any, client: Any, model: Model):
+    def predictors(
+        self,
+        view: ClientView,
+        server: core.ServerState,
+        client: core.ClientState,
+        model: Model,
+    ):
         """Returns the global model adapted to the client, and as it is."""
         objective = local.DataLoss(model)
         adapted = server

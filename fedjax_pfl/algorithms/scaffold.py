@@ -48,8 +48,8 @@ __all__ = ["Scaffold"]
 class ScaffoldServer:
     """State of the server; see the module's table."""
 
-    model: Any
-    control: Any
+    model: core.Params
+    control: core.Params
 
 
 @struct.pytree_dataclass
@@ -83,13 +83,13 @@ class Scaffold(base.SingleExchange):
         zeros = jax.tree.map(jnp.zeros_like, params)
         return ScaffoldServer(model=params, control=zeros), zeros, None
 
-    def reference(self, server: Any):
+    def reference(self, server: ScaffoldServer):
         """Returns zeros: messages are changes."""
         zeros = jax.tree.map(jnp.zeros_like, server.model)
         return {"model": zeros, "control": zeros}
 
     def client_update(
-        self, view: ClientView, down: Downlink, client: Any, model: Model
+        self, view: ClientView, down: Downlink, client: core.ClientState, model: Model
     ):
         """Takes corrected local steps, and renews the control variate."""
         x, control = down.shared.model, down.shared.control
@@ -117,7 +117,11 @@ class Scaffold(base.SingleExchange):
         return new, view.upload(message), info.report()
 
     def server_update(
-        self, ctx: core.RoundContext, server: Any, aggregate: Any, uploads: core.Upload
+        self,
+        ctx: core.RoundContext,
+        server: ScaffoldServer,
+        aggregate: core.Message,
+        uploads: core.Upload,
     ):
         """Steps along the mean changes; c counts the absent as unchanged."""
         count = (uploads.weight > 0).sum() if ctx.expected is None else ctx.expected
@@ -128,6 +132,6 @@ class Scaffold(base.SingleExchange):
             control=step(server.control, aggregate["control"], share),
         )
 
-    def parameters(self, server: Any, client: Any):
+    def parameters(self, server: ScaffoldServer, client: core.ClientState):
         """Returns the global model x."""
         return {"global": server.model}

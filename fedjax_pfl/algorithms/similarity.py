@@ -39,7 +39,7 @@ class Mixing(base.SingleExchange, abc.ABC):
 
     @abc.abstractmethod
     def cohort_weights(
-        self, round: jax.Array, server: Any, models: Any
+        self, round: jax.Array, server: core.ServerState, models: core.Message
     ) -> tuple[jax.Array, dict[str, Any]]:
         """Returns weights with which clients receive each other's models.
 
@@ -56,24 +56,34 @@ class Mixing(base.SingleExchange, abc.ABC):
         """Copies one network to all clients; the server remembers it."""
         return params, params, params
 
-    def down(self, ctx: core.RoundContext, server: Any, clients: Any, messages: Any):
+    def down(
+        self,
+        ctx: core.RoundContext,
+        server: core.ServerState,
+        clients: core.ClientState,
+        messages: core.Message,
+    ):
         """Mixes the cohort's last messages for each member, and reports the entropy."""
         weights, report = self.cohort_weights(ctx.round, server, messages)
         report = report | {"entropy": row_entropy(weights).mean()}
         mixtures = columns.mix(messages, weights)
         return core.Downlink(shared=None, per_client=mixtures, info=report)
 
-    def known(self, server: Any, down: core.Downlink):
+    def known(self, server: core.ServerState, down: core.Downlink):
         """Returns the mixture that each member receives."""
         return core.Downlink(shared=None, per_client=down.per_client)
 
     def server_update(
-        self, ctx: core.RoundContext, server: Any, aggregate: Any, uploads: core.Upload
+        self,
+        ctx: core.RoundContext,
+        server: core.ServerState,
+        aggregate: core.Message,
+        uploads: core.Upload,
     ):
         """Keeps the common first model: there is no global one."""
         return server
 
-    def parameters(self, server: Any, client: Any):
+    def parameters(self, server: core.ServerState, client: core.ClientState):
         """Returns the client's own model w_i."""
         return {"personal": client}
 
@@ -82,7 +92,7 @@ class Mixing(base.SingleExchange, abc.ABC):
         return self.cohort_weights(state.round, state.server, state.rows["messages"])[0]
 
 
-def cosines(tree: Any) -> jax.Array:
+def cosines(tree: core.Tree) -> jax.Array:
     """Returns the cosines of all pairs of rows.
 
     The order of nearly equal models lives in the last digits: hence products at highest
@@ -112,7 +122,7 @@ def cosine_range(similarities: jax.Array) -> dict[str, jax.Array]:
     }
 
 
-def squared_distances(tree: Any) -> jax.Array:
+def squared_distances(tree: core.Tree) -> jax.Array:
     """Returns all pairs' squared distances, from the centered rows' Gram matrix.
 
     Without centering, small distances of large models would cancel.

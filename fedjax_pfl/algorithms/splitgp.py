@@ -51,7 +51,7 @@ from fedjax_pfl.core import ClientView, Downlink, Model, struct, tree_paths
 __all__ = ["SplitGP", "routed"]
 
 
-def routed(early: jax.Array, late: jax.Array, threshold: Any) -> jax.Array:
+def routed(early: jax.Array, late: jax.Array, threshold: core.Scalar) -> jax.Array:
     """Takes the early logits where they are sure, else the late ones.
 
     Args:
@@ -115,12 +115,14 @@ class SplitGP(base.SingleExchange):
         return params, tree_paths.split(params, exits.front)[0], None
 
     def client_update(
-        self, view: ClientView, down: Downlink, client: Any, model: Model
+        self, view: ClientView, down: Downlink, client: core.ClientState, model: Model
     ):
         """Trains the own part under the received one, by both losses."""
         exits = self._exits(model)
 
-        def objective(key: core.Key, params: Any, batch: core.Batch, context: Any):
+        def objective(
+            key: core.Key, params: core.Params, batch: core.Batch, context: core.Tree
+        ):
             early, late = exits.apply(params, batch.x, key=key)
             return base.mixture(
                 model.loss(early, batch), model.loss(late, batch), self.exit_weight
@@ -131,7 +133,12 @@ class SplitGP(base.SingleExchange):
         front, _ = tree_paths.split(theta, exits.front)
         return front, view.upload(theta), info.report()
 
-    def finish(self, ctx: core.RoundContext, server: Any, clients: Any):
+    def finish(
+        self,
+        ctx: core.RoundContext,
+        server: core.ServerState,
+        clients: core.ClientState,
+    ):
         """Mixes the members' own parts with the mean."""
         means = jax.tree.map(
             lambda part, mean: None if part is None else mean[None],
@@ -140,7 +147,13 @@ class SplitGP(base.SingleExchange):
         )
         return base.mixture(clients, means, self.self_weight)
 
-    def predictors(self, view: ClientView, server: Any, client: Any, model: Model):
+    def predictors(
+        self,
+        view: ClientView,
+        server: core.ServerState,
+        client: core.ClientState,
+        model: Model,
+    ):
         """Returns the own part with the latest rest, and the means' network."""
         exits = self._exits(model)
         params = tree_paths.join(client, server)

@@ -1,11 +1,12 @@
 """A little is enough: malicious clients shift the honest mean within its spread."""
 
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 from jax.scipy import special
 
+from fedjax_pfl import core
 from fedjax_pfl.attacks import base, honest
 from fedjax_pfl.core import struct
 
@@ -66,7 +67,9 @@ class ALIE(base.Colluding):
     plus: bool = struct.static_field(default=False)
     deviation: Literal["population", "sample"] = "population"
 
-    def together(self, seen: honest.Honest, messages: Any, reference: Any) -> Any:
+    def together(
+        self, seen: honest.Honest, messages: core.Message, reference: core.Message
+    ) -> core.Message:
         """Returns the mean, shifted."""
         if self.z is None:
             num_malicious = seen.acts.sum().astype(seen.count.dtype)

@@ -19,9 +19,9 @@ class _Attack(core.Attack):
         self,
         key: core.Key | None,
         state: None,
-        messages: Any,
+        messages: core.Message,
         malicious: jax.Array,
-        reference: Any,
+        reference: core.Message,
     ) -> tuple[Any, None]:
         """Replaces the messages of malicious clients; the others stay bit-identical.
 
@@ -42,7 +42,13 @@ class _Attack(core.Attack):
             return messages, None
         return self._sent(key, messages, malicious, reference), None
 
-    def _sent(self, key: Any, messages: Any, malicious: jax.Array, reference: Any):
+    def _sent(
+        self,
+        key: core.Key | None,
+        messages: core.Message,
+        malicious: jax.Array,
+        reference: core.Message,
+    ):
         """Returns the messages `[K, *P]` with malicious rows replaced."""
         raise NotImplementedError
 
@@ -50,7 +56,9 @@ class _Attack(core.Attack):
 class Alone(_Attack):
     """Every malicious client acts on its own data; subclasses define `one`."""
 
-    def one(self, key: Any, message: Any, reference: Any) -> Any:
+    def one(
+        self, key: core.Key, message: core.Message, reference: core.Message
+    ) -> core.Message:
         """Returns the message of ONE malicious client.
 
         Args:
@@ -63,8 +71,14 @@ class Alone(_Attack):
         """
         raise NotImplementedError
 
-    def _sent(self, key: core.Key, messages: Any, malicious: jax.Array, reference: Any):
-        def send(key: core.Key, message: Any, is_malicious: jax.Array):
+    def _sent(
+        self,
+        key: core.Key,
+        messages: core.Message,
+        malicious: jax.Array,
+        reference: core.Message,
+    ):
+        def send(key: core.Key, message: core.Message, is_malicious: jax.Array):
             sent = self.one(key, message, reference)
             return jax.tree.map(
                 lambda new, u: jnp.where(is_malicious, new.astype(u.dtype), u),
@@ -82,7 +96,9 @@ class Colluding(_Attack):
     `together`.
     """
 
-    def together(self, seen: honest.Honest, messages: Any, reference: Any) -> Any:
+    def together(
+        self, seen: honest.Honest, messages: core.Message, reference: core.Message
+    ) -> core.Message:
         """Returns the messages of malicious clients.
 
         Args:
@@ -95,7 +111,13 @@ class Colluding(_Attack):
         """
         raise NotImplementedError
 
-    def _sent(self, key: core.Key, messages: Any, malicious: jax.Array, reference: Any):
+    def _sent(
+        self,
+        key: core.Key,
+        messages: core.Message,
+        malicious: jax.Array,
+        reference: core.Message,
+    ):
         seen = honest.look(messages, malicious)
         sent = self.together(seen, messages, reference)
         everywhere = client_rows.broadcast(sent, malicious.shape[0])
@@ -121,11 +143,13 @@ class Outermost(Colluding):
         """Returns why derivatives are refused."""
         return "takes signs" if self.direction == "sign" else None
 
-    def longest(self, seen: honest.Honest, away: Any) -> jax.Array:
+    def longest(self, seen: honest.Honest, away: core.Message) -> jax.Array:
         """Returns the length `[]` of the step along `away [*P]`, which has length 1."""
         raise NotImplementedError
 
-    def together(self, seen: honest.Honest, messages: Any, reference: Any) -> Any:
+    def together(
+        self, seen: honest.Honest, messages: core.Message, reference: core.Message
+    ) -> core.Message:
         """Returns the mean and the step."""
         zero = honest.origin(self.about, seen.center, reference)
         away = honest.direction(self.direction, seen, zero)

@@ -7,12 +7,13 @@ a power of two, so that no square overflows or vanishes.
 """
 
 import functools
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from fedjax_pfl import core
 from fedjax_pfl.core import client_rows, struct
 
 __all__ = [
@@ -48,9 +49,9 @@ class Honest:
 
     known: jax.Array
     acts: jax.Array
-    center: Any
-    offset: Any
-    rows: Any
+    center: core.Message
+    offset: core.Message
+    rows: core.Message
 
     @property
     def count(self) -> jax.Array:
@@ -58,17 +59,17 @@ class Honest:
         dtype = jnp.result_type(*jax.tree.leaves(self.rows))
         return jnp.maximum(self.known.sum(), 1).astype(dtype)
 
-    def mean_less(self, point: Any) -> Any:
+    def mean_less(self, point: core.Message) -> core.Message:
         """Returns the mean less a point `[*P]`."""
         return jax.tree.map(
             lambda c, o, p: (c - p) + o, self.center, self.offset, point
         )
 
-    def mean_plus(self, step: Any) -> Any:
+    def mean_plus(self, step: core.Message) -> core.Message:
         """Returns the mean plus a step `[*P]`."""
         return jax.tree.map(lambda c, o, s: c + (o + s), self.center, self.offset, step)
 
-    def deviation(self, *, sample: bool = False) -> Any:
+    def deviation(self, *, sample: bool = False) -> core.Message:
         """Returns the deviation `[*P]` of every coordinate; of one row it is 0."""
         rows, scale = client_rows.rescale(self.rows)
         divisor = jnp.maximum(self.count - 1, 1) if sample else self.count
@@ -77,7 +78,7 @@ class Honest:
         )
 
 
-def look(messages: Any, malicious: jax.Array) -> Honest:
+def look(messages: core.Message, malicious: jax.Array) -> Honest:
     """Returns the honest rows, their mean, and their differences from it.
 
     Args:
@@ -99,7 +100,7 @@ def look(messages: Any, malicious: jax.Array) -> Honest:
     )
 
 
-def origin(about: str, message: Any, reference: Any) -> Any:
+def origin(about: str, message: core.Message, reference: core.Message) -> core.Message:
     """Returns the point `[*P]` that an attack takes for zero.
 
     Args:
@@ -110,7 +111,7 @@ def origin(about: str, message: Any, reference: Any) -> Any:
     return reference if about == "reference" else optax.tree.zeros_like(message)
 
 
-def square_norms(rows: Any) -> jax.Array:
+def square_norms(rows: core.Message) -> jax.Array:
     """Returns squared norms `[K]` of the rows of a tree `[K, *P]`."""
 
     def of_leaf(leaf: jax.Array) -> jax.Array:
@@ -119,7 +120,7 @@ def square_norms(rows: Any) -> jax.Array:
     return functools.reduce(jnp.add, map(of_leaf, jax.tree.leaves(rows)))
 
 
-def direction(kind: Direction, honest: Honest, start: Any) -> Any:
+def direction(kind: Direction, honest: Honest, start: core.Message) -> core.Message:
     """Returns the unit vector `[*P]` along which a message leaves the honest mean.
 
     Args:

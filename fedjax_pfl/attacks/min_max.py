@@ -1,10 +1,11 @@
 """Min-Max: attackers are no farther from honest clients than these are apart."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
+from fedjax_pfl import core
 from fedjax_pfl.attacks import base, honest
 from fedjax_pfl.core import client_rows, struct
 
@@ -45,7 +46,7 @@ class MinMax(base.Outermost):
 
     chooses: ClassVar[str] = "the farthest of the messages"
 
-    def longest(self, seen: honest.Honest, away: Any) -> jax.Array:
+    def longest(self, seen: honest.Honest, away: core.Message) -> jax.Array:
         """Computes gamma from inner products of the rows `h_i - mu = -d_i`."""
         rows, scale = client_rows.rescale(seen.rows)
         products = client_rows.gram(rows)

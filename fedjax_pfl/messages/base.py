@@ -32,7 +32,7 @@ class Compression(core.Transform):
 
     error_feedback: bool = struct.static_field(default=False)
 
-    def fit(self, key: core.Key, message: Any) -> Any:
+    def fit(self, key: core.Key, message: core.Message) -> core.Message:
         """Returns the message that the server decodes, C(x).
 
         Args:
@@ -48,11 +48,13 @@ class Compression(core.Transform):
         """Returns the message's encoding, from its encoding before this transform."""
         raise NotImplementedError
 
-    def init(self, message: Any) -> Any:
+    def init(self, message: core.Message) -> core.Tree:
         """Returns the initial memory, zeros like a message `[*P]`, or None."""
         return jax.tree.map(jnp.zeros_like, message) if self.error_feedback else None
 
-    def send(self, key: core.Key, memory: Any, message: Any) -> tuple[Any, Any]:
+    def send(
+        self, key: core.Key, memory: core.Tree, message: core.Message
+    ) -> tuple[Any, Any]:
         """Compresses an honest client's message; see `Transform.send`."""
         if not self.error_feedback:
             return self.fit(key, message), None
@@ -72,7 +74,7 @@ def count(name: str, fraction: float, size: int) -> int:
     return number
 
 
-def flatten(message: Any) -> tuple[jax.Array, Any]:
+def flatten(message: core.Message) -> tuple[jax.Array, Any]:
     """Returns a message as one vector `[D]`, and the inverse function."""
     leaves = jax.tree.leaves(message)
     if len(leaves) == 1:  # nothing to copy

@@ -34,11 +34,13 @@ class ClipNorm(core.Transform):
     norm: Any = struct.traced_field(default=1.0, above=0)
     per_layer: bool = struct.static_field(default=False)
 
-    def send(self, key: core.Key, memory: None, message: Any) -> tuple[Any, None]:
+    def send(
+        self, key: core.Key, memory: None, message: core.Message
+    ) -> tuple[Any, None]:
         """Clips an honest client's message."""
         return self.receive(key, message), None
 
-    def receive(self, key: core.Key | None, message: Any) -> Any:
+    def receive(self, key: core.Key | None, message: core.Message) -> core.Message:
         """Clips a received message."""
         if not self.per_layer:
             return client_rows.clip(message, self.norm)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -49,7 +49,7 @@ class LowRank(base.Compression):
         m, n = shape[0], math.prod(shape[1:])
         return (m, n) if self.rank * (m + n) < m * n else None
 
-    def fit(self, key: core.Key, message: Any) -> Any:
+    def fit(self, key: core.Key, message: core.Message) -> core.Message:
         """Projects every matrix onto a subspace of r columns."""
         leaves, structure = jax.tree.flatten(message)
 

@@ -1,7 +1,6 @@
 """Numbers of a message at random places."""
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +37,7 @@ class RandomK(base.Compression):
 
     fraction: float = struct.static_field(default=0.1, above=0, at_most=1)
 
-    def fit(self, key: core.Key, message: Any) -> Any:
+    def fit(self, key: core.Key, message: core.Message) -> core.Message:
         """Keeps the numbers at places drawn by `key`; the others are zero."""
         if not jax.tree.leaves(message):
             return message

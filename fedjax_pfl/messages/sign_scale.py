@@ -1,7 +1,7 @@
 """Signs of a message, and the size of its numbers."""
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -36,7 +36,7 @@ class SignScale(base.Compression):
     error_feedback: bool = struct.static_field(default=True)
     no_derivative: ClassVar[str] = "takes signs"
 
-    def fit(self, key: core.Key | None, message: Any) -> Any:
+    def fit(self, key: core.Key | None, message: core.Message) -> core.Message:
         """Returns signs times a size, array by array."""
 
         def signs(x: jax.Array) -> jax.Array:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -56,7 +56,7 @@ def _count(marks: jax.Array) -> jax.Array:
 
 
 def _highest(
-    bits: int | jax.Array, dtype: Any, holds: Callable[[jax.Array], jax.Array]
+    bits: int | jax.Array, dtype: jnp.dtype, holds: Callable[[jax.Array], jax.Array]
 ) -> jax.Array:
     """Returns the highest whole number below 2^bits up to which a condition holds."""
 
@@ -91,7 +91,7 @@ class TopK(base.Compression):
     fraction: float = struct.static_field(default=0.01, above=0, at_most=1)
     chooses: ClassVar[str] = "the numbers that are sent"
 
-    def fit(self, key: core.Key | None, message: Any) -> Any:
+    def fit(self, key: core.Key | None, message: core.Message) -> core.Message:
         """Keeps the largest numbers; the others are zero."""
         if not jax.tree.leaves(message):
             return message

@@ -146,7 +146,9 @@ class EIIE(starts.Startable):
         weights = initializers.weights(keys[0], shape, inputs, outputs, scheme)
         return {"kernel": weights, "bias": bias}
 
-    def _evaluate(self, params: core.Params, x: jax.Array, tables: Any) -> jax.Array:
+    def _evaluate(
+        self, params: core.Params, x: jax.Array, tables: portfolio.PriceTables
+    ) -> jax.Array:
         """Evaluates all assets on all days: hidden states `[width, B, m]`."""
         dtype = params["cash"]["bias"].dtype
         prices = portfolio.windows(tables, x).astype(dtype)  # [B, m, l, F]
@@ -160,7 +162,7 @@ class EIIE(starts.Startable):
     def apply(
         self,
         params: core.Params,
-        x: Any,
+        x: jax.Array | Held,
         *,
         key: core.Key | None = None,
         constants: Any = None,
@@ -223,7 +225,11 @@ class EIIE(starts.Startable):
         return jnp.full((slots, assets), 1 / assets, jnp.zeros(()).dtype)
 
     def positions(
-        self, key: core.Key, round: Any, data: core.ClientData, batch_size: int
+        self,
+        key: core.Key,
+        round: jax.Array | int | None,
+        data: core.ClientData,
+        batch_size: int,
     ) -> tuple[jax.Array, jax.Array]:
         """Draws successive training days `int32[B]` without padding."""
         round = 0 if round is None else round

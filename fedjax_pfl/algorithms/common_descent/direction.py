@@ -1,11 +1,10 @@
 """The direction of common descent (Fliege and Svaiter 2000), rescaled and guarded."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import optax
 
+from fedjax_pfl import core
 from fedjax_pfl.algorithms.common_descent.rows import Rows
 from fedjax_pfl.core import struct
 from fedjax_pfl.numerics import quadratic_programs
@@ -31,7 +30,7 @@ class Direction:
       stationary: `bool[]` whether no direction of common descent was found.
     """
 
-    vector: Any
+    vector: core.Params
     norm: jax.Array
     sigma: jax.Array
     mean_norm: jax.Array
@@ -43,12 +42,12 @@ class Direction:
     stationary: jax.Array
 
 
-def threshold(dtype: Any) -> float:
+def threshold(dtype: jnp.dtype) -> float:
     """Returns the norm of d, in units of mu, below which the Gram matrix is noise."""
     return 1e-7 if dtype == jnp.float64 else 1e-3
 
 
-def common_descent(rows: Rows, *, guard: Any = 0.01) -> Direction:
+def common_descent(rows: Rows, *, guard: core.Scalar = 0.01) -> Direction:
     """Finds the shortest convex combination of the rows, and rescales its negative.
 
     `d = -sum_j lam_j q_j` with lam minimizing the norm over the simplex, so that
@@ -102,5 +101,5 @@ def common_descent(rows: Rows, *, guard: Any = 0.01) -> Direction:
     )
 
 
-def _row(tree: Any, number: int) -> Any:
+def _row(tree: core.Tree, number: int) -> core.Tree:
     return jax.tree.map(lambda leaf: leaf[number], tree)

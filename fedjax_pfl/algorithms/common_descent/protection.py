@@ -5,6 +5,7 @@ from typing import Any, Literal, get_args
 import jax
 import jax.numpy as jnp
 
+from fedjax_pfl import core
 from fedjax_pfl.algorithms.common_descent import direction
 from fedjax_pfl.algorithms.common_descent.rows import Rows
 from fedjax_pfl.core import checks, client_rows, factorizations
@@ -19,7 +20,7 @@ _LONGEST = 10.0  # times the scaled row
 _NULL = 1e-6  # eigenvalues below this share of the largest are noise
 
 
-def _tolerance(dtype: Any) -> float:
+def _tolerance(dtype: jnp.dtype) -> float:
     """Returns the cosine with another row that a protected direction may have."""
     return 1e-6 if dtype == jnp.float64 else 1e-3
 
@@ -100,7 +101,7 @@ def _conflicts(rows: Rows, coefficients: jax.Array) -> jax.Array:
 def protected_moves(
     rows: Rows,
     *,
-    gamma: Any = 0.0,
+    gamma: core.Scalar = 0.0,
     protection: Protection = "cone",
     length: Length = "own",
     mean_norm: Any = None,

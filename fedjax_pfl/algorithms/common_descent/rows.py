@@ -1,11 +1,12 @@
 """The rows of the searched convex hull: scaled gradients and their Gram matrix."""
 
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from fedjax_pfl import core
 from fedjax_pfl.algorithms.common_descent import angle
 from fedjax_pfl.core import checks, client_rows, struct, tree_paths
 
@@ -43,7 +44,7 @@ class Rows:
       num_members: K, static.
     """
 
-    vectors: Any
+    vectors: core.Tree
     scales: jax.Array
     mask: jax.Array
     norms: jax.Array
@@ -67,7 +68,7 @@ class Rows:
         """`bool[J]` which rows are members of the cohort that count."""
         return self.mask & (jnp.arange(self.mask.shape[0]) < self.num_members)
 
-    def combine(self, weights: jax.Array) -> Any:
+    def combine(self, weights: jax.Array) -> core.Tree:
         """Sums scaled rows.
 
         Args:
@@ -84,13 +85,13 @@ class Rows:
         ]
         return jax.tree.unflatten(tree, mixed)
 
-    def products(self, vector: Any) -> jax.Array:
+    def products(self, vector: core.Tree) -> jax.Array:
         """Returns the inner products `[J]` of the scaled rows with a vector `[*P]`."""
         along = client_rows.products(self.vectors, vector)
         return jnp.where(self.mask, self.scales * along, 0)
 
 
-def layer_names(params: Any) -> list[str]:
+def layer_names(params: core.Params) -> list[str]:
     """Names the layer of every leaf: `conv1` for the path `conv1/kernel`.
 
     Args:
@@ -107,7 +108,7 @@ def layer_names(params: Any) -> list[str]:
     return [name.rpartition("/")[0] or name for name in names]
 
 
-def _norms(tree: Any) -> jax.Array:
+def _norms(tree: core.Tree) -> jax.Array:
     """Returns the norms `[K]` of the rows."""
 
     def squares(leaf: jax.Array) -> jax.Array:
@@ -131,10 +132,10 @@ def _center(values: jax.Array, mask: jax.Array, scale: str) -> jax.Array:
 
 
 def make_rows(
-    members: Any,
+    members: core.Message,
     present: jax.Array,
     fair: angle.Fairness,
-    history: Any = None,
+    history: core.Message = None,
     used: jax.Array | None = None,
     *,
     scale: Scale = "median",
@@ -209,7 +210,7 @@ def _speaks(norms: jax.Array) -> jax.Array:
     return (norms >= _STATIONARY) & jnp.isfinite(norms)
 
 
-def _gram(vectors: Any, layerwise: bool) -> tuple[tuple[int, ...], jax.Array]:
+def _gram(vectors: core.Tree, layerwise: bool) -> tuple[tuple[int, ...], jax.Array]:
     """Returns every leaf's layer, and the layers' Gram matrices `[L, J, J]`."""
     parts = jax.tree.leaves(vectors)
     names = layer_names(vectors) if layerwise else [""] * len(parts)

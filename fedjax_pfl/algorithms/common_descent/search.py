@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from fedjax_pfl import core
 from fedjax_pfl.algorithms.common_descent import angle
 from fedjax_pfl.algorithms.common_descent.direction import Direction, threshold
 from fedjax_pfl.core import struct
@@ -62,7 +63,9 @@ class Armijo:
     reject_increase: bool = struct.static_field(default=False)
     no_derivative: ClassVar[str] = "searches along a line"
 
-    def bounds(self, rate: Any, sigma: Any, is_missing: Any) -> tuple[Any, Any]:
+    def bounds(
+        self, rate: core.Scalar, sigma: core.Scalar, is_missing: jax.Array
+    ) -> tuple[Any, Any]:
         """Returns the largest and smallest step `([], [])`.
 
         Args:
@@ -76,7 +79,7 @@ class Armijo:
         factor = 2.0**self.doublings
         return jnp.where(is_missing, rate, factor * rate), rate / (factor * sigma)
 
-    def most_trials(self, dtype: Any) -> int:
+    def most_trials(self, dtype: jnp.dtype) -> int:
         """Counts the trials of a search, at most, in floats of a type.
 
         No direction is shorter than `threshold(dtype)` of the average's norm.
@@ -87,7 +90,7 @@ class Armijo:
         self,
         trial: Callable[[jax.Array], jax.Array],
         *,
-        rate: Any,
+        rate: core.Scalar,
         direction: Direction,
         slopes: jax.Array,
         fair_slope: jax.Array,
@@ -122,7 +125,7 @@ class Armijo:
             is_fair=is_fair,
         )
 
-        def block(carry: Any):
+        def block(carry: core.Tree):
             number, base, best = carry
             # Trial -1 is step 0.
             trials = number * _BLOCK - 1 + jnp.arange(_BLOCK, dtype=jnp.int32)
@@ -135,7 +138,7 @@ class Armijo:
             best = best.updated(trials, losses, tried & passed, tried & smaller, mean)
             return number + 1, base, best
 
-        def unfinished(carry: Any):
+        def unfinished(carry: core.Tree):
             number, _, best = carry
             return (best.trials[0] == _NONE) & (number * _BLOCK - 1 < count)
 

@@ -274,7 +274,7 @@ class WassersteinGAN(Generator):
 
     def _train(
         self, block: int, key: core.Key, returns: jax.Array, first_day: jax.Array
-    ) -> Any:
+    ) -> core.Tree:
         """Trains one party's generator; `returns` is `float32[R-1, m]`."""
         size = block * returns.shape[1]
         generator_key, critic_key, key = jax.random.split(key, 3)
@@ -294,7 +294,9 @@ class WassersteinGAN(Generator):
             days = starts[:, None] + jnp.arange(block)[None]
             return returns[days].reshape(self.batch_size, size)
 
-        def criticize(critic: Any, generator: Any, key: jax.Array) -> jax.Array:
+        def criticize(
+            critic: core.Params, generator: core.Params, key: jax.Array
+        ) -> jax.Array:
             keys = jax.random.split(key, 3)
             true, fake = real(keys[0]), _run(generator, noise(keys[1]))
             share = jax.random.uniform(keys[2], (self.batch_size, 1), jnp.float32)
@@ -305,19 +307,27 @@ class WassersteinGAN(Generator):
             distance = _run(critic, true).mean() - _run(critic, fake).mean()
             return self.penalty * ((length - 1) ** 2).mean() - distance
 
-        def deceive(generator: Any, critic: Any, key: jax.Array) -> jax.Array:
+        def deceive(
+            generator: core.Params, critic: core.Params, key: jax.Array
+        ) -> jax.Array:
             return -_run(critic, _run(generator, noise(key))).mean()
 
-        def step(loss: Any, params: Any, state: Any, rival: Any, key: jax.Array) -> Any:
+        def step(
+            loss: Callable[..., jax.Array],
+            params: core.Params,
+            state: core.Tree,
+            rival: core.Params,
+            key: jax.Array,
+        ) -> tuple[core.Params, core.Tree]:
             gradient = jax.grad(loss)(params, rival, key)
             updates, state = optimizer.update(gradient, state, params)
             return optax.apply_updates(params, updates), state
 
-        def train_step(carry: Any, key: jax.Array) -> tuple[Any, None]:
+        def train_step(carry: core.Tree, key: jax.Array) -> tuple[Any, None]:
             generator, critic, states = carry
             keys = jax.random.split(key, self.critic_steps + 1)
 
-            def once(carry: Any, key: jax.Array) -> tuple[Any, None]:
+            def once(carry: core.Tree, key: jax.Array) -> tuple[Any, None]:
                 return step(criticize, carry[0], carry[1], generator, key), None
 
             (critic, critic_state), _ = lax.scan(once, (critic, states[1]), keys[1:])
@@ -331,7 +341,11 @@ class WassersteinGAN(Generator):
 
 
 def _sampler(
-    layers: Any, block: int, latent: int, mean: Any = 0.0, factor: Any = 1.0
+    layers: core.Params,
+    block: int,
+    latent: int,
+    mean: np.ndarray | float = 0.0,
+    factor: np.ndarray | float = 1.0,
 ) -> Sampler:
     """Returns a sampler of successive windows of a trained network, corrected."""
 
@@ -363,7 +377,7 @@ def _layers(key: jax.Array, sizes: Sequence[int]) -> list[tuple[jax.Array, jax.A
     return layers
 
 
-def _run(layers: Any, x: jax.Array) -> jax.Array:
+def _run(layers: core.Params, x: jax.Array) -> jax.Array:
     """Applies a perceptron with leaky rectifiers."""
     for number, (kernel, bias) in enumerate(layers):
         x = x if number == 0 else jax.nn.leaky_relu(x, 0.2)

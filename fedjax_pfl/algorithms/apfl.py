@@ -110,12 +110,10 @@ class APFL(base.SingleExchange):
         w: core.Params,
         alpha: core.Scalar,
     ):
-        """Returns the mixed model's outputs, from a network's `params -> outputs`.
-
-        Running statistics are mixed like the outputs.
-        """
+        """Returns the mixed model's outputs, from a network's `params -> outputs`."""
         if self.mix == "parameters":
             return apply(base.mixture(v, w, alpha))
+        # Running statistics, if `apply` returns them, are mixed like the outputs.
         return base.mixture(apply(v), apply(w), alpha)
 
     def _descend(self, params: core.Params, gradient: core.Params, rate: core.Scalar):
@@ -151,6 +149,7 @@ class APFL(base.SingleExchange):
             value = plain(step_key, w, common, None) + model.loss(outputs, batch)
             return value, running
 
+        # By the chain rule the derivative in alpha is <v_i - w_i, grad f_i(vbar_i)>.
         slopes = jax.grad(losses, argnums=(1, 2, 3, 4), has_aux=True)
 
         def step(step_key: core.Key, carry: core.Tree, batches: tuple[core.Batch, ...]):
@@ -159,12 +158,16 @@ class APFL(base.SingleExchange):
             (for_w, for_v, for_alpha, for_own), running = slopes(
                 step_key, w, v, alpha, own, batch
             )
+            # Algorithm 1: all gradients are of the start of the step, so that no update
+            # sees another one.
             step_rate = self.local.rate(view.round) * self.local.share(batches[0])
             w, v, own = (
                 self._descend(*pair, step_rate)
                 for pair in ((w, for_w), (v, for_v), (own, for_own))
             )
             if self.adaptive:
+                # s_i, and alpha_i <- clip(alpha_i - eta_alpha s_i, 0, 1), in the first
+                # local step of a round only.
                 slope = for_alpha + self.alpha_decay * alpha
                 target = jnp.clip(alpha - rate * slope, 0, 1)
                 alpha = jnp.where(is_first, target, alpha)
@@ -177,6 +180,7 @@ class APFL(base.SingleExchange):
         )
         report = core.Report(
             values={
+                # Gradients at w_i and at vbar_i.
                 "gradient_evaluations": 2 * info.num_examples,
                 "client_steps": info.num_steps,
             },
@@ -205,5 +209,6 @@ class APFL(base.SingleExchange):
 
             return self._mixed(apply, parts["own"], parts["global"], parts["alpha"])
 
+        # No single network has the mixed outputs: a saved model is made of both.
         parts = {"own": client.v, "global": server, "alpha": client.alpha}
         return {"global": shared, "personal": core.Predictor(mixture, parts)}

@@ -302,14 +302,9 @@ class SingleExchange:
 
 @struct.pytree_dataclass
 class PersonalHead(SingleExchange):
-    """A method with a head per client; abstract.
+    """A method with a head per client, found by the names of leaves; abstract."""
 
-    Attributes:
-      head: regular expression searched in the names of parameters (`head/kernel`);
-        what it finds is the head. Some must be found, and some left over.
-      local: local solver.
-    """
-
+    # Searched in names such as `head/kernel`: some leaves must match, and some not.
     head: str = struct.static_field(default="^head/")
     local: core.Solver = local.SGD()
 
@@ -342,18 +337,6 @@ def model_predictors(
 
 
 def mixture(v: core.Tree, w: core.Tree, alpha: core.Scalar) -> core.Tree:
-    """Returns the convex combination `alpha v + (1 - alpha) w`.
-
-    Args:
-      v: `[*P]`.
-      w: `[*P]`.
-      alpha: `[]` weight of v; at 1 the result is exactly v where w is finite.
-
-    Returns:
-      `[*P]`.
-
-    Example:
-      >>> mixture(4.0, 0.0, 0.25)
-      1.0
-    """
+    """Returns the convex combination `alpha v + (1 - alpha) w` of trees `[*P]`."""
+    # In this form it is exactly v at alpha = 1, if w is finite.
     return jax.tree.map(lambda a, b: alpha * a + (1 - alpha) * b, v, w)

@@ -159,6 +159,7 @@ class Ditto(base.SingleExchange):
         client: DittoClient,
     ):
         """Runs the method: new client state, message and work."""
+        # Both parts get the same key: with equal batch sizes, the same minibatches.
         theta, _, shared = self.local.solve(view, plain, w, None)
         v, _, info = self._personal().solve(
             view, self._anchored(plain), client.v, {"anchor": w}
@@ -185,6 +186,7 @@ class Ditto(base.SingleExchange):
             seen = context["seen"] + seen
             return v, {"anchor": w_local, "w_local": w_local, "seen": seen}
 
+        # The anchor of v is w^t in the first epoch, the drifting network afterwards.
         start = {"anchor": w, "w_local": client.w_local, "seen": jnp.int32(0)}
         v, context, info = self._personal().solve(
             view, self._anchored(plain), client.v, start, epoch_end=epoch_end
@@ -201,12 +203,11 @@ class Ditto(base.SingleExchange):
         params: core.Params,
         epoch: jax.Array,
     ):
-        """Takes momentum steps of one random minibatch each, and counts examples.
-
-        A given `local.order` has an epoch per step; its first batch is taken.
-        """
+        """Takes momentum steps of one random minibatch each, and counts examples."""
         solver = self.local
 
+        # A given `local.order` has an epoch per step, of which the first batch is
+        # taken.
         def order(view: ClientView, step: jax.Array) -> jax.Array:
             return solver.order(view, epoch * solver.epochs + step)
 
@@ -250,18 +251,10 @@ class Ditto(base.SingleExchange):
 def _any_minibatch(
     key: core.Key, data: core.ClientData, batch_size: int
 ) -> tuple[jax.Array, jax.Array]:
-    """Samples one minibatch of a fresh epoch, each with the same probability.
-
-    Args:
-      key: `[]` key of this batch.
-      data: examples of one client.
-      batch_size: B.
-
-    Returns:
-      Positions `int32[B]` and weights `bool[B]`, padding last.
-    """
+    """Samples a minibatch of a fresh epoch: positions `int32[B]`, weights `bool[B]`."""
     order_key, number_key = jax.random.split(key)
     positions, weight = minibatch_scan.independent_batch(order_key, data, batch_size)
+    # Every minibatch has the same probability; the last may be shorter, padded.
     count = jnp.maximum(-(-data.num_examples // batch_size), 1)
     number = jax.random.randint(number_key, (), 0, count)
     left = data.num_examples - number * batch_size

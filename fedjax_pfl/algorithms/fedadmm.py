@@ -192,12 +192,15 @@ class FedADMM(base.SingleExchange):
         objective = common.proximal_objective(model, pull)
         options, eps = {}, client.eps
         if isinstance(self.local, local.ToTolerance):
+            # eps_i bounds the gradient of alpha_i f_i; the solver works on f_i.
             eps = self.eps_decay * client.eps
             square = jnp.where(client.alpha > 0, client.alpha**2, 1)
             options = {"tolerance": jnp.maximum(eps / square, self.local.tolerance)}
+        # theta_i ~= argmin f_i(theta) + mu_i/2 ||theta - (w - p_i)||^2, from w.
         center = optax.tree.sub(w, client.p)
         theta, _, info = self.local.solve(view, objective, w, center, **options)
         p = common.dual_update(client.p, theta, w)
+        # u_i, or Delta_i: the last u_i follows from the state before this round.
         message = optax.tree.add(theta, p)
         if self.server_mode == "delta_selected":
             sent = optax.tree.add(client.theta, client.p)
@@ -246,6 +249,7 @@ class FedADMM(base.SingleExchange):
             loss, gradient = local.full_value_and_gradient(
                 plain, client.theta, None, data
             )
+            # Stationarity of the local problem with the dual p_i after its step.
             pull = self.pull(client.alpha, client.ratio)
             residual = optax.tree.add_scale(gradient, pull, client.p)
             return {
@@ -259,6 +263,7 @@ class FedADMM(base.SingleExchange):
         parts = common.map_everyone(of_client, rows, federation)
         count = federation.num_clients
         rho = self.penalty(count)
+        # pi_i = rho p_i, so that rho multiplies both terms of the Lagrangian.
         split = (rows.alpha * parts["loss"]).sum()
         duals = client_rows.weighted_sum(rows.p, jnp.full(count, rho))
         return {

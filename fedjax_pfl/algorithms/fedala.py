@@ -66,27 +66,16 @@ class FedALAClient:
 
 @struct.pytree_dataclass
 class _Learning:
-    """Weights while they are learned.
+    """Weights while they are learned."""
 
-    Attributes:
-      weights: `[*P]` of the adapted leaves.
-      losses: `[10]` mean losses of the last epochs, the latest one last.
-      epochs: `int32[]` finished epochs.
-      loss: `[]` sum of losses of this epoch's examples.
-      count: `[]` number of these examples.
-      seen: `int32[]` examples of all steps that moved the weights.
-      steps: `int32[]` number of these steps.
-      done: `bool[]` whether the losses have settled.
-    """
-
-    weights: core.Tree
-    losses: jax.Array
-    epochs: jax.Array
-    loss: jax.Array
-    count: jax.Array
-    seen: jax.Array
-    steps: jax.Array
-    done: jax.Array
+    weights: core.Tree  # [*P] of the adapted leaves
+    losses: jax.Array  # [10] mean losses of the last epochs, the latest one last
+    epochs: jax.Array  # int32[] finished epochs
+    loss: jax.Array  # [] sum of losses of this epoch's examples
+    count: jax.Array  # [] number of these examples
+    seen: jax.Array  # int32[] examples of all steps that moved the weights
+    steps: jax.Array  # int32[] number of these steps
+    done: jax.Array  # bool[] whether the losses have settled
 
 
 @struct.pytree_dataclass
@@ -174,6 +163,7 @@ class FedALA(base.SingleExchange):
         def step(key: core.Key, state: _Learning, batches: tuple[core.Batch, ...]):
             batch = batches[0]
             size = batch.weight.sum()
+            # W_i <- clip(W_i - eta dW f_i(m(W_i); batch), 0, 1).
             now, slope = jax.value_and_grad(value)(state.weights, key, batch)
             weights = jax.tree.map(
                 lambda a, g: jnp.clip(a - self.weight_learning_rate * g, 0, 1),
@@ -194,6 +184,7 @@ class FedALA(base.SingleExchange):
             mean = state.loss / jnp.where(state.count > 0, state.count, 1)
             losses = jnp.append(state.losses[1:], mean)
             finished = state.epochs + 1
+            # The window begins with zeros, which are no losses.
             settled = (finished > _WINDOW) & (losses.std() < self.threshold)
             return dataclasses.replace(
                 state,
@@ -224,6 +215,7 @@ class FedALA(base.SingleExchange):
             epoch_end=epoch_end,
             dtype=dtype,
         )
+        # Discarded steps are no work of the client.
         info = dataclasses.replace(info, num_steps=end.steps, num_examples=end.seen)
         state = dataclasses.replace(
             client, weights=end.weights, learned=client.learned + (end.steps > 0)
@@ -264,6 +256,7 @@ def _subset(
     slots = data.index.shape[0]
     positions, _ = minibatch_scan.independent_batch(key, data, slots)
     count = jnp.round(fraction * data.num_examples).astype(jnp.int32)
+    # At least one example, but none of a client without any.
     count = jnp.clip(count, jnp.minimum(1, data.num_examples), data.num_examples)
     labels = None if data.labels is None else data.labels[positions]
     return dataclasses.replace(

@@ -49,16 +49,11 @@ _SCALED = "follows the models' distances (`scale_free`)"
 
 @struct.pytree_dataclass
 class _Attentive(similarity.Mixing):
-    """Mixes models, then solves a proximal problem about the mixture.
-
-    Attributes:
-      lam: `[]` weight of the attention term, at least 0.
-      local: local solver of the proximal problem.
-      start: local work starts at the `received` mixture or at the client's `own` model.
-    """
+    """Mixes models, then solves a proximal problem about the mixture; abstract."""
 
     lam: Any = struct.traced_field(default=1.0, at_least=0, search=(0.001, 10.0))
     local: core.Solver = local.SGD()
+    # Local work starts at the received mixture or at the own model.
     start: Literal["received", "own"] = "received"
 
     @abc.abstractmethod
@@ -69,6 +64,7 @@ class _Attentive(similarity.Mixing):
         self, view: ClientView, down: Downlink, client: core.ClientState, model: Model
     ):
         """Solves the proximal problem about the received mixture."""
+        # w_i ~= argmin F_i(w) + weight/2 ||w - u_i||^2.
         weight = self.proximal_weight(view.round)
         objective = common.proximal_objective(model, weight)
         start = down.per_client if self.start == "received" else client
@@ -145,6 +141,7 @@ class FedAMP(_Attentive):
         distances = similarity.squared_distances(models)
         count, dtype = distances.shape[0], distances.dtype
         if self.scale_free:
+            # xi_ij = share exp(-||w_i - w_j||^2 / sigma) with share = alpha_k / sigma.
             sigma = similarity.median_distance(distances)
             pull = 0.5 if self.pull is None else self.pull
             share = jnp.asarray(pull / max(count - 1, 1), dtype)
@@ -158,6 +155,7 @@ class FedAMP(_Attentive):
         diagonal = jnp.eye(count, dtype=bool)
         pull = jnp.where(diagonal, 0, share * near)
         total = pull.sum(axis=1)
+        # Weights of the others above 1 in sum would leave xi_ii negative.
         pull = pull / jnp.maximum(total, 1)[:, None]
         self_weights = jnp.maximum(1 - pull.sum(axis=1), 0)
         rounding = 1 + count * jnp.finfo(dtype).eps
@@ -213,5 +211,6 @@ class HeurFedAMP(_Attentive):
         report = similarity.cosine_range(similarities)
         if count == 1:
             return jnp.ones_like(similarities), report
+        # xi_ij = (1 - xi_ii) softmax_j; the diagonal of -inf is left out of it.
         part = 1 / count if self.self_weight is None else self.self_weight
         return jnp.where(eye, part, (1 - part) * jax.nn.softmax(logits, axis=1)), report

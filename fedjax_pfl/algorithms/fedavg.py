@@ -66,6 +66,7 @@ class FedAvg(global_model.GlobalModel):
         """Trains from the received model; stragglers' messages may be dropped."""
         client, upload, report = super().client_update(view, down, client, model)
         if self.drop_stragglers:
+            # A message of weight 0 takes no part in the mean.
             weight = jnp.where(view.work.straggler, 0, upload.weight)
             upload = dataclasses.replace(upload, weight=weight)
         return client, upload, report
@@ -165,6 +166,7 @@ class Centralized(base.SingleExchange):
             "client_steps": info.num_steps,
         }
         totals = core.Report(values=counts, statistics=info.statistics)
+        # Reports have rows of a cohort; here it has one.
         report = jax.tree.map(lambda leaf: leaf[None], totals)
         return state, exchange.info(report, {}, bytes_up=0, bytes_down=0)
 
@@ -177,6 +179,7 @@ def _union(data: core.ClientData) -> core.ClientData:
     """Joins all clients' examples into one client; padding goes to the end."""
     slots = data.index.shape[1]
     real = jnp.arange(slots)[None, :] < data.num_examples[:, None]
+    # A stable sort moves padding only: examples keep the order of clients.
     order = jnp.argsort(~real.reshape(-1), stable=True)
     fields = client_rows.take(
         jax.tree.map(lambda leaf: leaf.reshape(-1), (data.index, data.labels)), order

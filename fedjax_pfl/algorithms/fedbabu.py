@@ -79,6 +79,7 @@ class FedBABU(base.PersonalHead):
             "head": (client, server),
             "body": (server, client),
         }[self.tuned_part]
+        # The whole network is trained without a fixed part to join.
         join = None if self.tuned_part == "whole" else tree_paths.join
         objective = local.DataLoss(model, network=join)
         tuned, _, info = self.fine_tune.solve(view, objective, trained, fixed)

@@ -130,8 +130,10 @@ class FedDyn(base.SingleExchange):
     ):
         """Trains near the received model minus the dual, and updates the dual."""
         w = down.shared
+        # alpha_i = alpha / (N q_i).
         alpha = self.alpha if client.ratio is None else self.alpha * client.ratio
         objective = common.proximal_objective(model, alpha)
+        # The linear term <g_i, v> moves the center: g_i = -alpha_i p_i.
         center = optax.tree.sub(w, client.dual)
         theta, _, info = self.local.solve(view, objective, w, center)
         dual = common.dual_update(client.dual, theta, w)
@@ -146,10 +148,12 @@ class FedDyn(base.SingleExchange):
         uploads: core.Upload,
     ):
         """Moves the dual by the mean change, and adds it to the mean model."""
+        # |S|, unless the server divides by an expected number of participants.
         received = (uploads.weight > 0).sum()
         count = received if ctx.expected is None else ctx.expected
         change = optax.tree.sub(aggregate, server.model)
         dual = common.stepped(server.dual, change, count / ctx.num_clients)
+        # w^{t+1} = mean + p. A round without a message leaves the state.
         new = FedDynServer(model=optax.tree.add(aggregate, dual), dual=dual)
         return jax.tree.map(lambda a, b: jnp.where(received > 0, a, b), new, server)
 

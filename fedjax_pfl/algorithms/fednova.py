@@ -47,21 +47,10 @@ __all__ = ["FedNova", "gradient_weight"]
 
 
 def gradient_weight(num_steps: core.Scalar, momentum: core.Scalar) -> core.Scalar:
-    """Returns the sum of the weights that local steps give to their gradients.
-
-    Args:
-      num_steps: `[]` tau_i, at least 0.
-      momentum: `[]` m in [0, 1), or None for none.
-
-    Returns:
-      `[]` a_i, of the change `-eta sum_k a_ik g_ik` of tau_i steps.
-
-    Example:
-      >>> float(gradient_weight(3, 0.5))  # 1.75 + 1.5 + 1
-      4.25
-    """
+    """Returns a_i, the sum of the weights of the gradients of tau_i local steps."""
     if momentum is None:
         return num_steps
+    # sum_{k=1}^{tau} (1 - m^k) / (1 - m).
     decay = 1 - momentum
     return (num_steps - momentum * (1 - momentum**num_steps) / decay) / decay
 
@@ -108,11 +97,13 @@ class FedNova(global_model.GlobalModel):
         w = down.shared
         y, _, info = self.local.solve(view, local.DataLoss(model), w)
         dtype = jnp.result_type(*jax.tree.leaves(w))
+        # A short step counts as its part of one.
         if self.local.remainder == "scaled":
             num_steps = info.num_examples.astype(dtype) / self.local.batch_size
         else:
             num_steps = info.num_steps.astype(dtype)
         weight = gradient_weight(num_steps, self.local.momentum)
+        # u_i = w + (y_i - w) / a_i; a client without a step sends w.
         some = jnp.where(weight > 0, weight, 1)
         message = jax.tree.map(lambda a, b: a + (b - a) / some, w, y)
         return self.kept(y), view.upload(message, aux=weight), info.report()
@@ -130,6 +121,7 @@ class FedNova(global_model.GlobalModel):
             shares = (shares > 0).astype(shares.dtype)
         steps = jnp.where(shares > 0, uploads.aux, 0)
         total = shares.sum()
+        # tau_eff = sum_S p_i a_i, of received messages.
         length = (shares * steps).sum() / jnp.where(total > 0, total, 1)
         return jax.tree.map(
             lambda w, u: (w + length * (u - w)).astype(w.dtype), server, aggregate

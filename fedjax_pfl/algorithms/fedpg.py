@@ -197,6 +197,8 @@ class FedPG(base.SingleExchange):
         plain, carry = local.DataLoss(model), view.data.personal
         rate = self.local.rate(view.round)
         if self.gradient == "exact":
+            # Personal parameters of the network descend by the gradient of the same
+            # pass.
             loss, (gradient, slope) = local.full_value_and_gradient(
                 local.Joint(plain), (w, carry), None, view.data
             )
@@ -207,6 +209,7 @@ class FedPG(base.SingleExchange):
             loss = local.full_value(plain, w, None, view.data)
             theta, _, info = self.local.solve(view, plain, w, None)
             carry, running = None if carry is None else info.carry, info.statistics
+            # g_i = (w - w_i) / eta_t, so that gamma = 1 gives theta_i = w_i.
             gradient = jax.tree.map(lambda a, b: (a - b) / rate, w, theta)
             steps, evaluations = info.num_steps, info.num_examples
         upload = view.upload(gradient, aux={"loss": loss, "steps": steps})
@@ -257,6 +260,7 @@ class FedPG(base.SingleExchange):
         mean_norm: jax.Array,
     ):
         """Returns personal models `[K, *P]` about w, and their report."""
+        # u_i = (1 - gamma) p_i - gamma q_i, brought to its length.
         moves, report = common_descent.protected_moves(
             rows,
             gamma=self.gamma,
@@ -348,9 +352,12 @@ class FedPG(base.SingleExchange):
         state, received = exchange.upload(state, uploads)
         present, losses = received.weight > 0, received.aux["loss"]
         history, used = self._absent(old_state, ctx)
+        # q_j of members, absent clients and grad F.
         rows, fair = self._rows(received.message, present, losses, history, used)
+        # lam, d and ds = sigma d.
         direction = common_descent.common_descent(rows, guard=self.guard)
         rate = self.local.rate(ctx.round)
+        # theta_i = w + eta_t (||g_i|| / ||u_i||) u_i, at the same w as the direction.
         theta, report = self._personal(rows, w, rate, direction.mean_norm)
         new = FedPgClient(
             theta=client_rows.select_rows(present, theta, old.theta),
@@ -364,12 +371,14 @@ class FedPG(base.SingleExchange):
             )
             info |= search_info
         server = FedPgServer(
+            # w^{t+1} = w + step ds.
             model=jax.tree.map(lambda x, m: x + step * m, w, direction.vector),
             num_heard=present.sum().astype(jnp.int32),
         )
         state = dataclasses.replace(
             state, server=server, clients=exchange.put(state.clients, new)
         )
+        # Losses travel with the gradients, and with the trials of a search.
         count, size = present.shape[0], client_rows.num_bytes(w)
         bytes_up = exchange.bytes_up(received.message) + client_rows.num_bytes(losses)
         tried = info.get("trials", jnp.zeros((), jnp.int32)) * losses.dtype.itemsize
@@ -401,6 +410,7 @@ class FedPG(base.SingleExchange):
             upload, *_ = self._measured(view, state.server.model, model)
             return upload.message, upload.aux["loss"]
 
+        # Rows without content: a client needs its examples only.
         blanks = jnp.zeros((federation.num_clients, 0))
         gradients, losses = common.map_everyone(of_client, blanks, federation)
         present = federation.train.num_examples > 0
@@ -412,6 +422,7 @@ class FedPG(base.SingleExchange):
         """Refreshes the personal models of all clients, if asked for."""
         if self.personal == "stored":
             return state
+        # Draws of an evaluation must not repeat those of a round.
         key = core.stream_key(state.key, core.Stream.EVALUATION, state.round)
         rows = self._all_rows(key, state, model, federation)
         direction = common_descent.common_descent(rows, guard=self.guard)
@@ -433,6 +444,7 @@ class FedPG(base.SingleExchange):
         """
         rows = self._all_rows(state.key, state, model, federation)
         with_row = common_descent.common_descent(rows, guard=0.0)
+        # The fairness row can make the norm vanish elsewhere than at Pareto points.
         without = common_descent.common_descent(
             dataclasses.replace(rows, mask=rows.gradients), guard=0.0
         )

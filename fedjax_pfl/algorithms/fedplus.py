@@ -179,6 +179,8 @@ class FedPlus(base.SingleExchange):
                 f" is made, got decay={local.decay!r} and {local.learning_rate!r}."
             )
         checks.number("mu times the learning rate", mu * local.learning_rate, below=1)
+        # A step of FedProx, (1 - mu e) w - e grad f_k + mu e c, as theta (w - eta grad
+        # f_k) + (1 - theta) c.
         theta = 1 - mu * local.learning_rate
         solver = struct.replace_field(
             local, "learning_rate", local.learning_rate / theta
@@ -211,6 +213,7 @@ class FedPlus(base.SingleExchange):
         """Returns the own share of a step."""
         if self.theta is not None:
             return self.theta
+        # theta = 1 / (1 + alpha eta), Proposition 2.
         return 1 / (1 + self._alpha() * self._step_size(round))
 
     def default_aggregator(self) -> core.Aggregator:
@@ -228,6 +231,7 @@ class FedPlus(base.SingleExchange):
     def _radii(self, quantiles: jax.Array) -> jax.Array:
         """Returns the radii of phi's blocks, from quantiles of their lengths."""
         if self.rho_quantile is None:
+            # NaN stands for "no quantile": phi then takes rho.
             quantiles = jnp.full_like(quantiles, jnp.nan)
         rho = jnp.asarray(self.rho, quantiles.dtype)
         return self.phi.radii(rho, quantiles)
@@ -247,10 +251,12 @@ class FedPlus(base.SingleExchange):
         """Descends on the own loss, with pulls to the anchor."""
         c = down.shared.c
         difference = optax.tree.sub(client, c)
+        # z_k = c + prox(w_k - c), and the start (1 - lam) w_k + lam c.
         z = self.anchor(down.shared, client)
         start = base.mixture(client, c, 1 - self.lam)
         w, info = self._solve(view, model, start, z)
         is_idle = (view.data.num_examples if self._exact else info.num_steps) == 0
+        # The start has moved towards c already: a member without work goes back.
         w = optax.tree.where(is_idle, client, w)
         is_dropped = is_idle | (view.work.straggler & self.drop_stragglers)
         upload = view.upload(w)
@@ -276,6 +282,7 @@ class FedPlus(base.SingleExchange):
         def pulled(w: core.Params, z: core.Params) -> core.Params:
             return base.mixture(w, z, theta)
 
+        # w <- theta (w - eta grad f_k(w)) + (1 - theta) z, after the optimizer.
         hook = {"step_end": pulled}
         if self.pull_every == "epoch":
             hook = {"epoch_end": lambda _, w, z: (pulled(w, z), z)}
@@ -295,6 +302,7 @@ class FedPlus(base.SingleExchange):
             return FedPlusServer(c=aggregate, rho=server.rho)
         messages, weights = uploads.message, uploads.weight
         valid = (weights > 0) & client_rows.finite_rows(messages, weights.shape[0])
+        # Radius of the next round: the quantile of distances to the new center.
         away = jax.vmap(lambda w: optax.tree.sub(w, aggregate))(messages)
         lengths = jax.vmap(self.phi.lengths)(away)
         quantiles = _quantiles(lengths, valid, self.rho_quantile)
@@ -329,6 +337,7 @@ class FedPlus(base.SingleExchange):
         def terms(w: core.Params, data: core.ClientData):
             loss, gradient = local.full_value_and_gradient(plain, w, None, data)
             away = optax.tree.sub(w, self.anchor(server, w))
+            # ||grad f_k(w_k) + alpha (w_k - z_k)||, and mu Phi = alpha rho Phi.
             residual = optax.tree.norm(optax.tree.add_scale(gradient, alpha, away))
             penalty = self.phi.penalty(optax.tree.sub(w, server.c), server.rho)
             gap = optax.tree.norm(optax.tree.sub(w, server.c))
@@ -341,6 +350,7 @@ class FedPlus(base.SingleExchange):
         objective = jnp.vdot(weights, values) / weights.sum()
         mean = client_rows.weighted_mean(state.clients, weights)
         shift = optax.tree.norm(optax.tree.sub(mean, server.c))
+        # Relative to the usual distance, since rho and models have any scale.
         typical = jnp.median(gaps)
         return {
             "objective": objective,

@@ -53,6 +53,7 @@ class FedProx(global_model.GlobalModel):
     ):
         """Trains from the received model, and near it."""
         w = down.shared
+        # f_i(v) + mu/2 ||v - w^t||^2, with w^t as context.
         objective = common.proximal_objective(model, self.mu)
         v, _, info = self.local.solve(view, objective, w, w)
         distance = jnp.sqrt(2 * common.half_squared_distance(v, w))

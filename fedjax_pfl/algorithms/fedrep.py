@@ -92,6 +92,7 @@ class FedRep(base.PersonalHead):
 
     def known(self, server: core.ServerState, down: core.Downlink):
         """Returns the body; no client knows the others' heads."""
+        # A transform acts on differences to this point, so that heads are sent whole.
         point = self.reference(server)
         if self.send_heads:
             head, body = tree_paths.split(server, self.head)
@@ -115,6 +116,7 @@ class FedRep(base.PersonalHead):
         self, view: ClientView, down: Downlink, client: core.ClientState, model: Model
     ):
         """Trains the head under the received body, then the body under that head."""
+        # Keys of their own: the parts walk different minibatches.
         for_head, for_body = (
             dataclasses.replace(view, key=key) for key in jax.random.split(view.key)
         )

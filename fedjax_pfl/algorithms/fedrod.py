@@ -77,19 +77,8 @@ class RodServer:
 
 
 def balanced(logits: jax.Array, counts: jax.Array) -> jax.Array:
-    """Logits with balanced softmax as their cross-entropy.
-
-    Args:
-      logits: `[B, C]`.
-      counts: `[C]` examples per class of the client, in the logits' dtype.
-
-    Returns:
-      `[B, C]` `logits + log counts`; for classes without examples a constant far below.
-
-    Example:
-      >>> balanced(jnp.zeros((1, 2)), jnp.array([1.0, 0.0])).tolist()
-      [[0.0, -1000000000.0]]
-    """
+    """Returns logits `[B, C]` plus log counts `[C]`: the loss is balanced softmax."""
+    # log 0 is the limit of a constant far below, with gradient zero.
     present = (counts > 0)[None]
     logs = jnp.log(jnp.maximum(counts, 1))[None]
     return jnp.where(present, logits + logs, jnp.asarray(_ABSENT, logits.dtype))
@@ -139,6 +128,7 @@ class FedROD(base.PersonalHead):
         if self.hyper_width is None:
             return RodServer(network=params), jax.tree.map(jnp.zeros_like, head), None
         hyper = self._hyper(head, _counts(model, params, data))
+        # The last layer is zero: all clients start without a personal head.
         drawn = hyper.init(jax.random.fold_in(key, 1))
         drawn |= {"head": jax.tree.map(jnp.zeros_like, drawn["head"])}
         return RodServer(network=params, hyper=drawn), None, None
@@ -150,6 +140,7 @@ class FedROD(base.PersonalHead):
         if self.hyper_width is None:
             return _sum(network, part)
         head, _ = tree_paths.split(network, self.head)
+        # b_i = H(n_i / sum_c n_{i,c}), as one vector of the head's numbers.
         share = counts / jnp.maximum(counts.sum(), 1)
         vector = self._hyper(head, counts).apply(part, share[None])[0]
         return _sum(network, ravel_pytree(head)[1](vector))
@@ -162,11 +153,13 @@ class FedROD(base.PersonalHead):
 
         def personal(point: core.Tree, context: core.Tree):
             network, part = point
+            # Held: the personal loss moves b_i alone, not phi and a.
             return self._added(held.held(network), part, counts)
 
         def generic(outputs: jax.Array, batch: core.Batch):
             return model.loss(balanced(outputs, counts), batch)
 
+        # CE(a(z) + log n_i) in phi and a plus CE(a(z) + b_i(z)) in b_i: one gradient.
         objective = _Decoupled(local.DataLoss(model, network=personal), generic)
         hyper = self.hyper_width is not None
         start = (down.shared.network, down.shared.hyper if hyper else client)
@@ -191,14 +184,10 @@ class FedROD(base.PersonalHead):
 
 @dataclasses.dataclass(frozen=True)
 class _Decoupled(local.StatefulLoss):
-    """Sum of the generic loss, of the network as it is, and of the personal one.
+    """Sum of the generic loss, of the network as it is, and of the personal one."""
 
-    Attributes:
-      personal: loss of the network with the personal head, which moves statistics.
-      generic: `(logits, batch) -> []`.
-    """
-
-    personal: local.DataLoss
+    personal: local.DataLoss  # of the network with b_i; moves running statistics
+    # `(logits, batch) -> []`
     generic: Callable[[jax.Array, core.Batch], jax.Array]
 
     def step(
@@ -219,6 +208,7 @@ def _counts(model: core.Model, params: core.Params, data: core.ClientData) -> ja
     """Counts ONE client's training examples per output of the model `[C]`."""
     dtype = jnp.result_type(*jax.tree.leaves(params))
     batch = data.gather(jnp.zeros(1, jnp.int32), jnp.ones(1, dtype))
+    # The number of outputs follows from shapes alone.
     outputs = jax.eval_shape(
         lambda x: model.apply(params, x, constants=data.constants), batch.x
     )

@@ -103,17 +103,7 @@ class LpProjClient:
 def draw_projection(
     key: core.Key, params: core.Params, dim: int, orthogonal: bool
 ) -> core.Tree:
-    """Draws P, with random directions of the parameters' space as rows.
-
-    Args:
-      key: `[]` key.
-      params: `[*P]` parameters, D numbers in all.
-      dim: rows, at most D.
-      orthogonal: whether rows are made orthogonal to each other.
-
-    Returns:
-      `[dim, *P]`; every row has length 1 over all leaves together.
-    """
+    """Draws P `[dim, *P]` with random directions of the parameters, of length 1."""
     flat, unravel = ravel_pytree(params)
     rows = jax.random.normal(key, (dim, flat.size), flat.dtype)
     if orthogonal:
@@ -124,20 +114,7 @@ def draw_projection(
 
 
 def project(projection: core.Tree, params: core.Params) -> jax.Array:
-    """Returns `P theta`, at highest precision.
-
-    Args:
-      projection: `[dim, *P]`.
-      params: `[*P]`.
-
-    Returns:
-      `[dim]`.
-
-    Example:
-      >>> rows = {"a": jnp.eye(2), "b": jnp.array([0.0, 1.0])}
-      >>> project(rows, {"a": jnp.array([3.0, 4.0]), "b": jnp.array(2.0)}).tolist()
-      [3.0, 6.0]
-    """
+    """Returns `P theta` `[dim]` of P `[dim, *P]`, at highest precision."""
     parts = jax.tree.map(
         lambda rows, leaf: jnp.tensordot(
             rows, leaf, axes=leaf.ndim, precision=lax.Precision.HIGHEST
@@ -283,14 +260,18 @@ class LpProj(base.SingleExchange):
             batch = batches[0].with_statistics(running)
             slope, running = gradient(step_key, theta, batch, None)
             if self.clip_norm is not None:
+                # Only grad f_i is clipped, not the coupling.
                 longest = jnp.maximum(optax.tree.norm(slope), self.clip_norm)
                 slope = optax.tree.scale(self.clip_norm / longest, slope)
+            # theta_i <- theta_i - eta_p (clip(grad f_i) + lam P' r(P theta_i - w_i) +
+            # mu theta_i).
             pulled = pull(server.projection, theta, w_local)
             theta = jax.tree.map(self._inner_step, theta, slope, pulled)
             return theta, w_local, running
 
         def w_step(epoch: jax.Array, carry: core.Tree):
             theta, w_local, running = carry
+            # w_i <- w_i - eta lam r(w_i - P theta_i).
             slope = jax.grad(self.coupling, argnums=2)(
                 server.projection, theta, w_local
             )
@@ -326,9 +307,11 @@ class LpProj(base.SingleExchange):
             return self.lam * self.coupling(server.projection, theta, w_local)
 
         solver = local.SGD() if self.local is None else self.local
+        # theta_i ~= argmin f_i(theta) + lam/2 ||P theta - w_i||^2, from theta_i.
         theta, _, info = solver.solve(
             view, plain.plus(pull), client.theta, client.w_local
         )
+        # w_i = (P theta_i + kappa (w - p_i)) / (1 + kappa); then p_i and u_i.
         w_local = common.local_consensus_update(
             project(server.projection, theta),
             server.w,
@@ -353,6 +336,7 @@ class LpProj(base.SingleExchange):
     def round(self, state: core.State, exchange: Exchange):
         """Runs the usual exchange; P, which all draw from one seed, is not sent."""
         state, info = super().round(state, exchange)
+        # The usual round has counted P with the server state.
         down = client_rows.num_bytes(state.server.w) * exchange.ctx.cohort.shape[0]
         return state, dataclasses.replace(info, bytes_down=byte_counts.words(down))
 

@@ -61,6 +61,7 @@ class Majority(base.SingleExchange):
         counts = common.class_counts(
             view.data, model.num_classes or 0, jnp.zeros(()).dtype
         )
+        # Argmax takes the first of equal entries: ties go to the lower class.
         logits = jnp.log((counts + 1) / (counts + 1).sum())
         return {"personal": core.Predictor(_repeated, {"logits": logits})}
 

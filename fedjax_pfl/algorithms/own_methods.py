@@ -36,16 +36,11 @@ def check_name(name: str) -> None:
 
 
 def find(name: str) -> type:
-    """Finds the class of an algorithm.
-
-    Args:
-      name: one of `ALGORITHMS`, or `module:Class`, with a module to import from
-        wherever Python finds it, last in the current directory. It runs: the user has
-        named it.
-    """
+    """Returns the class of one of `ALGORITHMS`, or of `module:Class`, imported."""
     if ":" not in name:
         checks.known(name, registry.ALGORITHMS, "algorithm")
         return registry.ALGORITHMS[name]
+    # Each check comes before the step that it protects: import, use, decoration.
     check_name(name)
     path, _, attribute = name.partition(":")
     kind = getattr(_module(path, name), attribute, None)
@@ -75,6 +70,7 @@ def find(name: str) -> type:
 
 def _module(path: str, name: str) -> types.ModuleType:
     """Imports a module, also from the current directory if that holds no results."""
+    # Importing runs code, which must not come from a folder of results.
     cwd = os.getcwd()
     if _result_around(Path(cwd)) is None:
         sys.path[:] = [item for item in sys.path if item not in ("", cwd)] + [cwd]
@@ -120,10 +116,8 @@ def _is_same(a: str, b: str) -> bool:
 
 
 def _places(path: str) -> Iterator[Path]:
-    """Yields files and folders from which importing a module would run code.
-
-    `importlib.util.find_spec` would import the packages around the module.
-    """
+    """Yields files and folders from which importing a module would run code."""
+    # `importlib.util.find_spec` would import the packages around the module.
     top, *inner = path.split(".")
     if path in sys.modules:
         return  # nothing is run

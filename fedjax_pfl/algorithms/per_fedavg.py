@@ -54,20 +54,7 @@ Gradient = Callable[[Any], Any]
 def hessian_product(
     gradient: Gradient, params: core.Params, direction: core.Tree
 ) -> core.Params:
-    """Returns the product of the Hessian with a direction, forward over reverse.
-
-    Args:
-      gradient: maps `[*P]` to `[*P]`.
-      params: `[*P]` point.
-      direction: `[*P]`.
-
-    Returns:
-      `[*P]`.
-
-    Example:
-      >>> float(hessian_product(lambda x: x**3, 2.0, 0.5))
-      6.0
-    """
+    """Returns the Hessian times a direction `[*P]`, forward over reverse."""
     return jax.jvp(gradient, (params,), (direction,))[1]
 
 
@@ -77,18 +64,9 @@ def difference_product(
     direction: core.Tree,
     difference: core.Scalar,
 ) -> core.Params:
-    """Approximates the product from two gradients.
-
-    Args:
-      gradient: maps `[*P]` to `[*P]`.
-      params: `[*P]` point.
-      direction: `[*P]`; zeros give zeros.
-      difference: `[]` distance from the point at which the gradients are taken, > 0.
-
-    Returns:
-      `[*P]`, with an error of the square of `difference`.
-    """
+    """Approximates the product `[*P]` from two gradients; zeros give zeros."""
     norm = jnp.sqrt(sum(jnp.sum(d * d) for d in jax.tree.leaves(direction)))
+    # e = difference / ||g||: one size of perturbation, whatever the gradient's.
     size = difference / jnp.where(norm > 0, norm, 1)
     ahead = gradient(common.stepped(params, direction, size))
     behind = gradient(common.stepped(params, direction, -size))
@@ -154,11 +132,13 @@ class PerFedAvg(base.SingleExchange):
             # Numbers below 3 belong to the batches' own draws.
             keys = [jax.random.fold_in(step_key, 3 + i) for i in range(len(batches))]
             batches = tuple(batch.with_statistics(running) for batch in batches)
+            # wt = w - a grad f_i(w; D), and g = grad f_i(wt; D').
             inner = gradient(keys[0], w, batches[0], None)
             adapted = common.stepped(w, inner, -a)
             g, running = with_statistics(keys[1], adapted, batches[1], None)
             if self.hessian == "first_order":
                 return common.stepped(w, g, -self.learning_rate), running
+            # w <- w - b (g - a h), with h about Hess f_i(w; D'') g.
             h = self._product(lambda v: gradient(keys[2], v, batches[2], None), w, g)
             direction = common.stepped(g, h, -a)
             return common.stepped(w, direction, -self.learning_rate), running

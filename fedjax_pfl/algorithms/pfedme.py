@@ -142,6 +142,7 @@ class PFedMe(base.SingleExchange):
     def _outer_step(self, w_local: core.Params, theta: core.Params):
         """Takes one gradient step on the envelope."""
         rate = self.learning_rate * self.lam
+        # w_i <- w_i - eta lam (w_i - theta_i), as grad F_i(w) = lam (w - theta_i(w)).
         return jax.tree.map(lambda w, t: w - rate * (w - t), w_local, theta)
 
     def _in_epochs(
@@ -150,6 +151,7 @@ class PFedMe(base.SingleExchange):
         """Returns w_i, theta_i and the work; w_i takes a step after every epoch."""
         objective = common.proximal_objective(model, self.lam)
 
+        # The solver's context is w_i, the center of the next epoch.
         def epoch_end(epoch: jax.Array, theta: core.Params, w_local: core.Params):
             return theta, self._outer_step(w_local, theta)
 
@@ -192,6 +194,7 @@ class PFedMe(base.SingleExchange):
             epoch_steps=1,
             dtype=minibatch_scan.params_dtype(w),
         )
+        # Every batch serves K_in steps.
         counts = {
             "num_steps": self.inner_steps * info.num_steps,
             "num_examples": self.inner_steps * info.num_examples,
@@ -201,6 +204,7 @@ class PFedMe(base.SingleExchange):
 
     def _inner_step(self, theta: jax.Array, gradient: jax.Array, w_local: jax.Array):
         """Takes one gradient step on `f_i + lam/2 ||. - w_i||^2` in one leaf."""
+        # theta_i <- theta_i - eta_p (grad f_i + lam (theta_i - w_i)), plus an L2 term.
         direction = gradient + self.lam * (theta - w_local) + self.weight_decay * theta
         return theta - self.inner_learning_rate * direction
 

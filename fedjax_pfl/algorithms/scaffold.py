@@ -96,19 +96,22 @@ class Scaffold(base.SingleExchange):
         plain = local.DataLoss(model)
         correction = optax.tree.sub(control, client)
 
-        # A linear term with gradient c - c_i.
+        # Equation (3): a linear term with gradient c - c_i corrects the local steps.
         objective = plain.plus(lambda y, shift: optax.tree.vdot(shift, y))
         y, _, info = self.local.solve(view, objective, x, correction)
         if self.option == "difference":
+            # c_i+ = c_i - c + (x - y_i) / (K_i eta), equation (4): no extra gradients.
             scale = self.local.rate_sum(info, view.round)
             new = jax.tree.map(lambda a, b, d: (a - b) / scale - d, x, y, correction)
         else:
+            # c_i+ = grad f_i(x), with the weight decay that local steps follow.
             _, gradient = local.full_value_and_gradient(plain, x, None, view.data)
             decay = self.local.weight_decay
             new = jax.tree.map(lambda g, a: g + decay * a, gradient, x)
             seen = info.num_examples + view.data.num_examples
             info = dataclasses.replace(info, num_examples=seen)
         worked = info.num_steps > 0
+        # K_i = 0 would divide by zero: such a client keeps c_i.
         new = optax.tree.where(worked, new, client)
         message = {
             "model": optax.tree.sub(y, x),
@@ -124,10 +127,12 @@ class Scaffold(base.SingleExchange):
         uploads: core.Upload,
     ):
         """Steps along the mean changes; c counts the absent as unchanged."""
+        # |S|, unless the server divides by an expected number of participants.
         count = (uploads.weight > 0).sum() if ctx.expected is None else ctx.expected
         share = count / ctx.num_clients
         step = common.stepped
         return ScaffoldServer(
+            # Equation (5); c <- c + |S| / N mean_S (c_i+ - c_i).
             model=step(server.model, aggregate["model"], self.server_learning_rate),
             control=step(server.control, aggregate["control"], share),
         )

@@ -52,21 +52,7 @@ __all__ = ["SplitGP", "routed"]
 
 
 def routed(early: jax.Array, late: jax.Array, threshold: core.Scalar) -> jax.Array:
-    """Takes the early logits where they are sure, else the late ones.
-
-    Args:
-      early: `[B, C]` finite logits.
-      late: `[B, C]`.
-      threshold: `[]` largest entropy, in nats, of a sure softmax.
-
-    Returns:
-      `[B, C]`, each row from one of the two.
-
-    Example:
-      >>> early = jnp.array([[9.0, -9.0], [0.0, 0.0]])
-      >>> routed(early, jnp.ones((2, 2)), 0.1).tolist()
-      [[9.0, -9.0], [1.0, 1.0]]
-    """
+    """Takes early logits `[B, C]` with an entropy up to a threshold, else late ones."""
     logs = jax.nn.log_softmax(early)
     entropy = -(jnp.exp(logs) * logs).sum(axis=1, keepdims=True)
     return jnp.where(entropy <= threshold, early, late)
@@ -123,6 +109,7 @@ class SplitGP(base.SingleExchange):
         def objective(
             key: core.Key, params: core.Params, batch: core.Batch, context: core.Tree
         ):
+            # g CE(kappa_i(phi_i(x)), y) + (1 - g) CE(theta_i(phi_i(x)), y).
             early, late = exits.apply(params, batch.x, key=key)
             return base.mixture(
                 model.loss(early, batch), model.loss(late, batch), self.exit_weight
@@ -140,11 +127,13 @@ class SplitGP(base.SingleExchange):
         clients: core.ClientState,
     ):
         """Mixes the members' own parts with the mean."""
+        # Theta's leaves are None at clients: it is not mixed, but replaced.
         means = jax.tree.map(
             lambda part, mean: None if part is None else mean[None],
             *(clients, server),
             is_leaf=lambda node: node is None,
         )
+        # (phi_i, kappa_i) <- lambda (phi_i, kappa_i) + (1 - lambda) (phi, kappa)^{t+1}.
         return base.mixture(clients, means, self.self_weight)
 
     def predictors(

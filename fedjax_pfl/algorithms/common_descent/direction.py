@@ -71,17 +71,21 @@ def common_descent(rows: Rows, *, guard: core.Scalar = 0.01) -> Direction:
         rows.gram, jnp.stack([rows.mask, rows.gradients])
     )
     squared = jnp.maximum(solutions.value, 0).sum(axis=1)
+    # With the fairness row d can vanish where every client could still improve.
     guarded = jnp.sqrt(squared[0]) < guard * jnp.sqrt(squared[1])
     weights = jnp.where(guarded, solutions.x[1], solutions.x[0])
     gap = jnp.where(guarded, solutions.gap[1], solutions.gap[0]).sum()
 
+    # d and the average of the member rows, in one pass over the vectors.
     members = rows.members
     share = members / jnp.maximum(members.sum(), 1).astype(rows.mu.dtype)
     average = jnp.broadcast_to(share, weights.shape)
     pair = rows.combine(-jnp.stack([weights, average]))
     d, mean_norm = _row(pair, 0), optax.tree.norm(_row(pair, 1))
     norm = optax.tree.norm(d)
+    # Negated, so that a norm of NaN counts as stationary.
     stationary = ~(norm > threshold(rows.mu.dtype) * rows.mu)
+    # The average lies in the hull, so that sigma >= 1 but for rounding.
     sigma = jnp.where(stationary, 1, jnp.maximum(mean_norm / norm, 1))
     vector = jax.tree.map(lambda x: jnp.where(stationary, 0, sigma * x), d)
     products = rows.products(vector)

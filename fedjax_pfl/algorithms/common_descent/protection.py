@@ -44,22 +44,10 @@ def _orthogonal(gram: jax.Array, member: jax.Array, mask: jax.Array) -> jax.Arra
 def protected_coefficients(
     rows: Rows, *, protection: Protection = "cone"
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Finds the members' protected directions `p_i = -sum_j a_ij q_j`.
-
-    `cone`: the point nearest to `-gt_i` with `q_j . p <= 0` for all rows j but i's own
-    and the fairness row. `orthogonal`: with `q_j . p = 0`.
-
-    Args:
-      rows: the rows; the Gram matrix of whole rows is used.
-      protection: `cone` or `orthogonal`.
-
-    Returns:
-      `a [K, J]` and norms `[K]` of p_i; both 0 where no protected direction is longer
-      than what the Gram matrix resolves. And `bool[K]`, for whom such a direction was
-      refused, and is 0, since its cosine with another row, as that matrix has it, is
-      above 1e-6 in float64 or 1e-3 in float32.
-    """
+    """Finds `p_i = -sum_j a_ij q_j`: `a [K, J]`, norms and refusals `[K]`."""
     checks.known(protection, get_args(Protection), "protection")
+    # `cone`: nearest to -gt_i with q_j . p <= 0 for all rows j but i itself and
+    # fairness; `orthogonal`: with q_j . p = 0.
     gram, size = rows.whole, rows.mask.shape[0]
     gradient_rows = rows.gradients
     find = _in_cone if protection == "cone" else _orthogonal
@@ -71,6 +59,8 @@ def protected_coefficients(
 
     coefficients = jax.vmap(protect)(jnp.arange(rows.num_members))
     norms = combined_norms(gram, coefficients)
+    # Shorter ones are noise of the Gram matrix. Longer ones that raise a loss of
+    # others, as that matrix has it, are refused: their client gets no direction.
     long = norms > direction.threshold(norms.dtype) * rows.mu
     refused = long & ~(_conflicts(rows, coefficients) <= _tolerance(norms.dtype))
     mask = long & ~refused
@@ -84,14 +74,12 @@ def combined_norms(gram: jax.Array, coefficients: jax.Array) -> jax.Array:
 
 
 def _conflicts(rows: Rows, coefficients: jax.Array) -> jax.Array:
-    """Returns the largest cosine `[K]` of `-sum_j a_ij q_j` with a row j other than i.
-
-    It is 0 for a sum of 0, and -inf without another row.
-    """
+    """Returns the largest cosine `[K]` of `-sum_j a_ij q_j` with a row j != i."""
     gram, (count, size) = rows.whole, coefficients.shape
     products = -client_rows.dot(coefficients, gram)
     pairs = rows.gradients[None, :] & ~jnp.eye(count, size, dtype=bool)
     lengths = jnp.sqrt(jnp.maximum(jnp.diagonal(gram), 0))
+    # A sum of 0 has cosine 0; without another row the result is -inf.
     sizes = combined_norms(gram, coefficients)
     scale = lengths[None, :] * jnp.where(sizes > 0, sizes, 1)[:, None]
     cosines = products / jnp.where(pairs, scale, 1)
@@ -130,12 +118,15 @@ def protected_moves(
     checks.known(length, get_args(Length), "personal_length")
     count, gram = rows.num_members, rows.whole
     coefficients, norms, refused = protected_coefficients(rows, protection=protection)
+    # u_i = (1 - gamma) p_i - gamma gt_i as coefficients; the moves are one product.
     unit = jnp.eye(count, rows.mask.shape[0], dtype=gram.dtype) * rows.mask[None, :]
     coefficients = (1 - gamma) * coefficients + gamma * unit
     sizes = combined_norms(gram, coefficients)
+    # Rows have the norm mu: `per_row` leads back to units of the gradient.
     scaled = rows.scales[:count] * rows.norms[:count]
     per_row = rows.norms[:count] / jnp.where(scaled > 0, scaled, 1)
     safe = jnp.where(sizes > 0, sizes, 1)
+    # The bound keeps short u_i, whose direction is least certain, from being blown up.
     if length == "own":
         stretch = per_row * jnp.minimum(scaled / safe, _LONGEST)
     elif length == "mean":

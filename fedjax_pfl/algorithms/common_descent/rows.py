@@ -125,6 +125,7 @@ def _center(values: jax.Array, mask: jax.Array, scale: str) -> jax.Array:
         total = jnp.where(mask, values, 0).sum()
         center = total / jnp.maximum(count, 1).astype(values.dtype)
     else:
+        # Values left out come last; of an even number the middle two are averaged.
         ordered = jnp.sort(jnp.where(mask, values, jnp.inf))
         last = jnp.maximum(count - 1, 0)
         center = (ordered[last // 2] + ordered[(last + 1) // 2]) / 2
@@ -169,6 +170,7 @@ def make_rows(
     checks.known(fair_from, get_args(FairFrom), "fair_from")
     checks.known(normalize, get_args(Normalization), "normalize")
     num_members = present.shape[0]
+    # Rows left out are replaced before any product: 0 * NaN is NaN.
     nothing = jax.tree.map(jnp.zeros_like, members)
     members = client_rows.select_rows(present, members, nothing)
     norms = _norms(members)
@@ -178,6 +180,7 @@ def make_rows(
     scales = jnp.where(valid, mu / jnp.where(valid, norms, 1), 0)
     if normalize == "none":
         scales = valid.astype(norms.dtype)
+    # grad F = sum_i h_i g_i, of the scaled rows or of the gradients themselves.
     slopes = fair.slopes * (scales if fair_from == "scaled" else valid)
     fair_vector = client_rows.weighted_sum(members, slopes)
 
@@ -190,8 +193,10 @@ def make_rows(
     masks = [valid, *([] if used is None else [used & _speaks(sizes[num_members:-1])])]
     has_fair = fair.usable & (sizes[-1] >= _NO_FAIR_ROW) & fair_row
     mask = jnp.concatenate([*masks, has_fair[None]])
+    # History and fairness have the norm mu, also if members keep theirs.
     tail = mu / jnp.where(mask, sizes, 1)[num_members:]
     scales = jnp.where(mask, jnp.concatenate([scales, tail]), 0)
+    # Scaled here, since the scales themselves follow from the Gram matrix.
     products = (scales[:, None] * scales[None, :])[None]
     return Rows(
         vectors=vectors,

@@ -88,34 +88,21 @@ class Armijo:
 
     def __call__(
         self,
-        trial: Callable[[jax.Array], jax.Array],
+        trial: Callable[[jax.Array], jax.Array],  # steps [B] to losses [K, B]
         *,
-        rate: core.Scalar,
+        rate: core.Scalar,  # eta
         direction: Direction,
-        slopes: jax.Array,
-        fair_slope: jax.Array,
-        present: jax.Array,
-        is_fair: jax.Array,
-        is_missing: jax.Array,
+        slopes: jax.Array,  # [K] derivatives of the losses along ds
+        fair_slope: jax.Array,  # [] that of F; taken as 0 if positive
+        present: jax.Array,  # bool[K] clients with losses that count
+        is_fair: jax.Array,  # bool[] whether F is tested
+        is_missing: jax.Array,  # bool[] whether a member of the last round is gone
     ) -> Searched:
-        """Searches, in blocks of trials.
-
-        Args:
-          trial: maps steps `[B]` to losses `[K, B]`.
-          rate: `[]` eta.
-          direction: along which the trials go.
-          slopes: `[K]` derivatives of the losses along it.
-          fair_slope: `[]` that of the fairness objective; taken as 0 if positive.
-          present: `bool[K]` clients with losses that count.
-          is_fair: `bool[]` whether the fairness objective is tested.
-          is_missing: `bool[]` whether a member of the round before is gone.
-
-        Returns:
-          The result. A trial with a non-finite loss passes no test.
-        """
+        """Searches a step in blocks; a trial with a non-finite loss passes no test."""
         dtype = direction.sigma.dtype
         longest, shortest = self.bounds(rate, direction.sigma, is_missing)
         numbers = jnp.arange(self.most_trials(dtype), dtype=jnp.int32)
+        # e_k = ub / 2^k, exact in binary floats, down to lb but for its rounding.
         steps = jnp.ldexp(longest, -numbers)
         count = (steps >= shortest * (1 - _ROUNDING)).sum(dtype=jnp.int32)
         tests = _Tests(
@@ -158,6 +145,7 @@ class Armijo:
         trials = best.trials
         if self.reject_increase:
             trials = trials.at[2].set(jnp.where(best.lowest < 0, trials[2], _NONE))
+        # Rules are rows in the order in which they apply.
         has_trial = trials != _NONE
         rule, taken = jnp.argmax(has_trial), has_trial.any()
         step = jnp.where(taken, jnp.ldexp(longest, -trials[rule]), 0)
@@ -186,10 +174,12 @@ class _Tests:
         mask = self.present[:, None]
         finite = jnp.where(mask, jnp.isfinite(losses), True).all(axis=0)
         fall = jnp.where(mask, base[:, None] - losses, 0)
+        # Test 1, `L_i - L_i(e) >= -beta e (g_i . ds)`, and the same for F.
         enough = (fall >= self.need[:, None] * steps[None, :]).all(axis=0)
         fair = jax.vmap(lambda row: angle.fairness(row, self.present).value)
         fair_fall = fair(base[None])[0] - fair(losses.T)
         enough &= ~self.is_fair | (fair_fall >= self.fair_need * steps)
+        # Summed change of the losses: negative if the mean is smaller than at step 0.
         mean = jnp.where(finite, -fall.sum(axis=0), jnp.inf)
         return finite & enough, finite & (mean < 0), mean
 

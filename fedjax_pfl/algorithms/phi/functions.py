@@ -49,6 +49,7 @@ def _square(x: core.Tree) -> jax.Array:
 def _norm(x: core.Tree) -> jax.Array:
     """Returns the norm `[]` of a tree, with a derivative of 0 at 0."""
     square = _square(x)
+    # The slope of a square root at 0 is infinite: both branches stay finite.
     is_positive = square > 0
     return jnp.where(is_positive, jnp.sqrt(jnp.where(is_positive, square, 1)), 0)
 
@@ -75,6 +76,7 @@ class Phi(abc.ABC):
 
     def radii(self, rho: core.Scalar, quantiles: jax.Array) -> jax.Array:
         """Returns the lengths' quantiles where these are numbers, or rho `[]`."""
+        # Lengths of NaN mark functions with a radius that is no distance.
         return jnp.where(jnp.isnan(quantiles), rho, quantiles)
 
     @abc.abstractmethod
@@ -165,6 +167,7 @@ class Diagonal(_Averaged):
 
     def check(self, params: core.Params) -> None:
         """Refuses a tree q that is not like the parameters."""
+        # A number q fits any parameters.
         shapes = [
             jax.tree.map(jnp.shape, tree) for tree in (self._weights(params), params)
         ]
@@ -236,6 +239,7 @@ class L2(Phi):
     def prox(self, x: core.Tree, rho: core.Scalar) -> core.Tree:
         """Returns `max(0, 1 - rho / |x|) x`."""
         norm = _norm(x)
+        # Inside the ball the prox is 0; the quotient must not see a norm of 0.
         outside = norm > rho
         factor = jnp.where(outside, 1 - rho / jnp.where(outside, norm, 1), 0)
         return jax.tree.map(lambda a: factor * a, x)
@@ -288,6 +292,8 @@ class L1(Phi):
 
     def lengths(self, x: core.Tree) -> jax.Array:
         """Returns the root mean square of the coordinates, `[]`."""
+        # A radius is one for all coordinates, so that a length is that of a typical
+        # one.
         size = sum(leaf.size for leaf in jax.tree.leaves(x))
         return _norm(x) / size**0.5
 

@@ -92,6 +92,7 @@ class LayerWise(functions.Phi):
         self, method: str, x: core.Tree, rho: core.Scalar | None = None
     ) -> list[Any]:
         """Calls a method of every block's function, with the block's radius if any."""
+        # prox of c phi with radius rho is that of phi with radius c rho.
         radii = [()] * len(self.phis) if rho is None else (self._scales * rho)[:, None]
         parts = zip(self._functions, self._blocks(x), radii, strict=True)
         return [getattr(phi, method)(block, *radius) for phi, block, radius in parts]
@@ -106,6 +107,7 @@ class LayerWise(functions.Phi):
 
     def envelope(self, x: core.Tree, rho: core.Scalar) -> jax.Array:
         """Returns `sum_l c_l Phi_l` with radius `c_l rho_l`."""
+        # Envelopes of c phi are c times those of phi, with radius c rho.
         return (self._scales * jnp.stack(self._each("envelope", x, rho))).sum()
 
     def penalty(self, x: core.Tree, rho: core.Scalar) -> jax.Array:
@@ -118,6 +120,7 @@ class LayerWise(functions.Phi):
 
     def radii(self, rho: core.Scalar, quantiles: jax.Array) -> jax.Array:
         """Returns radii `[L]` that are the quantiles once they are scaled."""
+        # `_each` multiplies by the scales again.
         return super().radii(rho, quantiles / self._scales)
 
     def clipped(self, x: core.Tree, rho: core.Scalar) -> jax.Array:
@@ -128,6 +131,7 @@ class LayerWise(functions.Phi):
             for value, phi in zip(shares, self._functions, strict=True)
             if phi.has_lengths
         ]
+        # Without a radius that is a distance nothing is clipped: that is 0.
         return jnp.stack(counted).mean() if counted else shares[0]
 
     def aggregator(

@@ -21,15 +21,10 @@ __all__ = ["Counting"]
 
 @struct.pytree_dataclass
 class Counting(base.MatrixRule):
-    """A rule that takes f of its rows for malicious; abstract.
+    """A rule that takes f of its rows for malicious; abstract."""
 
-    Its guarantees hold as long as `factor * f + margin <= n`.
-
-    Attributes:
-      num_malicious: `[]` f, a whole number, or None.
-      malicious_fraction: static, f as a share of the n rows, rounded; or None.
-    """
-
+    # f, a whole number, or as a share of the n rows; guarantees hold while factor * f +
+    # margin <= n.
     num_malicious: float | None = struct.traced_field(default=None, at_least=0)
     malicious_fraction: float | None = struct.static_field(
         default=None, at_least=0, at_most=1
@@ -53,6 +48,7 @@ class Counting(base.MatrixRule):
 
     def _check_number(self, size: int, *, needed: bool) -> None:
         """Refuses an f that does not fit K rows, or f = K without a guarantee."""
+        # A traced number is bounded by `minority` instead.
         if isinstance(self.num_malicious, core.Tracer):
             return
         rule = type(self).__name__
@@ -73,16 +69,10 @@ class Counting(base.MatrixRule):
             )
 
     def target_count(self, num_valid: jax.Array, num_rows: int) -> jax.Array:
-        """Returns the requested number f, even if rows were lost later.
-
-        Args:
-          num_valid: `int32[]` n, rows in use.
-          num_rows: K, rows in all.
-
-        Returns:
-          `int32[]`.
-        """
+        """Returns the requested f `int32[]` of n valid rows, of K in all."""
         if self.malicious_fraction is not None:
+            # A table: in float32 a product could round to another number than that of
+            # the federation.
             share = float(self.malicious_fraction)
             counts = [round(share * count) for count in range(num_rows + 1)]
             return jnp.asarray(np.array(counts, np.int32))[num_valid]
@@ -92,5 +82,6 @@ class Counting(base.MatrixRule):
 
     def minority(self, num_valid: jax.Array, num_rows: int) -> jax.Array:
         """Bounds the number by the largest f with `2 f < n`, and by 0."""
+        # Messages can be lost after `check_cohort`, so that f no longer fits.
         f = jnp.minimum(self.target_count(num_valid, num_rows), (num_valid - 1) // 2)
         return jnp.maximum(f, 0)

@@ -85,7 +85,7 @@ def _apply(
     weights: ArrayLike | None,
     reference: core.Tree = None,
 ):
-    """Applies the rule; none of these rules draws anything."""
+    """Applies the rule to rows, about a reference or zeros."""
     rows, weights = _checked(rule, rows, weights)
     if reference is None:
         reference = jax.tree.map(lambda leaf: jnp.zeros_like(leaf[0]), rows)
@@ -93,6 +93,7 @@ def _apply(
         reference = jax.tree.map(
             lambda r, leaf: jnp.asarray(r, leaf.dtype), reference, rows
         )
+    # None of these rules draws from its key.
     return rule(jax.random.key(0), rows, weights, reference)[0]
 
 
@@ -276,6 +277,7 @@ def nearest_neighbor_mixing(
 
 def _permutation(order: ArrayLike, count: int) -> jax.Array:
     """Returns an order of `count` rows as an array."""
+    # Values of tracers are not known: a traced order is not checked.
     if isinstance(order, jax_core.Tracer):
         return order
     if sorted(np.asarray(order).tolist()) != list(range(count)):
@@ -310,6 +312,8 @@ def bucketing(
       >>> bucketing(jax.random.key(0), jnp.ones((5, 3))).shape
       (3, 3)
     """
+    # Buckets without rows become NaN: the next function takes no weights from here, and
+    # leaves out rows that are not finite.
     rule = mixing.Bucketing(size=size)
     rows, weights = _checked(rule, rows, weights)
     if order is not None:

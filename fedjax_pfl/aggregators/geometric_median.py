@@ -178,6 +178,7 @@ class GeometricMedian(base.MatrixRule):
         start: jax.Array | None,
     ) -> tuple[scaled_rows.ScaledRows, weiszfeld.Frame, GeometricMedianInfo]:
         """Searches, and reports the end of the search."""
+        # In units of the rows' size no square overflows, and float32 resolves rho.
         size = scaled_rows.measure(matrix, p > 0, p, 0 if rho is None else rho)
         tolerance = self.tolerance
         if tolerance is None:
@@ -192,6 +193,7 @@ class GeometricMedian(base.MatrixRule):
             curvature=self.curvature,
             max_iterations=self.max_iterations,
         )(size, p, start)
+        # Rows that were shortened count as outside of any radius.
         outside = (end.outside | size.shortened).sum(dtype=matrix.dtype)
         num_rows = (p > 0).sum(dtype=matrix.dtype)
         eigenvalue = end.eigenvalue
@@ -215,6 +217,7 @@ def _forward(
 ) -> tuple[tuple[jax.Array, GeometricMedianInfo], Any]:
     """Returns the median of rows `[K, D]`, and residuals for its derivatives."""
     size, end, info = rule._search(rho, matrix, p, start)
+    # Derivatives are the minimizer's: they need its end, not the steps of the search.
     residuals = (size, p, end.center, end.radius), rho
     return (size.scale * end.center, info), residuals
 

@@ -26,11 +26,9 @@ __all__ = ["Bucketing", "NearestNeighborMixing"]
 def _means_about(
     share: jax.Array, messages: core.Message, valid: jax.Array, center: jax.Array
 ) -> core.Message:
-    """Averages valid rows to `[J, *P]` by shares `[J, K]` with sum 1, about a row.
-
-    About a row, so that a common offset costs no digits; of halves, so that differences
-    cannot overflow.
-    """
+    """Averages valid rows to `[J, *P]` by shares `[J, K]` of sum 1, about a row."""
+    # About a row, so that a common offset costs no digits; of halves, so that
+    # differences cannot overflow.
     middle = jax.tree.map(lambda leaf: leaf[center][None] / 2, messages)
     halves = jax.tree.map(lambda leaf, half: leaf / 2 - half, messages, middle)
     zeros = jax.tree.map(jnp.zeros_like, messages)
@@ -106,6 +104,7 @@ class NearestNeighborMixing(byzantine_count.Counting):
         near = n - self.minority(n, len(valid))
         _, search = pairwise_distances.search(matrix, valid, jnp.maximum(near - 1, 1))
         itself = jnp.eye(weights.shape[0], dtype=bool)
+        # A row is its own nearest one, before others at distance 0.
         distance = jnp.where(itself, -1, search.distance)
         share = valid[None] & pairwise_distances.smallest(distance, near)
         share = share.astype(matrix.dtype)
@@ -120,17 +119,7 @@ class NearestNeighborMixing(byzantine_count.Counting):
         weights: jax.Array,
         reference: core.Message,
     ) -> tuple[Any, Any]:
-        """Mixes, then applies the rule.
-
-        Args:
-          key: `[]` for the draws of the rule.
-          messages: pytree of `[K, *P]` with one dtype.
-          weights: `[K]`, at least 0; 0 means dropped.
-          reference: pytree of `[*P]`, returned if no row takes part.
-
-        Returns:
-          Pytree of `[*P]`, and the report of the rule.
-        """
+        """Mixes rows `[K, *P]`, then applies the rule behind, which reports."""
 
         def mixed(
             mixing: "NearestNeighborMixing",
@@ -211,6 +200,7 @@ class Bucketing(core.Aggregator):
         valid = (weights > 0) & base.in_use(messages, count)
         if order is None:
             order = jax.random.permutation(key, count)
+        # A stable sort: rows that take part come first, in the drawn order.
         order = order[jnp.argsort(~valid[order], stable=True)]
         place = jnp.argsort(order)  # of every row among those that take part
         bucket = jnp.arange(-(-count // self.size))[:, None]
@@ -228,17 +218,7 @@ class Bucketing(core.Aggregator):
         weights: jax.Array,
         reference: core.Message,
     ) -> tuple[Any, Any]:
-        """Averages buckets, then applies the rule.
-
-        Args:
-          key: `[]` for the permutation and the rule.
-          messages: pytree of `[K, *P]` with one dtype.
-          weights: `[K]`, at least 0; 0 means dropped.
-          reference: pytree of `[*P]`, returned if no row takes part.
-
-        Returns:
-          Pytree of `[*P]`, and the report of the rule.
-        """
+        """Averages buckets of rows `[K, *P]`, then applies the rule behind."""
 
         def mixed(
             mixing: "Bucketing",
@@ -247,6 +227,7 @@ class Bucketing(core.Aggregator):
             weights: jax.Array,
             reference: core.Message,
         ) -> tuple[Any, Any]:
+            # The rule behind may draw as well.
             mix_key, key = jax.random.split(key)
             return mixing.rule(key, *mixing.mix(mix_key, messages, weights), reference)
 

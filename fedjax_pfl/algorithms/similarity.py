@@ -29,11 +29,7 @@ _SMALLEST_NORM = 1e-12
 
 
 class Mixing(base.SingleExchange, abc.ABC):
-    """A method with a mixture of received models per client; abstract.
-
-    Clients keep and send their own models; the server remembers the common first one.
-    There is no global model and no aggregate.
-    """
+    """A method with a mixture of received models per client; abstract."""
 
     aggregates = False  # every member gets a mixture of its own
 
@@ -41,16 +37,7 @@ class Mixing(base.SingleExchange, abc.ABC):
     def cohort_weights(
         self, round: jax.Array, server: core.ServerState, models: core.Message
     ) -> tuple[jax.Array, dict[str, Any]]:
-        """Returns weights with which clients receive each other's models.
-
-        Args:
-          round: `int32[]` round number.
-          server: `[*P]` the common first model.
-          models: pytree of `[K, *P]`.
-
-        Returns:
-          `[K, K]` with rows of sum 1, and a dict of `[]` values to report.
-        """
+        """Returns weights `[K, K]`, rows of sum 1, of models `[K, *P]`, and reports."""
 
     def first(self, params: core.Params):
         """Copies one network to all clients; the server remembers it."""
@@ -93,29 +80,19 @@ class Mixing(base.SingleExchange, abc.ABC):
 
 
 def cosines(tree: core.Tree) -> jax.Array:
-    """Returns the cosines of all pairs of rows.
-
-    The order of nearly equal models lives in the last digits: hence products at highest
-    precision, and norms from the diagonal of the same matrix.
-
-    Args:
-      tree: pytree of `[K, *P]`, finite.
-
-    Returns:
-      `[K, K]`, symmetric, in [-1, 1], diagonal 1. A row of zeros has cosine 0 with all
-      others.
-    """
+    """Returns the cosines `[K, K]` of finite rows `[K, *P]`; the diagonal is 1."""
+    # The order of nearly equal models lives in the last digits: products at highest
+    # precision, and norms from the diagonal of the same matrix.
     products = columns.gram(tree)
     norms = jnp.maximum(jnp.sqrt(jnp.diagonal(products)), _SMALLEST_NORM)
     matrix = products / (norms[:, None] * norms[None, :])
+    # Rounding leads beyond 1; a row of zeros has cosine 0 with all others.
     return jnp.where(_self(matrix), 1, jnp.clip(matrix, -1, 1))
 
 
 def cosine_range(similarities: jax.Array) -> dict[str, jax.Array]:
-    """Reports the `smallest_cosine` and `largest_cosine` of `cosines [K, K]`.
-
-    Their limits, 1 and -1, if there is one client.
-    """
+    """Reports the `smallest_cosine` and `largest_cosine` of different rows `[K, K]`."""
+    # Of one client they are their limits, 1 and -1.
     return {
         "smallest_cosine": similarities.min(),  # the diagonal is an upper bound
         "largest_cosine": jnp.where(_self(similarities), -1, similarities).max(),
@@ -123,19 +100,11 @@ def cosine_range(similarities: jax.Array) -> dict[str, jax.Array]:
 
 
 def squared_distances(tree: core.Tree) -> jax.Array:
-    """Returns all pairs' squared distances, from the centered rows' Gram matrix.
-
-    Without centering, small distances of large models would cancel.
-
-    Args:
-      tree: pytree of `[K, *P]`, finite.
-
-    Returns:
-      `[K, K]`, symmetric, at least 0, diagonal 0.
-    """
+    """Returns squared distances `[K, K]` of finite rows `[K, *P]`, at least 0."""
     count = jax.tree.leaves(tree)[0].shape[0]
     # As a product, the mean costs less than a reduction along the client axis.
     mean = client_rows.mix(tree, jnp.full((1, count), 1 / count))
+    # Of centered rows: small distances of large models would cancel.
     products = columns.gram(jax.tree.map(lambda x, m: x - m, tree, mean))
     squares = jnp.diagonal(products)
     matrix = squares[:, None] + squares[None, :] - 2 * products

@@ -42,6 +42,7 @@ class Gaussian(base.Alone):
     ) -> core.Message:
         """Draws noise, about zero or the received model."""
         leaves, structure = jax.tree.flatten(message)
+        # One key per leaf, or leaves of one shape would get the same noise.
         keys = jax.random.split(key, len(leaves))
         centers = jax.tree.leaves(honest.origin(self.about, message, reference))
 

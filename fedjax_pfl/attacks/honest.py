@@ -37,21 +37,13 @@ Direction = Literal["unit", "sign", "std"]
 
 @struct.pytree_dataclass
 class Honest:
-    """The honest rows of a cohort.
+    """The honest rows of a cohort, about their mean."""
 
-    Attributes:
-      known: `bool[K]` rows that are honest and finite.
-      acts: `bool[K]` malicious rows; none if no row is known.
-      center: `[*P]` a point near the mean of the known rows.
-      offset: `[*P]` the mean less the center, its rounding error.
-      rows: `[K, *P]` rows less the mean; zeros for rows that are not known.
-    """
-
-    known: jax.Array
-    acts: jax.Array
-    center: core.Message
-    offset: core.Message
-    rows: core.Message
+    known: jax.Array  # bool[K] rows that are honest and finite
+    acts: jax.Array  # bool[K] malicious rows; none if no row is known
+    center: core.Message  # [*P] a point near the mean of the known rows
+    offset: core.Message  # [*P] the mean less the center, its rounding error
+    rows: core.Message  # [K, *P] rows less the mean; zeros if not known
 
     @property
     def count(self) -> jax.Array:
@@ -79,14 +71,10 @@ class Honest:
 
 
 def look(messages: core.Message, malicious: jax.Array) -> Honest:
-    """Returns the honest rows, their mean, and their differences from it.
-
-    Args:
-      messages: pytree of `[K, *P]` with one dtype, not empty.
-      malicious: `bool[K]`.
-    """
+    """Returns the honest rows of messages `[K, *P]`, their mean, and differences."""
     valid = ~malicious & client_rows.finite_rows(messages, malicious.shape[0])
     weights = valid.astype(jnp.result_type(*jax.tree.leaves(messages)))
+    # Two means: that of the differences restores digits that the first one rounded.
     center = client_rows.weighted_mean(messages, weights)
     rows = jax.tree.map(lambda x, c: x - c[None], messages, center)
     offset = client_rows.weighted_mean(rows, weights)
@@ -101,13 +89,7 @@ def look(messages: core.Message, malicious: jax.Array) -> Honest:
 
 
 def origin(about: str, message: core.Message, reference: core.Message) -> core.Message:
-    """Returns the point `[*P]` that an attack takes for zero.
-
-    Args:
-      about: the vectors that the attack changes; `reference` for updates.
-      message: `[*P]` a message, or anything like one.
-      reference: `[*P]` parameters that clients received.
-    """
+    """Returns the point `[*P]` that an attack takes for zero: the reference, or 0."""
     return reference if about == "reference" else optax.tree.zeros_like(message)
 
 
@@ -121,20 +103,14 @@ def square_norms(rows: core.Message) -> jax.Array:
 
 
 def direction(kind: Direction, honest: Honest, start: core.Message) -> core.Message:
-    """Returns the unit vector `[*P]` along which a message leaves the honest mean.
-
-    Args:
-      kind: against the mean less the start, its signs, or the
-        standard deviations.
-      honest: messages that attackers know.
-      start: `[*P]` the attack's zero.
-    """
+    """Returns the unit vector `[*P]` along which a message leaves the honest mean."""
     if kind == "std":
         along = honest.deviation()
     else:
         along = honest.mean_less(start)
     if kind == "sign":
         along = jax.tree.map(jnp.sign, along)
+    # Over a power of two, so that squares neither overflow nor vanish.
     along, _ = client_rows.rescale(along)
     norm = jnp.sqrt(square_norms(jax.tree.map(lambda leaf: leaf[None], along))[0])
     return jax.tree.map(lambda leaf: -leaf / jnp.where(norm > 0, norm, 1), along)

@@ -43,6 +43,7 @@ class IPM(base.Colluding):
     ) -> core.Message:
         """Returns the mean update, turned around."""
         zero = honest.origin(self.about, seen.center, reference)
+        # r - tau (mu - r).
         return jax.tree.map(
             lambda r, update: r - jnp.asarray(self.tau, r.dtype) * update,
             zero,

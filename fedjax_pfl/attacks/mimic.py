@@ -63,5 +63,6 @@ class Mimic(base.Colluding):
         products = client_rows.gram(client_rows.rescale(seen.rows)[0])
         size = jnp.abs(factorizations.eigh(products)[1][:, -1])
         size = jnp.where(seen.known, size, -1)
+        # Of nearly equal projections rounding would choose: the lowest row wins.
         near = 1 - jnp.sqrt(jnp.finfo(size.dtype).eps)
         return jnp.argmax(seen.known & (size >= near * size.max()))

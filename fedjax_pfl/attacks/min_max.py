@@ -52,6 +52,7 @@ class MinMax(base.Outermost):
         products = client_rows.gram(rows)
         squares = jnp.diag(products)
         pairs = seen.known[:, None] & seen.known[None]
+        # M^2 - |d_i|^2, with M the largest distance of two honest messages.
         apart = squares[:, None] + squares[None] - 2 * products
         room = jnp.maximum(jnp.where(pairs, apart, 0).max() - squares, 0)
         b = -client_rows.products(rows, away)

@@ -43,5 +43,6 @@ class MinSum(base.Outermost):
 
     def longest(self, seen: honest.Honest, away: core.Message) -> jax.Array:
         """Returns the largest distance of an honest message from the mean."""
+        # gamma = max_i |h_i - mu|, whatever the direction.
         rows, scale = client_rows.rescale(seen.rows)
         return scale * jnp.sqrt(honest.square_norms(rows).max())

@@ -39,6 +39,7 @@ class SameValue(base.Alone):
         self, key: core.Key, message: core.Message, reference: core.Message
     ) -> core.Message:
         """Puts one draw into every coordinate."""
+        # In float32 in any run, so that x64 changes no draw.
         draw = jax.random.normal(key, (), jnp.float32)
 
         def fill(u: jax.Array) -> jax.Array:

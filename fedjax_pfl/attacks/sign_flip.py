@@ -57,6 +57,7 @@ class SignFlip(base.Alone):
             if self.std is not None:
                 xi = jnp.asarray(self.std, u.dtype) * jnp.asarray(draw, u.dtype)
                 size = size * jnp.abs(xi)
+            # -s u, about zero or the reference.
             return center - size * (u - center)
 
         zero = honest.origin(self.about, message, reference)

@@ -52,6 +52,7 @@ class AdaptiveClip(core.Transform):
 
     def within(self, message: core.Message) -> jax.Array:
         """Returns 1/2 for a received message within the clip, else -1/2."""
+        # Halves of both signs, as in the paper: a client moves the count by 1/2.
         norm, unit = client_rows.norm(message)
         return jnp.where(norm <= self.norm / unit, 0.5, -0.5).astype(norm.dtype)
 
@@ -69,6 +70,7 @@ class AdaptiveClip(core.Transform):
           `[]`.
         """
         noise = self.count_noise * jax.random.normal(key, (), within.dtype)
+        # b, and c <- c exp(-eta (b - gamma)).
         share = 0.5 + (within.sum() + noise) / count
         step = jnp.exp(-self.learning_rate * (share - self.quantile))
         return (self.norm * step).astype(jnp.result_type(self.norm))

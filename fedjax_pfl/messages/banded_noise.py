@@ -63,6 +63,7 @@ class BandedNoise(ServerNoise):
 
         The noise of round t is row t modulo b.
         """
+        # X_t = (Z_t - c_1 X_{t-1} - ... - c_{b-1} X_{t-b+1}) / c_0.
         strategy = self.strategy / self.strategy[0]
         strategy[0] = 0  # the oldest row is not in the sum
         age = (round - np.arange(self.bands)) % self.bands

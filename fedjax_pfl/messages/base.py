@@ -33,15 +33,7 @@ class Compression(core.Transform):
     error_feedback: bool = struct.static_field(default=False)
 
     def fit(self, key: core.Key, message: core.Message) -> core.Message:
-        """Returns the message that the server decodes, C(x).
-
-        Args:
-          key: `[]` key of this client and round, which the server can derive.
-          message: pytree of `[*P]`, the difference from a point that both sides have.
-
-        Returns:
-          Pytree of `[*P]`.
-        """
+        """Returns the message `[*P]` that the server decodes, C(x), by a shared key."""
         raise NotImplementedError
 
     def encoding(self, before: Encoding) -> Encoding:
@@ -58,6 +50,7 @@ class Compression(core.Transform):
         """Compresses an honest client's message; see `Transform.send`."""
         if not self.error_feedback:
             return self.fit(key, message), None
+        # C(x + e), and e <- x + e - C(x + e).
         target = optax.tree.add(message, memory)
         sent = self.fit(key, target)
         return sent, optax.tree.sub(target, sent)

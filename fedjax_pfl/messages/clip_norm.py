@@ -44,5 +44,6 @@ class ClipNorm(core.Transform):
         """Clips a received message."""
         if not self.per_layer:
             return client_rows.clip(message, self.norm)
+        # L squares of c / sqrt(L) add up to c^2.
         bound = self.norm / max(len(jax.tree.leaves(message)), 1) ** 0.5
         return jax.tree.map(lambda x: client_rows.clip(x, bound), message)

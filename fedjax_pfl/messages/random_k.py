@@ -43,8 +43,10 @@ class RandomK(base.Compression):
             return message
         x, back = base.flatten(message)
         count = base.count("RandomK", self.fraction, x.size)
+        # The k largest of random integers are k random places, without a sort.
         draws = jax.random.bits(key, x.shape, jnp.uint32) >> 1
         mask = top_k.largest(draws.astype(jnp.int32), count)
+        # D / k makes the message unbiased; error feedback needs a contraction instead.
         scale = 1 if self.error_feedback else x.size / count
         return back(jnp.where(mask, scale * x, 0))
 

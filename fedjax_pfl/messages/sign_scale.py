@@ -40,6 +40,7 @@ class SignScale(base.Compression):
         """Returns signs times a size, array by array."""
 
         def signs(x: jax.Array) -> jax.Array:
+            # The sum of absolute values must not overflow.
             scaled, unit = client_rows.rescale(x)
             size = unit * (jnp.abs(scaled).sum() / max(x.size, 1))
             return jnp.where(x < 0, -size, size)

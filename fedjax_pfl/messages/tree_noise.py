@@ -52,6 +52,8 @@ class TreeNoise(ServerNoise):
         def add_draw(
             number: jax.Array, level: jax.Array, noise: core.Tree, sign: int
         ) -> core.Tree:
+            # A node's draw belongs to the round that completes it, and to its level: it
+            # can be drawn again when it is replaced.
             key = jax.random.fold_in(round.key_of(number), level)
             return randomness.plus_gaussian(key, noise, sign * deviation)
 

@@ -112,6 +112,7 @@ class EIIE(starts.Startable):
             raise checks.InputError(
                 "Expected features and window; call for_federation."
             )
+        # The same evaluator for every asset: parameters do not depend on m.
         evaluator_key, head_key = jax.random.split(key)
         keys, units = jax.random.split(evaluator_key), self.units
         if self.evaluator == "recurrent":
@@ -186,12 +187,14 @@ class EIIE(starts.Startable):
         hidden = self._evaluate(params, days, constants)
         scores = jnp.tensordot(kernel, hidden, axes=1) + head["bias"]
 
+        # w = softmax([b_cash, score_1, ..., score_m]), scores with the weights held.
         def act(scores: jax.Array, held: jax.Array) -> jax.Array:
             scores = scores + action_kernel * held.astype(scores.dtype)
             cash_score = jnp.broadcast_to(cash, (*scores.shape[:-1], 1))
             return jax.nn.softmax(jnp.concatenate([cash_score, scores], axis=-1))
 
         if isinstance(x, Held):
+            # In training the weights held come from the memory: all days at once.
             return act(scores, x.weights)
 
         def step(held: jax.Array, row: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -205,6 +208,8 @@ class EIIE(starts.Startable):
         real = batch.weight > 0
         outputs = jnp.where(real[:, None], outputs, 1 / outputs.shape[-1])
         growth = jnp.where(real[:, None], batch.y, 1).astype(outputs.dtype)
+        # The cost of a day uses the piece's own action of the day before; the first day
+        # is free.
         held = portfolio.drifted(outputs[:-1], growth[:-1])
         paid = portfolio.first_order_factor(held, outputs[1:], self.cost)
         factor = jnp.concatenate([jnp.ones_like(paid[:1]), paid])
@@ -274,11 +279,9 @@ class EIIE(starts.Startable):
 
 
 def _recur(params: core.Params, x: jax.Array) -> jax.Array:
-    """Returns the last states `[H, R]` of windows `[l, F, R]`.
-
-    The R rows are columns here, because products of a small and a wide matrix are
-    faster, by a third, than products of a tall and a small one.
-    """
+    """Returns the last states `[H, R]` of windows `[l, F, R]`."""
+    # Rows are columns here: products of a small and a wide matrix are faster, by a
+    # third, than products of a tall and a small one.
     bias = params["bias"][:, None]
 
     def step(state: jax.Array, x: jax.Array) -> tuple[jax.Array, None]:

@@ -95,6 +95,7 @@ class GeometricBrownianMotion(_Deterministic):
 
         def sample(rngs: Sequence[np.random.Generator], days: int) -> np.ndarray:
             noise = [rng.standard_normal((days, len(mean))) for rng in rngs]
+            # m is the mean of log-returns: no correction by s^2 / 2.
             return mean + np.stack(noise) @ factor.T
 
         return sample
@@ -107,6 +108,8 @@ def _root_of_correlation(returns: np.ndarray) -> np.ndarray:
     if len(common) < 2:
         return np.eye(size)
     centered = common - common.mean(axis=0)
+    # Of the days on which all assets are listed; days of pairs could make the matrix
+    # indefinite.
     norms = np.sqrt((centered**2).sum(axis=0))
     centered = centered / np.where(norms > 0, norms, 1)
     correlation = centered.T @ centered
@@ -171,11 +174,7 @@ class VariableOrderMarkov(_Deterministic):
     def _chain(
         self, returns: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
-        """Estimates the chain of one asset.
-
-        Returns sorted returns, where each bin begins in them, the cumulative law of the
-        next bin by context, and the last context.
-        """
+        """Returns an asset's sorted values, starts of bins, law, and last context."""
         edges = np.quantile(returns, np.arange(1, self.bins) / self.bins)
         binned = np.searchsorted(edges, returns, side="right")
         values = np.sort(returns)
@@ -189,6 +188,7 @@ class VariableOrderMarkov(_Deterministic):
             cell = (context * self.bins + binned)[order:]
             shape = (self.bins**order, self.bins)
             counts = np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape)
+            # Back-off: a rare context has the law of the one that is a bin shorter.
             is_frequent = counts.sum(axis=1, keepdims=True) >= self.min_count
             shorter = np.tile(law, (self.bins, 1))  # of the context's later bins
             law = np.where(is_frequent, counts, shorter)
@@ -250,6 +250,7 @@ class WassersteinGAN(Generator):
         scale = np.where(std > 0, std, 1)[:, None]
         standard = (np.stack(histories) - mean[:, None]) / scale
         first_days = [_first_common_day(returns) for returns in histories]
+        # A key per party: its network does not depend on the other parties.
         keys = [core.seed_key(int(rng.integers(2**32))) for rng in rngs]
         block = min(self.block, standard.shape[1])
         parameters = lax.map(
@@ -262,6 +263,8 @@ class WassersteinGAN(Generator):
         )
         parameters = jax.tree.map(lambda x: np.asarray(x, np.float64), parameters)
         samplers = []
+        # A small bias of daily returns is a large one of yearly returns: mean and
+        # deviation are measured on samples and corrected.
         for party, rng in enumerate(rngs):
             layers = jax.tree.map(lambda leaf, k=party: leaf[k], parameters)
             sample = _sampler(layers, block, self.latent)
@@ -289,6 +292,7 @@ class WassersteinGAN(Generator):
             return jax.random.normal(key, shape, jnp.float32)
 
         def real(key: jax.Array) -> jax.Array:
+            # Windows begin when all assets are listed, if enough days are left.
             starts = jnp.minimum(first_day, last_day)
             starts = jax.random.randint(key, (self.batch_size,), starts, last_day + 1)
             days = starts[:, None] + jnp.arange(block)[None]
@@ -327,6 +331,7 @@ class WassersteinGAN(Generator):
             generator, critic, states = carry
             keys = jax.random.split(key, self.critic_steps + 1)
 
+            # Several steps of the critic for one of the generator.
             def once(carry: core.Tree, key: jax.Array) -> tuple[Any, None]:
                 return step(criticize, carry[0], carry[1], generator, key), None
 

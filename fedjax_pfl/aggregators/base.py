@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from fedjax_pfl import core
 from fedjax_pfl.core import client_rows, columns
 
-__all__ = ["MatrixRule", "Weighting", "applied", "in_use"]
+__all__ = ["MatrixRule", "Weighting", "in_use"]
 
 Weighting = Literal["uniform", "examples"]
 """Whether rows count alike or by the weights of their uploads."""
@@ -38,13 +38,8 @@ class MatrixRule(core.Aggregator):
         reference: core.Message,
     ) -> tuple[Any, Any]:
         """Combines messages `[K, *P]` of one dtype, and reports."""
-        apply = columns.apply if self.by_columns else applied
-        return apply(_combined, self, key, messages, weights, reference)
-
-
-def applied(rule: columns.Rule, *args: Any) -> tuple[Any, Any]:
-    """Applies a rule that needs all columns together."""
-    return rule(*args)
+        args = (self, key, messages, weights, reference)
+        return columns.apply(_combined, *args) if self.by_columns else _combined(*args)
 
 
 def _combined(

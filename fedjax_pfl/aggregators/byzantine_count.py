@@ -1,9 +1,4 @@
-"""The number f of rows that a rule takes for malicious.
-
-A rule gets it as `num_malicious`, or as `malicious_fraction` of the n rows in use,
-rounded as the number of malicious clients of a federation is; without either it is the
-largest number for which the rule's guarantee holds.
-"""
+"""The number f of rows that a rule takes for malicious."""
 
 import numbers
 from typing import ClassVar
@@ -76,7 +71,7 @@ class Counting(base.MatrixRule):
             share = float(self.malicious_fraction)
             counts = [round(share * count) for count in range(num_rows + 1)]
             return jnp.asarray(np.array(counts, np.int32))[num_valid]
-        if self.num_malicious is None:
+        if self.num_malicious is None:  # the largest f with the guarantee
             return jnp.maximum((num_valid - self.margin) // self.factor, 0)
         return jnp.asarray(self.num_malicious).astype(jnp.int32)
 

@@ -99,10 +99,11 @@ class CommonDescent(base.MatrixRule):
         # g_i . d of every member: positive if its loss falls along the step.
         slopes = client_rows.dot(gram, solution.x)
         mean = jnp.square(size).sum() / jnp.maximum(valid.sum(dtype=size.dtype), 1)
+        least = jnp.where(valid, slopes, jnp.inf).min()
         info = CommonDescentInfo(
             lam=solution.x,
             norm=unit * jnp.sqrt(solution.value),
-            slope=unit**2 * jnp.where(valid.any(), _least(slopes, valid), 0),
+            slope=unit**2 * jnp.where(valid.any(), least, 0),
             gap=solution.gap / jnp.where(mean > 0, mean, 1),
         )
         rate = jnp.asarray(self.learning_rate, matrix.dtype)
@@ -129,8 +130,3 @@ def _relative(size: jax.Array, valid: jax.Array) -> tuple[jax.Array, jax.Array]:
     unit = jnp.where(valid.any(), unit, 1)
     # Else the squares of one huge update would drown all others in rounding.
     return jnp.minimum(size / unit, 1 / scaled_rows.precision(size.dtype)), unit
-
-
-def _least(values: jax.Array, mask: jax.Array) -> jax.Array:
-    """Returns the least of those in the mask."""
-    return jnp.where(mask, values, jnp.inf).min()

@@ -38,7 +38,9 @@ def _means_about(
 
 def _apply(mixed: columns.Rule, mixing: core.Aggregator, *args: Any) -> tuple[Any, Any]:
     """Mixes and applies the rule behind, with columns divided if that one can be."""
-    return (columns.apply if mixing.by_columns else base.applied)(mixed, mixing, *args)
+    if mixing.by_columns:
+        return columns.apply(mixed, mixing, *args)
+    return mixed(mixing, *args)
 
 
 @struct.pytree_dataclass

@@ -134,7 +134,7 @@ class FeatureLoss(local.StatefulLoss):
     """A model's loss on a batch plus `weight` times the mean of a term of features."""
 
     model: Any
-    weight: Any
+    weight: core.Scalar
     # `(features [B, D], batch, context) -> [B]`
     term: Callable[[jax.Array, core.Batch, Any], jax.Array]
 

@@ -98,7 +98,7 @@ class FedACS(Mixing):
             warnings.warn(
                 f"With K={size} clients per round and pick_quantile="
                 f"{float(self.pick_quantile):g}, at least 1 - 1/(K - 1) = {limit:g}, "
-                "nobody selects anybody else and FedACS is Local.",
+                "no client selects another one and FedACS is Local.",
                 stacklevel=2,
             )
 

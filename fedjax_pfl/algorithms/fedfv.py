@@ -15,7 +15,7 @@ the server, with n messages in the order of ascending losses (Algorithms 1 to 3)
 
 Projections are onto the original g_j, from the running g'_i. The members with the
 largest losses, ranks `ceil((n - 1) (1 - alpha))` and above, keep theirs; with alpha = 0
-nobody does. Everything internal is a product of coefficients `[K, K]` with the Gram
+no member does. Everything internal is a product of coefficients `[K, K]` with the Gram
 matrix of the messages.
 
 | symbol | field | shape |

@@ -26,7 +26,7 @@ as long as they can be expected back (`history`, FedLF).
 | g_i, last received | message | `[N, *P]`; not kept with `history="none"` |
 
 Source: the supplement of "Preserving Global Performance in Personalized Federated
-Learning" (anonymous ICCV submission 6989). Its main text is not at hand. STATED there:
+Learning" (anonymous ICCV submission 6989); its main text is not public. STATED there:
 F and its gradient, the quadratic program, the step-size search, the decay, what gamma
 does. From the same authors' FedMDFG (AAAI 2023), FedLF (AAAI 2024) and public code:
 scaling, rescaling, the absent clients' rows. RECONSTRUCTED here: the protected
@@ -162,15 +162,15 @@ class FedPG(base.SingleExchange):
         return cls(local=solver)
 
     def check_cohort(self, size: int) -> None:
-        """Warns of cohorts without anybody to descend together with; before tracing.
+        """Warns of cohorts of one client without history; before tracing.
 
         Args:
           size: K, clients per round.
         """
         if size == 1 and self.history == "none":
             warnings.warn(
-                "With one client per round and history='none' there is nobody else's"
-                " loss to lower: FedPG follows that client's gradient.",
+                "With one client per round and history='none' there is no other loss to"
+                " lower: FedPG follows that client's gradient.",
                 stacklevel=2,
             )
 

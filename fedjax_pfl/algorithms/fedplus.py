@@ -327,7 +327,7 @@ class FedPlus(base.SingleExchange):
           c, which is F where c is that of all models; `residual`, the largest
           `||grad f_k(w_k) + alpha (w_k - z_k)||`; `center_shift`, the distance of c to
           the mean of all models over the median distance of models to c: how much
-          another center it is than FedAvg's. Nothing where alpha is not known.
+          another center it is than FedAvg's. Without a known alpha there are none.
         """
         alpha = self._alpha()
         if alpha is None:

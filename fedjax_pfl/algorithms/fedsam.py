@@ -80,10 +80,10 @@ class FedSAM(global_model.GlobalModel):
 
 @dataclasses.dataclass(frozen=True)
 class _Perturbed(local.StatefulLoss):
-    """A loss at distance rho, where its own gradient leads to."""
+    """A loss at the point at distance rho along its own gradient."""
 
     loss: local.DataLoss
-    rho: Any
+    rho: core.Scalar
 
     def step(
         self,

@@ -222,8 +222,7 @@ class Flame(base.SingleExchange):
     ) -> core.Params:
         """Returns the center c_i `[*P]` of the personal step.
 
-        `received` is what stands for it where it is the server's: w in a round's first
-        epoch, then w_i.
+        With `center="received"` it is `received`: w in a round's first epoch, then w_i.
         """
         if self.center == "joint":
             return optax.tree.sub(w, p)

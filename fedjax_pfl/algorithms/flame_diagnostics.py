@@ -1,6 +1,6 @@
 """Values of FLAME's theory: Lagrangian, Lyapunov function, residuals, distances."""
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -10,11 +10,14 @@ from fedjax_pfl import core, local
 from fedjax_pfl.algorithms import common
 from fedjax_pfl.core import client_rows
 
+if TYPE_CHECKING:
+    from fedjax_pfl.algorithms.flame import Flame
+
 __all__ = ["values"]
 
 
 def values(
-    method: Any, state: core.State, model: core.Model, federation: core.Federation
+    method: "Flame", state: core.State, model: core.Model, federation: core.Federation
 ) -> dict[str, jax.Array]:
     """Returns values `[]` by name, as `Flame.diagnostics` defines them."""
     w, rows = state.server, state.clients

@@ -1,12 +1,4 @@
-"""Methods that train one global model: its start, and the clients' states.
-
-Such a method has no personal models. Comparisons with methods that have some take what
-a member trained in a round for its own model: the local model before aggregation, from
-the last round in which the client took part, and the first network if there was none.
-It is client state, so that it costs one model per client, and nothing reads it in the
-training: rounds are bit-identical with and without. What an attack replaces is the
-message, not this.
-"""
+"""Methods that train one global model, with local models for comparisons."""
 
 from fedjax_pfl import core, local
 from fedjax_pfl.algorithms import base
@@ -30,6 +22,8 @@ class GlobalModel(base.SingleExchange):
 
     def kept(self, theta: core.Params) -> core.ClientState:
         """Returns what ONE client keeps of its model `theta [*P]`: this or None."""
+        # Its model before aggregation, for comparisons with personal models. No hook
+        # reads it in the training, and no attack replaces it.
         return theta if self.keeps_local else None
 
     def first(self, params: core.Params):

@@ -1,9 +1,4 @@
-"""A user's own algorithm, by the name of its module and class.
-
-Importing a module runs it. The user names the module, never a file, and it does not lie
-in a folder of results, which may come from anybody. The current directory is the last
-place of modules, so that its files never replace a library.
-"""
+"""A user's own algorithm, by the name of its module and class, which importing runs."""
 
 import dataclasses
 import importlib
@@ -70,9 +65,10 @@ def find(name: str) -> type:
 
 def _module(path: str, name: str) -> types.ModuleType:
     """Imports a module, also from the current directory if that holds no results."""
-    # Importing runs code, which must not come from a folder of results.
+    # Importing runs code, and a folder of results may come from any source.
     cwd = os.getcwd()
     if _result_around(Path(cwd)) is None:
+        # The last place of modules, so that its files never replace a library.
         sys.path[:] = [item for item in sys.path if item not in ("", cwd)] + [cwd]
         _check_unique(path.partition(".")[0], cwd, name)
     for place in _places(path):
@@ -95,7 +91,9 @@ def _check_unique(top: str, cwd: str, name: str) -> None:
     local, library = machinery.PathFinder.find_spec(top, [cwd]), _spec(top)
     if local is None or local.origin is None or library is None:
         return
-    if library.origin is None or not _is_same(local.origin, library.origin):
+    origin = library.origin or ""
+    # The origin `built-in` is no file.
+    if not (os.path.exists(origin) and os.path.samefile(local.origin, origin)):
         raise checks.InputError(
             f"Expected another name for the module of {name!r}: '{local.origin}' would"
             f" hide {top!r} of Python or of a library; rename it."
@@ -108,11 +106,6 @@ def _spec(top: str) -> machinery.ModuleSpec | None:
         return sys.modules[top].__spec__
     finders = (finder.find_spec(top, None) for finder in sys.meta_path)
     return next((spec for spec in finders if spec is not None), None)
-
-
-def _is_same(a: str, b: str) -> bool:
-    """Returns whether two names belong to one file; `built-in` is no file."""
-    return os.path.exists(b) and os.path.samefile(a, b)
 
 
 def _places(path: str) -> Iterator[Path]:

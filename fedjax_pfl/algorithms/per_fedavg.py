@@ -110,14 +110,6 @@ class PerFedAvg(base.SingleExchange):
         """Starts the server from one network; clients have no state."""
         return params, None, None
 
-    def _product(
-        self, gradient: Gradient, w: core.Params, g: core.Params
-    ) -> core.Params:
-        """Returns the second-order term h."""
-        if self.hessian == "exact":
-            return hessian_product(gradient, w, g)
-        return difference_product(gradient, w, g, self.difference)
-
     def client_update(
         self, view: ClientView, down: Downlink, client: core.ClientState, model: Model
     ):
@@ -138,8 +130,15 @@ class PerFedAvg(base.SingleExchange):
             g, running = with_statistics(keys[1], adapted, batches[1], None)
             if self.hessian == "first_order":
                 return common.stepped(w, g, -self.learning_rate), running
+
+            def third(v: core.Params) -> core.Params:
+                return gradient(keys[2], v, batches[2], None)
+
             # w <- w - b (g - a h), with h about Hess f_i(w; D'') g.
-            h = self._product(lambda v: gradient(keys[2], v, batches[2], None), w, g)
+            if self.hessian == "exact":
+                h = hessian_product(third, w, g)
+            else:
+                h = difference_product(third, w, g, self.difference)
             direction = common.stepped(g, h, -a)
             return common.stepped(w, direction, -self.learning_rate), running
 

@@ -1,8 +1,6 @@
-"""Similarity of clients' models, and what follows for who learns from whom.
+"""The server side of FedACS, FedAMP and HeurFedAMP: mixtures of similar models.
 
-The server side of FedACS, FedAMP and HeurFedAMP: all of them mix the received models of
-the cohort with weights `[K, K]` that follow from inner products of these models. Costs
-two products of `[K, K]` with `[K, D]`; no loop over pairs, no flattened copy.
+Two products of `[K, K]` with `[K, D]`; no loop over pairs, no flattened copy.
 """
 
 import abc

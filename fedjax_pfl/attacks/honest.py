@@ -1,10 +1,4 @@
-"""Knowledge of colluding attackers: the cohort's honest messages, without any data.
-
-Sums leave out malicious rows and rows with a value that is not finite. Rows are formed
-about a point near their mean, so that float32 keeps their differences if all rows
-share a large offset, and lengths, which are of the whole model, are taken of rows over
-a power of two, so that no square overflows or vanishes.
-"""
+"""Knowledge of colluding attackers: the cohort's finite honest messages."""
 
 import functools
 from typing import Annotated, Literal
@@ -74,7 +68,8 @@ def look(messages: core.Message, malicious: jax.Array) -> Honest:
     """Returns the honest rows of messages `[K, *P]`, their mean, and differences."""
     valid = ~malicious & client_rows.finite_rows(messages, malicious.shape[0])
     weights = valid.astype(jnp.result_type(*jax.tree.leaves(messages)))
-    # Two means: that of the differences restores digits that the first one rounded.
+    # Two means: rows about a point near them keep the digits of their differences in
+    # float32, if all of them share a large offset.
     center = client_rows.weighted_mean(messages, weights)
     rows = jax.tree.map(lambda x, c: x - c[None], messages, center)
     offset = client_rows.weighted_mean(rows, weights)

@@ -81,8 +81,8 @@ def common_descent(rows: Rows, *, guard: core.Scalar = 0.01) -> Direction:
     share = members / jnp.maximum(members.sum(), 1).astype(rows.mu.dtype)
     average = jnp.broadcast_to(share, weights.shape)
     pair = rows.combine(-jnp.stack([weights, average]))
-    d, mean_norm = _row(pair, 0), optax.tree.norm(_row(pair, 1))
-    norm = optax.tree.norm(d)
+    d, mean = (jax.tree.map(lambda leaf, row=row: leaf[row], pair) for row in (0, 1))
+    norm, mean_norm = optax.tree.norm(d), optax.tree.norm(mean)
     # Negated, so that a norm of NaN counts as stationary.
     stationary = ~(norm > threshold(rows.mu.dtype) * rows.mu)
     # The average lies in the hull, so that sigma >= 1 but for rounding.
@@ -103,7 +103,3 @@ def common_descent(rows: Rows, *, guard: core.Scalar = 0.01) -> Direction:
         guarded=guarded,
         stationary=stationary,
     )
-
-
-def _row(tree: core.Tree, number: int) -> core.Tree:
-    return jax.tree.map(lambda leaf: leaf[number], tree)

@@ -180,6 +180,7 @@ class FedFomo(base.SingleExchange):
             identities,
             down.per_client,
             min(self.num_models, len(identities) - 1),
+            # Below 0, in late rounds, no slot explores.
             self.epsilon - self.epsilon_decay * view.round,
         )
         objective = local.DataLoss(model)

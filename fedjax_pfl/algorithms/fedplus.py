@@ -179,8 +179,7 @@ class FedPlus(base.SingleExchange):
                 f" is made, got decay={local.decay!r} and {local.learning_rate!r}."
             )
         checks.number("mu times the learning rate", mu * local.learning_rate, below=1)
-        # A step of FedProx, (1 - mu e) w - e grad f_k + mu e c, as theta (w - eta grad
-        # f_k) + (1 - theta) c.
+        # FedProx: theta (w - eta grad f_k) + (1 - theta) c with 1 - theta = mu e.
         theta = 1 - mu * local.learning_rate
         solver = struct.replace_field(
             local, "learning_rate", local.learning_rate / theta

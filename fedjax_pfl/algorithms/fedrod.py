@@ -128,7 +128,7 @@ class FedROD(base.PersonalHead):
         if self.hyper_width is None:
             return RodServer(network=params), jax.tree.map(jnp.zeros_like, head), None
         hyper = self._hyper(head, _counts(model, params, data))
-        # The last layer is zero: all clients start without a personal head.
+        # With a last layer of zeros all clients start without a personal head.
         drawn = hyper.init(jax.random.fold_in(key, 1))
         drawn |= {"head": jax.tree.map(jnp.zeros_like, drawn["head"])}
         return RodServer(network=params, hyper=drawn), None, None

@@ -149,8 +149,7 @@ class KNNPer(base.SingleExchange):
             # A client without examples has no neighbors: its network decides alone.
             lam = jnp.where(params["present"].any(), self.lam, 0).astype(z.dtype)
             mix = base.mixture(shares, jax.nn.softmax(logits), lam)
-            # Losses take logits, and log probabilities are some; log 0 would be
-            # infinite.
+            # Log probabilities serve as logits; log 0 would be infinite.
             return jnp.log(jnp.maximum(mix, jnp.finfo(mix.dtype).tiny))
 
         return {

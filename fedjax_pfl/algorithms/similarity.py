@@ -84,13 +84,13 @@ def cosines(tree: core.Tree) -> jax.Array:
     products = columns.gram(tree)
     norms = jnp.maximum(jnp.sqrt(jnp.diagonal(products)), _SMALLEST_NORM)
     matrix = products / (norms[:, None] * norms[None, :])
-    # Rounding leads beyond 1; a row of zeros has cosine 0 with all others.
+    # Rounding can lead beyond 1. A row of zeros has cosine 0 with all others.
     return jnp.where(_self(matrix), 1, jnp.clip(matrix, -1, 1))
 
 
 def cosine_range(similarities: jax.Array) -> dict[str, jax.Array]:
     """Reports the `smallest_cosine` and `largest_cosine` of different rows `[K, K]`."""
-    # Of one client they are their limits, 1 and -1.
+    # With one client the results are their limits, 1 and -1.
     return {
         "smallest_cosine": similarities.min(),  # the diagonal is an upper bound
         "largest_cosine": jnp.where(_self(similarities), -1, similarities).max(),

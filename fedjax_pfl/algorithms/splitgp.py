@@ -127,7 +127,7 @@ class SplitGP(base.SingleExchange):
         clients: core.ClientState,
     ):
         """Mixes the members' own parts with the mean."""
-        # Theta's leaves are None at clients: it is not mixed, but replaced.
+        # Clients have None in place of theta, which they do not keep.
         means = jax.tree.map(
             lambda part, mean: None if part is None else mean[None],
             *(clients, server),

@@ -292,8 +292,7 @@ class L1(Phi):
 
     def lengths(self, x: core.Tree) -> jax.Array:
         """Returns the root mean square of the coordinates, `[]`."""
-        # A radius is one for all coordinates, so that a length is that of a typical
-        # one.
+        # One radius serves all coordinates: the length is that of a typical one.
         size = sum(leaf.size for leaf in jax.tree.leaves(x))
         return _norm(x) / size**0.5
 

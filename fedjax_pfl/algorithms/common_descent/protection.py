@@ -20,11 +20,6 @@ _LONGEST = 10.0  # times the scaled row
 _NULL = 1e-6  # eigenvalues below this share of the largest are noise
 
 
-def _tolerance(dtype: jnp.dtype) -> float:
-    """Returns the cosine with another row that a protected direction may have."""
-    return 1e-6 if dtype == jnp.float64 else 1e-3
-
-
 def _in_cone(gram: jax.Array, member: jax.Array, mask: jax.Array) -> jax.Array:
     """Finds `nu >= 0` with `-(gt_i + sum nu_j q_j)` nearest to `-gt_i` in the cone."""
     return quadratic_programs.cone(gram, gram[member], gram[member, member], mask).x
@@ -62,7 +57,8 @@ def protected_coefficients(
     # Shorter ones are noise of the Gram matrix. Longer ones that raise a loss of
     # others, as that matrix has it, are refused: their client gets no direction.
     long = norms > direction.threshold(norms.dtype) * rows.mu
-    refused = long & ~(_conflicts(rows, coefficients) <= _tolerance(norms.dtype))
+    tolerance = 1e-6 if norms.dtype == jnp.float64 else 1e-3
+    refused = long & ~(_conflicts(rows, coefficients) <= tolerance)
     mask = long & ~refused
     return jnp.where(mask[:, None], coefficients, 0), jnp.where(mask, norms, 0), refused
 

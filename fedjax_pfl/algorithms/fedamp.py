@@ -49,11 +49,16 @@ _SCALED = "follows the models' distances (`scale_free`)"
 
 @struct.pytree_dataclass
 class _Attentive(similarity.Mixing):
-    """Mixes models, then solves a proximal problem about the mixture; abstract."""
+    """Mixes models, then solves a proximal problem about the mixture; abstract.
+
+    Attributes:
+      lam: `[]` weight of the attention term, at least 0.
+      local: local solver of the proximal problem.
+      start: local work starts at the `received` mixture or at the client's `own` model.
+    """
 
     lam: Any = struct.traced_field(default=1.0, at_least=0, search=(0.001, 10.0))
     local: core.Solver = local.SGD()
-    # Local work starts at the received mixture or at the own model.
     start: Literal["received", "own"] = "received"
 
     @abc.abstractmethod

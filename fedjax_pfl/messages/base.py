@@ -17,19 +17,11 @@ __all__ = ["Compression", "count", "flatten"]
 
 @struct.pytree_dataclass
 class Compression(core.Transform):
-    """A lossy encoding C of ONE client's message x; abstract.
+    """A lossy encoding C of ONE client's message x, with error feedback; abstract."""
 
-    With error feedback the client stores the error e of its last message, and sends
-    `C(x + e)` with `e <- x + e - C(x + e)`. The sum of all received messages and the
-    stored error is the sum of all x.
-
-    Attributes:
-      error_feedback: static; whether clients add the last error to the next message.
-
-    References: Seide, Fu, Droppo, Li, Yu, "1-Bit Stochastic Gradient Descent"; Stich,
-    Cordonnier, Jaggi, "Sparsified SGD with Memory".
-    """
-
+    # All received messages and the stored error add up to all x. Seide, Fu, Droppo, Li,
+    # Yu, "1-Bit Stochastic Gradient Descent"; Stich, Cordonnier, Jaggi, "Sparsified SGD
+    # with Memory".
     error_feedback: bool = struct.static_field(default=False)
 
     def fit(self, key: core.Key, message: core.Message) -> core.Message:
@@ -50,7 +42,7 @@ class Compression(core.Transform):
         """Compresses an honest client's message; see `Transform.send`."""
         if not self.error_feedback:
             return self.fit(key, message), None
-        # C(x + e), and e <- x + e - C(x + e).
+        # C(x + e), with e the error of the last message, and e <- x + e - C(x + e).
         target = optax.tree.add(message, memory)
         sent = self.fit(key, target)
         return sent, optax.tree.sub(target, sent)

@@ -47,9 +47,11 @@ __all__ = [
     "trimmed_mean",
 ]
 
+_Weights = ArrayLike | None  # [K], None for ones
+
 
 def _checked(
-    rule: core.Aggregator, rows: core.Tree, weights: ArrayLike | None
+    rule: core.Aggregator, rows: core.Tree, weights: _Weights
 ) -> tuple[Any, jax.Array]:
     """Returns rows as arrays and weights `[K]`, when the rule fits them."""
     rows = jax.tree.map(jnp.asarray, rows)
@@ -82,7 +84,7 @@ def _checked(
 def _apply(
     rule: core.Aggregator,
     rows: core.Tree,
-    weights: ArrayLike | None,
+    weights: _Weights,
     reference: core.Tree = None,
 ):
     """Applies the rule to rows, about a reference or zeros."""
@@ -97,7 +99,7 @@ def _apply(
     return rule(jax.random.key(0), rows, weights, reference)[0]
 
 
-def krum(rows: core.Tree, weights: ArrayLike | None = None, **fields: Any) -> core.Tree:
+def krum(rows: core.Tree, weights: _Weights = None, **fields: Any) -> core.Tree:
     """Returns the row of lowest score, or the mean of several that tie.
 
     Args:
@@ -116,9 +118,7 @@ def krum(rows: core.Tree, weights: ArrayLike | None = None, **fields: Any) -> co
     return _apply(Krum(**fields), rows, weights)
 
 
-def multi_krum(
-    rows: core.Tree, weights: ArrayLike | None = None, **fields: Any
-) -> core.Tree:
+def multi_krum(rows: core.Tree, weights: _Weights = None, **fields: Any) -> core.Tree:
     """Averages the rows of lowest score, n - f unless `num_selected` is given.
 
     Args:
@@ -136,9 +136,7 @@ def multi_krum(
     return _apply(Krum(**{"num_selected": None, **fields}), rows, weights)
 
 
-def trimmed_mean(
-    rows: core.Tree, weights: ArrayLike | None = None, **fields: Any
-) -> core.Tree:
+def trimmed_mean(rows: core.Tree, weights: _Weights = None, **fields: Any) -> core.Tree:
     """Returns the mean per coordinate without the f smallest and the f largest values.
 
     Args:
@@ -152,9 +150,7 @@ def trimmed_mean(
     return _apply(trimmed.TrimmedMean(**fields), rows, weights)
 
 
-def meamed(
-    rows: core.Tree, weights: ArrayLike | None = None, **fields: Any
-) -> core.Tree:
+def meamed(rows: core.Tree, weights: _Weights = None, **fields: Any) -> core.Tree:
     """Returns the mean per coordinate of the n - f values nearest to the median.
 
     Args:
@@ -168,9 +164,7 @@ def meamed(
     return _apply(trimmed.MeaMed(**fields), rows, weights)
 
 
-def bulyan(
-    rows: core.Tree, weights: ArrayLike | None = None, **fields: Any
-) -> core.Tree:
+def bulyan(rows: core.Tree, weights: _Weights = None, **fields: Any) -> core.Tree:
     """Returns the mean around the median of rows that Krum selects.
 
     Args:
@@ -186,7 +180,7 @@ def bulyan(
 
 def centered_clipping(
     rows: core.Tree,
-    weights: ArrayLike | None = None,
+    weights: _Weights = None,
     reference: core.Tree = None,
     **fields: Any,
 ) -> core.Tree:
@@ -206,7 +200,7 @@ def centered_clipping(
 
 def norm_clipping(
     rows: core.Tree,
-    weights: ArrayLike | None = None,
+    weights: _Weights = None,
     reference: core.Tree = None,
     **fields: Any,
 ) -> core.Tree:
@@ -226,7 +220,7 @@ def norm_clipping(
 
 
 def coordinate_median(
-    rows: core.Tree, weights: ArrayLike | None = None, **fields: Any
+    rows: core.Tree, weights: _Weights = None, **fields: Any
 ) -> core.Tree:
     """Returns the median per coordinate, exact or smoothed.
 
@@ -242,7 +236,7 @@ def coordinate_median(
 
 
 def geometric_median(
-    rows: core.Tree, weights: ArrayLike | None = None, **fields: Any
+    rows: core.Tree, weights: _Weights = None, **fields: Any
 ) -> core.Tree:
     """Returns the geometric median, smoothed.
 
@@ -258,7 +252,7 @@ def geometric_median(
 
 
 def nearest_neighbor_mixing(
-    rows: core.Tree, weights: ArrayLike | None = None, **fields: Any
+    rows: core.Tree, weights: _Weights = None, **fields: Any
 ) -> core.Tree:
     """Replaces every row by the mean of its n - f nearest rows, itself included.
 
@@ -290,7 +284,7 @@ def _permutation(order: ArrayLike, count: int) -> jax.Array:
 def bucketing(
     key: core.Key,
     rows: core.Tree,
-    weights: ArrayLike | None = None,
+    weights: _Weights = None,
     *,
     size: int = 2,
     order: ArrayLike | None = None,

@@ -313,5 +313,5 @@ def bucketing(
     if order is not None:
         order = _permutation(order, len(weights))
     buckets, weights = rule.mix(key, rows, weights, order)
-    nothing = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), buckets)
-    return client_rows.select_rows(weights > 0, buckets, nothing)
+    blanks = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), buckets)
+    return client_rows.select_rows(weights > 0, buckets, blanks)

@@ -222,8 +222,8 @@ class FedPlus(base.SingleExchange):
     def first(self, params: core.Params):
         """Starts all clients from one network, which is also the center."""
         self.phi.check(params)
-        nothing = jax.tree.map(jnp.zeros_like, params)
-        rho = self._radii(self.phi.lengths(nothing))
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        rho = self._radii(self.phi.lengths(zeros))
         message = params if self.aggregate_over == "all" else None
         return FedPlusServer(c=params, rho=rho), params, message
 

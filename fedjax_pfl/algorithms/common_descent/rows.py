@@ -23,7 +23,7 @@ Scale = Literal["median", "mean"]
 FairFrom = Literal["scaled", "raw"]
 Normalization = Literal["scale", "none"]
 
-_STATIONARY = 1e-6  # a client with a smaller gradient has nothing to say
+_STATIONARY = 1e-6  # a shorter gradient has no direction
 _NO_FAIR_ROW = 1e-12
 
 
@@ -171,11 +171,11 @@ def make_rows(
     checks.known(normalize, get_args(Normalization), "normalize")
     num_members = present.shape[0]
     # Rows left out are replaced before any product: 0 * NaN is NaN.
-    nothing = jax.tree.map(jnp.zeros_like, members)
-    members = client_rows.select_rows(present, members, nothing)
+    zeros = jax.tree.map(jnp.zeros_like, members)
+    members = client_rows.select_rows(present, members, zeros)
     norms = _norms(members)
-    valid = present & _speaks(norms)
-    members = client_rows.select_rows(valid, members, nothing)
+    valid = present & _usable(norms)
+    members = client_rows.select_rows(valid, members, zeros)
     mu = _center(norms, valid, scale)
     scales = jnp.where(valid, mu / jnp.where(valid, norms, 1), 0)
     if normalize == "none":
@@ -190,7 +190,7 @@ def make_rows(
     vectors = jax.tree.map(lambda *rows: jnp.concatenate(rows), *parts)
     layers, gram = _gram(vectors, layerwise)
     sizes = jnp.sqrt(jnp.diagonal(gram, axis1=1, axis2=2).sum(axis=0))
-    masks = [valid, *([] if used is None else [used & _speaks(sizes[num_members:-1])])]
+    masks = [valid, *([] if used is None else [used & _usable(sizes[num_members:-1])])]
     has_fair = fair.usable & (sizes[-1] >= _NO_FAIR_ROW) & fair_row
     mask = jnp.concatenate([*masks, has_fair[None]])
     # History and fairness have the norm mu, also if members keep theirs.
@@ -210,7 +210,7 @@ def make_rows(
     )
 
 
-def _speaks(norms: jax.Array) -> jax.Array:
+def _usable(norms: jax.Array) -> jax.Array:
     """Returns which gradients are neither stationary nor too long to square."""
     return (norms >= _STATIONARY) & jnp.isfinite(norms)
 

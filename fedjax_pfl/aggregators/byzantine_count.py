@@ -18,8 +18,8 @@ __all__ = ["Counting"]
 class Counting(base.MatrixRule):
     """A rule that takes f of its rows for malicious; abstract."""
 
-    # f, a whole number, or as a share of the n rows; guarantees hold while factor * f +
-    # margin <= n.
+    # f, a whole number, or as a share of the n rows. Guarantees hold while
+    # factor * f + margin <= n.
     num_malicious: float | None = struct.traced_field(default=None, at_least=0)
     malicious_fraction: float | None = struct.static_field(
         default=None, at_least=0, at_most=1

@@ -158,8 +158,7 @@ class APFL(base.SingleExchange):
             (for_w, for_v, for_alpha, for_own), running = slopes(
                 step_key, w, v, alpha, own, batch
             )
-            # Algorithm 1: all gradients are of the start of the step, so that no update
-            # sees another one.
+            # Algorithm 1: gradients are of the step's start; no update sees another.
             step_rate = self.local.rate(view.round) * self.local.share(batches[0])
             w, v, own = (
                 self._descend(*pair, step_rate)

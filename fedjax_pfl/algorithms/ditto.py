@@ -206,8 +206,7 @@ class Ditto(base.SingleExchange):
         """Takes momentum steps of one random minibatch each, and counts examples."""
         solver = self.local
 
-        # A given `local.order` has an epoch per step, of which the first batch is
-        # taken.
+        # Of a given `local.order`, with an epoch per step, the first batch is taken.
         def order(view: ClientView, step: jax.Array) -> jax.Array:
             return solver.order(view, epoch * solver.epochs + step)
 

@@ -197,8 +197,7 @@ class FedPG(base.SingleExchange):
         plain, carry = local.DataLoss(model), view.data.personal
         rate = self.local.rate(view.round)
         if self.gradient == "exact":
-            # Personal parameters of the network descend by the gradient of the same
-            # pass.
+            # Personal parameters descend by the gradient of the same pass.
             loss, (gradient, slope) = local.full_value_and_gradient(
                 local.Joint(plain), (w, carry), None, view.data
             )

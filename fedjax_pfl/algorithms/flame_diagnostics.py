@@ -46,8 +46,8 @@ def values(
     rho = method.lam * alpha * (1 - share) / jnp.where(share > 0, share, 1)
     rho = jnp.where(share > 0, rho, 0 if method.rho is None else method.rho)
     lagrangian = (
-        # alpha_i (f_i + lam/2 ||theta_i - w_i||^2) + <pi_i, w_i - w> + rho/2 ||w_i -
-        # w||^2.
+        # alpha_i (f_i + lam/2 ||theta_i - w_i||^2)
+        # + <pi_i, w_i - w> + rho/2 ||w_i - w||^2.
         alpha * (parts["loss"] + method.lam * parts["to_w_local"])
         + rho * parts["dual"]
         + rho * parts["copy"]

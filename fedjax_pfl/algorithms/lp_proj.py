@@ -263,8 +263,8 @@ class LpProj(base.SingleExchange):
                 # Only grad f_i is clipped, not the coupling.
                 longest = jnp.maximum(optax.tree.norm(slope), self.clip_norm)
                 slope = optax.tree.scale(self.clip_norm / longest, slope)
-            # theta_i <- theta_i - eta_p (clip(grad f_i) + lam P' r(P theta_i - w_i) +
-            # mu theta_i).
+            # theta_i <- theta_i
+            #   - eta_p (clip(grad f_i) + lam P' r(P theta_i - w_i) + mu theta_i).
             pulled = pull(server.projection, theta, w_local)
             theta = jax.tree.map(self._inner_step, theta, slope, pulled)
             return theta, w_local, running

@@ -20,8 +20,8 @@ class Compression(core.Transform):
     """A lossy encoding C of ONE client's message x, with error feedback; abstract."""
 
     # All received messages and the stored error add up to all x. Seide, Fu, Droppo, Li,
-    # Yu, "1-Bit Stochastic Gradient Descent"; Stich, Cordonnier, Jaggi, "Sparsified SGD
-    # with Memory".
+    # Yu, "1-Bit Stochastic Gradient Descent"; Stich, Cordonnier, Jaggi, "Sparsified
+    # SGD with Memory".
     error_feedback: bool = struct.static_field(default=False)
 
     def fit(self, key: core.Key, message: core.Message) -> core.Message:

@@ -208,8 +208,7 @@ class EIIE(starts.Startable):
         real = batch.weight > 0
         outputs = jnp.where(real[:, None], outputs, 1 / outputs.shape[-1])
         growth = jnp.where(real[:, None], batch.y, 1).astype(outputs.dtype)
-        # The cost of a day uses the piece's own action of the day before; the first day
-        # is free.
+        # The cost of a day follows the action before it; the first day is free.
         held = portfolio.drifted(outputs[:-1], growth[:-1])
         paid = portfolio.first_order_factor(held, outputs[1:], self.cost)
         factor = jnp.concatenate([jnp.ones_like(paid[:1]), paid])

@@ -108,8 +108,7 @@ def _root_of_correlation(returns: np.ndarray) -> np.ndarray:
     if len(common) < 2:
         return np.eye(size)
     centered = common - common.mean(axis=0)
-    # Of the days on which all assets are listed; days of pairs could make the matrix
-    # indefinite.
+    # Of the days on which all assets are listed: the matrix is semidefinite.
     norms = np.sqrt((centered**2).sum(axis=0))
     centered = centered / np.where(norms > 0, norms, 1)
     correlation = centered.T @ centered

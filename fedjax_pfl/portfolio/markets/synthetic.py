@@ -121,8 +121,7 @@ class SyntheticMarket:
         rng = self._rng(_ASSETS)
         drift = rng.normal(self.drift, self.drift_spread, self.num_assets)
         beta = rng.normal(1, self.beta_spread, self.num_assets)
-        # Parts of the market have generators of their own: closes stay the same with
-        # other features.
+        # One generator per part of the market: closes do not depend on features.
         rng = self._rng(_RETURNS)
         sector = np.arange(self.num_assets) % self.num_sectors
         common = self._noise(rng, 1) * beta * self.market_volatility

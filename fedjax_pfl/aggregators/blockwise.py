@@ -73,28 +73,21 @@ class Blockwise(core.Aggregator):
             part.check_cohort(size)
 
     def __call__(
-        self, key: core.Key, messages: Any, weights: jax.Array, reference: Any
+        self,
+        key: core.Key,
+        messages: core.Message,
+        weights: jax.Array,
+        reference: core.Message,
     ) -> tuple[Any, tuple[Any, ...]]:
-        """Combines block by block.
-
-        Args:
-          key: `[]` what random parts draw from.
-          messages: pytree of `[K, *P]`, with one dtype per block.
-          weights: `[K]`, at least 0; 0 means dropped.
-          reference: pytree of `[*P]`, returned if no row takes part.
-
-        Returns:
-          Pytree of `[*P]`, and the reports of the parts in their order.
-
-        Raises:
-          InputError: if a pattern gets no leaf, or a leaf no pattern.
-        """
+        """Combines block by block; the reports of the parts are in their order."""
+        # A row that is not finite in one block has weight 0 in all of them.
         finite = client_rows.finite_rows(messages, weights.shape[0])
         weights = jnp.where(finite, weights, 0)
         rows = tree_paths.blocks(messages, self.patterns)
         references = tree_paths.blocks(reference, self.patterns)
         blocks = zip(self.parts, rows, references, strict=True)
         pairs = [
+            # Random parts must not draw alike.
             part(jax.random.fold_in(key, number), block, weights, point)
             for number, (part, block, point) in enumerate(blocks)
         ]

@@ -41,6 +41,7 @@ def _one_by_one(
     distance: jax.Array, valid: jax.Array, f: jax.Array, count: jax.Array
 ) -> jax.Array:
     """Selects `count` rows by Krum as `bool[K]`, each among the remaining, or ties."""
+    # Sorted once: every selection after the first costs K^2 comparisons.
     order = jnp.argsort(distance, axis=1)
     near = jnp.take_along_axis(distance, order, axis=1)
 
@@ -49,9 +50,11 @@ def _one_by_one(
     def select(_: jax.Array, remaining: jax.Array) -> jax.Array:
         is_other = remaining[order] & jnp.isfinite(near)
         number = remaining.sum(dtype=jnp.int32)
+        # The max(1, n' - f - 2) nearest of the remaining n' rows.
         is_near = jnp.cumsum(is_other, axis=1) <= jnp.maximum(number - f - 2, 1)
         score = jnp.where(is_other & is_near, near, 0).sum(axis=1)
         best = pairwise_distances.smallest(jnp.where(remaining, score, jnp.inf), 1)
+        # Tied rows leave together; once theta rows are selected the rest stays.
         return remaining & (~best | (number <= last))
 
     return valid & ~lax.fori_loop(0, count, select, valid)
@@ -102,6 +105,7 @@ class Bulyan(byzantine_count.Counting):
         """Selects rows, and averages the values near their median."""
         n = valid.sum(dtype=jnp.int32)
         f = self.minority(n, len(valid))
+        # theta rows by their scores, then theta - 2 f values around the median.
         theta = n - 2 * f
         _, search = pairwise_distances.search(matrix, valid, jnp.maximum(n - f - 2, 1))
         if self.one_shot:

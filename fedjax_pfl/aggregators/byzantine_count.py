@@ -1,9 +1,4 @@
-"""The number f of rows that a rule takes for malicious.
-
-A rule gets it as `num_malicious`, or as `malicious_fraction` of the n rows in use,
-rounded as the number of malicious clients of a federation is; without either it is the
-largest number for which the rule's guarantee holds.
-"""
+"""The number f of rows that a rule takes for malicious."""
 
 import numbers
 from typing import ClassVar
@@ -21,15 +16,10 @@ __all__ = ["Counting"]
 
 @struct.pytree_dataclass
 class Counting(base.MatrixRule):
-    """A rule that takes f of its rows for malicious; abstract.
+    """A rule that takes f of its rows for malicious; abstract."""
 
-    Its guarantees hold as long as `factor * f + margin <= n`.
-
-    Attributes:
-      num_malicious: `[]` f, a whole number, or None.
-      malicious_fraction: static, f as a share of the n rows, rounded; or None.
-    """
-
+    # f, a whole number, or as a share of the n rows. Guarantees hold while
+    # factor * f + margin <= n.
     num_malicious: float | None = struct.traced_field(default=None, at_least=0)
     malicious_fraction: float | None = struct.static_field(
         default=None, at_least=0, at_most=1
@@ -53,6 +43,7 @@ class Counting(base.MatrixRule):
 
     def _check_number(self, size: int, *, needed: bool) -> None:
         """Refuses an f that does not fit K rows, or f = K without a guarantee."""
+        # A traced number is bounded by `minority` instead.
         if isinstance(self.num_malicious, core.Tracer):
             return
         rule = type(self).__name__
@@ -73,24 +64,19 @@ class Counting(base.MatrixRule):
             )
 
     def target_count(self, num_valid: jax.Array, num_rows: int) -> jax.Array:
-        """Returns the requested number f, even if rows were lost later.
-
-        Args:
-          num_valid: `int32[]` n, rows in use.
-          num_rows: K, rows in all.
-
-        Returns:
-          `int32[]`.
-        """
+        """Returns the requested f `int32[]` of n valid rows, of K in all."""
         if self.malicious_fraction is not None:
+            # A table: in float32 a product could round to another number than that of
+            # the federation.
             share = float(self.malicious_fraction)
             counts = [round(share * count) for count in range(num_rows + 1)]
             return jnp.asarray(np.array(counts, np.int32))[num_valid]
-        if self.num_malicious is None:
+        if self.num_malicious is None:  # the largest f with the guarantee
             return jnp.maximum((num_valid - self.margin) // self.factor, 0)
         return jnp.asarray(self.num_malicious).astype(jnp.int32)
 
     def minority(self, num_valid: jax.Array, num_rows: int) -> jax.Array:
         """Bounds the number by the largest f with `2 f < n`, and by 0."""
+        # Messages can be lost after `check_cohort`, so that f no longer fits.
         f = jnp.minimum(self.target_count(num_valid, num_rows), (num_valid - 1) // 2)
         return jnp.maximum(f, 0)

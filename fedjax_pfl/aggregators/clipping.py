@@ -19,7 +19,7 @@ Clipping for Robust Federated Learning".
 """
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -52,18 +52,8 @@ def _clipped_mean(
     center: jax.Array,
     max_norm: Callable[[jax.Array], jax.Array],
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Takes one step from a center.
-
-    Args:
-      matrix: `[K, D]`.
-      valid: `bool[K]` rows that take part.
-      center: `[D]`.
-      max_norm: finds the limit `[]` from the norms `[K]`.
-
-    Returns:
-      The center plus the mean of clipped differences, `[D]`; which rows were clipped,
-      `bool[K]`; the limit.
-    """
+    """Returns the center after a step `[D]`, clipped rows `bool[K]`, and the limit."""
+    # v + (1/n) sum_k (x_k - v) min(1, tau / ||x_k - v||), rows in units of their own.
     unit, distance = scaled_rows.distances(matrix, valid, center)
     norm = jnp.minimum(unit * distance, jnp.finfo(matrix.dtype).max)
     limit = max_norm(norm)
@@ -76,7 +66,7 @@ def _clipped_mean(
     return center + step, clipped, limit
 
 
-def _fraction(clipped: jax.Array, valid: jax.Array, dtype: Any) -> jax.Array:
+def _fraction(clipped: jax.Array, valid: jax.Array, dtype: jnp.dtype) -> jax.Array:
     """Returns the share `[]` of the rows in use."""
     return clipped.sum(dtype=dtype) / jnp.maximum(valid.sum(dtype=dtype), 1)
 
@@ -117,6 +107,7 @@ class CenteredClipping(base.MatrixRule):
             center, clipped, _ = _clipped_mean(matrix, valid, last[0], lambda _: tau)
             return center, clipped
 
+        # Every iteration clips about the center that the last one found.
         end = lax.fori_loop(0, self.num_iterations, move, (center, valid))
         info = ClippingInfo(
             fraction_clipped=_fraction(end[1], valid, matrix.dtype),
@@ -183,6 +174,7 @@ class NormClipping(byzantine_count.Counting):
                 return jnp.maximum(jnp.asarray(self.max_norm, norm.dtype), 0)
             n = valid.sum(dtype=jnp.int32)
             f = self.minority(n, len(valid))
+            # Adaptive: of n rows the floor(2 f (n - f) / n) longest are clipped.
             number = (2 * f * (n - f)) // jnp.maximum(n, 1)
             longest = -jnp.sort(-jnp.where(valid, norm, 0))
             return longest[number]

@@ -22,12 +22,13 @@ steps of about rho / K near the median.
 """
 
 import functools
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from fedjax_pfl import core
 from fedjax_pfl.aggregators import base
 from fedjax_pfl.core import checks, columns, struct
 from fedjax_pfl.core.client_rows import dot
@@ -55,10 +56,8 @@ def _middle(matrix: jax.Array, p: jax.Array, weighted: bool) -> _Pair:
 
 
 def _written_middle(matrix: jax.Array, p: jax.Array, weighted: bool) -> _Pair:
-    """Returns the middle values, written to memory.
-
-    A branch, else selection would be compiled into everything that reads them.
-    """
+    """Returns the middle values `[D]`, written to memory."""
+    # A branch: else selection would be compiled into everything that reads them.
     zeros = jnp.zeros_like(matrix[0])
     select = functools.partial(_middle, matrix, p, weighted)
     return lax.cond(p.sum() > 0, select, lambda: (zeros, zeros))
@@ -70,6 +69,7 @@ def _shared(
     """Distributes a cotangent `[D]` over the rows with the middle values, `[K, D]`."""
     total = jnp.zeros_like(matrix)
     for value in pair:
+        # Rows of one value share its derivative, so that their order does not matter.
         equal = valid[:, None] & (matrix == value[None])
         count = dot(jnp.ones_like(matrix[:, 0]), equal.astype(matrix.dtype))
         half = cotangent / 2 / jnp.maximum(count, 1)
@@ -77,13 +77,17 @@ def _shared(
     return total
 
 
-def _exact_forward(weighted: bool, matrix: jax.Array, p: jax.Array) -> Any:
+def _exact_forward(
+    weighted: bool, matrix: jax.Array, p: jax.Array
+) -> tuple[tuple[jax.Array, None], core.Tree]:
     """Returns the exact median `[D]`, and residuals for its derivatives."""
     pair = _middle(matrix, p, weighted)
     return (order_statistics.midpoint(*pair), None), (weighted, matrix, p)
 
 
-def _exact_backward(residuals: Any, cotangent: jax.Array) -> Any:
+def _exact_backward(
+    residuals: core.Tree, cotangent: jax.Array
+) -> tuple[jax.Array, None]:
     """Cotangents of the rows; of p there are none."""
     weighted, matrix, p = residuals
     pair = _written_middle(matrix, p, weighted)
@@ -188,7 +192,9 @@ class CoordinateMedian(base.MatrixRule):
             size = scaled_rows.measure(matrix, p > 0, p)
             distance = size.norms(median / size.scale)
             chosen = scaled_rows.quantile(distance, p, self.rho_quantile)
+            # Root mean squares: norms over the square root of D.
             radius = size.scale * (chosen / columns.count(matrix) ** 0.5)
+        # Differences over the radius must neither divide by zero nor overflow.
         radius = jnp.maximum(radius, weiszfeld.smallest_radius(matrix.dtype))
         return jnp.minimum(radius, jnp.finfo(matrix.dtype).max / 4)
 
@@ -210,7 +216,7 @@ class CoordinateMedian(base.MatrixRule):
 
 def _smoothed_forward(
     rule: CoordinateMedian, rho: jax.Array | None, matrix: jax.Array, p: jax.Array
-) -> Any:
+) -> tuple[tuple[jax.Array, CoordinateMedianInfo], core.Tree]:
     """Returns the median of rows `[K, D]`, and residuals for its derivatives."""
     median, centers, radius = rule._centers(rho, matrix, p)
     num_rows = (p > 0).sum(dtype=matrix.dtype)
@@ -223,21 +229,26 @@ def _smoothed_forward(
     return (median + centers.shift, info), residuals
 
 
-def _smoothed_backward(residuals: Any, cotangent: jax.Array) -> Any:
+def _smoothed_backward(
+    residuals: core.Tree, cotangent: jax.Array
+) -> tuple[jax.Array | None, ...]:
     """Cotangents of all arguments; None for constants."""
     rule, rho, matrix, p, median, centers, radius = residuals
     valid, some = p > 0, centers.inside > 0
     difference = jnp.where(valid[:, None], matrix, 0) - median[None]
     difference = difference - centers.shift[None]
     size = jnp.abs(difference)
+    # dm/dx_k = p_k [|x_k - m| < rho] / n; if no row is inside, as for the exact median.
     share = jnp.where(some, cotangent / jnp.where(some, centers.inside, 1), 0)
     of_rows = jnp.where(size < radius, p[:, None] * share[None], 0)
     remainder = jnp.where(some, 0, cotangent)
     pair = _written_middle(matrix, p, rule.weighting == "examples")
     of_rows = of_rows + _shared(matrix, valid, pair, remainder)
+    # dm/dp_k = clip(x_k - m, -rho, rho) / n.
     of_p = jnp.where(valid, dot(jnp.clip(difference, -radius, radius), share), 0)
     if rho is None:
         return None, None, of_rows, of_p
+    # dm/drho = sum_k p_k sign(x_k - m) [|x_k - m| > rho] / n.
     outside = jnp.where(size > radius, jnp.sign(difference), 0)
     return None, dot(p, dot(outside, share)), of_rows, of_p
 

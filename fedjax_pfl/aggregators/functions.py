@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import core as jax_core
+from jax.typing import ArrayLike
 
 from fedjax_pfl import core
 from fedjax_pfl.aggregators import clipping, mixing, trimmed
@@ -46,8 +47,12 @@ __all__ = [
     "trimmed_mean",
 ]
 
+_Weights = ArrayLike | None  # [K], None for ones
 
-def _checked(rule: Any, rows: Any, weights: Any) -> tuple[Any, jax.Array]:
+
+def _checked(
+    rule: core.Aggregator, rows: core.Tree, weights: _Weights
+) -> tuple[Any, jax.Array]:
     """Returns rows as arrays and weights `[K]`, when the rule fits them."""
     rows = jax.tree.map(jnp.asarray, rows)
     leaves = jax.tree.leaves(rows)
@@ -76,8 +81,13 @@ def _checked(rule: Any, rows: Any, weights: Any) -> tuple[Any, jax.Array]:
     return rows, jnp.asarray(weights, leaves[0].dtype)
 
 
-def _apply(rule: core.Aggregator, rows: Any, weights: Any, reference: Any = None):
-    """Applies the rule; none of these rules draws anything."""
+def _apply(
+    rule: core.Aggregator,
+    rows: core.Tree,
+    weights: _Weights,
+    reference: core.Tree = None,
+):
+    """Applies the rule to rows, about a reference or zeros."""
     rows, weights = _checked(rule, rows, weights)
     if reference is None:
         reference = jax.tree.map(lambda leaf: jnp.zeros_like(leaf[0]), rows)
@@ -85,10 +95,11 @@ def _apply(rule: core.Aggregator, rows: Any, weights: Any, reference: Any = None
         reference = jax.tree.map(
             lambda r, leaf: jnp.asarray(r, leaf.dtype), reference, rows
         )
+    # None of these rules draws from its key.
     return rule(jax.random.key(0), rows, weights, reference)[0]
 
 
-def krum(rows: Any, weights: Any = None, **fields: Any) -> Any:
+def krum(rows: core.Tree, weights: _Weights = None, **fields: Any) -> core.Tree:
     """Returns the row of lowest score, or the mean of several that tie.
 
     Args:
@@ -107,7 +118,7 @@ def krum(rows: Any, weights: Any = None, **fields: Any) -> Any:
     return _apply(Krum(**fields), rows, weights)
 
 
-def multi_krum(rows: Any, weights: Any = None, **fields: Any) -> Any:
+def multi_krum(rows: core.Tree, weights: _Weights = None, **fields: Any) -> core.Tree:
     """Averages the rows of lowest score, n - f unless `num_selected` is given.
 
     Args:
@@ -125,7 +136,7 @@ def multi_krum(rows: Any, weights: Any = None, **fields: Any) -> Any:
     return _apply(Krum(**{"num_selected": None, **fields}), rows, weights)
 
 
-def trimmed_mean(rows: Any, weights: Any = None, **fields: Any) -> Any:
+def trimmed_mean(rows: core.Tree, weights: _Weights = None, **fields: Any) -> core.Tree:
     """Returns the mean per coordinate without the f smallest and the f largest values.
 
     Args:
@@ -139,7 +150,7 @@ def trimmed_mean(rows: Any, weights: Any = None, **fields: Any) -> Any:
     return _apply(trimmed.TrimmedMean(**fields), rows, weights)
 
 
-def meamed(rows: Any, weights: Any = None, **fields: Any) -> Any:
+def meamed(rows: core.Tree, weights: _Weights = None, **fields: Any) -> core.Tree:
     """Returns the mean per coordinate of the n - f values nearest to the median.
 
     Args:
@@ -153,7 +164,7 @@ def meamed(rows: Any, weights: Any = None, **fields: Any) -> Any:
     return _apply(trimmed.MeaMed(**fields), rows, weights)
 
 
-def bulyan(rows: Any, weights: Any = None, **fields: Any) -> Any:
+def bulyan(rows: core.Tree, weights: _Weights = None, **fields: Any) -> core.Tree:
     """Returns the mean around the median of rows that Krum selects.
 
     Args:
@@ -168,8 +179,11 @@ def bulyan(rows: Any, weights: Any = None, **fields: Any) -> Any:
 
 
 def centered_clipping(
-    rows: Any, weights: Any = None, reference: Any = None, **fields: Any
-) -> Any:
+    rows: core.Tree,
+    weights: _Weights = None,
+    reference: core.Tree = None,
+    **fields: Any,
+) -> core.Tree:
     """Returns the mean of differences from a moving center, clipped.
 
     Args:
@@ -185,8 +199,11 @@ def centered_clipping(
 
 
 def norm_clipping(
-    rows: Any, weights: Any = None, reference: Any = None, **fields: Any
-) -> Any:
+    rows: core.Tree,
+    weights: _Weights = None,
+    reference: core.Tree = None,
+    **fields: Any,
+) -> core.Tree:
     """Returns the mean of rows, clipped in their distance from a reference.
 
     Args:
@@ -202,7 +219,9 @@ def norm_clipping(
     return _apply(clipping.NormClipping(**fields), rows, weights, reference)
 
 
-def coordinate_median(rows: Any, weights: Any = None, **fields: Any) -> Any:
+def coordinate_median(
+    rows: core.Tree, weights: _Weights = None, **fields: Any
+) -> core.Tree:
     """Returns the median per coordinate, exact or smoothed.
 
     Args:
@@ -216,7 +235,9 @@ def coordinate_median(rows: Any, weights: Any = None, **fields: Any) -> Any:
     return _apply(CoordinateMedian(**fields), rows, weights)
 
 
-def geometric_median(rows: Any, weights: Any = None, **fields: Any) -> Any:
+def geometric_median(
+    rows: core.Tree, weights: _Weights = None, **fields: Any
+) -> core.Tree:
     """Returns the geometric median, smoothed.
 
     Args:
@@ -230,7 +251,9 @@ def geometric_median(rows: Any, weights: Any = None, **fields: Any) -> Any:
     return _apply(GeometricMedian(**fields), rows, weights)
 
 
-def nearest_neighbor_mixing(rows: Any, weights: Any = None, **fields: Any) -> Any:
+def nearest_neighbor_mixing(
+    rows: core.Tree, weights: _Weights = None, **fields: Any
+) -> core.Tree:
     """Replaces every row by the mean of its n - f nearest rows, itself included.
 
     Args:
@@ -246,8 +269,9 @@ def nearest_neighbor_mixing(rows: Any, weights: Any = None, **fields: Any) -> An
     return rule.mix(*_checked(rule, rows, weights))
 
 
-def _permutation(order: Any, count: int) -> jax.Array:
+def _permutation(order: ArrayLike, count: int) -> jax.Array:
     """Returns an order of `count` rows as an array."""
+    # Values of tracers are not known: a traced order is not checked.
     if isinstance(order, jax_core.Tracer):
         return order
     if sorted(np.asarray(order).tolist()) != list(range(count)):
@@ -259,12 +283,12 @@ def _permutation(order: Any, count: int) -> jax.Array:
 
 def bucketing(
     key: core.Key,
-    rows: Any,
-    weights: Any = None,
+    rows: core.Tree,
+    weights: _Weights = None,
     *,
     size: int = 2,
-    order: Any = None,
-) -> Any:
+    order: ArrayLike | None = None,
+) -> core.Tree:
     """Permutes rows and averages consecutive buckets.
 
     Args:
@@ -282,10 +306,12 @@ def bucketing(
       >>> bucketing(jax.random.key(0), jnp.ones((5, 3))).shape
       (3, 3)
     """
+    # Buckets without rows become NaN: the next function takes no weights from here, and
+    # leaves out rows that are not finite.
     rule = mixing.Bucketing(size=size)
     rows, weights = _checked(rule, rows, weights)
     if order is not None:
         order = _permutation(order, len(weights))
     buckets, weights = rule.mix(key, rows, weights, order)
-    nothing = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), buckets)
-    return client_rows.select_rows(weights > 0, buckets, nothing)
+    blanks = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), buckets)
+    return client_rows.select_rows(weights > 0, buckets, blanks)

@@ -51,6 +51,7 @@ from typing import Any, ClassVar, Literal
 import jax
 import jax.numpy as jnp
 
+from fedjax_pfl import core
 from fedjax_pfl.aggregators import base
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.numerics import (
@@ -169,41 +170,6 @@ class GeometricMedian(base.MatrixRule):
         start = center if self.start == "reference" else None
         return _minimizer(self, rho, matrix, p, start)
 
-    def _search(
-        self,
-        rho: jax.Array | None,
-        matrix: jax.Array,
-        p: jax.Array,
-        start: jax.Array | None,
-    ) -> tuple[scaled_rows.ScaledRows, weiszfeld.Frame, GeometricMedianInfo]:
-        """Searches, and reports the end of the search."""
-        size = scaled_rows.measure(matrix, p > 0, p, 0 if rho is None else rho)
-        tolerance = self.tolerance
-        if tolerance is None:
-            tolerance = scaled_rows.precision(matrix.dtype)
-        tolerance = jnp.asarray(tolerance, matrix.dtype)
-        end = weiszfeld.Search(
-            rho=rho,
-            rho_quantile=self.rho_quantile,
-            tolerance=tolerance,
-            method=self.method,
-            acceleration=self.acceleration,
-            curvature=self.curvature,
-            max_iterations=self.max_iterations,
-        )(size, p, start)
-        outside = (end.outside | size.shortened).sum(dtype=matrix.dtype)
-        num_rows = (p > 0).sum(dtype=matrix.dtype)
-        eigenvalue = end.eigenvalue
-        info = GeometricMedianInfo(
-            iterations=end.iterations,
-            residual=end.residual,
-            fraction_outside=outside / jnp.maximum(num_rows, 1),
-            converged=end.residual <= tolerance,
-            radius=jnp.where(num_rows > 0, end.radius, 0) * size.scale,
-            smallest_eigenvalue=None if eigenvalue is None else eigenvalue / size.scale,
-        )
-        return size, end, info
-
 
 def _forward(
     rule: GeometricMedian,
@@ -213,12 +179,39 @@ def _forward(
     start: jax.Array | None,
 ) -> tuple[tuple[jax.Array, GeometricMedianInfo], Any]:
     """Returns the median of rows `[K, D]`, and residuals for its derivatives."""
-    size, end, info = rule._search(rho, matrix, p, start)
+    # In units of the rows' size no square overflows, and float32 resolves rho.
+    size = scaled_rows.measure(matrix, p > 0, p, 0 if rho is None else rho)
+    tolerance = rule.tolerance
+    if tolerance is None:
+        tolerance = scaled_rows.precision(matrix.dtype)
+    tolerance = jnp.asarray(tolerance, matrix.dtype)
+    end = weiszfeld.Search(
+        rho=rho,
+        rho_quantile=rule.rho_quantile,
+        tolerance=tolerance,
+        method=rule.method,
+        acceleration=rule.acceleration,
+        curvature=rule.curvature,
+        max_iterations=rule.max_iterations,
+    )(size, p, start)
+    # Rows that were shortened count as outside of any radius.
+    outside = (end.outside | size.shortened).sum(dtype=matrix.dtype)
+    num_rows = (p > 0).sum(dtype=matrix.dtype)
+    eigenvalue = end.eigenvalue
+    info = GeometricMedianInfo(
+        iterations=end.iterations,
+        residual=end.residual,
+        fraction_outside=outside / jnp.maximum(num_rows, 1),
+        converged=end.residual <= tolerance,
+        radius=jnp.where(num_rows > 0, end.radius, 0) * size.scale,
+        smallest_eigenvalue=None if eigenvalue is None else eigenvalue / size.scale,
+    )
+    # Derivatives are the minimizer's: they need its end, not the steps of the search.
     residuals = (size, p, end.center, end.radius), rho
     return (size.scale * end.center, info), residuals
 
 
-def _backward(residuals: Any, cotangent: jax.Array) -> tuple[Any, ...]:
+def _backward(residuals: core.Tree, cotangent: jax.Array) -> tuple[Any, ...]:
     """Cotangents of all arguments; None for constants."""
     (size, p, center, radius), rho = residuals
     of_rows, of_p, of_rho = weiszfeld_gradient.cotangents(

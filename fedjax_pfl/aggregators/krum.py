@@ -81,9 +81,6 @@ class Krum(byzantine_count.Counting):
     by_columns: ClassVar[bool] = True
     of_pairs: ClassVar[bool] = True
 
-    def __post_init__(self):
-        byzantine_count.Counting.__post_init__(self)
-
     def check_cohort(self, size: int) -> None:
         """Refuses numbers that do not fit the number of rows; before tracing.
 
@@ -105,6 +102,7 @@ class Krum(byzantine_count.Counting):
         """Takes the row of lowest score, or the mean of some."""
         num_valid = valid.sum(dtype=jnp.int32)
         f = self.target_count(num_valid, len(valid))
+        # At least one neighbor, also if messages were lost after `check_cohort`.
         near = num_valid - f - (2 if self.neighbors == "paper" else 1)
         scale, search = pairwise_distances.search(
             matrix, valid, jnp.maximum(near, 1), squared=self.squared
@@ -113,6 +111,7 @@ class Krum(byzantine_count.Counting):
         count = self.num_selected or jnp.maximum(num_valid - f, 1)
         selected = valid & pairwise_distances.smallest(search.scores, count)
         aggregate = client_rows.weighted_mean(matrix, selected.astype(matrix.dtype))
+        # Distances are in units of `scale`; the report has those of the messages.
         scores = search.scores * (jnp.square(scale) if self.squared else scale)
         info = KrumInfo(
             row=jnp.where(num_valid > 0, row, -1),

@@ -15,20 +15,15 @@ class _Averaging(core.Aggregator):
     """A mean of messages; `incremental` is the weighting of the mean that is kept."""
 
     def __call__(
-        self, key: core.Key, messages: Any, weights: jax.Array, reference: Any
+        self,
+        key: core.Key,
+        messages: core.Message,
+        weights: jax.Array,
+        reference: core.Message,
     ) -> tuple[Any, None]:
-        """Averages rows.
-
-        Args:
-          key: `[]` unused.
-          messages: pytree of `[K, *P]`.
-          weights: `[K]`, at least 0; 0 means dropped.
-          reference: pytree of `[*P]`, returned if no row takes part.
-
-        Returns:
-          Pytree of `[*P]`, and None.
-        """
+        """Averages rows `[K, *P]`; without rows of positive weight, the reference."""
         finite = client_rows.finite_rows(messages, weights.shape[0])
+        # Weights say who takes part, and for the weighted mean also how much.
         if self.incremental == "uniform":
             weights = (weights > 0).astype(weights.dtype)
         shares = jnp.where(finite, weights, 0)

@@ -85,21 +85,25 @@ class CommonDescent(base.MatrixRule):
             size, unit = valid.astype(matrix.dtype), jnp.ones((), matrix.dtype)
         else:
             size, unit = _relative(size, valid)
+        # Inner products of unit updates; their lengths come afterwards.
         gram = columns.total(client_rows.dot(rows, rows.T))
         gram = gram * size[:, None] * size[None]
         share = jnp.where(valid, weights, 0).astype(matrix.dtype)
         share = share / jnp.maximum(share.sum(), jnp.finfo(matrix.dtype).tiny)
         eps = jnp.asarray(self.eps, matrix.dtype)
+        # argmin ||sum_i lam_i g_i||^2 with lam_i within eps of the share of examples.
         solution = quadratic_programs.box_minimum_norm(
             gram, jnp.maximum(share - eps, 0), jnp.minimum(share + eps, 1), valid
         )
         step = unit * client_rows.dot(solution.x * size, rows)
+        # g_i . d of every member: positive if its loss falls along the step.
         slopes = client_rows.dot(gram, solution.x)
         mean = jnp.square(size).sum() / jnp.maximum(valid.sum(dtype=size.dtype), 1)
+        least = jnp.where(valid, slopes, jnp.inf).min()
         info = CommonDescentInfo(
             lam=solution.x,
             norm=unit * jnp.sqrt(solution.value),
-            slope=unit**2 * jnp.where(valid.any(), _least(slopes, valid), 0),
+            slope=unit**2 * jnp.where(valid.any(), least, 0),
             gap=solution.gap / jnp.where(mean > 0, mean, 1),
         )
         rate = jnp.asarray(self.learning_rate, matrix.dtype)
@@ -112,6 +116,7 @@ def _directions(
     """Returns unit updates `[K, D]`, 0 where none is; lengths; which there are."""
     unit, distance = scaled_rows.distances(matrix, valid, center)
     size = jnp.minimum(unit * distance, jnp.finfo(matrix.dtype).max)
+    # A client at rest has no direction.
     valid = valid & (size >= _STATIONARY)
     divisor = jnp.where(valid, distance, 1)[:, None]
     rows = (center[None] / unit[:, None] - matrix / unit[:, None]) / divisor
@@ -123,9 +128,5 @@ def _relative(size: jax.Array, valid: jax.Array) -> tuple[jax.Array, jax.Array]:
     share = valid / jnp.maximum(valid.sum(dtype=size.dtype), 1)
     unit = scaled_rows.median(jnp.where(valid, size, jnp.inf), share)
     unit = jnp.where(valid.any(), unit, 1)
+    # Else the squares of one huge update would drown all others in rounding.
     return jnp.minimum(size / unit, 1 / scaled_rows.precision(size.dtype)), unit
-
-
-def _least(values: jax.Array, mask: jax.Array) -> jax.Array:
-    """Returns the least of those in the mask."""
-    return jnp.where(mask, values, jnp.inf).min()

@@ -24,13 +24,11 @@ __all__ = ["Bucketing", "NearestNeighborMixing"]
 
 
 def _means_about(
-    share: jax.Array, messages: Any, valid: jax.Array, center: jax.Array
-) -> Any:
-    """Averages valid rows to `[J, *P]` by shares `[J, K]` with sum 1, about a row.
-
-    About a row, so that a common offset costs no digits; of halves, so that differences
-    cannot overflow.
-    """
+    share: jax.Array, messages: core.Message, valid: jax.Array, center: jax.Array
+) -> core.Message:
+    """Averages valid rows to `[J, *P]` by shares `[J, K]` of sum 1, about a row."""
+    # About a row, so that a common offset costs no digits; of halves, so that
+    # differences cannot overflow.
     middle = jax.tree.map(lambda leaf: leaf[center][None] / 2, messages)
     halves = jax.tree.map(lambda leaf, half: leaf / 2 - half, messages, middle)
     zeros = jax.tree.map(jnp.zeros_like, messages)
@@ -38,9 +36,11 @@ def _means_about(
     return jax.tree.map(lambda half, mean: 2 * (half + mean), middle, means)
 
 
-def _apply(mixed: columns.Rule, mixing: Any, *args: Any) -> tuple[Any, Any]:
+def _apply(mixed: columns.Rule, mixing: core.Aggregator, *args: Any) -> tuple[Any, Any]:
     """Mixes and applies the rule behind, with columns divided if that one can be."""
-    return (columns.apply if mixing.by_columns else base.applied)(mixed, mixing, *args)
+    if mixing.by_columns:
+        return columns.apply(mixed, mixing, *args)
+    return mixed(mixing, *args)
 
 
 @struct.pytree_dataclass
@@ -90,7 +90,7 @@ class NearestNeighborMixing(byzantine_count.Counting):
         self._check_number(size, needed=True)
         self.rule.check_cohort(size)
 
-    def mix(self, messages: Any, weights: jax.Array) -> Any:
+    def mix(self, messages: core.Message, weights: jax.Array) -> core.Message:
         """Replaces every row by the mean of its nearest rows.
 
         Args:
@@ -106,6 +106,7 @@ class NearestNeighborMixing(byzantine_count.Counting):
         near = n - self.minority(n, len(valid))
         _, search = pairwise_distances.search(matrix, valid, jnp.maximum(near - 1, 1))
         itself = jnp.eye(weights.shape[0], dtype=bool)
+        # A row is its own nearest one, before others at distance 0.
         distance = jnp.where(itself, -1, search.distance)
         share = valid[None] & pairwise_distances.smallest(distance, near)
         share = share.astype(matrix.dtype)
@@ -114,22 +115,19 @@ class NearestNeighborMixing(byzantine_count.Counting):
         return client_rows.select_rows(valid, mixed, messages)
 
     def __call__(
-        self, key: core.Key, messages: Any, weights: jax.Array, reference: Any
+        self,
+        key: core.Key,
+        messages: core.Message,
+        weights: jax.Array,
+        reference: core.Message,
     ) -> tuple[Any, Any]:
-        """Mixes, then applies the rule.
-
-        Args:
-          key: `[]` for the draws of the rule.
-          messages: pytree of `[K, *P]` with one dtype.
-          weights: `[K]`, at least 0; 0 means dropped.
-          reference: pytree of `[*P]`, returned if no row takes part.
-
-        Returns:
-          Pytree of `[*P]`, and the report of the rule.
-        """
+        """Mixes rows `[K, *P]`, then applies the rule behind, which reports."""
 
         def mixed(
-            mixing: "NearestNeighborMixing", key: core.Key, messages: Any, *args: Any
+            mixing: "NearestNeighborMixing",
+            key: core.Key,
+            messages: core.Message,
+            *args: Any,
         ) -> tuple[Any, Any]:
             return mixing.rule(key, mixing.mix(messages, args[0]), *args)
 
@@ -183,7 +181,7 @@ class Bucketing(core.Aggregator):
     def mix(
         self,
         key: core.Key,
-        messages: Any,
+        messages: core.Message,
         weights: jax.Array,
         order: jax.Array | None = None,
     ) -> tuple[Any, jax.Array]:
@@ -204,6 +202,7 @@ class Bucketing(core.Aggregator):
         valid = (weights > 0) & base.in_use(messages, count)
         if order is None:
             order = jax.random.permutation(key, count)
+        # A stable sort: rows that take part come first, in the drawn order.
         order = order[jnp.argsort(~valid[order], stable=True)]
         place = jnp.argsort(order)  # of every row among those that take part
         bucket = jnp.arange(-(-count // self.size))[:, None]
@@ -215,27 +214,22 @@ class Bucketing(core.Aggregator):
         return rows, jnp.where(member, weights[None], 0).sum(axis=1)
 
     def __call__(
-        self, key: core.Key, messages: Any, weights: jax.Array, reference: Any
+        self,
+        key: core.Key,
+        messages: core.Message,
+        weights: jax.Array,
+        reference: core.Message,
     ) -> tuple[Any, Any]:
-        """Averages buckets, then applies the rule.
-
-        Args:
-          key: `[]` for the permutation and the rule.
-          messages: pytree of `[K, *P]` with one dtype.
-          weights: `[K]`, at least 0; 0 means dropped.
-          reference: pytree of `[*P]`, returned if no row takes part.
-
-        Returns:
-          Pytree of `[*P]`, and the report of the rule.
-        """
+        """Averages buckets of rows `[K, *P]`, then applies the rule behind."""
 
         def mixed(
             mixing: "Bucketing",
             key: core.Key,
-            messages: Any,
+            messages: core.Message,
             weights: jax.Array,
-            reference: Any,
+            reference: core.Message,
         ) -> tuple[Any, Any]:
+            # The rule behind may draw as well.
             mix_key, key = jax.random.split(key)
             return mixing.rule(key, *mixing.mix(mix_key, messages, weights), reference)
 

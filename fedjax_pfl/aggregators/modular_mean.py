@@ -43,24 +43,13 @@ class ModularInfo:
 
 
 def modular_sum(rows: jax.Array, bits: int) -> tuple[jax.Array, jax.Array]:
-    """Adds whole numbers modulo a power of two.
-
-    Args:
-      rows: `int32[K, ...]`, K at most 65,535.
-      bits: static b, from 2 to 32.
-
-    Returns:
-      `int32[...]` sums between `-2^(b-1)` and `2^(b-1) - 1`, and `bool[...]` whether
-      the sum without a modulus is another one.
-
-    Example:
-      >>> [value.tolist() for value in modular_sum(jnp.array([[5, 100], [2, 100]]), 8)]
-      [[7, -56], [False, True]]
-    """
+    """Adds `int32[K, ...]` modulo `2^bits`; sums, and `bool[...]` which overflowed."""
     rows = rows.astype(jnp.int32)
     unused = 32 - bits
+    # Shifts up and down wrap around at 2^bits, and keep the sign.
     total = (rows.sum(axis=0, dtype=jnp.int32) << unused) >> unused
     low_mask = (1 << _HALF) - 1
+    # The sum without a modulus, in two halves.
     low = (rows & low_mask).sum(axis=0, dtype=jnp.int32)
     high = (rows >> _HALF).sum(axis=0, dtype=jnp.int32) + (low >> _HALF)
     same = (total >> _HALF == high) & (total & low_mask == low & low_mask)
@@ -103,24 +92,19 @@ class ModularMean(core.Aggregator):
             )
 
     def __call__(
-        self, key: core.Key | None, messages: Any, weights: jax.Array, reference: Any
+        self,
+        key: core.Key | None,
+        messages: core.Message,
+        weights: jax.Array,
+        reference: core.Message,
     ) -> tuple[Any, ModularInfo]:
-        """Averages rows.
-
-        Args:
-          key: `[]` unused.
-          messages: pytree of `[K, *P]`.
-          weights: `[K]`; 0 means dropped, other weights count the same.
-          reference: pytree of `[*P]`.
-
-        Returns:
-          Pytree of `[*P]`, and the report.
-        """
+        """Averages rows `[K, *P]` by sums of integers, and reports overflows."""
         is_in = (weights > 0) & client_rows.finite_rows(messages, weights.shape[0])
         count = jnp.maximum(is_in.sum(), 1)
         limit = 2 ** (self.bits - 1) - 1
 
         def mean(rows: jax.Array, point: jax.Array) -> tuple[jax.Array, ...]:
+            # q_k = round((x_k - ref) / step).
             moves = jnp.round((rows - point[None]) / self.step)
             moves = client_rows.select_rows(is_in, moves, jnp.zeros_like(moves))
             fits = jnp.abs(moves) <= limit

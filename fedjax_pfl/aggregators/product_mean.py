@@ -89,26 +89,18 @@ class ProductMean(core.Aggregator):
             )
 
     def __call__(
-        self, key: core.Key, messages: Any, weights: jax.Array, reference: Any
+        self,
+        key: core.Key,
+        messages: core.Message,
+        weights: jax.Array,
+        reference: core.Message,
     ) -> tuple[Any, ProductMeanInfo]:
-        """Combines messages.
-
-        Args:
-          key: `[]` unused.
-          messages: pytree of `[K, *P]` with both factors of every adapter.
-          weights: `[K]`, at least 0; 0 means dropped.
-          reference: pytree of `[*P]`, returned if no row takes part.
-
-        Returns:
-          Pytree of `[*P]`, and the report.
-
-        Raises:
-          InputError: if there are no adapters, or only one factor of some.
-        """
+        """Averages messages `[K, *P]`, factors of adapters by their products."""
         names = tree_paths.by_name(messages)
         kernels = _kernels(names)
         valid = (weights > 0) & client_rows.finite_rows(messages, weights.shape[0])
         shares = jnp.where(valid, weights, 0)
+        # Shares s_k of sum 1: products of factors are averaged, not added.
         shares = shares / jnp.where(valid.any(), shares.sum(), 1)
         mean = tree_paths.by_name(client_rows.weighted_mean(messages, shares))
         total = lost = jnp.zeros(())
@@ -117,10 +109,12 @@ class ProductMean(core.Aggregator):
                 jnp.where(valid[:, None, None], names[f"{kernel}/{part}"], 0)
                 for part in "ab"
             )
+            # M = sum_k s_k A_k B_k ~ U S V'; A = U / sqrt(3), B = sqrt(3) S V'.
             left, values, right = _decomposed(a, shares[:, None, None] * b)
             rank = a.shape[-1]
             mean[f"{kernel}/a"] = _LENGTH * left[:, :rank]
             mean[f"{kernel}/b"] = values[:rank, None] * right[:rank] / _LENGTH
+            # Singular values beyond the rank are the length that is left out.
             total += jnp.square(values).sum()
             lost += jnp.square(values[rank:]).sum()
         average = jax.tree.unflatten(jax.tree.structure(reference), mean.values())
@@ -150,18 +144,16 @@ def _kernels(names: dict[str, Any]) -> list[str]:
 
 
 def _decomposed(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Decomposes `sum_k a_k b_k` of `[K, in, rank]` and `[K, rank, out]`.
-
-    Returns:
-      Left singular vectors `[in, m]`, values `[m]`, falling, and right ones `[m, out]`.
-    """
+    """Returns the SVD of `sum_k a_k b_k`, of `[K, in, rank]` and `[K, rank, out]`."""
     count, inputs, rank = a.shape
     outputs = b.shape[-1]
     left = jnp.moveaxis(a, 0, 1).reshape(inputs, count * rank)
     right = b.reshape(count * rank, outputs)
+    # The matrix itself is smaller than the factors side by side.
     if count * rank >= min(inputs, outputs):
         return factorizations.svd(client_rows.dot(left, right))
     cols, upper = factorizations.qr(left)
     rows, lower = factorizations.qr(right.T)
+    # Q R (Q' R')^T: the singular values are those of a matrix of K rank rows.
     inner = factorizations.svd(client_rows.dot(upper, lower.T))
     return client_rows.dot(cols, inner[0]), inner[1], client_rows.dot(inner[2], rows.T)

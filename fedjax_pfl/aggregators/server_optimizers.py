@@ -38,7 +38,7 @@ __all__ = ["ServerAdam", "ServerMomentum"]
 _FIXED = "fixed in the paper"
 
 
-def _as(value: Any, params: core.Params) -> jax.Array:
+def _as(value: core.Scalar, params: core.Params) -> jax.Array:
     """Returns a number in the dtype of the parameters."""
     return jnp.asarray(value, jnp.result_type(*jax.tree.leaves(params)))
 
@@ -76,18 +76,10 @@ class ServerMomentum(core.ServerOptimizer):
         return self._rule(params).init(params)
 
     def __call__(
-        self, memory: optax.OptState, params: core.Params, target: Any
+        self, memory: optax.OptState, params: core.Params, target: core.Params
     ) -> tuple[Any, optax.OptState]:
-        """Takes one step.
-
-        Args:
-          memory: what `init` or the last step returned.
-          params: `[*P]` the server's model.
-          target: `[*P]` the round's new model.
-
-        Returns:
-          `[*P]` the next model, and the memory.
-        """
+        """Takes one step from `params` towards the new model `target`, both `[*P]`."""
+        # g = w - (new model); m <- momentum m + g, w <- w - learning_rate m.
         gradient = optax.tree.sub(params, target)
         step, memory = self._rule(params).update(gradient, memory)
         rate = _as(self.learning_rate, params)
@@ -98,8 +90,8 @@ class ServerMomentum(core.ServerOptimizer):
 class AdamMemory:
     """Moving averages of pseudo-gradients and of their squares, `[*P]`."""
 
-    mean: Any
-    square: Any
+    mean: core.Params
+    square: core.Params
 
 
 @struct.pytree_dataclass
@@ -131,6 +123,7 @@ class ServerAdam(core.ServerOptimizer):
 
     def init(self, params: core.Params) -> AdamMemory:
         """Zeros, and `eps^2`."""
+        # v starts at eps^2, as in the paper.
         square = jnp.square(_as(self.eps, params))
         return AdamMemory(
             mean=optax.tree.zeros_like(params),
@@ -138,20 +131,12 @@ class ServerAdam(core.ServerOptimizer):
         )
 
     def __call__(
-        self, memory: AdamMemory, params: core.Params, target: Any
+        self, memory: AdamMemory, params: core.Params, target: core.Params
     ) -> tuple[Any, AdamMemory]:
-        """Takes one step.
-
-        Args:
-          memory: what `init` or the last step returned.
-          params: `[*P]` the server's model.
-          target: `[*P]` the round's new model.
-
-        Returns:
-          `[*P]` the next model, and the memory.
-        """
+        """Takes one step from `params` along `params - target`, both `[*P]`."""
         gradient = optax.tree.sub(params, target)
         b1, b2 = _as(self.b1, params), _as(self.b2, params)
+        # m <- b1 m + (1 - b1) g and v <- b2 v + (1 - b2) g^2, without bias correction.
         memory = AdamMemory(
             mean=optax.tree.update_moment(gradient, memory.mean, b1, 1),
             square=optax.tree.update_moment(gradient, memory.square, b2, 2),

@@ -26,16 +26,7 @@ __all__ = ["MeaMed", "TrimmedMean", "nearest_to_median"]
 def nearest_to_median(
     matrix: jax.Array, valid: jax.Array, count: jax.Array
 ) -> jax.Array:
-    """Returns the mean of the values of every column that are nearest to its median.
-
-    Args:
-      matrix: `[K, D]`; rows that are not valid may hold anything.
-      valid: `bool[K]`, some are true.
-      count: `int32[]` number of values.
-
-    Returns:
-      `[D]`.
-    """
+    """Returns the mean `[D]` of the `count` values nearest to each median."""
     # A branch, else selection would be compiled into everything that reads it.
     median = lax.cond(
         valid.any(),
@@ -78,6 +69,7 @@ class TrimmedMean(byzantine_count.Counting):
         """Averages what lies between the outermost values of every coordinate."""
         n = valid.sum(dtype=jnp.int32)
         f = self.minority(n, len(valid))
+        # Rows left out come last in every column, beyond all ranks that are averaged.
         rows = jnp.where(valid[:, None], matrix, jnp.inf)
         return sorting.mean_of_ranks(rows, f, jnp.maximum(n, 1) - f), None
 
@@ -114,5 +106,6 @@ class MeaMed(byzantine_count.Counting):
     ) -> tuple[jax.Array, None]:
         """Averages the values near the median of every coordinate."""
         n = valid.sum(dtype=jnp.int32)
+        # One value at least, also without rows: the reference is returned then.
         count = jnp.maximum(n - self.minority(n, len(valid)), 1)
         return nearest_to_median(matrix, valid, count), None

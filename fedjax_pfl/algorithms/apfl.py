@@ -49,7 +49,7 @@ __all__ = ["APFL"]
 class ApflClient:
     """State of one client; see the module's table."""
 
-    v: Any
+    v: core.Params
     alpha: jax.Array
 
 
@@ -93,20 +93,30 @@ class APFL(base.SingleExchange):
         alpha = jnp.asarray(self.alpha, dtype)
         return params, ApflClient(v=params, alpha=alpha), None
 
-    def down(self, ctx: core.RoundContext, server: Any, clients: Any, messages: Any):
+    def down(
+        self,
+        ctx: core.RoundContext,
+        server: core.ServerState,
+        clients: core.ClientState,
+        messages: core.Message,
+    ):
         """Returns the global model; the mean of the cohort's alpha is only reported."""
         return core.Downlink(shared=server, info={"mean_alpha": clients.alpha.mean()})
 
-    def _mixed(self, apply: Callable[[Any], Any], v: Any, w: Any, alpha: Any):
-        """Returns the mixed model's outputs, from a network's `params -> outputs`.
-
-        Running statistics are mixed like the outputs.
-        """
+    def _mixed(
+        self,
+        apply: Callable[[Any], Any],
+        v: core.Params,
+        w: core.Params,
+        alpha: core.Scalar,
+    ):
+        """Returns the mixed model's outputs, from a network's `params -> outputs`."""
         if self.mix == "parameters":
             return apply(base.mixture(v, w, alpha))
+        # Running statistics, if `apply` returns them, are mixed like the outputs.
         return base.mixture(apply(v), apply(w), alpha)
 
-    def _descend(self, params: core.Params, gradient: Any, rate: Any):
+    def _descend(self, params: core.Params, gradient: core.Params, rate: core.Scalar):
         """Takes one plain step of the local solver."""
         decay = self.local.weight_decay
         return jax.tree.map(lambda x, g: x - rate * (g + decay * x), params, gradient)
@@ -120,7 +130,12 @@ class APFL(base.SingleExchange):
         rate = self.local.rate(view.round) if rate is None else rate
 
         def losses(
-            step_key: core.Key, w: Any, v: Any, alpha: Any, own: Any, batch: core.Batch
+            step_key: core.Key,
+            w: core.Params,
+            v: core.Params,
+            alpha: core.Scalar,
+            own: core.Tree,
+            batch: core.Batch,
         ):
             # What stays with the client belongs to the mixed model.
             common = batch.with_personal(held.held(own))
@@ -134,20 +149,24 @@ class APFL(base.SingleExchange):
             value = plain(step_key, w, common, None) + model.loss(outputs, batch)
             return value, running
 
+        # By the chain rule the derivative in alpha is <v_i - w_i, grad f_i(vbar_i)>.
         slopes = jax.grad(losses, argnums=(1, 2, 3, 4), has_aux=True)
 
-        def step(step_key: core.Key, carry: Any, batches: tuple[core.Batch, ...]):
+        def step(step_key: core.Key, carry: core.Tree, batches: tuple[core.Batch, ...]):
             w, v, alpha, own, running, is_first = carry
             batch = batches[0].with_statistics(running)
             (for_w, for_v, for_alpha, for_own), running = slopes(
                 step_key, w, v, alpha, own, batch
             )
+            # Algorithm 1: gradients are of the step's start; no update sees another.
             step_rate = self.local.rate(view.round) * self.local.share(batches[0])
             w, v, own = (
                 self._descend(*pair, step_rate)
                 for pair in ((w, for_w), (v, for_v), (own, for_own))
             )
             if self.adaptive:
+                # s_i, and alpha_i <- clip(alpha_i - eta_alpha s_i, 0, 1), in the first
+                # local step of a round only.
                 slope = for_alpha + self.alpha_decay * alpha
                 target = jnp.clip(alpha - rate * slope, 0, 1)
                 alpha = jnp.where(is_first, target, alpha)
@@ -160,6 +179,7 @@ class APFL(base.SingleExchange):
         )
         report = core.Report(
             values={
+                # Gradients at w_i and at vbar_i.
                 "gradient_evaluations": 2 * info.num_examples,
                 "client_steps": info.num_steps,
             },
@@ -168,7 +188,13 @@ class APFL(base.SingleExchange):
         )
         return ApflClient(v=v, alpha=alpha), view.upload(w), report
 
-    def predictors(self, view: ClientView, server: Any, client: Any, model: Model):
+    def predictors(
+        self,
+        view: ClientView,
+        server: core.ServerState,
+        client: ApflClient,
+        model: Model,
+    ):
         """Returns the own model mixed with the latest global one, and that one."""
         if self.mix == "parameters":
             mixed = base.mixture(client.v, server, client.alpha)
@@ -176,11 +202,12 @@ class APFL(base.SingleExchange):
             return base.model_predictors(view, model, networks)
         shared = base.model_predictor(model, server, view.data.constants)
 
-        def mixture(parts: Any, x: jax.Array):
+        def mixture(parts: core.Tree, x: jax.Array):
             def apply(params: core.Params):
                 return shared.apply(params, x)
 
             return self._mixed(apply, parts["own"], parts["global"], parts["alpha"])
 
+        # No single network has the mixed outputs: a saved model is made of both.
         parts = {"own": client.v, "global": server, "alpha": client.alpha}
         return {"global": shared, "personal": core.Predictor(mixture, parts)}

@@ -1,6 +1,6 @@
 """The abstract base of algorithms whose round has one exchange."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import jax
@@ -61,12 +61,12 @@ class SingleExchange:
     aggregates: bool = True
     reads: str = "cohort"
     server_is_model: bool = False
-    message_of: Any = None
-    chooses: Any = None
-    no_derivative: Any = None
+    message_of: Callable[[core.ClientState], core.Message] | None = None
+    chooses: str | None = None
+    no_derivative: str | None = None
     shares_statistics: bool = True
-    layered: Any = ()
-    released: Any = None
+    layered: tuple[str, ...] = ()
+    released: str | None = None
     uploads_through: str | None = None
 
     def default_aggregator(self) -> core.Aggregator:
@@ -100,11 +100,11 @@ class SingleExchange:
         """Returns the result of `init`, from parameters `[*P]` for all clients."""
         raise NotImplementedError
 
-    def reference(self, server: Any) -> Any:
+    def reference(self, server: core.ServerState) -> core.Message:
         """Returns the point about which messages are compared, like a message."""
         return server
 
-    def known(self, server: Any, down: core.Downlink) -> core.Downlink:
+    def known(self, server: core.ServerState, down: core.Downlink) -> core.Downlink:
         """Returns the state shared by all members and the server, like a message.
 
         Transforms act on the difference of messages to it.
@@ -119,7 +119,11 @@ class SingleExchange:
         return core.Downlink(shared=self.reference(server))
 
     def down(
-        self, ctx: core.RoundContext, server: Any, clients: Any, messages: Any
+        self,
+        ctx: core.RoundContext,
+        server: core.ServerState,
+        clients: core.ClientState,
+        messages: core.Message,
     ) -> core.Downlink:
         """Returns the cohort's download: by default the server state, shared.
 
@@ -138,7 +142,7 @@ class SingleExchange:
         self,
         view: core.ClientView,
         down: core.Downlink,
-        client: Any,
+        client: core.ClientState,
         model: core.Model,
     ) -> tuple[Any, core.Upload, Any]:
         """Runs the local work of ONE client.
@@ -158,19 +162,28 @@ class SingleExchange:
     def server_update(
         self,
         ctx: core.RoundContext,
-        server: Any,
-        aggregate: Any,
+        server: core.ServerState,
+        aggregate: core.Message,
         uploads: core.Upload,
-    ) -> Any:
+    ) -> core.ServerState:
         """Returns the new server state: by default the aggregate, or None."""
         return aggregate
 
-    def finish(self, ctx: core.RoundContext, server: Any, clients: Any) -> Any:
+    def finish(
+        self,
+        ctx: core.RoundContext,
+        server: core.ServerState,
+        clients: core.ClientState,
+    ) -> core.ClientState:
         """Ends the cohort's round after the server's update, rows `[K]`."""
         return clients
 
     def predictors(
-        self, view: core.ClientView, server: Any, client: Any, model: core.Model
+        self,
+        view: core.ClientView,
+        server: core.ServerState,
+        client: core.ClientState,
+        model: core.Model,
     ) -> dict[str, Any]:
         """Returns functions `x -> outputs` of ONE client, by name; may adapt first.
 
@@ -189,7 +202,9 @@ class SingleExchange:
         """
         return model_predictors(view, model, self.parameters(server, client))
 
-    def parameters(self, server: Any, client: Any) -> dict[str, Any]:
+    def parameters(
+        self, server: core.ServerState, client: core.ClientState
+    ) -> dict[str, Any]:
         """Returns parameters `[*P]` of the networks that predict for ONE client."""
         raise NotImplementedError
 
@@ -210,7 +225,7 @@ class SingleExchange:
         """
 
     @classmethod
-    def with_solver(cls, solver: Any) -> Self:
+    def with_solver(cls, solver: core.Solver) -> Self:
         """Returns the method with the local solver that others have, for comparisons.
 
         Methods that do not use all of it take what they do use.
@@ -287,14 +302,9 @@ class SingleExchange:
 
 @struct.pytree_dataclass
 class PersonalHead(SingleExchange):
-    """A method with a head per client; abstract.
+    """A method with a head per client, found by the names of leaves; abstract."""
 
-    Attributes:
-      head: regular expression searched in the names of parameters (`head/kernel`);
-        what it finds is the head. Some must be found, and some left over.
-      local: local solver.
-    """
-
+    # Searched in names such as `head/kernel`: some leaves must match, and some not.
     head: str = struct.static_field(default="^head/")
     local: core.Solver = local.SGD()
 
@@ -307,7 +317,9 @@ class PersonalHead(SingleExchange):
         return body, head, None
 
 
-def model_predictor(model: core.Model, params: Any, constants: Any) -> core.Predictor:
+def model_predictor(
+    model: core.Model, params: core.Params, constants: core.Constants
+) -> core.Predictor:
     """Returns the model with fixed parameters, in evaluation mode."""
 
     def apply(params: core.Params, x: jax.Array) -> jax.Array:
@@ -324,19 +336,7 @@ def model_predictors(
     return {n: model_predictor(model, p, constants) for n, p in networks.items()}
 
 
-def mixture(v: Any, w: Any, alpha: Any) -> Any:
-    """Returns the convex combination `alpha v + (1 - alpha) w`.
-
-    Args:
-      v: `[*P]`.
-      w: `[*P]`.
-      alpha: `[]` weight of v; at 1 the result is exactly v where w is finite.
-
-    Returns:
-      `[*P]`.
-
-    Example:
-      >>> mixture(4.0, 0.0, 0.25)
-      1.0
-    """
+def mixture(v: core.Tree, w: core.Tree, alpha: core.Scalar) -> core.Tree:
+    """Returns the convex combination `alpha v + (1 - alpha) w` of trees `[*P]`."""
+    # In this form it is exactly v at alpha = 1, if w is finite.
     return jax.tree.map(lambda a, b: alpha * a + (1 - alpha) * b, v, w)

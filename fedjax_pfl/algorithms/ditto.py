@@ -51,6 +51,7 @@ from fedjax_pfl.local import minibatch_scan
 
 __all__ = ["Ditto"]
 
+_DataLoss = local.DataLoss  # the class has a field `local`
 _DRIFT = 2**30  # beyond all epoch numbers, which the personal part folds into its key
 
 
@@ -58,8 +59,8 @@ _DRIFT = 2**30  # beyond all epoch numbers, which the personal part folds into i
 class DittoClient:
     """State of one client; see the module's table."""
 
-    v: Any
-    w_local: Any = None
+    v: core.Params
+    w_local: core.Params = None
 
 
 @struct.pytree_dataclass
@@ -101,7 +102,7 @@ class Ditto(base.SingleExchange):
         defaults |= {"personal": common.OFFICIAL, "aggregate_over": "all"}
         return cls(**(defaults | fields))
 
-    def _personal(self) -> Any:
+    def _personal(self) -> core.Solver:
         """Returns the solver of the personal part."""
         return self.local if self.personal is None else self.personal
 
@@ -133,10 +134,10 @@ class Ditto(base.SingleExchange):
         message = params if self.aggregate_over == "all" else None
         return params, DittoClient(v=params, w_local=w_local), message
 
-    def _anchored(self, plain: Any):
+    def _anchored(self, plain: _DataLoss):
         """Returns `f_i + lam/2 ||. - anchor||^2`, with the anchor in the context."""
 
-        def pull(v: Any, context: Any):
+        def pull(v: core.Params, context: core.Tree):
             return common.pull(self.lam, v, context["anchor"])
 
         return plain.plus(pull)
@@ -150,18 +151,31 @@ class Ditto(base.SingleExchange):
         new, message, info = update(view, plain, down.shared, client)
         return new, view.upload(message), info.report()
 
-    def _train(self, view: ClientView, plain: Any, w: Any, client: DittoClient):
+    def _train(
+        self,
+        view: ClientView,
+        plain: _DataLoss,
+        w: core.Params,
+        client: DittoClient,
+    ):
         """Runs the method: new client state, message and work."""
+        # Both parts get the same key: with equal batch sizes, the same minibatches.
         theta, _, shared = self.local.solve(view, plain, w, None)
         v, _, info = self._personal().solve(
             view, self._anchored(plain), client.v, {"anchor": w}
         )
         return DittoClient(v=v), theta, shared.then(info)
 
-    def _drift(self, view: ClientView, plain: Any, w: Any, client: DittoClient):
+    def _drift(
+        self,
+        view: ClientView,
+        plain: _DataLoss,
+        w: core.Params,
+        client: DittoClient,
+    ):
         """Repeats the published bug, like `_train`."""
 
-        def epoch_end(epoch: jax.Array, v: Any, context: Any):
+        def epoch_end(epoch: jax.Array, v: core.Params, context: core.Tree):
             key = jax.random.fold_in(jax.random.fold_in(view.key, _DRIFT), epoch)
             w_local, seen = self._single_batches(
                 dataclasses.replace(view, key=key, work=core.Budget.unlimited()),
@@ -172,6 +186,7 @@ class Ditto(base.SingleExchange):
             seen = context["seen"] + seen
             return v, {"anchor": w_local, "w_local": w_local, "seen": seen}
 
+        # The anchor of v is w^t in the first epoch, the drifting network afterwards.
         start = {"anchor": w, "w_local": client.w_local, "seen": jnp.int32(0)}
         v, context, info = self._personal().solve(
             view, self._anchored(plain), client.v, start, epoch_end=epoch_end
@@ -182,14 +197,16 @@ class Ditto(base.SingleExchange):
         return DittoClient(v=v, w_local=w_local), w_local, info
 
     def _single_batches(
-        self, view: ClientView, plain: Any, params: core.Params, epoch: jax.Array
+        self,
+        view: ClientView,
+        plain: _DataLoss,
+        params: core.Params,
+        epoch: jax.Array,
     ):
-        """Takes momentum steps of one random minibatch each, and counts examples.
-
-        A given `local.order` has an epoch per step; its first batch is taken.
-        """
+        """Takes momentum steps of one random minibatch each, and counts examples."""
         solver = self.local
 
+        # Of a given `local.order`, with an epoch per step, the first batch is taken.
         def order(view: ClientView, step: jax.Array) -> jax.Array:
             return solver.order(view, epoch * solver.epochs + step)
 
@@ -197,7 +214,7 @@ class Ditto(base.SingleExchange):
         momentum = 0.0 if solver.momentum is None else solver.momentum
         rate = solver.rate(view.round)
 
-        def step(step_key: core.Key, carry: Any, batches: tuple[core.Batch, ...]):
+        def step(step_key: core.Key, carry: core.Tree, batches: tuple[core.Batch, ...]):
             x, memory = carry
             gradient = jax.grad(plain, argnums=1)(step_key, x, batches[0], None)
             gradient = solver.clipped(gradient)
@@ -225,7 +242,7 @@ class Ditto(base.SingleExchange):
         )
         return params, info.num_examples
 
-    def parameters(self, server: Any, client: Any):
+    def parameters(self, server: core.ServerState, client: DittoClient):
         """Returns the personal model v_i and the global model w."""
         return {"personal": client.v, "global": server}
 
@@ -233,18 +250,10 @@ class Ditto(base.SingleExchange):
 def _any_minibatch(
     key: core.Key, data: core.ClientData, batch_size: int
 ) -> tuple[jax.Array, jax.Array]:
-    """Samples one minibatch of a fresh epoch, each with the same probability.
-
-    Args:
-      key: `[]` key of this batch.
-      data: examples of one client.
-      batch_size: B.
-
-    Returns:
-      Positions `int32[B]` and weights `bool[B]`, padding last.
-    """
+    """Samples a minibatch of a fresh epoch: positions `int32[B]`, weights `bool[B]`."""
     order_key, number_key = jax.random.split(key)
     positions, weight = minibatch_scan.independent_batch(order_key, data, batch_size)
+    # Every minibatch has the same probability; the last may be shorter, padded.
     count = jnp.maximum(-(-data.num_examples // batch_size), 1)
     number = jax.random.randint(number_key, (), 0, count)
     left = data.num_examples - number * batch_size

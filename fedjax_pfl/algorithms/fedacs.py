@@ -49,30 +49,15 @@ _Negative = Annotated[Literal["clip", "keep"], "treatment of negative cosines"]
 _SMALLEST_SUM = 1e-6  # of a row's weights, below which a client keeps its own model
 
 
-def selection_threshold(similarities: jax.Array, quantile: Any) -> jax.Array:
-    """Interpolates a quantile of all entries of a matrix.
-
-    Between two equal entries it is that entry to the last bit, so that no pair exceeds
-    a threshold made of itself.
-
-    Args:
-      similarities: `[K, K]`.
-      quantile: `[]` in [0, 1].
-
-    Returns:
-      `[]` the threshold.
-
-    Example:
-      >>> import jax
-      >>> print(selection_threshold(jax.numpy.array([[1.0, 0.5], [0.25, 1.0]]), 0.5))
-      0.75
-    """
+def selection_threshold(similarities: jax.Array, quantile: core.Scalar) -> jax.Array:
+    """Interpolates a quantile `[]` in [0, 1] of all entries of a matrix `[K, K]`."""
     ordered = jnp.sort(similarities.reshape(-1))
     last = ordered.shape[0] - 1
     position = jnp.asarray(quantile, ordered.dtype) * last
     below = jnp.clip(jnp.floor(position).astype(jnp.int32), 0, last)
     low, high = ordered[below], ordered[jnp.minimum(below + 1, last)]
     value = low + (position - below.astype(position.dtype)) * (high - low)
+    # Between equal entries exactly these: no pair exceeds a threshold made of itself.
     return jnp.minimum(value, high)
 
 
@@ -113,11 +98,13 @@ class FedACS(Mixing):
             warnings.warn(
                 f"With K={size} clients per round and pick_quantile="
                 f"{float(self.pick_quantile):g}, at least 1 - 1/(K - 1) = {limit:g}, "
-                "nobody selects anybody else and FedACS is Local.",
+                "no client selects another one and FedACS is Local.",
                 stacklevel=2,
             )
 
-    def cohort_weights(self, round: jax.Array, server: Any, models: Any):
+    def cohort_weights(
+        self, round: jax.Array, server: core.ServerState, models: core.Message
+    ):
         """Returns the weights with which one cohort's clients mix, equation (4).
 
         Args:
@@ -136,10 +123,13 @@ class FedACS(Mixing):
         similarities = cosines(compared)
         diagonal = jnp.eye(similarities.shape[0], dtype=bool)
         threshold = selection_threshold(similarities, self.pick_quantile)
+        # a_ij of equation (4). A client selects itself: of equal models no entry is
+        # above delta, and 0/0 would follow.
         attention = jnp.where((similarities > threshold) | diagonal, similarities, 0)
         if self.negative == "clip":
             attention = jnp.maximum(attention, 0)
         total = attention.sum(axis=1, keepdims=True)
+        # With `negative="keep"` weights can cancel: such a client keeps its own model.
         alone = jnp.abs(total) < _SMALLEST_SUM
         identity = diagonal.astype(attention.dtype)
         attention = jnp.where(alone, identity, attention / jnp.where(alone, 1, total))
@@ -148,10 +138,11 @@ class FedACS(Mixing):
             "neighbours": (attention != 0).sum(axis=1).astype(threshold.dtype).mean(),
             **cosine_range(similarities),
         }
+        # (1 - a) w_i + a u_i of equation (5) is one mixture.
         return (1 - self.mixing) * identity + self.mixing * attention, report
 
     def client_update(
-        self, view: ClientView, down: Downlink, client: Any, model: Model
+        self, view: ClientView, down: Downlink, client: core.ClientState, model: Model
     ):
         """Trains from the received mixture, equation (5)."""
         theta, _, info = self.local.solve(view, local.DataLoss(model), down.per_client)

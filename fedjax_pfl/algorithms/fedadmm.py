@@ -73,8 +73,8 @@ __all__ = ["FedADMM"]
 class FedADMMClient:
     """State of one client; see the module's table."""
 
-    theta: Any
-    p: Any
+    theta: core.Params
+    p: core.Params
     alpha: jax.Array
     ratio: jax.Array
     eps: jax.Array | None
@@ -136,7 +136,7 @@ class FedADMM(base.SingleExchange):
         """Returns the uniform mean: it minimizes the Lagrangian in w for any alpha."""
         return aggregators.Mean()
 
-    def penalty(self, num_clients: int) -> Any:
+    def penalty(self, num_clients: int) -> core.Scalar:
         """Returns the penalty rho `[]` beside `alpha_i f_i`."""
         if self.rho is not None:
             return self.rho
@@ -177,7 +177,7 @@ class FedADMM(base.SingleExchange):
         )
         return params, state, params if self.server_mode == "mean_all" else None
 
-    def reference(self, server: Any):
+    def reference(self, server: core.ServerState):
         """Returns the server's model; changes compare with none."""
         if self.server_mode == "mean_all":
             return server
@@ -192,12 +192,15 @@ class FedADMM(base.SingleExchange):
         objective = common.proximal_objective(model, pull)
         options, eps = {}, client.eps
         if isinstance(self.local, local.ToTolerance):
+            # eps_i bounds the gradient of alpha_i f_i; the solver works on f_i.
             eps = self.eps_decay * client.eps
             square = jnp.where(client.alpha > 0, client.alpha**2, 1)
             options = {"tolerance": jnp.maximum(eps / square, self.local.tolerance)}
+        # theta_i ~= argmin f_i(theta) + mu_i/2 ||theta - (w - p_i)||^2, from w.
         center = optax.tree.sub(w, client.p)
         theta, _, info = self.local.solve(view, objective, w, center, **options)
         p = common.dual_update(client.p, theta, w)
+        # u_i, or Delta_i: the last u_i follows from the state before this round.
         message = optax.tree.add(theta, p)
         if self.server_mode == "delta_selected":
             sent = optax.tree.add(client.theta, client.p)
@@ -206,7 +209,11 @@ class FedADMM(base.SingleExchange):
         return new, view.upload(message), info.report(unconverged=~info.converged)
 
     def server_update(
-        self, ctx: core.RoundContext, server: Any, aggregate: Any, uploads: core.Upload
+        self,
+        ctx: core.RoundContext,
+        server: core.ServerState,
+        aggregate: core.Message,
+        uploads: core.Upload,
     ):
         """Returns the mean of all messages, or a step along the mean change."""
         if self.server_mode == "mean_all":
@@ -216,7 +223,7 @@ class FedADMM(base.SingleExchange):
             eta = (uploads.weight > 0).sum() / ctx.num_clients
         return common.stepped(server, aggregate, eta)
 
-    def parameters(self, server: Any, client: Any):
+    def parameters(self, server: core.ServerState, client: FedADMMClient):
         """Returns theta_i and the global model w, to which theta_i tends."""
         return {"personal": client.theta, "global": server}
 
@@ -242,6 +249,7 @@ class FedADMM(base.SingleExchange):
             loss, gradient = local.full_value_and_gradient(
                 plain, client.theta, None, data
             )
+            # Stationarity of the local problem with the dual p_i after its step.
             pull = self.pull(client.alpha, client.ratio)
             residual = optax.tree.add_scale(gradient, pull, client.p)
             return {
@@ -255,6 +263,7 @@ class FedADMM(base.SingleExchange):
         parts = common.map_everyone(of_client, rows, federation)
         count = federation.num_clients
         rho = self.penalty(count)
+        # pi_i = rho p_i, so that rho multiplies both terms of the Lagrangian.
         split = (rows.alpha * parts["loss"]).sum()
         duals = client_rows.weighted_sum(rows.p, jnp.full(count, rho))
         return {

@@ -59,34 +59,23 @@ _WINDOW = 10  # losses, of which a small deviation ends the first learning
 class FedALAClient:
     """State of one client; see the module's table."""
 
-    theta: Any
-    weights: Any
+    theta: core.Params
+    weights: core.Tree
     learned: jax.Array
 
 
 @struct.pytree_dataclass
 class _Learning:
-    """Weights while they are learned.
+    """Weights while they are learned."""
 
-    Attributes:
-      weights: `[*P]` of the adapted leaves.
-      losses: `[10]` mean losses of the last epochs, the latest one last.
-      epochs: `int32[]` finished epochs.
-      loss: `[]` sum of losses of this epoch's examples.
-      count: `[]` number of these examples.
-      seen: `int32[]` examples of all steps that moved the weights.
-      steps: `int32[]` number of these steps.
-      done: `bool[]` whether the losses have settled.
-    """
-
-    weights: Any
-    losses: jax.Array
-    epochs: jax.Array
-    loss: jax.Array
-    count: jax.Array
-    seen: jax.Array
-    steps: jax.Array
-    done: jax.Array
+    weights: core.Tree  # [*P] of the adapted leaves
+    losses: jax.Array  # [10] mean losses of the last epochs, the latest one last
+    epochs: jax.Array  # int32[] finished epochs
+    loss: jax.Array  # [] sum of losses of this epoch's examples
+    count: jax.Array  # [] number of these examples
+    seen: jax.Array  # int32[] examples of all steps that moved the weights
+    steps: jax.Array  # int32[] number of these steps
+    done: jax.Array  # bool[] whether the losses have settled
 
 
 @struct.pytree_dataclass
@@ -141,7 +130,9 @@ class FedALA(base.SingleExchange):
         )
         return params, state, None
 
-    def _merged(self, w: Any, theta: Any, weights: Any) -> Any:
+    def _merged(
+        self, w: core.Params, theta: core.Params, weights: core.Tree
+    ) -> core.Params:
         """Returns m(W); exactly w at weights of one."""
         part, body = tree_paths.split(w, self.adapted)
         own, _ = tree_paths.split(theta, self.adapted)
@@ -149,7 +140,7 @@ class FedALA(base.SingleExchange):
         return tree_paths.join(mix, body)
 
     def _learned(
-        self, view: ClientView, w: Any, client: FedALAClient, model: Model
+        self, view: ClientView, w: core.Params, client: FedALAClient, model: Model
     ) -> tuple[Any, FedALAClient, minibatch_scan.LocalInfo]:
         """Learns the weights for a received model: m(W), client state and work."""
         dtype = minibatch_scan.params_dtype(w)
@@ -166,12 +157,13 @@ class FedALA(base.SingleExchange):
         view = dataclasses.replace(view, key=key, data=data, work=work)
         loss = local.DataLoss(model)
 
-        def value(weights: Any, step_key: core.Key, batch: core.Batch):
+        def value(weights: core.Tree, step_key: core.Key, batch: core.Batch):
             return loss(step_key, self._merged(w, client.theta, weights), batch, None)
 
         def step(key: core.Key, state: _Learning, batches: tuple[core.Batch, ...]):
             batch = batches[0]
             size = batch.weight.sum()
+            # W_i <- clip(W_i - eta dW f_i(m(W_i); batch), 0, 1).
             now, slope = jax.value_and_grad(value)(state.weights, key, batch)
             weights = jax.tree.map(
                 lambda a, g: jnp.clip(a - self.weight_learning_rate * g, 0, 1),
@@ -192,6 +184,7 @@ class FedALA(base.SingleExchange):
             mean = state.loss / jnp.where(state.count > 0, state.count, 1)
             losses = jnp.append(state.losses[1:], mean)
             finished = state.epochs + 1
+            # The window begins with zeros, which are no losses.
             settled = (finished > _WINDOW) & (losses.std() < self.threshold)
             return dataclasses.replace(
                 state,
@@ -222,6 +215,7 @@ class FedALA(base.SingleExchange):
             epoch_end=epoch_end,
             dtype=dtype,
         )
+        # Discarded steps are no work of the client.
         info = dataclasses.replace(info, num_steps=end.steps, num_examples=end.seen)
         state = dataclasses.replace(
             client, weights=end.weights, learned=client.learned + (end.steps > 0)
@@ -242,18 +236,27 @@ class FedALA(base.SingleExchange):
         state = dataclasses.replace(client, theta=theta)
         return state, view.upload(theta), learning.then(info).report()
 
-    def predictors(self, view: ClientView, server: Any, client: Any, model: Model):
+    def predictors(
+        self,
+        view: ClientView,
+        server: core.ServerState,
+        client: FedALAClient,
+        model: Model,
+    ):
         """Returns the merged model for the latest global one, and that one."""
         merged, _, _ = self._learned(view, server, client, model)
         networks = {"personal": merged, "global": server}
         return base.model_predictors(view, model, networks)
 
 
-def _subset(key: core.Key, data: core.ClientData, fraction: Any) -> core.ClientData:
+def _subset(
+    key: core.Key, data: core.ClientData, fraction: core.Scalar
+) -> core.ClientData:
     """Draws a share of ONE client's examples, in random order, at least one."""
     slots = data.index.shape[0]
     positions, _ = minibatch_scan.independent_batch(key, data, slots)
     count = jnp.round(fraction * data.num_examples).astype(jnp.int32)
+    # At least one example, but none of a client without any.
     count = jnp.clip(count, jnp.minimum(1, data.num_examples), data.num_examples)
     labels = None if data.labels is None else data.labels[positions]
     return dataclasses.replace(

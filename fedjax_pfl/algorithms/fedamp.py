@@ -49,7 +49,7 @@ _SCALED = "follows the models' distances (`scale_free`)"
 
 @struct.pytree_dataclass
 class _Attentive(similarity.Mixing):
-    """Mixes models, then solves a proximal problem about the mixture.
+    """Mixes models, then solves a proximal problem about the mixture; abstract.
 
     Attributes:
       lam: `[]` weight of the attention term, at least 0.
@@ -62,13 +62,14 @@ class _Attentive(similarity.Mixing):
     start: Literal["received", "own"] = "received"
 
     @abc.abstractmethod
-    def proximal_weight(self, round: jax.Array) -> Any:
+    def proximal_weight(self, round: jax.Array) -> core.Scalar:
         """Returns the weight `[]` of half the squared distance to the mixture."""
 
     def client_update(
-        self, view: ClientView, down: Downlink, client: Any, model: Model
+        self, view: ClientView, down: Downlink, client: core.ClientState, model: Model
     ):
         """Solves the proximal problem about the received mixture."""
+        # w_i ~= argmin F_i(w) + weight/2 ||w - u_i||^2.
         weight = self.proximal_weight(view.round)
         objective = common.proximal_objective(model, weight)
         start = down.per_client if self.start == "received" else client
@@ -124,11 +125,13 @@ class FedAMP(_Attentive):
         periods = round // jnp.asarray(self.decay_every).astype(jnp.int32)
         return self.alpha * jnp.asarray(self.alpha_decay) ** periods
 
-    def proximal_weight(self, round: jax.Array) -> Any:
+    def proximal_weight(self, round: jax.Array) -> core.Scalar:
         """Returns `lam / alpha_k`, or lam."""
         return self.lam if self.scale_free else self.lam / self.step(round)
 
-    def cohort_weights(self, round: jax.Array, server: Any, models: Any):
+    def cohort_weights(
+        self, round: jax.Array, server: core.ServerState, models: core.Message
+    ):
         """Returns convex weights xi of the cohort's models.
 
         Args:
@@ -143,6 +146,7 @@ class FedAMP(_Attentive):
         distances = similarity.squared_distances(models)
         count, dtype = distances.shape[0], distances.dtype
         if self.scale_free:
+            # xi_ij = share exp(-||w_i - w_j||^2 / sigma) with share = alpha_k / sigma.
             sigma = similarity.median_distance(distances)
             pull = 0.5 if self.pull is None else self.pull
             share = jnp.asarray(pull / max(count - 1, 1), dtype)
@@ -156,6 +160,7 @@ class FedAMP(_Attentive):
         diagonal = jnp.eye(count, dtype=bool)
         pull = jnp.where(diagonal, 0, share * near)
         total = pull.sum(axis=1)
+        # Weights of the others above 1 in sum would leave xi_ii negative.
         pull = pull / jnp.maximum(total, 1)[:, None]
         self_weights = jnp.maximum(1 - pull.sum(axis=1), 0)
         rounding = 1 + count * jnp.finfo(dtype).eps
@@ -187,11 +192,13 @@ class HeurFedAMP(_Attentive):
         default=None, at_least=0, at_most=1, search=(0.0, 1.0, False), unless=()
     )
 
-    def proximal_weight(self, round: jax.Array) -> Any:
+    def proximal_weight(self, round: jax.Array) -> core.Scalar:
         """Returns `lam / alpha`."""
         return self.lam / self.alpha
 
-    def cohort_weights(self, round: jax.Array, server: Any, models: Any):
+    def cohort_weights(
+        self, round: jax.Array, server: core.ServerState, models: core.Message
+    ):
         """Returns convex weights xi of the cohort's models; one client keeps its own.
 
         Args:
@@ -209,5 +216,6 @@ class HeurFedAMP(_Attentive):
         report = similarity.cosine_range(similarities)
         if count == 1:
             return jnp.ones_like(similarities), report
+        # xi_ij = (1 - xi_ii) softmax_j; the diagonal of -inf is left out of it.
         part = 1 / count if self.self_weight is None else self.self_weight
         return jnp.where(eye, part, (1 - part) * jax.nn.softmax(logits, axis=1)), report

@@ -14,7 +14,7 @@ is a predictor here (`fine_tune`), because it changes nothing in the training.
 """
 
 import dataclasses
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -61,16 +61,23 @@ class FedAvg(global_model.GlobalModel):
     uploads_through = "local"
 
     def client_update(
-        self, view: ClientView, down: Downlink, client: Any, model: Model
+        self, view: ClientView, down: Downlink, client: core.ClientState, model: Model
     ):
         """Trains from the received model; stragglers' messages may be dropped."""
         client, upload, report = super().client_update(view, down, client, model)
         if self.drop_stragglers:
+            # A message of weight 0 takes no part in the mean.
             weight = jnp.where(view.work.straggler, 0, upload.weight)
             upload = dataclasses.replace(upload, weight=weight)
         return client, upload, report
 
-    def predictors(self, view: ClientView, server: Any, client: Any, model: Model):
+    def predictors(
+        self,
+        view: ClientView,
+        server: core.ServerState,
+        client: core.ClientState,
+        model: Model,
+    ):
         """Returns the global model and, if asked for, its tuned and the local one."""
         networks = self.parameters(server, client)
         if self.fine_tune is not None:
@@ -98,13 +105,13 @@ class Local(base.SingleExchange):
         return None, params, None
 
     def client_update(
-        self, view: ClientView, down: Downlink, client: Any, model: Model
+        self, view: ClientView, down: Downlink, client: core.ClientState, model: Model
     ):
         """Trains from the client's own model."""
         theta, _, info = self.local.solve(view, local.DataLoss(model), client)
         return theta, view.upload(None), info.report()
 
-    def parameters(self, server: Any, client: Any):
+    def parameters(self, server: core.ServerState, client: core.ClientState):
         """Returns the client's own model."""
         return {"personal": client}
 
@@ -159,10 +166,11 @@ class Centralized(base.SingleExchange):
             "client_steps": info.num_steps,
         }
         totals = core.Report(values=counts, statistics=info.statistics)
+        # Reports have rows of a cohort; here it has one.
         report = jax.tree.map(lambda leaf: leaf[None], totals)
         return state, exchange.info(report, {}, bytes_up=0, bytes_down=0)
 
-    def parameters(self, server: Any, client: Any):
+    def parameters(self, server: core.ServerState, client: core.ClientState):
         """Returns the trained model."""
         return {"global": server}
 
@@ -171,6 +179,7 @@ def _union(data: core.ClientData) -> core.ClientData:
     """Joins all clients' examples into one client; padding goes to the end."""
     slots = data.index.shape[1]
     real = jnp.arange(slots)[None, :] < data.num_examples[:, None]
+    # A stable sort moves padding only: examples keep the order of clients.
     order = jnp.argsort(~real.reshape(-1), stable=True)
     fields = client_rows.take(
         jax.tree.map(lambda leaf: leaf.reshape(-1), (data.index, data.labels)), order

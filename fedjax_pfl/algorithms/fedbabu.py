@@ -28,7 +28,7 @@ compares the head and the body alone. Deviation: fine-tuning takes epochs of any
 (`fine_tune`); the paper's number of epochs is the default.
 """
 
-from typing import Any, Literal
+from typing import Literal
 
 from fedjax_pfl import core, local
 from fedjax_pfl.algorithms import base
@@ -58,14 +58,20 @@ class FedBABU(base.PersonalHead):
     uploads_through = "local"
 
     def client_update(
-        self, view: ClientView, down: Downlink, client: Any, model: Model
+        self, view: ClientView, down: Downlink, client: core.ClientState, model: Model
     ):
         """Trains the body under the head."""
         objective = local.DataLoss(model, network=tree_paths.join)
         body, _, info = self.local.solve(view, objective, down.shared, client)
         return client, view.upload(body), info.report()
 
-    def predictors(self, view: ClientView, server: Any, client: Any, model: Model):
+    def predictors(
+        self,
+        view: ClientView,
+        server: core.ServerState,
+        client: core.ClientState,
+        model: Model,
+    ):
         """Returns the global network, and this network fine-tuned."""
         network = tree_paths.join(client, server)
         trained, fixed = {
@@ -73,6 +79,7 @@ class FedBABU(base.PersonalHead):
             "head": (client, server),
             "body": (server, client),
         }[self.tuned_part]
+        # The whole network is trained without a fixed part to join.
         join = None if self.tuned_part == "whole" else tree_paths.join
         objective = local.DataLoss(model, network=join)
         tuned, _, info = self.fine_tune.solve(view, objective, trained, fixed)

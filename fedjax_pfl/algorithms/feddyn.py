@@ -62,15 +62,15 @@ __all__ = ["FedDyn"]
 class FedDynServer:
     """State of the server; see the module's table."""
 
-    model: Any
-    dual: Any
+    model: core.Params
+    dual: core.Params
 
 
 @struct.pytree_dataclass
 class FedDynClient:
     """State of one client; see the module's table."""
 
-    dual: Any
+    dual: core.Params
     ratio: Any = None
 
 
@@ -115,7 +115,13 @@ class FedDyn(base.SingleExchange):
         """Returns the server's model."""
         return server.model
 
-    def down(self, ctx: core.RoundContext, server: Any, clients: Any, messages: Any):
+    def down(
+        self,
+        ctx: core.RoundContext,
+        server: FedDynServer,
+        clients: core.ClientState,
+        messages: core.Message,
+    ):
         """Returns the server's model."""
         return core.Downlink(shared=server.model)
 
@@ -124,8 +130,10 @@ class FedDyn(base.SingleExchange):
     ):
         """Trains near the received model minus the dual, and updates the dual."""
         w = down.shared
+        # alpha_i = alpha / (N q_i).
         alpha = self.alpha if client.ratio is None else self.alpha * client.ratio
         objective = common.proximal_objective(model, alpha)
+        # The linear term <g_i, v> moves the center: g_i = -alpha_i p_i.
         center = optax.tree.sub(w, client.dual)
         theta, _, info = self.local.solve(view, objective, w, center)
         dual = common.dual_update(client.dual, theta, w)
@@ -133,16 +141,22 @@ class FedDyn(base.SingleExchange):
         return state, view.upload(theta), info.report()
 
     def server_update(
-        self, ctx: core.RoundContext, server: Any, aggregate: Any, uploads: core.Upload
+        self,
+        ctx: core.RoundContext,
+        server: FedDynServer,
+        aggregate: core.Message,
+        uploads: core.Upload,
     ):
         """Moves the dual by the mean change, and adds it to the mean model."""
+        # |S|, unless the server divides by an expected number of participants.
         received = (uploads.weight > 0).sum()
         count = received if ctx.expected is None else ctx.expected
         change = optax.tree.sub(aggregate, server.model)
         dual = common.stepped(server.dual, change, count / ctx.num_clients)
+        # w^{t+1} = mean + p. A round without a message leaves the state.
         new = FedDynServer(model=optax.tree.add(aggregate, dual), dual=dual)
         return jax.tree.map(lambda a, b: jnp.where(received > 0, a, b), new, server)
 
-    def parameters(self, server: Any, client: Any):
+    def parameters(self, server: FedDynServer, client: FedDynClient):
         """Returns the global model w."""
         return {"global": server.model}

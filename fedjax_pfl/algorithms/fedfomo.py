@@ -60,8 +60,8 @@ _ROUNDING = 8.0  # eps of a model's length that equal models may be apart
 class FedFomoClient:
     """State of one client; see the module's table."""
 
-    theta: Any
-    start: Any
+    theta: core.Params
+    start: core.Params
     affinity: Any
 
 
@@ -88,28 +88,17 @@ def hold_out(
 
 def choose(
     key: core.Key,
-    affinity: jax.Array,
-    identities: jax.Array,
-    own: jax.Array,
-    count: int,
-    epsilon: Any,
+    affinity: jax.Array,  # [N] of this client to all
+    identities: jax.Array,  # int32[N] to which the draws belong
+    own: jax.Array,  # int32[] row of this client, which is not sent to itself
+    count: int,  # M, at most N - 1
+    epsilon: core.Scalar,
 ) -> jax.Array:
-    """Chooses the clients with models that the server sends to ONE client.
-
-    Args:
-      key: `[]` key of this client and round.
-      affinity: `[N]` of this client to all.
-      identities: `int32[N]`, to which the draws belong.
-      own: `int32[]` row of this client, which is not sent to itself.
-      count: M, at most N - 1.
-      epsilon: `[]` probability with which a slot explores.
-
-    Returns:
-      `int32[M]` distinct rows: those of largest affinity, then those that are explored.
-    """
+    """Chooses `int32[M]` distinct clients with models that ONE client receives."""
     rows = jnp.arange(affinity.shape[0])
     for_slots, for_draws = jax.random.split(key)
     explored = (jax.random.uniform(for_slots, (count,)) < epsilon).sum()
+    # A draw belongs to a client, not to a row, so that padding changes none.
     draws = jax.vmap(
         lambda i: jax.random.uniform(
             jax.random.fold_in(for_draws, i), dtype=jnp.float32
@@ -117,6 +106,7 @@ def choose(
     )(identities)
     order = jnp.lexsort((draws, -affinity, rows == own))  # the last key comes first
     greedy = jnp.zeros_like(rows, bool).at[order].set(rows < count - explored)
+    # Greedy rows first, then explored ones by their draws in [0, 1).
     score = jnp.where(greedy, 2, jnp.where(rows == own, -1, draws))
     return lax.top_k(score, count)[1]
 
@@ -190,6 +180,7 @@ class FedFomo(base.SingleExchange):
             identities,
             down.per_client,
             min(self.num_models, len(identities) - 1),
+            # Below 0, in late rounds, no slot explores.
             self.epsilon - self.epsilon_decay * view.round,
         )
         objective = local.DataLoss(model)
@@ -207,7 +198,7 @@ class FedFomo(base.SingleExchange):
         )
         return client, upload, report
 
-    def known(self, server: Any, down: core.Downlink):
+    def known(self, server: core.ServerState, down: core.Downlink):
         """Returns zeros: the server knows no model that its client has."""
         return core.Downlink(shared=jax.tree.map(jnp.zeros_like, server))
 
@@ -229,7 +220,7 @@ class FedFomo(base.SingleExchange):
             * min(self.num_models, ctx.num_clients - 1),
         )
 
-    def parameters(self, server: Any, client: Any):
+    def parameters(self, server: core.ServerState, client: FedFomoClient):
         """Returns the client's own model, and the mean of all."""
         return {"personal": client.theta, "global": server}
 
@@ -237,34 +228,23 @@ class FedFomo(base.SingleExchange):
 def _mixture(
     objective: local.Objective,
     client: FedFomoClient,
-    models: Any,
+    models: core.Message,
     chosen: jax.Array,
     held: core.ClientData,
 ) -> tuple[Any, jax.Array, jax.Array]:
-    """Mixes the model from which a member trains.
-
-    Args:
-      objective: the training loss.
-      client: state of ONE client.
-      models: pytree of `[N, *P]`.
-      chosen: `int32[M]` rows that were sent; one after the other is in memory.
-      held: examples that judge.
-
-    Returns:
-      `[*P]`; the weights `[M]` before they are clipped; the own model's share `[]` of
-      the mixture.
-    """
+    """Mixes the model `[*P]` of ONE member; weights `[M]`, and its own share `[]`."""
+    # w_n = (L(theta') - L(theta_n)) / |theta_n - theta'|, equations (4) to (6).
     loss = local.full_value(objective, client.start, None, held)
     rounding = _ROUNDING * jnp.finfo(loss.dtype).eps * optax.tree.norm(client.start)
 
-    def weigh(candidate: Any) -> jax.Array:
+    def weigh(candidate: core.Params) -> jax.Array:
         distance = optax.tree.norm(optax.tree.sub(candidate, client.start))
         gain = loss - local.full_value(objective, candidate, None, held)
         apart = distance > rounding  # else the quotient is one of rounding errors
         weight = gain / jnp.where(apart, distance, 1)
         return jnp.where(apart & jnp.isfinite(weight), weight, 0)
 
-    def add(so_far: Any, candidate: Any) -> tuple[Any, jax.Array]:
+    def add(so_far: core.Tree, candidate: core.Params) -> tuple[Any, jax.Array]:
         mean, total = so_far
         weight = weigh(candidate)
         total = total + jnp.maximum(weight, 0)
@@ -281,11 +261,12 @@ def _mixture(
         )
         return (mean, total), weight
 
-    def add_row(so_far: Any, row: jax.Array) -> tuple[Any, jax.Array]:
+    def add_row(so_far: core.Tree, row: jax.Array) -> tuple[Any, jax.Array]:
         return add(so_far, jax.tree.map(lambda leaf: leaf[row], models))
 
     # Without a positive weight the mean stays the own model.
     start, weight = add((client.theta, jnp.zeros_like(loss)), client.theta)
+    # One downloaded model after the other is in memory.
     (mixed, total), weights = lax.scan(add_row, start, chosen)
     share = jnp.maximum(weight, 0) / jnp.where(total > 0, total, 1)
     return mixed, weights, jnp.where(total > 0, share, 1)

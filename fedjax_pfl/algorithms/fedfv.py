@@ -15,7 +15,7 @@ the server, with n messages in the order of ascending losses (Algorithms 1 to 3)
 
 Projections are onto the original g_j, from the running g'_i. The members with the
 largest losses, ranks `ceil((n - 1) (1 - alpha))` and above, keep theirs; with alpha = 0
-nobody does. Everything internal is a product of coefficients `[K, K]` with the Gram
+no member does. Everything internal is a product of coefficients `[K, K]` with the Gram
 matrix of the messages.
 
 | symbol | field | shape |
@@ -62,41 +62,25 @@ class FedFVClient:
     """State of one client; see the module's table."""
 
     last_round: Any
-    local: Any
+    local: core.ClientState
 
 
 def mixtures_without_conflict(
-    products: jax.Array, losses: jax.Array, received: jax.Array, alpha: Any
+    products: jax.Array, losses: jax.Array, received: jax.Array, alpha: core.Scalar
 ) -> tuple[jax.Array, jax.Array]:
-    """Takes the internal conflicts out of the gradients of one cohort.
-
-    Args:
-      products: `[K, K]` inner products of the gradients g, zero where not received.
-      losses: `[K]` of the model that the members received.
-      received: `bool[K]` clients with messages that arrived.
-      alpha: `[]` share of the members, those of the largest losses, that keep theirs.
-
-    Returns:
-      `[K, K]` coefficients C of the gradients without conflicts, `g' = C g`; and the
-      number of projections, `int32[]`.
-
-    Example:
-      >>> rows = jnp.array([[1.0, 0.0], [-1.0, 1.0]])
-      >>> everyone, losses = jnp.ones(2, bool), jnp.array([1.0, 2.0])
-      >>> mixed, count = mixtures_without_conflict(rows @ rows.T, losses, everyone, 0.0)
-      >>> print(mixed @ rows, count)
-      [[0.5 0.5]
-       [0.  1. ]] 2
-    """
+    """Returns `C [K, K]`, `g' = C g` without conflicts, and the projections' count."""
     members = jnp.arange(products.shape[0])
+    # Ranks by losses: from ceil((n - 1) (1 - alpha)) on, gradients stay.
     order = jnp.argsort(jnp.where(received, losses, jnp.inf))
     rank = jnp.zeros_like(members).at[order].set(members)
     bound = (received.sum() - 1) * (1 - jnp.asarray(alpha, products.dtype))
     keeps = (rank >= jnp.ceil(bound - _ROUNDED)) & (jnp.asarray(alpha) > 0)
 
-    def project(position: jax.Array, state: Any):
+    def project(position: jax.Array, state: core.Tree):
         mixed, count = state
         j = order[position]
+        # g_j . g'_i of all i at once; g'_i <- g'_i - (g_j . g'_i) / |g_j|^2 g_j changes
+        # column j of the coefficients only.
         along = client_rows.dot(mixed, products[:, j])
         conflict = (along < 0) & ~keeps & (members != j)
         square = jnp.where(products[j, j] > 0, products[j, j], 1)
@@ -108,19 +92,11 @@ def mixtures_without_conflict(
 
 
 def common_descent_violation(
-    gradients: Any, direction: Any, received: jax.Array
+    gradients: core.Message, direction: core.Params, received: jax.Array
 ) -> jax.Array:
-    """Returns the largest cosine of a step with a gradient: above 0 one must rise.
-
-    Args:
-      gradients: pytree of `[K, *P]`.
-      direction: pytree of `[*P]`, the change of the model.
-      received: `bool[K]` rows that count; those of norm 0 count as orthogonal.
-
-    Returns:
-      `[]` in [-1, 1]: the maximum of `g_j . d / (|g_j| |d|)`; -1 without rows.
-    """
+    """Returns the largest cosine `[]` of a step with gradients; above 0 one rises."""
     along = client_rows.products(gradients, direction)
+    # A gradient of norm 0 counts as orthogonal; without rows the result is -1.
     scale = jax.vmap(optax.tree.norm)(gradients) * optax.tree.norm(direction)
     cosines = along / jnp.where(scale > 0, scale, 1)
     return jnp.where(received, cosines, -1).max()
@@ -159,7 +135,7 @@ class FedFV(global_model.GlobalModel):
         client = FedFVClient(last_round=jnp.full((), -1, jnp.int32), local=local_params)
         return params, client, self.reference(params)
 
-    def reference(self, server: Any):
+    def reference(self, server: core.ServerState):
         """Returns zeros: messages are changes."""
         return jax.tree.map(jnp.zeros_like, server)
 
@@ -179,6 +155,8 @@ class FedFV(global_model.GlobalModel):
         """Runs one exchange, with all projections between upload and step."""
         ctx, w = exchange.ctx, state.server
         state, rows, received, info = exchange.train(state, core.Downlink(shared=w))
+        # All internal projections are products with the Gram matrix: models are mixed
+        # once, whatever their number.
         arrived, gradients = received.weight > 0, received.message
         products = client_rows.gram(gradients)
         mixed, conflicts = mixtures_without_conflict(
@@ -217,12 +195,14 @@ class FedFV(global_model.GlobalModel):
         )
 
     def _without_external_conflict(
-        self, g: Any, state: core.State, ctx: core.RoundContext
+        self, g: core.Params, state: core.State, ctx: core.RoundContext
     ):
         """Projects `g [*P]` off the sums of conflicting gradients of absent clients."""
+        # Members of this round are not absent, whenever they were heard before.
         heard = state.clients.last_round.at[ctx.cohort].set(-1)
 
-        def project(number: jax.Array, g: Any):
+        def project(number: jax.Array, g: core.Params):
+            # k = tau, ..., 1: the oldest round first.
             past = ctx.round - (self.tau - number)
             conflicting = (heard == past) & (past >= 0)
             conflicting &= client_rows.products(state.rows["messages"], g) < 0
@@ -237,6 +217,6 @@ class FedFV(global_model.GlobalModel):
 
         return lax.fori_loop(0, self.tau, project, g)
 
-    def parameters(self, server: Any, client: Any):
+    def parameters(self, server: core.ServerState, client: FedFVClient):
         """Returns the global model, and the local one if it is kept."""
         return super().parameters(server, client.local)

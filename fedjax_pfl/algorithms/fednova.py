@@ -34,7 +34,7 @@ local steps, and no momentum at the server (`server_optimizer` has it); the loca
 momentum is `v <- m v + g` from zero in every round, theirs without dampening.
 """
 
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -46,22 +46,11 @@ from fedjax_pfl.core import ClientView, Downlink, Model, checks, struct
 __all__ = ["FedNova", "gradient_weight"]
 
 
-def gradient_weight(num_steps: Any, momentum: Any) -> Any:
-    """Returns the sum of the weights that local steps give to their gradients.
-
-    Args:
-      num_steps: `[]` tau_i, at least 0.
-      momentum: `[]` m in [0, 1), or None for none.
-
-    Returns:
-      `[]` a_i, of the change `-eta sum_k a_ik g_ik` of tau_i steps.
-
-    Example:
-      >>> float(gradient_weight(3, 0.5))  # 1.75 + 1.5 + 1
-      4.25
-    """
+def gradient_weight(num_steps: core.Scalar, momentum: core.Scalar) -> core.Scalar:
+    """Returns a_i, the sum of the weights of the gradients of tau_i local steps."""
     if momentum is None:
         return num_steps
+    # sum_{k=1}^{tau} (1 - m^k) / (1 - m).
     decay = 1 - momentum
     return (num_steps - momentum * (1 - momentum**num_steps) / decay) / decay
 
@@ -101,24 +90,30 @@ class FedNova(global_model.GlobalModel):
         return aggregators.WeightedMean()
 
     def client_update(
-        self, view: ClientView, down: Downlink, client: Any, model: Model
+        self, view: ClientView, down: Downlink, client: core.ClientState, model: Model
     ):
         """Trains from the received model, and sends the mean step."""
         self.local.rate(view.round)  # refuses schedules of steps
         w = down.shared
         y, _, info = self.local.solve(view, local.DataLoss(model), w)
         dtype = jnp.result_type(*jax.tree.leaves(w))
+        # A short step counts as its part of one.
         if self.local.remainder == "scaled":
             num_steps = info.num_examples.astype(dtype) / self.local.batch_size
         else:
             num_steps = info.num_steps.astype(dtype)
         weight = gradient_weight(num_steps, self.local.momentum)
+        # u_i = w + (y_i - w) / a_i; a client without a step sends w.
         some = jnp.where(weight > 0, weight, 1)
         message = jax.tree.map(lambda a, b: a + (b - a) / some, w, y)
         return self.kept(y), view.upload(message, aux=weight), info.report()
 
     def server_update(
-        self, ctx: core.RoundContext, server: Any, aggregate: Any, uploads: core.Upload
+        self,
+        ctx: core.RoundContext,
+        server: core.ServerState,
+        aggregate: core.Message,
+        uploads: core.Upload,
     ):
         """Takes tau_eff mean steps."""
         shares = uploads.weight
@@ -126,6 +121,7 @@ class FedNova(global_model.GlobalModel):
             shares = (shares > 0).astype(shares.dtype)
         steps = jnp.where(shares > 0, uploads.aux, 0)
         total = shares.sum()
+        # tau_eff = sum_S p_i a_i, of received messages.
         length = (shares * steps).sum() / jnp.where(total > 0, total, 1)
         return jax.tree.map(
             lambda w, u: (w + length * (u - w)).astype(w.dtype), server, aggregate

@@ -22,9 +22,7 @@ Reference: Arivazhagan, Aggarwal, Singh, Choudhary, "Federated Learning with
 Personalization Layers", arXiv:1912.00818. The authors have no public code.
 """
 
-from typing import Any
-
-from fedjax_pfl import local
+from fedjax_pfl import core, local
 from fedjax_pfl.algorithms import base
 from fedjax_pfl.core import ClientView, Downlink, Model, struct, tree_paths
 
@@ -46,7 +44,7 @@ class FedPer(base.PersonalHead):
     uploads_through = "local"
 
     def client_update(
-        self, view: ClientView, down: Downlink, client: Any, model: Model
+        self, view: ClientView, down: Downlink, client: core.ClientState, model: Model
     ):
         """Trains both parts; the body is sent."""
         start = tree_paths.join(client, down.shared)
@@ -54,6 +52,6 @@ class FedPer(base.PersonalHead):
         head, body = tree_paths.split(theta, self.head)
         return head, view.upload(body), info.report()
 
-    def parameters(self, server: Any, client: Any):
+    def parameters(self, server: core.ServerState, client: core.ClientState):
         """Returns the latest body under the client's own head."""
         return {"personal": tree_paths.join(client, server)}

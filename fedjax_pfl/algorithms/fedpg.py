@@ -26,7 +26,7 @@ as long as they can be expected back (`history`, FedLF).
 | g_i, last received | message | `[N, *P]`; not kept with `history="none"` |
 
 Source: the supplement of "Preserving Global Performance in Personalized Federated
-Learning" (anonymous ICCV submission 6989). Its main text is not at hand. STATED there:
+Learning" (anonymous ICCV submission 6989); its main text is not public. STATED there:
 F and its gradient, the quadratic program, the step-size search, the decay, what gamma
 does. From the same authors' FedMDFG (AAAI 2023), FedLF (AAAI 2024) and public code:
 scaling, rescaling, the absent clients' rows. RECONSTRUCTED here: the protected
@@ -89,7 +89,7 @@ def _check_exact(solver: local.SGD) -> None:
 class FedPgServer:
     """State of the server: the model, and how many clients the last round heard."""
 
-    model: Any
+    model: core.Params
     num_heard: jax.Array
 
 
@@ -97,7 +97,7 @@ class FedPgServer:
 class FedPgClient:
     """State of one client: its personal model, and when it was last heard."""
 
-    theta: Any
+    theta: core.Params
     last_round: jax.Array
 
 
@@ -153,7 +153,7 @@ class FedPG(base.SingleExchange):
             _check_exact(self.local)
 
     @classmethod
-    def with_solver(cls, solver: Any) -> Self:
+    def with_solver(cls, solver: core.Solver) -> Self:
         """Takes the step sizes, for exact gradients."""
         if isinstance(solver, local.SGD):
             names = ("learning_rate", "decay", "per_round")
@@ -162,15 +162,15 @@ class FedPG(base.SingleExchange):
         return cls(local=solver)
 
     def check_cohort(self, size: int) -> None:
-        """Warns of cohorts without anybody to descend together with; before tracing.
+        """Warns of cohorts of one client without history; before tracing.
 
         Args:
           size: K, clients per round.
         """
         if size == 1 and self.history == "none":
             warnings.warn(
-                "With one client per round and history='none' there is nobody else's"
-                " loss to lower: FedPG follows that client's gradient.",
+                "With one client per round and history='none' there is no other loss to"
+                " lower: FedPG follows that client's gradient.",
                 stacklevel=2,
             )
 
@@ -188,15 +188,16 @@ class FedPG(base.SingleExchange):
         message = None if self.history == "none" else self.reference(server)
         return server, FedPgClient(theta=params, last_round=never), message
 
-    def reference(self, server: Any):
+    def reference(self, server: FedPgServer):
         """Returns zeros: messages are gradients."""
         return jax.tree.map(jnp.zeros_like, server.model)
 
-    def _measured(self, view: core.ClientView, w: Any, model: Model):
+    def _measured(self, view: core.ClientView, w: core.Params, model: Model):
         """Measures ONE client at w: upload, evaluated gradients, personal state."""
         plain, carry = local.DataLoss(model), view.data.personal
         rate = self.local.rate(view.round)
         if self.gradient == "exact":
+            # Personal parameters descend by the gradient of the same pass.
             loss, (gradient, slope) = local.full_value_and_gradient(
                 local.Joint(plain), (w, carry), None, view.data
             )
@@ -207,6 +208,7 @@ class FedPG(base.SingleExchange):
             loss = local.full_value(plain, w, None, view.data)
             theta, _, info = self.local.solve(view, plain, w, None)
             carry, running = None if carry is None else info.carry, info.statistics
+            # g_i = (w - w_i) / eta_t, so that gamma = 1 gives theta_i = w_i.
             gradient = jax.tree.map(lambda a, b: (a - b) / rate, w, theta)
             steps, evaluations = info.num_steps, info.num_examples
         upload = view.upload(gradient, aux={"loss": loss, "steps": steps})
@@ -214,10 +216,10 @@ class FedPG(base.SingleExchange):
 
     def _rows(
         self,
-        gradients: Any,
+        gradients: core.Message,
         present: jax.Array,
         losses: jax.Array,
-        history: Any = None,
+        history: core.Message = None,
         used: jax.Array | None = None,
     ):
         """Returns the rows of the quadratic program, and the fairness objective."""
@@ -250,9 +252,14 @@ class FedPG(base.SingleExchange):
         return client_rows.take(state.rows["messages"], rows), used
 
     def _personal(
-        self, rows: common_descent.Rows, w: Any, rate: Any, mean_norm: jax.Array
+        self,
+        rows: common_descent.Rows,
+        w: core.Params,
+        rate: core.Scalar,
+        mean_norm: jax.Array,
     ):
         """Returns personal models `[K, *P]` about w, and their report."""
+        # u_i = (1 - gamma) p_i - gamma q_i, brought to its length.
         moves, report = common_descent.protected_moves(
             rows,
             gamma=self.gamma,
@@ -275,7 +282,7 @@ class FedPG(base.SingleExchange):
         """Searches S-FedPG's step; returns it and its report."""
         plain = local.DataLoss(exchange.model)
 
-        def losses_after(view: core.ClientView, _: Any, shared: Any):
+        def losses_after(view: core.ClientView, _: Any, shared: core.Tree):
             point, ds, sizes = shared
 
             def at(size: jax.Array):
@@ -336,7 +343,7 @@ class FedPG(base.SingleExchange):
         ctx, w = exchange.ctx, state.server.model
         old = exchange.take(state.clients)
 
-        def measure(view: core.ClientView, _: Any, shared: Any):
+        def measure(view: core.ClientView, _: Any, shared: core.Tree):
             return self._measured(view, shared, exchange.model)
 
         uploads, evaluations, (carry, running) = exchange.map(measure, None, w)
@@ -344,9 +351,12 @@ class FedPG(base.SingleExchange):
         state, received = exchange.upload(state, uploads)
         present, losses = received.weight > 0, received.aux["loss"]
         history, used = self._absent(old_state, ctx)
+        # q_j of members, absent clients and grad F.
         rows, fair = self._rows(received.message, present, losses, history, used)
+        # lam, d and ds = sigma d.
         direction = common_descent.common_descent(rows, guard=self.guard)
         rate = self.local.rate(ctx.round)
+        # theta_i = w + eta_t (||g_i|| / ||u_i||) u_i, at the same w as the direction.
         theta, report = self._personal(rows, w, rate, direction.mean_norm)
         new = FedPgClient(
             theta=client_rows.select_rows(present, theta, old.theta),
@@ -360,12 +370,14 @@ class FedPG(base.SingleExchange):
             )
             info |= search_info
         server = FedPgServer(
+            # w^{t+1} = w + step ds.
             model=jax.tree.map(lambda x, m: x + step * m, w, direction.vector),
             num_heard=present.sum().astype(jnp.int32),
         )
         state = dataclasses.replace(
             state, server=server, clients=exchange.put(state.clients, new)
         )
+        # Losses travel with the gradients, and with the trials of a search.
         count, size = present.shape[0], client_rows.num_bytes(w)
         bytes_up = exchange.bytes_up(received.message) + client_rows.num_bytes(losses)
         tried = info.get("trials", jnp.zeros((), jnp.int32)) * losses.dtype.itemsize
@@ -391,12 +403,13 @@ class FedPG(base.SingleExchange):
     ):
         """Returns the rows of all clients at w."""
 
-        def of_client(shared: Any, data: core.ClientData):
+        def of_client(shared: core.Tree, data: core.ClientData):
             client_key = jax.random.fold_in(key, data.client_id)
             view = core.ClientView(key=client_key, round=state.round, data=data)
             upload, *_ = self._measured(view, state.server.model, model)
             return upload.message, upload.aux["loss"]
 
+        # Rows without content: a client needs its examples only.
         blanks = jnp.zeros((federation.num_clients, 0))
         gradients, losses = common.map_everyone(of_client, blanks, federation)
         present = federation.train.num_examples > 0
@@ -408,6 +421,7 @@ class FedPG(base.SingleExchange):
         """Refreshes the personal models of all clients, if asked for."""
         if self.personal == "stored":
             return state
+        # Draws of an evaluation must not repeat those of a round.
         key = core.stream_key(state.key, core.Stream.EVALUATION, state.round)
         rows = self._all_rows(key, state, model, federation)
         direction = common_descent.common_descent(rows, guard=self.guard)
@@ -416,7 +430,7 @@ class FedPG(base.SingleExchange):
         fresh = FedPgClient(theta=theta, last_round=state.clients.last_round)
         return dataclasses.replace(state, clients=fresh)
 
-    def parameters(self, server: Any, client: Any):
+    def parameters(self, server: FedPgServer, client: FedPgClient):
         """Returns the personal model theta_i and the global one w."""
         return {"personal": client.theta, "global": server.model}
 
@@ -429,6 +443,7 @@ class FedPG(base.SingleExchange):
         """
         rows = self._all_rows(state.key, state, model, federation)
         with_row = common_descent.common_descent(rows, guard=0.0)
+        # The fairness row can make the norm vanish elsewhere than at Pareto points.
         without = common_descent.common_descent(
             dataclasses.replace(rows, mask=rows.gradients), guard=0.0
         )

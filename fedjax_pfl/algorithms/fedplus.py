@@ -67,7 +67,7 @@ _Phi = phi.Phi  # the class has a field `phi`
 class FedPlusServer:
     """State of the server; see the module's table."""
 
-    c: Any
+    c: core.Params
     rho: jax.Array
 
 
@@ -135,7 +135,7 @@ class FedPlus(base.SingleExchange):
             )
 
     @classmethod
-    def mean(cls, *, rho: Any = 1000.0, **fields: Any) -> Self:
+    def mean(cls, *, rho: core.Scalar = 1000.0, **fields: Any) -> Self:
         """Builds FedAvg+."""
         return cls(phi=phi.Squared(), rho=rho, **fields)
 
@@ -157,7 +157,7 @@ class FedPlus(base.SingleExchange):
         return cls(phi=phi.LayerWise(patterns=patterns, phis=phis), **fields)
 
     @classmethod
-    def fedprox(cls, *, mu: float, local: Any, **fields: Any) -> Self:
+    def fedprox(cls, *, mu: float, local: core.Solver, **fields: Any) -> Self:
         """FedProx's steps of size e: `theta = 1 - mu e` and `eta = e / (1 - mu e)`.
 
         Args:
@@ -179,6 +179,7 @@ class FedPlus(base.SingleExchange):
                 f" is made, got decay={local.decay!r} and {local.learning_rate!r}."
             )
         checks.number("mu times the learning rate", mu * local.learning_rate, below=1)
+        # FedProx: theta (w - eta grad f_k) + (1 - theta) c with 1 - theta = mu e.
         theta = 1 - mu * local.learning_rate
         solver = struct.replace_field(
             local, "learning_rate", local.learning_rate / theta
@@ -191,7 +192,7 @@ class FedPlus(base.SingleExchange):
         """Returns whether local problems are solved exactly, not in steps."""
         return isinstance(self.local, local.ToTolerance)
 
-    def _step_size(self, round: Any = None) -> Any:
+    def _step_size(self, round: jax.Array | None = None) -> Any:
         """Returns eta in a round, or None if the local optimizer has none."""
         if isinstance(self.local, local.SGD):
             return self.local.rate(round)
@@ -207,10 +208,11 @@ class FedPlus(base.SingleExchange):
         eta = self._step_size()
         return None if eta is None else (1 / self.theta - 1) / eta
 
-    def _theta(self, round: Any) -> Any:
+    def _theta(self, round: jax.Array) -> core.Scalar:
         """Returns the own share of a step."""
         if self.theta is not None:
             return self.theta
+        # theta = 1 / (1 + alpha eta), Proposition 2.
         return 1 / (1 + self._alpha() * self._step_size(round))
 
     def default_aggregator(self) -> core.Aggregator:
@@ -220,37 +222,40 @@ class FedPlus(base.SingleExchange):
     def first(self, params: core.Params):
         """Starts all clients from one network, which is also the center."""
         self.phi.check(params)
-        nothing = jax.tree.map(jnp.zeros_like, params)
-        rho = self._radii(self.phi.lengths(nothing))
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        rho = self._radii(self.phi.lengths(zeros))
         message = params if self.aggregate_over == "all" else None
         return FedPlusServer(c=params, rho=rho), params, message
 
     def _radii(self, quantiles: jax.Array) -> jax.Array:
         """Returns the radii of phi's blocks, from quantiles of their lengths."""
         if self.rho_quantile is None:
+            # NaN stands for "no quantile": phi then takes rho.
             quantiles = jnp.full_like(quantiles, jnp.nan)
         rho = jnp.asarray(self.rho, quantiles.dtype)
         return self.phi.radii(rho, quantiles)
 
-    def reference(self, server: Any):
+    def reference(self, server: FedPlusServer):
         """Returns the center."""
         return server.c
 
-    def anchor(self, server: FedPlusServer, w: Any) -> Any:
+    def anchor(self, server: FedPlusServer, w: core.Params) -> core.Params:
         """Returns `z = c + prox(w - c)`, trees of `[*P]`."""
         nearer = self.phi.prox(optax.tree.sub(w, server.c), server.rho)
         return jax.tree.map(lambda c, x: c + x, server.c, nearer)
 
     def client_update(
-        self, view: ClientView, down: Downlink, client: Any, model: Model
+        self, view: ClientView, down: Downlink, client: core.ClientState, model: Model
     ):
         """Descends on the own loss, with pulls to the anchor."""
         c = down.shared.c
         difference = optax.tree.sub(client, c)
+        # z_k = c + prox(w_k - c), and the start (1 - lam) w_k + lam c.
         z = self.anchor(down.shared, client)
         start = base.mixture(client, c, 1 - self.lam)
         w, info = self._solve(view, model, start, z)
         is_idle = (view.data.num_examples if self._exact else info.num_steps) == 0
+        # The start has moved towards c already: a member without work goes back.
         w = optax.tree.where(is_idle, client, w)
         is_dropped = is_idle | (view.work.straggler & self.drop_stragglers)
         upload = view.upload(w)
@@ -263,7 +268,9 @@ class FedPlus(base.SingleExchange):
         )
         return w, dataclasses.replace(upload, weight=weight), report
 
-    def _solve(self, view: ClientView, model: Model, start: Any, z: Any):
+    def _solve(
+        self, view: ClientView, model: Model, start: core.Params, z: core.Params
+    ):
         """Trains about the anchor: new parameters and work."""
         if self._exact:
             objective = common.proximal_objective(model, self._alpha())
@@ -271,9 +278,10 @@ class FedPlus(base.SingleExchange):
             return w, info
         theta = self._theta(view.round)
 
-        def pulled(w: Any, z: Any) -> Any:
+        def pulled(w: core.Params, z: core.Params) -> core.Params:
             return base.mixture(w, z, theta)
 
+        # w <- theta (w - eta grad f_k(w)) + (1 - theta) z, after the optimizer.
         hook = {"step_end": pulled}
         if self.pull_every == "epoch":
             hook = {"epoch_end": lambda _, w, z: (pulled(w, z), z)}
@@ -282,20 +290,25 @@ class FedPlus(base.SingleExchange):
         return w, info
 
     def server_update(
-        self, ctx: core.RoundContext, server: Any, aggregate: Any, uploads: core.Upload
+        self,
+        ctx: core.RoundContext,
+        server: FedPlusServer,
+        aggregate: core.Message,
+        uploads: core.Upload,
     ):
         """Returns the new center, and the new radius if it is a quantile."""
         if self.rho_quantile is None:
             return FedPlusServer(c=aggregate, rho=server.rho)
         messages, weights = uploads.message, uploads.weight
         valid = (weights > 0) & client_rows.finite_rows(messages, weights.shape[0])
+        # Radius of the next round: the quantile of distances to the new center.
         away = jax.vmap(lambda w: optax.tree.sub(w, aggregate))(messages)
         lengths = jax.vmap(self.phi.lengths)(away)
         quantiles = _quantiles(lengths, valid, self.rho_quantile)
         rho = jnp.where(valid.any(), self._radii(quantiles), server.rho)
         return FedPlusServer(c=aggregate, rho=rho)
 
-    def parameters(self, server: Any, client: Any):
+    def parameters(self, server: FedPlusServer, client: core.ClientState):
         """Returns the personal model w_k, its anchor z_k and the center c."""
         anchor = self.anchor(server, client)
         return {"personal": client, "anchor": anchor, "global": server.c}
@@ -313,16 +326,17 @@ class FedPlus(base.SingleExchange):
           c, which is F where c is that of all models; `residual`, the largest
           `||grad f_k(w_k) + alpha (w_k - z_k)||`; `center_shift`, the distance of c to
           the mean of all models over the median distance of models to c: how much
-          another center it is than FedAvg's. Nothing where alpha is not known.
+          another center it is than FedAvg's. Without a known alpha there are none.
         """
         alpha = self._alpha()
         if alpha is None:
             return {}
         plain, server = local.DataLoss(model), state.server
 
-        def terms(w: Any, data: core.ClientData):
+        def terms(w: core.Params, data: core.ClientData):
             loss, gradient = local.full_value_and_gradient(plain, w, None, data)
             away = optax.tree.sub(w, self.anchor(server, w))
+            # ||grad f_k(w_k) + alpha (w_k - z_k)||, and mu Phi = alpha rho Phi.
             residual = optax.tree.norm(optax.tree.add_scale(gradient, alpha, away))
             penalty = self.phi.penalty(optax.tree.sub(w, server.c), server.rho)
             gap = optax.tree.norm(optax.tree.sub(w, server.c))
@@ -335,6 +349,7 @@ class FedPlus(base.SingleExchange):
         objective = jnp.vdot(weights, values) / weights.sum()
         mean = client_rows.weighted_mean(state.clients, weights)
         shift = optax.tree.norm(optax.tree.sub(mean, server.c))
+        # Relative to the usual distance, since rho and models have any scale.
         typical = jnp.median(gaps)
         return {
             "objective": objective,
@@ -343,7 +358,7 @@ class FedPlus(base.SingleExchange):
         }
 
 
-def _quantiles(values: jax.Array, valid: jax.Array, level: Any) -> jax.Array:
+def _quantiles(values: jax.Array, valid: jax.Array, level: core.Scalar) -> jax.Array:
     """Returns lower quantiles of the valid rows `[K, ...]`; NaN for rows of NaN."""
     p = valid.astype(values.dtype) / jnp.maximum(valid.sum(), 1)
     columns = values.reshape(values.shape[0], -1)

@@ -67,23 +67,10 @@ class FedProtoServer:
 def nearest_prototype(
     features: jax.Array, prototypes: jax.Array, known: jax.Array
 ) -> jax.Array:
-    """Returns logits, the largest one for the nearest prototype.
-
-    Args:
-      features: `[B, D]`.
-      prototypes: `[C, D]`.
-      known: `[C]` above 0 for classes that have one.
-
-    Returns:
-      `[B, C]` negative squared distances.
-
-    Example:
-      >>> rows = jnp.array([[0.0], [2.0]])
-      >>> nearest_prototype(rows, rows, jnp.ones(2)).tolist()
-      [[-0.0, -4.0], [-4.0, -0.0]]
-    """
+    """Returns logits `[B, C]`, negative squared distances to prototypes `[C, D]`."""
     gaps = features[:, None, :] - prototypes[None, :, :]
     distances = (gaps**2).sum(axis=2)
+    # A class without a prototype is never the nearest one.
     return jnp.where((known > 0)[None, :], -distances, _UNKNOWN)
 
 
@@ -119,6 +106,7 @@ class FedProto(base.SingleExchange):
             batch = data.gather(jnp.zeros(1, jnp.int32), jnp.ones(1, dtype))
             return common.featured(model, params, batch, None)[:2]
 
+        # D and C follow from shapes alone: nothing is computed.
         features, logits = jax.eval_shape(run, data)
         classes = logits.shape[1]
         server = FedProtoServer(
@@ -135,11 +123,12 @@ class FedProto(base.SingleExchange):
         }
 
     def client_update(
-        self, view: ClientView, down: Downlink, client: Any, model: Model
+        self, view: ClientView, down: Downlink, client: core.ClientState, model: Model
     ):
         """Trains the client's network near the prototypes, and makes its own."""
 
         def term(z: jax.Array, batch: core.Batch, server: FedProtoServer):
+            # ||z - C_y||^2 / D, left out for classes without a prototype.
             gaps = ((z - server.prototypes[batch.y]) ** 2).mean(axis=1)
             return jnp.where(server.known[batch.y] > 0, gaps, 0)
 
@@ -150,9 +139,14 @@ class FedProto(base.SingleExchange):
         return theta, view.upload(_sums(model, theta, data, classes)), info.report()
 
     def server_update(
-        self, ctx: core.RoundContext, server: Any, aggregate: Any, uploads: core.Upload
+        self,
+        ctx: core.RoundContext,
+        server: FedProtoServer,
+        aggregate: core.Message,
+        uploads: core.Upload,
     ):
         """Returns means of the members' features by class."""
+        # C_c = sum_S n_i s_ic / sum_S n_i r_ic; classes that no member has keep theirs.
         shares = aggregate["shares"]
         new = shares > 0
         means = aggregate["sums"] / jnp.where(new, shares, 1)[:, None]
@@ -161,7 +155,13 @@ class FedProto(base.SingleExchange):
             known=jnp.where(new, 1, server.known).astype(server.known.dtype),
         )
 
-    def predictors(self, view: ClientView, server: Any, client: Any, model: Any):
+    def predictors(
+        self,
+        view: ClientView,
+        server: FedProtoServer,
+        client: core.ClientState,
+        model: Any,
+    ):
         """Returns the client's network, and its nearest prototypes."""
         constants = view.data.constants
 
@@ -177,10 +177,13 @@ class FedProto(base.SingleExchange):
         }
 
 
-def _sums(model: Any, params: core.Params, data: core.ClientData, classes: int) -> Any:
+def _sums(
+    model: Any, params: core.Params, data: core.ClientData, classes: int
+) -> core.Message:
     """Returns ONE client's message: sums of features and shares by class."""
     features, labels, weight = common.stored_features(model, params, data)
     members = weight[:, None] * jax.nn.one_hot(labels, classes, dtype=weight.dtype)
+    # Over n_i, by which the mean of messages weighs them again.
     count = jnp.maximum(data.num_examples, 1).astype(weight.dtype)
     return {
         "sums": members.T @ features / count,

@@ -26,6 +26,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from fedjax_pfl import core
 from fedjax_pfl.algorithms import common, global_model
 from fedjax_pfl.core import ClientView, Downlink, Model, struct
 
@@ -48,10 +49,11 @@ class FedProx(global_model.GlobalModel):
     uploads_through = "local"
 
     def client_update(
-        self, view: ClientView, down: Downlink, client: Any, model: Model
+        self, view: ClientView, down: Downlink, client: core.ClientState, model: Model
     ):
         """Trains from the received model, and near it."""
         w = down.shared
+        # f_i(v) + mu/2 ||v - w^t||^2, with w^t as context.
         objective = common.proximal_objective(model, self.mu)
         v, _, info = self.local.solve(view, objective, w, w)
         distance = jnp.sqrt(2 * common.half_squared_distance(v, w))

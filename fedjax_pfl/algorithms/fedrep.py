@@ -38,7 +38,6 @@ epoch in `head_local`, and `send_heads` for its global model.
 """
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -81,12 +80,19 @@ class FedRep(base.PersonalHead):
         head, body = tree_paths.head_and_body(params, self.head)
         return params if self.send_heads else body, head, None
 
-    def down(self, ctx: core.RoundContext, server: Any, clients: Any, messages: Any):
+    def down(
+        self,
+        ctx: core.RoundContext,
+        server: core.ServerState,
+        clients: core.ClientState,
+        messages: core.Message,
+    ):
         """Returns the body."""
         return core.Downlink(shared=tree_paths.split(server, self.head)[1])
 
-    def known(self, server: Any, down: core.Downlink):
+    def known(self, server: core.ServerState, down: core.Downlink):
         """Returns the body; no client knows the others' heads."""
+        # A transform acts on differences to this point, so that heads are sent whole.
         point = self.reference(server)
         if self.send_heads:
             head, body = tree_paths.split(server, self.head)
@@ -94,7 +100,12 @@ class FedRep(base.PersonalHead):
         return core.Downlink(shared=point)
 
     def _train(
-        self, solver: Any, view: ClientView, model: Model, part: Any, fixed: Any
+        self,
+        solver: core.Solver,
+        view: ClientView,
+        model: Model,
+        part: core.Params,
+        fixed: core.Params,
     ):
         """Trains one part of the model, and reports the work."""
         objective = local.DataLoss(model, network=tree_paths.join)
@@ -102,9 +113,10 @@ class FedRep(base.PersonalHead):
         return part, info
 
     def client_update(
-        self, view: ClientView, down: Downlink, client: Any, model: Model
+        self, view: ClientView, down: Downlink, client: core.ClientState, model: Model
     ):
         """Trains the head under the received body, then the body under that head."""
+        # Keys of their own: the parts walk different minibatches.
         for_head, for_body = (
             dataclasses.replace(view, key=key) for key in jax.random.split(view.key)
         )
@@ -115,7 +127,13 @@ class FedRep(base.PersonalHead):
         message = tree_paths.join(head, body) if self.send_heads else body
         return head, view.upload(message), head_info.then(body_info).report()
 
-    def predictors(self, view: ClientView, server: Any, client: Any, model: Model):
+    def predictors(
+        self,
+        view: ClientView,
+        server: core.ServerState,
+        client: core.ClientState,
+        model: Model,
+    ):
         """Returns the latest body under the own, the tuned and the mean head."""
         mean, body = tree_paths.split(server, self.head)
         heads = {"personal": client}

@@ -45,7 +45,6 @@ copy of a's; `head="head/bias$"` personalizes the bias alone, without the copy.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -73,30 +72,19 @@ _ABSENT = -1e9  # logit of a class without examples; finite, or 0 * inf is NaN
 class RodServer:
     """Models that clients start from and send; see the module's table."""
 
-    network: Any
-    hyper: Any = None
+    network: core.Params
+    hyper: core.Params = None
 
 
 def balanced(logits: jax.Array, counts: jax.Array) -> jax.Array:
-    """Logits with balanced softmax as their cross-entropy.
-
-    Args:
-      logits: `[B, C]`.
-      counts: `[C]` examples per class of the client, in the logits' dtype.
-
-    Returns:
-      `[B, C]` `logits + log counts`; for classes without examples a constant far below.
-
-    Example:
-      >>> balanced(jnp.zeros((1, 2)), jnp.array([1.0, 0.0])).tolist()
-      [[0.0, -1000000000.0]]
-    """
+    """Returns logits `[B, C]` plus log counts `[C]`: the loss is balanced softmax."""
+    # log 0 is the limit of a constant far below, with gradient zero.
     present = (counts > 0)[None]
     logs = jnp.log(jnp.maximum(counts, 1))[None]
     return jnp.where(present, logits + logs, jnp.asarray(_ABSENT, logits.dtype))
 
 
-def _sum(params: core.Params, head: Any) -> Any:
+def _sum(params: core.Params, head: core.Params) -> core.Params:
     """Adds a second head to the parameters' own."""
     return jax.tree.map(lambda x, b: x if b is None else x + b, params, head)
 
@@ -117,7 +105,7 @@ class FedROD(base.PersonalHead):
 
     server_is_model = True  # clients start from the network, their copies are averaged
 
-    def _hyper(self, head: Any, counts: jax.Array) -> models.MLP:
+    def _hyper(self, head: core.Params, counts: jax.Array) -> models.MLP:
         """Builds the network from the shares of classes to a head's parameters."""
         assert self.hyper_width is not None
         return models.MLP(
@@ -140,32 +128,38 @@ class FedROD(base.PersonalHead):
         if self.hyper_width is None:
             return RodServer(network=params), jax.tree.map(jnp.zeros_like, head), None
         hyper = self._hyper(head, _counts(model, params, data))
+        # With a last layer of zeros all clients start without a personal head.
         drawn = hyper.init(jax.random.fold_in(key, 1))
         drawn |= {"head": jax.tree.map(jnp.zeros_like, drawn["head"])}
         return RodServer(network=params, hyper=drawn), None, None
 
-    def _added(self, network: Any, part: Any, counts: jax.Array) -> Any:
+    def _added(
+        self, network: core.Params, part: core.Params, counts: jax.Array
+    ) -> core.Params:
         """Adds the personal head to the network; `part` is b_i or H's parameters."""
         if self.hyper_width is None:
             return _sum(network, part)
         head, _ = tree_paths.split(network, self.head)
+        # b_i = H(n_i / sum_c n_{i,c}), as one vector of the head's numbers.
         share = counts / jnp.maximum(counts.sum(), 1)
         vector = self._hyper(head, counts).apply(part, share[None])[0]
         return _sum(network, ravel_pytree(head)[1](vector))
 
     def client_update(
-        self, view: ClientView, down: Downlink, client: Any, model: Model
+        self, view: ClientView, down: Downlink, client: core.ClientState, model: Model
     ):
         """Trains the network by one loss, and the own part by the other."""
         counts = _counts(model, down.shared.network, view.data)
 
-        def personal(point: Any, context: Any):
+        def personal(point: core.Tree, context: core.Tree):
             network, part = point
+            # Held: the personal loss moves b_i alone, not phi and a.
             return self._added(held.held(network), part, counts)
 
         def generic(outputs: jax.Array, batch: core.Batch):
             return model.loss(balanced(outputs, counts), batch)
 
+        # CE(a(z) + log n_i) in phi and a plus CE(a(z) + b_i(z)) in b_i: one gradient.
         objective = _Decoupled(local.DataLoss(model, network=personal), generic)
         hyper = self.hyper_width is not None
         start = (down.shared.network, down.shared.hyper if hyper else client)
@@ -173,7 +167,13 @@ class FedROD(base.PersonalHead):
         message = RodServer(network=network, hyper=part if hyper else None)
         return None if hyper else part, view.upload(message), info.report()
 
-    def predictors(self, view: ClientView, server: Any, client: Any, model: Model):
+    def predictors(
+        self,
+        view: ClientView,
+        server: RodServer,
+        client: core.ClientState,
+        model: Model,
+    ):
         """Returns the latest network with the personal head added, and as it is."""
         part = client if self.hyper_width is None else server.hyper
         counts = _counts(model, server.network, view.data)
@@ -184,17 +184,20 @@ class FedROD(base.PersonalHead):
 
 @dataclasses.dataclass(frozen=True)
 class _Decoupled(local.StatefulLoss):
-    """Sum of the generic loss, of the network as it is, and of the personal one.
+    """Sum of the generic loss, of the network as it is, and of the personal one."""
 
-    Attributes:
-      personal: loss of the network with the personal head, which moves statistics.
-      generic: `(logits, batch) -> []`.
-    """
-
-    personal: local.DataLoss
+    personal: local.DataLoss  # of the network with b_i; moves running statistics
+    # `(logits, batch) -> []`
     generic: Callable[[jax.Array, core.Batch], jax.Array]
 
-    def step(self, key: Any, params: Any, batch: core.Batch, context: Any, carry: Any):
+    def step(
+        self,
+        key: core.Key | None,
+        params: core.Params,
+        batch: core.Batch,
+        context: core.Tree,
+        carry: core.Tree,
+    ):
         """Returns the value of a batch, and the statistics after it."""
         value, new_carry = self.personal.step(key, params, batch, context, carry)
         logits, _ = statistics.forward(self.personal.model, params[0], batch, key)
@@ -205,6 +208,7 @@ def _counts(model: core.Model, params: core.Params, data: core.ClientData) -> ja
     """Counts ONE client's training examples per output of the model `[C]`."""
     dtype = jnp.result_type(*jax.tree.leaves(params))
     batch = data.gather(jnp.zeros(1, jnp.int32), jnp.ones(1, dtype))
+    # The number of outputs follows from shapes alone.
     outputs = jax.eval_shape(
         lambda x: model.apply(params, x, constants=data.constants), batch.x
     )

@@ -44,21 +44,10 @@ from fedjax_pfl.core import ClientView, Downlink, Model, held, struct
 __all__ = ["FedSAM", "ascent"]
 
 
-def ascent(gradient: Any, rho: Any) -> Any:
-    """Returns the step of length rho along a gradient.
-
-    Args:
-      gradient: `[*P]`.
-      rho: `[]`, at least 0.
-
-    Returns:
-      `[*P]` `rho g / ||g||`; zeros for zeros.
-
-    Example:
-      >>> float(ascent(jnp.array([0.0, 4.0]), 0.5)[1])
-      0.5
-    """
+def ascent(gradient: core.Tree, rho: core.Scalar) -> core.Params:
+    """Returns the step `rho g / ||g||` `[*P]` along a gradient; zeros for zeros."""
     square = optax.tree.norm(gradient, squared=True)
+    # One norm over all shared parameters.
     norm = jnp.sqrt(jnp.where(square > 0, square, 1))
     return jax.tree.map(lambda g: (rho / norm).astype(g.dtype) * g, gradient)
 
@@ -79,34 +68,30 @@ class FedSAM(global_model.GlobalModel):
     uploads_through = "local"
 
     def client_update(
-        self, view: ClientView, down: Downlink, client: Any, model: Model
+        self, view: ClientView, down: Downlink, client: core.ClientState, model: Model
     ):
         """Trains from the received model by gradients at perturbed points."""
         objective = _Perturbed(local.DataLoss(model), self.rho)
         w, _, info = self.local.solve(view, objective, down.shared)
+        # A step costs two gradients.
         info = dataclasses.replace(info, num_examples=2 * info.num_examples)
         return self.kept(w), view.upload(w), info.report()
 
 
 @dataclasses.dataclass(frozen=True)
 class _Perturbed(local.StatefulLoss):
-    """A loss at the point that its own gradient leads to.
-
-    Attributes:
-      loss: of a batch.
-      rho: `[]` distance of the point.
-    """
+    """A loss at the point at distance rho along its own gradient."""
 
     loss: local.DataLoss
-    rho: Any
+    rho: core.Scalar
 
     def step(
         self,
         key: core.Key | None,
         params: core.Params,
         batch: core.Batch,
-        context: Any,
-        carry: Any,
+        context: core.Tree,
+        carry: core.Tree,
     ) -> tuple[jax.Array, tuple[Any, Any]]:
         """Returns the value of a batch, and statistics of the unperturbed model."""
         slope = jax.grad(self.loss.with_statistics, argnums=1, has_aux=True)
@@ -114,5 +99,6 @@ class _Perturbed(local.StatefulLoss):
         personal = held.held(core.Constants.of(batch.constants).personal)
         fixed = batch.with_personal(personal)
         gradient, running = slope(key, held.held(params), fixed, context)
+        # w + e, with e a constant: the gradient there is the step's.
         point = common.stepped(params, ascent(gradient, self.rho), 1)
         return self.loss(key, point, batch, context), (carry, running)

@@ -52,9 +52,9 @@ __all__ = ["Flame"]
 class FlameClient:
     """State of one client; see the module's table."""
 
-    theta: Any
-    w_local: Any
-    p: Any
+    theta: core.Params
+    w_local: core.Params
+    p: core.Params
     alpha: jax.Array
     ratio: jax.Array
     eps: jax.Array | None
@@ -62,17 +62,11 @@ class FlameClient:
 
 @struct.pytree_dataclass
 class Copies:
-    """Copies of the consensus in ONE client's solver, which move after epochs.
+    """Copies of the consensus in ONE client's solver, which move after epochs."""
 
-    Attributes:
-      center: c_i, to which theta_i is pulled.
-      w_local: w_i.
-      p: p_i.
-    """
-
-    center: Any
-    w_local: Any
-    p: Any
+    center: core.Params  # c_i, to which theta_i is pulled
+    w_local: core.Params  # w_i
+    p: core.Params  # p_i
 
 
 @struct.pytree_dataclass
@@ -167,7 +161,9 @@ class Flame(base.SingleExchange):
           Like `alpha`.
         """
         if self.rho is not None:
+            # In terms of rho, lam = 0 does not divide by zero as kappa_i would.
             return self.lam * alpha / (self.lam * alpha + self.rho)
+        # kappa_i = kappa / (N alpha_i).
         kappa = 1.0 if self.kappa is None else self.kappa
         return 1 / (1 + kappa * ratio)
 
@@ -192,7 +188,7 @@ class Flame(base.SingleExchange):
         )
         return params, state, params
 
-    def message_of(self, client: FlameClient) -> Any:
+    def message_of(self, client: FlameClient) -> core.Message:
         """Returns the upload `u_i = w_i + p_i`."""
         return optax.tree.add(client.w_local, client.p)
 
@@ -201,22 +197,32 @@ class Flame(base.SingleExchange):
     ):
         """Solves for the personal model; updates local copy and dual."""
         w, share = down.shared, self.share(client.alpha, client.ratio)
+        # Prox center c_i, and theta_i of equation (11) about it.
         center = self.prox_center(client.w_local, client.p, w, received=w)
         copies = Copies(center=center, w_local=client.w_local, p=client.p)
         theta, copies, eps, info = self.personal_step(view, model, client, copies, w)
+        # w_i of equation (12) and p_i of (13). With `epoch`, the solver has moved both
+        # after each of its epochs.
         if self.dual_update == "round":
             copies = self.consensus_step(theta, copies, w, share)
+        # Upload u_i = w_i + p_i, of which the server takes the mean over ALL clients.
         new = dataclasses.replace(
             client, theta=theta, w_local=copies.w_local, p=copies.p, eps=eps
         )
         report = info.report(unconverged=~info.converged)
         return new, view.upload(self.message_of(new)), report
 
-    def prox_center(self, w_local: Any, p: Any, w: Any, *, received: Any) -> Any:
+    def prox_center(
+        self,
+        w_local: core.Params,
+        p: core.Params,
+        w: core.Params,
+        *,
+        received: core.Params,
+    ) -> core.Params:
         """Returns the center c_i `[*P]` of the personal step.
 
-        `received` is what stands for it where it is the server's: w in a round's first
-        epoch, then w_i.
+        With `center="received"` it is `received`: w in a round's first epoch, then w_i.
         """
         if self.center == "joint":
             return optax.tree.sub(w, p)
@@ -228,25 +234,26 @@ class Flame(base.SingleExchange):
         model: Model,
         client: FlameClient,
         copies: Copies,
-        w: Any,
+        w: core.Params,
     ):
-        """Returns theta_i of equation (11), about minimal; copies, eps_i and a report.
+        """Returns theta_i of equation (11), the copies, eps_i and the solver's report.
 
-        `theta_i ~= argmin f_i(theta) + lam/2 ||theta - c_i||^2`. Where w_i is minimized
-        together with it, that has eliminated it: `lam kappa_i / (1 + kappa_i)`.
+        `theta_i ~= argmin f_i(theta) + lam/2 ||theta - c_i||^2`, started at theta_i.
         """
         share = self.share(client.alpha, client.ratio)
+        # Joint: w_i is eliminated, which leaves the weight lam kappa_i / (1 + kappa_i).
         lam = self.lam * (1 - share) if self.center == "joint" else self.lam
 
-        def pull(theta: Any, copies: Copies):
+        def pull(theta: core.Params, copies: Copies):
             return common.pull(lam, theta, copies.center)
 
-        def epoch_end(epoch: jax.Array, theta: Any, copies: Copies):
+        def epoch_end(epoch: jax.Array, theta: core.Params, copies: Copies):
             return theta, self.consensus_step(theta, copies, w, share)
 
         options, eps = {}, client.eps
         if self._to_tolerance:
             eps = self.eps_decay * client.eps
+            # eps_i bounds the gradient of alpha_i f_i; the solver works on f_i.
             tolerance = jnp.maximum(eps / client.alpha**2, self.local.tolerance)
             options = {"tolerance": tolerance}
         elif self.dual_update == "epoch":
@@ -257,20 +264,43 @@ class Flame(base.SingleExchange):
         )
         return theta, copies, eps, info
 
-    def consensus_step(self, theta: Any, copies: Copies, w: Any, share: Any) -> Copies:
-        """Returns w_i of equation (12), p_i of (13), and the next center.
+    def consensus_step(
+        self, theta: core.Params, copies: Copies, w: core.Params, share: core.Scalar
+    ) -> Copies:
+        """Returns `w_i = (theta_i + kappa_i (w - p_i)) / (1 + kappa_i)`, equation (12).
 
-        `share` is `1 / (1 + kappa_i)`, which exists at lam = 0, too.
+        The result also holds p_i of equation (13), which needs w_i, and the next
+        center. `share` is `1 / (1 + kappa_i)`, which exists at lam = 0, too.
         """
         w_local = common.local_consensus_update(theta, w, copies.p, share=share)
-        p = common.dual_update(copies.p, w_local, w)
+        p = self.dual_step(copies.p, w_local, w)
         center = self.prox_center(w_local, p, w, received=w_local)
         return Copies(center=center, w_local=w_local, p=p)
 
-    def parameters(self, server: Any, client: Any):
+    def dual_step(
+        self, p: core.Params, w_local: core.Params, w: core.Params
+    ) -> core.Params:
+        """Returns the scaled dual `p_i + w_i - w` `[*P]`, equation (13)."""
+        return common.dual_update(p, w_local, w)
+
+    def parameters(self, server: core.ServerState, client: FlameClient):
         """Returns the personal model theta_i and the global model w."""
         return {"personal": client.theta, "global": server}
 
     def diagnostics(self, state: core.State, model: Model, federation: core.Federation):
-        """Returns the values of `flame_diagnostics.values`."""
+        """Returns Lagrangian, Lyapunov value, objective, residuals and distances.
+
+        Args:
+          state: state after a round.
+          model: the model.
+          federation: data of N clients.
+
+        Returns:
+          `lagrangian` L; `objective` f(Theta, w); `lyapunov` Ltil = L + sum iota_i
+          eps_i with iota_i = ups / (4 s_i (1 - ups)) and s_i = alpha_i lam / 4 (L
+          itself if there is no eps schedule or lam = 0); `residual_theta`, the
+          largest `||grad f_i(theta_i) + lam (theta_i - w)||`; `residual_w`,
+          `||w - sum alpha_i theta_i||`; `dual_sum`, `||sum pi_i||`;
+          `consensus_distance`, the root mean square of `||w_i - w||`.
+        """
         return flame_diagnostics.values(self, state, model, federation)

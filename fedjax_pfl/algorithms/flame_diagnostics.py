@@ -1,6 +1,6 @@
 """Values of FLAME's theory: Lagrangian, Lyapunov function, residuals, distances."""
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -10,36 +10,25 @@ from fedjax_pfl import core, local
 from fedjax_pfl.algorithms import common
 from fedjax_pfl.core import client_rows
 
+if TYPE_CHECKING:
+    from fedjax_pfl.algorithms.flame import Flame
+
 __all__ = ["values"]
 
 
 def values(
-    method: Any, state: core.State, model: core.Model, federation: core.Federation
+    method: "Flame", state: core.State, model: core.Model, federation: core.Federation
 ) -> dict[str, jax.Array]:
-    """Returns Lagrangian, Lyapunov value, objective, residuals and distances.
-
-    Args:
-      method: a `Flame`.
-      state: state after a round.
-      model: the model.
-      federation: data of N clients.
-
-    Returns:
-      `lagrangian` L; `objective` f(Theta, w); `lyapunov` Ltil = L + sum iota_i
-      eps_i with iota_i = ups / (4 s_i (1 - ups)) and s_i = alpha_i lam / 4 (L
-      itself if there is no eps schedule or lam = 0); `residual_theta`, the
-      largest `||grad f_i(theta_i) + lam (theta_i - w)||`; `residual_w`,
-      `||w - sum alpha_i theta_i||`; `dual_sum`, `||sum pi_i||`;
-      `consensus_distance`, the root mean square of `||w_i - w||`.
-    """
+    """Returns values `[]` by name, as `Flame.diagnostics` defines them."""
     w, rows = state.server, state.clients
     plain = local.DataLoss(model)
 
     half_squared = common.half_squared_distance
 
-    def of_client(client: Any, data: core.ClientData):
+    def of_client(client: core.ClientState, data: core.ClientData):
         loss, gradient = local.full_value_and_gradient(plain, client.theta, None, data)
         gap = optax.tree.sub(client.theta, w)
+        # Stationarity in theta_i of the problem, not of the split one.
         residual = optax.tree.add_scale(gradient, method.lam, gap)
         return {
             "loss": loss,
@@ -53,9 +42,12 @@ def values(
     parts = common.map_everyone(of_client, rows, federation)
     alpha = rows.alpha
     share = method.share(alpha, rows.ratio)
+    # rho = kappa_i lam alpha_i; at share 0, that is lam = 0, only a given rho is left.
     rho = method.lam * alpha * (1 - share) / jnp.where(share > 0, share, 1)
     rho = jnp.where(share > 0, rho, 0 if method.rho is None else method.rho)
     lagrangian = (
+        # alpha_i (f_i + lam/2 ||theta_i - w_i||^2)
+        # + <pi_i, w_i - w> + rho/2 ||w_i - w||^2.
         alpha * (parts["loss"] + method.lam * parts["to_w_local"])
         + rho * parts["dual"]
         + rho * parts["copy"]
@@ -63,10 +55,12 @@ def values(
     objective = (alpha * (parts["loss"] + method.lam * parts["to_w"])).sum()
     lyapunov = lagrangian
     if rows.eps is not None:
+        # Ltil = L + sum iota_i eps_i, iota_i = ups / (4 s_i (1 - ups)).
         s = alpha * method.lam / 4
         iota = method.eps_decay / (4 * jnp.where(s > 0, s, 1) * (1 - method.eps_decay))
         lyapunov = lagrangian + jnp.where(s > 0, iota * rows.eps, 0).sum()
     mean = client_rows.weighted_sum(rows.theta, alpha)
+    # pi_i = rho p_i.
     duals = client_rows.weighted_sum(rows.p, rho)
     return {
         "lagrangian": lagrangian,

@@ -1,14 +1,4 @@
-"""Methods that train one global model: its start, and the clients' states.
-
-Such a method has no personal models. Comparisons with methods that have some take what
-a member trained in a round for its own model: the local model before aggregation, from
-the last round in which the client took part, and the first network if there was none.
-It is client state, so that it costs one model per client, and nothing reads it in the
-training: rounds are bit-identical with and without. What an attack replaces is the
-message, not this.
-"""
-
-from typing import Any
+"""Methods that train one global model, with local models for comparisons."""
 
 from fedjax_pfl import core, local
 from fedjax_pfl.algorithms import base
@@ -30,8 +20,10 @@ class GlobalModel(base.SingleExchange):
     local: core.Solver = local.SGD()
     keeps_local: bool = struct.static_field(default=False)
 
-    def kept(self, theta: Any) -> Any:
+    def kept(self, theta: core.Params) -> core.ClientState:
         """Returns what ONE client keeps of its model `theta [*P]`: this or None."""
+        # Its model before aggregation, for comparisons with personal models. No hook
+        # reads it in the training, and no attack replaces it.
         return theta if self.keeps_local else None
 
     def first(self, params: core.Params):
@@ -39,12 +31,12 @@ class GlobalModel(base.SingleExchange):
         return params, self.kept(params), None
 
     def client_update(
-        self, view: ClientView, down: Downlink, client: Any, model: Model
+        self, view: ClientView, down: Downlink, client: core.ClientState, model: Model
     ):
         """Trains from the received model."""
         theta, _, info = self.local.solve(view, local.DataLoss(model), down.shared)
         return self.kept(theta), view.upload(theta), info.report()
 
-    def parameters(self, server: Any, client: Any):
+    def parameters(self, server: core.ServerState, client: core.ClientState):
         """Returns the global model, and the local one if it is kept."""
         return {"global": server} | ({"personal": client} if self.keeps_local else {})

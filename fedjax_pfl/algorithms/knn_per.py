@@ -50,47 +50,28 @@ _AT_ONCE = 16  # queries, whose differences to all examples are in memory togeth
 
 
 def neighbor_shares(
-    queries: jax.Array,
-    features: jax.Array,
-    labels: jax.Array,
-    present: jax.Array,
+    queries: jax.Array,  # [B, D]
+    features: jax.Array,  # [M, D] of the examples
+    labels: jax.Array,  # int[M]
+    present: jax.Array,  # bool[M] which are examples and not padding
     *,
     num_neighbors: int,
     num_classes: int,
-    scale: Any,
+    scale: core.Scalar,
 ) -> jax.Array:
-    """Returns the weighted shares of classes among nearest neighbors, p_knn.
-
-    Args:
-      queries: `[B, D]`.
-      features: `[M, D]` of the examples.
-      labels: `int[M]`.
-      present: `bool[M]` which are examples and not padding.
-      num_neighbors: k, at least 1.
-      num_classes: C.
-      scale: `[]`, > 0.
-
-    Returns:
-      `[B, C]`; zeros without examples.
-
-    Example:
-      >>> rows, labels = jnp.array([[0.0], [1.0]]), jnp.array([0, 1])
-      >>> neighbor_shares(
-      ...     *(rows, rows, labels, jnp.ones(2, bool)),
-      ...     num_neighbors=1, num_classes=2, scale=1.0,
-      ... ).tolist()
-      [[1.0, 0.0], [0.0, 1.0]]
-    """
+    """Returns the shares `[B, C]` of classes among nearest neighbors, p_knn."""
     count = min(num_neighbors, features.shape[0])
     one_hot = jax.nn.one_hot(labels, num_classes, dtype=features.dtype)
 
     def shares(query: jax.Array) -> jax.Array:
+        # ||z - z_j||^2 / (D scale).
         gaps = ((features - query[None]) ** 2).mean(axis=1) / scale
         near, places = lax.top_k(jnp.where(present, -gaps, -jnp.inf), count)
         real = present[places]
         # The nearest one is the largest exponent, without which all may underflow.
         weight = jnp.where(real, jnp.exp(jnp.where(real, near - near[0], 0)), 0)
         total = weight.sum()
+        # Without examples the shares are zeros.
         return weight @ one_hot[places] / jnp.where(total > 0, total, 1)
 
     return lax.map(shares, queries, batch_size=_AT_ONCE)
@@ -134,13 +115,19 @@ class KNNPer(base.SingleExchange):
         return model.init(key), None, None
 
     def client_update(
-        self, view: ClientView, down: Downlink, client: Any, model: Model
+        self, view: ClientView, down: Downlink, client: core.ClientState, model: Model
     ):
         """Trains from the received model."""
         w, _, info = self.local.solve(view, local.DataLoss(model), down.shared)
         return client, view.upload(w), info.report()
 
-    def predictors(self, view: ClientView, server: Any, client: Any, model: Any):
+    def predictors(
+        self,
+        view: ClientView,
+        server: core.ServerState,
+        client: core.ClientState,
+        model: Any,
+    ):
         """Returns the global network, alone and with the client's neighbors."""
         constants = view.data.constants
         features, labels, weight = common.stored_features(model, server, view.data)
@@ -159,8 +146,10 @@ class KNNPer(base.SingleExchange):
                 num_classes=logits.shape[1],
                 scale=self.scale,
             )
+            # A client without examples has no neighbors: its network decides alone.
             lam = jnp.where(params["present"].any(), self.lam, 0).astype(z.dtype)
             mix = base.mixture(shares, jax.nn.softmax(logits), lam)
+            # Log probabilities serve as logits; log 0 would be infinite.
             return jnp.log(jnp.maximum(mix, jnp.finfo(mix.dtype).tiny))
 
         return {

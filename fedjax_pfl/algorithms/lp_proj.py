@@ -88,30 +88,22 @@ class LpProjServer:
     """State of the server; see the module's table."""
 
     w: jax.Array
-    projection: Any
+    projection: core.Tree
 
 
 @struct.pytree_dataclass
 class LpProjClient:
     """State of one client; see the module's table."""
 
-    theta: Any
+    theta: core.Params
     w_local: jax.Array | None = None
     p: jax.Array | None = None
 
 
-def draw_projection(key: core.Key, params: Any, dim: int, orthogonal: bool) -> Any:
-    """Draws P, with random directions of the parameters' space as rows.
-
-    Args:
-      key: `[]` key.
-      params: `[*P]` parameters, D numbers in all.
-      dim: rows, at most D.
-      orthogonal: whether rows are made orthogonal to each other.
-
-    Returns:
-      `[dim, *P]`; every row has length 1 over all leaves together.
-    """
+def draw_projection(
+    key: core.Key, params: core.Params, dim: int, orthogonal: bool
+) -> core.Tree:
+    """Draws P `[dim, *P]` with random directions of the parameters, of length 1."""
     flat, unravel = ravel_pytree(params)
     rows = jax.random.normal(key, (dim, flat.size), flat.dtype)
     if orthogonal:
@@ -121,21 +113,8 @@ def draw_projection(key: core.Key, params: Any, dim: int, orthogonal: bool) -> A
     return jax.vmap(unravel)(rows)
 
 
-def project(projection: Any, params: core.Params) -> jax.Array:
-    """Returns `P theta`, at highest precision.
-
-    Args:
-      projection: `[dim, *P]`.
-      params: `[*P]`.
-
-    Returns:
-      `[dim]`.
-
-    Example:
-      >>> rows = {"a": jnp.eye(2), "b": jnp.array([0.0, 1.0])}
-      >>> project(rows, {"a": jnp.array([3.0, 4.0]), "b": jnp.array(2.0)}).tolist()
-      [3.0, 6.0]
-    """
+def project(projection: core.Tree, params: core.Params) -> jax.Array:
+    """Returns `P theta` `[dim]` of P `[dim, *P]`, at highest precision."""
     parts = jax.tree.map(
         lambda rows, leaf: jnp.tensordot(
             rows, leaf, axes=leaf.ndim, precision=lax.Precision.HIGHEST
@@ -212,7 +191,7 @@ class LpProj(base.SingleExchange):
             )
 
     @classmethod
-    def with_solver(cls, solver: Any) -> Self:
+    def with_solver(cls, solver: core.Solver) -> Self:
         """Takes no solver: the original form has its own steps."""
         return cls()
 
@@ -249,11 +228,13 @@ class LpProj(base.SingleExchange):
         client = LpProjClient(theta=params, w_local=w, p=jnp.zeros_like(w))
         return LpProjServer(w=w, projection=projection), client, w
 
-    def reference(self, server: Any):
+    def reference(self, server: LpProjServer):
         """Returns the server's w, which messages are compared with."""
         return server.w
 
-    def coupling(self, projection: Any, theta: Any, w_local: jax.Array) -> jax.Array:
+    def coupling(
+        self, projection: core.Tree, theta: core.Params, w_local: jax.Array
+    ) -> jax.Array:
         """Returns `h(P theta - w_i)` `[]`: half the squared l2 norm, or the l1 norm."""
         gap = project(projection, theta) - w_local
         return jnp.vdot(gap, gap) / 2 if self.norm == 2 else jnp.abs(gap).sum()
@@ -274,19 +255,23 @@ class LpProj(base.SingleExchange):
         gradient = jax.grad(plain.with_statistics, argnums=1, has_aux=True)
         pull = jax.grad(self.coupling, argnums=1)
 
-        def step(step_key: core.Key, carry: Any, batches: tuple[core.Batch, ...]):
+        def step(step_key: core.Key, carry: core.Tree, batches: tuple[core.Batch, ...]):
             theta, w_local, running = carry
             batch = batches[0].with_statistics(running)
             slope, running = gradient(step_key, theta, batch, None)
             if self.clip_norm is not None:
+                # Only grad f_i is clipped, not the coupling.
                 longest = jnp.maximum(optax.tree.norm(slope), self.clip_norm)
                 slope = optax.tree.scale(self.clip_norm / longest, slope)
+            # theta_i <- theta_i
+            #   - eta_p (clip(grad f_i) + lam P' r(P theta_i - w_i) + mu theta_i).
             pulled = pull(server.projection, theta, w_local)
             theta = jax.tree.map(self._inner_step, theta, slope, pulled)
             return theta, w_local, running
 
-        def w_step(epoch: jax.Array, carry: Any):
+        def w_step(epoch: jax.Array, carry: core.Tree):
             theta, w_local, running = carry
+            # w_i <- w_i - eta lam r(w_i - P theta_i).
             slope = jax.grad(self.coupling, argnums=2)(
                 server.projection, theta, w_local
             )
@@ -307,7 +292,7 @@ class LpProj(base.SingleExchange):
         info = dataclasses.replace(info, statistics=running)
         return LpProjClient(theta=theta), w_local, info
 
-    def _inner_step(self, theta: Any, slope: Any, pulled: Any):
+    def _inner_step(self, theta: jax.Array, slope: jax.Array, pulled: jax.Array):
         """Takes one step of theta_i in one leaf."""
         direction = slope + self.lam * pulled + self.weight_decay * theta
         return theta - self.inner_learning_rate * direction
@@ -318,13 +303,15 @@ class LpProj(base.SingleExchange):
         """Solves for theta_i, then updates FLAME's local copy and dual in R^dim."""
         plain = local.DataLoss(model)
 
-        def pull(theta: Any, w_local: Any):
+        def pull(theta: core.Params, w_local: jax.Array):
             return self.lam * self.coupling(server.projection, theta, w_local)
 
         solver = local.SGD() if self.local is None else self.local
+        # theta_i ~= argmin f_i(theta) + lam/2 ||P theta - w_i||^2, from theta_i.
         theta, _, info = solver.solve(
             view, plain.plus(pull), client.theta, client.w_local
         )
+        # w_i = (P theta_i + kappa (w - p_i)) / (1 + kappa); then p_i and u_i.
         w_local = common.local_consensus_update(
             project(server.projection, theta),
             server.w,
@@ -335,7 +322,11 @@ class LpProj(base.SingleExchange):
         return LpProjClient(theta=theta, w_local=w_local, p=p), w_local + p, info
 
     def server_update(
-        self, ctx: core.RoundContext, server: Any, aggregate: Any, uploads: core.Upload
+        self,
+        ctx: core.RoundContext,
+        server: LpProjServer,
+        aggregate: core.Message,
+        uploads: core.Upload,
     ):
         """Returns `(1 - beta) w + beta mean`, or the mean of all messages."""
         if self.form == "original":
@@ -345,9 +336,10 @@ class LpProj(base.SingleExchange):
     def round(self, state: core.State, exchange: Exchange):
         """Runs the usual exchange; P, which all draw from one seed, is not sent."""
         state, info = super().round(state, exchange)
+        # The usual round has counted P with the server state.
         down = client_rows.num_bytes(state.server.w) * exchange.ctx.cohort.shape[0]
         return state, dataclasses.replace(info, bytes_down=byte_counts.words(down))
 
-    def parameters(self, server: Any, client: Any):
+    def parameters(self, server: LpProjServer, client: LpProjClient):
         """Returns the personal model; w is no model."""
         return {"personal": client.theta}

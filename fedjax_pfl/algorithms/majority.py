@@ -10,8 +10,6 @@ saved model of a client has these `logits [C]`.
 | n_c | examples of class c among the client's training examples | `[C]` |
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
@@ -41,7 +39,7 @@ class Majority(base.SingleExchange):
         return None, None, None
 
     def client_update(
-        self, view: ClientView, down: Downlink, client: Any, model: Model
+        self, view: ClientView, down: Downlink, client: core.ClientState, model: Model
     ):
         """Does no work."""
         none = jnp.zeros((), jnp.int32)
@@ -52,11 +50,18 @@ class Majority(base.SingleExchange):
         )
         return client, view.upload(None), report
 
-    def predictors(self, view: ClientView, server: Any, client: Any, model: Model):
+    def predictors(
+        self,
+        view: ClientView,
+        server: core.ServerState,
+        client: core.ClientState,
+        model: Model,
+    ):
         """Returns the smoothed frequencies, whatever the input."""
         counts = common.class_counts(
             view.data, model.num_classes or 0, jnp.zeros(()).dtype
         )
+        # Argmax takes the first of equal entries: ties go to the lower class.
         logits = jnp.log((counts + 1) / (counts + 1).sum())
         return {"personal": core.Predictor(_repeated, {"logits": logits})}
 

@@ -53,25 +53,11 @@ def _cosine(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def contrast(
-    features: jax.Array, near: jax.Array, far: jax.Array, temperature: Any
+    features: jax.Array, near: jax.Array, far: jax.Array, temperature: core.Scalar
 ) -> jax.Array:
-    """Returns the contrastive losses l_con of examples.
-
-    Args:
-      features: `[B, D]` z.
-      near: `[B, D]` z_g, of the received network.
-      far: `[B, D]` z_p, of the client's last one.
-      temperature: `[]` T, > 0.
-
-    Returns:
-      `[B]`; log 2 if near and far agree.
-
-    Example:
-      >>> rows = jnp.ones((1, 3))
-      >>> f"{contrast(rows, rows, rows, 0.5)[0]:.4f}"
-      '0.6931'
-    """
+    """Returns the losses l_con `[B]` of features `[B, D]`; log 2 at near = far."""
     gap = _cosine(features, far) - _cosine(features, near)
+    # -log e^a / (e^a + e^b) = softplus(b - a), which does not overflow.
     return jax.nn.softplus(gap / temperature)
 
 
@@ -106,11 +92,12 @@ class MOON(global_model.GlobalModel):
         return params, params, None
 
     def client_update(
-        self, view: ClientView, down: Downlink, client: Any, model: Model
+        self, view: ClientView, down: Downlink, client: core.ClientState, model: Model
     ):
         """Trains from the received network, by both losses."""
 
         def term(z: jax.Array, batch: core.Batch, networks: tuple[Any, Any]):
+            # The networks compared with are frozen, with present personal parameters.
             personal = core.Constants.of(batch.constants).personal
             still = batch.with_personal(held.held(personal))
             still = still.with_statistics(view.data.statistics)

@@ -1,7 +1,7 @@
 """Multi-Krum: FedAvg with a mean of the messages nearest to most others.
 
-Problem: `min_w (1 / |H|) sum_{i in H} f_i(w)` over the honest clients H, which nobody
-knows. Round: members start from `w^t` and train locally, as in FedAvg; of the n
+Problem: `min_w (1 / |H|) sum_{i in H} f_i(w)` over the unknown honest clients
+H. Round: members start from `w^t` and train locally, as in FedAvg; of the n
 messages v_i, f of them assumed malicious, with the scores
 
     s_i = sum over the n - f - 2 nearest v_j, j != i, of ||v_i - v_j||^2,

@@ -1,19 +1,14 @@
-"""A user's own algorithm, by the name of its module and class.
-
-Importing a module runs it. The user names the module, never a file, and it does not lie
-in a folder of results, which may come from anybody. The current directory is the last
-place of modules, so that its files never replace a library.
-"""
+"""A user's own algorithm, by the name of its module and class, which importing runs."""
 
 import dataclasses
 import importlib
 import json
 import os
 import sys
+import types
 from collections.abc import Iterator
 from importlib import machinery
 from pathlib import Path
-from typing import Any
 
 from fedjax_pfl.algorithms import registry
 from fedjax_pfl.core import checks, struct
@@ -36,16 +31,11 @@ def check_name(name: str) -> None:
 
 
 def find(name: str) -> type:
-    """Finds the class of an algorithm.
-
-    Args:
-      name: one of `ALGORITHMS`, or `module:Class`, with a module to import from
-        wherever Python finds it, last in the current directory. It runs: the user has
-        named it.
-    """
+    """Returns the class of one of `ALGORITHMS`, or of `module:Class`, imported."""
     if ":" not in name:
         checks.known(name, registry.ALGORITHMS, "algorithm")
         return registry.ALGORITHMS[name]
+    # Each check comes before the step that it protects: import, use, decoration.
     check_name(name)
     path, _, attribute = name.partition(":")
     kind = getattr(_module(path, name), attribute, None)
@@ -73,10 +63,12 @@ def find(name: str) -> type:
     return kind
 
 
-def _module(path: str, name: str) -> Any:
+def _module(path: str, name: str) -> types.ModuleType:
     """Imports a module, also from the current directory if that holds no results."""
+    # Importing runs code, and a folder of results may come from any source.
     cwd = os.getcwd()
     if _result_around(Path(cwd)) is None:
+        # The last place of modules, so that its files never replace a library.
         sys.path[:] = [item for item in sys.path if item not in ("", cwd)] + [cwd]
         _check_unique(path.partition(".")[0], cwd, name)
     for place in _places(path):
@@ -99,7 +91,9 @@ def _check_unique(top: str, cwd: str, name: str) -> None:
     local, library = machinery.PathFinder.find_spec(top, [cwd]), _spec(top)
     if local is None or local.origin is None or library is None:
         return
-    if library.origin is None or not _is_same(local.origin, library.origin):
+    origin = library.origin or ""
+    # The origin `built-in` is no file.
+    if not (os.path.exists(origin) and os.path.samefile(local.origin, origin)):
         raise checks.InputError(
             f"Expected another name for the module of {name!r}: '{local.origin}' would"
             f" hide {top!r} of Python or of a library; rename it."
@@ -114,16 +108,9 @@ def _spec(top: str) -> machinery.ModuleSpec | None:
     return next((spec for spec in finders if spec is not None), None)
 
 
-def _is_same(a: str, b: str) -> bool:
-    """Returns whether two names belong to one file; `built-in` is no file."""
-    return os.path.exists(b) and os.path.samefile(a, b)
-
-
 def _places(path: str) -> Iterator[Path]:
-    """Yields files and folders from which importing a module would run code.
-
-    `importlib.util.find_spec` would import the packages around the module.
-    """
+    """Yields files and folders from which importing a module would run code."""
+    # `importlib.util.find_spec` would import the packages around the module.
     top, *inner = path.split(".")
     if path in sys.modules:
         return  # nothing is run

@@ -51,39 +51,22 @@ __all__ = ["PerFedAvg", "difference_product", "hessian_product"]
 Gradient = Callable[[Any], Any]
 
 
-def hessian_product(gradient: Gradient, params: core.Params, direction: Any) -> Any:
-    """Returns the product of the Hessian with a direction, forward over reverse.
-
-    Args:
-      gradient: maps `[*P]` to `[*P]`.
-      params: `[*P]` point.
-      direction: `[*P]`.
-
-    Returns:
-      `[*P]`.
-
-    Example:
-      >>> float(hessian_product(lambda x: x**3, 2.0, 0.5))
-      6.0
-    """
+def hessian_product(
+    gradient: Gradient, params: core.Params, direction: core.Tree
+) -> core.Params:
+    """Returns the Hessian times a direction `[*P]`, forward over reverse."""
     return jax.jvp(gradient, (params,), (direction,))[1]
 
 
 def difference_product(
-    gradient: Gradient, params: core.Params, direction: Any, difference: Any
-) -> Any:
-    """Approximates the product from two gradients.
-
-    Args:
-      gradient: maps `[*P]` to `[*P]`.
-      params: `[*P]` point.
-      direction: `[*P]`; zeros give zeros.
-      difference: `[]` distance from the point at which the gradients are taken, > 0.
-
-    Returns:
-      `[*P]`, with an error of the square of `difference`.
-    """
+    gradient: Gradient,
+    params: core.Params,
+    direction: core.Tree,
+    difference: core.Scalar,
+) -> core.Params:
+    """Approximates the product `[*P]` from two gradients; zeros give zeros."""
     norm = jnp.sqrt(sum(jnp.sum(d * d) for d in jax.tree.leaves(direction)))
+    # e = difference / ||g||: one size of perturbation, whatever the gradient's.
     size = difference / jnp.where(norm > 0, norm, 1)
     ahead = gradient(common.stepped(params, direction, size))
     behind = gradient(common.stepped(params, direction, -size))
@@ -127,14 +110,8 @@ class PerFedAvg(base.SingleExchange):
         """Starts the server from one network; clients have no state."""
         return params, None, None
 
-    def _product(self, gradient: Gradient, w: Any, g: Any) -> Any:
-        """Returns the second-order term h."""
-        if self.hessian == "exact":
-            return hessian_product(gradient, w, g)
-        return difference_product(gradient, w, g, self.difference)
-
     def client_update(
-        self, view: ClientView, down: Downlink, client: Any, model: Model
+        self, view: ClientView, down: Downlink, client: core.ClientState, model: Model
     ):
         """Takes local steps on the client's meta objective."""
         plain = local.DataLoss(model)
@@ -142,17 +119,26 @@ class PerFedAvg(base.SingleExchange):
         with_statistics = jax.grad(plain.with_statistics, argnums=1, has_aux=True)
         a = self.inner_learning_rate
 
-        def step(step_key: core.Key, carry: Any, batches: tuple[core.Batch, ...]):
+        def step(step_key: core.Key, carry: core.Tree, batches: tuple[core.Batch, ...]):
             w, running = carry
             # Numbers below 3 belong to the batches' own draws.
             keys = [jax.random.fold_in(step_key, 3 + i) for i in range(len(batches))]
             batches = tuple(batch.with_statistics(running) for batch in batches)
+            # wt = w - a grad f_i(w; D), and g = grad f_i(wt; D').
             inner = gradient(keys[0], w, batches[0], None)
             adapted = common.stepped(w, inner, -a)
             g, running = with_statistics(keys[1], adapted, batches[1], None)
             if self.hessian == "first_order":
                 return common.stepped(w, g, -self.learning_rate), running
-            h = self._product(lambda v: gradient(keys[2], v, batches[2], None), w, g)
+
+            def third(v: core.Params) -> core.Params:
+                return gradient(keys[2], v, batches[2], None)
+
+            # w <- w - b (g - a h), with h about Hess f_i(w; D'') g.
+            if self.hessian == "exact":
+                h = hessian_product(third, w, g)
+            else:
+                h = difference_product(third, w, g, self.difference)
             direction = common.stepped(g, h, -a)
             return common.stepped(w, direction, -self.learning_rate), running
 
@@ -177,7 +163,13 @@ class PerFedAvg(base.SingleExchange):
         )
         return client, view.upload(w), report
 
-    def predictors(self, view: ClientView, server: Any, client: Any, model: Model):
+    def predictors(
+        self,
+        view: ClientView,
+        server: core.ServerState,
+        client: core.ClientState,
+        model: Model,
+    ):
         """Returns the global model adapted to the client, and as it is."""
         objective = local.DataLoss(model)
         adapted = server

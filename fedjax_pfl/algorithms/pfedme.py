@@ -130,7 +130,7 @@ class PFedMe(base.SingleExchange):
         return params, params, params if self.aggregate_over == "all" else None
 
     def client_update(
-        self, view: ClientView, down: Downlink, client: Any, model: Model
+        self, view: ClientView, down: Downlink, client: core.ClientState, model: Model
     ):
         """Takes R steps down the envelope, each with an inexact inner solution."""
         w = down.shared
@@ -139,16 +139,20 @@ class PFedMe(base.SingleExchange):
         w_local, theta, info = update(view, w, start, model)
         return theta, view.upload(w_local), info.report()
 
-    def _outer_step(self, w_local: Any, theta: Any):
+    def _outer_step(self, w_local: core.Params, theta: core.Params):
         """Takes one gradient step on the envelope."""
         rate = self.learning_rate * self.lam
+        # w_i <- w_i - eta lam (w_i - theta_i), as grad F_i(w) = lam (w - theta_i(w)).
         return jax.tree.map(lambda w, t: w - rate * (w - t), w_local, theta)
 
-    def _in_epochs(self, view: ClientView, w: Any, theta: Any, model: Model):
+    def _in_epochs(
+        self, view: ClientView, w: core.Params, theta: core.Params, model: Model
+    ):
         """Returns w_i, theta_i and the work; w_i takes a step after every epoch."""
         objective = common.proximal_objective(model, self.lam)
 
-        def epoch_end(epoch: jax.Array, theta: Any, w_local: Any):
+        # The solver's context is w_i, the center of the next epoch.
+        def epoch_end(epoch: jax.Array, theta: core.Params, w_local: core.Params):
             return theta, self._outer_step(w_local, theta)
 
         theta, w_local, info = self.inner.solve(
@@ -156,12 +160,14 @@ class PFedMe(base.SingleExchange):
         )
         return w_local, theta, info
 
-    def _in_batches(self, view: ClientView, w: Any, theta: Any, model: Model):
+    def _in_batches(
+        self, view: ClientView, w: core.Params, theta: core.Params, model: Model
+    ):
         """Runs the published rule, like `_in_epochs`."""
         joint = local.Joint(local.DataLoss(model))
         gradient = jax.grad(joint.with_statistics, argnums=1, has_aux=True)
 
-        def step(step_key: core.Key, carry: Any, batches: tuple[core.Batch, ...]):
+        def step(step_key: core.Key, carry: core.Tree, batches: tuple[core.Batch, ...]):
             w_local, *pair = carry
 
             def inner(number: jax.Array, state: tuple[Any, Any]):
@@ -188,6 +194,7 @@ class PFedMe(base.SingleExchange):
             epoch_steps=1,
             dtype=minibatch_scan.params_dtype(w),
         )
+        # Every batch serves K_in steps.
         counts = {
             "num_steps": self.inner_steps * info.num_steps,
             "num_examples": self.inner_steps * info.num_examples,
@@ -195,17 +202,22 @@ class PFedMe(base.SingleExchange):
         info = dataclasses.replace(info, carry=personal, statistics=running, **counts)
         return w_local, theta, info
 
-    def _inner_step(self, theta: Any, gradient: Any, w_local: Any):
+    def _inner_step(self, theta: jax.Array, gradient: jax.Array, w_local: jax.Array):
         """Takes one gradient step on `f_i + lam/2 ||. - w_i||^2` in one leaf."""
+        # theta_i <- theta_i - eta_p (grad f_i + lam (theta_i - w_i)), plus an L2 term.
         direction = gradient + self.lam * (theta - w_local) + self.weight_decay * theta
         return theta - self.inner_learning_rate * direction
 
     def server_update(
-        self, ctx: core.RoundContext, server: Any, aggregate: Any, uploads: core.Upload
+        self,
+        ctx: core.RoundContext,
+        server: core.ServerState,
+        aggregate: core.Message,
+        uploads: core.Upload,
     ):
         """Returns `(1 - beta) w + beta mean`; exactly the mean at beta = 1."""
         return common.relaxed(server, aggregate, self.server_learning_rate)
 
-    def parameters(self, server: Any, client: Any):
+    def parameters(self, server: core.ServerState, client: core.ClientState):
         """Returns the personal model theta_i and the global model w."""
         return {"personal": client, "global": server}

@@ -1,8 +1,4 @@
-"""Names of commands and files, and the classes that they stand for.
-
-Names are known without JAX; a class is imported when it is asked for. The parts of the
-data layer, which needs no JAX, are in `DATASETS` and `PARTITIONS` there.
-"""
+"""Names of commands and files, available without JAX, and their classes."""
 
 import collections
 import importlib

@@ -48,8 +48,8 @@ __all__ = ["Scaffold"]
 class ScaffoldServer:
     """State of the server; see the module's table."""
 
-    model: Any
-    control: Any
+    model: core.Params
+    control: core.Params
 
 
 @struct.pytree_dataclass
@@ -83,32 +83,35 @@ class Scaffold(base.SingleExchange):
         zeros = jax.tree.map(jnp.zeros_like, params)
         return ScaffoldServer(model=params, control=zeros), zeros, None
 
-    def reference(self, server: Any):
+    def reference(self, server: ScaffoldServer):
         """Returns zeros: messages are changes."""
         zeros = jax.tree.map(jnp.zeros_like, server.model)
         return {"model": zeros, "control": zeros}
 
     def client_update(
-        self, view: ClientView, down: Downlink, client: Any, model: Model
+        self, view: ClientView, down: Downlink, client: core.ClientState, model: Model
     ):
         """Takes corrected local steps, and renews the control variate."""
         x, control = down.shared.model, down.shared.control
         plain = local.DataLoss(model)
         correction = optax.tree.sub(control, client)
 
-        # A linear term with gradient c - c_i.
+        # Equation (3): a linear term with gradient c - c_i corrects the local steps.
         objective = plain.plus(lambda y, shift: optax.tree.vdot(shift, y))
         y, _, info = self.local.solve(view, objective, x, correction)
         if self.option == "difference":
+            # c_i+ = c_i - c + (x - y_i) / (K_i eta), equation (4): no extra gradients.
             scale = self.local.rate_sum(info, view.round)
             new = jax.tree.map(lambda a, b, d: (a - b) / scale - d, x, y, correction)
         else:
+            # c_i+ = grad f_i(x), with the weight decay that local steps follow.
             _, gradient = local.full_value_and_gradient(plain, x, None, view.data)
             decay = self.local.weight_decay
             new = jax.tree.map(lambda g, a: g + decay * a, gradient, x)
             seen = info.num_examples + view.data.num_examples
             info = dataclasses.replace(info, num_examples=seen)
         worked = info.num_steps > 0
+        # K_i = 0 would divide by zero: such a client keeps c_i.
         new = optax.tree.where(worked, new, client)
         message = {
             "model": optax.tree.sub(y, x),
@@ -117,17 +120,23 @@ class Scaffold(base.SingleExchange):
         return new, view.upload(message), info.report()
 
     def server_update(
-        self, ctx: core.RoundContext, server: Any, aggregate: Any, uploads: core.Upload
+        self,
+        ctx: core.RoundContext,
+        server: ScaffoldServer,
+        aggregate: core.Message,
+        uploads: core.Upload,
     ):
         """Steps along the mean changes; c counts the absent as unchanged."""
+        # |S|, unless the server divides by an expected number of participants.
         count = (uploads.weight > 0).sum() if ctx.expected is None else ctx.expected
         share = count / ctx.num_clients
         step = common.stepped
         return ScaffoldServer(
+            # Equation (5); c <- c + |S| / N mean_S (c_i+ - c_i).
             model=step(server.model, aggregate["model"], self.server_learning_rate),
             control=step(server.control, aggregate["control"], share),
         )
 
-    def parameters(self, server: Any, client: Any):
+    def parameters(self, server: ScaffoldServer, client: core.ClientState):
         """Returns the global model x."""
         return {"global": server.model}

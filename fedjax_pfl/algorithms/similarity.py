@@ -1,8 +1,6 @@
-"""Similarity of clients' models, and what follows for who learns from whom.
+"""The server side of FedACS, FedAMP and HeurFedAMP: mixtures of similar models.
 
-The server side of FedACS, FedAMP and HeurFedAMP: all of them mix the received models of
-the cohort with weights `[K, K]` that follow from inner products of these models. Costs
-two products of `[K, K]` with `[K, D]`; no loop over pairs, no flattened copy.
+Two products of `[K, K]` with `[K, D]`; no loop over pairs, no flattened copy.
 """
 
 import abc
@@ -29,51 +27,48 @@ _SMALLEST_NORM = 1e-12
 
 
 class Mixing(base.SingleExchange, abc.ABC):
-    """A method with a mixture of received models per client; abstract.
-
-    Clients keep and send their own models; the server remembers the common first one.
-    There is no global model and no aggregate.
-    """
+    """A method with a mixture of received models per client; abstract."""
 
     aggregates = False  # every member gets a mixture of its own
 
     @abc.abstractmethod
     def cohort_weights(
-        self, round: jax.Array, server: Any, models: Any
+        self, round: jax.Array, server: core.ServerState, models: core.Message
     ) -> tuple[jax.Array, dict[str, Any]]:
-        """Returns weights with which clients receive each other's models.
-
-        Args:
-          round: `int32[]` round number.
-          server: `[*P]` the common first model.
-          models: pytree of `[K, *P]`.
-
-        Returns:
-          `[K, K]` with rows of sum 1, and a dict of `[]` values to report.
-        """
+        """Returns weights `[K, K]`, rows of sum 1, of models `[K, *P]`, and reports."""
 
     def first(self, params: core.Params):
         """Copies one network to all clients; the server remembers it."""
         return params, params, params
 
-    def down(self, ctx: core.RoundContext, server: Any, clients: Any, messages: Any):
+    def down(
+        self,
+        ctx: core.RoundContext,
+        server: core.ServerState,
+        clients: core.ClientState,
+        messages: core.Message,
+    ):
         """Mixes the cohort's last messages for each member, and reports the entropy."""
         weights, report = self.cohort_weights(ctx.round, server, messages)
         report = report | {"entropy": row_entropy(weights).mean()}
         mixtures = columns.mix(messages, weights)
         return core.Downlink(shared=None, per_client=mixtures, info=report)
 
-    def known(self, server: Any, down: core.Downlink):
+    def known(self, server: core.ServerState, down: core.Downlink):
         """Returns the mixture that each member receives."""
         return core.Downlink(shared=None, per_client=down.per_client)
 
     def server_update(
-        self, ctx: core.RoundContext, server: Any, aggregate: Any, uploads: core.Upload
+        self,
+        ctx: core.RoundContext,
+        server: core.ServerState,
+        aggregate: core.Message,
+        uploads: core.Upload,
     ):
         """Keeps the common first model: there is no global one."""
         return server
 
-    def parameters(self, server: Any, client: Any):
+    def parameters(self, server: core.ServerState, client: core.ClientState):
         """Returns the client's own model w_i."""
         return {"personal": client}
 
@@ -82,50 +77,32 @@ class Mixing(base.SingleExchange, abc.ABC):
         return self.cohort_weights(state.round, state.server, state.rows["messages"])[0]
 
 
-def cosines(tree: Any) -> jax.Array:
-    """Returns the cosines of all pairs of rows.
-
-    The order of nearly equal models lives in the last digits: hence products at highest
-    precision, and norms from the diagonal of the same matrix.
-
-    Args:
-      tree: pytree of `[K, *P]`, finite.
-
-    Returns:
-      `[K, K]`, symmetric, in [-1, 1], diagonal 1. A row of zeros has cosine 0 with all
-      others.
-    """
+def cosines(tree: core.Tree) -> jax.Array:
+    """Returns the cosines `[K, K]` of finite rows `[K, *P]`; the diagonal is 1."""
+    # The order of nearly equal models lives in the last digits: products at highest
+    # precision, and norms from the diagonal of the same matrix.
     products = columns.gram(tree)
     norms = jnp.maximum(jnp.sqrt(jnp.diagonal(products)), _SMALLEST_NORM)
     matrix = products / (norms[:, None] * norms[None, :])
+    # Rounding can lead beyond 1. A row of zeros has cosine 0 with all others.
     return jnp.where(_self(matrix), 1, jnp.clip(matrix, -1, 1))
 
 
 def cosine_range(similarities: jax.Array) -> dict[str, jax.Array]:
-    """Reports the `smallest_cosine` and `largest_cosine` of `cosines [K, K]`.
-
-    Their limits, 1 and -1, if there is one client.
-    """
+    """Reports the `smallest_cosine` and `largest_cosine` of different rows `[K, K]`."""
+    # With one client the results are their limits, 1 and -1.
     return {
         "smallest_cosine": similarities.min(),  # the diagonal is an upper bound
         "largest_cosine": jnp.where(_self(similarities), -1, similarities).max(),
     }
 
 
-def squared_distances(tree: Any) -> jax.Array:
-    """Returns all pairs' squared distances, from the centered rows' Gram matrix.
-
-    Without centering, small distances of large models would cancel.
-
-    Args:
-      tree: pytree of `[K, *P]`, finite.
-
-    Returns:
-      `[K, K]`, symmetric, at least 0, diagonal 0.
-    """
+def squared_distances(tree: core.Tree) -> jax.Array:
+    """Returns squared distances `[K, K]` of finite rows `[K, *P]`, at least 0."""
     count = jax.tree.leaves(tree)[0].shape[0]
     # As a product, the mean costs less than a reduction along the client axis.
     mean = client_rows.mix(tree, jnp.full((1, count), 1 / count))
+    # Of centered rows: small distances of large models would cancel.
     products = columns.gram(jax.tree.map(lambda x, m: x - m, tree, mean))
     squares = jnp.diagonal(products)
     matrix = squares[:, None] + squares[None, :] - 2 * products

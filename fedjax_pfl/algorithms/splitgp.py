@@ -51,22 +51,8 @@ from fedjax_pfl.core import ClientView, Downlink, Model, struct, tree_paths
 __all__ = ["SplitGP", "routed"]
 
 
-def routed(early: jax.Array, late: jax.Array, threshold: Any) -> jax.Array:
-    """Takes the early logits where they are sure, else the late ones.
-
-    Args:
-      early: `[B, C]` finite logits.
-      late: `[B, C]`.
-      threshold: `[]` largest entropy, in nats, of a sure softmax.
-
-    Returns:
-      `[B, C]`, each row from one of the two.
-
-    Example:
-      >>> early = jnp.array([[9.0, -9.0], [0.0, 0.0]])
-      >>> routed(early, jnp.ones((2, 2)), 0.1).tolist()
-      [[9.0, -9.0], [1.0, 1.0]]
-    """
+def routed(early: jax.Array, late: jax.Array, threshold: core.Scalar) -> jax.Array:
+    """Takes early logits `[B, C]` with an entropy up to a threshold, else late ones."""
     logs = jax.nn.log_softmax(early)
     entropy = -(jnp.exp(logs) * logs).sum(axis=1, keepdims=True)
     return jnp.where(entropy <= threshold, early, late)
@@ -115,12 +101,15 @@ class SplitGP(base.SingleExchange):
         return params, tree_paths.split(params, exits.front)[0], None
 
     def client_update(
-        self, view: ClientView, down: Downlink, client: Any, model: Model
+        self, view: ClientView, down: Downlink, client: core.ClientState, model: Model
     ):
         """Trains the own part under the received one, by both losses."""
         exits = self._exits(model)
 
-        def objective(key: core.Key, params: Any, batch: core.Batch, context: Any):
+        def objective(
+            key: core.Key, params: core.Params, batch: core.Batch, context: core.Tree
+        ):
+            # g CE(kappa_i(phi_i(x)), y) + (1 - g) CE(theta_i(phi_i(x)), y).
             early, late = exits.apply(params, batch.x, key=key)
             return base.mixture(
                 model.loss(early, batch), model.loss(late, batch), self.exit_weight
@@ -131,16 +120,29 @@ class SplitGP(base.SingleExchange):
         front, _ = tree_paths.split(theta, exits.front)
         return front, view.upload(theta), info.report()
 
-    def finish(self, ctx: core.RoundContext, server: Any, clients: Any):
+    def finish(
+        self,
+        ctx: core.RoundContext,
+        server: core.ServerState,
+        clients: core.ClientState,
+    ):
         """Mixes the members' own parts with the mean."""
+        # Clients have None in place of theta, which they do not keep.
         means = jax.tree.map(
             lambda part, mean: None if part is None else mean[None],
             *(clients, server),
             is_leaf=lambda node: node is None,
         )
+        # (phi_i, kappa_i) <- lambda (phi_i, kappa_i) + (1 - lambda) (phi, kappa)^{t+1}.
         return base.mixture(clients, means, self.self_weight)
 
-    def predictors(self, view: ClientView, server: Any, client: Any, model: Model):
+    def predictors(
+        self,
+        view: ClientView,
+        server: core.ServerState,
+        client: core.ClientState,
+        model: Model,
+    ):
         """Returns the own part with the latest rest, and the means' network."""
         exits = self._exits(model)
         params = tree_paths.join(client, server)

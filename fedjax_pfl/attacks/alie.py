@@ -1,11 +1,12 @@
 """A little is enough: malicious clients shift the honest mean within its spread."""
 
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 from jax.scipy import special
 
+from fedjax_pfl import core
 from fedjax_pfl.attacks import base, honest
 from fedjax_pfl.core import struct
 
@@ -13,27 +14,12 @@ __all__ = ["ALIE", "largest_shift"]
 
 
 def largest_shift(num_honest: jax.Array, num_malicious: jax.Array) -> jax.Array:
-    """Returns the shift behind which attackers are joined by enough honest clients.
-
-    With n clients, f malicious, a majority needs `s = floor(n/2 + 1) - f`
-    honest supporters, and `z = Phi^-1((n - f - s) / (n - f))`. If attackers are a
-    majority themselves, s counts as 1; if no client needs to be left out (n < 3), z is
-    0. With few attackers z is below 0, and the shift turns around.
-
-    Args:
-      num_honest: `[]` n - f, at least 1.
-      num_malicious: `[]` f.
-
-    Returns:
-      `[]` z.
-
-    Example:
-      >>> round(float(largest_shift(jnp.asarray(27.0), jnp.asarray(24.0))), 3)
-      1.446
-    """
+    """Returns the shift z behind which attackers have enough honest supporters."""
+    # s = floor(n/2 + 1) - f supporters, at least 1, z = Phi^-1((n - f - s) / (n - f)).
     half = jnp.floor((num_honest + num_malicious) / 2 + 1)
     left = num_honest - jnp.maximum(half - num_malicious, 1)
     z = special.ndtri(jnp.maximum(left, 0.5) / num_honest)
+    # No client can be left out of n < 3.
     return jnp.where(left > 0, z, 0)
 
 
@@ -66,13 +52,16 @@ class ALIE(base.Colluding):
     plus: bool = struct.static_field(default=False)
     deviation: Literal["population", "sample"] = "population"
 
-    def together(self, seen: honest.Honest, messages: Any, reference: Any) -> Any:
+    def together(
+        self, seen: honest.Honest, messages: core.Message, reference: core.Message
+    ) -> core.Message:
         """Returns the mean, shifted."""
         if self.z is None:
             num_malicious = seen.acts.sum().astype(seen.count.dtype)
             shift = largest_shift(seen.count, num_malicious)
         else:
             shift = jnp.asarray(self.z, seen.count.dtype)
+        # mu - z sd, or + z sd.
         shift = shift if self.plus else -shift
         spread = seen.deviation(sample=self.deviation == "sample")
         return seen.mean_plus(jax.tree.map(lambda s: shift * s, spread))

@@ -19,30 +19,23 @@ class _Attack(core.Attack):
         self,
         key: core.Key | None,
         state: None,
-        messages: Any,
+        messages: core.Message,
         malicious: jax.Array,
-        reference: Any,
+        reference: core.Message,
     ) -> tuple[Any, None]:
-        """Replaces the messages of malicious clients; the others stay bit-identical.
-
-        Args:
-          key: `[K]` one key per client, so that a draw belongs to the client, not the
-            slot; None for attacks without draws.
-          state: None.
-          messages: pytree of `[K, *P]` with one dtype; empty for methods that send
-            none.
-          malicious: `bool[K]`.
-          reference: pytree of `[*P]` that clients received; unused by attacks on the
-            message itself.
-
-        Returns:
-          Pytree of `[K, *P]`, and None.
-        """
+        """Replaces malicious rows of `[K, *P]`; the others stay bit-identical."""
+        # Methods that send nothing have empty messages.
         if not jax.tree.leaves(messages):
             return messages, None
         return self._sent(key, messages, malicious, reference), None
 
-    def _sent(self, key: Any, messages: Any, malicious: jax.Array, reference: Any):
+    def _sent(
+        self,
+        key: core.Key | None,
+        messages: core.Message,
+        malicious: jax.Array,
+        reference: core.Message,
+    ):
         """Returns the messages `[K, *P]` with malicious rows replaced."""
         raise NotImplementedError
 
@@ -50,21 +43,20 @@ class _Attack(core.Attack):
 class Alone(_Attack):
     """Every malicious client acts on its own data; subclasses define `one`."""
 
-    def one(self, key: Any, message: Any, reference: Any) -> Any:
-        """Returns the message of ONE malicious client.
-
-        Args:
-          key: `[]` key of this client and round.
-          message: `[*P]` its honest message.
-          reference: `[*P]` received parameters.
-
-        Returns:
-          `[*P]`.
-        """
+    def one(
+        self, key: core.Key, message: core.Message, reference: core.Message
+    ) -> core.Message:
+        """Returns the message `[*P]` of ONE malicious client, from its honest one."""
         raise NotImplementedError
 
-    def _sent(self, key: core.Key, messages: Any, malicious: jax.Array, reference: Any):
-        def send(key: core.Key, message: Any, is_malicious: jax.Array):
+    def _sent(
+        self,
+        key: core.Key,
+        messages: core.Message,
+        malicious: jax.Array,
+        reference: core.Message,
+    ):
+        def send(key: core.Key, message: core.Message, is_malicious: jax.Array):
             sent = self.one(key, message, reference)
             return jax.tree.map(
                 lambda new, u: jnp.where(is_malicious, new.astype(u.dtype), u),
@@ -72,46 +64,36 @@ class Alone(_Attack):
                 message,
             )
 
+        # Keys belong to clients, not to slots of the cohort.
         return jax.vmap(send)(key, messages, malicious)
 
 
 class Colluding(_Attack):
-    """All malicious clients send one model, made of the cohort's honest messages.
+    """All malicious clients send one model, made by `together` of honest messages."""
 
-    Only finite ones count; without any, no message changes. Subclasses define
-    `together`.
-    """
-
-    def together(self, seen: honest.Honest, messages: Any, reference: Any) -> Any:
-        """Returns the messages of malicious clients.
-
-        Args:
-          seen: the honest messages.
-          messages: `[K, *P]` messages of all clients.
-          reference: `[*P]` received parameters.
-
-        Returns:
-          `[*P]`.
-        """
+    def together(
+        self, seen: honest.Honest, messages: core.Message, reference: core.Message
+    ) -> core.Message:
+        """Returns the message `[*P]` of all malicious clients, from all `[K, *P]`."""
         raise NotImplementedError
 
-    def _sent(self, key: core.Key, messages: Any, malicious: jax.Array, reference: Any):
+    def _sent(
+        self,
+        key: core.Key,
+        messages: core.Message,
+        malicious: jax.Array,
+        reference: core.Message,
+    ):
         seen = honest.look(messages, malicious)
         sent = self.together(seen, messages, reference)
+        # Without a finite honest message `seen.acts` is false, and no row changes.
         everywhere = client_rows.broadcast(sent, malicious.shape[0])
         return client_rows.select_rows(seen.acts, everywhere, messages)
 
 
 @struct.pytree_dataclass
 class Outermost(Colluding):
-    """The honest mean and the longest step from it that is allowed; abstract.
-
-    Attributes:
-      direction: static; the step is along `-sd` by coordinate (`std`), against the mean
-        (`unit`) or its signs (`sign`).
-      about: static; whether that is the mean of updates `u - reference`, or of messages
-        (`message`). Makes no difference for `std`.
-    """
+    """The honest mean and the longest step from it that is allowed; abstract."""
 
     direction: honest.Direction = "std"
     about: honest.About = "reference"
@@ -121,13 +103,16 @@ class Outermost(Colluding):
         """Returns why derivatives are refused."""
         return "takes signs" if self.direction == "sign" else None
 
-    def longest(self, seen: honest.Honest, away: Any) -> jax.Array:
+    def longest(self, seen: honest.Honest, away: core.Message) -> jax.Array:
         """Returns the length `[]` of the step along `away [*P]`, which has length 1."""
         raise NotImplementedError
 
-    def together(self, seen: honest.Honest, messages: Any, reference: Any) -> Any:
+    def together(
+        self, seen: honest.Honest, messages: core.Message, reference: core.Message
+    ) -> core.Message:
         """Returns the mean and the step."""
         zero = honest.origin(self.about, seen.center, reference)
+        # mu + gamma p, with p of length 1 and the largest gamma that a subclass allows.
         away = honest.direction(self.direction, seen, zero)
         gamma = self.longest(seen, away)
         return seen.mean_plus(jax.tree.map(lambda p: gamma * p, away))

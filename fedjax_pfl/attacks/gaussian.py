@@ -1,10 +1,9 @@
 """Gaussian attack: malicious clients send noise."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
+from fedjax_pfl import core
 from fedjax_pfl.attacks import base, honest
 from fedjax_pfl.core import struct
 
@@ -38,13 +37,16 @@ class Gaussian(base.Alone):
         """Returns the strength of FLAME's released code: std 1."""
         return cls(std=1.0)
 
-    def one(self, key: Any, message: Any, reference: Any) -> Any:
+    def one(
+        self, key: core.Key, message: core.Message, reference: core.Message
+    ) -> core.Message:
         """Draws noise, about zero or the received model."""
         leaves, structure = jax.tree.flatten(message)
+        # One key per leaf, or leaves of one shape would get the same noise.
         keys = jax.random.split(key, len(leaves))
         centers = jax.tree.leaves(honest.origin(self.about, message, reference))
 
-        def noise(key: Any, u: jax.Array, center: jax.Array) -> jax.Array:
+        def noise(key: core.Key, u: jax.Array, center: jax.Array) -> jax.Array:
             draw = jax.random.normal(key, u.shape, u.dtype)
             return center + jnp.asarray(self.std, u.dtype) * draw
 

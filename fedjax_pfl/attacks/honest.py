@@ -1,18 +1,13 @@
-"""Knowledge of colluding attackers: the cohort's honest messages, without any data.
-
-Sums leave out malicious rows and rows with a value that is not finite. Rows are formed
-about a point near their mean, so that float32 keeps their differences if all rows
-share a large offset, and lengths, which are of the whole model, are taken of rows over
-a power of two, so that no square overflows or vanishes.
-"""
+"""Knowledge of colluding attackers: the cohort's finite honest messages."""
 
 import functools
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from fedjax_pfl import core
 from fedjax_pfl.core import client_rows, struct
 
 __all__ = [
@@ -36,21 +31,13 @@ Direction = Literal["unit", "sign", "std"]
 
 @struct.pytree_dataclass
 class Honest:
-    """The honest rows of a cohort.
+    """The honest rows of a cohort, about their mean."""
 
-    Attributes:
-      known: `bool[K]` rows that are honest and finite.
-      acts: `bool[K]` malicious rows; none if no row is known.
-      center: `[*P]` a point near the mean of the known rows.
-      offset: `[*P]` the mean less the center, its rounding error.
-      rows: `[K, *P]` rows less the mean; zeros for rows that are not known.
-    """
-
-    known: jax.Array
-    acts: jax.Array
-    center: Any
-    offset: Any
-    rows: Any
+    known: jax.Array  # bool[K] rows that are honest and finite
+    acts: jax.Array  # bool[K] malicious rows; none if no row is known
+    center: core.Message  # [*P] a point near the mean of the known rows
+    offset: core.Message  # [*P] the mean less the center, its rounding error
+    rows: core.Message  # [K, *P] rows less the mean; zeros if not known
 
     @property
     def count(self) -> jax.Array:
@@ -58,17 +45,17 @@ class Honest:
         dtype = jnp.result_type(*jax.tree.leaves(self.rows))
         return jnp.maximum(self.known.sum(), 1).astype(dtype)
 
-    def mean_less(self, point: Any) -> Any:
+    def mean_less(self, point: core.Message) -> core.Message:
         """Returns the mean less a point `[*P]`."""
         return jax.tree.map(
             lambda c, o, p: (c - p) + o, self.center, self.offset, point
         )
 
-    def mean_plus(self, step: Any) -> Any:
+    def mean_plus(self, step: core.Message) -> core.Message:
         """Returns the mean plus a step `[*P]`."""
         return jax.tree.map(lambda c, o, s: c + (o + s), self.center, self.offset, step)
 
-    def deviation(self, *, sample: bool = False) -> Any:
+    def deviation(self, *, sample: bool = False) -> core.Message:
         """Returns the deviation `[*P]` of every coordinate; of one row it is 0."""
         rows, scale = client_rows.rescale(self.rows)
         divisor = jnp.maximum(self.count - 1, 1) if sample else self.count
@@ -77,15 +64,12 @@ class Honest:
         )
 
 
-def look(messages: Any, malicious: jax.Array) -> Honest:
-    """Returns the honest rows, their mean, and their differences from it.
-
-    Args:
-      messages: pytree of `[K, *P]` with one dtype, not empty.
-      malicious: `bool[K]`.
-    """
+def look(messages: core.Message, malicious: jax.Array) -> Honest:
+    """Returns the honest rows of messages `[K, *P]`, their mean, and differences."""
     valid = ~malicious & client_rows.finite_rows(messages, malicious.shape[0])
     weights = valid.astype(jnp.result_type(*jax.tree.leaves(messages)))
+    # Two means: rows about a point near them keep the digits of their differences in
+    # float32, if all of them share a large offset.
     center = client_rows.weighted_mean(messages, weights)
     rows = jax.tree.map(lambda x, c: x - c[None], messages, center)
     offset = client_rows.weighted_mean(rows, weights)
@@ -99,18 +83,12 @@ def look(messages: Any, malicious: jax.Array) -> Honest:
     )
 
 
-def origin(about: str, message: Any, reference: Any) -> Any:
-    """Returns the point `[*P]` that an attack takes for zero.
-
-    Args:
-      about: the vectors that the attack changes; `reference` for updates.
-      message: `[*P]` a message, or anything like one.
-      reference: `[*P]` parameters that clients received.
-    """
+def origin(about: str, message: core.Message, reference: core.Message) -> core.Message:
+    """Returns the point `[*P]` that an attack takes for zero: the reference, or 0."""
     return reference if about == "reference" else optax.tree.zeros_like(message)
 
 
-def square_norms(rows: Any) -> jax.Array:
+def square_norms(rows: core.Message) -> jax.Array:
     """Returns squared norms `[K]` of the rows of a tree `[K, *P]`."""
 
     def of_leaf(leaf: jax.Array) -> jax.Array:
@@ -119,21 +97,15 @@ def square_norms(rows: Any) -> jax.Array:
     return functools.reduce(jnp.add, map(of_leaf, jax.tree.leaves(rows)))
 
 
-def direction(kind: Direction, honest: Honest, start: Any) -> Any:
-    """Returns the unit vector `[*P]` along which a message leaves the honest mean.
-
-    Args:
-      kind: against the mean less the start, its signs, or the
-        standard deviations.
-      honest: messages that attackers know.
-      start: `[*P]` the attack's zero.
-    """
+def direction(kind: Direction, honest: Honest, start: core.Message) -> core.Message:
+    """Returns the unit vector `[*P]` along which a message leaves the honest mean."""
     if kind == "std":
         along = honest.deviation()
     else:
         along = honest.mean_less(start)
     if kind == "sign":
         along = jax.tree.map(jnp.sign, along)
+    # Over a power of two, so that squares neither overflow nor vanish.
     along, _ = client_rows.rescale(along)
     norm = jnp.sqrt(square_norms(jax.tree.map(lambda leaf: leaf[None], along))[0])
     return jax.tree.map(lambda leaf: -leaf / jnp.where(norm > 0, norm, 1), along)

@@ -1,10 +1,9 @@
 """Inner product manipulation: malicious clients send the reversed honest mean."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
+from fedjax_pfl import core
 from fedjax_pfl.attacks import base, honest
 from fedjax_pfl.core import struct
 
@@ -39,9 +38,12 @@ class IPM(base.Colluding):
     tau: float = struct.traced_field(default=0.5, at_least=0)
     about: honest.About = "reference"
 
-    def together(self, seen: honest.Honest, messages: Any, reference: Any) -> Any:
+    def together(
+        self, seen: honest.Honest, messages: core.Message, reference: core.Message
+    ) -> core.Message:
         """Returns the mean update, turned around."""
         zero = honest.origin(self.about, seen.center, reference)
+        # r - tau (mu - r).
         return jax.tree.map(
             lambda r, update: r - jnp.asarray(self.tau, r.dtype) * update,
             zero,

@@ -1,10 +1,11 @@
 """Mimic: malicious clients send the message of one honest client once more."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
+from fedjax_pfl import core
 from fedjax_pfl.attacks import base, honest
 from fedjax_pfl.core import client_rows, factorizations, struct
 
@@ -46,7 +47,9 @@ class Mimic(base.Colluding):
     victim: int | None = struct.static_field(default=None, at_least=0)
     chooses: ClassVar[str] = "who is copied"
 
-    def together(self, seen: honest.Honest, messages: Any, reference: Any) -> Any:
+    def together(
+        self, seen: honest.Honest, messages: core.Message, reference: core.Message
+    ) -> core.Message:
         """Returns the victim's message."""
         row = self._row(seen)
         return jax.tree.map(lambda leaf: leaf[row], messages)
@@ -60,5 +63,6 @@ class Mimic(base.Colluding):
         products = client_rows.gram(client_rows.rescale(seen.rows)[0])
         size = jnp.abs(factorizations.eigh(products)[1][:, -1])
         size = jnp.where(seen.known, size, -1)
+        # Of nearly equal projections rounding would choose: the lowest row wins.
         near = 1 - jnp.sqrt(jnp.finfo(size.dtype).eps)
         return jnp.argmax(seen.known & (size >= near * size.max()))

@@ -1,10 +1,11 @@
 """Min-Max: attackers are no farther from honest clients than these are apart."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
+from fedjax_pfl import core
 from fedjax_pfl.attacks import base, honest
 from fedjax_pfl.core import client_rows, struct
 
@@ -45,12 +46,13 @@ class MinMax(base.Outermost):
 
     chooses: ClassVar[str] = "the farthest of the messages"
 
-    def longest(self, seen: honest.Honest, away: Any) -> jax.Array:
+    def longest(self, seen: honest.Honest, away: core.Message) -> jax.Array:
         """Computes gamma from inner products of the rows `h_i - mu = -d_i`."""
         rows, scale = client_rows.rescale(seen.rows)
         products = client_rows.gram(rows)
         squares = jnp.diag(products)
         pairs = seen.known[:, None] & seen.known[None]
+        # M^2 - |d_i|^2, with M the largest distance of two honest messages.
         apart = squares[:, None] + squares[None] - 2 * products
         room = jnp.maximum(jnp.where(pairs, apart, 0).max() - squares, 0)
         b = -client_rows.products(rows, away)

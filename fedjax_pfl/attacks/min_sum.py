@@ -1,10 +1,11 @@
 """Min-Sum: attackers are no farther from all honest clients than one of those is."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
+from fedjax_pfl import core
 from fedjax_pfl.attacks import base, honest
 from fedjax_pfl.core import client_rows, struct
 
@@ -40,7 +41,8 @@ class MinSum(base.Outermost):
 
     chooses: ClassVar[str] = "the farthest of the messages"
 
-    def longest(self, seen: honest.Honest, away: Any) -> jax.Array:
+    def longest(self, seen: honest.Honest, away: core.Message) -> jax.Array:
         """Returns the largest distance of an honest message from the mean."""
+        # gamma = max_i |h_i - mu|, whatever the direction.
         rows, scale = client_rows.rescale(seen.rows)
         return scale * jnp.sqrt(honest.square_norms(rows).max())

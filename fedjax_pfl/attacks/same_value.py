@@ -1,10 +1,9 @@
 """Same value: malicious clients send one number in every coordinate."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
+from fedjax_pfl import core
 from fedjax_pfl.attacks import base
 from fedjax_pfl.core import struct
 
@@ -36,8 +35,11 @@ class SameValue(base.Alone):
         """Returns the strength of FLAME's released code."""
         return cls(std=0.01)
 
-    def one(self, key: Any, message: Any, reference: Any) -> Any:
+    def one(
+        self, key: core.Key, message: core.Message, reference: core.Message
+    ) -> core.Message:
         """Puts one draw into every coordinate."""
+        # In float32 in any run, so that x64 changes no draw.
         draw = jax.random.normal(key, (), jnp.float32)
 
         def fill(u: jax.Array) -> jax.Array:

@@ -1,10 +1,9 @@
 """Scaling: malicious clients send a multiple of their honest message."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
+from fedjax_pfl import core
 from fedjax_pfl.attacks import base, honest
 from fedjax_pfl.core import struct
 
@@ -31,7 +30,9 @@ class Scaling(base.Alone):
     factor: float = struct.traced_field(default=100.0)
     about: honest.About = "reference"
 
-    def one(self, key: Any, message: Any, reference: Any) -> Any:
+    def one(
+        self, key: core.Key, message: core.Message, reference: core.Message
+    ) -> core.Message:
         """Returns the message or its update, scaled."""
 
         def scale(u: jax.Array, center: jax.Array) -> jax.Array:

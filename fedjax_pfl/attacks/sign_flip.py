@@ -1,10 +1,11 @@
 """Sign flipping: malicious clients send a negative multiple of their honest message."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import jax
 import jax.numpy as jnp
 
+from fedjax_pfl import core
 from fedjax_pfl.attacks import base, honest
 from fedjax_pfl.core import struct
 
@@ -45,7 +46,9 @@ class SignFlip(base.Alone):
         """Follows FLAME's released code: `-|xi|` times the received model, std 1."""
         return cls(std=1.0, about="received")
 
-    def one(self, key: Any, message: Any, reference: Any) -> Any:
+    def one(
+        self, key: core.Key, message: core.Message, reference: core.Message
+    ) -> core.Message:
         """Returns the message, its update or the received model, flipped."""
         draw = 1.0 if self.std is None else jax.random.normal(key, (), jnp.float32)
 
@@ -54,6 +57,7 @@ class SignFlip(base.Alone):
             if self.std is not None:
                 xi = jnp.asarray(self.std, u.dtype) * jnp.asarray(draw, u.dtype)
                 size = size * jnp.abs(xi)
+            # -s u, about zero or the reference.
             return center - size * (u - center)
 
         zero = honest.origin(self.about, message, reference)

@@ -122,6 +122,7 @@ def epsilon_after(
         return math.inf
     import dp_accounting  # pyright: ignore[reportMissingImports] (an extra)
 
+    # n sums with the same client have sqrt(n) times the sensitivity of one.
     sigma = multiplier / _CLIPS / math.sqrt(count)
     gaussian_bound = float(dp_accounting.get_epsilon_gaussian(sigma, delta))
     if size == population:
@@ -130,6 +131,7 @@ def epsilon_after(
 
     orders, divergences = _fixed_size(multiplier, size, population)
     sampled_bound = rdp.compute_epsilon(orders, count * divergences, delta)[0]
+    # Both bounds hold: all clients in every sum are the worst draw.
     return min(gaussian_bound, float(sampled_bound))
 
 
@@ -177,6 +179,8 @@ def poisson_epsilons(
     """
     if multiplier == 0:
         return np.full(num_rounds, math.inf)
+    # From the last round down in steps of a tenth: a convolution is slow, and epsilon
+    # never falls, so that a later value bounds an earlier one.
     computed = [num_rounds]
     while computed[-1] > 1:
         last = computed[-1]
@@ -207,15 +211,13 @@ def _poisson_epsilon(
 
 @functools.lru_cache(maxsize=16)
 def _poisson_round(multiplier: float, rate: float, capacity: int, num_clients: int):
-    """Returns the distribution of the privacy loss of one round.
-
-    The noise is in clips; dp-accounting accounts for a replacement moving two clips.
-    """
+    """Returns the distribution of the privacy loss of one round; noise is in clips."""
     import dp_accounting  # pyright: ignore[reportMissingImports]
     from dp_accounting.pld import (  # pyright: ignore[reportMissingImports]
         privacy_loss_distribution as pld,
     )
 
+    # The replaced client moves a sum by two clips: dp-accounting counts that itself.
     return pld.from_truncated_subsampled_gaussian_mechanism(
         dataset_size=num_clients,
         sampling_probability=rate,
@@ -254,6 +256,7 @@ def tree_participations(period: int, num_rounds: int) -> list[int]:
       >>> tree_participations(4, 6)
       [1, 2, 2, 3, 4, 5]
     """
+    # A leaf is in one node of every level of its tree.
     depth = period.bit_length()
     return [
         r // period * depth + (r % period).bit_length()
@@ -286,9 +289,11 @@ def banded_squares(
       >>> [round(square, 9) for square in squares]
       [0.36, 1.0, 1.36, 2.0]
     """
+    # After R rounds a column of the strategy's matrix has R rows.
     column = np.zeros(num_rounds)
     column[: len(strategy)] = np.square(strategy)[:num_rounds]
     grown, total = np.cumsum(column), np.zeros(num_rounds)
+    # The client of the first place: it reaches its m-th round before any other.
     turns = -(-num_rounds * cohort // num_clients)
     for start in (turn * num_clients // cohort for turn in range(turns)):
         total[start:] += grown[: num_rounds - start]

@@ -42,7 +42,7 @@ class AdaptiveClip(core.Transform):
     learning_rate: Any = struct.traced_field(default=0.2, above=0)
     count_noise: Any = struct.traced_field(default=5.0, at_least=0)
 
-    def receive(self, key: core.Key | None, message: Any) -> Any:
+    def receive(self, key: core.Key | None, message: core.Message) -> core.Message:
         """Clips a received message."""
         return ClipNorm(norm=self.norm).receive(key, message)
 
@@ -50,12 +50,15 @@ class AdaptiveClip(core.Transform):
         """Returns the transform of a round with the clip `norm`."""
         return dataclasses.replace(self, norm=norm)
 
-    def within(self, message: Any) -> jax.Array:
+    def within(self, message: core.Message) -> jax.Array:
         """Returns 1/2 for a received message within the clip, else -1/2."""
+        # Halves of both signs, as in the paper: a client moves the count by 1/2.
         norm, unit = client_rows.norm(message)
         return jnp.where(norm <= self.norm / unit, 0.5, -0.5).astype(norm.dtype)
 
-    def next_norm(self, key: core.Key, within: jax.Array, count: Any) -> jax.Array:
+    def next_norm(
+        self, key: core.Key, within: jax.Array, count: core.Scalar
+    ) -> jax.Array:
         """Returns the clip of the next round.
 
         Args:
@@ -67,6 +70,7 @@ class AdaptiveClip(core.Transform):
           `[]`.
         """
         noise = self.count_noise * jax.random.normal(key, (), within.dtype)
+        # b, and c <- c exp(-eta (b - gamma)).
         share = 0.5 + (within.sum() + noise) / count
         step = jnp.exp(-self.learning_rate * (share - self.quantile))
         return (self.norm * step).astype(jnp.result_type(self.norm))

@@ -1,6 +1,6 @@
 """Noise of the server that is correlated over rounds, by a banded matrix."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -52,15 +52,18 @@ class BandedNoise(ServerNoise):
         """Strategy `[b]`, of 64-bit floats on the host."""
         return np.array(strategies.banded_toeplitz(self.bands, self.rounds))
 
-    def first_draws(self, message: Any) -> Any:
+    def first_draws(self, message: core.Message) -> core.Tree:
         """Returns zeros for the noise of b rounds; see `ServerNoise.first_draws`."""
         return client_rows.broadcast(jax.tree.map(jnp.zeros_like, message), self.bands)
 
-    def next_draws(self, key: core.Key, round: jax.Array, draws: Any) -> Any:
+    def next_draws(
+        self, key: core.Key, round: jax.Array, draws: core.Tree
+    ) -> core.Tree:
         """Replaces the oldest noise by the round's, for z c = 1.
 
         The noise of round t is row t modulo b.
         """
+        # X_t = (Z_t - c_1 X_{t-1} - ... - c_{b-1} X_{t-b+1}) / c_0.
         strategy = self.strategy / self.strategy[0]
         strategy[0] = 0  # the oldest row is not in the sum
         age = (round - np.arange(self.bands)) % self.bands
@@ -68,7 +71,9 @@ class BandedNoise(ServerNoise):
         row = randomness.plus_gaussian(key, correction, 1 / self.strategy[0])
         return client_rows.put(draws, round % self.bands, row)
 
-    def in_round(self, round: NoisyRound, tree: Any, scale: Any) -> Any:
+    def in_round(
+        self, round: NoisyRound, tree: core.Tree, scale: core.Scalar
+    ) -> core.Tree:
         """Adds the row of the round; see `ServerNoise.in_round`."""
         deviation = self.multiplier * scale
         noise = client_rows.take(round.draws, round.number % self.bands)

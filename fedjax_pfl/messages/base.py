@@ -17,45 +17,32 @@ __all__ = ["Compression", "count", "flatten"]
 
 @struct.pytree_dataclass
 class Compression(core.Transform):
-    """A lossy encoding C of ONE client's message x; abstract.
+    """A lossy encoding C of ONE client's message x, with error feedback; abstract."""
 
-    With error feedback the client stores the error e of its last message, and sends
-    `C(x + e)` with `e <- x + e - C(x + e)`. The sum of all received messages and the
-    stored error is the sum of all x.
-
-    Attributes:
-      error_feedback: static; whether clients add the last error to the next message.
-
-    References: Seide, Fu, Droppo, Li, Yu, "1-Bit Stochastic Gradient Descent"; Stich,
-    Cordonnier, Jaggi, "Sparsified SGD with Memory".
-    """
-
+    # All received messages and the stored error add up to all x. Seide, Fu, Droppo, Li,
+    # Yu, "1-Bit Stochastic Gradient Descent"; Stich, Cordonnier, Jaggi, "Sparsified
+    # SGD with Memory".
     error_feedback: bool = struct.static_field(default=False)
 
-    def fit(self, key: core.Key, message: Any) -> Any:
-        """Returns the message that the server decodes, C(x).
-
-        Args:
-          key: `[]` key of this client and round, which the server can derive.
-          message: pytree of `[*P]`, the difference from a point that both sides have.
-
-        Returns:
-          Pytree of `[*P]`.
-        """
+    def fit(self, key: core.Key, message: core.Message) -> core.Message:
+        """Returns the message `[*P]` that the server decodes, C(x), by a shared key."""
         raise NotImplementedError
 
     def encoding(self, before: Encoding) -> Encoding:
         """Returns the message's encoding, from its encoding before this transform."""
         raise NotImplementedError
 
-    def init(self, message: Any) -> Any:
+    def init(self, message: core.Message) -> core.Tree:
         """Returns the initial memory, zeros like a message `[*P]`, or None."""
         return jax.tree.map(jnp.zeros_like, message) if self.error_feedback else None
 
-    def send(self, key: core.Key, memory: Any, message: Any) -> tuple[Any, Any]:
+    def send(
+        self, key: core.Key, memory: core.Tree, message: core.Message
+    ) -> tuple[Any, Any]:
         """Compresses an honest client's message; see `Transform.send`."""
         if not self.error_feedback:
             return self.fit(key, message), None
+        # C(x + e), with e the error of the last message, and e <- x + e - C(x + e).
         target = optax.tree.add(message, memory)
         sent = self.fit(key, target)
         return sent, optax.tree.sub(target, sent)
@@ -72,7 +59,7 @@ def count(name: str, fraction: float, size: int) -> int:
     return number
 
 
-def flatten(message: Any) -> tuple[jax.Array, Any]:
+def flatten(message: core.Message) -> tuple[jax.Array, Any]:
     """Returns a message as one vector `[D]`, and the inverse function."""
     leaves = jax.tree.leaves(message)
     if len(leaves) == 1:  # nothing to copy

@@ -34,13 +34,16 @@ class ClipNorm(core.Transform):
     norm: Any = struct.traced_field(default=1.0, above=0)
     per_layer: bool = struct.static_field(default=False)
 
-    def send(self, key: core.Key, memory: None, message: Any) -> tuple[Any, None]:
+    def send(
+        self, key: core.Key, memory: None, message: core.Message
+    ) -> tuple[Any, None]:
         """Clips an honest client's message."""
         return self.receive(key, message), None
 
-    def receive(self, key: core.Key | None, message: Any) -> Any:
+    def receive(self, key: core.Key | None, message: core.Message) -> core.Message:
         """Clips a received message."""
         if not self.per_layer:
             return client_rows.clip(message, self.norm)
+        # L squares of c / sqrt(L) add up to c^2.
         bound = self.norm / max(len(jax.tree.leaves(message)), 1) ** 0.5
         return jax.tree.map(lambda x: client_rows.clip(x, bound), message)

@@ -2,11 +2,11 @@
 
 import dataclasses
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from fedjax_pfl import core
 from fedjax_pfl.core import checks, struct
 
 __all__ = ["Encoding"]
@@ -33,7 +33,7 @@ class Encoding:
     __post_init__ = struct.check_fields
 
     @classmethod
-    def plain(cls, message: Any) -> "Encoding":
+    def plain(cls, message: core.Message) -> "Encoding":
         """Returns the encoding of an uncompressed message `[*P]`."""
         leaves = jax.tree.leaves(message)
         shapes = tuple(jnp.shape(leaf) for leaf in leaves)

@@ -1,7 +1,5 @@
 """Gaussian noise of the server, independent in every round."""
 
-from typing import Any
-
 from fedjax_pfl import core
 from fedjax_pfl.core import randomness, struct
 from fedjax_pfl.messages.server_noise import NoisyRound, ServerNoise
@@ -25,7 +23,7 @@ class GaussianNoise(ServerNoise):
     Recurrent Language Models".
     """
 
-    def add(self, key: core.Key, tree: Any, scale: Any) -> Any:
+    def add(self, key: core.Key, tree: core.Tree, scale: core.Scalar) -> core.Tree:
         """Adds noise to a sum, a mean or a message.
 
         Args:
@@ -38,6 +36,8 @@ class GaussianNoise(ServerNoise):
         """
         return randomness.plus_gaussian(key, tree, self.multiplier * scale)
 
-    def in_round(self, round: NoisyRound, tree: Any, scale: Any) -> Any:
+    def in_round(
+        self, round: NoisyRound, tree: core.Tree, scale: core.Scalar
+    ) -> core.Tree:
         """Adds noise that belongs to the round; see `ServerNoise.in_round`."""
         return self.add(round.key_of(round.number), tree, scale)

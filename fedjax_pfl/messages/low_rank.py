@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -49,7 +49,7 @@ class LowRank(base.Compression):
         m, n = shape[0], math.prod(shape[1:])
         return (m, n) if self.rank * (m + n) < m * n else None
 
-    def fit(self, key: core.Key, message: Any) -> Any:
+    def fit(self, key: core.Key, message: core.Message) -> core.Message:
         """Projects every matrix onto a subspace of r columns."""
         leaves, structure = jax.tree.flatten(message)
 
@@ -57,9 +57,11 @@ class LowRank(base.Compression):
             sides = self._sides(x.shape)
             if sides is None:
                 return x
+            # Over a power of two: M M^T M G has cubes of the numbers.
             matrix, unit = client_rows.rescale(x.reshape(sides))
             start = jax.random.normal(key, (sides[1], self.rank), x.dtype)
             basis = _orthonormal(client_rows.dot(matrix, start))
+            # One step of subspace iteration, from a random start.
             basis = client_rows.dot(matrix, client_rows.dot(matrix.T, basis))
             basis = _orthonormal(basis)
             factor = client_rows.dot(basis.T, matrix)
@@ -77,19 +79,19 @@ class LowRank(base.Compression):
 
 
 def _orthonormal(columns: jax.Array) -> jax.Array:
-    """Orthonormalizes columns `[m, r]` by Gram and Schmidt, twice; null ones are zero.
-
-    A column in the span of the others leaves only rounding errors, which are cut.
-    """
+    """Orthonormalizes columns `[m, r]` by Gram and Schmidt; null ones become zero."""
     basis: list[jax.Array] = []
     cut = 100 * jnp.finfo(columns.dtype).eps
     for number in range(columns.shape[1]):
         column, _ = client_rows.rescale(columns[:, number])
         size = jnp.sqrt(client_rows.dot(column, column))
+        # Once leaves errors of nearly parallel columns; twice is enough.
         for _ in range(2):
             for vector in basis:
                 column = column - client_rows.dot(vector, column) * vector
         norm = jnp.sqrt(client_rows.dot(column, column))
+        # A column in the span of the others leaves only rounding errors. Negated, so
+        # that NaN stays NaN.
         is_new = ~(norm <= cut * size)
         basis.append(jnp.where(is_new, column / jnp.where(is_new, norm, 1), 0))
     return jnp.stack(basis, axis=1)

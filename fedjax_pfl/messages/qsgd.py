@@ -1,7 +1,7 @@
 """Numbers rounded at random to a few levels."""
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -40,7 +40,7 @@ class QSGD(base.Compression):
     levels: int = struct.static_field(default=7, at_least=1, at_most=2**16 - 1)
     no_derivative: ClassVar[str] = "rounds messages"
 
-    def fit(self, key: core.Key, message: Any) -> Any:
+    def fit(self, key: core.Key, message: core.Message) -> core.Message:
         """Rounds the message, array by array."""
         leaves, structure = jax.tree.flatten(message)
 

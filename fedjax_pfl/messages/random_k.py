@@ -1,7 +1,6 @@
 """Numbers of a message at random places."""
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -38,14 +37,16 @@ class RandomK(base.Compression):
 
     fraction: float = struct.static_field(default=0.1, above=0, at_most=1)
 
-    def fit(self, key: core.Key, message: Any) -> Any:
+    def fit(self, key: core.Key, message: core.Message) -> core.Message:
         """Keeps the numbers at places drawn by `key`; the others are zero."""
         if not jax.tree.leaves(message):
             return message
         x, back = base.flatten(message)
         count = base.count("RandomK", self.fraction, x.size)
+        # The k largest of random integers are k random places, without a sort.
         draws = jax.random.bits(key, x.shape, jnp.uint32) >> 1
         mask = top_k.largest(draws.astype(jnp.int32), count)
+        # D / k makes the message unbiased; error feedback needs a contraction instead.
         scale = 1 if self.error_feedback else x.size / count
         return back(jnp.where(mask, scale * x, 0))
 

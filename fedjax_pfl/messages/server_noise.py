@@ -26,7 +26,7 @@ class NoisyRound:
     number: jax.Array
     key_of: Callable[[Any], core.Key]
     period: int | None = None
-    draws: Any = None
+    draws: core.Tree = None
 
     __post_init__ = struct.check_fields
 
@@ -47,7 +47,7 @@ class ServerNoise(core.Transform):
     delta: Any = struct.traced_field(default=1e-5, above=0, below=1)
     over_rounds: ClassVar[bool] = False
 
-    def first_draws(self, message: Any) -> Any:
+    def first_draws(self, message: core.Message) -> core.Tree:
         """Returns draws `[b, *P]` that rounds store for later rounds, or None.
 
         Args:
@@ -55,7 +55,9 @@ class ServerNoise(core.Transform):
         """
         return None
 
-    def next_draws(self, key: core.Key, round: jax.Array, draws: Any) -> Any:
+    def next_draws(
+        self, key: core.Key, round: jax.Array, draws: core.Tree
+    ) -> core.Tree:
         """Returns the stored draws, updated by a round.
 
         Args:
@@ -65,7 +67,9 @@ class ServerNoise(core.Transform):
         """
         return draws
 
-    def in_round(self, round: NoisyRound, tree: Any, scale: Any) -> Any:
+    def in_round(
+        self, round: NoisyRound, tree: core.Tree, scale: core.Scalar
+    ) -> core.Tree:
         """Adds a round's noise to a sum or a mean.
 
         Args:

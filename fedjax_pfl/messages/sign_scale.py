@@ -1,7 +1,7 @@
 """Signs of a message, and the size of its numbers."""
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -36,10 +36,11 @@ class SignScale(base.Compression):
     error_feedback: bool = struct.static_field(default=True)
     no_derivative: ClassVar[str] = "takes signs"
 
-    def fit(self, key: core.Key | None, message: Any) -> Any:
+    def fit(self, key: core.Key | None, message: core.Message) -> core.Message:
         """Returns signs times a size, array by array."""
 
         def signs(x: jax.Array) -> jax.Array:
+            # The sum of absolute values must not overflow.
             scaled, unit = client_rows.rescale(x)
             size = unit * (jnp.abs(scaled).sum() / max(x.size, 1))
             return jnp.where(x < 0, -size, size)

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -18,22 +18,14 @@ __all__ = ["TopK", "largest"]
 
 
 def largest(order: jax.Array, count: int) -> jax.Array:
-    """Marks the k largest integers.
-
-    Bisection, exact after one pass per bit; on a CPU several times faster than a sort.
-
-    Args:
-      order: `int[D]`, at least 0.
-      count: static number k, at most D.
-
-    Returns:
-      `bool[D]` with exactly k true values; the first of equal integers win.
-    """
+    """Marks the k largest of integers `int[D]` >= 0; the first of equal ones win."""
     if count == order.size:
         return jnp.ones(order.shape, bool)
+    # Bisection, exact after one pass per bit: on a CPU several times as fast as a sort.
     bits = 8 * order.dtype.itemsize - 1
     limit = _highest(bits, order.dtype, lambda t: _count(order >= t) >= count)
     is_tie = order == limit
+    # Of the integers at the limit only the first ones fit.
     room = count - _count(order > limit)
     place = lax.iota(jnp.int32, order.size)
     all_fit = _count(is_tie) == room  # usually, and then no search is needed
@@ -56,7 +48,7 @@ def _count(marks: jax.Array) -> jax.Array:
 
 
 def _highest(
-    bits: int | jax.Array, dtype: Any, holds: Callable[[jax.Array], jax.Array]
+    bits: int | jax.Array, dtype: jnp.dtype, holds: Callable[[jax.Array], jax.Array]
 ) -> jax.Array:
     """Returns the highest whole number below 2^bits up to which a condition holds."""
 
@@ -91,7 +83,7 @@ class TopK(base.Compression):
     fraction: float = struct.static_field(default=0.01, above=0, at_most=1)
     chooses: ClassVar[str] = "the numbers that are sent"
 
-    def fit(self, key: core.Key | None, message: Any) -> Any:
+    def fit(self, key: core.Key | None, message: core.Message) -> core.Message:
         """Keeps the largest numbers; the others are zero."""
         if not jax.tree.leaves(message):
             return message

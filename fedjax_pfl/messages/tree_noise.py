@@ -1,10 +1,11 @@
 """Noise of the server that is correlated over rounds, from binary trees."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 from jax import lax
 
+from fedjax_pfl import core
 from fedjax_pfl.core import loops, randomness, struct
 from fedjax_pfl.messages.server_noise import NoisyRound, ServerNoise
 
@@ -35,7 +36,9 @@ class TreeNoise(ServerNoise):
 
     over_rounds: ClassVar[bool] = True
 
-    def in_round(self, round: NoisyRound, tree: Any, scale: Any) -> Any:
+    def in_round(
+        self, round: NoisyRound, tree: core.Tree, scale: core.Scalar
+    ) -> core.Tree:
         """Adds the change of the noise in the tree's sum; see `ServerNoise.in_round`.
 
         A node's draw belongs to the round that completes it, and to its level.
@@ -46,11 +49,15 @@ class TreeNoise(ServerNoise):
         count = now % round.period + 1  # rounds of this tree, this one included
         level = lax.population_count((count & -count) - 1)  # of the completed node
 
-        def add_draw(number: jax.Array, level: jax.Array, noise: Any, sign: int) -> Any:
+        def add_draw(
+            number: jax.Array, level: jax.Array, noise: core.Tree, sign: int
+        ) -> core.Tree:
+            # A node's draw belongs to the round that completes it, and to its level: it
+            # can be drawn again when it is replaced.
             key = jax.random.fold_in(round.key_of(number), level)
             return randomness.plus_gaussian(key, noise, sign * deviation)
 
-        def subtract_node(lower: jax.Array, noise: Any) -> Any:
+        def subtract_node(lower: jax.Array, noise: core.Tree) -> core.Tree:
             end = count - 1 >> lower << lower  # leaves before the end of that node
             return add_draw(now - count + end, lower, noise, -1)
 

@@ -121,6 +121,7 @@ def exact_factor(
     """
     start = first_order_factor(before, weights, cost)
     is_idle = turnover(before, weights) == 0
+    # b = [1 - c w'_0 - (2c - c^2) sum max(w'_i - b w_i, 0)] / (1 - c w_0).
     contraction = 2 * cost - cost**2
     left = 1 - cost * before[..., 0]
 
@@ -186,6 +187,7 @@ def backtest(
     # Padding may hold anything; cash that does not grow earns nothing.
     weights = jnp.where(real[:, None], weights, cash)
     growth = jnp.where(real[:, None], growth, 1)
+    # Before the first decision everything is cash.
     holdings = drifted(weights[:-1], growth[:-1])
     holdings = jnp.concatenate([cash, holdings])
     factor_of = exact_factor if is_exact else first_order_factor
@@ -260,6 +262,7 @@ def sharpe_ratio(returns: jax.Array, mask: jax.Array) -> jax.Array:
     mean = returns.sum(axis=-1) / days
     deviation, _ = _select(returns - mean[..., None], mask)
     std = jnp.sqrt((deviation**2).sum(axis=-1) / days)
+    # Rounding gives a constant return a deviation of a few eps of the values.
     largest = jnp.abs(1 + returns).max(axis=-1)
     varies = std > 4 * jnp.finfo(returns.dtype).eps * largest
     ratio = mean / jnp.where(varies, std, 1) * math.sqrt(YEAR_DAYS)

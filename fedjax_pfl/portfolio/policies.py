@@ -112,6 +112,7 @@ class EIIE(starts.Startable):
             raise checks.InputError(
                 "Expected features and window; call for_federation."
             )
+        # The same evaluator for every asset: parameters do not depend on m.
         evaluator_key, head_key = jax.random.split(key)
         keys, units = jax.random.split(evaluator_key), self.units
         if self.evaluator == "recurrent":
@@ -146,7 +147,9 @@ class EIIE(starts.Startable):
         weights = initializers.weights(keys[0], shape, inputs, outputs, scheme)
         return {"kernel": weights, "bias": bias}
 
-    def _evaluate(self, params: core.Params, x: jax.Array, tables: Any) -> jax.Array:
+    def _evaluate(
+        self, params: core.Params, x: jax.Array, tables: portfolio.PriceTables
+    ) -> jax.Array:
         """Evaluates all assets on all days: hidden states `[width, B, m]`."""
         dtype = params["cash"]["bias"].dtype
         prices = portfolio.windows(tables, x).astype(dtype)  # [B, m, l, F]
@@ -160,7 +163,7 @@ class EIIE(starts.Startable):
     def apply(
         self,
         params: core.Params,
-        x: Any,
+        x: jax.Array | Held,
         *,
         key: core.Key | None = None,
         constants: Any = None,
@@ -184,12 +187,14 @@ class EIIE(starts.Startable):
         hidden = self._evaluate(params, days, constants)
         scores = jnp.tensordot(kernel, hidden, axes=1) + head["bias"]
 
+        # w = softmax([b_cash, score_1, ..., score_m]), scores with the weights held.
         def act(scores: jax.Array, held: jax.Array) -> jax.Array:
             scores = scores + action_kernel * held.astype(scores.dtype)
             cash_score = jnp.broadcast_to(cash, (*scores.shape[:-1], 1))
             return jax.nn.softmax(jnp.concatenate([cash_score, scores], axis=-1))
 
         if isinstance(x, Held):
+            # In training the weights held come from the memory: all days at once.
             return act(scores, x.weights)
 
         def step(held: jax.Array, row: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -203,6 +208,7 @@ class EIIE(starts.Startable):
         real = batch.weight > 0
         outputs = jnp.where(real[:, None], outputs, 1 / outputs.shape[-1])
         growth = jnp.where(real[:, None], batch.y, 1).astype(outputs.dtype)
+        # The cost of a day follows the action before it; the first day is free.
         held = portfolio.drifted(outputs[:-1], growth[:-1])
         paid = portfolio.first_order_factor(held, outputs[1:], self.cost)
         factor = jnp.concatenate([jnp.ones_like(paid[:1]), paid])
@@ -223,7 +229,11 @@ class EIIE(starts.Startable):
         return jnp.full((slots, assets), 1 / assets, jnp.zeros(()).dtype)
 
     def positions(
-        self, key: core.Key, round: Any, data: core.ClientData, batch_size: int
+        self,
+        key: core.Key,
+        round: jax.Array | int | None,
+        data: core.ClientData,
+        batch_size: int,
     ) -> tuple[jax.Array, jax.Array]:
         """Draws successive training days `int32[B]` without padding."""
         round = 0 if round is None else round
@@ -268,11 +278,9 @@ class EIIE(starts.Startable):
 
 
 def _recur(params: core.Params, x: jax.Array) -> jax.Array:
-    """Returns the last states `[H, R]` of windows `[l, F, R]`.
-
-    The R rows are columns here, because products of a small and a wide matrix are
-    faster, by a third, than products of a tall and a small one.
-    """
+    """Returns the last states `[H, R]` of windows `[l, F, R]`."""
+    # Rows are columns here: products of a small and a wide matrix are faster, by a
+    # third, than products of a tall and a small one.
     bias = params["bias"][:, None]
 
     def step(state: jax.Array, x: jax.Array) -> tuple[jax.Array, None]:

@@ -90,6 +90,7 @@ def windows(tables: PriceTables, x: jax.Array) -> jax.Array:
     start, day = x[..., 0, None], x[..., 1, None]
     back = jnp.arange(1 - tables.window, 1, dtype=x.dtype)
     back = jnp.expand_dims(back, range(x.ndim - 1))  # promotion of ranks is an error
+    # A window of generated day j < l - 1 goes on backwards in the real days R - 1, ...
     in_year = (day - tables.days) % tables.year_days
     reaches_back = (day >= tables.days) & (in_year + back < 0)
     days = jnp.where(reaches_back, tables.train_days + in_year + back, day + back)
@@ -148,6 +149,7 @@ def batch_positions(
     log_kept = jnp.log1p(-q)  # -inf at q = 1, where the age below is 0
     mass = -jnp.expm1((last + 1) * log_kept)
     uniform = jax.random.uniform(key, dtype=q.dtype)
+    # Inverse of the distribution function of a truncated geometric distribution.
     age = jnp.floor(jnp.log1p(-uniform * mass) / log_kept)
     # Rounding can make the largest age one too large. Clipped before the conversion,
     # which is undefined for NaN.

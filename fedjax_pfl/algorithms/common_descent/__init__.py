@@ -1,8 +1,6 @@
 """Directions in which every client's loss falls, and how far to walk along them.
 
-The mathematics of FedPG without its communication: all of it works on the rows that a
-server holds (gradients of the cohort, of absent clients, and of the fairness objective)
-and mostly on their Gram matrix. Usable on any pytrees with a leading axis.
+The mathematics of FedPG without its communication, for any rows `[J, *P]`.
 """
 
 from typing import TYPE_CHECKING

@@ -51,6 +51,7 @@ def fairness(losses: jax.Array, present: jax.Array | None = None) -> Fairness:
     """
     mask = jnp.ones(losses.shape, bool) if present is None else present
     good = jnp.where(mask, (losses > 0) & jnp.isfinite(losses), True).all()
+    # Of unusable losses everything below is finite: those that count become 1.
     values = jnp.where(mask & good, losses, mask.astype(losses.dtype))
     # Squares of small losses would underflow; a power of two costs no digit.
     peak = jnp.maximum(values.max(), jnp.finfo(losses.dtype).tiny)
@@ -62,8 +63,10 @@ def fairness(losses: jax.Array, present: jax.Array | None = None) -> Fairness:
     spread = jnp.where(mask, spread - spread.sum() / count, 0)
     size = jnp.sqrt(jnp.maximum((values**2).sum(), jnp.finfo(losses.dtype).tiny))
     variation = (spread**2).sum()
+    # h from deviations, which do not cancel as the two terms of the supplement do.
     slopes = (count * mean * spread - variation) / (jnp.sqrt(count) * size**3)
     sine = jnp.sqrt(variation) / size
+    # Below this sine, rounding decides which losses are above the mean.
     smallest = 1e-4 if losses.dtype != jnp.float64 else 1e-10
     return Fairness(
         value=-jnp.sqrt(count) * mean / size,

@@ -1,11 +1,10 @@
 """The direction of common descent (Fliege and Svaiter 2000), rescaled and guarded."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import optax
 
+from fedjax_pfl import core
 from fedjax_pfl.algorithms.common_descent.rows import Rows
 from fedjax_pfl.core import struct
 from fedjax_pfl.numerics import quadratic_programs
@@ -31,7 +30,7 @@ class Direction:
       stationary: `bool[]` whether no direction of common descent was found.
     """
 
-    vector: Any
+    vector: core.Params
     norm: jax.Array
     sigma: jax.Array
     mean_norm: jax.Array
@@ -43,12 +42,12 @@ class Direction:
     stationary: jax.Array
 
 
-def threshold(dtype: Any) -> float:
+def threshold(dtype: jnp.dtype) -> float:
     """Returns the norm of d, in units of mu, below which the Gram matrix is noise."""
     return 1e-7 if dtype == jnp.float64 else 1e-3
 
 
-def common_descent(rows: Rows, *, guard: Any = 0.01) -> Direction:
+def common_descent(rows: Rows, *, guard: core.Scalar = 0.01) -> Direction:
     """Finds the shortest convex combination of the rows, and rescales its negative.
 
     `d = -sum_j lam_j q_j` with lam minimizing the norm over the simplex, so that
@@ -72,17 +71,21 @@ def common_descent(rows: Rows, *, guard: Any = 0.01) -> Direction:
         rows.gram, jnp.stack([rows.mask, rows.gradients])
     )
     squared = jnp.maximum(solutions.value, 0).sum(axis=1)
+    # With the fairness row d can vanish where every client could still improve.
     guarded = jnp.sqrt(squared[0]) < guard * jnp.sqrt(squared[1])
     weights = jnp.where(guarded, solutions.x[1], solutions.x[0])
     gap = jnp.where(guarded, solutions.gap[1], solutions.gap[0]).sum()
 
+    # d and the average of the member rows, in one pass over the vectors.
     members = rows.members
     share = members / jnp.maximum(members.sum(), 1).astype(rows.mu.dtype)
     average = jnp.broadcast_to(share, weights.shape)
     pair = rows.combine(-jnp.stack([weights, average]))
-    d, mean_norm = _row(pair, 0), optax.tree.norm(_row(pair, 1))
-    norm = optax.tree.norm(d)
+    d, mean = (jax.tree.map(lambda leaf, row=row: leaf[row], pair) for row in (0, 1))
+    norm, mean_norm = optax.tree.norm(d), optax.tree.norm(mean)
+    # Negated, so that a norm of NaN counts as stationary.
     stationary = ~(norm > threshold(rows.mu.dtype) * rows.mu)
+    # The average lies in the hull, so that sigma >= 1 but for rounding.
     sigma = jnp.where(stationary, 1, jnp.maximum(mean_norm / norm, 1))
     vector = jax.tree.map(lambda x: jnp.where(stationary, 0, sigma * x), d)
     products = rows.products(vector)
@@ -100,7 +103,3 @@ def common_descent(rows: Rows, *, guard: Any = 0.01) -> Direction:
         guarded=guarded,
         stationary=stationary,
     )
-
-
-def _row(tree: Any, number: int) -> Any:
-    return jax.tree.map(lambda leaf: leaf[number], tree)

@@ -51,9 +51,11 @@ def absent(
         return jnp.zeros((0,), jnp.int32), jnp.zeros((0,), bool)
     away = jnp.ones((num_clients,), bool).at[cohort].set(False)
     seen = (last_round >= 0).sum()
+    # tau = floor(seen / K) rounds, in which a client can be expected back.
     window = jnp.where(seen > members, seen // members, 0)
     if history == "last_round":
         window = jnp.ones_like(window)
     used = away & (last_round >= 0) & (round - last_round <= window)
+    # Rows of rounds that count come first, so that the cap drops the oldest.
     recent, rows = lax.top_k(jnp.where(used, last_round, -1), size)
     return rows, recent >= 0

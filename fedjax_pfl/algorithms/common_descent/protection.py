@@ -5,6 +5,7 @@ from typing import Any, Literal, get_args
 import jax
 import jax.numpy as jnp
 
+from fedjax_pfl import core
 from fedjax_pfl.algorithms.common_descent import direction
 from fedjax_pfl.algorithms.common_descent.rows import Rows
 from fedjax_pfl.core import checks, client_rows, factorizations
@@ -17,11 +18,6 @@ Length = Literal["own", "mean", "raw"]
 
 _LONGEST = 10.0  # times the scaled row
 _NULL = 1e-6  # eigenvalues below this share of the largest are noise
-
-
-def _tolerance(dtype: Any) -> float:
-    """Returns the cosine with another row that a protected direction may have."""
-    return 1e-6 if dtype == jnp.float64 else 1e-3
 
 
 def _in_cone(gram: jax.Array, member: jax.Array, mask: jax.Array) -> jax.Array:
@@ -43,22 +39,10 @@ def _orthogonal(gram: jax.Array, member: jax.Array, mask: jax.Array) -> jax.Arra
 def protected_coefficients(
     rows: Rows, *, protection: Protection = "cone"
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Finds the members' protected directions `p_i = -sum_j a_ij q_j`.
-
-    `cone`: the point nearest to `-gt_i` with `q_j . p <= 0` for all rows j but i's own
-    and the fairness row. `orthogonal`: with `q_j . p = 0`.
-
-    Args:
-      rows: the rows; the Gram matrix of whole rows is used.
-      protection: `cone` or `orthogonal`.
-
-    Returns:
-      `a [K, J]` and norms `[K]` of p_i; both 0 where no protected direction is longer
-      than what the Gram matrix resolves. And `bool[K]`, for whom such a direction was
-      refused, and is 0, since its cosine with another row, as that matrix has it, is
-      above 1e-6 in float64 or 1e-3 in float32.
-    """
+    """Finds `p_i = -sum_j a_ij q_j`: `a [K, J]`, norms and refusals `[K]`."""
     checks.known(protection, get_args(Protection), "protection")
+    # `cone`: nearest to -gt_i with q_j . p <= 0 for all rows j but i itself and
+    # fairness; `orthogonal`: with q_j . p = 0.
     gram, size = rows.whole, rows.mask.shape[0]
     gradient_rows = rows.gradients
     find = _in_cone if protection == "cone" else _orthogonal
@@ -70,8 +54,11 @@ def protected_coefficients(
 
     coefficients = jax.vmap(protect)(jnp.arange(rows.num_members))
     norms = combined_norms(gram, coefficients)
+    # Shorter ones are noise of the Gram matrix. Longer ones that raise a loss of
+    # others, as that matrix has it, are refused: their client gets no direction.
     long = norms > direction.threshold(norms.dtype) * rows.mu
-    refused = long & ~(_conflicts(rows, coefficients) <= _tolerance(norms.dtype))
+    tolerance = 1e-6 if norms.dtype == jnp.float64 else 1e-3
+    refused = long & ~(_conflicts(rows, coefficients) <= tolerance)
     mask = long & ~refused
     return jnp.where(mask[:, None], coefficients, 0), jnp.where(mask, norms, 0), refused
 
@@ -83,14 +70,12 @@ def combined_norms(gram: jax.Array, coefficients: jax.Array) -> jax.Array:
 
 
 def _conflicts(rows: Rows, coefficients: jax.Array) -> jax.Array:
-    """Returns the largest cosine `[K]` of `-sum_j a_ij q_j` with a row j other than i.
-
-    It is 0 for a sum of 0, and -inf without another row.
-    """
+    """Returns the largest cosine `[K]` of `-sum_j a_ij q_j` with a row j != i."""
     gram, (count, size) = rows.whole, coefficients.shape
     products = -client_rows.dot(coefficients, gram)
     pairs = rows.gradients[None, :] & ~jnp.eye(count, size, dtype=bool)
     lengths = jnp.sqrt(jnp.maximum(jnp.diagonal(gram), 0))
+    # A sum of 0 has cosine 0; without another row the result is -inf.
     sizes = combined_norms(gram, coefficients)
     scale = lengths[None, :] * jnp.where(sizes > 0, sizes, 1)[:, None]
     cosines = products / jnp.where(pairs, scale, 1)
@@ -100,7 +85,7 @@ def _conflicts(rows: Rows, coefficients: jax.Array) -> jax.Array:
 def protected_moves(
     rows: Rows,
     *,
-    gamma: Any = 0.0,
+    gamma: core.Scalar = 0.0,
     protection: Protection = "cone",
     length: Length = "own",
     mean_norm: Any = None,
@@ -129,12 +114,15 @@ def protected_moves(
     checks.known(length, get_args(Length), "personal_length")
     count, gram = rows.num_members, rows.whole
     coefficients, norms, refused = protected_coefficients(rows, protection=protection)
+    # u_i = (1 - gamma) p_i - gamma gt_i as coefficients; the moves are one product.
     unit = jnp.eye(count, rows.mask.shape[0], dtype=gram.dtype) * rows.mask[None, :]
     coefficients = (1 - gamma) * coefficients + gamma * unit
     sizes = combined_norms(gram, coefficients)
+    # Rows have the norm mu: `per_row` leads back to units of the gradient.
     scaled = rows.scales[:count] * rows.norms[:count]
     per_row = rows.norms[:count] / jnp.where(scaled > 0, scaled, 1)
     safe = jnp.where(sizes > 0, sizes, 1)
+    # The bound keeps short u_i, whose direction is least certain, from being blown up.
     if length == "own":
         stretch = per_row * jnp.minimum(scaled / safe, _LONGEST)
     elif length == "mean":

@@ -1,11 +1,12 @@
 """The rows of the searched convex hull: scaled gradients and their Gram matrix."""
 
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from fedjax_pfl import core
 from fedjax_pfl.algorithms.common_descent import angle
 from fedjax_pfl.core import checks, client_rows, struct, tree_paths
 
@@ -22,7 +23,7 @@ Scale = Literal["median", "mean"]
 FairFrom = Literal["scaled", "raw"]
 Normalization = Literal["scale", "none"]
 
-_STATIONARY = 1e-6  # a client with a smaller gradient has nothing to say
+_STATIONARY = 1e-6  # a shorter gradient has no direction
 _NO_FAIR_ROW = 1e-12
 
 
@@ -43,7 +44,7 @@ class Rows:
       num_members: K, static.
     """
 
-    vectors: Any
+    vectors: core.Tree
     scales: jax.Array
     mask: jax.Array
     norms: jax.Array
@@ -67,7 +68,7 @@ class Rows:
         """`bool[J]` which rows are members of the cohort that count."""
         return self.mask & (jnp.arange(self.mask.shape[0]) < self.num_members)
 
-    def combine(self, weights: jax.Array) -> Any:
+    def combine(self, weights: jax.Array) -> core.Tree:
         """Sums scaled rows.
 
         Args:
@@ -84,13 +85,13 @@ class Rows:
         ]
         return jax.tree.unflatten(tree, mixed)
 
-    def products(self, vector: Any) -> jax.Array:
+    def products(self, vector: core.Tree) -> jax.Array:
         """Returns the inner products `[J]` of the scaled rows with a vector `[*P]`."""
         along = client_rows.products(self.vectors, vector)
         return jnp.where(self.mask, self.scales * along, 0)
 
 
-def layer_names(params: Any) -> list[str]:
+def layer_names(params: core.Params) -> list[str]:
     """Names the layer of every leaf: `conv1` for the path `conv1/kernel`.
 
     Args:
@@ -107,7 +108,7 @@ def layer_names(params: Any) -> list[str]:
     return [name.rpartition("/")[0] or name for name in names]
 
 
-def _norms(tree: Any) -> jax.Array:
+def _norms(tree: core.Tree) -> jax.Array:
     """Returns the norms `[K]` of the rows."""
 
     def squares(leaf: jax.Array) -> jax.Array:
@@ -124,6 +125,7 @@ def _center(values: jax.Array, mask: jax.Array, scale: str) -> jax.Array:
         total = jnp.where(mask, values, 0).sum()
         center = total / jnp.maximum(count, 1).astype(values.dtype)
     else:
+        # Values left out come last; of an even number the middle two are averaged.
         ordered = jnp.sort(jnp.where(mask, values, jnp.inf))
         last = jnp.maximum(count - 1, 0)
         center = (ordered[last // 2] + ordered[(last + 1) // 2]) / 2
@@ -131,10 +133,10 @@ def _center(values: jax.Array, mask: jax.Array, scale: str) -> jax.Array:
 
 
 def make_rows(
-    members: Any,
+    members: core.Message,
     present: jax.Array,
     fair: angle.Fairness,
-    history: Any = None,
+    history: core.Message = None,
     used: jax.Array | None = None,
     *,
     scale: Scale = "median",
@@ -168,15 +170,17 @@ def make_rows(
     checks.known(fair_from, get_args(FairFrom), "fair_from")
     checks.known(normalize, get_args(Normalization), "normalize")
     num_members = present.shape[0]
-    nothing = jax.tree.map(jnp.zeros_like, members)
-    members = client_rows.select_rows(present, members, nothing)
+    # Rows left out are replaced before any product: 0 * NaN is NaN.
+    zeros = jax.tree.map(jnp.zeros_like, members)
+    members = client_rows.select_rows(present, members, zeros)
     norms = _norms(members)
-    valid = present & _speaks(norms)
-    members = client_rows.select_rows(valid, members, nothing)
+    valid = present & _usable(norms)
+    members = client_rows.select_rows(valid, members, zeros)
     mu = _center(norms, valid, scale)
     scales = jnp.where(valid, mu / jnp.where(valid, norms, 1), 0)
     if normalize == "none":
         scales = valid.astype(norms.dtype)
+    # grad F = sum_i h_i g_i, of the scaled rows or of the gradients themselves.
     slopes = fair.slopes * (scales if fair_from == "scaled" else valid)
     fair_vector = client_rows.weighted_sum(members, slopes)
 
@@ -186,11 +190,13 @@ def make_rows(
     vectors = jax.tree.map(lambda *rows: jnp.concatenate(rows), *parts)
     layers, gram = _gram(vectors, layerwise)
     sizes = jnp.sqrt(jnp.diagonal(gram, axis1=1, axis2=2).sum(axis=0))
-    masks = [valid, *([] if used is None else [used & _speaks(sizes[num_members:-1])])]
+    masks = [valid, *([] if used is None else [used & _usable(sizes[num_members:-1])])]
     has_fair = fair.usable & (sizes[-1] >= _NO_FAIR_ROW) & fair_row
     mask = jnp.concatenate([*masks, has_fair[None]])
+    # History and fairness have the norm mu, also if members keep theirs.
     tail = mu / jnp.where(mask, sizes, 1)[num_members:]
     scales = jnp.where(mask, jnp.concatenate([scales, tail]), 0)
+    # Scaled here, since the scales themselves follow from the Gram matrix.
     products = (scales[:, None] * scales[None, :])[None]
     return Rows(
         vectors=vectors,
@@ -204,12 +210,12 @@ def make_rows(
     )
 
 
-def _speaks(norms: jax.Array) -> jax.Array:
+def _usable(norms: jax.Array) -> jax.Array:
     """Returns which gradients are neither stationary nor too long to square."""
     return (norms >= _STATIONARY) & jnp.isfinite(norms)
 
 
-def _gram(vectors: Any, layerwise: bool) -> tuple[tuple[int, ...], jax.Array]:
+def _gram(vectors: core.Tree, layerwise: bool) -> tuple[tuple[int, ...], jax.Array]:
     """Returns every leaf's layer, and the layers' Gram matrices `[L, J, J]`."""
     parts = jax.tree.leaves(vectors)
     names = layer_names(vectors) if layerwise else [""] * len(parts)

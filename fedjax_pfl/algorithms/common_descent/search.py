@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from fedjax_pfl import core
 from fedjax_pfl.algorithms.common_descent import angle
 from fedjax_pfl.algorithms.common_descent.direction import Direction, threshold
 from fedjax_pfl.core import struct
@@ -62,7 +63,9 @@ class Armijo:
     reject_increase: bool = struct.static_field(default=False)
     no_derivative: ClassVar[str] = "searches along a line"
 
-    def bounds(self, rate: Any, sigma: Any, is_missing: Any) -> tuple[Any, Any]:
+    def bounds(
+        self, rate: core.Scalar, sigma: core.Scalar, is_missing: jax.Array
+    ) -> tuple[Any, Any]:
         """Returns the largest and smallest step `([], [])`.
 
         Args:
@@ -76,7 +79,7 @@ class Armijo:
         factor = 2.0**self.doublings
         return jnp.where(is_missing, rate, factor * rate), rate / (factor * sigma)
 
-    def most_trials(self, dtype: Any) -> int:
+    def most_trials(self, dtype: jnp.dtype) -> int:
         """Counts the trials of a search, at most, in floats of a type.
 
         No direction is shorter than `threshold(dtype)` of the average's norm.
@@ -85,34 +88,21 @@ class Armijo:
 
     def __call__(
         self,
-        trial: Callable[[jax.Array], jax.Array],
+        trial: Callable[[jax.Array], jax.Array],  # steps [B] to losses [K, B]
         *,
-        rate: Any,
+        rate: core.Scalar,  # eta
         direction: Direction,
-        slopes: jax.Array,
-        fair_slope: jax.Array,
-        present: jax.Array,
-        is_fair: jax.Array,
-        is_missing: jax.Array,
+        slopes: jax.Array,  # [K] derivatives of the losses along ds
+        fair_slope: jax.Array,  # [] that of F; taken as 0 if positive
+        present: jax.Array,  # bool[K] clients with losses that count
+        is_fair: jax.Array,  # bool[] whether F is tested
+        is_missing: jax.Array,  # bool[] whether a member of the last round is gone
     ) -> Searched:
-        """Searches, in blocks of trials.
-
-        Args:
-          trial: maps steps `[B]` to losses `[K, B]`.
-          rate: `[]` eta.
-          direction: along which the trials go.
-          slopes: `[K]` derivatives of the losses along it.
-          fair_slope: `[]` that of the fairness objective; taken as 0 if positive.
-          present: `bool[K]` clients with losses that count.
-          is_fair: `bool[]` whether the fairness objective is tested.
-          is_missing: `bool[]` whether a member of the round before is gone.
-
-        Returns:
-          The result. A trial with a non-finite loss passes no test.
-        """
+        """Searches a step in blocks; a trial with a non-finite loss passes no test."""
         dtype = direction.sigma.dtype
         longest, shortest = self.bounds(rate, direction.sigma, is_missing)
         numbers = jnp.arange(self.most_trials(dtype), dtype=jnp.int32)
+        # e_k = ub / 2^k, exact in binary floats, down to lb but for its rounding.
         steps = jnp.ldexp(longest, -numbers)
         count = (steps >= shortest * (1 - _ROUNDING)).sum(dtype=jnp.int32)
         tests = _Tests(
@@ -122,7 +112,7 @@ class Armijo:
             is_fair=is_fair,
         )
 
-        def block(carry: Any):
+        def block(carry: core.Tree):
             number, base, best = carry
             # Trial -1 is step 0.
             trials = number * _BLOCK - 1 + jnp.arange(_BLOCK, dtype=jnp.int32)
@@ -135,7 +125,7 @@ class Armijo:
             best = best.updated(trials, losses, tried & passed, tried & smaller, mean)
             return number + 1, base, best
 
-        def unfinished(carry: Any):
+        def unfinished(carry: core.Tree):
             number, _, best = carry
             return (best.trials[0] == _NONE) & (number * _BLOCK - 1 < count)
 
@@ -155,6 +145,7 @@ class Armijo:
         trials = best.trials
         if self.reject_increase:
             trials = trials.at[2].set(jnp.where(best.lowest < 0, trials[2], _NONE))
+        # Rules are rows in the order in which they apply.
         has_trial = trials != _NONE
         rule, taken = jnp.argmax(has_trial), has_trial.any()
         step = jnp.where(taken, jnp.ldexp(longest, -trials[rule]), 0)
@@ -183,10 +174,12 @@ class _Tests:
         mask = self.present[:, None]
         finite = jnp.where(mask, jnp.isfinite(losses), True).all(axis=0)
         fall = jnp.where(mask, base[:, None] - losses, 0)
+        # Test 1, `L_i - L_i(e) >= -beta e (g_i . ds)`, and the same for F.
         enough = (fall >= self.need[:, None] * steps[None, :]).all(axis=0)
         fair = jax.vmap(lambda row: angle.fairness(row, self.present).value)
         fair_fall = fair(base[None])[0] - fair(losses.T)
         enough &= ~self.is_fair | (fair_fall >= self.fair_need * steps)
+        # Summed change of the losses: negative if the mean is smaller than at step 0.
         mean = jnp.where(finite, -fall.sum(axis=0), jnp.inf)
         return finite & enough, finite & (mean < 0), mean
 

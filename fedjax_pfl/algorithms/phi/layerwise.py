@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl import aggregators
+from fedjax_pfl import aggregators, core
 from fedjax_pfl.aggregators.base import Weighting
 from fedjax_pfl.algorithms import registry
 from fedjax_pfl.algorithms.phi import functions
@@ -80,45 +80,50 @@ class LayerWise(functions.Phi):
         scales = (1.0,) * len(self.patterns) if self.scales is None else self.scales
         return jnp.stack([jnp.asarray(scale) for scale in scales])
 
-    def check(self, params: Any) -> None:
+    def check(self, params: core.Params) -> None:
         """Refuses a pattern without leaves and a leaf without pattern."""
         self._blocks(params)
 
-    def _blocks(self, x: Any) -> list[Any]:
+    def _blocks(self, x: core.Tree) -> list[Any]:
         """Returns the tree once per block, None in place of other blocks' leaves."""
         return tree_paths.blocks(x, self.patterns)
 
-    def _each(self, method: str, x: Any, rho: Any = None) -> list[Any]:
+    def _each(
+        self, method: str, x: core.Tree, rho: core.Scalar | None = None
+    ) -> list[Any]:
         """Calls a method of every block's function, with the block's radius if any."""
+        # prox of c phi with radius rho is that of phi with radius c rho.
         radii = [()] * len(self.phis) if rho is None else (self._scales * rho)[:, None]
         parts = zip(self._functions, self._blocks(x), radii, strict=True)
         return [getattr(phi, method)(block, *radius) for phi, block, radius in parts]
 
-    def value(self, x: Any) -> jax.Array:
+    def value(self, x: core.Tree) -> jax.Array:
         """Returns `sum_l c_l phi_l`."""
         return (self._scales * jnp.stack(self._each("value", x))).sum()
 
-    def prox(self, x: Any, rho: Any) -> Any:
+    def prox(self, x: core.Tree, rho: core.Scalar) -> core.Tree:
         """Returns every block's proximal point, with radius `c_l rho_l`."""
         return tree_paths.join_blocks(self._each("prox", x, rho))
 
-    def envelope(self, x: Any, rho: Any) -> jax.Array:
+    def envelope(self, x: core.Tree, rho: core.Scalar) -> jax.Array:
         """Returns `sum_l c_l Phi_l` with radius `c_l rho_l`."""
+        # Envelopes of c phi are c times those of phi, with radius c rho.
         return (self._scales * jnp.stack(self._each("envelope", x, rho))).sum()
 
-    def penalty(self, x: Any, rho: Any) -> jax.Array:
+    def penalty(self, x: core.Tree, rho: core.Scalar) -> jax.Array:
         """Returns `sum_l c_l rho_l Phi_l` with radius `c_l rho_l`."""
         return jnp.stack(self._each("penalty", x, rho)).sum()
 
-    def lengths(self, x: Any) -> jax.Array:
+    def lengths(self, x: core.Tree) -> jax.Array:
         """Returns every block's length, `[L]`."""
         return jnp.stack(self._each("lengths", x))
 
-    def radii(self, rho: Any, quantiles: jax.Array) -> jax.Array:
+    def radii(self, rho: core.Scalar, quantiles: jax.Array) -> jax.Array:
         """Returns radii `[L]` that are the quantiles once they are scaled."""
+        # `_each` multiplies by the scales again.
         return super().radii(rho, quantiles / self._scales)
 
-    def clipped(self, x: Any, rho: Any) -> jax.Array:
+    def clipped(self, x: core.Tree, rho: core.Scalar) -> jax.Array:
         """Returns the mean of the blocks with a distance as radius; 0 without any."""
         shares = self._each("clipped", x, rho)
         counted = [
@@ -126,9 +131,12 @@ class LayerWise(functions.Phi):
             for value, phi in zip(shares, self._functions, strict=True)
             if phi.has_lengths
         ]
+        # Without a radius that is a distance nothing is clipped: that is 0.
         return jnp.stack(counted).mean() if counted else shares[0]
 
-    def aggregator(self, rho: Any, rho_quantile: Any, weighting: Weighting) -> Any:
+    def aggregator(
+        self, rho: core.Scalar, rho_quantile: core.Scalar | None, weighting: Weighting
+    ) -> core.Aggregator:
         """Returns every block's own rule."""
         radii = self._scales * rho
         return aggregators.Blockwise(

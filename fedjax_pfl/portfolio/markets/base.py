@@ -13,22 +13,15 @@ _HOLE_DAYS = 14  # the longest closures of exchanges are shorter
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Market:
-    """Daily prices without gaps. Compared and hashed by identity.
+    """Daily prices without gaps. Compared and hashed by identity."""
 
-    Attributes:
-      name: shown in messages and result files.
-      dates: `datetime64[D][T]` ascending trading days.
-      tickers: names of the A assets.
-      prices: `float64[T, A, F]`, positive; feature 0 is the close, and for F = 3 high
-        and low follow. Before an asset's first day its first price is repeated.
-      listed: `int64[A]` first day of each asset.
-    """
-
-    name: str
-    dates: np.ndarray
-    tickers: tuple[str, ...]
+    name: str  # shown in messages and result files
+    dates: np.ndarray  # datetime64[D][T] ascending trading days
+    tickers: tuple[str, ...]  # names of the A assets
+    # float64[T, A, F], positive; feature 0 is the close, and for F = 3 high and low
+    # follow. Before an asset's first day its first price is repeated.
     prices: np.ndarray
-    listed: np.ndarray
+    listed: np.ndarray  # int64[A] first day of each asset
 
     def between(
         self, start: np.datetime64 | None, end: np.datetime64 | None

@@ -19,28 +19,15 @@ _LARGEST = 1e30  # of prices and relative changes, and 1 over the smallest
 
 
 def client_data(
-    real: np.ndarray,
-    generated: np.ndarray,
-    train_days: int,
-    validation_days: int,
+    real: np.ndarray,  # float64[N, T, m, F] prices of every party's assets
+    generated: np.ndarray,  # float64[N, P, Y, m, F]
+    train_days: int,  # R, the first days
+    validation_days: int,  # after these; the test has the others
     *,
     window: int,
     rounds_per_year: int,
 ) -> dict[str, core.ClientData]:
-    """Lays out the examples of all parties: a decision's window, and its growth.
-
-    Args:
-      real: `float64[N, T, m, F]` prices of every party's assets.
-      generated: `float64[N, P, Y, m, F]` generated prices.
-      train_days: R, the first days.
-      validation_days: days after these; the test has the others.
-      window: l, days that a decision sees.
-      rounds_per_year: see `portfolio.PriceTables`.
-
-    Returns:
-      `train`, `validation` and `test` of one pool, as `PortfolioSpec.build` describes
-      them.
-    """
+    """Lays out the examples of all parties: train, validation and test of one pool."""
     num_clients, years, year_days = generated.shape[:3]
     days, later = real.shape[1], years * year_days
     generated = generated.reshape(num_clients, later, *real.shape[2:])
@@ -57,12 +44,14 @@ def client_data(
     # Of every example: the day of the growth that pays it, and of the decision.
     paid = np.r_[window:train_days, days : days + later, train_days:days]
     observed = paid - 1
+    # A generated year follows the last training day.
     is_first = (paid >= days) & ((paid - days) % year_days == 0)
     observed[is_first] = train_days - 1
     close = prices[..., 0]
     growth = close[:, paid] / close[:, observed]
     growth = np.pad(growth, ((0, 0), (0, 0), (1, 0)), constant_values=1)  # of cash
     party = np.arange(num_clients, dtype=np.int32)
+    # First row of the party, day, and number; -1 for held-out examples.
     x = np.full((num_clients, len(paid), 3), -1, np.int32)
     x[..., 0] = party[:, None] * tables.block
     x[..., 1] = observed
@@ -114,24 +103,9 @@ def generate_years(
     years: int,
     year_days: int,
 ) -> np.ndarray:
-    """Generates prices that continue from the last training price.
-
-    Every client draws one of the generators. Year p of client k depends on the seed, k,
-    p and the client's training prices. High and low, if the market has them, are
-    taken from random training days, relative to the close.
-
-    Args:
-      market: A assets with F features.
-      universes: `int64[N, m]` assets of every client.
-      train_days: R.
-      kinds: generators, one for each client.
-      seed: of assignment, fits and years.
-      years: P.
-      year_days: days of a year.
-
-    Returns:
-      `float64[N, P, year_days, m, F]`.
-    """
+    """Generates prices `[N, P, year_days, m, F]` after the last training price."""
+    # Year p of client k depends on the seed, k, p and the client's training prices
+    # alone: more clients or years leave it as it is.
     train = market.prices[:train_days]
     returns = np.diff(np.log(train[..., 0]), axis=0)
     # The first return is the one after the first price.
@@ -143,6 +117,7 @@ def generate_years(
         return prices
 
     rng = functools.partial(datasets.generator, seed)
+    # Every client draws one of the generators.
     drawn = [
         rng(datasets.Purpose.GENERATORS, k).integers(len(kinds))
         for k in range(num_clients)
@@ -160,6 +135,7 @@ def generate_years(
             past = train[:, universes[client]]
             close = past[-1, :, 0] * np.exp(path)
             listing_day = int(market.listed[universes[client]].max())
+            # High and low, relative to the close, are those of random training days.
             days = [r.integers(listing_day, train_days, year_days) for r in rngs]
             relative = past / past[..., :1]
             prices[client] = close[..., None] * relative[np.stack(days)]

@@ -76,6 +76,7 @@ def _read(
     content = files.read_content(path) if source is None else source.content(path)
     table = prices.parse_prices(content, path, with_range=features == 3)
     close = table.values[..., 0]
+    # A day without a price keeps the last one, days before a listing the first.
     filled = pd.DataFrame(close).ffill().bfill().to_numpy()[..., None]
     return base.Market(
         name=path.name.removesuffix(".gz").removesuffix(".csv"),
@@ -92,11 +93,7 @@ MARKETS: dict[str, Any] = {
 
 
 def market(source: Any) -> Any:
-    """Returns the source of prices with a name or a path, or a source itself.
-
-    Args:
-      source: a name in `MARKETS`, the path of a table of prices, or a source.
-    """
+    """Returns the source of prices by its name in `MARKETS`, a path, or the source."""
     if isinstance(source, str):
         if source.endswith((".csv", ".csv.gz")):
             return PriceFile(path=source)

@@ -95,6 +95,7 @@ class GeometricBrownianMotion(_Deterministic):
 
         def sample(rngs: Sequence[np.random.Generator], days: int) -> np.ndarray:
             noise = [rng.standard_normal((days, len(mean))) for rng in rngs]
+            # m is the mean of log-returns: no correction by s^2 / 2.
             return mean + np.stack(noise) @ factor.T
 
         return sample
@@ -107,6 +108,7 @@ def _root_of_correlation(returns: np.ndarray) -> np.ndarray:
     if len(common) < 2:
         return np.eye(size)
     centered = common - common.mean(axis=0)
+    # Of the days on which all assets are listed: the matrix is semidefinite.
     norms = np.sqrt((centered**2).sum(axis=0))
     centered = centered / np.where(norms > 0, norms, 1)
     correlation = centered.T @ centered
@@ -171,11 +173,7 @@ class VariableOrderMarkov(_Deterministic):
     def _chain(
         self, returns: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
-        """Estimates the chain of one asset.
-
-        Returns sorted returns, where each bin begins in them, the cumulative law of the
-        next bin by context, and the last context.
-        """
+        """Returns an asset's sorted values, starts of bins, law, and last context."""
         edges = np.quantile(returns, np.arange(1, self.bins) / self.bins)
         binned = np.searchsorted(edges, returns, side="right")
         values = np.sort(returns)
@@ -189,6 +187,7 @@ class VariableOrderMarkov(_Deterministic):
             cell = (context * self.bins + binned)[order:]
             shape = (self.bins**order, self.bins)
             counts = np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape)
+            # Back-off: a rare context has the law of the one that is a bin shorter.
             is_frequent = counts.sum(axis=1, keepdims=True) >= self.min_count
             shorter = np.tile(law, (self.bins, 1))  # of the context's later bins
             law = np.where(is_frequent, counts, shorter)
@@ -250,6 +249,7 @@ class WassersteinGAN(Generator):
         scale = np.where(std > 0, std, 1)[:, None]
         standard = (np.stack(histories) - mean[:, None]) / scale
         first_days = [_first_common_day(returns) for returns in histories]
+        # A key per party: its network does not depend on the other parties.
         keys = [core.seed_key(int(rng.integers(2**32))) for rng in rngs]
         block = min(self.block, standard.shape[1])
         parameters = lax.map(
@@ -262,6 +262,8 @@ class WassersteinGAN(Generator):
         )
         parameters = jax.tree.map(lambda x: np.asarray(x, np.float64), parameters)
         samplers = []
+        # A small bias of daily returns is a large one of yearly returns: mean and
+        # deviation are measured on samples and corrected.
         for party, rng in enumerate(rngs):
             layers = jax.tree.map(lambda leaf, k=party: leaf[k], parameters)
             sample = _sampler(layers, block, self.latent)
@@ -274,7 +276,7 @@ class WassersteinGAN(Generator):
 
     def _train(
         self, block: int, key: core.Key, returns: jax.Array, first_day: jax.Array
-    ) -> Any:
+    ) -> core.Tree:
         """Trains one party's generator; `returns` is `float32[R-1, m]`."""
         size = block * returns.shape[1]
         generator_key, critic_key, key = jax.random.split(key, 3)
@@ -289,12 +291,15 @@ class WassersteinGAN(Generator):
             return jax.random.normal(key, shape, jnp.float32)
 
         def real(key: jax.Array) -> jax.Array:
+            # Windows begin when all assets are listed, if enough days are left.
             starts = jnp.minimum(first_day, last_day)
             starts = jax.random.randint(key, (self.batch_size,), starts, last_day + 1)
             days = starts[:, None] + jnp.arange(block)[None]
             return returns[days].reshape(self.batch_size, size)
 
-        def criticize(critic: Any, generator: Any, key: jax.Array) -> jax.Array:
+        def criticize(
+            critic: core.Params, generator: core.Params, key: jax.Array
+        ) -> jax.Array:
             keys = jax.random.split(key, 3)
             true, fake = real(keys[0]), _run(generator, noise(keys[1]))
             share = jax.random.uniform(keys[2], (self.batch_size, 1), jnp.float32)
@@ -305,19 +310,28 @@ class WassersteinGAN(Generator):
             distance = _run(critic, true).mean() - _run(critic, fake).mean()
             return self.penalty * ((length - 1) ** 2).mean() - distance
 
-        def deceive(generator: Any, critic: Any, key: jax.Array) -> jax.Array:
+        def deceive(
+            generator: core.Params, critic: core.Params, key: jax.Array
+        ) -> jax.Array:
             return -_run(critic, _run(generator, noise(key))).mean()
 
-        def step(loss: Any, params: Any, state: Any, rival: Any, key: jax.Array) -> Any:
+        def step(
+            loss: Callable[..., jax.Array],
+            params: core.Params,
+            state: core.Tree,
+            rival: core.Params,
+            key: jax.Array,
+        ) -> tuple[core.Params, core.Tree]:
             gradient = jax.grad(loss)(params, rival, key)
             updates, state = optimizer.update(gradient, state, params)
             return optax.apply_updates(params, updates), state
 
-        def train_step(carry: Any, key: jax.Array) -> tuple[Any, None]:
+        def train_step(carry: core.Tree, key: jax.Array) -> tuple[Any, None]:
             generator, critic, states = carry
             keys = jax.random.split(key, self.critic_steps + 1)
 
-            def once(carry: Any, key: jax.Array) -> tuple[Any, None]:
+            # Several steps of the critic for one of the generator.
+            def once(carry: core.Tree, key: jax.Array) -> tuple[Any, None]:
                 return step(criticize, carry[0], carry[1], generator, key), None
 
             (critic, critic_state), _ = lax.scan(once, (critic, states[1]), keys[1:])
@@ -331,7 +345,11 @@ class WassersteinGAN(Generator):
 
 
 def _sampler(
-    layers: Any, block: int, latent: int, mean: Any = 0.0, factor: Any = 1.0
+    layers: core.Params,
+    block: int,
+    latent: int,
+    mean: np.ndarray | float = 0.0,
+    factor: np.ndarray | float = 1.0,
 ) -> Sampler:
     """Returns a sampler of successive windows of a trained network, corrected."""
 
@@ -363,7 +381,7 @@ def _layers(key: jax.Array, sizes: Sequence[int]) -> list[tuple[jax.Array, jax.A
     return layers
 
 
-def _run(layers: Any, x: jax.Array) -> jax.Array:
+def _run(layers: core.Params, x: jax.Array) -> jax.Array:
     """Applies a perceptron with leaky rectifiers."""
     for number, (kernel, bias) in enumerate(layers):
         x = x if number == 0 else jax.nn.leaky_relu(x, 0.2)

@@ -87,6 +87,7 @@ class PortfolioSpec:
         set_field = object.__setattr__  # the class is frozen
         set_field(self, "market", files.market(self.market))
         parts = self.generators
+        # Fields become hashable values first: specifications are keys of a cache.
         if isinstance(parts, str) or not isinstance(parts, Sequence):
             parts = (parts,)
         for part in parts:
@@ -114,6 +115,7 @@ class PortfolioSpec:
                     f"Expected {name} to be a date YYYY-MM-DD, got"
                     f" {checks.shown(text)}."
                 )
+        # Dates are in the order of time, of those that are given.
         for start, end in itertools.pairwise(dates):
             if dates[start] > dates[end]:
                 raise checks.InputError(
@@ -140,6 +142,7 @@ class PortfolioSpec:
           InputError: if the market cannot be read, or has too few days or assets.
         """
         market, train_days = self._periods()
+        # Federations that differ in malicious clients share the built pool.
         key = dataclasses.replace(self, malicious_fraction=0.0, data_dir=None)
         parts: dict[str, Any] = _build(key, market, train_days)
         malicious = splits.malicious_clients(
@@ -190,11 +193,8 @@ class PortfolioSpec:
         return market, train_days
 
     def _assets(self, market: base.Market, train_days: int) -> np.ndarray:
-        """Draws the assets `int64[N, m]` of every party, without replacement.
-
-        Only assets with at least `window + 1` training prices of their own take part. A
-        party's draws do not depend on the number of parties.
-        """
+        """Draws the assets `int64[N, m]` of every party, without replacement."""
+        # Assets with at least `window + 1` training prices of their own.
         tradable = np.flatnonzero(market.listed + self.window < train_days)
         if len(tradable) < self.assets_per_client:
             raise checks.InputError(
@@ -204,6 +204,7 @@ class PortfolioSpec:
             )
         assets = []
         for client in range(self.num_clients):
+            # A party's draws do not depend on the number of parties.
             rng = dataset.generator(self.seed, dataset.Purpose.PARTITION, client)
             assets.append(rng.choice(tradable, self.assets_per_client, replace=False))
         return np.sort(np.stack(assets), axis=1)
@@ -224,6 +225,7 @@ def _build(
     years = spec.years if spec.generators else 0
     block = len(market.dates) + years * _YEAR_DAYS
     numbers = spec.num_clients * block * (spec.assets_per_client + 4) * spec.features
+    # Refused before anything is drawn.
     checks.memory(
         f"A federation of {spec.num_clients} parties of {block} days",
         24 * numbers,

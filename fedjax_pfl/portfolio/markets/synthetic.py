@@ -105,6 +105,7 @@ class SyntheticMarket:
         """
         uniform = self._rng(_REGIMES).random(self.num_days)
         stress = np.empty(self.num_days, bool)
+        # The stationary distribution, so that no day is special.
         stress[0] = uniform[0] < self.stress_days / (self.stress_days + self.calm_days)
         for day in range(1, self.num_days):
             length = self.stress_days if stress[day - 1] else self.calm_days
@@ -120,6 +121,7 @@ class SyntheticMarket:
         rng = self._rng(_ASSETS)
         drift = rng.normal(self.drift, self.drift_spread, self.num_assets)
         beta = rng.normal(1, self.beta_spread, self.num_assets)
+        # One generator per part of the market: closes do not depend on features.
         rng = self._rng(_RETURNS)
         sector = np.arange(self.num_assets) % self.num_sectors
         common = self._noise(rng, 1) * beta * self.market_volatility
@@ -128,6 +130,8 @@ class SyntheticMarket:
         level = np.where(self.regimes(), self.stress, 1.0)[:, None] / math.sqrt(_YEAR)
         variance = (beta * self.market_volatility) ** 2
         variance = variance + self.sector_volatility**2 + self.own_volatility**2
+        # r_ti = drift_i / 252
+        #        + v(z_t) / sqrt(252) (beta_i a_M M_t + a_S S_t,s(i) + a_I I_ti).
         returns = drift / _YEAR + level * (common + sectors + residual)
         return returns, level * np.sqrt(variance)
 

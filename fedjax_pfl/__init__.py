@@ -8,6 +8,20 @@ platforms.check_python()
 platforms.watch_forks()
 
 if TYPE_CHECKING:
+    from fedjax_pfl import aggregators as aggregators
+    from fedjax_pfl import algorithms as algorithms
+    from fedjax_pfl import attacks as attacks
+    from fedjax_pfl import core as core
+    from fedjax_pfl import data as data
+    from fedjax_pfl import engine as engine
+    from fedjax_pfl import figures as figures
+    from fedjax_pfl import local as local
+    from fedjax_pfl import messages as messages
+    from fedjax_pfl import models as models
+    from fedjax_pfl import numerics as numerics
+    from fedjax_pfl import portfolio as portfolio
+    from fedjax_pfl import results as results
+    from fedjax_pfl import round as round
     from fedjax_pfl.aggregators import CoordinateMedian as CoordinateMedian
     from fedjax_pfl.aggregators import GeometricMedian as GeometricMedian
     from fedjax_pfl.aggregators import Krum as Krum

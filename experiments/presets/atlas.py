@@ -45,8 +45,15 @@ def _processes(attack: Any) -> list[tuple[fp.FederatedProcess, dict[str, Any]]]:
         fp.Ditto(lam=0.1, local=sgd, personal=sgd),
         fp.PFedMe(lam=1.0, inner=sgd),
     ]
-    # The medians withstand some malicious messages.
-    rules = (fp.aggregators.Mean(), fp.CoordinateMedian(), fp.GeometricMedian())
+    # The medians withstand some malicious messages. The server adds noise to the sum
+    # before a mean, and to every message before other rules, also before a mean as a
+    # trimmed mean that trims nothing: the control that separates rule and mechanism.
+    rules = (
+        fp.aggregators.Mean(),
+        fp.TrimmedMean(num_malicious=0),
+        fp.CoordinateMedian(),
+        fp.GeometricMedian(),
+    )
     clip = fp.ClipNorm(norm=_CLIP)
     noise = fp.GaussianNoise(multiplier=MULTIPLIERS[0], delta=_DELTA)
     pairs: list[tuple[Any, dict[str, Any]]] = []

@@ -1,8 +1,7 @@
 """The table of methods' costs, in total and until they are as good as FedAvg."""
 
 import math
-
-import pandas as pd
+from typing import Any
 
 from fedjax_pfl.benchmark import finished, ranking, tables
 from fedjax_pfl.report import tables as texts
@@ -40,11 +39,11 @@ def table(task: tables.Tables, places: list[ranking.Place]) -> texts.Table | Non
     rows = []
     for place in places:
         name = place.method
-        cells = _cells(means.loc[name, totals])
+        cells = _cells(means[totals].loc[name].to_dict())
         if until:
             came, seeds = counts.loc[name, _ROUNDS], counts.loc[name, "seed"]
             cells.append(f"{came} of {seeds}")
-            costs = _cells(means.loc[name, until])
+            costs = _cells(means[until].loc[name].to_dict())
             # A training that was there at its first evaluation reached it at an unknown
             # time before.
             if came and early_counts[name] == came:
@@ -58,10 +57,10 @@ def table(task: tables.Tables, places: list[ranking.Place]) -> texts.Table | Non
     return texts.Table(name, "Costs", "", tuple(columns), parts)
 
 
-def _cells(row: pd.Series) -> list[str]:
-    """Formats costs of a method."""
-    units = {name: _MEGA if name.startswith("bytes") else 1.0 for name in row.index}
-    return [number(float(row[name]) / units[name]) for name in row.index]
+def _cells(costs: dict[Any, float]) -> list[str]:
+    """Formats costs of a method by name."""
+    units = {name: _MEGA if name.startswith("bytes") else 1.0 for name in costs}
+    return [number(float(costs[name]) / units[name]) for name in costs]
 
 
 def number(value: float) -> str:

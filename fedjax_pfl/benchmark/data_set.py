@@ -46,7 +46,7 @@ def results(task: tables.Tables, places: list[ranking.Place]) -> texts.Table:
         for name, rows in controls.groupby("method", sort=False)
     ]
     for place in [*places, *controls]:
-        row = means.loc[place.method]
+        row = means.loc[place.method].to_dict()
         cells = [
             place.method,
             kind_of[place.method],
@@ -88,7 +88,7 @@ def searches(task: tables.Tables, places: list[ranking.Place]) -> texts.Table:
     by_method = task.searches.set_index("method")
     rows = []
     for place in places:
-        row = by_method.loc[place.method]
+        row = by_method.loc[place.method].to_dict()
         below = 100 * (row["median"] - row["best"])
         cells = [
             row["settings"] or "–",

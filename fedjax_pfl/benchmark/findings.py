@@ -144,7 +144,7 @@ def _harm(shared: tables.Tables, over: str) -> Iterator[str]:
     methods = [name for name in names if name != "FedAvg"]
     if "FedAvg" not in names or not methods:
         return
-    fewest = min(methods, key=lambda name: worse[name].mean(axis=None))
+    fewest = min(methods, key=lambda name: np.nanmean(worse[name].to_numpy()))
 
     def clients(name: str) -> str:
         gains = f" and better for {_share(better[name])}" if name in better else ""

@@ -239,7 +239,8 @@ def _plural(count: int, noun: str) -> str:
 def overview(bench: tables.Tables) -> texts.Table:
     """Returns the table of all methods and data sets, the best mean first."""
     shared = ranking.counted(bench)
-    complete = {m: v.mean(axis=None) for m, v in ranking.complete(shared).items()}
+    values_of = ranking.complete(shared)
+    complete = {m: np.nanmean(values.to_numpy()) for m, values in values_of.items()}
     kind_of = kinds.of_methods(bench) | kinds.of_methods(shared)
     cells = {name: _cells(bench.of_tasks(name)) for name in bench.tasks}
     methods = [

@@ -8,6 +8,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from fedjax_pfl.benchmark import tasks, training
@@ -183,6 +184,6 @@ def _typed(table: pd.DataFrame) -> pd.DataFrame:
 def _rounded(table: pd.DataFrame) -> pd.DataFrame:
     """Rounds numbers like files, so that both agree."""
     table = _typed(table)
-    for name in table.select_dtypes("floating"):
+    for name in table.select_dtypes(np.floating):
         table[name] = [float(f"{value:.{_DIGITS}g}") for value in table[name]]
     return table

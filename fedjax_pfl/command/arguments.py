@@ -449,7 +449,7 @@ class Options(DataOptions):
     diagnostics: bool = option(
         "Output", "Also record the algorithm's own values.", False
     )
-    save_models: str | None = option(
+    save_models: Literal["last", "best", "best-of-each"] | None = option(
         "Output",
         "Also write the trained models of the evaluated clients: from the last round,"
         " the best round on validation data, or the best round of each client.",
@@ -656,7 +656,7 @@ class Options(DataOptions):
                 "give --coordinator, --num-processes and --process-id together, or none"
                 " of them if JAX detects the cluster"
             )
-        if None in values:
+        if self.process_id is None or self.num_processes is None:
             return
         if self.process_id >= self.num_processes:
             raise typer.BadParameter(

@@ -59,7 +59,8 @@ _WITH_RESUME |= {"max_minutes", "memory_limit", "log", "quiet", *_ADDRESS}
 def application(**fields: Any) -> typer.Typer:
     """Makes an application in plain text, which sets up no shell."""
     style = {"pretty_exceptions_enable": False, "rich_markup_mode": None}
-    return typer.Typer(**({"add_completion": False} | style | fields))
+    options: dict[str, Any] = {"add_completion": False} | style | fields
+    return typer.Typer(**options)
 
 
 def add(app: typer.Typer, name: str, main: Callable[..., None], **fields: Any) -> None:
@@ -73,7 +74,8 @@ class Command(typer.core.TyperCommand):
     def format_options(self, ctx: typer.Context, formatter: Any) -> None:
         """Writes what follows the sentences of `--help`."""
         _write_examples(self.name, ctx, formatter)
-        sections = dict.fromkeys(("Arguments", *typing.get_args(arguments.Group)), ())
+        headings = ("Arguments", *typing.get_args(arguments.Group))
+        sections: dict[str, tuple[Any, ...]] = dict.fromkeys(headings, ())
         for parameter in self.get_params(ctx):
             if record := parameter.get_help_record(ctx):
                 usual = "Output" if parameter.opts[0] != parameter.name else "Arguments"
@@ -137,6 +139,7 @@ def with_options(
 ) -> Callable[..., None]:
     """Sets the signature of a function, from which typer reads options."""
     hints = typing.get_type_hints(kind)
+    annotations: dict[str, tuple[Any, Any]]
     annotations = {"context": (inspect.Parameter.empty, typer.Context)}
     for field in dataclasses.fields(kind):
         if field.name not in absent and "typer" in field.metadata:

@@ -274,7 +274,7 @@ class _Work:
 
 def _trainer(
     options: arguments.Options, groups: Sequence[Group], training: Options
-) -> tuple[Callable[..., Resident], Options]:
+) -> tuple[Callable[..., Any], Options]:
     """Returns the factory of trainers, and the options of all their rounds."""
     if options.streamed:
         num_clients = groups[0].federations[0].num_clients

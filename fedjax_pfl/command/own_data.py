@@ -35,8 +35,8 @@ def with_data(experiment: Experiment, options: arguments.DataOptions) -> Experim
     # can still change the values below.
     of_data = [text for text in options.settings if text.startswith(_OF_DATA)]
     experiment = apply_settings(experiment, of_data)
-    source = experiment.grids[0].spec.dataset
-    dataset = source.load(data_dir=options.data_dir, seed=0, num_clients=None)
+    spec: Any = experiment.grids[0].spec
+    dataset = spec.dataset.load(data_dir=options.data_dir, seed=0, num_clients=None)
     # Natural clients are used if the data have them. Targets that are not classes get a
     # linear model and, without natural clients, an i.i.d. partition.
     changes: dict[str, Any] = {}

@@ -123,11 +123,12 @@ def _check_users(options: _Options) -> None:
     settings = experiment.parse(options.settings)
     name, *_ = settings.get("federation.dataset", (options.preset or "digits",))
     is_without = options.data is None and name in sources.WITHOUT_CLIENTS
-    if options.label is not None:
+    if options.data is not None and options.label is not None:
         place = (options.data, options.label, options.client, options.data_dir)
         source = user.source_for(*place)
-        is_without = isinstance(source, sources.Csv) and source.client is None
-        if is_without:  # files of a folder are clients
+        is_without = False
+        if isinstance(source, sources.Csv) and source.client is None:
+            # Files of a folder are clients.
             is_without = not source.locate(options.data_dir).root.is_dir()
         name = options.data
     if is_without:
@@ -154,11 +155,12 @@ def _recipe(options: _Options) -> tuple[Any, Any]:
         raise checks.InputError(
             f"Expected one network and one data set, got a sweep{names}."
         )
-    if not hasattr(grid.spec, "held_out_users"):
+    recipe: Any = grid.spec
+    if not hasattr(recipe, "held_out_users"):
         raise checks.InputError(
             f"Expected a data set with users, got {type(grid.spec).__name__}."
         )
-    spec = dataclasses.replace(grid.spec, held_out_users=options.users)
+    spec = dataclasses.replace(recipe, held_out_users=options.users)
     # Without roles and adapters, which choose parameters for a later training.
     return struct.innermost(grid.model), spec
 

@@ -6,9 +6,9 @@ from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 from rich import box
-from rich import console as rich_console
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from fedjax_pfl.core import texts
 
@@ -21,7 +21,7 @@ _GAP = 2  # between columns; the edges take one of them and one more
 class _Console(Console):
     """A console that prints texts unchanged: no markup, emoji or control."""
 
-    def render_str(self, text: str, **options: Any) -> rich_console.Text:
+    def render_str(self, text: str, **options: Any) -> Text:
         """Renders a text or a table's cell, with control characters made visible."""
         return super().render_str(texts.printable(text), **options)
 

@@ -56,6 +56,6 @@ def _offered(package: str) -> dict[str, tuple[str, str]]:
     return {
         alias.asname or alias.name: (node.module or "", alias.name)
         for node in block.body
-        if isinstance(node, ast.ImportFrom)
+        if isinstance(node, ast.ImportFrom) and node.module != package  # its modules
         for alias in node.names
     }

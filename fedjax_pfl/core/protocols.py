@@ -440,7 +440,10 @@ class Work(abc.ABC):
 class Specification(Protocol):
     """A frozen, hashable recipe of a federation; grids may sweep its fields."""
 
-    seed: int
+    @property
+    def seed(self) -> int:
+        """The seed of the draws."""
+        ...
 
     def build(self) -> Federation:
         """Builds the federation on the host and places it on the device."""

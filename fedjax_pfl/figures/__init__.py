@@ -80,7 +80,7 @@ def plot(result: results.Result, kind: str = "curves") -> "list[Axes]":
         raise checks.InputError(f"Cannot plot kind={kind!r}: {_NOTHING[kind]}.")
     from matplotlib import pyplot
 
-    pyplot.figure(FigureClass=lambda *_, **__: figure)  # pyplot shows it from now on
+    pyplot.figure(FigureClass=lambda *_, **__: figure)  # pyright: ignore  # pyplot shows it from now on
     panels = [axes for axes in figure.axes if axes.get_visible()]
     return [axes for axes in panels if axes.get_label() != "<colorbar>"]
 

@@ -63,7 +63,7 @@ def _box(rows: pd.DataFrame, setting: str, color: int) -> contents.Box:
     histories = np.full((len(rows), len(rounds)), np.nan)
     for row, client in zip(histories, rows.itertuples(), strict=True):
         # Seeds may end in different rounds, and evaluate different clients.
-        row[np.searchsorted(rounds, client.rounds)] = client.history
+        row[np.searchsorted(rounds, np.asarray(client.rounds))] = client.history
     return contents.Box(
         setting=setting,
         algorithm=rows["algorithm"].iloc[0],
@@ -162,7 +162,7 @@ def accuracy_and_spread(result: results.Result) -> contents.Spots | None:
     best = selection.best_settings(result).assign(is_best=True)
     points = points.merge(best, on=settings, how="left")
     # Without validation data all settings have colors.
-    points["is_best"] = points["is_best"].notna() | ~has_validation
+    points["is_best"] = points["is_best"].notna() | (not has_validation)
     methods = selection.methods(result)
     names = selection.varying(points, methods)
     # Over all panels, so that a method has one color.

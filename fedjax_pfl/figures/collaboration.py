@@ -2,6 +2,8 @@
 
 import dataclasses
 import itertools
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -82,6 +84,7 @@ def shares(result: results.Result) -> contents.Lines | None:
 
 def _share_rows(result: results.Result) -> pd.DataFrame:
     """Returns mean shares, and the share of equal weights, by point and round."""
+    points: Iterator[dict[Any, Any]]
     points = iter(result.points().drop(columns="status").to_dict("records"))
     parts = []
     for group in result.groups:

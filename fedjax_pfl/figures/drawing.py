@@ -53,7 +53,7 @@ FEW_LINES = len(COLORS)  # up to here every setting and model is drawn
 MAX_LINES = 2 * len(COLORS)  # the second half with hollow marks
 MAX_PANELS = 12
 _COLUMNS = 3
-TEXT = {"fontsize": 8}
+TEXT: dict[str, Any] = {"fontsize": 8}
 WIDTH, _HEIGHT, _LINE = 6.0, 3.2, 0.18  # inches; 600 pixels at 100 dots per inch
 _LOW = 1.9  # inches of a panel if there are several rows
 _LETTERS = 84  # of titles side by side
@@ -86,7 +86,7 @@ class Series:
         points = axes.scatter(x[good], y[good], s=40, alpha=0, linewidths=0)
         # Invisible in files; `with_ids` shows them in pages, where they have titles.
         points.set_visible(False)
-        self.name(points, texts=[texts[k] for k in np.flatnonzero(good)])
+        self.name(points, texts=[texts[int(k)] for k in np.flatnonzero(good)])
 
 
 @contextlib.contextmanager

@@ -172,7 +172,7 @@ def _write(axes: Axes, values: np.ndarray, low: float, high: float) -> None:
         if np.isfinite(values[i, j]):
             is_light = values[i, j] > low + 0.6 * (high - low)
             color = "#111111" if is_light else "white"  # can be read on its field
-            text = _number(values[i, j], low, high)
+            text = _number(float(values[i, j]), low, high)
             axes.text(j, i, text, ha="center", va="center", color=color, fontsize=6)
 
 

@@ -73,7 +73,7 @@ def draw(chart: Paths) -> Figure:
 
 def _lines(steps: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     """Returns the steps of every start with its name."""
-    starts = [c for c in steps if c.startswith("start ")]
+    starts = [c for c in map(str, steps) if c.startswith("start ")]
     short = selection.short([c.removeprefix("start ") for c in starts])
     named = []
     for values, rows in steps.groupby(["algorithm", *starts], sort=False, dropna=False):

@@ -152,7 +152,7 @@ def _bubbles(axes: Axes, counts: np.ndarray, names: Sequence[str]) -> None:
         alpha=0.7,
         lw=0,
     )
-    cells = zip(client, label, held, strict=True)
+    cells = zip(client.tolist(), label, held, strict=True)
     texts = [
         f"client {names[i]}, class {c}: {count:,} examples" for i, c, count in cells
     ]

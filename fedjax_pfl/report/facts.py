@@ -339,7 +339,7 @@ def _clients(group: history.History) -> str:
     total, count = _value(group, "federation.num_clients"), len(group.clients)
     # Clients of the last evaluation: a streamed training evaluates a sample, and
     # eval_clients the participants.
-    judged = group.evaluated.any(axis=2)[:, -1].sum(axis=-1)
+    judged = group.evaluated[:, -1].any(axis=1).sum(axis=-1)
     low, high = int(judged.min()), int(judged.max())
     text = str(total or count)
     if text.isdecimal() and int(text) == low == high:

@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import matplotlib
@@ -43,7 +44,7 @@ def write_all(figures: Mapping[str, Figure], folder: Path) -> None:
 def inline(figure: Figure, name: str, title: str) -> str:
     """Returns a figure as an element of a page."""
     file = io.BytesIO()
-    settings = {"svg.hashsalt": name, "svg.fonttype": "none"}
+    settings: Any = {"svg.hashsalt": name, "svg.fonttype": "none"}
     with matplotlib.rc_context(settings), drawing.with_ids(figure):
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
     ElementTree.register_namespace("", _SVG)

@@ -175,7 +175,8 @@ def _with_cells(
     place = list(summary.columns).index("model") + 1
     keys, measures = list(summary.columns[:place]), list(summary.columns[place:])
     texts = summary[measures].map(_text).itertuples(index=False, name=None)
-    points = _merged(points, summary[keys].assign(cells=list(texts)), keys)
+    cells = pd.Series(list(texts), index=summary.index, dtype=object)
+    points = _merged(points, summary[keys].assign(cells=cells), keys)
     return points, [name.replace("_", " ") for name in measures]
 
 
@@ -277,7 +278,8 @@ def _steps(result: results.Result, heads: pd.DataFrame) -> dict[str, float]:
     """Returns local steps of trainings by algorithm, for the listed settings."""
     columns = _columns(result)[:-1]
     costs = result.communication().merge(heads[columns].drop_duplicates(), on=columns)
-    return costs.groupby("algorithm")["client_steps"].mean().to_dict()
+    means = costs.groupby("algorithm")["client_steps"].mean()
+    return {str(name): steps for name, steps in means.items()}
 
 
 def _at_ends(result: results.Result, heads: pd.DataFrame) -> str:

@@ -92,7 +92,7 @@ def path(result: "Result") -> "pd.DataFrame | None":
     if not rows:
         return None
     table = pd.DataFrame(rows)
-    by = ["algorithm", *(c for c in table if c.startswith("start ")), "round"]
+    by = ["algorithm", *(c for c in map(str, table) if c.startswith("start ")), "round"]
     # pandas would skip NaN, but one diverged seed makes the mean undefined.
     means = table.groupby(by, sort=False, dropna=False).agg(
         lambda values: float(np.mean(np.asarray(values)))
@@ -119,7 +119,7 @@ def settings(result: "Result") -> "pd.DataFrame | None":
         for group in result.groups
         if TRAINING in group.diagnostics
     )
-    by = ["algorithm", *(c for c in steps if c.startswith("start "))]
+    by = ["algorithm", *(c for c in map(str, steps) if c.startswith("start "))]
     rows = []
     for _, rows_of_start in steps.groupby(by, sort=False, dropna=False):
         score = sign(text) * rows_of_start["objective"].to_numpy()

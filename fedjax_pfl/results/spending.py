@@ -13,7 +13,15 @@ __all__ = ["COLUMNS", "NUMBERS", "after", "privacy", "rounds", "to_target"]
 _BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 NUMBERS = ("bytes_up", "bytes_down", "client_steps", "gradients", "seconds")
 NUMBERS += ("virtual_seconds",)
-COLUMNS = ("model", "metric", "target", "rounds", *NUMBERS, "validation", "test")
+COLUMNS: tuple[str, ...] = (
+    "model",
+    "metric",
+    "target",
+    "rounds",
+    *NUMBERS,
+    "validation",
+    "test",
+)
 """Columns of the rows of `to_target`."""
 
 

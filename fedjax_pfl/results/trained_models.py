@@ -121,7 +121,7 @@ class TrainedModels:
           InputError: if there is none, if there are several, or if the file has
             changed.
         """
-        rows = self.table.to_dict("records")
+        rows: list[dict[Any, Any]] = self.table.to_dict("records")
         for name in columns:
             checks.known(name, list(self.table.columns), "column")
         hits = [r for r in rows if all(r[n] == v for n, v in columns.items())]
@@ -133,7 +133,7 @@ class TrainedModels:
             )
         return self._read(hits[0])
 
-    def _read(self, row: dict[str, Any]) -> TrainedModel:
+    def _read(self, row: dict[Any, Any]) -> TrainedModel:
         """Reads one file."""
         import safetensors.numpy  # half of its time is only paid here
 
@@ -250,7 +250,7 @@ def load_models(directory: str | os.PathLike[str]) -> TrainedModels:
     return TrainedModels(directory, table)
 
 
-def _differing(rows: Sequence[dict[str, Any]]) -> str:
+def _differing(rows: Sequence[dict[Any, Any]]) -> str:
     """Describes the columns that distinguish these models."""
     text = ""
     for name in rows[0] if rows else ():

@@ -37,7 +37,7 @@ def methods(batch_size: int, steps: int) -> list[fp.FederatedProcess]:
         *(kinds.SplitGP, kinds.FedNova, kinds.FedSAM, kinds.FedDyn, kinds.MOON),
         *(kinds.KNNPer, kinds.FedProto, kinds.FedALA),
     )
-    batch = {"batch_size": batch_size}
+    batch: dict[str, Any] = {"batch_size": batch_size}
     epochs = {"local": sgd, "gradient": "epochs"}
     algorithms = (
         kinds.Majority(),

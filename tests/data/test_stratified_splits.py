@@ -116,10 +116,7 @@ def test_a_given_test_part_is_kept_and_validation_is_stratified():
         assert np.abs(counts[1] - wanted).max() < 2
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{"ordered": True}, {"num_classes": None}],
-)
+@pytest.mark.parametrize("changes", [{"ordered": True}, {"num_classes": None}])
 def test_data_that_cannot_be_stratified(changes):
     dataset = data(**changes)
     sentence = samples.refusal(cut, dataset, stratify=True)

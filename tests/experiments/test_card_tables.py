@@ -13,10 +13,7 @@ from tests.experiments import test_cards
 
 A, B = test_cards.A, test_cards.B
 SWEEP = "python -m experiments.sweep --preset digits"
-COLUMNS = (
-    tables.Column("alpha", A),
-    tables.Column("beta", B),
-)
+COLUMNS = (tables.Column("alpha", A), tables.Column("beta", B))
 
 
 @pytest.fixture
@@ -191,10 +188,7 @@ def test_sides_may_be_of_different_runs(tmp_path):
 def test_figures_count_what_holds(tmp_path):
     noise = np.arange(5) / 100
     test_cards.save(tmp_path, "first", test_cards.pairs(0.9 + noise, 0.1 - noise))
-    both = (
-        claims.Claim("a", "first", A, B),
-        claims.Claim("b", "first", B, A),
-    )
+    both = (claims.Claim("a", "first", A, B), claims.Claim("b", "first", B, A))
     figures = (
         claims.Drawing("3", "curves", "first", both),
         claims.Drawing("4", "more", "second", both),

@@ -96,9 +96,7 @@ def line_with(text, *words):
 
 
 @settings(max_examples=50, deadline=None, derandomize=True)
-@given(
-    st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=2, max_size=8),
-)
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=2, max_size=8))
 def test_the_interval_is_that_of_the_paired_test(values):
     first, second = np.array(values).T
     found = paired.interval(pd.Series(first), pd.Series(second))

@@ -17,10 +17,7 @@ def record(attack, fractions, algorithm="Flame", poisoning=None, **changes):
     made = histories.make_history(
         points=points, algorithm=algorithm, malicious=(0, 1) if any(fractions) else ()
     )
-    config = made.config | {
-        "attack": attack,
-        "federation.label_poisoning": poisoning,
-    }
+    config = made.config | {"attack": attack, "federation.label_poisoning": poisoning}
     return dataclasses.replace(made, config=config | changes)
 
 

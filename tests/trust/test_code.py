@@ -98,8 +98,7 @@ def test_a_folder_of_several_runs_is_not_taken_for_a_finished_one(here):
 
 
 @pytest.mark.parametrize(
-    "module",
-    ["stranger/evil.py", "stranger/__init__.py", "stranger/evil/__init__.py"],
+    "module", ["stranger/evil.py", "stranger/__init__.py", "stranger/evil/__init__.py"]
 )
 def test_modules_in_a_folder_of_results_are_refused(module):
     stranger(module=module)

@@ -99,11 +99,7 @@ def test_killed_at_random_moments_it_is_bit_identical(place, request, kind):
 
 
 @pytest.mark.parametrize(
-    ("number", "status"),
-    [
-        wide(signal.SIGINT, 130),
-        (signal.SIGTERM, 143),
-    ],
+    ("number", "status"), [wide(signal.SIGINT, 130), (signal.SIGTERM, 143)]
 )
 def test_a_signal_saves_and_ends(place, number, status):
     folder, run = place

@@ -272,10 +272,7 @@ def test_other_versions_are_refused_and_named(begun, monkeypatch, name):
         (("--lease-seconds", "5"), "--lease-seconds needs --join"),
         (("--points-per-unit", "2", "--tune", "3"), "--points-per-unit cannot be"),
         (("--points-per-unit", "2", "--learn", "algorithm.lam"), "cannot be combined"),
-        (
-            ("--join", "--out", "x", "--preset", "fedavg_*"),
-            "Unknown preset",
-        ),
+        (("--join", "--out", "x", "--preset", "fedavg_*"), "Unknown preset"),
         (
             ("--join", "--out", "x", "--preset", "flame_*"),
             "Expected one preset with --join",

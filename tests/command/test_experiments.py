@@ -20,16 +20,9 @@ from fedjax_pfl.engine import simulation
 from fedjax_pfl.engine.trainer import Interrupted
 from tests.lanes import wide
 
+pytestmark = pytest.mark.usefixtures("elsewhere")
 RUNNER = typer.testing.CliRunner()
 ROOT = pathlib.Path(__file__).parents[2]
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    """Commands write below an empty directory and keep no compiled programs."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(job.compilation_cache, "keep", lambda: None)
-    monkeypatch.delenv("FEDJAX_PFL_DATA", raising=False)
 
 
 def settings(*texts, preset="own_data"):

@@ -7,17 +7,12 @@ import typer.testing
 
 import fedjax_pfl as fp
 from experiments import run, sweep
-from fedjax_pfl.command import application, job
+from fedjax_pfl.command import application
 
+pytestmark = pytest.mark.usefixtures("elsewhere")
 RUNNER = typer.testing.CliRunner()
 SMALL = ["--clients", "6", "--seeds", "2", "--rounds", "9"]
 SMALL += ["--set", "federation.partition=iid"]
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(job.compilation_cache, "keep", lambda: None)
 
 
 def test_every_method_is_searched_and_reported(tmp_path):

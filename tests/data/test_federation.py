@@ -298,6 +298,7 @@ def test_more_malicious_clients_leave_the_labels_of_others_alone():
     np.testing.assert_array_equal(few.train.labels[both], many.train.labels[both])
 
 
+@jax.jit
 def batch_of(federation, client, key=None):
     part = federation.test
     own = part.pool().with_rows(jax.tree.map(lambda leaf: leaf[client], part.rows()))

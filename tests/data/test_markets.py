@@ -71,6 +71,7 @@ def spec(which="plain", **fields):
     return portfolio.PortfolioSpec(Given(which), **(small | fields))
 
 
+@jax.jit
 def gathered(part, client, positions):
     """Windows and growth of some examples of one party."""
     rows = jax.tree.map(lambda leaf: leaf[client], part.rows())

@@ -196,14 +196,8 @@ def test_network_of_a_short_history_has_short_windows():
     [
         (lambda: portfolio.VariableOrderMarkov(bins=1), "Expected bins to be"),
         (lambda: portfolio.VariableOrderMarkov(order=-1), "Expected order to be"),
-        (
-            lambda: portfolio.VariableOrderMarkov(bins=50, order=5),
-            "at most 100,000 contexts",
-        ),
-        (
-            lambda: portfolio.GeometricBrownianMotion(correlated=1),
-            "Expected correlated",
-        ),
+        (lambda: portfolio.VariableOrderMarkov(bins=50, order=5), "100,000 contexts"),
+        (lambda: portfolio.GeometricBrownianMotion(correlated=1), "correlated to be"),
         (lambda: portfolio.WassersteinGAN(latent=0), "Expected latent to be"),
         (lambda: portfolio.WassersteinGAN(learning_rate=0.0), "Expected learning_rate"),
     ],

@@ -176,10 +176,7 @@ def test_held_out_houses_have_windows_too():
         ({"window": 13}, "too few for parts that are 13 examples apart"),
         ({"window": 2, "client": None}, "a column of clients for windows"),
         ({"window": 2, "partition": fp.IID(), "num_clients": 2}, "partition by_client"),
-        (
-            {"window": 2, "partition": fp.data.FeatureSkew(), "num_clients": 1},
-            "by_client",
-        ),
+        ({"window": 2, "partition": "feature_skew", "num_clients": 1}, "by_client"),
     ],
 )
 def test_wrong_windows(options, part):

@@ -1,6 +1,5 @@
 """Command lines of all commands: done, one sentence or the usage, nothing halfway."""
 
-import dataclasses
 import os
 import pathlib
 import shutil
@@ -102,8 +101,7 @@ def commands(draw):
 def place(tmp_path, monkeypatch):
     """A directory with all kinds of things in it; nothing is trained."""
     record = histories.make_history(num_clients=3, rounds=(0, 1))
-    config = record.config | {"execution": "vmap"}
-    result = histories.make_result(dataclasses.replace(record, config=config))
+    result = histories.make_result(record)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(job.compilation_cache, "keep", lambda: None)
     monkeypatch.setattr(job.figures, "save_all", lambda *_: [])

@@ -45,9 +45,7 @@ def save(folder):
     for name in ("Flame", "Local"):
         points = ({"algorithm.lam": 0.1, "seed": 0},)
         options = {"num_clients": 3, "rounds": (0, 1), "algorithm": name}
-        record = histories.make_history(points=points, **options)
-        config = record.config | {"execution": "vmap"}
-        records.append(dataclasses.replace(record, config=config))
+        records.append(histories.make_history(points=points, **options))
     result = histories.make_result(*records)
     with run_folder.begun(folder, OPTIONS):
         result.write(folder)

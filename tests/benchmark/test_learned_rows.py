@@ -187,11 +187,7 @@ def test_the_page_says_what_the_budget_paid_for(made, tmp_path):
             },
             "derivatives, got Armijo",
         ),
-        (
-            {},
-            dict.fromkeys(("a b", "a-b"), METHODS["Local"]),
-            "differ in letters or dig",
-        ),
+        ({}, dict.fromkeys(("a b", "a-b"), METHODS["Local"]), "differ in letters or"),
     ],
 )
 def test_rows_that_cannot_be_learned_are_refused(methods, learned, message):

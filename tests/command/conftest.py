@@ -3,6 +3,7 @@
 import pytest
 
 from fedjax_pfl.command import job
+from fedjax_pfl.report import writing
 
 
 @pytest.fixture
@@ -11,3 +12,10 @@ def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(job.compilation_cache, "keep", lambda: None)
     monkeypatch.delenv("FEDJAX_PFL_DATA", raising=False)
+
+
+@pytest.fixture
+def no_figures(monkeypatch):
+    """Commands draw nothing, which takes seconds each."""
+    monkeypatch.setattr(job.figures, "save_all", lambda *_: [])
+    monkeypatch.setattr(writing, "_write_figures", lambda *_: None)

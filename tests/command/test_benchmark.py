@@ -99,10 +99,7 @@ def test_rows_with_learned_fields_are_chosen_by_their_folders():
         (["--algorithm", "+nonsense"], "nonsense"),
         (["--tune-budget", "1gradients", "--only", "local"], "budget of at least"),
         (["--preset", "benchmark_nothing"], "benchmark_nothing"),
-        (
-            ["--set", "federation.validation_fraction=0", "--only", "local"],
-            "validation",
-        ),
+        (["--only", "local", "--set", "federation.validation_fraction=0"], "valida"),
         (["--max-minutes", "0"], "max_minutes"),
         (["--metric", "rmse"], "Unknown metric of a benchmark 'rmse'"),
         (["--metric", "auc", "--only", "majority"], "measured, accuracy, .* got 'auc'"),

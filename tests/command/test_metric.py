@@ -9,7 +9,7 @@ from fedjax_pfl.command import application
 from tests import histories
 from tests.report import reports
 
-pytestmark = pytest.mark.usefixtures("elsewhere")
+pytestmark = pytest.mark.usefixtures("elsewhere", "no_figures")
 RUNNER = typer.testing.CliRunner()
 SMALL = ["--clients", "6", "--seeds", "2", "--rounds", "3", "--eval-every", "1"]
 SMALL += ["--set", "federation.partition=iid", "--quiet"]

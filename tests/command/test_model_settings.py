@@ -13,7 +13,7 @@ from fedjax_pfl.command.presets import experiment, wrappers
 from fedjax_pfl.core import struct, tree_paths
 from fedjax_pfl.results import labels
 
-pytestmark = pytest.mark.usefixtures("elsewhere")
+pytestmark = pytest.mark.usefixtures("elsewhere", "no_figures")
 RUNNER = typer.testing.CliRunner()
 TARGETS = "model.adapters.targets=^hidden_0/"
 

@@ -11,17 +11,13 @@ import pytest
 import typer.testing
 
 from experiments import run, sweep
-from fedjax_pfl import figures, results
+from fedjax_pfl import results
 from fedjax_pfl.core import checks
 from fedjax_pfl.engine import profiling, simulation
 
+pytestmark = pytest.mark.usefixtures("elsewhere", "no_figures")
 RUNNER = typer.testing.CliRunner()
 SHORT = ("--preset", "quadratic", "--rounds", "6", "--eval-every", "2")
-
-
-@pytest.fixture(autouse=True)
-def no_figures(elsewhere, monkeypatch):
-    monkeypatch.setattr(figures, "save_all", lambda result, folder: None)
 
 
 def traces():

@@ -7,7 +7,7 @@ from experiments import run, sweep
 from fedjax_pfl import results
 from tests.command.test_experiments import RUNNER, refuse
 
-pytestmark = pytest.mark.usefixtures("elsewhere")
+pytestmark = pytest.mark.usefixtures("elsewhere", "no_figures")
 
 
 @pytest.mark.wide

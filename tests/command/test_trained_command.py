@@ -15,7 +15,7 @@ from tests.command.test_experiments import RUNNER
 
 
 @pytest.fixture(autouse=True)
-def tiny_preset(elsewhere, monkeypatch):
+def tiny_preset(elsewhere, no_figures, monkeypatch):
     found = {"tiny": functools.partial(tiny, "tiny", num_rounds=4)}
     monkeypatch.setattr(presets, "PRESETS", found)
 

@@ -9,7 +9,7 @@ import fedjax_pfl as fp
 from experiments import run, sweep
 from fedjax_pfl.command import application
 
-pytestmark = pytest.mark.usefixtures("elsewhere")
+pytestmark = pytest.mark.usefixtures("elsewhere", "no_figures")
 RUNNER = typer.testing.CliRunner()
 SMALL = ["--clients", "6", "--seeds", "2", "--rounds", "9"]
 SMALL += ["--set", "federation.partition=iid"]
@@ -87,10 +87,7 @@ def test_a_budget_of_gradients_counts_those_of_the_method():
         (["--tune-budget", "5min", "--patience", "2"], "give --tune, or --patience"),
         (["--tune", "1"], "--tune"),
         (["--tune", "4", "--patience", "2"], "give --tune, or --patience"),
-        (
-            ["--tune", "4", "--set", "federation.validation_fraction=0"],
-            "validation examples",
-        ),
+        (["--tune", "4", "--set", "federation.validation_fraction=0"], "validation"),
     ],
 )
 def test_wrong_searches_are_refused(arguments, message, tmp_path):

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from experiments.cards import claims, flame, pages, scale, tables, verdicts
+from experiments.cards import claims, pages, scale, tables, verdicts
 from experiments.cards.runs import Run
 from tests.experiments import test_cards
 
@@ -215,8 +215,3 @@ def test_every_number_of_flames_table_is_there():
     assert gains[1].mean() == pytest.approx(0.1436, abs=5e-5)
     hybrid = gains[2].filter(like="hybrid")
     assert len(hybrid) == 4 and hybrid.mean() == pytest.approx(0.0422, abs=5e-5)
-
-
-def test_flames_figures_are_all_there():
-    numbers = {int(figure.number) for figure in flame.CARD.figures}
-    assert numbers == {*range(3, 13), *range(13, 44)}

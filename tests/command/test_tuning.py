@@ -63,13 +63,8 @@ def test_a_budget_says_how_much_is_tried(budget, tried, tmp_path):
 def test_a_budget_of_gradients_counts_those_of_the_method():
     tried = {}
     for algorithm in ("ditto", "fedavg"):
-        arguments = [
-            "--algorithm",
-            algorithm,
-            "--tune-budget",
-            "1e6gradients",
-            "--dry-run",
-        ]
+        arguments = ["--algorithm", algorithm, "--tune-budget", "1e6gradients"]
+        arguments += ["--dry-run"]
         done = RUNNER.invoke(sweep.app, [*SMALL, *arguments])
         assert done.exit_code == 0, done.output
         tried[algorithm] = int(done.stdout.split()[0])

@@ -50,11 +50,8 @@ def test_cells_are_those_of_the_summary_and_intervals_those_of_scipy():
     for row in environment.rows:
         expected = summary.loc[(row.algorithm, row.model), list(found.measures)]
         assert row.cells == tuple(expected)
-    assert {row.model for row in environment.rows} == {
-        "personal",
-        "global",
-        "hybrid (validation)",  # the oracle is no method
-    }
+    models = {"personal", "global", "hybrid (validation)"}  # the oracle is no method
+    assert {row.model for row in environment.rows} == models
     number, _ = row_of(environment, "Flame", "global")
     _, row = row_of(environment, "Ditto", "personal")
     gaps = values(result, 1, "personal") - values(result, 0, "global")

@@ -23,6 +23,7 @@ def make_history(
     rng_seed=0,
     models=MODELS,
     kappa=2.0,
+    config=(),
 ):
     """A record of random values; clients in `never` are not selected."""
     rng = np.random.default_rng(rng_seed)
@@ -84,6 +85,8 @@ def make_history(
             "federation.partition": "DirichletLabels",
             "model": "MLP",
             "model.widths": [64],
+            "execution": "vmap",
+            **dict(config),
         },
         compile_seconds=1.5,
         run_seconds=0.25,
@@ -95,7 +98,8 @@ def make_result(*histories):
 
 
 def with_metrics(record, **metrics):
-    return dataclasses.replace(record, metrics=metrics)
+    """The record with some metrics in place of its own."""
+    return dataclasses.replace(record, metrics=record.metrics | metrics)
 
 
 def pick(table, **wanted):

@@ -49,12 +49,17 @@ def made(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def found(made):
+    return tables.collect(made)
+
+
 def finals(folder, name):
     return fp.Result.load(folder / "small" / name / "final")
 
 
-def test_all_searches_have_the_same_budget_and_other_seeds(made):
-    found = tables.collect(made).searches.set_index("method")
+def test_all_searches_have_the_same_budget_and_other_seeds(made, found):
+    found = found.searches.set_index("method")
     assert found["budget"].nunique() == 1
     assert (found["spent"] <= found["budget"]).all()
     assert found["tried"]["Majority"] == 0 and found["spent"]["Majority"] == 0
@@ -82,8 +87,8 @@ def test_the_best_setting_is_the_searchs(made):
     assert max(best, key=lambda k: np.mean(best[k])) == tuple(said.settings.values())
 
 
-def test_scores_are_those_of_the_results(made):
-    scores = tables.collect(made).scores
+def test_scores_are_those_of_the_results(made, found):
+    scores = found.scores
     ditto, alone = finals(made, "ditto"), finals(made, "local")
     rows = ditto.clients()
     rows = rows[(rows["model"] == "personal") & (rows["metric"] == "accuracy")]
@@ -117,8 +122,8 @@ def test_scores_are_those_of_the_results(made):
     assert (scores["first_evaluation"] == 1).all()
 
 
-def test_costs_are_those_until_a_training_is_as_good_as_fedavg(made):
-    scores = tables.collect(made).scores.set_index(["method", "seed"])
+def test_costs_are_those_until_a_training_is_as_good_as_fedavg(made, found):
+    scores = found.scores.set_index(["method", "seed"])
     ditto, fedavg = finals(made, "ditto"), finals(made, "fedavg")
     target = validation_curve(fedavg, "global")
     line, spent = validation_curve(ditto, "personal"), ditto.spent()
@@ -185,8 +190,7 @@ def validation_curve(result, model):
     }
 
 
-def test_files_say_the_same(made, tmp_path):
-    found = tables.collect(made)
+def test_tables_are_the_same_after_saving(found, tmp_path):
     found.save(tmp_path)
     again = tables.Tables.load(tmp_path)
     pd.testing.assert_frame_equal(found.scores, again.scores)
@@ -194,7 +198,7 @@ def test_files_say_the_same(made, tmp_path):
 
 
 @pytest.mark.wide
-def test_it_goes_on_where_it_was_and_repeats_to_the_bit(made, tmp_path):
+def test_it_goes_on_where_it_was_and_repeats_to_the_bit(made, found, tmp_path):
     small = {n: METHODS[n] for n in ("FedAvg", "Ditto")}
     budget = tasks.budget_of(task())
     one = task(methods=small, budget=budget)
@@ -205,7 +209,7 @@ def test_it_goes_on_where_it_was_and_repeats_to_the_bit(made, tmp_path):
     training.run(tmp_path, one, **options)
     left = [path.name for path in (tmp_path / "small").iterdir()]
     assert sorted(left) == ["ditto", "fedavg"]  # no checkpoints
-    first, second = tables.collect(made), tables.collect(tmp_path)
+    first, second = found, tables.collect(tmp_path)
     for name in small:
         before = first.scores[first.scores["method"] == name]
         after = second.scores[second.scores["method"] == name]
@@ -242,11 +246,10 @@ def test_searches_never_see_test_data(made):
     budget = tasks.budget_of(task())
     options = {"seeds": (1, 2, 3), "budget": budget, "progress": False}
     options |= {"evaluate_on": ("validation", "test")}
-    args = (METHODS["Ditto"], fp.LogisticRegression(), OtherTests(**fields), 18)
+    args = (METHODS["FedAvg"], fp.LogisticRegression(), OtherTests(**fields), 18)
     other = fp.tune(tasks.key(), *args, execution="vmap", **options)
-    said = training.read(made / "small/ditto")
-    assert other.best == said.settings
-    (ours,) = fp.Result.load(made / "small/ditto/search").groups
+    assert other.best == training.read(made / "small/fedavg").settings
+    (ours,) = fp.Result.load(made / "small/fedavg/search").groups
     (theirs,) = other.result.groups
     np.testing.assert_array_equal(ours.ends, theirs.ends)
     assert tuple(ours.data) == ("validation",)
@@ -257,8 +260,7 @@ def test_searches_never_see_test_data(made):
         assert (others[..., t, :] != others[..., v, :]).any()
 
 
-def test_the_page_has_every_method_and_interval(made, tmp_path):
-    found = tables.collect(made)
+def test_the_page_has_every_method_and_interval(found, tmp_path):
     path = page.write(found, tmp_path)
     assert path == tmp_path / "benchmark.html"
     front = path.read_text("utf-8")
@@ -277,8 +279,8 @@ def test_the_page_has_every_method_and_interval(made, tmp_path):
     assert (tmp_path / "benchmark/small.html").read_text("utf-8") == html
 
 
-def test_rows_say_where_they_come_from(made):
-    found = tables.collect(made).searches.set_index("method")
+def test_rows_say_where_they_come_from(made, found):
+    found = found.searches.set_index("method")
     said = finals(made, "ditto").provenance
     row = found.loc["Ditto"]
     assert row["commit"].startswith(said["commit"][:12])
@@ -298,10 +300,7 @@ def test_rows_say_where_they_come_from(made):
     [
         ({"name": "../x"}, "letters, digits and hyphens"),
         ({"methods": {}}, "at least one method"),
-        (
-            {"methods": dict.fromkeys(("A b", "a-b"), METHODS["Local"])},
-            "differ in letters or digits",
-        ),
+        ({"methods": dict.fromkeys(("A b", "a-b"), METHODS["Local"])}, "differ in"),
         ({"seeds": (1,)}, "two or more different seeds"),
         ({"num_rounds": 0}, "num_rounds"),
     ],
@@ -331,9 +330,9 @@ def test_wrong_inputs_of_a_run_are_refused(made, tmp_path):
         tables.collect(tmp_path)
 
 
-def test_hybrids_take_the_model_that_is_better_on_validation_data(made):
+def test_hybrids_take_the_model_that_is_better_on_validation_data(made, found):
     (group,) = finals(made, "ditto").groups
-    scores = tables.collect(made).scores.set_index(["method", "seed"])["hybrid"]
+    scores = found.scores.set_index(["method", "seed"])["hybrid"]
     place = {name: group.models.index(name) for name in ("personal", "global")}
     own, shared = (group.metrics["accuracy"][:, -1, place[m]] for m in place)
     v, t = group.data.index("validation"), group.data.index("test")

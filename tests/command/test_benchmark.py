@@ -9,21 +9,15 @@ import typer.testing
 
 from experiments import benchmark
 from fedjax_pfl.benchmark import tables
-from fedjax_pfl.command import application, job, presets
+from fedjax_pfl.command import application, presets
 from fedjax_pfl.command import benchmark as benchmarks
 from fedjax_pfl.command.presets import experiment
 
+pytestmark = pytest.mark.usefixtures("elsewhere")
 ROOT = pathlib.Path(__file__).parents[2]
 RUNNER = typer.testing.CliRunner()
 SMALL = ["--clients", "6", "--seeds", "2", "--rounds", "9"]
 SMALL += ["--set", "federation.unseen_fraction=0", "--set", "federation.partition=iid"]
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for module in (job, benchmarks):
-        monkeypatch.setattr(module.compilation_cache, "keep", lambda: None)
 
 
 def test_a_template_is_ranked_with_one_option(tmp_path):
@@ -105,10 +99,7 @@ def test_rows_with_learned_fields_are_chosen_by_their_folders():
         (["--algorithm", "+nonsense"], "nonsense"),
         (["--tune-budget", "1gradients", "--only", "local"], "budget of at least"),
         (["--preset", "benchmark_nothing"], "benchmark_nothing"),
-        (
-            ["--set", "federation.validation_fraction=0", "--only", "local"],
-            "validation",
-        ),
+        (["--only", "local", "--set", "federation.validation_fraction=0"], "valida"),
         (["--max-minutes", "0"], "max_minutes"),
         (["--metric", "rmse"], "Unknown metric of a benchmark 'rmse'"),
         (["--metric", "auc", "--only", "majority"], "measured, accuracy, .* got 'auc'"),

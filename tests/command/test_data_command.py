@@ -122,8 +122,7 @@ def test_show_draws_a_figure_only_if_asked(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("options", "clients"),
-    [(("--client", "owner"), 2), (("--clients", "4"), 4)],
+    ("options", "clients"), [(("--client", "owner"), 2), (("--clients", "4"), 4)]
 )
 def test_show_a_table_of_ones_own(tmp_path, options, clients):
     table = write_table(tmp_path / "mine.csv")

@@ -20,16 +20,9 @@ from fedjax_pfl.engine import simulation
 from fedjax_pfl.engine.trainer import Interrupted
 from tests.lanes import wide
 
+pytestmark = pytest.mark.usefixtures("elsewhere")
 RUNNER = typer.testing.CliRunner()
 ROOT = pathlib.Path(__file__).parents[2]
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    """Commands write below an empty directory and keep no compiled programs."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(job.compilation_cache, "keep", lambda: None)
-    monkeypatch.delenv("FEDJAX_PFL_DATA", raising=False)
 
 
 def settings(*texts, preset="own_data"):
@@ -81,12 +74,9 @@ def test_named_methods_take_what_they_use_of_the_solver():
         ("algorithm.lam=1,-1", "at least 0, got -1.0"),
         (
             "algorithm.kappa=0",
-            "Expected --set algorithm.kappa to be a finite number above 0, got 0.0",
+            "--set algorithm.kappa to be a finite number above 0, got 0",
         ),
-        (
-            "algorithm.rho=-1",
-            "Expected --set algorithm.rho to be a finite number above 0",
-        ),
+        ("algorithm.rho=-1", "Expected --set algorithm.rho to be a finite number abo"),
         ("algorithm.lam=1,1.0", "Expected different values of algorithm.lam"),
         ("algorithm.local.epochs=1.5", "epochs to be a whole number, got 1.5"),
         ("algorithm.local.epochs=0", "whole number of at least 1, got 0"),
@@ -196,16 +186,6 @@ def test_output_directories_are_checked_before_training(tmp_path, monkeypatch):
     refuse("Cannot write the directory 'file/out'", "--out", "file/out")
 
 
-@pytest.mark.wide
-def test_dry_run_counts_and_prints_kappa():
-    done = RUNNER.invoke(sweep.app, ["--dry-run"])
-    assert done.exit_code == 0, done.output
-    assert "60 grid points x 100 rounds, 4 static groups, 4 compil" in done.stdout
-    assert "seeds 0, 1, 2, 3, 4" in done.stdout
-    assert "algorithm.lam = 0.03, 0.1, 0.3, 1.0, 3.0; kappa = 1" in done.stdout
-    assert os.listdir() == []
-
-
 def test_dry_run_counts_static_groups():
     arguments = ["--set", "algorithm=flame", "--set", "algorithm.local.epochs=1,2"]
     more = ["--set", "algorithm.rho=0.1", "--seed-list", "1,10", "--rounds", "1"]
@@ -294,17 +274,9 @@ def test_sweep_leaves_one_directory(tmp_path):
         for path in pathlib.Path("a/out").rglob("*.*")
         if path.name != ".lock"
     }
-    assert written == {
-        "experiment.json",
-        "config.json",
-        "reports.csv",
-        "summary.csv",
-        "history.nc",
-        "figures/clients.png",
-        "figures/differences.png",
-        "figures/learning_curves.png",
-        "figures/partition.png",
-        "figures/sweep.png",
+    drawn = ("clients", "differences", "learning_curves", "partition", "sweep")
+    assert written == {f"figures/{name}.png" for name in drawn} | {
+        *("experiment.json", "config.json", "reports.csv", "summary.csv", "history.nc")
     }
     assert not pathlib.Path("a/out/checkpoints").exists()
     stored = json.loads(pathlib.Path("a/out/config.json").read_text())
@@ -335,13 +307,6 @@ def test_a_diverging_point_is_listed_and_the_others_go_on():
     bad = last["status"] != "ok"
     assert last.loc[bad, "value"].isna().all()
     assert last.loc[~bad, "value"].notna().all()
-
-
-@pytest.mark.wide
-def test_quiet_prints_the_directory_only():
-    arguments = ["--preset", "quadratic", "--rounds", "1", "--quiet", "--out", "out"]
-    done = RUNNER.invoke(run.app, arguments)
-    assert (done.stdout, done.stderr, done.exit_code) == ("out\n", "", 0)
 
 
 def test_diagnostics_are_recorded_when_asked_for():
@@ -416,39 +381,30 @@ def test_help_does_not_import_jax():
     assert "--seed-list" in done.stdout
 
 
+def alone(folder, *words):
+    """The result of `python -m experiments.run` in a process of its own."""
+    variables = {"XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"}
+    variables |= {"XDG_CACHE_HOME": str(folder / "cache")}
+    command = [sys.executable, "-m", "experiments.run", "--quiet", *words]
+    subprocess.run(
+        [*command, "--out", folder / "out"],
+        env=os.environ | variables,
+        cwd=ROOT,
+        timeout=120,
+        check=True,
+    )
+    return results.Result.load(folder / "out")
+
+
 @pytest.mark.parametrize("devices", [3, wide(None)])
 def test_devices_are_made_before_jax_starts(tmp_path, devices):
     """By default one per core."""
-    command = "-m experiments.run --preset quadratic --rounds 2 --quiet"
-    command += f" --devices {devices}" if devices else ""
-    environment = os.environ | {
-        "XLA_FLAGS": "",
-        "JAX_PLATFORMS": "cpu",
-        "XDG_CACHE_HOME": str(tmp_path / "cache"),
-    }
-    subprocess.run(
-        [sys.executable, *command.split(), "--out", tmp_path / "out"],
-        env=environment,
-        cwd=ROOT,
-        check=True,
-    )
-    result = results.Result.load(tmp_path / "out")
+    words = ("--devices", str(devices)) if devices else ()
+    result = alone(tmp_path, "--preset", "quadratic", "--rounds", "2", *words)
     assert result.provenance["num_devices"] == (devices or cli.num_cores())
 
 
 def test_seeds_on_two_devices_end(tmp_path):
     """FedPG's factorizations waited for each other's threads."""
-    command = "-m experiments.run --algorithm fedpg --rounds 1 --seeds 2 --devices 2"
-    environment = os.environ | {
-        "XLA_FLAGS": "",
-        "JAX_PLATFORMS": "cpu",
-        "XDG_CACHE_HOME": str(tmp_path / "cache"),
-    }
-    subprocess.run(
-        [sys.executable, *command.split(), "--quiet", "--out", tmp_path / "out"],
-        env=environment,
-        cwd=ROOT,
-        timeout=120,
-        check=True,
-    )
-    assert len(results.Result.load(tmp_path / "out").status) == 2
+    words = "--algorithm fedpg --rounds 1 --seeds 2 --devices 2".split()
+    assert len(alone(tmp_path, *words).status) == 2

@@ -64,68 +64,49 @@ def test_help_names_all_commands(monkeypatch, capsys):
     assert all(command.sentence(name) in words for name in command.COMMANDS)
 
 
-def test_the_shell_completes_commands_and_options(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["fedjax-pfl"])
-    for words, expected in (
-        ("fedjax-pfl re", "report"),
-        ("fedjax-pfl run --ro", "--ro"),
-    ):
-        for name, value in {
-            "_FEDJAX_PFL_COMPLETE": "complete_bash",
-            "COMP_WORDS": words,
-            "COMP_CWORD": str(words.count(" ")),
-        }.items():
-            monkeypatch.setenv(name, value)
-        said = subprocess.run(
-            [sys.executable, "-m", "fedjax_pfl.command"],
-            capture_output=True,
-            text=True,
-            cwd=ROOT,
-        ).stdout
-        assert any(line.startswith(expected) for line in said.splitlines()), said
+COMPLETED = {
+    "re": "report",
+    "run --ro": "--rounds",
+    "sweep --algorithm +flame,fedpr": "+flame,fedprox",
+    "sweep --dataset fashion": "fashion_mnist",
+    "benchmark --preset benchmark_c": "benchmark_clusters benchmark_cifar10",
+    "data show --partition power": "power_law",
+    "sweep --set algorithm.kap": "algorithm.kappa=",
+    "sweep --algorithm ditto --set algorithm.kap": "",
+    "sweep --set algorithm.local.learn": "algorithm.local.learning_rate=",
+    "sweep --set federation.test_f": "federation.test_fraction=",
+    "sweep --set federation.partition.c": "federation.partition.concentration=",
+    "sweep --learn algorithm.lam,algorithm.kap": "algorithm.lam,algorithm.kappa",
+    "methods fedavg": "fedavg",
+}
+COMPLETE = f"""
+import os, sys
+from fedjax_pfl import command
+for words in {list(COMPLETED)}:
+    os.environ["COMP_WORDS"] = f"fedjax-pfl {{words}}"
+    os.environ["COMP_CWORD"] = str(words.count(" ") + 1)
+    try:
+        command.main()
+    except SystemExit:
+        print("next")
+print({{"jax", "numpy"}} & {{*sys.modules}})
+"""
 
 
-def _completed(words):
-    """Completes the last of some words as bash asks for it; without JAX."""
-    program = (
-        "import sys\nfrom fedjax_pfl import command\n"
-        "try:\n    command.main()\n"
-        "finally:\n    print({'jax', 'numpy'} & {*sys.modules}, file=sys.stderr)"
-    )
-    asked = {"_FEDJAX_PFL_COMPLETE": "complete_bash", "COMP_WORDS": words}
+def test_the_shell_completes_words_without_jax():
+    """As bash asks for the last of some words."""
     done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, **asked, "COMP_CWORD": str(words.count(" "))},
+        [sys.executable, "-c", COMPLETE],
+        env={**os.environ, "_FEDJAX_PFL_COMPLETE": "complete_bash"},
         capture_output=True,
         text=True,
         cwd=ROOT,
     )
-    assert done.stderr.strip() == "set()", done.stderr
-    return done.stdout.split()
-
-
-@pytest.mark.parametrize(
-    "words, expected",
-    [
-        ("sweep --algorithm +flame,fedpr", ["+flame,fedprox"]),
-        ("sweep --dataset fashion", ["fashion_mnist"]),
-        ("benchmark --preset benchmark_c", ["benchmark_clusters", "benchmark_cifar10"]),
-        ("data show --partition power", ["power_law"]),
-        ("sweep --set algorithm.kap", ["algorithm.kappa="]),
-        ("sweep --algorithm ditto --set algorithm.kap", []),
-        ("sweep --set algorithm.local.learn", ["algorithm.local.learning_rate="]),
-        ("sweep --set federation.test_f", ["federation.test_fraction="]),
-        ("sweep --set federation.partition.c", ["federation.partition.concentration="]),
-        (
-            "sweep --learn algorithm.lam,algorithm.kap",
-            ["algorithm.lam,algorithm.kappa"],
-        ),
-        ("methods fedavg", ["fedavg"]),
-    ],
-)
-def test_the_shell_completes_values_without_jax(words, expected):
-    said = _completed(f"fedjax-pfl {words}")
-    assert set(expected) <= set(said) and (expected or not said)
+    *answers, modules = done.stdout.split("next\n")
+    assert modules == "set()\n", done.stderr
+    for (words, expected), said in zip(COMPLETED.items(), answers, strict=True):
+        assert {*expected.split()} <= {*said.split()}, words
+        assert expected or not said.split(), words
 
 
 def test_names_of_completion_are_those_that_there_are():

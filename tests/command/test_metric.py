@@ -5,19 +5,14 @@ import typer.testing
 
 import fedjax_pfl as fp
 from experiments import sweep
-from fedjax_pfl.command import application, job
+from fedjax_pfl.command import application
 from tests import histories
 from tests.report import reports
 
+pytestmark = pytest.mark.usefixtures("elsewhere", "no_figures")
 RUNNER = typer.testing.CliRunner()
 SMALL = ["--clients", "6", "--seeds", "2", "--rounds", "3", "--eval-every", "1"]
 SMALL += ["--set", "federation.partition=iid", "--quiet"]
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(job.compilation_cache, "keep", lambda: None)
 
 
 def test_a_sweep_keeps_the_metric_and_a_report_takes_another(tmp_path):

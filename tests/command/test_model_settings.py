@@ -8,20 +8,14 @@ import typer.testing
 import fedjax_pfl as fp
 from experiments import sweep
 from fedjax_pfl import core
-from fedjax_pfl.command import job, presets
+from fedjax_pfl.command import presets
 from fedjax_pfl.command.presets import experiment, wrappers
 from fedjax_pfl.core import struct, tree_paths
 from fedjax_pfl.results import labels
 
+pytestmark = pytest.mark.usefixtures("elsewhere", "no_figures")
 RUNNER = typer.testing.CliRunner()
 TARGETS = "model.adapters.targets=^hidden_0/"
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    """Commands write below an empty directory and keep no compiled programs."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(job.compilation_cache, "keep", lambda: None)
 
 
 def grids(*texts, preset="own_data"):

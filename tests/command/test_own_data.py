@@ -10,19 +10,12 @@ import typer.testing
 
 import fedjax_pfl as fp
 from experiments import run, sweep
-from fedjax_pfl.command import arguments, data_command, job, own_data, presets
+from fedjax_pfl.command import arguments, data_command, own_data, presets
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.data.readers import tokens
 
+pytestmark = pytest.mark.usefixtures("elsewhere")
 RUNNER = typer.testing.CliRunner()
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    """Commands write below an empty directory and keep no compiled programs."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(job.compilation_cache, "keep", lambda: None)
-    monkeypatch.delenv("FEDJAX_PFL_DATA", raising=False)
 
 
 @pytest.fixture

@@ -22,10 +22,8 @@ SMALL = ["--set", "model.widths=[4]", "--epochs", "2", "--batch-size", "8"]
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
+def table(elsewhere):
     """Commands write below a directory with one table of twelve users."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(job.compilation_cache, "keep", lambda: None)
     rng = np.random.default_rng(0)
     rows = ["first,second,kind,user"]
     for user in range(USERS):

@@ -1,6 +1,5 @@
 """Names of others on a terminal: text, whatever is in them."""
 
-import dataclasses
 import io
 
 import pytest
@@ -77,9 +76,6 @@ def test_only_rows_of_a_ranking_that_diverged_are_red(diverged_at):
     records = [
         histories.make_history(algorithm=name, diverged_at=ended)
         for name, ended in (("Flame", None), ("Ditto", diverged_at))
-    ]
-    records = [
-        dataclasses.replace(r, config=r.config | {"execution": "vmap"}) for r in records
     ]
     stream = io.StringIO()
     console = Console(

@@ -11,21 +11,13 @@ import pytest
 import typer.testing
 
 from experiments import run, sweep
-from fedjax_pfl import figures, results
-from fedjax_pfl.command import job
+from fedjax_pfl import results
 from fedjax_pfl.core import checks
 from fedjax_pfl.engine import profiling, simulation
 
+pytestmark = pytest.mark.usefixtures("elsewhere", "no_figures")
 RUNNER = typer.testing.CliRunner()
 SHORT = ("--preset", "quadratic", "--rounds", "6", "--eval-every", "2")
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    """Commands write below an empty directory, no figures and no programs."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(job.compilation_cache, "keep", lambda: None)
-    monkeypatch.setattr(figures, "save_all", lambda result, folder: None)
 
 
 def traces():

@@ -5,15 +5,9 @@ import pytest
 
 from experiments import run, sweep
 from fedjax_pfl import results
-from fedjax_pfl.command import job
 from tests.command.test_experiments import RUNNER, refuse
 
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    """Commands write below an empty directory and keep no compiled programs."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(job.compilation_cache, "keep", lambda: None)
+pytestmark = pytest.mark.usefixtures("elsewhere", "no_figures")
 
 
 @pytest.mark.wide

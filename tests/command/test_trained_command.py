@@ -9,15 +9,13 @@ import safetensors.numpy
 
 import fedjax_pfl as fp
 from experiments import plan, sweep
-from fedjax_pfl.command import job, presets
+from fedjax_pfl.command import presets
 from tests.command.test_batch import tiny
 from tests.command.test_experiments import RUNNER
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(job.compilation_cache, "keep", lambda: None)
+def tiny_preset(elsewhere, no_figures, monkeypatch):
     found = {"tiny": functools.partial(tiny, "tiny", num_rounds=4)}
     monkeypatch.setattr(presets, "PRESETS", found)
 

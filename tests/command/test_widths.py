@@ -1,6 +1,5 @@
 """Tables at 80 columns: in a terminal, and where COLUMNS says so."""
 
-import dataclasses
 import fcntl
 import os
 import pathlib
@@ -75,7 +74,6 @@ def test_plans_are_not_cut(narrow, capsys):
 
 def test_rankings_break_between_words_only(narrow, capsys):
     record = histories.make_history()
-    record = dataclasses.replace(record, config=record.config | {"execution": "vmap"})
     show.result(printing.console(), histories.make_result(record))
     lines = capsys.readouterr().out.splitlines()
     table = "\n".join(line for line in lines if line.startswith(" "))

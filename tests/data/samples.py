@@ -4,6 +4,9 @@ import gzip
 import json
 import pathlib
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from hypothesis import strategies as st
 
@@ -24,6 +27,23 @@ def refusal(function, *args, **kwargs):
 def load(source):
     """Loads a user's own data."""
     return source.load(data_dir=None, seed=0, num_clients=None)
+
+
+@jax.jit
+def _gathered(part):
+    """Returns the inputs `[N, M, ...]` of all clients, padded ones with them."""
+    places = jnp.arange(part.index.shape[1])
+    weight = jnp.ones(len(places))
+    pool = part.pool()
+    return jax.vmap(lambda rows: pool.with_rows(rows).gather(places, weight).x)(
+        part.rows()
+    )
+
+
+def inputs(part):
+    """Returns the inputs of every client, as `examples` has them, by one program."""
+    padded = np.asarray(_gathered(part))
+    return [own[:n] for own, n in zip(padded, part.num_examples.tolist(), strict=True)]
 
 
 def write(path, content):

@@ -121,12 +121,6 @@ def test_somebody_must_be_honest(num_clients, fraction):
 
 
 def test_registries():
-    assert set(corruption.LABEL_POISONINGS) == {
-        "uniform_labels",
-        "flipped_labels",
-        "pairwise_labels",
-    }
-    assert set(corruption.FEATURE_NOISES) == {"feature_noise"}
     for registry in (corruption.LABEL_POISONINGS, corruption.FEATURE_NOISES):
         for name, kind in registry.items():
             assert kind.name == name and hash(kind()) == hash(kind())

@@ -207,10 +207,7 @@ def test_dotted_names():
         ({"test_fraction": 1.0}, "test_fraction .* below 1, got 1.0"),
         ({"test_fraction": -0.1}, "test_fraction .* got -0.1"),
         ({"validation_fraction": -0.1}, "validation_fraction .* got -0.1"),
-        (
-            {"validation_fraction": 0.5, "test_fraction": 0.5},
-            "to be below 1, got 0.5 . 0.5",
-        ),
+        ({"validation_fraction": 0.5, "test_fraction": 0.5}, "below 1, got 0.5 . 0.5"),
         ({"dataset": "digit"}, "Unknown data set 'digit' .did you mean 'digits'"),
         ({"dataset": data.DATASETS["digits"]}, "object such as Digits"),
         ({"dataset": 3}, "object such as Digits.*got 3"),
@@ -298,6 +295,7 @@ def test_more_malicious_clients_leave_the_labels_of_others_alone():
     np.testing.assert_array_equal(few.train.labels[both], many.train.labels[both])
 
 
+@jax.jit
 def batch_of(federation, client, key=None):
     part = federation.test
     own = part.pool().with_rows(jax.tree.map(lambda leaf: leaf[client], part.rows()))

@@ -9,7 +9,7 @@ import fedjax_pfl as fp
 from fedjax_pfl.core import checks
 from fedjax_pfl.data import dataset as datasets
 from fedjax_pfl.data.sources import user
-from tests.data import test_user_images
+from tests.data import samples, test_user_images
 
 PARTS = ("train", "validation", "test")
 NUM_CLIENTS, NUM_TRAIN, NUM_TEST = 4, 9, 3
@@ -29,10 +29,7 @@ def marked(num_train=NUM_TRAIN, num_test=NUM_TEST):
 def marks(federation):
     """First inputs of every client's examples, by part."""
     return {
-        name: [
-            np.asarray(getattr(federation, name).examples(i).x)[:, 0]
-            for i in range(federation.num_clients)
-        ]
+        name: [own[:, 0] for own in samples.inputs(getattr(federation, name))]
         for name in PARTS
     }
 

@@ -248,54 +248,6 @@ def test_shards_in_file_order_are_runs_of_the_file():
 
 
 @pytest.mark.parametrize(
-    ("make", "sentence"),
-    [
-        (lambda: partitions.DirichletLabels(concentration=0.0), "above 0, got 0.0"),
-        (lambda: partitions.DirichletLabels(concentration=np.nan), "got nan"),
-        (lambda: partitions.DirichletLabels(concentration="0.5"), "got '0.5'"),
-        (lambda: partitions.DirichletLabels(min_examples=0), "at least 1, got 0"),
-        (lambda: partitions.LabelShards(labels_per_client=0), "at least 1, got 0"),
-        (lambda: partitions.LabelShards(labels_per_client=2.0), "got 2.0"),
-        (lambda: partitions.LabelShards(distinct_labels=1), "distinct_labels .* got 1"),
-        (lambda: partitions.LabelShards(in_file_order=1), "in_file_order .* got 1"),
-    ],
-)
-def test_wrong_fields_get_a_sentence(make, sentence):
-    with pytest.raises(checks.InputError, match=sentence):
-        make()
-
-
-@pytest.mark.parametrize(
-    ("partition", "name", "num_clients", "sentence"),
-    [
-        (partitions.IID(), "digits", 1798, "at least 1798 samples .* has 1797"),
-        (partitions.DirichletLabels(), "digits", 180, "at least 1800 .* has 1797"),
-        (
-            partitions.LabelShards(labels_per_client=11),
-            "digits",
-            5,
-            "labels_per_client to be at most 10, .* got 11",
-        ),
-        (
-            partitions.LabelShards(),
-            "digits",
-            1000,
-            "at least 200 examples of class 0 .* got 178",
-        ),
-        (partitions.DirichletLabels(), "quadratic", 5, "needs one class label"),
-        (partitions.LabelShards(), "linear_regression", 5, "needs one class label"),
-        (partitions.IID(), "digits", None, "needs num_clients, .* got None"),
-        (partitions.IID(), "digits", 0, "num_clients .* at least 1, got 0"),
-    ],
-)
-def test_impossible_partitions_get_a_sentence(partition, name, num_clients, sentence):
-    dataset = sources.load_dataset(name)
-    with pytest.raises(checks.InputError, match=sentence) as error:
-        draw(partition, dataset, num_clients)
-    assert str(error.value).endswith(".") and "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
     ("index", "num_examples", "sentence"),
     [
         ([[0, 1]], [2], "over 2 clients, got index of shape"),

@@ -97,13 +97,6 @@ def test_data_without_natural_clients_get_a_sentence(kind):
         draw(kind(), sources.load_dataset("digits"), None)
 
 
-def test_wrong_fields_get_a_sentence():
-    with pytest.raises(checks.InputError, match="min_examples .* got 0"):
-        partitions.ByClient(min_examples=0)
-    with pytest.raises(checks.InputError, match="clients_per_client .* got 0"):
-        partitions.FeatureSkew(clients_per_client=0)
-
-
 def test_real_writers():
     path = SHARED / "femnist" / "leaf_femnist_105_writers.npz"
     if not path.exists():

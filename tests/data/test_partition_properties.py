@@ -1,5 +1,6 @@
 """Whatever data and options: a partition, or one sentence; never an endless loop."""
 
+import dataclasses
 import time
 
 import numpy as np
@@ -11,64 +12,34 @@ from fedjax_pfl.core import checks
 from fedjax_pfl.data import dataset as datasets
 from fedjax_pfl.data import partition as partitions
 
-COUNTS = st.integers(1, 4)
-CONCENTRATIONS = st.sampled_from([1e-9, 0.05, 0.5, 3.0, 1e9])
-FLAGS = st.booleans()
-KINDS = (
-    st.builds(partitions.IID),
-    st.builds(
-        partitions.DirichletLabels, concentration=CONCENTRATIONS, min_examples=COUNTS
-    ),
-    st.builds(
-        partitions.LabelShards,
-        labels_per_client=COUNTS,
-        distinct_labels=FLAGS,
-        in_file_order=FLAGS,
-    ),
-    st.builds(
-        partitions.PathologicalBlocks,
-        labels_per_client=COUNTS,
-        unbalanced=FLAGS,
-        min_examples=COUNTS,
-    ),
-    st.builds(
-        partitions.QuantitySkew, concentration=CONCENTRATIONS, min_examples=COUNTS
-    ),
-    st.builds(
-        partitions.PowerLaw,
-        labels_per_client=st.none() | COUNTS,
-        sigma=st.sampled_from([0.0, 1.0, 100.0]),
-        min_examples=COUNTS,
-    ),
-    st.builds(
-        partitions.ClassWindows,
-        labels_per_client=COUNTS,
-        mean=st.sampled_from([-1e308, 1.0, 1e308]),
-        sigma=st.sampled_from([0.0, 1.0, 1e308]),
-        extra=st.integers(0, 3),
-        min_per_class=COUNTS,
-    ),
-    st.builds(partitions.QualitySkew, index_from=COUNTS, in_file_order=FLAGS),
-    st.builds(
-        partitions.HybridSkew,
-        labels_per_client=COUNTS,
-        concentration=CONCENTRATIONS,
-        min_examples=COUNTS,
-    ),
-    st.builds(partitions.ByClient, min_examples=COUNTS),
-    st.builds(partitions.FeatureSkew, clients_per_client=st.none() | COUNTS),
-    st.builds(
-        partitions.LeakyDirichletLabels,
-        concentration=CONCENTRATIONS,
-        min_examples=COUNTS,
-    ),
-    st.builds(
-        partitions.LeakyQuantitySkew, concentration=CONCENTRATIONS, min_examples=COUNTS
-    ),
-    st.builds(
-        partitions.LeakyHybridSkew, labels_per_client=COUNTS, min_examples=COUNTS
-    ),
-)
+COUNTS, FLAGS = st.integers(1, 4), st.booleans()
+FIELDS = {
+    "concentration": st.sampled_from([1e-9, 0.05, 0.5, 3.0, 1e9]),
+    **dict.fromkeys(("min_examples", "labels_per_client", "index_from"), COUNTS),
+    **dict.fromkeys(("distinct_labels", "in_file_order", "unbalanced"), FLAGS),
+    "clients_per_client": st.none() | COUNTS,
+    "extra": st.integers(0, 3),
+    "min_per_class": COUNTS,
+}
+OTHERS = {  # values of a field in one partition
+    partitions.PowerLaw: {
+        "labels_per_client": st.none() | COUNTS,
+        "sigma": st.sampled_from([0.0, 1.0, 100.0]),
+    },
+    partitions.ClassWindows: {
+        "mean": st.sampled_from([-1e308, 1.0, 1e308]),
+        "sigma": st.sampled_from([0.0, 1.0, 1e308]),
+    },
+}
+
+
+def options_of(kind):
+    """Partitions of a kind, with values of all of its fields."""
+    names = {field.name for field in dataclasses.fields(kind)}
+    given = {name: FIELDS[name] for name in names & FIELDS.keys()}
+    return st.builds(kind, **given | OTHERS.get(kind, {}))
+
+
 SMALLEST = (  # what gives every client at least `min_examples`
     partitions.DirichletLabels,
     partitions.PathologicalBlocks,
@@ -97,7 +68,7 @@ def random_dataset(rng, num_samples, num_classes):
 
 
 @pytest.mark.filterwarnings("ignore:Partition 'class_windows' wants")
-@pytest.mark.parametrize("index", range(len(KINDS)))
+@pytest.mark.parametrize("name", partitions.PARTITIONS)
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(
     options=st.data(),
@@ -107,9 +78,9 @@ def random_dataset(rng, num_samples, num_classes):
     num_clients=st.none() | st.integers(1, 15),
 )
 def test_a_partition_or_a_sentence(
-    index, options, seed, num_samples, num_classes, num_clients
+    name, options, seed, num_samples, num_classes, num_clients
 ):
-    kind = options.draw(KINDS[index])
+    kind = options.draw(options_of(partitions.PARTITIONS[name]))
     dataset = random_dataset(np.random.default_rng(seed), num_samples, num_classes)
     try:
         parts = kind(np.random.default_rng(seed), dataset, num_clients)

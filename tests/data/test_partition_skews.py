@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 
-from fedjax_pfl.core import checks
-from fedjax_pfl.data import dataset as datasets
 from fedjax_pfl.data import partition as partitions
 from fedjax_pfl.data import sources
 from fedjax_pfl.data.partition import draws
@@ -231,73 +229,3 @@ def test_hybrid_skew_deals_shards_as_label_shards():
     counts = label_counts(draw(partitions.HybridSkew(), dataset, 10), dataset)
     assert (np.sort(counts[:5], axis=1)[:, -2:] == 500).all()
     assert (counts[:5].sum(axis=0) == 500).all()
-
-
-@pytest.mark.parametrize(
-    ("make", "sentence"),
-    [
-        (lambda: partitions.PathologicalBlocks(labels_per_client=0), "got 0"),
-        (lambda: partitions.PathologicalBlocks(unbalanced="no"), "true or false"),
-        (lambda: partitions.PathologicalBlocks(min_examples=0), "got 0"),
-        (lambda: partitions.PowerLaw(sigma=-1), "sigma .* at least 0, got -1"),
-        (lambda: partitions.PowerLaw(labels_per_client=0), "got 0"),
-        (lambda: partitions.PowerLaw(min_examples=0), "got 0"),
-        (lambda: partitions.QualitySkew(sigma=np.inf), "got inf"),
-        (lambda: partitions.QualitySkew(index_from=-1), "at least 0, got -1"),
-        (lambda: partitions.QualitySkew(resample=0), "resample .* got 0"),
-        (lambda: partitions.HybridSkew(labels_per_client=0), "got 0"),
-    ],
-)
-def test_wrong_fields_get_a_sentence(make, sentence):
-    with pytest.raises(checks.InputError, match=sentence):
-        make()
-
-
-TOKENS = datasets.Dataset(name="words", x=np.eye(4, dtype=np.int64), y=np.ones(4))
-
-
-@pytest.mark.parametrize(
-    ("partition", "dataset", "num_clients", "sentence"),
-    [
-        (
-            partitions.QuantitySkew(min_examples=100),
-            "digits",
-            18,
-            "at least 1800 .* has 1797",
-        ),
-        (partitions.PathologicalBlocks(), "quadratic", 5, "needs one class label"),
-        (
-            partitions.PathologicalBlocks(labels_per_client=11),
-            "digits",
-            5,
-            "at most 10, .* got 11",
-        ),
-        (partitions.PathologicalBlocks(), "digits", 200, "at least 200 .* of class 0"),
-        (partitions.PowerLaw(labels_per_client=11), "digits", 5, "at most 10, .* 11"),
-        (partitions.PowerLaw(), "digits", 180, "at least 1800 samples"),
-        (partitions.PowerLaw(min_examples=11), "digits", 160, "of class 8 .* got 174"),
-        (partitions.PowerLaw(), "linear_regression", 5, "needs one class label"),
-        (partitions.QualitySkew(), "digits", 1798, "has 1797"),
-        (partitions.QualitySkew(), TOKENS, 2, "adds noise .* whole numbers"),
-        (
-            partitions.HybridSkew(min_examples=100),
-            "digits",
-            20,
-            "needs at least 1000 .* has",
-        ),
-        (partitions.HybridSkew(labels_per_client=11), "digits", 4, "at most 10"),
-        *(
-            (kind(), "digits", None, "needs num_clients")
-            for name, kind in partitions.PARTITIONS.items()
-            if name not in ("by_client", "feature_skew")
-        ),
-    ],
-)
-def test_impossible_partitions_get_a_sentence(
-    partition, dataset, num_clients, sentence
-):
-    if isinstance(dataset, str):
-        dataset = sources.load_dataset(dataset)
-    with pytest.raises(checks.InputError, match=sentence) as error:
-        draw(partition, dataset, num_clients)
-    assert str(error.value).endswith(".") and "\n" not in str(error.value)

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl.core import checks
 from fedjax_pfl.data import partition as partitions
-from fedjax_pfl.data import sources, statistics
+from fedjax_pfl.data import statistics
 from fedjax_pfl.data.partition import draws
 from tests.data.test_partition import all_rows, draw, label_counts, labelled
 
@@ -122,42 +121,6 @@ def test_a_federation_says_what_is_shared(shared):
     assert federation.leaky and statistics.describe(federation).leak > 0.5
     enough = fp.data.from_dataset(dataset, partition, num_clients=10)
     assert not enough.leaky and statistics.describe(enough).leak == 0
-
-
-@pytest.mark.parametrize(
-    ("make", "sentence"),
-    [
-        (lambda: partitions.ClassWindows(labels_per_client=0), "at least 1, got 0"),
-        (lambda: partitions.ClassWindows(mean=np.nan), "mean .* got nan"),
-        (lambda: partitions.ClassWindows(sigma=-1.0), "sigma .* at least 0, got -1"),
-        (lambda: partitions.ClassWindows(extra=-1), "extra .* at least 0, got -1"),
-        (lambda: partitions.ClassWindows(extra=0.5), "extra .* got 0.5"),
-        (lambda: partitions.ClassWindows(min_per_class=0), "min_per_class .* got 0"),
-    ],
-)
-def test_wrong_fields_get_a_sentence(make, sentence):
-    with pytest.raises(checks.InputError, match=sentence):
-        make()
-
-
-@pytest.mark.parametrize(
-    ("partition", "dataset", "sentence"),
-    [
-        (partitions.ClassWindows(labels_per_client=11), "digits", "at most 10, .* 11"),
-        (partitions.ClassWindows(), "quadratic", "needs one class label"),
-        (
-            partitions.ClassWindows(min_per_class=8),
-            labelled(6, 7),
-            "at least 8 examples of class 0 of labelled, got 7",
-        ),
-    ],
-)
-def test_impossible_partitions_get_a_sentence(partition, dataset, sentence):
-    if isinstance(dataset, str):
-        dataset = sources.load_dataset(dataset)
-    with pytest.raises(checks.InputError, match=sentence) as error:
-        draw(partition, dataset, 5)
-    assert str(error.value).endswith(".") and "\n" not in str(error.value)
 
 
 def test_the_registry_has_it():

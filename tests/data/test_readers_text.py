@@ -64,10 +64,7 @@ def changed(**fields):
         (changed(user_data=[]), "user_data must be an object"),
         (changed(users=["ann", "eve"]), "no lists x and y of user 'eve'"),
         (changed(user_data={"ann": 1, "bob": 2}), "no lists x and y of user 'ann'"),
-        (
-            changed(user_data={"ann": {"x": [1, 2], "y": [1]}}),
-            "'ann' has 2 x and 1 y",
-        ),
+        (changed(user_data={"ann": {"x": [1, 2], "y": [1]}}), "'ann' has 2 x and 1 y"),
     ],
 )
 def test_files_that_are_not_leaf(tmp_path, content, sentence):

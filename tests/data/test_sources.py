@@ -241,10 +241,7 @@ def test_damaged_gzip(folder, damage):
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
-        (
-            lambda b: b"\x89PNG" + b[4:],
-            "begin with '00000803' .*, got '89504e47' in",
-        ),
+        (lambda b: b"\x89PNG" + b[4:], "begin with '00000803' .*, got '89504e47' in"),
         (lambda b: b"", "header of 16 bytes, got '' in 0 bytes"),
         (lambda b: b[:2] + b"\x0d" + b[3:], "got '00000d03' in 4720 bytes"),
         (lambda b: b[:3] + b"\x01" + b[4:], "got '00000801' in"),

@@ -72,8 +72,7 @@ def test_tweets_become_ids_of_words(tmp_path, compress):
     assert everything.x.shape == (4, 25)
     assert everything.constants["embeddings"].shape == (6, 2)
     np.testing.assert_array_equal(  # the same words, numbered otherwise
-        everything.constants["embeddings"][everything.x[:, :4]],
-        vectors[dataset.x],
+        everything.constants["embeddings"][everything.x[:, :4]], vectors[dataset.x]
     )
 
 

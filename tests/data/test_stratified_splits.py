@@ -116,10 +116,7 @@ def test_a_given_test_part_is_kept_and_validation_is_stratified():
         assert np.abs(counts[1] - wanted).max() < 2
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{"ordered": True}, {"num_classes": None}],
-)
+@pytest.mark.parametrize("changes", [{"ordered": True}, {"num_classes": None}])
 def test_data_that_cannot_be_stratified(changes):
     dataset = data(**changes)
     sentence = samples.refusal(cut, dataset, stratify=True)
@@ -136,10 +133,9 @@ def test_unseen_clients_may_be_named():
     assert federation.num_clients == 4 and federation.unseen.num_clients == 2
     kept = [whole.train.rows()["num_examples"][k].item() for k in (0, 2, 3, 5)]
     assert federation.train.num_examples.tolist() == kept
-    for number, client in enumerate((1, 4)):
-        np.testing.assert_array_equal(
-            federation.unseen.test.examples(number).x, whole.test.examples(client).x
-        )
+    found, everybody = (samples.inputs(f.test) for f in (federation.unseen, whole))
+    for own, client in zip(found, (1, 4), strict=True):
+        np.testing.assert_array_equal(own, everybody[client])
     both = build(unseen_clients=("e", "b"), unseen_fraction=0.34)
     assert both.unseen.num_clients in (2, 3, 4)
     drawn = build(unseen_fraction=0.34)

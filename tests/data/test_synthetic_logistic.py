@@ -32,8 +32,7 @@ def labels_of_truth(dataset, shifted):
 
 
 @pytest.mark.parametrize(
-    ("mode", "shifted"),
-    [("class_shift", True), ("paper", True), ("paper", False)],
+    ("mode", "shifted"), [("class_shift", True), ("paper", True), ("paper", False)]
 )
 def test_labels_are_those_of_the_clients_model(mode, shifted):
     dataset = load(num_clients=4, mode=mode, dim=7, num_classes=5, max_examples=60)

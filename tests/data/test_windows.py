@@ -77,29 +77,29 @@ def test_inputs_are_the_rows_before(label):
     for client, rows in enumerate(clients(frame())):
         x = features(rows, label)
         for part, targets in zip(PARTS, borders(len(rows), W), strict=True):
-            own = getattr(federation, part).examples(client)
+            own = samples.inputs(getattr(federation, part))[client]
             wanted = np.stack([x[t - W : t] for t in targets])
-            np.testing.assert_array_equal(own.x, wanted)
+            np.testing.assert_array_equal(own, wanted)
             y = targets_of(getattr(federation, part), client)
             np.testing.assert_allclose(y, rows[label].iloc[targets], rtol=1e-6)
     assert federation.input_shape == (W, 4 if label == "load" else 5)
 
 
-@pytest.mark.parametrize("fractions", [(0.0, 0.3), (0.3, 0.0), (0.2, 0.3), (0.0, 0.0)])
+@pytest.mark.parametrize(
+    ("validation", "test"), [(0.0, 0.3), (0.3, 0.0), (0.2, 0.3), (0.0, 0.0)]
+)
 @pytest.mark.parametrize("window", [1, 5])
-def test_no_row_is_shown_to_two_parts(window, fractions):
-    options = dict(
-        zip(("validation_fraction", "test_fraction"), fractions, strict=True)
-    )
+def test_no_row_is_shown_to_two_parts(window, validation, test):
+    options = {"validation_fraction": validation, "test_fraction": test}
     table = frame().assign(heat=np.arange(97.0))
     federation = build(table, window=window, scaling="none", **options)
+    inputs = {part: samples.inputs(getattr(federation, part)) for part in PARTS}
     for client, rows in enumerate(clients(table)):
         marks = {}
         for part in PARTS:
-            own = getattr(federation, part).examples(client)
             loads = targets_of(getattr(federation, part), client)
             at = [int(np.abs(rows["load"] - y).argmin()) for y in loads]
-            shown = np.asarray(own.x)[..., 0].ravel().tolist()
+            shown = inputs[part][client][..., 0].ravel().tolist()
             marks[part] = {*shown, *rows["heat"].iloc[at]}
         assert sum(map(len, marks.values())) == len(set().union(*marks.values()))
         # Every row belongs to some part: a border costs examples, not rows.
@@ -117,7 +117,7 @@ def test_windows_are_scaled_by_training_rows(scale):
         for name, column in (("heat", 0), ("load", 3)):
             x[:, column] = (rows[name] - own[name].mean()) / own[name].std(ddof=0)
         for part, targets in zip(PARTS, borders(len(rows), W), strict=True):
-            found = getattr(federation, part).examples(client).x
+            found = samples.inputs(getattr(federation, part))[client]
             wanted = np.stack([x[t - W : t] for t in targets])
             np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
 
@@ -131,13 +131,13 @@ def test_windows_of_a_given_split_lie_in_one_part():
         x, parts = features(rows), rows["part"].to_numpy()
         whole = [t for t in range(3, len(rows)) if len({*parts[t - 3 : t + 1]}) == 1]
         test = [t for t in whole if parts[t] == "test"]
-        found = federation.test.examples(client).x
+        found = samples.inputs(federation.test)[client]
         np.testing.assert_array_equal(found, np.stack([x[t - 3 : t] for t in test]))
         # Of the 12 others, 1 validates after a gap of 3.
         trained = [t for t in whole if parts[t] == "train"]
         assert len(trained) == 12
         for part, own in (("train", trained[:8]), ("validation", trained[11:])):
-            found = getattr(federation, part).examples(client).x
+            found = samples.inputs(getattr(federation, part))[client]
             np.testing.assert_array_equal(found, np.stack([x[t - 3 : t] for t in own]))
 
 
@@ -176,10 +176,7 @@ def test_held_out_houses_have_windows_too():
         ({"window": 13}, "too few for parts that are 13 examples apart"),
         ({"window": 2, "client": None}, "a column of clients for windows"),
         ({"window": 2, "partition": fp.IID(), "num_clients": 2}, "partition by_client"),
-        (
-            {"window": 2, "partition": fp.data.FeatureSkew(), "num_clients": 1},
-            "by_client",
-        ),
+        ({"window": 2, "partition": "feature_skew", "num_clients": 1}, "by_client"),
     ],
 )
 def test_wrong_windows(options, part):

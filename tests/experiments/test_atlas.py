@@ -1,18 +1,18 @@
 """The page of privacy, attacks, rules and methods in one grid."""
 
+import dataclasses
 import itertools
 import pathlib
 
-import jax
 import numpy as np
 import pandas as pd
 import pytest
 from typer import testing
 
-import fedjax_pfl as fp
 from experiments.atlas import __main__ as study
 from experiments.atlas import page, silo
 from fedjax_pfl.command import presets
+from tests import histories
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs"
 
@@ -74,46 +74,36 @@ def test_every_cell_of_the_atlas_is_in_the_grid():
     assert len(experiment.seeds) == 5
 
 
+def trained(models, axes, config, epsilon=None, **fields):
+    """A history of all settings with two seeds, of which some have an epsilon."""
+    cells = itertools.product(*axes.values(), (0, 1))
+    points = tuple(dict(zip((*axes, "seed"), cell, strict=True)) for cell in cells)
+    made = histories.make_history(points=points, models=models, **fields)
+    per_round = {}
+    if epsilon is not None:
+        name, values = epsilon
+        per_round = {name: np.array([[values(point)] * 2 for point in points])}
+    config = {"algorithm.kappa": None, "attack": None} | config
+    return dataclasses.replace(made, per_round=per_round, config=made.config | config)
+
+
 def test_rows_are_of_honest_clients_with_their_epsilon():
-    spec = fp.FederationSpec(
-        "digits", num_clients=10, malicious_fraction=0.2, validation_fraction=0.0
-    )
-    noise = fp.GaussianNoise(multiplier=2.0, delta=1e-2)
-    clip, swept = fp.ClipNorm(norm=1.0), {"transforms.1.multiplier": [2.0]}
-    parts = [
-        (fp.FedAvg(), fp.SignFlip(), (clip, noise), swept),
-        (fp.FedAvg(), None, (clip,), {}),
-        (fp.Local(), None, (), {}),
-    ]
-    result = fp.Result.merge(
-        [
-            fp.grid(
-                jax.random.key(0),
-                fp.FederatedProcess(
-                    algorithm=method,
-                    aggregator=fp.aggregators.Mean() if transforms else None,
-                    attack=attack,
-                    transforms=transforms,
-                ),
-                fp.LogisticRegression(),
-                spec,
-                axes | {"seed": [0, 1]},
-                num_rounds=1,
-            )
-            for method, attack, transforms, axes in parts
-        ]
+    swept, fields = {"transforms.1.multiplier": [2.0]}, {"aggregator": "Mean"}
+    noise = {"attack": "SignFlip", "transforms.1.delta": 1e-2}
+    spent = ("epsilon", lambda point: 3.0 + point["seed"])
+    fedavg, alone = ({"malicious": (0, 1), "algorithm": a} for a in ("FedAvg", "Local"))
+    result = histories.make_result(
+        trained(("global",), swept, fields | noise, spent, **fedavg),
+        trained(("global",), {}, fields, **fedavg),
+        trained(("personal",), {}, {}, **alone),
     )
     rows = study.rows_of(result)
     assert len(rows) == 6 and rows["accuracy"].between(0, 1).all()
-    (spent,) = set(result.privacy()["epsilon"])
     noisy, clean, alone = (rows[k : k + 2] for k in (0, 2, 4))
-    assert np.allclose(noisy["epsilon"], spent, atol=1e-4)
+    assert noisy["epsilon"].tolist() == [3.0, 4.0]
     assert np.isinf(clean["epsilon"]).all() and alone["epsilon"].isna().all()
-    group = result.groups[0]
-    m, d = group.models.index("global"), group.data.index("test")
-    who = ~group.malicious[0]
-    wanted = group.metrics["accuracy"][0, -1, m, d][who].mean()
-    assert noisy["accuracy"].iloc[0] == pytest.approx(wanted, abs=1e-5)
+    honest = result.groups[0].metrics["accuracy"][:, -1, 0, 0, 2:].mean(axis=-1)
+    np.testing.assert_allclose(noisy["accuracy"], honest, atol=1e-5)
 
 
 def made_silos(gain):
@@ -172,43 +162,30 @@ def test_silos_have_the_same_noise_whatever_the_method():
     assert len(solvers) == len(noises) == 1
 
 
-@pytest.mark.wide  # three methods with gradients of single examples
 def test_rows_of_silos_are_of_the_models_that_they_take_home():
-    pytest.importorskip("dp_accounting")
-    spec = fp.FederationSpec("digits", num_clients=5, validation_fraction=0.2)
-    solver = fp.local.PrivateSGD(multiplier=4.0, delta=1e-2, num_steps=1)
-    axes = {"algorithm.local.multiplier": [0.0, 4.0], "seed": [0, 1]}
+    axes = {"algorithm.local.multiplier": [0.0, 4.0]}
     axes["algorithm.local.learning_rate"] = [0.1]
-    parts = [(fp.Local(local=solver), {}), (fp.FedAvg(local=solver), {})]
-    parts += [(fp.Flame(local=solver), {"algorithm.lam": [0.1, 1.0]})]
-    result = fp.Result.merge(
-        fp.grid(
-            jax.random.key(0),
-            fp.FederatedProcess(algorithm=method),
-            fp.LogisticRegression(),
-            spec,
-            axes | own,
-            num_rounds=1,
-            progress=False,
-        )
-        for method, own in parts
-    )
-    rows = silo.rows_of(result)
-    assert rows["method"].value_counts().to_dict() == {
-        "Local": 4,
-        "FedAvg": 4,
-        "Flame": 8,
-    }
-    spent = sorted(result.local_privacy()["epsilon"])
-    np.testing.assert_allclose(sorted(rows["epsilon"]), spent, atol=1e-4)
-    assert (np.isinf(rows["epsilon"]) == (rows["multiplier"] == 0)).all()
-    group = result.groups[2]
-    m = group.models.index("personal")
-    wanted = {d: group.data.index(d) for d in ("test", "validation")}
-    last = group.metrics["accuracy"][:, -1, m].mean(axis=-1)
+    both, config = ("personal", "global"), {"algorithm.local.delta": 1e-2}
+    kinds = {"Local": (both[:1], {}), "FedAvg": (both[1:], {})}
+    kinds["Flame"] = (both, {"algorithm.lam": [0.1, 1.0]})
+
+    def spent(point):
+        noise = point["algorithm.local.multiplier"]
+        return 1 / noise if noise else np.inf
+
+    groups = [
+        trained(models, axes | own, config, ("local_epsilon", spent), algorithm=name)
+        for name, (models, own) in kinds.items()
+    ]
+    rows = silo.rows_of(histories.make_result(*groups))
+    counts = {"Local": 4, "FedAvg": 4, "Flame": 8}
+    assert rows["method"].value_counts().to_dict() == counts
+    is_noisy = rows["multiplier"] > 0
+    assert rows["epsilon"].tolist() == np.where(is_noisy, 0.25, np.inf).tolist()
+    last = groups[2].metrics["accuracy"][:, -1, 0].mean(axis=-1)
     flame = rows[rows["method"] == "Flame"]
-    for column, data in (("accuracy", "test"), ("validation", "validation")):
-        found = sorted(last[:, wanted[data]])
+    for number, column in enumerate(("accuracy", "validation")):
+        found = sorted(last[:, number])
         np.testing.assert_allclose(sorted(flame[column]), found, atol=1e-5)
 
 

@@ -27,7 +27,6 @@ from experiments.bench import (
     worker,
     workloads,
 )
-from fedjax_pfl.command import allocator
 
 RUNNER = typer.testing.CliRunner()
 SHAPE = (4, 4)
@@ -411,10 +410,3 @@ def test_going_back_is_timed_beside_the_training(tiny, monkeypatch):
         for name in ("ours", "training")
     )
     np.testing.assert_allclose(ours, training, rtol=1e-5)
-
-
-def test_huge_pages_are_the_settings_of_the_commands(monkeypatch):
-    for name in allocator.VARIABLES:
-        monkeypatch.delenv(name, raising=False)
-    usual, huge = (machine.environment(1, 1, huge_pages=h) for h in (False, True))
-    assert huge == usual | allocator.VARIABLES and huge != usual

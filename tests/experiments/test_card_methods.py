@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from experiments.cards import claims, fedpg, methods, pages, scale, tables, verdicts
+from experiments.cards import claims, methods, pages, scale, tables, verdicts
 from experiments.cards.runs import WIDER, Run, Side
 from tests.experiments import test_cards
 
@@ -106,12 +106,3 @@ def test_sides_may_be_judged_on_everybodys_data(tmp_path):
     assert found.difference.startswith("+10.00")
     spread = runs["ours"].values(own, "client spread")
     assert list(spread) == [0.25, 0.25]
-
-
-def test_claims_about_fedpg_name_presets_that_exist():
-    from fedjax_pfl.command import presets
-
-    card = fedpg.CARD
-    names = {claim.run for claim in card.claims} | {f.run for f in card.figures}
-    names |= {run for table in card.printed for run in table.runs}
-    assert names <= set(presets.PRESETS)

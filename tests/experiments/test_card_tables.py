@@ -7,16 +7,13 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from experiments.cards import claims, flame, pages, scale, tables, verdicts
+from experiments.cards import claims, pages, scale, tables, verdicts
 from experiments.cards.runs import Run
 from tests.experiments import test_cards
 
 A, B = test_cards.A, test_cards.B
 SWEEP = "python -m experiments.sweep --preset digits"
-COLUMNS = (
-    tables.Column("alpha", A),
-    tables.Column("beta", B),
-)
+COLUMNS = (tables.Column("alpha", A), tables.Column("beta", B))
 
 
 @pytest.fixture
@@ -191,10 +188,7 @@ def test_sides_may_be_of_different_runs(tmp_path):
 def test_figures_count_what_holds(tmp_path):
     noise = np.arange(5) / 100
     test_cards.save(tmp_path, "first", test_cards.pairs(0.9 + noise, 0.1 - noise))
-    both = (
-        claims.Claim("a", "first", A, B),
-        claims.Claim("b", "first", B, A),
-    )
+    both = (claims.Claim("a", "first", A, B), claims.Claim("b", "first", B, A))
     figures = (
         claims.Drawing("3", "curves", "first", both),
         claims.Drawing("4", "more", "second", both),
@@ -221,8 +215,3 @@ def test_every_number_of_flames_table_is_there():
     assert gains[1].mean() == pytest.approx(0.1436, abs=5e-5)
     hybrid = gains[2].filter(like="hybrid")
     assert len(hybrid) == 4 and hybrid.mean() == pytest.approx(0.0422, abs=5e-5)
-
-
-def test_flames_figures_are_all_there():
-    numbers = {int(figure.number) for figure in flame.CARD.figures}
-    assert numbers == {*range(3, 13), *range(13, 44)}

@@ -96,9 +96,7 @@ def line_with(text, *words):
 
 
 @settings(max_examples=50, deadline=None, derandomize=True)
-@given(
-    st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=2, max_size=8),
-)
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=2, max_size=8))
 def test_the_interval_is_that_of_the_paired_test(values):
     first, second = np.array(values).T
     found = paired.interval(pd.Series(first), pd.Series(second))
@@ -370,9 +368,12 @@ def test_claims_name_methods_and_presets_that_exist():
     known = {kind.__name__ for kind in fp.algorithms.ALGORITHMS.values()}
     for card in __main__.CARDS.values():
         headed = [claim for line in card.headlines for claim in line.claims]
+        named = {figure.run for figure in card.figures}
+        named |= {run for t in card.printed for run in getattr(t, "runs", ())}
         for claim in (*card.claims, *headed):
             assert {claim.better.algorithm, claim.worse.algorithm} <= known
-            assert claim.run in presets.PRESETS
+            named.add(claim.run)
+        assert named <= set(presets.PRESETS)
 
 
 ROOT = __main__.FOLDER

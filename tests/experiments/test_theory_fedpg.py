@@ -4,23 +4,9 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from experiments.theory import common_descent, common_descent_rate, pages, rows
+from experiments.theory import common_descent, common_descent_rate, rows
 
 QUICK = rows.Options(seeds=2, quick=True)
-
-
-@pytest.mark.parametrize(
-    "part",
-    [
-        pytest.param(part, marks=[pytest.mark.wide] * (part.__name__ != "front"))
-        for part in pages.PAGES["fedpg"]
-    ],
-)
-def test_statements_of_fedpg_hold(part):
-    findings = part(QUICK)
-    assert [row for row in findings.rows if row.holds == "no"] == []
-    assert any(row.holds == "yes" for row in findings.rows)
-    assert len(findings.figures) == 1
 
 
 @pytest.mark.wide

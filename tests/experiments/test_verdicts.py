@@ -39,10 +39,7 @@ def test_holms_method_by_its_definition(values):
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
-@given(
-    st.lists(st.floats(-3, 3), min_size=5, max_size=9),
-    st.floats(0.1, 3.0),
-)
+@given(st.lists(st.floats(-3, 3), min_size=5, max_size=9), st.floats(0.1, 3.0))
 def test_one_claim_is_judged_by_two_tests(differences, delta):
     gaps = np.array(differences)
     if gaps.std() < 1e-3:

@@ -14,14 +14,13 @@ FRACTION = "federation.malicious_fraction"
 def record(attack, fractions, algorithm="Flame", poisoning=None, **changes):
     """A group of some fractions, two seeds each."""
     points = tuple({"seed": s, FRACTION: f} for f in fractions for s in (0, 1))
-    made = histories.make_history(
-        points=points, algorithm=algorithm, malicious=(0, 1) if any(fractions) else ()
+    config = {"attack": attack, "federation.label_poisoning": poisoning} | changes
+    return histories.make_history(
+        points=points,
+        algorithm=algorithm,
+        malicious=(0, 1) if any(fractions) else (),
+        config=config,
     )
-    config = made.config | {
-        "attack": attack,
-        "federation.label_poisoning": poisoning,
-    }
-    return dataclasses.replace(made, config=config | changes)
 
 
 def many_fractions():

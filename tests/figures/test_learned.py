@@ -33,11 +33,8 @@ def test_paths_survive_the_files(tmp_path):
     shown = figures.catalog()["learned"][0](kept)
     panels = pictures.draw(shown).axes
     assert [len(axes.lines) for axes in panels] == [2, 2, 2]
-    assert [axes.get_title() for axes in panels] == [
-        "validation:loss:personal",
-        "lam",
-        "learning_rate",
-    ]
+    titles = ["validation:loss:personal", "lam", "learning_rate"]
+    assert [axes.get_title() for axes in panels] == titles
 
 
 def test_methods_side_by_side_share_a_picture():

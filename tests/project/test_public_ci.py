@@ -79,13 +79,6 @@ def test_the_lane_on_the_newest_python_runs_files_that_exist():
     assert [name for name in files if not (ROOT / name).exists()] == []
 
 
-def test_it_runs_weekly_and_for_changes():
-    triggers = WORKFLOW[True]  # YAML 1.1 reads the word `on` as a truth value
-    assert {"push", "pull_request", "schedule"} <= set(triggers)
-    (schedule,) = triggers["schedule"]
-    assert re.fullmatch(r"\d+ \d+ \* \* \d", schedule["cron"])
-
-
 def test_oldest_versions_are_the_lower_bounds():
     extras = PROJECT["optional-dependencies"]
     named = [*PROJECT["dependencies"], *extras["experiments"], *extras["privacy"]]

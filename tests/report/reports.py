@@ -1,6 +1,5 @@
 """Saved results for tests of reports, made without training."""
 
-import dataclasses
 import functools
 import html.parser
 
@@ -32,11 +31,9 @@ def attacked_result():
     points = tuple({"seed": s, FRACTION: f} for f in (0.0, 0.2, 0.4) for s in (0, 1))
     found = []
     for number, algorithm in enumerate(("Flame", "FedAvg")):
-        made = histories.make_history(
-            points=points, algorithm=algorithm, malicious=(0, 1), rng_seed=number
-        )
-        config = made.config | {"attack": "SignFlip"}
-        found.append(dataclasses.replace(made, config=config))
+        options = {"rng_seed": number, "config": {"attack": "SignFlip"}}
+        options |= {"algorithm": algorithm, "malicious": (0, 1)}
+        found.append(histories.make_history(points=points, **options))
     return histories.make_result(*found)
 
 

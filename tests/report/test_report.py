@@ -50,11 +50,8 @@ def test_cells_are_those_of_the_summary_and_intervals_those_of_scipy():
     for row in environment.rows:
         expected = summary.loc[(row.algorithm, row.model), list(found.measures)]
         assert row.cells == tuple(expected)
-    assert {row.model for row in environment.rows} == {
-        "personal",
-        "global",
-        "hybrid (validation)",  # the oracle is no method
-    }
+    models = {"personal", "global", "hybrid (validation)"}  # the oracle is no method
+    assert {row.model for row in environment.rows} == models
     number, _ = row_of(environment, "Flame", "global")
     _, row = row_of(environment, "Ditto", "personal")
     gaps = values(result, 1, "personal") - values(result, 0, "global")
@@ -316,12 +313,9 @@ def test_timing_counts_rounds_of_all_points():
 
 def test_communication_has_bytes_and_steps():
     sent = {"bytes_up": 20.0, "bytes_down": 28.0, "client_steps": 3.0}
-    record = histories.make_history()
-    record = dataclasses.replace(
-        record,
-        per_round={name: np.full((2, 10), value) for name, value in sent.items()},
-        config=record.config | {"parameter_dtype": "float32"},
-    )
+    record = histories.make_history(config={"parameter_dtype": "float32"})
+    per_round = {name: np.full((2, 10), value) for name, value in sent.items()}
+    record = dataclasses.replace(record, per_round=per_round)
     unknown = histories.make_history(algorithm="Local")
     losses = {"loss": np.ones((2, 10))}
     unknown = dataclasses.replace(unknown, per_round=losses)

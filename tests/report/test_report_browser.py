@@ -4,7 +4,6 @@
 one is taken, or one that is installed.
 """
 
-import dataclasses
 import os
 import pathlib
 import shutil
@@ -178,9 +177,8 @@ def test_names_that_are_programs_do_not_run(opened, tmp_path):
     from tests.report import test_report_files
 
     evil = test_report_files.EVIL
-    record = histories.make_history(algorithm=evil)
-    config = record.config | {"federation.dataset": evil}
-    record = dataclasses.replace(record, config=config)
+    config = {"federation.dataset": evil}
+    record = histories.make_history(algorithm=evil, config=config)
     file = tmp_path / "report.html"
     content = reports.content(histories.make_result(record))
     file.write_text(page.render(content), "utf-8")

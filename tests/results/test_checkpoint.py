@@ -202,33 +202,9 @@ def test_another_backend_is_a_warning(folder, monkeypatch):
         assert_is(store(folder).latest(IDENTITY, LIKE), 20)
 
 
-def damage_text(path):
-    (path / "checkpoint.json").write_text("{")
-
-
-def damage_list(path):
-    (path / "checkpoint.json").write_text("[1, 2]")
-
-
-def damage_field(path):
+def changed_round(path):
     text = (path / "checkpoint.json").read_text()
     (path / "checkpoint.json").write_text(text.replace('"done": 20', '"done": 21'))
-
-
-def remove_description(path):
-    (path / "checkpoint.json").unlink()
-
-
-def remove_state(path):
-    shutil.rmtree(path / "state")
-
-
-def empty_history(path):
-    (path / "history.npz").write_bytes(b"")
-
-
-def add_file(path):
-    (path / "state" / "more").write_text("mine")
 
 
 def become_file(path):
@@ -236,22 +212,22 @@ def become_file(path):
     path.write_text("a file")
 
 
-DAMAGES = [
-    damage_text,
-    damage_list,
-    damage_field,
-    remove_description,
-    remove_state,
-    empty_history,
-    add_file,
-    become_file,
-]
+DAMAGES = {
+    "no JSON": lambda path: (path / "checkpoint.json").write_text("{"),
+    "list": lambda path: (path / "checkpoint.json").write_text("[1, 2]"),
+    "other round": changed_round,
+    "no description": lambda path: (path / "checkpoint.json").unlink(),
+    "no state": lambda path: shutil.rmtree(path / "state"),
+    "empty history": lambda path: (path / "history.npz").write_bytes(b""),
+    "one more file": lambda path: (path / "state" / "more").write_text("mine"),
+    "file": become_file,
+}
 
 
-@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(folder, damage):
     group = folder / "000-flame"
-    damage(group / "00000020")
+    DAMAGES[damage](group / "00000020")
     pattern = "00000020' is damaged .*continuing from '.*00000010', the newest intact"
     with pytest.warns(UserWarning, match=pattern):
         assert_is(store(folder).latest(IDENTITY, LIKE), 10)

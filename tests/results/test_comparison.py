@@ -27,8 +27,8 @@ def two_settings():
     accuracy[2:, -1, shared, validation] = 0.9  # lam = 3, and so its hybrid's
     loss[:, -1, :, validation] = 1.0
     loss[:2, -1, personal, validation] = 2.0
-    metrics = made.metrics | {"accuracy": accuracy, "loss": loss}
-    return histories.make_result(dataclasses.replace(made, metrics=metrics))
+    made = histories.with_metrics(made, accuracy=accuracy, loss=loss)
+    return histories.make_result(made)
 
 
 def test_settings_are_chosen_by_the_personal_model_and_the_headline():
@@ -45,6 +45,13 @@ def test_ranking_is_by_the_mean_over_seeds():
     assert all("lam = 1" in row.setting for row in environment.rows)
 
 
+def with_accuracies(points, models, values):
+    """Histories of methods with their accuracies."""
+    for name, accuracy in values.items():
+        made = histories.make_history(points=points, models=models, algorithm=name)
+        yield histories.with_metrics(made, accuracy=accuracy)
+
+
 def of_two(gap):
     """Two methods, one above the other by a gap for every seed and client."""
     points = tuple({"seed": s} for s in range(3))
@@ -54,17 +61,8 @@ def of_two(gap):
         rng.uniform(0.4, 0.5, (3, 1, 1, 1, 1)), low.metrics["accuracy"].shape
     ).astype(np.float32)
     noise = np.array([-1e-3, 0.0, 1e-3], np.float32).reshape(3, 1, 1, 1, 1)
-    fedavg = dataclasses.replace(
-        low,
-        config=low.config | {"algorithm": "FedAvg"},
-        metrics=low.metrics | {"accuracy": accuracy},
-    )
-    other = dataclasses.replace(
-        low,
-        config=low.config | {"algorithm": "Scaffold"},
-        metrics=low.metrics | {"accuracy": accuracy + np.float32(gap) + noise},
-    )
-    return histories.make_result(fedavg, other)
+    values = {"FedAvg": accuracy, "Scaffold": accuracy + np.float32(gap) + noise}
+    return histories.make_result(*with_accuracies(points, ("global",), values))
 
 
 def against_local():
@@ -78,14 +76,8 @@ def against_local():
     other = local.copy()
     other[0, -1, 0, 0, 0] = 0.75  # one client of one seed gains,
     other[:, -1, 0, 0, 1] = 0.25  # another loses with both
-    made_of = [
-        dataclasses.replace(
-            made,
-            config=made.config | {"algorithm": name},
-            metrics=made.metrics | {"accuracy": accuracy},
-        )
-        for name, accuracy in (("Local", local), ("Ditto", other))
-    ]
+    values = {"Local": local, "Ditto": other}
+    made_of = with_accuracies(points, ("personal",), values)
     return histories.make_result(*made_of), local.shape[-1]
 
 
@@ -208,7 +200,7 @@ def test_values_at_the_end_of_a_range_are_said(tried, best, words):
     accuracy = made.metrics["accuracy"].copy()
     accuracy[..., made.data.index("validation"), :] = 0.5
     accuracy[2 * best : 2 * best + 2, ..., made.data.index("validation"), :] = 0.9
-    made = dataclasses.replace(made, metrics=made.metrics | {"accuracy": accuracy})
+    made = histories.with_metrics(made, accuracy=accuracy)
     (environment,) = comparison.rank(histories.make_result(made)).environments
     assert ("Chosen at the end" in environment.conclusion) == (words is not None)
     assert words is None or words in environment.conclusion
@@ -308,8 +300,7 @@ def test_clients_whose_examples_leave_a_metric_undefined_are_named(lost, words):
     accuracy = made.metrics["accuracy"].copy()
     for point, client in lost:
         accuracy[point, ..., client] = np.nan  # the loss is there
-    metrics = made.metrics | {"accuracy": accuracy}
-    result = histories.make_result(dataclasses.replace(made, metrics=metrics))
+    result = histories.make_result(histories.with_metrics(made, accuracy=accuracy))
     (environment,) = comparison.rank(result).environments
     said = environment.conclusion
     assert ("undefined" in said) == (words is not None)

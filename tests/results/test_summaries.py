@@ -59,8 +59,7 @@ def test_table_agrees_with_a_loop():
     for population, clients in members.items():
         for metric in ("accuracy", "loss"):
             wanted = np.mean(
-                [record.metrics[metric][1, -1, 1, 0, i] for i in clients],
-                dtype=float,
+                [record.metrics[metric][1, -1, 1, 0, i] for i in clients], dtype=float
             )
             conditions = LAST | {"population": population, "metric": metric}
             found = pick(table, **conditions, seed=1, model="global", stat="mean")

@@ -75,10 +75,7 @@ NETWORKS = {
 }
 
 
-@pytest.mark.parametrize(
-    "name",
-    few(("flame",), NETWORKS),
-)
+@pytest.mark.parametrize("name", few(("flame",), NETWORKS))
 def test_saved_networks_predict_what_was_evaluated(tmp_path, name):
     """Of every predictor, by the model alone; methods that adapt save the adapted."""
     result, found, federation = train(tmp_path, NETWORKS[name])

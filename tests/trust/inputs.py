@@ -26,7 +26,7 @@ class Trials:
 
     def __init__(self, request, default, long):
         is_long = request.config.getoption("--long")
-        self.settings = hypothesis.settings(
+        self._settings = hypothesis.settings(
             max_examples=long if is_long else default,
             deadline=None,
             database=None,
@@ -34,18 +34,20 @@ class Trials:
             report_multiple_bugs=False,
             suppress_health_check=list(hypothesis.HealthCheck),
         )
-        self.accepted = self.refused = 0
 
-    def count(self, refused):
-        """Counts one input."""
-        self.refused += bool(refused)
-        self.accepted += not refused
+    def run(self, what, strategy, is_refused):
+        """Asks of every input whether it was refused; both outcomes must be seen."""
+        outcomes = {True: 0, False: 0}
 
-    def report(self, what):
-        """Adds up the numbers, and checks that both outcomes were seen."""
-        outcomes = f"{self.accepted} accepted, {self.refused} refused"
-        counts.add("inputs", what, self.accepted + self.refused, outcomes)
-        assert self.accepted and self.refused
+        @self._settings
+        @hypothesis.given(strategy)
+        def check(given):
+            outcomes[bool(is_refused(given))] += 1
+
+        check()
+        said = f"{outcomes[False]} accepted, {outcomes[True]} refused"
+        counts.add("inputs", what, sum(outcomes.values()), said)
+        assert all(outcomes.values())
 
 
 def is_sentence(text):

@@ -18,11 +18,8 @@ import numpy as np
 
 from fedjax_pfl import results
 
-MODULES = [
-    "fedjax_pfl.command.job",
-    "fedjax_pfl.results.checkpoint",
-    "orbax.checkpoint",
-]
+MODULES = ["fedjax_pfl.command.job", "fedjax_pfl.results.checkpoint"]
+MODULES += ["orbax.checkpoint"]
 # Checkpoints as often as there are evaluations.
 _SMALL = (
     *("--preset", "quadratic", "--set", "algorithm.local=sgd", "--rounds", "12"),

@@ -1,6 +1,5 @@
 """A folder is data and never code, and a resumed run is one code."""
 
-import dataclasses
 import json
 import pathlib
 import shlex
@@ -98,8 +97,7 @@ def test_a_folder_of_several_runs_is_not_taken_for_a_finished_one(here):
 
 
 @pytest.mark.parametrize(
-    "module",
-    ["stranger/evil.py", "stranger/__init__.py", "stranger/evil/__init__.py"],
+    "module", ["stranger/evil.py", "stranger/__init__.py", "stranger/evil/__init__.py"]
 )
 def test_modules_in_a_folder_of_results_are_refused(module):
     stranger(module=module)
@@ -169,8 +167,7 @@ def test_no_reader_imports_what_a_folder_names(here, monkeypatch):
     stranger()
     folder = here / "stranger"
     record = histories.make_history(algorithm=EVIL, rounds=(0, 1), num_clients=3)
-    config = record.config | {"execution": "vmap"}
-    result = histories.make_result(dataclasses.replace(record, config=config))
+    result = histories.make_result(record)
     result.write(folder)
     assert fp.Result.load(folder) == result
 

@@ -652,10 +652,7 @@ def test_no_command_writes_outside_a_crafted_folder(crafted, request, monkeypatc
         (["--algorithm", ":Y"], "Expected an algorithm of your own as module:Class"),
         (["--algorithm", "..x:Y"], "Expected an algorithm of your own as module:Class"),
         (["--set", "algorithm.lam=1e39"], "Expected algorithm.lam to be at most 3.4"),
-        (
-            ["--out", "o\udcff"],
-            "Expected the name of the directory to be text",
-        ),
+        (["--out", "o\udcff"], "Expected the name of the directory to be text"),
     ],
 )
 def test_names_and_numbers_are_refused_before_training(

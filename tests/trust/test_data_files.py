@@ -12,7 +12,6 @@ import tarfile
 import zipfile
 import zlib
 
-import hypothesis
 import numpy as np
 import pytest
 from hypothesis import strategies as st
@@ -23,31 +22,9 @@ from tests.trust import files, inputs
 
 CELLS = [
     *("", "0", "1", "-1", "1.5", "1e308", "1e999", "-1e-320", "9007199254740993", "NA"),
-    *(
-        "nan",
-        "inf",
-        "-Infinity",
-        "true",
-        "False",
-        "red",
-        "\u00e9",
-        "\u0661",
-        "1,5",
-        "1 2",
-    ),
-    *(
-        '"',
-        '"a',
-        '"a""b"',
-        '"a\nb"',
-        "'",
-        "\t",
-        ";",
-        "\ufeff",
-        "\u2028",
-        "9" * 400,
-        "0x1",
-    ),
+    *("nan", "inf", "-Infinity", "true", "False", "red", "\u00e9", "\u0661", "1,5"),
+    *("1 2", '"', '"a', '"a""b"', '"a\nb"', "'", "\t", ";", "\ufeff", "\u2028", "0x1"),
+    "9" * 400,
 ]
 VALUES = [
     *(b"0", b"-1", b"1e999", b"NaN", b"null", b"[]", b"{}", b"true", b"9" * 5000),
@@ -112,15 +89,11 @@ def damaged(draw):
 
 def test_damaged_files(request):
     trials = inputs.Trials(request, default=150, long=6000)
-
-    @trials.settings
-    @hypothesis.given(damaged())
-    def check(given):
-        name, changed = given
-        trials.count(read(files.FORMATS[name], changed))
-
-    check()
-    trials.report("damaged files")
+    trials.run(
+        "damaged files",
+        damaged(),
+        lambda given: read(files.FORMATS[given[0]], given[1]),
+    )
 
 
 SELDOM = st.sampled_from([False] * 5 + [True])
@@ -164,17 +137,12 @@ def tables(draw):
 
 
 def test_tables(request):
-    trials = inputs.Trials(request, default=80, long=2500)
-
-    @trials.settings
-    @hypothesis.given(tables())
-    def check(given):
+    def is_refused(given):
         content, options = given
         form = files.Format({}, lambda f: sources.Csv(path=f / "t.csv", **options))
-        trials.count(read(form, {"t.csv": content}))
+        return read(form, {"t.csv": content})
 
-    check()
-    trials.report("tables")
+    inputs.Trials(request, default=80, long=2500).run("tables", tables(), is_refused)
 
 
 JSON = st.recursive(
@@ -205,16 +173,9 @@ def leaf_files(draw):
 
 
 def test_leaf_files(request):
-    trials = inputs.Trials(request, default=50, long=1500)
     form = files.Format({}, lambda f: sources.LeafJson(path=f / "a.json"))
-
-    @trials.settings
-    @hypothesis.given(leaf_files())
-    def check(content):
-        trials.count(read(form, {"a.json": content}))
-
-    check()
-    trials.report("LEAF files")
+    trials = inputs.Trials(request, default=50, long=1500)
+    trials.run("LEAF files", leaf_files(), lambda text: read(form, {"a.json": text}))
 
 
 @st.composite
@@ -244,15 +205,10 @@ def test_arrays(request):
         "x": any_arrays(["f8", "f4", "i4", "u1", "bool", ">f8"]),
         "y": any_arrays(["i8", "U3", "f4", "u1"]),
     }
-    more = {"client": any_arrays(["i8", "U3"])}
-
-    @trials.settings
-    @hypothesis.given(st.fixed_dictionaries(some, optional=more))
-    def check(given):
-        trials.count(read(form, {"a.npz": files.npz(**given)}))
-
-    check()
-    trials.report("arrays")
+    arrays = st.fixed_dictionaries(some, optional={"client": any_arrays(["i8", "U3"])})
+    trials.run(
+        "arrays", arrays, lambda given: read(form, {"a.npz": files.npz(**given)})
+    )
 
 
 def npy(header, body=b""):

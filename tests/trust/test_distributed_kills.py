@@ -96,11 +96,7 @@ def kill_until_done(folder, count, name, more, rng, most):
 @pytest.mark.wide
 @pytest.mark.parametrize(
     ("kind", "count", "more"),
-    [
-        ("distributed", 2, ()),
-        ("distributed", 4, ()),
-        ("streamed", 2, ("--streamed",)),
-    ],
+    [("distributed", 2, ()), ("distributed", 4, ()), ("streamed", 2, ("--streamed",))],
 )
 def test_killed_at_random_moments_the_files_are_the_same(
     place, request, kind, count, more

@@ -3,9 +3,7 @@
 import ctypes
 import functools
 import glob
-import json
 import os
-import pathlib
 import random
 import resource
 import signal
@@ -99,11 +97,7 @@ def test_killed_at_random_moments_it_is_bit_identical(place, request, kind):
 
 
 @pytest.mark.parametrize(
-    ("number", "status"),
-    [
-        wide(signal.SIGINT, 130),
-        (signal.SIGTERM, 143),
-    ],
+    ("number", "status"), [wide(signal.SIGINT, 130), (signal.SIGTERM, 143)]
 )
 def test_a_signal_saves_and_ends(place, number, status):
     folder, run = place
@@ -218,18 +212,6 @@ def _no_privileges():
     """Permissions do not hold for root: its capabilities are given up."""
     version_3 = struct.pack("II", 0x20080522, 0)
     assert ctypes.CDLL(None).capset(version_3, bytes(24)) == 0
-
-
-@pytest.mark.wide
-def test_time_is_up(place):
-    folder, run = place
-    command = run(*ARGUMENTS, "--quiet", "--out", "late", "--max-minutes", "0.0001")
-    assert command.wait() == 3, command.text()
-    assert command.text().startswith("The time of 0.0001 minutes was up at round 0; go")
-    stored = json.loads(pathlib.Path(folder, "late", "experiment.json").read_text())
-    assert stored["options"]["preset"] == "quadratic"
-    assert run("--resume", "late", "--quiet").wait() == 0
-    assert_same(folder / "whole", folder / "late")
 
 
 @pytest.mark.wide

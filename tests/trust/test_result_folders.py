@@ -5,7 +5,6 @@ import json
 import pathlib
 import shutil
 
-import hypothesis
 import pytest
 from hypothesis import strategies as st
 
@@ -27,23 +26,8 @@ OPTIONS = arguments.Options(
     eval_on="test,train=2",
     eval_clients="all",
 )
-ODD = [
-    None,
-    True,
-    False,
-    0,
-    -1,
-    1.5,
-    10**20,
-    1e300,
-    "",
-    "x",
-    "../x",
-    [],
-    [[]],
-    {},
-    "\ud800",
-]
+ODD = [None, True, False, 0, -1, 1.5, 10**20, 1e300, "", "x", "../x", [], [[]], {}]
+ODD += ["\ud800"]
 
 
 @pytest.fixture
@@ -61,9 +45,7 @@ def save(folder):
     for name in ("Flame", "Local"):
         points = ({"algorithm.lam": 0.1, "seed": 0},)
         options = {"num_clients": 3, "rounds": (0, 1), "algorithm": name}
-        record = histories.make_history(points=points, **options)
-        config = record.config | {"execution": "vmap"}
-        records.append(dataclasses.replace(record, config=config))
+        records.append(histories.make_history(points=points, **options))
     result = histories.make_result(*records)
     with run_folder.begun(folder, OPTIONS):
         result.write(folder)
@@ -135,41 +117,32 @@ def refused(function, *arguments):
 
 
 def test_results(saved, request):
-    trials = inputs.Trials(request, default=20, long=1500)
     before = inputs.contents(pathlib.Path("saved"))
 
-    @trials.settings
-    @hypothesis.given(st.data())
-    def check(data):
-        after = damaged(data.draw, before, ["summary.csv", *RESULT, *RESULT])
-        put(after)
+    def is_refused(data):
+        put(damaged(data.draw, before, ["summary.csv", *RESULT, *RESULT]))
         found, is_refused = refused(fp.Result.load, "copy")
-        trials.count(is_refused)
         assert is_refused or found == saved
+        return is_refused
 
-    check()
-    trials.report("results")
+    inputs.Trials(request, default=20, long=1500).run("results", st.data(), is_refused)
 
 
 def test_options(saved, request):
     """What a continued run does is what the first command said."""
-    trials = inputs.Trials(request, default=40, long=1500)
     before = inputs.contents(pathlib.Path("saved"))
     expected = run_folder.read(pathlib.Path("saved"))
     expected = dataclasses.replace(expected, out="copy", resume="copy")
 
-    @trials.settings
-    @hypothesis.given(st.data())
-    def check(data):
-        after = damaged(data.draw, before, ["experiment.json"])
-        put(after)
+    def is_refused(data):
+        put(damaged(data.draw, before, ["experiment.json"]))
         found, is_refused = refused(run_folder.read, pathlib.Path("copy"))
-        trials.count(is_refused)
         if not is_refused:
             assert dataclasses.replace(found, out="copy", resume="copy") == expected
+        return is_refused
 
-    check()
-    trials.report("options of runs")
+    trials = inputs.Trials(request, default=40, long=1500)
+    trials.run("options of runs", st.data(), is_refused)
 
 
 def test_changed_options_are_refused(saved):
@@ -185,23 +158,20 @@ def test_changed_options_are_refused(saved):
 @pytest.mark.filterwarnings("default")
 def test_resume(saved, request, monkeypatch):
     """Finished runs are shown, others trained; what is written is whole."""
-    trials = inputs.Trials(request, default=10, long=200)
     before = inputs.contents(pathlib.Path("saved"))
     monkeypatch.setattr(job.simulation, "run_groups", lambda *_, **__: saved)
 
-    @trials.settings
-    @hypothesis.given(st.data())
-    def check(data):
+    def is_refused(data):
         after = damaged(data.draw, before, ["experiment.json", *RESULT])
         put(after)
         is_refused = inputs.run(sweep.app, ["--resume", "copy"])
-        trials.count(is_refused)
         left = inputs.contents(pathlib.Path("copy"))
         changed = {n for n in left.keys() | after.keys() if left.get(n) != after.get(n)}
         if is_refused:
             assert changed <= {".lock"}
         else:
             assert fp.Result.load("copy") == saved
+        return is_refused
 
-    check()
-    trials.report("continued runs")
+    trials = inputs.Trials(request, default=10, long=200)
+    trials.run("continued runs", st.data(), is_refused)

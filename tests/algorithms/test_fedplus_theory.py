@@ -268,10 +268,15 @@ def client_values(problem, name, w, c):
     return value, z, slopes
 
 
+@functools.cache
+def with_two_members(name, kind):
+    return descend(name, KINDS[kind](), 15, size=2)
+
+
 @cases
 def test_proposition_4_every_member_descends_enough(name, kind):
     problem = KINDS[kind]()
-    states, infos = descend(name, problem, 12, size=3)
+    states, infos = with_two_members(name, kind)
     w, c = states.clients["theta"], states.server.c["theta"]
     bound = 2 * (problem.smoothness + ALPHA)
     for number, members in enumerate(infos.cohort):
@@ -310,7 +315,9 @@ def objectives(problem, name, states):
 @cases
 def test_theorem_2_the_objective_decreases_enough(name, size, kind):
     problem = KINDS[kind]()
-    states, infos = descend(name, problem, 15, size=size)
+    states, infos = (
+        descend(name, problem, 15) if size is None else with_two_members(name, kind)
+    )
     values = objectives(problem, name, states)
     w, c = states.clients["theta"], states.server.c["theta"]
     bound = 2 * (problem.smoothness + ALPHA)

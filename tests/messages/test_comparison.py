@@ -39,6 +39,10 @@ def test_pipelines_have_a_column_and_rows_of_their_own(result):
     assert means["TopK + QSGD"] < means["TopK"] < means[means.index.isna()].item()
 
 
+def test_without_noise_there_is_no_epsilon(result):
+    assert result.privacy().empty and "epsilon" not in result.summary()
+
+
 def test_what_is_sent_is_drawn_in_one_panel(result):
     shown = lines.over_megabytes(result)
     (panel,) = shown.panels

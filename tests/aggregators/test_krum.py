@@ -88,10 +88,7 @@ def test_rows_that_tie_are_selected_together():
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e3])
-@pytest.mark.parametrize(
-    "size",
-    [0.0, 1e5, 1e38, *map(wide, (1e3, 1e12))],
-)
+@pytest.mark.parametrize("size", [0.0, 1e5, 1e38, *map(wide, (1e3, 1e12))])
 def test_float32_scores_are_those_of_honest_rows(offset, size):
     """Neither a common offset nor outliers may cost digits of honest distances."""
     for first, sign in ((0, 1.0), (7, -1.0)):

@@ -160,10 +160,7 @@ def test_a_resumed_training_is_the_same_to_the_last_bit(tmp_path, monkeypatch):
 
 
 @pytest.mark.wide
-@pytest.mark.parametrize(
-    "execution",
-    ["chunk=2", "loop", "shard=3"],
-)
+@pytest.mark.parametrize("execution", ["chunk=2", "loop", "shard=3"])
 def test_modes_agree(execution):
     one, other = _train(COHORT), _train(COHORT, execution=execution)
     np.testing.assert_allclose(

@@ -183,10 +183,7 @@ def test_the_smallest_eigenvalue_is_that_of_the_hessian(scale):
 @pytest.mark.parametrize("reference", [0.0, 5.0, 1e4, 1e300, np.nan])
 def test_a_large_radius_is_the_mean_from_any_start(reference):
     rows = rules.random_rows()
-    for rule in (
-        Geometric(rho=30.0, start="reference"),
-        Coordinate(rho=30.0),
-    ):
+    for rule in (Geometric(rho=30.0, start="reference"), Coordinate(rho=30.0)):
         out, info = rules.run(
             rule, jnp.asarray(rows), jnp.ones(7), jnp.full(6, reference)
         )

@@ -14,19 +14,15 @@ from fedjax_pfl.algorithms import apfl
 from fedjax_pfl.testing import programs, toy
 from tests import problems
 from tests.lanes import wide
+from tests.setups import process
 
 CLOSE = {"rtol": 1e-11, "atol": 1e-12}  # some hundred roundings of values of order one
 KEY = jax.random.key(3, impl="threefry2x32")
 MINIBATCHES = fp.SGD(learning_rate=0.2, epochs=2, batch_size=2)
 
 
-def process(algorithm, size=None):
-    everyone = fp.AllClients() if size is None else fp.UniformCohort(size=size)
-    return fp.FederatedProcess(algorithm=algorithm, participation=everyone)
-
-
 @pytest.mark.parametrize(
-    ("adaptive", "rate"), [(True, 0.9), (True, None), (False, None)]
+    ("adaptive", "rate"), [(True, 0.9), wide(True, None), (False, None)]
 )
 def test_rounds_are_the_equations_in_numpy(adaptive, rate):
     problem, eta, decay, steps = problems.waves(), 0.3, 0.05, 3

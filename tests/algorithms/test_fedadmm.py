@@ -147,11 +147,7 @@ def test_a_constant_step_other_than_the_share_moves_the_fixed_point():
     problem, mu, eta, size = problems.regressions(), 0.6, 1.0, 2
     local = problems.full_gradient_steps(20, 1 / (problem.smoothness + mu))
     whole = process(
-        size,
-        mu=mu,
-        server_mode="delta_selected",
-        server_learning_rate=eta,
-        local=local,
+        size, mu=mu, server_mode="delta_selected", server_learning_rate=eta, local=local
     )
     states, _, _ = problems.run(whole, problem, 600)
     w = states.server["theta"]

@@ -14,13 +14,9 @@ from fedjax_pfl.testing import toy
 from tests import problems
 from tests.algorithms import intercepts
 from tests.lanes import wide
+from tests.setups import process
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-11}
-
-
-def process(algorithm, size=None, **fields):
-    who = fp.AllClients() if size is None else fp.UniformCohort(size=size)
-    return fp.FederatedProcess(algorithm=algorithm, participation=who, **fields)
 
 
 def learned(pair, w, own, weights, epochs, rate, threshold):

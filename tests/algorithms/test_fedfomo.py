@@ -14,6 +14,7 @@ from fedjax_pfl.core import byte_counts, checks, client_rows, struct
 from fedjax_pfl.testing import programs, toy
 from tests import problems
 from tests.engine import faults
+from tests.setups import with_malicious
 
 LOCAL = problems.full_gradient_steps(2, 0.2)
 KEY = jax.random.key(5, impl="threefry2x32")
@@ -70,10 +71,7 @@ def simulate(problem, cohorts, sent):
 
 def test_a_training_equals_a_loop_in_numpy_and_attacks_reach_it():
     """Partial participation, and a client that always sends the same model."""
-    problem = problems.regressions()
-    malicious = jnp.arange(5) == 1
-    federation = dataclasses.replace(problem.federation, malicious=malicious)
-    problem = dataclasses.replace(problem, federation=federation)
+    problem = with_malicious(problems.regressions(), 1)
     process = fp.FederatedProcess(
         algorithm=FedFomo(num_models=9, local=LOCAL),
         participation=fp.UniformCohort(size=3),

@@ -15,6 +15,7 @@ from fedjax_pfl.testing import programs
 from tests import problems
 from tests.algorithms import fedplus_oracles as oracles
 from tests.lanes import wide
+from tests.setups import process
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}  # the tolerance of the medians in float64
 BATCHES = fp.SGD(learning_rate=0.2, epochs=3, batch_size=2)
@@ -25,11 +26,6 @@ PHIS = {
     "indicator": phi.Indicator(),
     "zero": phi.Zero(),
 }
-
-
-def process(algorithm, size=None, **fields):
-    everyone = fp.AllClients() if size is None else fp.UniformCohort(size=size)
-    return fp.FederatedProcess(algorithm=algorithm, participation=everyone, **fields)
 
 
 def run(algorithm, problem, rounds=6, size=4, **fields):

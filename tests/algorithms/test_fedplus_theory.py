@@ -15,6 +15,7 @@ from fedjax_pfl.algorithms import phi
 from tests import problems
 from tests.algorithms import fedplus_oracles as oracles
 from tests.lanes import wide
+from tests.setups import process
 
 PHIS = {
     "sq": phi.Squared(),
@@ -29,11 +30,6 @@ TIGHT = {
         rho=RHO, tolerance=1e-13, start="reference", max_iterations=1000
     )
 }
-
-
-def process(algorithm, size=None, **fields):
-    everyone = fp.AllClients() if size is None else fp.UniformCohort(size=size)
-    return fp.FederatedProcess(algorithm=algorithm, participation=everyone, **fields)
 
 
 @functools.cache

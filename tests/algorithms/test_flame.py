@@ -119,10 +119,7 @@ def test_identities_hold_after_a_round_from_any_state(center, participation):
     problem, lam, rho = problems.waves(), 0.7, 0.23
     process = fp.FederatedProcess(
         algorithm=fp.Flame(
-            lam=lam,
-            rho=rho,
-            center=center,
-            local=problems.full_gradient_steps(steps=1),
+            lam=lam, rho=rho, center=center, local=problems.full_gradient_steps(steps=1)
         ),
         participation=participation,
     )

@@ -65,7 +65,7 @@ def test_predictions_are_those_of_a_search_in_numpy(k, scale, lam):
     federation = perceptrons.with_labels(perceptrons.drawn_labels())
     model = MODEL.for_federation(federation)
     params = model.init(jax.random.key(4))
-    state = dataclasses.replace(trained(algorithm, 1), server=params)
+    state = dataclasses.replace(trained(algorithm, 0), server=params)
     queries = np.random.default_rng(0).normal(size=(40, 4))
     for client in (2, 5):  # with nine examples, and with one
         found = perceptrons.predictions(algorithm, federation, state, client, queries)

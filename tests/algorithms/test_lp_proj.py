@@ -53,14 +53,7 @@ def optimum(problem, rows, lam, decay):
     return found[: count * d].reshape(count, d), found[mean]
 
 
-@pytest.mark.parametrize(
-    ("norm", "clip"),
-    [
-        (2, 0.13),
-        wide(1, 0.13),
-        wide(2, None),
-    ],
-)
+@pytest.mark.parametrize(("norm", "clip"), [(2, 0.13), wide(1, 0.13), wide(2, None)])
 def test_original_rounds_are_the_equations_in_numpy(norm, clip):
     problem, lam, eta, rate, beta, decay = problems.waves(), 0.8, 0.3, 0.2, 0.7, 0.05
     whole = process(

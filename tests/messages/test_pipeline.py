@@ -16,6 +16,7 @@ from fedjax_pfl.core import byte_counts, checks
 from fedjax_pfl.messages import QSGD, LowRank, RandomK, SignScale, TopK
 from tests import problems
 from tests.lanes import wide
+from tests.setups import with_malicious
 
 KEY = jax.random.key(0, impl="threefry2x32")
 CLOSE = {"rtol": 1e-12, "atol": 1e-12}
@@ -29,12 +30,6 @@ def process(*transforms, size=None, algorithm=None, **fields):
     return fp.FederatedProcess(
         algorithm=algorithm, participation=who, transforms=transforms, **fields
     )
-
-
-def with_malicious(problem, *clients):
-    bad = jnp.isin(jnp.arange(problem.federation.num_clients), jnp.array(clients))
-    federation = dataclasses.replace(problem.federation, malicious=bad)
-    return dataclasses.replace(problem, federation=federation)
 
 
 def test_rounds_with_error_feedback_are_a_loop_in_numpy():

@@ -1,7 +1,6 @@
 """Privacy of clients: sensitivity, noise, epsilon, and what is refused."""
 
 import dataclasses
-import functools
 import math
 
 import hypothesis
@@ -30,6 +29,7 @@ from tests import problems
 from tests.lanes import wide
 from tests.messages import private
 from tests.messages.private import SGD, Sends, exact_epsilon
+from tests.setups import with_malicious
 
 KEY = jax.random.key(0, impl="threefry2x32")
 MEAN = fp.aggregators.Mean()
@@ -90,12 +90,6 @@ CASES += [
     (PoissonCohort(rate=0.5, capacity=5), 3, (CLIP, QSGD(levels=2)), fp.FedAvg),
     (CyclicCohorts(size=2), 2, (CLIP,), fp.FedAvg),
 ]
-
-
-def with_malicious(problem, client):
-    malicious = jnp.arange(6) == client
-    federation = dataclasses.replace(problem.federation, malicious=malicious)
-    return dataclasses.replace(problem, federation=federation)
 
 
 def first_member(who):
@@ -193,44 +187,6 @@ def test_noise_is_threefry_of_twenty_rounds_whatever_the_run_draws_with():
         np.testing.assert_allclose(released[1] - released[0], draw / 6, atol=1e-12)
 
 
-def test_guessing_who_took_part_stays_below_what_epsilon_allows():
-    pytest.importorskip("dp_accounting")
-    z, delta, seeds = 4.0, 0.02, 4000
-    problem = problems.waves(dim=2)
-    federation = dataclasses.replace(problem.federation, malicious=jnp.arange(6) == 0)
-    (epsilon,) = accounting.epsilons(z, delta, 6, 6, 1)
-
-    def make(multiplier, far):
-        return process(
-            ClipNorm(norm=1.0),
-            GaussianNoise(multiplier=multiplier),
-            attack=Sends(vector=far * jnp.array([1.0, 0.0])),
-        )
-
-    start = problems.first_state(make(0.0, 0.0), problem)
-
-    @jax.jit
-    @functools.partial(jax.vmap, in_axes=(0, None, None))
-    def released(seed, multiplier, far):
-        state = dataclasses.replace(start, key=jax.random.key(seed))
-        whole = make(multiplier, far)
-        state, _ = whole.round(state, problem.model, federation)
-        return state.server["theta"][0]
-
-    def advantage(multiplier):
-        """Sampled `max_t P(T > t | first) - e^epsilon P(T > t | second)`."""
-        first, second = (  # the worst two clients
-            np.sort(released(jnp.arange(seeds), multiplier, far)) for far in (1e3, -1e3)
-        )
-        above = np.arange(seeds, 0, -1) / seeds
-        other = 1 - np.searchsorted(second, first) / seeds
-        return (above - math.exp(epsilon) * other).max()
-
-    # The largest of many correlated errors, each below 0.5 / sqrt(seeds).
-    assert 0 < advantage(z) <= delta + 5 * 0.5 / math.sqrt(seeds)
-    assert advantage(0.0) == 1.0
-
-
 def test_robust_rules_see_noise_on_every_message():
     problem = problems.waves(dim=300)
     median = fp.CoordinateMedian()
@@ -278,10 +234,7 @@ def test_noise_is_the_same_in_chunks_and_after_a_pause():
 
 
 def test_lost_clients_count_as_ones_that_change_nothing():
-    problem = problems.waves()
-    malicious = jnp.arange(6) == 4
-    federation = dataclasses.replace(problem.federation, malicious=malicious)
-    problem = dataclasses.replace(problem, federation=federation)
+    problem = with_malicious(problems.waves(), 4)
     attack = Sends(vector=jnp.full(3, jnp.nan))
     clip, noise = ClipNorm(norm=0.2), GaussianNoise(multiplier=0.0)
     for algorithm in (fp.FedAvg(local=SGD), fp.Flame(local=SGD, kappa=1.0)):

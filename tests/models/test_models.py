@@ -170,6 +170,19 @@ def two_clients(params):
     return jax.tree.map(lambda leaf: np.stack([leaf, 0.5 * leaf]), params)
 
 
+@functools.cache
+def of_two_clients(name):
+    """Outputs and gradients of two clients at once."""
+    model, params, batch = small(name)
+
+    def one(params, key):
+        outputs = evaluated(model, params, batch.x, batch.constants)
+        return outputs, gradient_of(model, params, batch, key)
+
+    found = jax.jit(jax.vmap(one))(two_clients(params), jax.random.split(KEY, 2))
+    return jax.tree.map(np.asarray, found)
+
+
 # The residual network takes as long as all others, of whose layers it is made.
 _SLOW = {"nf_resnet18": pytest.mark.wide}
 
@@ -180,17 +193,10 @@ _SLOW = {"nf_resnet18": pytest.mark.wide}
 def test_clients_at_once_equal_one_after_the_other(name):
     """Also: shapes, and finite gradients in training."""
     model, params, batch = small(name)
-    rows, keys = two_clients(params), jax.random.split(KEY, 2)
-
-    def one(params, key):
-        outputs = evaluated(model, params, batch.x, batch.constants)
-        return outputs, gradient_of(model, params, batch, key)
-
-    found = jax.jit(jax.vmap(one))(rows, keys)
-    outputs, gradients = jax.tree.map(np.asarray, found)
+    outputs, gradients = of_two_clients(name)
     assert outputs.shape == (2, 3, 4 if name == "cnn2" else 3)
     for client in range(2):
-        own = row_of(rows, client)
+        own = row_of(two_clients(params), client)
         wanted = evaluated(model, own, batch.x, batch.constants)
         np.testing.assert_allclose(outputs[client], wanted, rtol=0, atol=1e-12)
     largest = jax.tree.map(lambda leaf: np.abs(leaf).max(), gradients)
@@ -235,7 +241,7 @@ def test_gradients_of_clients_at_once_equal_one_after_the_other(name):
     model, params, batch = small(name)
     rows, keys = two_clients(params), jax.random.split(KEY, 2)
     alone = jax.jit(lambda params, key: gradient_of(model, params, batch, key))
-    found = jax.tree.map(np.asarray, jax.jit(jax.vmap(alone))(rows, keys))
+    _, found = of_two_clients(name)
     for client in range(2):
         wanted = alone(row_of(rows, client), keys[client])
         jax.tree.map(
@@ -289,12 +295,7 @@ def initial(name, **fields):
 
 
 @pytest.mark.parametrize(
-    ("name", "scheme"),
-    [
-        ("mlp", "glorot"),
-        wide("cnn", "he"),
-        wide("lstm", "glorot"),
-    ],
+    ("name", "scheme"), [("mlp", "glorot"), wide("cnn", "he"), wide("lstm", "glorot")]
 )
 def test_biases_start_at_zero_but_for_pytorch(name, scheme):
     biases, kernels = tree_paths.split(initial(name, initialization=scheme), "bias$")

@@ -537,11 +537,7 @@ def own_objective(key, params, batch, context):
         (
             lambda: jax.eval_shape(
                 lambda: fp.SGD().solve(
-                    core.ClientView(
-                        key=KEY,
-                        round=jnp.int32(0),
-                        data=one_client(),
-                    ),
+                    core.ClientView(key=KEY, round=jnp.int32(0), data=one_client()),
                     own_objective,
                     {"w": jnp.zeros(2)},
                 )

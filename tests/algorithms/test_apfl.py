@@ -178,20 +178,3 @@ def test_personal_predictor_mixes_with_the_latest_global_model(mix):
 def test_mixing_outputs_of_a_network_is_another_method():
     one, other = (network_state(mix)[-1].clients for mix in ("parameters", "outputs"))
     assert np.abs(one.alpha - other.alpha).max() > 1e-6
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"alpha": 1.5}, "alpha to be a finite number at least 0 and at most 1"),
-        ({"adaptive": 1}, "adaptive to be true or false, got 1"),
-        ({"alpha_learning_rate": 0.0}, "alpha_learning_rate to be a finite number"),
-        ({"alpha_decay": -0.1}, "alpha_decay to be a finite number at least 0"),
-        ({"mix": "logits"}, "Unknown mix 'logits'"),
-        ({"local": fp.SGD(momentum=0.5)}, "APFL's local solver to be SGD without mom"),
-        ({"local": fp.local.ToTolerance()}, "SGD without momentum.*got ToTolerance"),
-    ],
-)
-def test_wrong_fields_get_one_sentence(fields, message):
-    with pytest.raises(fp.InputError, match=message):
-        algorithms.APFL(**fields)

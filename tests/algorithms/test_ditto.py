@@ -265,19 +265,3 @@ def test_predictors_are_the_own_and_the_global_model():
     assert set(found) == {"personal", "global"}
     np.testing.assert_allclose(found["personal"](x), x @ v, **CLOSE)
     np.testing.assert_allclose(found["global"](x), x @ w, **CLOSE)
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"lam": -1.0}, "lam to be a finite number at least 0, got -1.0"),
-        ({"unsynced": 1}, "unsynced to be true or false, got 1"),
-        (
-            {"unsynced": True, "personal": fp.local.ToTolerance()},
-            "both solvers of Ditto to be SGD where unsynced is true.*got ToTolerance",
-        ),
-    ],
-)
-def test_wrong_fields_get_one_sentence(fields, message):
-    with pytest.raises(fp.InputError, match=message):
-        algorithms.Ditto(**fields)

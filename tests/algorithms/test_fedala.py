@@ -171,20 +171,6 @@ def test_weights_are_learned_by_a_random_share_of_the_examples(fraction, counts)
         assert (len(drawn) > 1) == (count < toy.COUNTS[client])
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"sample_fraction": 0.0}, "sample_fraction to be a finite number above 0"),
-        ({"start_epochs": 0}, "start_epochs to be a whole number"),
-        ({"weight_learning_rate": -1.0}, "weight_learning_rate to be a finite numb"),
-        ({"adapted": "("}, "adapted"),
-    ],
-)
-def test_wrong_fields_get_one_sentence(fields, message):
-    with pytest.raises(fp.InputError, match=message):
-        algorithms.FedALA(**fields)
-
-
 def test_a_pattern_that_finds_nothing_is_refused():
     whole = process(algorithms.FedALA(adapted="^neck/"))
     with pytest.raises(fp.InputError, match="adapted='.neck/' to match some of the"):

@@ -148,15 +148,3 @@ def test_lost_messages_are_not_counted(lost):
         kept = np.asarray(dual["theta"]) + (6 - lost) / 6 * (mean - w)
         expected = mean + kept
     np.testing.assert_allclose(found, expected, **CLOSE)
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"alpha": -1.0}, "alpha to be a finite number at least 0"),
-        ({"weighting": "equal"}, "Unknown weighting 'equal'|allowed: "),
-    ],
-)
-def test_wrong_fields_get_one_sentence(fields, message):
-    with pytest.raises(fp.InputError, match=message):
-        algorithms.FedDyn(**fields)

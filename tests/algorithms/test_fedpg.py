@@ -362,28 +362,3 @@ def test_diagnostics_tell_pareto_points_from_points_with_a_fairness_row():
         found = measure(started(whole, problem, w))
         assert (found["pareto_norm"] < 1e-6) == pareto
         assert (found["pareto_norm_fair"] < 1e-6) == fair
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"gamma": 1.1}, "gamma"),
-        ({"gamma": -0.1}, "gamma"),
-        ({"guard": 1.0}, "guard"),
-        ({"local": fp.local.ToTolerance()}, "FedPG"),
-        ({"local": fp.SGD(momentum=0.9)}, "FedPG"),
-        ({"gradient": "some"}, "gradient"),
-        ({"history": "all"}, "history"),
-        ({"max_history": 0}, "max_history"),
-        ({"scale": "max"}, "scale"),
-        ({"fair_from": "x"}, "fair_from"),
-        ({"normalize": "x"}, "normalize"),
-        ({"protection": "x"}, "protection"),
-        ({"personal_length": "x"}, "personal_length"),
-        ({"personal": "x"}, "personal"),
-        ({"layerwise": 1}, "layerwise"),
-    ],
-)
-def test_wrong_fields_get_one_sentence(fields, message):
-    with pytest.raises(fp.InputError, match=message):
-        algorithms.FedPG(**fields)

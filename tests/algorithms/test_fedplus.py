@@ -300,31 +300,6 @@ def test_optimizers_with_memory_step_before_the_pull():
         np.testing.assert_allclose(found, row, rtol=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({"alpha": -0.1}, "alpha"),
-        ({"theta": 1.1}, "theta"),
-        ({"theta": 0.0}, "theta"),
-        ({"alpha": 0.1, "theta": 0.5}, "alpha or theta, got both"),
-        ({"rho": 0.0}, "rho"),
-        ({"rho": np.nan}, "rho"),
-        ({"rho_quantile": 1.0}, "rho_quantile"),
-        ({"rho_quantile": 0.5, "phi": phi.Squared()}, "l1 or l2"),
-        ({"lam": 1.5}, "lam"),
-        ({"pull_every": "round"}, "pull_every"),
-        ({"weighting": "even"}, "weighting"),
-        ({"aggregate_over": "selected"}, "aggregate_over"),
-        ({"theta": 0.5, "local": fp.local.ToTolerance()}, "ToTolerance"),
-        ({"pull_every": "epoch", "local": fp.local.ToTolerance()}, "ToTolerance"),
-        ({"local": fp.Optax(hyperparameters={"b1": 0.9})}, "theta in place of alpha"),
-    ],
-)
-def test_wrong_fields_are_named(fields, words):
-    with pytest.raises(checks.InputError, match=words):
-        fp.FedPlus(**fields)
-
-
 def test_the_mapping_of_fedprox_needs_small_steps():
     with pytest.raises(checks.InputError, match=r"mu times the learning rate.* 1\.5"):
         fp.FedPlus.fedprox(mu=3.0, local=fp.SGD(learning_rate=0.5))

@@ -169,15 +169,3 @@ def test_predictors_are_the_global_and_on_demand_the_last_network():
 def test_models_without_features_are_refused():
     with pytest.raises(fp.InputError, match="for MOON, .* got LogisticRegression"):
         run(process(algorithms.MOON()), 1, model=fp.LogisticRegression())
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"mu": -1.0}, "mu to be a finite number at least 0"),
-        ({"temperature": 0.0}, "temperature to be a finite number above 0"),
-    ],
-)
-def test_wrong_fields_get_one_sentence(fields, message):
-    with pytest.raises(fp.InputError, match=message):
-        algorithms.MOON(**fields)

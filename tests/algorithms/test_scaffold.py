@@ -226,17 +226,3 @@ def test_a_client_without_a_step_changes_nothing(option):
     np.testing.assert_array_equal(idle.clients["theta"][1], idle.clients["theta"][0])
     for tree in (idle.server.model, idle.server.control):
         np.testing.assert_array_equal(tree["theta"][1], tree["theta"][0])
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"server_learning_rate": 0}, "server_learning_rate to be a finite number abo"),
-        ({"option": "II"}, "Unknown option 'II'; allowed: difference, refresh"),
-        ({"local": fp.SGD(momentum=0.0)}, "Scaffold's local solver to be SGD without"),
-        ({"local": 0.1}, "local of Scaffold to be an object such as SGD.*got 0.1"),
-    ],
-)
-def test_wrong_fields_get_one_sentence(fields, message):
-    with pytest.raises(fp.InputError, match=message):
-        algorithms.Scaffold(**fields)

@@ -239,21 +239,6 @@ def test_highest_precision_is_asked_for():
     assert all("precision = [HIGHEST, HIGHEST]" in line for line in products)
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"pick_quantile": 1.0},
-        {"pick_quantile": -0.1},
-        {"mixing": 1.1},
-        {"similarity": "updates"},
-        {"negative": "drop"},
-    ],
-)
-def test_wrong_options_get_one_sentence(fields):
-    with pytest.raises(fp.InputError, match=r"^[^\n]*\.$"):
-        FedACS(**fields)
-
-
 PARTIAL = fp.UniformCohort(size=4)
 
 

@@ -334,25 +334,3 @@ def test_clusters_attract_each_other():
     )
     first, last = np.nanmean(result.groups[0].own_cluster[0], axis=1)
     assert last > 0.3 > 0.21 > first
-
-
-@pytest.mark.parametrize(
-    ("kind", "fields"),
-    [
-        (FedAMP, {"lam": -1.0}),
-        (FedAMP, {"alpha": 0.0}),
-        (FedAMP, {"alpha_decay": 1.5}),
-        (FedAMP, {"decay_every": 0}),
-        (FedAMP, {"sigma": 0.0}),
-        (FedAMP, {"scale_free": 1}),
-        (FedAMP, {"start": "mine"}),
-        (HeurFedAMP, {"lam": -1.0}),
-        (HeurFedAMP, {"alpha": 0.0}),
-        (HeurFedAMP, {"sharpness": -1.0}),
-        (HeurFedAMP, {"self_weight": 1.5}),
-        (HeurFedAMP, {"start": "mine"}),
-    ],
-)
-def test_wrong_options_get_one_sentence(kind, fields):
-    with pytest.raises(fp.InputError, match=r"^[^\n]*\.$"):
-        kind(**fields)

@@ -150,9 +150,3 @@ def test_personal_parameters_descend_at_the_perturbed_model():
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9), found, expected
     )
-
-
-@pytest.mark.parametrize("rho", [-0.1, float("nan")])
-def test_wrong_fields_get_one_sentence(rho):
-    with pytest.raises(fp.InputError, match="rho to be a finite number at least 0"):
-        algorithms.FedSAM(rho=rho)

@@ -295,23 +295,3 @@ def test_the_personal_model_is_theta_and_not_w_local():
     assert set(found) == {"personal", "global"}
     np.testing.assert_allclose(found["personal"](x), x @ theta, **CLOSE)
     np.testing.assert_allclose(found["global"](x), x @ w, **CLOSE)
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "message"),
-    [
-        ("lam", 0.0, "lam to be a finite number above 0"),
-        ("learning_rate", -1, "learning_rate to be a finite number above 0"),
-        ("inner_learning_rate", 0, "inner_learning_rate to be a finite number above 0"),
-        ("server_learning_rate", 0, "server_learning_rate to be a finite number abov"),
-        ("weight_decay", -0.1, "weight_decay to be a finite number at least 0"),
-        ("num_steps", 0, "num_steps to be a whole number of at least 1"),
-        ("inner_steps", 1.5, "inner_steps to be a whole number of at least 1"),
-        ("batch_size", 0, "batch_size to be a whole number of at least 1"),
-        ("inner", fp.local.ToTolerance(), "inner of PFedMe to be a solver in epochs"),
-        ("start", "w", "Unknown start 'w'.*; allowed: own, received"),
-    ],
-)
-def test_wrong_fields_get_one_sentence(field, value, message):
-    with pytest.raises(fp.InputError, match=message):
-        algorithms.PFedMe(**{field: value})

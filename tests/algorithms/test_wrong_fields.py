@@ -7,7 +7,7 @@ import pytest
 
 import fedjax_pfl as fp
 from fedjax_pfl import algorithms
-from fedjax_pfl.algorithms import phi
+from fedjax_pfl.algorithms import common_descent, phi
 
 WRONG = {
     algorithms.APFL: [
@@ -161,6 +161,68 @@ WRONG = {
         ({"option": "II"}, "Unknown option 'II'; allowed: difference, refresh"),
         ({"local": fp.SGD(momentum=0.0)}, "Scaffold's local solver to be SGD without"),
         ({"local": 0.1}, "local of Scaffold to be an object such as SGD.*got 0.1"),
+    ],
+    algorithms.FedACS: [
+        ({"pick_quantile": 1.0}, "pick_quantile"),
+        ({"pick_quantile": -0.1}, "pick_quantile"),
+        ({"mixing": 1.1}, "mixing"),
+        ({"similarity": "updates"}, "similarity"),
+        ({"negative": "drop"}, "negative"),
+    ],
+    algorithms.FedMGDA: [
+        ({"eps": -0.1}, "eps"),
+        ({"eps": 1.5}, "eps"),
+        ({"server_learning_rate": 0.0}, "server_learning_rate"),
+        ({"normalize": 1}, "normalize"),
+        ({"keeps_local": None}, "keeps_local"),
+    ],
+    common_descent.Armijo: [
+        ({"doublings": -1}, "doublings"),
+        ({"doublings": 1.5}, "doublings"),
+        ({"decrease": 1.0}, "decrease"),
+        ({"decrease": -1e-4}, "decrease"),
+        ({"reject_increase": 1}, "reject_increase"),
+    ],
+    algorithms.PFedMe: [
+        ({"lam": 0.0}, "lam to be a finite number above 0"),
+        ({"learning_rate": -1}, "learning_rate to be a finite number above 0"),
+        (
+            {"inner_learning_rate": 0},
+            "inner_learning_rate to be a finite number above 0",
+        ),
+        (
+            {"server_learning_rate": 0},
+            "server_learning_rate to be a finite number abov",
+        ),
+        ({"weight_decay": -0.1}, "weight_decay to be a finite number at least 0"),
+        ({"num_steps": 0}, "num_steps to be a whole number of at least 1"),
+        ({"inner_steps": 1.5}, "inner_steps to be a whole number of at least 1"),
+        ({"batch_size": 0}, "batch_size to be a whole number of at least 1"),
+        ({"inner": fp.local.ToTolerance()}, "inner of PFedMe to be a solver in epochs"),
+        ({"start": "w"}, "Unknown start 'w'.*; allowed: own, received"),
+    ],
+    algorithms.FedAMP: [
+        ({"lam": -1.0}, "lam"),
+        ({"alpha": 0.0}, "alpha"),
+        ({"alpha_decay": 1.5}, "alpha_decay"),
+        ({"decay_every": 0}, "decay_every"),
+        ({"sigma": 0.0}, "sigma"),
+        ({"scale_free": 1}, "scale_free"),
+        ({"start": "mine"}, "start"),
+    ],
+    algorithms.HeurFedAMP: [
+        ({"lam": -1.0}, "lam"),
+        ({"alpha": 0.0}, "alpha"),
+        ({"sharpness": -1.0}, "sharpness"),
+        ({"self_weight": 1.5}, "self_weight"),
+        ({"start": "mine"}, "start"),
+    ],
+    algorithms.FedSAM: [
+        ({"rho": -0.1}, "rho to be a finite number at least 0"),
+        ({"rho": math.nan}, "rho to be a finite number at least 0"),
+    ],
+    algorithms.FedProto: [
+        ({"lam": -1.0}, "lam to be a finite number at least 0"),
     ],
 }
 

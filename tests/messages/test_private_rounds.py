@@ -24,6 +24,7 @@ from fedjax_pfl.messages import (
 )
 from fedjax_pfl.round import privacy
 from tests import problems
+from tests.lanes import wide
 from tests.messages import private
 from tests.messages.private import SGD, Sends
 from tests.setups import with_malicious
@@ -253,7 +254,7 @@ def test_less_noise_is_in_a_sum_than_independent_draws_would_leave():
 
 
 MEMBERS = [
-    (fp.AllClients(), GaussianNoise, 1, None),
+    wide(fp.AllClients(), GaussianNoise, 1, None),
     (POISSON, GaussianNoise, 1, None),
     (fp.UniformCohort(size=3), GaussianNoise, 2, None),
     (fp.AllClients(), GaussianNoise, 1, fp.CoordinateMedian()),

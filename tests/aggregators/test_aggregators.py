@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from fedjax_pfl import aggregators
-from fedjax_pfl.core import checks
 from tests.aggregators import medians, rules
 from tests.lanes import wide
 
@@ -229,18 +228,3 @@ def test_a_loose_tolerance_stops_early_in_the_same_program():
     assert rules.run._cache_size() == programs
     assert tight.residual < 1e-10 < loose.residual < 0.05 and wider.converged
     assert loose.iterations < tight.iterations
-
-
-@pytest.mark.parametrize(
-    ("fields", "match"),
-    [
-        ({"rho": 0.0}, "rho .* above 0, got 0.0"),
-        ({"tolerance": -1.0}, "tolerance"),
-        ({"method": "weizfeld"}, "did you mean 'weiszfeld'"),
-        ({"weighting": "sizes"}, "allowed: examples, uniform"),
-        ({"max_iterations": 0}, "max_iterations"),
-    ],
-)
-def test_wrong_fields_are_named(fields, match):
-    with pytest.raises(checks.InputError, match=match):
-        aggregators.GeometricMedian(**fields)

@@ -126,19 +126,6 @@ def test_without_a_number_as_many_are_malicious_as_may_be():
         np.testing.assert_allclose(info.scores[:count], expected, rtol=1e-10)
 
 
-@pytest.mark.parametrize(
-    ("fields", "match"),
-    [
-        ({"num_malicious": -1}, "num_malicious"),
-        ({"num_selected": 0}, "num_selected"),
-        ({"squared": 1}, "squared"),
-    ],
-)
-def test_wrong_fields_are_named(fields, match):
-    with pytest.raises(fp.InputError, match=match):
-        fp.Krum(**fields)
-
-
 def test_numbers_that_do_not_fit_the_cohort_are_refused():
     for size in (7, 8):
         fp.Krum(num_malicious=2, num_selected=7).check_cohort(size)

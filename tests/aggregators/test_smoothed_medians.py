@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from fedjax_pfl import aggregators
-from fedjax_pfl.core import checks
 from fedjax_pfl.numerics import huber, order_statistics
 from tests.aggregators import medians, rules
 from tests.lanes import few, wide
@@ -377,21 +376,3 @@ def test_outliers_and_rows_without_weight(rule, dtype):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(info))
     same, _ = rules.matrix(np.tile(honest[:1], (5, 1)), rule=rule, dtype=dtype)
     np.testing.assert_allclose(same, honest[0], rtol=4 * np.finfo(dtype).eps)
-
-
-@pytest.mark.parametrize(
-    ("kind", "fields", "match"),
-    [
-        (Geometric, {"rho": 1.0, "rho_quantile": 0.5}, "rho or rho_quantile, got both"),
-        (Coordinate, {"rho": 1.0, "rho_quantile": 0.5}, "rho=1.0, rho_quantile=0.5"),
-        (Geometric, {"rho_quantile": 1.0}, "rho_quantile .* below 1, got 1.0"),
-        (Coordinate, {"rho": 0.0}, "rho .* above 0, got 0.0"),
-        (Coordinate, {"weighting": "sizes"}, "allowed: examples, uniform"),
-        (Geometric, {"start": "zero"}, "allowed: mean, reference"),
-        (Geometric, {"acceleration": -1}, "acceleration"),
-        (Geometric, {"curvature": 1}, "curvature"),
-    ],
-)
-def test_wrong_fields_are_named(kind, fields, match):
-    with pytest.raises(checks.InputError, match=match):
-        kind(**fields)

@@ -13,7 +13,7 @@ from fedjax_pfl import core, models
 from fedjax_pfl.algorithms import registry
 from fedjax_pfl.core import checks, tree_paths
 from fedjax_pfl.models import modules
-from tests.lanes import wide
+from tests.lanes import few, wide
 
 KEY = jax.random.key(3)
 TABLE = {"embeddings": jnp.asarray(np.random.default_rng(1).normal(size=(9, 4)))}
@@ -184,12 +184,12 @@ def of_two_clients(name):
 
 
 # The residual network takes as long as all others, of whose layers it is made.
-_SLOW = {"nf_resnet18": pytest.mark.wide}
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=_SLOW.get(name, ())) for name in SMALL]
+each_quick_network = pytest.mark.parametrize(
+    "name", few(set(SMALL) - {"nf_resnet18"}, SMALL)
 )
+
+
+@each_quick_network
 def test_clients_at_once_equal_one_after_the_other(name):
     """Also: shapes, and finite gradients in training."""
     model, params, batch = small(name)
@@ -218,7 +218,7 @@ def test_the_dtype_is_that_of_the_parameters(name):
         assert found.dtype == dtype
 
 
-@pytest.mark.parametrize("name", SMALL)
+@each_quick_network
 def test_an_accelerator_gets_all_products_of_bfloat16_or_none(name):
     model, params, batch = small(name)
     single = jax.tree.map(lambda leaf: leaf.astype(np.float32), params)

@@ -88,10 +88,7 @@ def test_rows_that_tie_are_selected_together():
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e3])
-@pytest.mark.parametrize(
-    "size",
-    [0.0, 1e5, 1e38, *map(wide, (1e3, 1e12))],
-)
+@pytest.mark.parametrize("size", [0.0, 1e5, 1e38, *map(wide, (1e3, 1e12))])
 def test_float32_scores_are_those_of_honest_rows(offset, size):
     """Neither a common offset nor outliers may cost digits of honest distances."""
     for first, sign in ((0, 1.0), (7, -1.0)):
@@ -127,19 +124,6 @@ def test_without_a_number_as_many_are_malicious_as_may_be():
         _, info = rules.unpadded(rows, np.arange(9) < count, name="krum")
         expected = robust_oracles.krum_scores(rows[:count], (count - 3) // 2)
         np.testing.assert_allclose(info.scores[:count], expected, rtol=1e-10)
-
-
-@pytest.mark.parametrize(
-    ("fields", "match"),
-    [
-        ({"num_malicious": -1}, "num_malicious"),
-        ({"num_selected": 0}, "num_selected"),
-        ({"squared": 1}, "squared"),
-    ],
-)
-def test_wrong_fields_are_named(fields, match):
-    with pytest.raises(fp.InputError, match=match):
-        fp.Krum(**fields)
 
 
 def test_numbers_that_do_not_fit_the_cohort_are_refused():

@@ -267,29 +267,6 @@ def test_numbers_outside_the_guarantee_are_refused(rule, size, match):
         rule.check_cohort(size)
 
 
-@pytest.mark.parametrize(
-    ("make", "match"),
-    [
-        (lambda: fp.Krum(num_malicious=1, malicious_fraction=0.1), "at most one of"),
-        (
-            lambda: fp.aggregators.MeaMed(malicious_fraction=1.5),
-            "malicious_fraction .* at most 1",
-        ),
-        (
-            lambda: fp.aggregators.NormClipping(max_norm=1.0, num_malicious=1),
-            "max_norm=1.0",
-        ),
-        (lambda: fp.aggregators.CenteredClipping(tau=0.0), "tau .* above 0"),
-        (lambda: fp.aggregators.CenteredClipping(num_iterations=0), "num_iterations"),
-        (lambda: fp.aggregators.Bulyan(one_shot=1), "one_shot"),
-        (lambda: fp.Krum(guarantee=None), "guarantee"),
-    ],
-)
-def test_wrong_fields_are_named(make, match):
-    with pytest.raises(fp.InputError, match=match):
-        make()
-
-
 def test_krum_without_its_guarantee():
     """With f = n - 1 a score has one neighbor, and the two nearest rows tie."""
     rows = rules.random_rows(6, SIZE)

@@ -14,19 +14,15 @@ from fedjax_pfl.algorithms import apfl
 from fedjax_pfl.testing import programs, toy
 from tests import problems
 from tests.lanes import wide
+from tests.setups import process
 
 CLOSE = {"rtol": 1e-11, "atol": 1e-12}  # some hundred roundings of values of order one
 KEY = jax.random.key(3, impl="threefry2x32")
 MINIBATCHES = fp.SGD(learning_rate=0.2, epochs=2, batch_size=2)
 
 
-def process(algorithm, size=None):
-    everyone = fp.AllClients() if size is None else fp.UniformCohort(size=size)
-    return fp.FederatedProcess(algorithm=algorithm, participation=everyone)
-
-
 @pytest.mark.parametrize(
-    ("adaptive", "rate"), [(True, 0.9), (True, None), (False, None)]
+    ("adaptive", "rate"), [(True, 0.9), wide(True, None), (False, None)]
 )
 def test_rounds_are_the_equations_in_numpy(adaptive, rate):
     problem, eta, decay, steps = problems.waves(), 0.3, 0.05, 3
@@ -182,20 +178,3 @@ def test_personal_predictor_mixes_with_the_latest_global_model(mix):
 def test_mixing_outputs_of_a_network_is_another_method():
     one, other = (network_state(mix)[-1].clients for mix in ("parameters", "outputs"))
     assert np.abs(one.alpha - other.alpha).max() > 1e-6
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"alpha": 1.5}, "alpha to be a finite number at least 0 and at most 1"),
-        ({"adaptive": 1}, "adaptive to be true or false, got 1"),
-        ({"alpha_learning_rate": 0.0}, "alpha_learning_rate to be a finite number"),
-        ({"alpha_decay": -0.1}, "alpha_decay to be a finite number at least 0"),
-        ({"mix": "logits"}, "Unknown mix 'logits'"),
-        ({"local": fp.SGD(momentum=0.5)}, "APFL's local solver to be SGD without mom"),
-        ({"local": fp.local.ToTolerance()}, "SGD without momentum.*got ToTolerance"),
-    ],
-)
-def test_wrong_fields_get_one_sentence(fields, message):
-    with pytest.raises(fp.InputError, match=message):
-        algorithms.APFL(**fields)

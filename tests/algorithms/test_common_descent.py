@@ -44,7 +44,7 @@ def test_nearly_equal_losses_keep_their_digits_in_float32():
 )
 def test_losses_without_an_angle_leave_the_fairness_row_out(losses):
     count = len(losses)
-    gradients = np.random.default_rng(0).normal(size=(count, 5))
+    gradients = np.random.default_rng(0).normal(size=(count, 3))
     rows = gradients_.rows_of(gradients, losses)
     assert not rows.mask[-1]
     assert rows.mask[:-1].all()
@@ -199,7 +199,7 @@ def test_who_is_left_out_is_as_if_not_there():
 
 def test_without_any_row_the_result_is_stationary():
     rows = gradients_.rows_of(
-        np.ones((3, 5)), [1.0, 2.0, 3.0], present=np.zeros(3, bool)
+        np.ones((3, 3)), [1.0, 2.0, 3.0], present=np.zeros(3, bool)
     )
     found = gradients_.find(rows)
     assert found.stationary
@@ -209,7 +209,7 @@ def test_without_any_row_the_result_is_stationary():
     np.testing.assert_array_equal(moves["theta"], 0)
 
 
-V2 = np.array([[1.0, 1.0], [2.0, 0.0], [3.0, 2.0]])
+V2 = np.array([[1.0, 1.0, 0.0], [2.0, 0.0, 0.0], [3.0, 2.0, 0.0]])
 V2_LOSSES = [2.0, 3.0, 7.5]
 
 
@@ -218,7 +218,7 @@ def test_v2_the_guard_leaves_a_point_where_all_could_improve():
     stuck = gradients_.find(rows, guard=0.0)
     assert stuck.stationary
     np.testing.assert_array_equal(stuck.vector["theta"], 0)
-    assert (V2 @ [-1, -1] < 0).all()  # but this lowers every loss
+    assert (V2 @ [-1, -1, 0] < 0).all()  # but this lowers every loss
     found = gradients_.find(rows, guard=0.01)
     assert found.guarded
     assert not found.stationary

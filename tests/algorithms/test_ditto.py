@@ -1,7 +1,5 @@
 """Ditto against its equations in NumPy, FedAvg, Local and closed forms."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,19 +11,11 @@ from fedjax_pfl import algorithms
 from fedjax_pfl.algorithms import ditto
 from tests import problems
 from tests.lanes import wide
+from tests.setups import counts, process, with_malicious
 
 CLOSE = {"rtol": 1e-11, "atol": 1e-12}  # some hundred roundings of values of order one
 KEY = jax.random.key(3, impl="threefry2x32")
 MINIBATCHES = fp.SGD(learning_rate=0.2, epochs=2, batch_size=2)
-
-
-def process(algorithm, size=None, **fields):
-    everyone = fp.AllClients() if size is None else fp.UniformCohort(size=size)
-    return fp.FederatedProcess(algorithm=algorithm, participation=everyone, **fields)
-
-
-def counts(problem):
-    return np.asarray(problem.federation.train.num_examples, float)
 
 
 def in_numpy(problem, infos, w, lam, solvers, *, anchor):
@@ -159,10 +149,7 @@ def test_a_solve_to_tolerance_leaves_no_residual():
 @pytest.mark.wide
 def test_attacks_replace_messages_only():
     problem = problems.waves()
-    bad = jnp.arange(6) == 2
-    attacked = dataclasses.replace(
-        problem, federation=dataclasses.replace(problem.federation, malicious=bad)
-    )
+    attacked = with_malicious(problem, 2)
     algorithm = algorithms.Ditto(local=MINIBATCHES)
     whole = process(algorithm, attack=fp.SignFlip(scale=3.0))
     honest, _, _ = problems.run(whole, problem, 2)  # nobody is malicious
@@ -278,19 +265,3 @@ def test_predictors_are_the_own_and_the_global_model():
     assert set(found) == {"personal", "global"}
     np.testing.assert_allclose(found["personal"](x), x @ v, **CLOSE)
     np.testing.assert_allclose(found["global"](x), x @ w, **CLOSE)
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"lam": -1.0}, "lam to be a finite number at least 0, got -1.0"),
-        ({"unsynced": 1}, "unsynced to be true or false, got 1"),
-        (
-            {"unsynced": True, "personal": fp.local.ToTolerance()},
-            "both solvers of Ditto to be SGD where unsynced is true.*got ToTolerance",
-        ),
-    ],
-)
-def test_wrong_fields_get_one_sentence(fields, message):
-    with pytest.raises(fp.InputError, match=message):
-        algorithms.Ditto(**fields)

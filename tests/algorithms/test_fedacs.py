@@ -1,7 +1,5 @@
 """FedACS: weights against double loops in NumPy, guards, limits, attacks, clusters."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +11,7 @@ from fedjax_pfl.algorithms import FedACS
 from fedjax_pfl.core import client_rows
 from tests import problems
 from tests.lanes import wide
+from tests.setups import with_malicious
 
 QUANTILES = [0.0, 0.5, 0.9, 1 - 1 / 7, 0.99]
 CLOSE = {"rtol": 1e-11, "atol": 1e-11}  # sums of 20 terms; a small row sum in keep
@@ -240,21 +239,6 @@ def test_highest_precision_is_asked_for():
     assert all("precision = [HIGHEST, HIGHEST]" in line for line in products)
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"pick_quantile": 1.0},
-        {"pick_quantile": -0.1},
-        {"mixing": 1.1},
-        {"similarity": "updates"},
-        {"negative": "drop"},
-    ],
-)
-def test_wrong_options_get_one_sentence(fields):
-    with pytest.raises(fp.InputError, match=r"^[^\n]*\.$"):
-        FedACS(**fields)
-
-
 PARTIAL = fp.UniformCohort(size=4)
 
 
@@ -307,10 +291,7 @@ def test_rounds_follow_the_equations_and_spare_absent_clients():
 
 @pytest.mark.wide
 def test_attacks_change_what_others_receive():
-    problem = problems.waves()
-    malicious = jnp.arange(6) == 1
-    federation = dataclasses.replace(problem.federation, malicious=malicious)
-    problem = dataclasses.replace(problem, federation=federation)
+    problem = with_malicious(problems.waves(), 1)
     found = []
     for attack in (None, fp.SignFlip(scale=3.0)):
         process = fp.FederatedProcess(

@@ -1,6 +1,7 @@
 """FedACS: the threshold, and when it leaves a client alone."""
 
 import hypothesis
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -8,6 +9,8 @@ from hypothesis import strategies
 
 from fedjax_pfl.algorithms import FedACS, fedacs
 from tests.lanes import wide
+
+_threshold = jax.jit(fedacs.selection_threshold)
 
 
 @strategies.composite
@@ -25,7 +28,7 @@ def symmetric_matrices(draw):
 @hypothesis.settings(max_examples=60, deadline=None, derandomize=True)
 @hypothesis.given(symmetric_matrices(), strategies.floats(0, 0.999))
 def test_threshold_is_the_interpolated_quantile(matrix, quantile):
-    found = fedacs.selection_threshold(jnp.asarray(matrix), quantile)
+    found = _threshold(jnp.asarray(matrix), quantile)
     expected = np.quantile(matrix, quantile)
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
     count = len(matrix)

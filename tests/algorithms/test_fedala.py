@@ -14,13 +14,9 @@ from fedjax_pfl.testing import toy
 from tests import problems
 from tests.algorithms import intercepts
 from tests.lanes import wide
+from tests.setups import process
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-11}
-
-
-def process(algorithm, size=None, **fields):
-    who = fp.AllClients() if size is None else fp.UniformCohort(size=size)
-    return fp.FederatedProcess(algorithm=algorithm, participation=who, **fields)
 
 
 def learned(pair, w, own, weights, epochs, rate, threshold):
@@ -173,20 +169,6 @@ def test_weights_are_learned_by_a_random_share_of_the_examples(fraction, counts)
             assert len(set(chosen)) == count and set(chosen) <= set(real)
             drawn.add(tuple(sorted(chosen)))
         assert (len(drawn) > 1) == (count < toy.COUNTS[client])
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"sample_fraction": 0.0}, "sample_fraction to be a finite number above 0"),
-        ({"start_epochs": 0}, "start_epochs to be a whole number"),
-        ({"weight_learning_rate": -1.0}, "weight_learning_rate to be a finite numb"),
-        ({"adapted": "("}, "adapted"),
-    ],
-)
-def test_wrong_fields_get_one_sentence(fields, message):
-    with pytest.raises(fp.InputError, match=message):
-        algorithms.FedALA(**fields)
 
 
 def test_a_pattern_that_finds_nothing_is_refused():

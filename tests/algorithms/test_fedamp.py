@@ -1,7 +1,5 @@
 """FedAMP and HeurFedAMP: weights against loops, limits, proximal step, fixed points."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +9,7 @@ import fedjax_pfl as fp
 from fedjax_pfl.algorithms import FedAMP, HeurFedAMP
 from fedjax_pfl.algorithms.similarity import cosines, median_distance, squared_distances
 from tests import problems
+from tests.setups import with_malicious
 
 CLOSE = {"rtol": 1e-11, "atol": 1e-11}  # sums of some ten terms of order one
 FIXED = {"scale_free": False, "alpha": 1.0, "sigma": 8.0}
@@ -28,8 +27,8 @@ def random_matrix(seed=0, common=1.0, count=7):
 
 
 @jax.jit
-def compiled_weights(algorithm, models):
-    return algorithm.cohort_weights(jnp.asarray(0), None, models)
+def compiled_weights(algorithm, models, number=0):
+    return algorithm.cohort_weights(jnp.asarray(number), None, models)
 
 
 def weights_of(algorithm, matrix, dtype=None):
@@ -229,7 +228,7 @@ def test_rounds_solve_the_proximal_problem(kind, fields, proximal):
         before, after = states.clients["theta"][number : number + 2]
         cohort = infos.cohort[number]
         models = {"theta": before[cohort]}
-        weights, _ = algorithm.cohort_weights(jnp.asarray(number), None, models)
+        weights, _ = compiled_weights(algorithm, models, number)
         mixtures = np.asarray(weights) @ before[cohort]
         for i, u in zip(cohort, mixtures, strict=True):
             first = u if algorithm.start == "received" else before[i]
@@ -305,9 +304,7 @@ def test_scale_free_fixed_points_weigh_half_the_mean_attraction():
 
 @pytest.mark.wide
 def test_attacks_change_what_others_receive():
-    problem = problems.waves()
-    federation = dataclasses.replace(problem.federation, malicious=jnp.arange(6) == 1)
-    problem = dataclasses.replace(problem, federation=federation)
+    problem = with_malicious(problems.waves(), 1)
     algorithm = FedAMP(local=problems.full_gradient_steps())
     clean, attacked = (
         problems.run(make_process(algorithm, attack=attack), problem, 2)[0]
@@ -337,25 +334,3 @@ def test_clusters_attract_each_other():
     )
     first, last = np.nanmean(result.groups[0].own_cluster[0], axis=1)
     assert last > 0.3 > 0.21 > first
-
-
-@pytest.mark.parametrize(
-    ("kind", "fields"),
-    [
-        (FedAMP, {"lam": -1.0}),
-        (FedAMP, {"alpha": 0.0}),
-        (FedAMP, {"alpha_decay": 1.5}),
-        (FedAMP, {"decay_every": 0}),
-        (FedAMP, {"sigma": 0.0}),
-        (FedAMP, {"scale_free": 1}),
-        (FedAMP, {"start": "mine"}),
-        (HeurFedAMP, {"lam": -1.0}),
-        (HeurFedAMP, {"alpha": 0.0}),
-        (HeurFedAMP, {"sharpness": -1.0}),
-        (HeurFedAMP, {"self_weight": 1.5}),
-        (HeurFedAMP, {"start": "mine"}),
-    ],
-)
-def test_wrong_options_get_one_sentence(kind, fields):
-    with pytest.raises(fp.InputError, match=r"^[^\n]*\.$"):
-        kind(**fields)

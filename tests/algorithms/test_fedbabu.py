@@ -104,16 +104,3 @@ def test_fine_tuning_trains_its_part(part):
         bias = bias - 0.1 * for_head * (part != "body")
     outputs = found["fine-tuned"](jnp.asarray(x))
     np.testing.assert_allclose(outputs, x @ theta + bias, **CLOSE)
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"tuned_part": "neck"}, "allowed: body, head, whole"),
-        ({"fine_tune": 0.1}, "fine_tune of FedBABU to be an object such as SGD"),
-        ({"head": "("}, "head"),
-    ],
-)
-def test_wrong_fields_get_one_sentence(fields, message):
-    with pytest.raises(fp.InputError, match=message):
-        algorithms.FedBABU(**fields)

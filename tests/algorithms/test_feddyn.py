@@ -10,17 +10,13 @@ import fedjax_pfl as fp
 from fedjax_pfl import algorithms
 from tests import problems
 from tests.lanes import wide
+from tests.setups import process, with_malicious
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-12}
 ETA = 0.2
 
 
-def process(algorithm, size=None, **fields):
-    who = fp.AllClients() if size is None else fp.UniformCohort(size=size)
-    return fp.FederatedProcess(algorithm=algorithm, participation=who, **fields)
-
-
-@pytest.mark.parametrize("weighting", ["uniform", "examples"])
+@pytest.mark.parametrize("weighting", [wide("uniform"), "examples"])
 def test_rounds_are_algorithm_1_in_numpy(weighting):
     """Unscaled duals, as the paper has them: gradients g_i and h."""
     problem, alpha, budget = problems.waves(), 0.3, (1, 4, 2)
@@ -135,10 +131,7 @@ class Lost(fp.core.Attack):
 
 @pytest.mark.parametrize("lost", [1, 6])
 def test_lost_messages_are_not_counted(lost):
-    problem = problems.waves()
-    bad = np.arange(6) < lost
-    federation = dataclasses.replace(problem.federation, malicious=jnp.asarray(bad))
-    problem = dataclasses.replace(problem, federation=federation)
+    problem = with_malicious(problems.waves(), *range(lost))
     algorithm = algorithms.FedDyn(alpha=0.3, local=problems.full_gradient_steps(1, ETA))
     state = problems.first_state(process(algorithm), problem)
     dual = {"theta": jnp.array([0.3, -0.2, 0.1])}
@@ -155,15 +148,3 @@ def test_lost_messages_are_not_counted(lost):
         kept = np.asarray(dual["theta"]) + (6 - lost) / 6 * (mean - w)
         expected = mean + kept
     np.testing.assert_allclose(found, expected, **CLOSE)
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"alpha": -1.0}, "alpha to be a finite number at least 0"),
-        ({"weighting": "equal"}, "Unknown weighting 'equal'|allowed: "),
-    ],
-)
-def test_wrong_fields_get_one_sentence(fields, message):
-    with pytest.raises(fp.InputError, match=message):
-        algorithms.FedDyn(**fields)

@@ -10,10 +10,11 @@ import pytest
 import fedjax_pfl as fp
 from fedjax_pfl import local
 from fedjax_pfl.algorithms import FedFomo, fedfomo
-from fedjax_pfl.core import byte_counts, checks, client_rows, struct
+from fedjax_pfl.core import byte_counts, client_rows, struct
 from fedjax_pfl.testing import programs, toy
 from tests import problems
 from tests.engine import faults
+from tests.setups import with_malicious
 
 LOCAL = problems.full_gradient_steps(2, 0.2)
 KEY = jax.random.key(5, impl="threefry2x32")
@@ -70,10 +71,7 @@ def simulate(problem, cohorts, sent):
 
 def test_a_training_equals_a_loop_in_numpy_and_attacks_reach_it():
     """Partial participation, and a client that always sends the same model."""
-    problem = problems.regressions()
-    malicious = jnp.arange(5) == 1
-    federation = dataclasses.replace(problem.federation, malicious=malicious)
-    problem = dataclasses.replace(problem, federation=federation)
+    problem = with_malicious(problems.regressions(), 1)
     process = fp.FederatedProcess(
         algorithm=FedFomo(num_models=9, local=LOCAL),
         participation=fp.UniformCohort(size=3),
@@ -234,17 +232,3 @@ def test_the_last_examples_are_held_out():
         one, index=jnp.arange(100), labels=None, num_examples=jnp.asarray(100)
     )
     assert int(fedfomo.hold_out(hundred, 0.29)[1].num_examples) == 29
-
-
-@pytest.mark.parametrize(
-    ("fields", "sentence"),
-    [
-        ({"num_models": -1}, "num_models"),
-        ({"epsilon": 1.1}, "epsilon"),
-        ({"epsilon_decay": -0.1}, "epsilon_decay"),
-        ({"validation_fraction": 1.0}, "validation_fraction"),
-    ],
-)
-def test_wrong_values(fields, sentence):
-    with pytest.raises(checks.InputError, match=sentence):
-        FedFomo(**fields)

@@ -10,7 +10,6 @@ import pytest
 
 import fedjax_pfl as fp
 from fedjax_pfl.algorithms import FedFV, fedfv
-from fedjax_pfl.core import checks
 from tests import problems
 from tests.engine import faults
 from tests.lanes import wide
@@ -193,17 +192,3 @@ def test_where_everything_cancels_the_model_rests():
     states, infos, _ = problems.run(process, problem, 2)
     np.testing.assert_array_equal(states.server["theta"], 0)
     assert np.isfinite(infos.server["violation"]).all()
-
-
-@pytest.mark.parametrize(
-    ("fields", "sentence"),
-    [
-        ({"alpha": 1.5}, "alpha"),
-        ({"tau": -1}, "tau"),
-        ({"tau": 1.5}, "tau"),
-        ({"keeps_local": None}, "keeps_local"),
-    ],
-)
-def test_wrong_values(fields, sentence):
-    with pytest.raises(checks.InputError, match=sentence):
-        FedFV(**fields)

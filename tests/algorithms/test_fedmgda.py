@@ -181,13 +181,3 @@ def test_clients_keep_what_they_trained():
             expected = problem.model.apply(params, x)
             np.testing.assert_array_equal(made[name](x), expected)
     assert fp.FedMGDA().init(KEY, problem.model, None, None)[1] is None
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [{"eps": -0.1}, {"eps": 1.5}, {"server_learning_rate": 0.0}]
-    + [{"normalize": 1}, {"keeps_local": None}],
-)
-def test_wrong_fields_are_refused(fields):
-    with pytest.raises(fp.InputError, match="Expected"):
-        fp.FedMGDA(**fields)

@@ -1,7 +1,5 @@
 """FedNova against its equations in NumPy, FedAvg, and fixed points of quadratics."""
 
-import dataclasses
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,14 +9,10 @@ from fedjax_pfl import algorithms
 from fedjax_pfl.algorithms import fednova
 from tests import problems
 from tests.lanes import wide
+from tests.setups import process, with_malicious
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-12}
 ETA = 0.2
-
-
-def process(algorithm, size=None, **fields):
-    who = fp.AllClients() if size is None else fp.UniformCohort(size=size)
-    return fp.FederatedProcess(algorithm=algorithm, participation=who, **fields)
 
 
 def budgets(*epochs):
@@ -37,7 +31,7 @@ def test_weights_of_gradients_are_those_of_a_unit_gradient(momentum):
 
 
 @pytest.mark.parametrize(
-    ("momentum", "weighting"), [(0.5, "examples"), (None, "uniform")]
+    ("momentum", "weighting"), [(0.5, "examples"), wide(None, "uniform")]
 )
 def test_rounds_are_the_equations_in_numpy(momentum, weighting):
     problem, m = problems.waves(), momentum or 0.0
@@ -112,10 +106,7 @@ def test_a_scaled_step_counts_as_its_part():
 
 @pytest.mark.wide
 def test_attacks_replace_messages_and_not_numbers_of_steps():
-    problem = problems.waves()
-    bad = np.arange(6) == 1
-    federation = dataclasses.replace(problem.federation, malicious=jnp.asarray(bad))
-    problem = dataclasses.replace(problem, federation=federation)
+    problem, bad = with_malicious(problems.waves(), 1), np.arange(6) == 1
     algorithm = algorithms.FedNova(local=problems.full_gradient_steps(3, ETA))
     attacked = process(algorithm, work=budgets(1, 3), attack=fp.SignFlip(scale=2.0))
     states, _, _ = problems.run(attacked, problem, 1)

@@ -13,6 +13,7 @@ from fedjax_pfl.core import byte_counts
 from fedjax_pfl.testing import programs, toy
 from tests import problems
 from tests.algorithms import intercepts
+from tests.setups import with_malicious
 
 CLOSE = {"rtol": 1e-11, "atol": 1e-12}
 KEY = jax.random.key(3, impl="threefry2x32")
@@ -114,9 +115,7 @@ def test_a_head_that_no_body_gradient_sees_leaves_fedavgs_body():
 
 def test_attacks_and_traffic_concern_bodies_only():
     problem, _ = intercepts.with_intercepts(problems.regressions())
-    bad = jnp.arange(5) == 1
-    federation = dataclasses.replace(problem.federation, malicious=bad)
-    problem = dataclasses.replace(problem, federation=federation)
+    problem = with_malicious(problem, 1)
     local = problems.full_gradient_steps(2)
     honest, infos, _ = problems.run(process(local), problem, 1)
     attack = attacks.SignFlip(scale=5.0)

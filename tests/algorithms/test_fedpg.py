@@ -12,13 +12,9 @@ from fedjax_pfl import algorithms, attacks
 from fedjax_pfl.algorithms import common_descent
 from tests import bowls, problems
 from tests.lanes import wide
+from tests.setups import process, with_malicious
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-11}
-
-
-def process(algorithm, size=None, **fields):
-    who = fp.AllClients() if size is None else fp.UniformCohort(size=size)
-    return fp.FederatedProcess(algorithm=algorithm, participation=who, **fields)
 
 
 def fedpg(rate=0.1, *, decay=None, epochs=1, **fields):
@@ -312,9 +308,7 @@ def test_fresh_personal_models_are_made_of_everybodys_gradients_at_the_latest_mo
 @pytest.mark.parametrize("scale", ["median", wide("mean")])
 def test_a_client_that_multiplies_its_gradient_owns_the_mean_not_the_median(scale):
     problem = bowls.conflicting()
-    bad = jnp.arange(5) == 2
-    federation = dataclasses.replace(problem.federation, malicious=bad)
-    attacked = dataclasses.replace(problem, federation=federation)
+    attacked = with_malicious(problem, 2)
     paths = [
         models_of(problems.run(whole, attacked, 20)[0])
         for whole in (
@@ -368,28 +362,3 @@ def test_diagnostics_tell_pareto_points_from_points_with_a_fairness_row():
         found = measure(started(whole, problem, w))
         assert (found["pareto_norm"] < 1e-6) == pareto
         assert (found["pareto_norm_fair"] < 1e-6) == fair
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"gamma": 1.1}, "gamma"),
-        ({"gamma": -0.1}, "gamma"),
-        ({"guard": 1.0}, "guard"),
-        ({"local": fp.local.ToTolerance()}, "FedPG"),
-        ({"local": fp.SGD(momentum=0.9)}, "FedPG"),
-        ({"gradient": "some"}, "gradient"),
-        ({"history": "all"}, "history"),
-        ({"max_history": 0}, "max_history"),
-        ({"scale": "max"}, "scale"),
-        ({"fair_from": "x"}, "fair_from"),
-        ({"normalize": "x"}, "normalize"),
-        ({"protection": "x"}, "protection"),
-        ({"personal_length": "x"}, "personal_length"),
-        ({"personal": "x"}, "personal"),
-        ({"layerwise": 1}, "layerwise"),
-    ],
-)
-def test_wrong_fields_get_one_sentence(fields, message):
-    with pytest.raises(fp.InputError, match=message):
-        algorithms.FedPG(**fields)

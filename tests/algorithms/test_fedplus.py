@@ -15,6 +15,7 @@ from fedjax_pfl.testing import programs
 from tests import problems
 from tests.algorithms import fedplus_oracles as oracles
 from tests.lanes import wide
+from tests.setups import process
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}  # the tolerance of the medians in float64
 BATCHES = fp.SGD(learning_rate=0.2, epochs=3, batch_size=2)
@@ -25,11 +26,6 @@ PHIS = {
     "indicator": phi.Indicator(),
     "zero": phi.Zero(),
 }
-
-
-def process(algorithm, size=None, **fields):
-    everyone = fp.AllClients() if size is None else fp.UniformCohort(size=size)
-    return fp.FederatedProcess(algorithm=algorithm, participation=everyone, **fields)
 
 
 def run(algorithm, problem, rounds=6, size=4, **fields):
@@ -302,31 +298,6 @@ def test_optimizers_with_memory_step_before_the_pull():
         step, _ = transformation.update(gradient, transformation.init(gradient))
         row = theta * (start + np.asarray(step)) + (1 - theta) * start
         np.testing.assert_allclose(found, row, rtol=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({"alpha": -0.1}, "alpha"),
-        ({"theta": 1.1}, "theta"),
-        ({"theta": 0.0}, "theta"),
-        ({"alpha": 0.1, "theta": 0.5}, "alpha or theta, got both"),
-        ({"rho": 0.0}, "rho"),
-        ({"rho": np.nan}, "rho"),
-        ({"rho_quantile": 1.0}, "rho_quantile"),
-        ({"rho_quantile": 0.5, "phi": phi.Squared()}, "l1 or l2"),
-        ({"lam": 1.5}, "lam"),
-        ({"pull_every": "round"}, "pull_every"),
-        ({"weighting": "even"}, "weighting"),
-        ({"aggregate_over": "selected"}, "aggregate_over"),
-        ({"theta": 0.5, "local": fp.local.ToTolerance()}, "ToTolerance"),
-        ({"pull_every": "epoch", "local": fp.local.ToTolerance()}, "ToTolerance"),
-        ({"local": fp.Optax(hyperparameters={"b1": 0.9})}, "theta in place of alpha"),
-    ],
-)
-def test_wrong_fields_are_named(fields, words):
-    with pytest.raises(checks.InputError, match=words):
-        fp.FedPlus(**fields)
 
 
 def test_the_mapping_of_fedprox_needs_small_steps():

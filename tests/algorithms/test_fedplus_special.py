@@ -44,10 +44,7 @@ def test_fedavg_is_a_special_case_that_drops_stragglers(weighting):
     same_server(algorithm, other, problems.waves(), work=work)
 
 
-@pytest.mark.parametrize(
-    "rule",
-    [wide(fp.GeometricMedian()), fp.CoordinateMedian()],
-)
+@pytest.mark.parametrize("rule", [wide(fp.GeometricMedian()), fp.CoordinateMedian()])
 def test_rfa_and_coordinate_median_are_special_cases(rule):
     algorithm = fp.FedPlus(theta=1.0, lam=1.0, drop_stragglers=True, local=BATCHES)
     other = fp.FedAvg(local=BATCHES)

@@ -15,6 +15,7 @@ from fedjax_pfl.algorithms import phi
 from tests import problems
 from tests.algorithms import fedplus_oracles as oracles
 from tests.lanes import wide
+from tests.setups import process
 
 PHIS = {
     "sq": phi.Squared(),
@@ -29,11 +30,6 @@ TIGHT = {
         rho=RHO, tolerance=1e-13, start="reference", max_iterations=1000
     )
 }
-
-
-def process(algorithm, size=None, **fields):
-    everyone = fp.AllClients() if size is None else fp.UniformCohort(size=size)
-    return fp.FederatedProcess(algorithm=algorithm, participation=everyone, **fields)
 
 
 @functools.cache
@@ -268,10 +264,15 @@ def client_values(problem, name, w, c):
     return value, z, slopes
 
 
+@functools.cache
+def with_two_members(name, kind):
+    return descend(name, KINDS[kind](), 15, size=2)
+
+
 @cases
 def test_proposition_4_every_member_descends_enough(name, kind):
     problem = KINDS[kind]()
-    states, infos = descend(name, problem, 12, size=3)
+    states, infos = with_two_members(name, kind)
     w, c = states.clients["theta"], states.server.c["theta"]
     bound = 2 * (problem.smoothness + ALPHA)
     for number, members in enumerate(infos.cohort):
@@ -310,7 +311,9 @@ def objectives(problem, name, states):
 @cases
 def test_theorem_2_the_objective_decreases_enough(name, size, kind):
     problem = KINDS[kind]()
-    states, infos = descend(name, problem, 15, size=size)
+    states, infos = (
+        descend(name, problem, 15) if size is None else with_two_members(name, kind)
+    )
     values = objectives(problem, name, states)
     w, c = states.clients["theta"], states.server.c["theta"]
     bound = 2 * (problem.smoothness + ALPHA)

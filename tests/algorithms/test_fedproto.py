@@ -135,8 +135,3 @@ def test_models_without_features_or_classes_are_refused(classes):
     process = fp.FederatedProcess(algorithm=algorithms.FedProto())
     with pytest.raises(fp.InputError, match=match):
         process.init(jax.random.key(0), model.for_federation(federation), federation)
-
-
-def test_wrong_fields_get_one_sentence():
-    with pytest.raises(fp.InputError, match="lam to be a finite number at least 0"):
-        algorithms.FedProto(lam=-1.0)

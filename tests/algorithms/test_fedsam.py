@@ -11,14 +11,10 @@ from fedjax_pfl.algorithms import fedsam
 from fedjax_pfl.testing import programs, toy
 from tests import problems
 from tests.lanes import wide
+from tests.setups import process
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-12}
 ETA, RHO = 0.2, 0.3
-
-
-def process(algorithm, size=None, **fields):
-    who = fp.AllClients() if size is None else fp.UniformCohort(size=size)
-    return fp.FederatedProcess(algorithm=algorithm, participation=who, **fields)
 
 
 def raised(problem, client, x, rho):
@@ -26,7 +22,7 @@ def raised(problem, client, x, rho):
     return x + rho * gradient / np.linalg.norm(gradient)
 
 
-@pytest.mark.parametrize(("momentum", "decay"), [(None, 0.0), (0.5, 0.1)])
+@pytest.mark.parametrize(("momentum", "decay"), [wide(None, 0.0), (0.5, 0.1)])
 def test_rounds_are_the_equations_in_numpy(momentum, decay):
     problem, budget = problems.waves(), (1, 3, 2)
     local = problems.full_gradient_steps(3, ETA, momentum=momentum, weight_decay=decay)
@@ -154,9 +150,3 @@ def test_personal_parameters_descend_at_the_perturbed_model():
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9), found, expected
     )
-
-
-@pytest.mark.parametrize("rho", [-0.1, float("nan")])
-def test_wrong_fields_get_one_sentence(rho):
-    with pytest.raises(fp.InputError, match="rho to be a finite number at least 0"):
-        algorithms.FedSAM(rho=rho)

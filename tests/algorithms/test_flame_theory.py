@@ -192,10 +192,7 @@ def largest_rise(center, kappa):
     """Largest rise of L in 60 exact rounds over 8 seeds of 20 % participation."""
     problem = problems.random_quadratics(num_clients=10, curvature=0.1)
     algorithm = fp.Flame(
-        lam=1.0,
-        kappa=kappa,
-        center=center,
-        local=problems.exact_step(problem, 1.0),
+        lam=1.0, kappa=kappa, center=center, local=problems.exact_step(problem, 1.0)
     )
     process = fp.FederatedProcess(
         algorithm=algorithm, participation=fp.UniformCohort(size=2)
@@ -300,10 +297,7 @@ def test_official_profile_has_the_fixed_point_with_its_weight_decay(epochs):
 def test_error_shrinks_by_the_spectral_radius(center, kappa, expected):
     problem = problems.random_quadratics(curvature=1.0)
     algorithm = fp.Flame(
-        lam=1.0,
-        kappa=kappa,
-        center=center,
-        local=problems.exact_step(problem, 1.0),
+        lam=1.0, kappa=kappa, center=center, local=problems.exact_step(problem, 1.0)
     )
     states, _, _ = problems.run(fp.FederatedProcess(algorithm=algorithm), problem, 60)
     _, w = problem.moreau_optimum(1.0, problem.alpha("uniform"))

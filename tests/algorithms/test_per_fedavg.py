@@ -194,20 +194,3 @@ def test_the_batches_of_a_step_are_drawn_independently():
     counts = np.bincount(gaps.reshape(2000, 25).argmin(axis=1), minlength=25)
     # 25 equally likely pairs: chi-square with 24 degrees of freedom, at 1e-5.
     assert ((counts - 80) ** 2 / 80).sum() < 66
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"inner_learning_rate": -1}, "inner_learning_rate to be a finite number at l"),
-        ({"learning_rate": 0}, "learning_rate to be a finite number above 0"),
-        ({"difference": 0.0}, "difference to be a finite number above 0"),
-        ({"num_steps": 0}, "num_steps to be a whole number of at least 1, got 0"),
-        ({"batch_size": 2.5}, "batch_size to be a whole number of at least 1"),
-        ({"hessian": "none"}, "Unknown hessian 'none'"),
-        ({"adapt_steps": 0}, "adapt_steps to be a whole number of at least 1"),
-    ],
-)
-def test_wrong_fields_get_one_sentence(fields, message):
-    with pytest.raises(fp.InputError, match=message):
-        algorithms.PerFedAvg(**fields)

@@ -12,6 +12,7 @@ from experiments.theory import closed_forms
 from fedjax_pfl import algorithms
 from tests import problems
 from tests.lanes import wide
+from tests.setups import counts, with_malicious
 
 CLOSE = {"rtol": 1e-11, "atol": 1e-12}  # some hundred roundings of values of order one
 KEY = jax.random.key(3, impl="threefry2x32")
@@ -26,10 +27,6 @@ def process(size=None, *, aggregator=None, attack=None, work=None, **fields):
         work=work or fp.local.FullWork(),
         attack=attack,
     )
-
-
-def counts(problem):
-    return np.asarray(problem.federation.train.num_examples, float)
 
 
 @pytest.mark.parametrize("start", ["own", "received"])
@@ -263,10 +260,7 @@ def test_all_inner_steps_use_one_batch_and_every_step_draws_its_own():
 @pytest.mark.wide
 def test_attacks_replace_messages_only():
     problem = problems.waves()
-    bad = jnp.arange(6) == 2
-    attacked = dataclasses.replace(
-        problem, federation=dataclasses.replace(problem.federation, malicious=bad)
-    )
+    attacked = with_malicious(problem, 2)
     fields = {"lam": 2.0, "learning_rate": 0.3}
     whole = process(attack=fp.SignFlip(scale=3.0), **fields)
     honest, _, _ = problems.run(whole, problem, 2)  # nobody is malicious
@@ -301,23 +295,3 @@ def test_the_personal_model_is_theta_and_not_w_local():
     assert set(found) == {"personal", "global"}
     np.testing.assert_allclose(found["personal"](x), x @ theta, **CLOSE)
     np.testing.assert_allclose(found["global"](x), x @ w, **CLOSE)
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "message"),
-    [
-        ("lam", 0.0, "lam to be a finite number above 0"),
-        ("learning_rate", -1, "learning_rate to be a finite number above 0"),
-        ("inner_learning_rate", 0, "inner_learning_rate to be a finite number above 0"),
-        ("server_learning_rate", 0, "server_learning_rate to be a finite number abov"),
-        ("weight_decay", -0.1, "weight_decay to be a finite number at least 0"),
-        ("num_steps", 0, "num_steps to be a whole number of at least 1"),
-        ("inner_steps", 1.5, "inner_steps to be a whole number of at least 1"),
-        ("batch_size", 0, "batch_size to be a whole number of at least 1"),
-        ("inner", fp.local.ToTolerance(), "inner of PFedMe to be a solver in epochs"),
-        ("start", "w", "Unknown start 'w'.*; allowed: own, received"),
-    ],
-)
-def test_wrong_fields_get_one_sentence(field, value, message):
-    with pytest.raises(fp.InputError, match=message):
-        algorithms.PFedMe(**{field: value})

@@ -11,14 +11,10 @@ from fedjax_pfl import algorithms
 from fedjax_pfl.core import byte_counts, client_rows, struct
 from tests import problems
 from tests.lanes import wide
+from tests.setups import process, with_malicious
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-12}
 ETA = 0.2
-
-
-def process(algorithm, size=None, **fields):
-    who = fp.AllClients() if size is None else fp.UniformCohort(size=size)
-    return fp.FederatedProcess(algorithm=algorithm, participation=who, **fields)
 
 
 def scaffold(steps, eta=ETA, **fields):
@@ -63,6 +59,7 @@ def test_rounds_are_the_equations_in_numpy(option, decay):
         np.testing.assert_allclose(found[0]["theta"][number + 1], x, **CLOSE)
         np.testing.assert_allclose(found[1]["theta"][number + 1], control, **CLOSE)
         np.testing.assert_allclose(states.clients["theta"][number + 1], own, **CLOSE)
+        np.testing.assert_allclose(control, own.mean(axis=0), **CLOSE)
     assert set(counts) == {1, 2, 3, 4}
 
 
@@ -117,21 +114,6 @@ def test_controls_after_scaled_steps_are_those_of_float64():
     np.testing.assert_allclose(
         states.clients["theta"][1, client], (before - after) / (ETA * size / 3), **CLOSE
     )
-
-
-@pytest.mark.parametrize("option", ["difference", wide("refresh")])
-def test_the_servers_control_is_the_mean_of_the_clients(option):
-    problem = problems.waves()
-    local = fp.SGD(learning_rate=0.2, epochs=3, batch_size=2)
-    whole = process(
-        algorithms.Scaffold(local=local, option=option),
-        2,
-        work=fp.Stragglers(fraction=0.5, max_epochs=3),
-    )
-    states, _, _ = problems.run(whole, problem, 10)
-    control, own = states.server.control["theta"], states.clients["theta"]
-    np.testing.assert_allclose(control, own.mean(axis=1), **CLOSE)
-    assert np.abs(control[-1]).max() > 1e-3
 
 
 @pytest.mark.wide
@@ -194,17 +176,12 @@ class Lost(fp.core.Attack):
 
 
 def test_attacks_replace_both_parts_and_lost_messages_are_not_counted():
-    problem = problems.waves()
-    bad = np.arange(6) == 1
-    federation = dataclasses.replace(problem.federation, malicious=jnp.asarray(bad))
-    problem = dataclasses.replace(problem, federation=federation)
-    honest, infos, _ = problems.run(process(scaffold(1)), problem, 1)
-    own = honest.clients["theta"][1]
-    x = honest.server.model["theta"][0]
-
-    flipped, _, _ = problems.run(
+    problem, bad = with_malicious(problems.waves(), 1), np.arange(6) == 1
+    flipped, infos, _ = problems.run(
         process(scaffold(1), attack=fp.SignFlip(scale=3.0)), problem, 1
     )
+    x = flipped.server.model["theta"][0]
+    own = problem.gradients(np.tile(x, (6, 1)))  # of the only step of everybody
     sent = np.where(bad[:, None], -3, 1) * own
     np.testing.assert_allclose(
         flipped.server.model["theta"][1], x - ETA * sent.mean(axis=0), **CLOSE
@@ -249,17 +226,3 @@ def test_a_client_without_a_step_changes_nothing(option):
     np.testing.assert_array_equal(idle.clients["theta"][1], idle.clients["theta"][0])
     for tree in (idle.server.model, idle.server.control):
         np.testing.assert_array_equal(tree["theta"][1], tree["theta"][0])
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"server_learning_rate": 0}, "server_learning_rate to be a finite number abo"),
-        ({"option": "II"}, "Unknown option 'II'; allowed: difference, refresh"),
-        ({"local": fp.SGD(momentum=0.0)}, "Scaffold's local solver to be SGD without"),
-        ({"local": 0.1}, "local of Scaffold to be an object such as SGD.*got 0.1"),
-    ],
-)
-def test_wrong_fields_get_one_sentence(fields, message):
-    with pytest.raises(fp.InputError, match=message):
-        algorithms.Scaffold(**fields)

@@ -14,6 +14,7 @@ from fedjax_pfl.attacks import alie
 from fedjax_pfl.core import checks
 from tests import problems
 from tests.lanes import wide
+from tests.setups import with_malicious
 
 KEYS = jax.random.split(jax.random.key(3, impl="threefry2x32"), 9)
 _send = jax.jit(lambda attack, *arguments: attack(*arguments))
@@ -336,11 +337,8 @@ def test_strengths_of_releases_and_papers():
 
 
 def test_min_max_moves_the_server_to_where_numpy_says():
-    problem = problems.random_quadratics(9)
-    federation = dataclasses.replace(
-        problem.federation, malicious=jnp.asarray(MALICIOUS)
-    )
-    problem = dataclasses.replace(problem, federation=federation)
+    bad = np.flatnonzero(MALICIOUS)
+    problem = with_malicious(problems.random_quadratics(9), *bad)
     process = fp.FederatedProcess(
         algorithm=fp.FedAvg(local=problems.full_gradient_steps(1, 1.0)),
         aggregator=fp.aggregators.Mean(),

@@ -1,6 +1,7 @@
 """Local work against plain NumPy, epoch by epoch."""
 
 import dataclasses
+import functools
 import typing
 
 import jax
@@ -19,6 +20,7 @@ from tests import problems
 from tests.lanes import wide
 
 KEY = jax.random.key(11, impl="threefry2x32")
+COUNTS = (1, 2, 63, 64, 65, 256, 300)  # of examples: around the sizes of the sort
 
 
 def budget(epochs=2**30, steps=2**30):
@@ -39,30 +41,49 @@ def client(number, **kwargs):
     return data.pool().with_rows(rows)
 
 
-def seen_positions(data, *, epochs, batch_size, caps=None, **kwargs):
-    """Values of the first coordinate in the order in which examples were visited."""
-    capacity = 200
-    start = (jnp.full((capacity,), jnp.nan), jnp.zeros((), jnp.int32))
+@functools.cache
+def logging(add, options):
+    """A compiled scan that logs numbers of each batch, and how many."""
+    start = (jnp.full((200,), jnp.nan), jnp.zeros((), jnp.int32))
 
     def step(key, carry, batches):
-        log, count = carry
         for batch in batches:
-            for row in range(batch.x.shape[0]):
-                real = batch.weight[row] > 0
-                log = log.at[count].set(jnp.where(real, batch.x[row, 0], log[count]))
-                count = count + real
-        return log, count
+            carry = add(*carry, batch)
+        return carry
 
-    (log, count), info = local.local_scan(
-        view(data, **(caps or {})),
-        step,
-        start,
-        batch_size=batch_size,
-        epochs=epochs,
-        dtype=jnp.float64,
-        **kwargs,
-    )
+    @jax.jit
+    def run(data, caps):
+        fields = dict(options) | {"dtype": jnp.float64}
+        return local.local_scan(view(data, **caps), step, start, **fields)
+
+    return run
+
+
+def logged(add, data, caps=None, **options):
+    run = logging(add, tuple(options.items()))
+    (log, count), info = run(data, caps or {})
     return np.asarray(log[: int(count)]), info
+
+
+def add_positions(log, count, batch):
+    for row in range(batch.x.shape[0]):
+        real = batch.weight[row] > 0
+        log = log.at[count].set(jnp.where(real, batch.x[row, 0], log[count]))
+        count = count + real
+    return log, count
+
+
+def add_size(log, count, batch):
+    return log.at[count].set(batch.weight.sum()), count + 1
+
+
+# Values of the first coordinate in the order in which examples were visited.
+seen_positions = functools.partial(logged, add_positions)
+
+
+@jax.jit
+def solved(solver, data, start):
+    return solver.solve(view(data), quadratic, start, None)
 
 
 @pytest.mark.parametrize("number", [0, 1, 2, *map(wide, range(3, 8))])
@@ -141,27 +162,27 @@ def test_shuffles_are_uniform():
     assert statistic * 8 / 9 < stats.chi2.ppf(1 - 1e-5, 64)
 
 
-def _orders(count, slots, draws):
-    """Orders `[draws, count]` of one client's positions."""
-    data = dataclasses.replace(
-        client(0),
-        index=jnp.zeros((slots,), jnp.int32),
-        num_examples=jnp.int32(count),
-    )
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _slots(count, slots, draws):
+    """Orders `[draws, slots]` of one client's positions."""
+    index = jnp.zeros((slots,), jnp.int32)
+    data = dataclasses.replace(client(0), index=index, num_examples=count)
     keys = jax.random.split(KEY, draws)
-    shuffle = jax.jit(
-        jax.vmap(lambda k: minibatch_scan._shuffled_positions(k, data, slots))
-    )
-    return np.asarray(shuffle(keys))[:, :count]
+    return jax.vmap(lambda k: minibatch_scan._shuffled_positions(k, data, slots))(keys)
 
 
-@pytest.mark.parametrize("count", [1, 2, 63, 64, 65, 256, 300])
+def _orders(count, slots, draws):
+    return np.asarray(_slots(jnp.int32(count), slots, draws))[:, :count]
+
+
+@pytest.mark.parametrize("count", COUNTS)
 def test_shuffles_do_not_depend_on_padding_and_visit_everything(count):
     """Whatever the sort is made for: sizes below and above its steps."""
-    orders = _orders(count, count, 3)
+    orders = _orders(count, 1200, 3)
     np.testing.assert_array_equal(np.sort(orders), np.tile(np.arange(count), (3, 1)))
-    for slots in (count + 1, 1200):
-        np.testing.assert_array_equal(_orders(count, slots, 3), orders)
+    for slots in COUNTS:
+        if slots >= count:
+            np.testing.assert_array_equal(_orders(count, slots, 3), orders)
 
 
 def test_pairs_of_a_shuffle_are_as_good_as_independent():
@@ -201,7 +222,7 @@ def test_a_client_without_examples_takes_no_step():
         | {"num_examples": jnp.zeros((), jnp.int32)}
     )
     start = {"theta": jnp.ones(4)}
-    params, _, info = fp.SGD(batch_size=4).solve(view(data), quadratic, start, None)
+    params, _, info = solved(fp.SGD(batch_size=4), data, start)
     np.testing.assert_array_equal(params["theta"], 1.0)
     assert int(info.num_steps) == 0
 
@@ -281,7 +302,7 @@ def test_sgd_equals_numpy(number, momentum, decay, clip, remainder):
         clip_norm=clip,
         remainder=remainder,
     )
-    params, _, _ = solver.solve(view(data), quadratic, {"theta": jnp.zeros(4)}, None)
+    params, _, _ = solved(solver, data, {"theta": jnp.zeros(4)})
     expected = reference_sgd(
         data,
         number,
@@ -305,8 +326,8 @@ def test_optax_sgd_equals_own_sgd():
         epochs=2,
         batch_size=4,
     )
-    a, _, _ = own.solve(view(data), quadratic, start, None)
-    b, _, _ = other.solve(view(data), quadratic, start, None)
+    a, _, _ = solved(own, data, start)
+    b, _, _ = solved(other, data, start)
     np.testing.assert_allclose(a["theta"], b["theta"], rtol=0, atol=1e-15)
 
 
@@ -321,11 +342,7 @@ def test_epoch_end_changes_the_context_of_the_next_epoch():
         return quadratic(key, params, batch, None) + 0 * context
 
     _, context, _ = fp.SGD(epochs=3, batch_size=4).solve(
-        view(data, epochs=2),
-        objective,
-        {"theta": jnp.zeros(4)},
-        0.0,
-        epoch_end=end,
+        view(data, epochs=2), objective, {"theta": jnp.zeros(4)}, 0.0, epoch_end=end
     )
     assert float(context) == 2.0, seen
 
@@ -334,13 +351,13 @@ def test_to_tolerance_meets_it_and_reports_a_cap():
     data = client(2)
     start = {"theta": jnp.zeros(4)}
     solver = fp.local.ToTolerance(learning_rate=0.5, tolerance=1e-12, max_steps=100)
-    params, _, info = solver.solve(view(data), quadratic, start, None)
+    params, _, info = solved(solver, data, start)
     gradient = np.asarray(params["theta"]) - toy.targets()[2]
     assert gradient @ gradient <= 1e-12
     assert bool(info.converged)
     assert int(info.num_examples) == (int(info.num_steps) + 1) * 9
     capped = fp.local.ToTolerance(learning_rate=0.5, tolerance=1e-12, max_steps=3)
-    _, _, info = capped.solve(view(data), quadratic, start, None)
+    _, _, info = solved(capped, data, start)
     assert not bool(info.converged)
     assert int(info.num_steps) == 3
 
@@ -402,11 +419,7 @@ def test_steps_in_place_of_epochs_go_through_as_many_as_they_take(count, cap):
 
     solver = fp.SGD(learning_rate=1e-300, num_steps=count, epochs=99, batch_size=4)
     params, _, info = solver.solve(
-        view(data, epochs=cap),
-        quadratic,
-        {"theta": jnp.zeros(4)},
-        None,
-        step_end=step,
+        view(data, epochs=cap), quadratic, {"theta": jnp.zeros(4)}, None, step_end=step
     )
     taken = min(count, cap)
     assert params["theta"].tolist() == [taken] * 4
@@ -439,20 +452,9 @@ def test_a_decay_outside_its_range_gets_one_sentence(decay):
         fp.SGD(decay=decay)
 
 
-def batch_sizes(data, batch_size, **kwargs):
+def batch_sizes(data, batch_size, **options):
     """Returns the number of examples of every batch, in order, of one epoch or more."""
-
-    def step(key, carry, batches):
-        log, count = carry
-        for batch in batches:
-            log, count = log.at[count].set(batch.weight.sum()), count + 1
-        return log, count
-
-    start = (jnp.full((100,), jnp.nan), jnp.zeros((), jnp.int32))
-    (log, count), info = local.local_scan(
-        view(data), step, start, batch_size=batch_size, dtype=jnp.float64, **kwargs
-    )
-    return np.asarray(log[: int(count)]), info
+    return logged(add_size, data, batch_size=batch_size, **options)
 
 
 @pytest.mark.parametrize("per_step", [1, 3])
@@ -557,8 +559,9 @@ def test_gradients_through_local_work_never_read_padding(remainder):
     def slopes(rows):
         return jax.vmap(jax.grad(loss), (None, 0))(jnp.ones(3), rows)
 
+    slopes = jax.jit(slopes)
     with loops.reversible():
-        together = np.asarray(jax.jit(slopes)(train.rows()))
+        together = np.asarray(slopes(train.rows()))
         alone = [slopes(client_rows.take(train.rows(), jnp.array([i]))) for i in (0, 4)]
     assert np.isfinite(together).all()
     # Sums over at most 12 examples, in another order where clients are batched.

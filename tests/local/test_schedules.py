@@ -12,6 +12,7 @@ import fedjax_pfl as fp
 from fedjax_pfl.core import struct
 from fedjax_pfl.local import schedules
 from fedjax_pfl.models import objectives
+from tests.lanes import wide
 
 KEY = jax.random.key(0)
 ROUNDS, EPOCHS, BATCH = 4, 2, 2
@@ -146,10 +147,13 @@ def test_a_schedule_per_round_gets_the_number_of_the_round():
     close(trained(made)[1:], -sums)
 
 
-def test_schedules_train_streamed_and_in_every_execution(by_steps):
+def test_schedules_train_streamed(by_steps):
     close(trained(process(), fp.simulate_streamed, eval_clients=4), by_steps)
-    for execution in ("loop", "chunk=1", "shard"):
-        close(trained(process(), execution=execution), by_steps)
+
+
+@pytest.mark.parametrize("execution", ["shard", wide("loop"), wide("chunk=1")])
+def test_schedules_train_in_every_execution(execution, by_steps):
+    close(trained(process(), execution=execution), by_steps)
 
 
 class Stop(fp.Callback):
@@ -170,18 +174,18 @@ def test_resumed_schedules_are_the_same_to_the_last_bit(tmp_path, by_steps):
 
 
 def test_a_grid_of_schedules_has_a_program_for_each(by_steps):
-    axes = {"algorithm.local.learning_rate": [slow, fast, 0.5], "seed": [0, 1]}
+    axes = {"algorithm.local.learning_rate": [fast, 0.5], "seed": [0, 1]}
     result = fp.grid(
         *(KEY, process(participation=fp.AllClients()), Slope(), Specification()),
         *(axes, ROUNDS),
         progress=False,
     )
     everyone = np.ones((ROUNDS, len(SIZES)), bool)
-    for group, rate in zip(result.groups, (slow, fast, lambda step: 0.5), strict=True):
+    for group, rate in zip(result.groups, (fast, lambda step: 0.5), strict=True):
         for found in losses(group):
             close(found, wanted(rate, everyone))
     name = "algorithm.local.learning_rate"
-    assert [group.points[0][name] for group in result.groups] == ["slow", "fast", 0.5]
+    assert [group.points[0][name] for group in result.groups] == ["fast", 0.5]
 
 
 def test_optax_schedules_are_described_by_their_arguments():

@@ -26,6 +26,9 @@ def fitted(transform, x, draws=DRAWS):
     return jax.jit(jax.vmap(lambda key: transform.fit(key, x)))(keys)
 
 
+fitted_once = jax.jit(lambda transform, x: transform.fit(KEY, x))
+
+
 def vector(x):
     return np.concatenate([np.asarray(leaf).ravel() for leaf in jax.tree.leaves(x)])
 
@@ -79,7 +82,7 @@ def test_rounding_to_levels_is_unbiased_at_every_scale(scale):
 )
 def test_compressions_do_not_depend_on_the_scale(transform, scale):
     x = _scaled({"w": tree()["w"], "v": np.zeros(3)}, 1)
-    expected, sent = transform.fit(KEY, x), transform.fit(KEY, _scaled(x, scale))
+    expected, sent = (fitted_once(transform, y) for y in (x, _scaled(x, scale)))
     for name in x:
         np.testing.assert_array_equal(sent[name], expected[name] * scale)
 
@@ -120,9 +123,11 @@ NUMBERS = st.floats(-1e3, 1e3, allow_subnormal=False) | st.sampled_from(
 
 
 @hypothesis.settings(deadline=None, max_examples=50)
-@hypothesis.given(arrays.arrays(np.float64, 12, elements=NUMBERS), st.integers(1, 12))
+@hypothesis.given(
+    arrays.arrays(np.float64, 12, elements=NUMBERS), st.sampled_from((1, 5, 12))
+)
 def test_the_largest_numbers_are_kept_and_the_rest_contracts(x, kept):
-    sent = np.asarray(TopK(fraction=kept / 12).fit(None, jnp.asarray(x)))
+    sent = np.asarray(fitted_once(TopK(fraction=kept / 12), x))
     order = np.lexsort((np.arange(12), -np.abs(x)))  # of equal numbers the first
     expected = np.zeros(12)
     expected[order[:kept]] = x[order[:kept]]
@@ -187,9 +192,10 @@ FEEDBACK = [
 def test_error_feedback_conserves_the_sum(transform):
     xs = [jax.tree.map(jnp.asarray, tree(seed)) for seed in range(6)]
     memory, total = transform.init(xs[0]), np.zeros(34)
+    send = jax.jit(transform.send)
     assert not vector(memory).any()
     for number, x in enumerate(xs):
-        sent, memory = transform.send(jax.random.fold_in(KEY, number), memory, x)
+        sent, memory = send(jax.random.fold_in(KEY, number), memory, x)
         total += vector(sent)
     assert np.abs(vector(memory)).max() > 0.1
     np.testing.assert_allclose(

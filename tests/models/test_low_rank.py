@@ -75,12 +75,7 @@ NETWORKS = {  # model, targets, data, kernels with adapters
     ),
     "linen_convolution": (fp.from_flax(Images()), "Conv_0", images, 1),
     "nnx": (fp.from_flax(Nnx), "first|head", toy.make_federation, 2),
-    "functions": (
-        fp.from_functions(draw, logits),
-        "^a$|head",
-        toy.make_federation,
-        2,
-    ),
+    "functions": (fp.from_functions(draw, logits), "^a$|head", toy.make_federation, 2),
 }
 QUICK = ("mlp", "bfloat16", "nnx", "functions")
 

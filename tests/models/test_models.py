@@ -13,7 +13,7 @@ from fedjax_pfl import core, models
 from fedjax_pfl.algorithms import registry
 from fedjax_pfl.core import checks, tree_paths
 from fedjax_pfl.models import modules
-from tests.lanes import wide
+from tests.lanes import few, wide
 
 KEY = jax.random.key(3)
 TABLE = {"embeddings": jnp.asarray(np.random.default_rng(1).normal(size=(9, 4)))}
@@ -170,27 +170,33 @@ def two_clients(params):
     return jax.tree.map(lambda leaf: np.stack([leaf, 0.5 * leaf]), params)
 
 
-# The residual network takes as long as all others, of whose layers it is made.
-_SLOW = {"nf_resnet18": pytest.mark.wide}
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=_SLOW.get(name, ())) for name in SMALL]
-)
-def test_clients_at_once_equal_one_after_the_other(name):
-    """Also: shapes, and finite gradients in training."""
+@functools.cache
+def of_two_clients(name):
+    """Outputs and gradients of two clients at once."""
     model, params, batch = small(name)
-    rows, keys = two_clients(params), jax.random.split(KEY, 2)
 
     def one(params, key):
         outputs = evaluated(model, params, batch.x, batch.constants)
         return outputs, gradient_of(model, params, batch, key)
 
-    found = jax.jit(jax.vmap(one))(rows, keys)
-    outputs, gradients = jax.tree.map(np.asarray, found)
+    found = jax.jit(jax.vmap(one))(two_clients(params), jax.random.split(KEY, 2))
+    return jax.tree.map(np.asarray, found)
+
+
+# The residual network takes as long as all others, of whose layers it is made.
+each_quick_network = pytest.mark.parametrize(
+    "name", few(set(SMALL) - {"nf_resnet18"}, SMALL)
+)
+
+
+@each_quick_network
+def test_clients_at_once_equal_one_after_the_other(name):
+    """Also: shapes, and finite gradients in training."""
+    model, params, batch = small(name)
+    outputs, gradients = of_two_clients(name)
     assert outputs.shape == (2, 3, 4 if name == "cnn2" else 3)
     for client in range(2):
-        own = row_of(rows, client)
+        own = row_of(two_clients(params), client)
         wanted = evaluated(model, own, batch.x, batch.constants)
         np.testing.assert_allclose(outputs[client], wanted, rtol=0, atol=1e-12)
     largest = jax.tree.map(lambda leaf: np.abs(leaf).max(), gradients)
@@ -212,7 +218,7 @@ def test_the_dtype_is_that_of_the_parameters(name):
         assert found.dtype == dtype
 
 
-@pytest.mark.parametrize("name", SMALL)
+@each_quick_network
 def test_an_accelerator_gets_all_products_of_bfloat16_or_none(name):
     model, params, batch = small(name)
     single = jax.tree.map(lambda leaf: leaf.astype(np.float32), params)
@@ -235,7 +241,7 @@ def test_gradients_of_clients_at_once_equal_one_after_the_other(name):
     model, params, batch = small(name)
     rows, keys = two_clients(params), jax.random.split(KEY, 2)
     alone = jax.jit(lambda params, key: gradient_of(model, params, batch, key))
-    found = jax.tree.map(np.asarray, jax.jit(jax.vmap(alone))(rows, keys))
+    _, found = of_two_clients(name)
     for client in range(2):
         wanted = alone(row_of(rows, client), keys[client])
         jax.tree.map(
@@ -289,12 +295,7 @@ def initial(name, **fields):
 
 
 @pytest.mark.parametrize(
-    ("name", "scheme"),
-    [
-        ("mlp", "glorot"),
-        wide("cnn", "he"),
-        wide("lstm", "glorot"),
-    ],
+    ("name", "scheme"), [("mlp", "glorot"), wide("cnn", "he"), wide("lstm", "glorot")]
 )
 def test_biases_start_at_zero_but_for_pytorch(name, scheme):
     biases, kernels = tree_paths.split(initial(name, initialization=scheme), "bias$")

@@ -288,10 +288,7 @@ def raising(params, x):
         (lambda: own.from_functions(draw, "logits"), "apply to be a function"),
         (lambda: own.from_flax(Linen), "linen module such as"),
         (lambda: own.from_flax(3), "got 3"),
-        (
-            lambda: own.from_flax(lambda rngs: 3),
-            "to make an nnx module of rngs",
-        ),
+        (lambda: own.from_flax(lambda rngs: 3), "to make an nnx module of rngs"),
         (lambda: own.from_flax(Linen(width=[1])), "fields of Linen that are hashable"),
         (lambda: own.from_flax(Linen(), head="nosuch"), "head='nosuch' to match some"),
         (lambda: own.from_flax(Linen(), head="("), "head to be a regular expression"),

@@ -15,7 +15,7 @@ from fedjax_pfl.engine import stacking
 from tests.lanes import few
 
 CLASSES_ONLY = {"fedproto", "fedrod", "knn_per", "majority", "splitgp"}
-SOME = ("fedavg", "flame", "fedrep", "moon", "per_fedavg")
+SOME = ("flame", "fedrep", "moon", "per_fedavg")  # FedAvg: the other tests
 SERIES = fp.models.LSTM(width=4, num_layers=1, bottleneck=None)
 
 
@@ -107,7 +107,7 @@ def test_every_method_trains_on_numbers_or_asks_for_classes(name):
     assert np.isfinite(last[last["metric"] == "loss"]["value"]).all()
 
 
-def test_training_rows_give_the_units(tmp_path):
+def test_training_rows_give_the_units():
     """Mean and deviation are those of the training rows alone."""
     made = federation(scale=40_000, shift=150_000, scale_targets=True)
     _, y, _ = arrays(scale=40_000, shift=150_000)
@@ -131,14 +131,22 @@ def test_units_do_not_change_what_is_learned():
     assert value(small, "loss") < 0.2  # half the variance is 0.5
 
 
-def test_errors_are_in_the_units_of_the_targets(tmp_path):
+@pytest.fixture(scope="module")
+def in_units(tmp_path_factory):
+    """Data in units of their own, a network, its training and the saved models."""
     made = federation(scale=40_000, shift=150_000, scale_targets=True)
     model = fp.MLP(widths=(8,)).for_federation(made)
-    result = trained(made, model, models_to=tmp_path / "models")
+    place = tmp_path_factory.mktemp("models") / "models"
+    result = trained(made, model, rounds=80, models_to=place)
+    return made, model, result, fp.load_models(place)
+
+
+def test_errors_are_in_the_units_of_the_targets(in_units):
+    made, model, result, models = in_units
     (group,) = result.groups
     mean, deviation = np.asarray(made.test.target_units, np.float64)
     d, own = group.data.index("test"), {}
-    params = fp.load_models(tmp_path / "models").find().params
+    params = models.find().params
     for client in range(made.num_clients):
         batch = made.test.examples(client)
         outputs = model.apply(params, batch.x)
@@ -179,13 +187,11 @@ def test_a_grid_over_seeds_is_its_trainings_and_shares_the_examples(tmp_path):
         np.testing.assert_allclose(point, loss, rtol=1e-5)
 
 
-def test_saved_models_say_their_units(tmp_path):
-    made = federation(scale=40_000, shift=150_000, scale_targets=True)
-    trained(made, fp.MLP(widths=(16,)), rounds=80, models_to=tmp_path / "models")
-    model = fp.load_models(tmp_path / "models").find(model="global")
+def test_saved_models_say_their_units(in_units):
+    made, network, _, models = in_units
+    model = models.find(model="global")
     mean, deviation = model.target_units
     np.testing.assert_allclose(made.train.target_units, (mean, deviation))
-    network = fp.MLP(widths=(16,)).for_federation(made)
     x, y, _ = arrays(scale=40_000, shift=150_000)
     predicted = network.apply(model.of(0), jnp.asarray(x)) * deviation + mean
     assert np.sqrt(np.mean((predicted - y) ** 2)) < y.std() / 2

@@ -10,13 +10,15 @@ import pytest
 
 import fedjax_pfl as fp
 from fedjax_pfl.core import client_map, client_rows, sharding
+from tests.lanes import few, wide
 
 ROWS = {"a": jnp.arange(14.0).reshape(7, 2), "b": jnp.arange(7.0)}
 
 
-@pytest.mark.parametrize(
-    "execution", ["loop", "vmap", "chunk=1", "chunk=3", "chunk=7", "shard=1", "shard=8"]
-)
+EXECUTIONS = ("loop", "vmap", "chunk=1", "chunk=3", "chunk=7", "shard=4", "shard=8")
+
+
+@pytest.mark.parametrize("execution", EXECUTIONS)
 def test_map_equals_a_loop(execution):
     found = client_map.map_clients(
         lambda row, shared: {"c": row["a"] * shared + row["b"]},
@@ -31,7 +33,7 @@ def test_map_equals_a_loop(execution):
 @pytest.mark.parametrize("by_size", [False, True])
 @pytest.mark.parametrize("has_state", [False, True])
 @pytest.mark.parametrize(
-    "execution", ["loop", "vmap", "chunk=1", "chunk=3", "shard=1", "shard=4", "shard=8"]
+    "execution", few(("loop", "vmap", "chunk=3", "shard=4"), EXECUTIONS)
 )
 def test_summed_parts_count_every_client_once(execution, has_state, by_size):
     """Seven rows: chunks and devices repeat some of them to be full."""
@@ -208,8 +210,8 @@ def test_chunks_are_formed_of_clients_with_as_much_work():
     np.testing.assert_array_equal(waits, [90, 90, 5, 5, 80, 80, 4])
 
 
-@pytest.mark.parametrize("chunk", range(9))
-@pytest.mark.parametrize("count", [1, 7, 8])
+@pytest.mark.parametrize("chunk", few((0, 1, 3, 8), range(9)))
+@pytest.mark.parametrize("count", [wide(1), 7, wide(8)])
 @pytest.mark.parametrize("by_work", [False, True])
 def test_chunks_of_any_size_map_every_row_once(chunk, count, by_work):
     rows = {"x": jnp.arange(2.0 * count).reshape(count, 2), "n": jnp.arange(count)}
@@ -224,7 +226,7 @@ def test_chunks_of_any_size_map_every_row_once(chunk, count, by_work):
 HOW = ["loop", "vmap", *(f"chunk={k}" for k in range(1, 9)), "shard=1", "shard=8"]
 
 
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("how", few(("loop", "vmap", "chunk=3", "shard=8"), HOW))
 @pytest.mark.parametrize("by_work", [False, True])
 @pytest.mark.parametrize("some", [False, True])
 def test_every_row_moves_once_from_its_own_state(how, by_work, some):

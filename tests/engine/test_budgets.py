@@ -34,7 +34,7 @@ RANGE = {"algorithm.lam": tuning.Range(0.01, 10)}
 
 def search(budget, **changes):
     options = {"space": RANGE, "budget": budget, "seeds": range(2), "metric": "loss"}
-    options |= {"progress": False, "execution": "vmap"} | changes
+    options |= {"progress": False, "execution": "vmap", "points_per_chunk": 2} | changes
     process = options.pop("process", PROCESS)
     return tuning.tune(KEY, process, fp.LogisticRegression(), SPEC, 9, **options)
 

@@ -114,9 +114,9 @@ def compilations():
 @pytest.mark.parametrize(
     ("algorithm", "points", "execution"),
     [
-        (fp.Flame(), 3, "vmap"),
         (fp.Flame(), 3, "shard=2"),
         (fp.FedACS(), 1, "chunk=3"),
+        wide(fp.Flame(), 3, "vmap"),
         wide(fp.Flame(), 3, "chunk=3"),
         wide(fp.FedACS(), 1, "vmap"),
         wide(fp.FedACS(), 1, "shard=2"),

@@ -17,9 +17,7 @@ from tests.engine import bits
 from tests.lanes import wide
 
 KEY = jax.random.key(2, impl="threefry2x32")
-
-
-FEW = ["eval_every+evaluate_on+diagnostics"]
+FEW = ["eval_every+diagnostics"]
 
 
 @pytest.mark.parametrize("names", [FEW, wide(list(bits.OPTIONS))])

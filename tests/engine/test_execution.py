@@ -264,9 +264,17 @@ def alike(order):
 NAMES = ("algorithm.local.learning_rate", "seed")
 
 
-@pytest.mark.parametrize("order", [NAMES, NAMES[::-1]])
 @pytest.mark.parametrize(
-    ("at_once", "chunk"), [wide(1, 1), (2, 2), wide(3, 2), (None, 4)]
+    ("at_once", "chunk", "order"),
+    [
+        (2, 2, NAMES),
+        (None, 4, NAMES[::-1]),
+        wide(2, 2, NAMES[::-1]),
+        wide(None, 4, NAMES),
+        wide(1, 1, NAMES),
+        wide(3, 2, NAMES),
+        wide(3, 2, NAMES[::-1]),
+    ],
 )
 def test_points_of_a_seed_share_their_batches(monkeypatch, order, at_once, chunk):
     """In chunks of one seed whose results are those of points alone, in their order."""

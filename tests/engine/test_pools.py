@@ -63,7 +63,7 @@ def federation(*, is_joined=False):
     )
 
 
-@pytest.mark.parametrize("execution", [wide("vmap"), "shard"])
+@pytest.mark.parametrize("execution", ["vmap", wide("shard")])
 def test_trainings_and_evaluations_are_those_of_one_pool(execution):
     options = {"evaluate_on": (*PARTS, "others", "everybody"), "progress": False}
     found, wanted = (

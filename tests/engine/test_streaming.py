@@ -59,15 +59,19 @@ def test_it_equals_the_training_in_memory(name):
     assert_same(one, train(fp.simulate_streamed, process, federation))
 
 
-def test_attacks_and_stragglers_are_those_of_the_training_in_memory():
-    federation = toy.make_federation(malicious=(1, 5))
+def attacked():
+    """FLAME with an attack and stragglers."""
     process = make_process(
         "flame",
         attack=attacks.SignFlip(scale=2.0),
         work=fp.Stragglers(max_epochs=2),
     )
-    one = train(fp.simulate, process, federation)
-    assert_same(one, train(fp.simulate_streamed, process, federation))
+    return process, toy.make_federation(malicious=(1, 5))
+
+
+def test_attacks_and_stragglers_are_those_of_the_training_in_memory():
+    one = train(fp.simulate, *attacked())
+    assert_same(one, train(fp.simulate_streamed, *attacked()))
 
 
 @pytest.mark.wide
@@ -209,9 +213,11 @@ def test_what_needs_all_clients_at_once_is_refused(process, options, sentence):
 
 def test_it_goes_on_where_it_was_interrupted(tmp_path):
     """Bit for bit, from checkpoints; the newest damaged one gives way to another."""
-    federation, process = toy.make_federation(), make_process("flame")
-    options = {"rounds": 12, "eval_every": 2}
-    whole = train(fp.simulate_streamed, process, federation, **options)
+
+    def streamed(**options):
+        return train(fp.simulate_streamed, *attacked(), rounds=24, **options)
+
+    whole = streamed()
 
     class EnoughError(Exception):
         """Ends a training at a chosen segment."""
@@ -228,13 +234,7 @@ def test_it_goes_on_where_it_was_interrupted(tmp_path):
         checkpoints = fp.Checkpoints(folder, min_seconds=0)
         training.Training.run = counted
         try:
-            train(
-                fp.simulate_streamed,
-                process,
-                federation,
-                checkpoints=checkpoints,
-                **options,
-            )
+            streamed(checkpoints=checkpoints)
         except EnoughError:
             pass
         finally:
@@ -243,46 +243,25 @@ def test_it_goes_on_where_it_was_interrupted(tmp_path):
 
     for after in (1, 4):
         checkpoints = interrupted(after, tmp_path / str(after))
-        other = train(
-            fp.simulate_streamed,
-            process,
-            federation,
-            checkpoints=checkpoints,
-            **options,
-        )
-        assert_same(whole, other, tolerance=0)
+        assert_same(whole, streamed(checkpoints=checkpoints), tolerance=0)
 
     checkpoints = interrupted(4, tmp_path / "damaged")
     newest = max((tmp_path / "damaged" / "000-flame").glob("0*"))
     (newest / "history.npz").write_bytes(b"")
     with pytest.warns(UserWarning, match="is damaged"):
-        other = train(
-            fp.simulate_streamed,
-            process,
-            federation,
-            checkpoints=checkpoints,
-            **options,
-        )
+        other = streamed(checkpoints=checkpoints)
     assert_same(whole, other, tolerance=0)
 
     checkpoints = interrupted(4, tmp_path / "rows")
     (rows,) = (tmp_path / "rows" / "000-flame").glob("rows-*.bin")
     rows.write_bytes(b"")
     with pytest.raises(checks.InputError, match=f"'{rows.name}' is too short"):
-        train(
-            fp.simulate_streamed,
-            process,
-            federation,
-            checkpoints=checkpoints,
-            **options,
-        )
+        streamed(checkpoints=checkpoints)
 
 
 def test_time_is_up_and_it_goes_on(tmp_path):
-    federation, process = toy.make_federation(), make_process("local")
-    options = {"checkpoints": fp.Checkpoints(tmp_path / "c")}
+    given, kept = (fp.simulate_streamed, *attacked()), fp.Checkpoints(tmp_path / "c")
     with pytest.raises(fp.Interrupted, match="was up at round 0"):
-        train(fp.simulate_streamed, process, federation, max_minutes=1e-9, **options)
-    whole = train(fp.simulate_streamed, process, federation)
-    other = train(fp.simulate_streamed, process, federation, **options)
+        train(*given, max_minutes=1e-9, checkpoints=kept)
+    whole, other = train(*given), train(*given, checkpoints=kept)
     assert_same(whole, other, tolerance=0)

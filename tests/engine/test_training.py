@@ -108,15 +108,17 @@ def test_an_axis_may_hold_algorithms():
     assert result.groups[1].points[0]["algorithm"] == "FedAvg"
 
 
+def quadratics(rates, num_rounds=6, **fields):
+    """FedAvg with these learning rates on quadratics, evaluated after every round."""
+    process = fp.FederatedProcess(algorithm=fp.FedAvg(local=SGD), **fields)
+    spec = fp.FederationSpec(data.Quadratic(dim=3), "by_client", num_clients=4)
+    axes = {"algorithm.local.learning_rate": rates}
+    given = KEY, process, fp.models.Quadratic(), spec, axes, num_rounds
+    return quiet(fp.grid, *given, eval_every=1)
+
+
 def test_a_diverging_point_is_listed_and_the_others_go_on():
-    process = fp.FederatedProcess(algorithm=fp.FedAvg(local=SGD))
-    spec = fp.FederationSpec(
-        dataset=data.Quadratic(dim=3), partition="by_client", num_clients=4
-    )
-    axes = {"algorithm.local.learning_rate": [0.2, 1e200]}
-    result = quiet(
-        fp.grid, KEY, process, fp.models.Quadratic(), spec, axes, 6, eval_every=1
-    )
+    result = quadratics([0.2, 1e200])
     group = result.groups[0]
     assert group.diverged_at[0] == -1
     round_number = group.diverged_at[1]
@@ -129,30 +131,15 @@ def test_a_diverging_point_is_listed_and_the_others_go_on():
 
 
 def test_a_run_whose_points_all_diverge_ends_early():
-    process = fp.FederatedProcess(
-        algorithm=fp.FedAvg(local=fp.SGD(learning_rate=1e200))
-    )
-    spec = fp.FederationSpec(
-        dataset=data.Quadratic(dim=3), partition="by_client", num_clients=4
-    )
-    result = quiet(
-        fp.simulate, KEY, process, fp.models.Quadratic(), spec.build(), 50, eval_every=5
-    )
-    assert result.groups[0].rounds.tolist() == [0, 5]
+    group = quadratics([1e200, 1e201]).groups[0]
+    assert group.rounds.tolist() == list(range(max(group.diverged_at) + 1))
+    assert (group.diverged_at > 0).all()
 
 
 @pytest.mark.wide
 def test_dropping_lets_the_honest_ones_go_on():
     """`drop` keeps everything finite where `stop` would end."""
-    process = fp.FederatedProcess(
-        algorithm=fp.FedAvg(local=fp.SGD(learning_rate=1e200)), on_nonfinite="drop"
-    )
-    spec = fp.FederationSpec(
-        dataset=data.Quadratic(dim=3), partition="by_client", num_clients=4
-    )
-    group = quiet(
-        fp.simulate, KEY, process, fp.models.Quadratic(), spec.build(), 6, eval_every=3
-    ).groups[0]
+    group = quadratics([1e200], on_nonfinite="drop").groups[0]
     assert group.diverged_at.tolist() == [-1]
     assert group.per_round["num_nonfinite"].sum() > 0
 
@@ -206,21 +193,16 @@ def test_evaluation_equals_numpy():
 
 
 def test_same_numbers_for_the_same_key_and_others_for_another():
+    """And the user's key survives donation."""
     process = fp.FederatedProcess(algorithm=fp.FedAvg(local=fp.SGD(batch_size=4)))
-    federation = small_spec().build()
-    runs = [
-        quiet(fp.simulate, key, process, fp.MLP(widths=(4,)), federation, 3).groups[0]
+    given = process, fp.LogisticRegression(), small_spec().build(), 3
+    one, again, other = (
+        quiet(fp.simulate, key, *given).groups[0].metrics["loss"]
         for key in (KEY, KEY, jax.random.key(1))
-    ]
-    np.testing.assert_array_equal(runs[0].metrics["loss"], runs[1].metrics["loss"])
-    assert (runs[0].metrics["loss"] != runs[2].metrics["loss"]).any()
-
-
-def test_the_users_key_survives_donation():
-    key = jax.random.key(5)
-    process = fp.FederatedProcess(algorithm=fp.FedAvg(local=SGD))
-    quiet(fp.simulate, key, process, fp.LogisticRegression(), small_spec().build(), 2)
-    assert jax.random.key_data(key).shape == (2,)
+    )
+    np.testing.assert_array_equal(one, again)
+    assert (one != other).any()
+    assert jax.random.key_data(KEY).shape == (2,)
 
 
 def test_a_process_runs_on_a_federation_without_validation():

@@ -12,6 +12,7 @@ import optax
 import pytest
 
 import fedjax_pfl as fp
+from tests.lanes import wide
 
 X, OWNERS = np.eye(12, 3), ["ann", "bob"] * 6
 
@@ -93,11 +94,10 @@ def test_arrays_of_keys_are_told_of_grids(federation):
 
 
 def test_keys_of_other_generators_are_taken_or_named(federation):
-    wide = simulate(federation, jax.random.key(0, impl="rbg"))
-    again = simulate(federation, jax.random.key(0, impl="rbg"))
-    assert wide.groups[0].metrics.keys() == again.groups[0].metrics.keys()
-    for name, values in wide.groups[0].metrics.items():
-        np.testing.assert_array_equal(values, again.groups[0].metrics[name])
+    once, again = (
+        simulate(federation, jax.random.key(0, impl="rbg")).groups[0] for _ in range(2)
+    )
+    np.testing.assert_equal(once.metrics, again.metrics)
     odd = jax.extend.random.define_prng_impl(
         key_shape=(3,),
         seed=lambda seed: jnp.zeros(3, jnp.uint32) + seed.astype(jnp.uint32),
@@ -207,7 +207,7 @@ sys.exit(process.exitcode)
 """
 
 
-@pytest.mark.parametrize("state", ["used", "unused"])
+@pytest.mark.parametrize("state", ["used", wide("unused")])
 def test_a_fork_of_a_used_jax_is_refused_and_another_one_trains(state):
     command = [sys.executable, "-c", FORKED, state]
     done = subprocess.run(command, timeout=300, capture_output=True, text=True)

@@ -338,7 +338,7 @@ def beside(values: dict[str, float], name: str, sign: int) -> dict[str, float]:
     return values | {name: values[name] * (1 + sign * STEP)}
 
 
-QUICK = ("fedavg", "flame", "ditto")
+QUICK = ("flame",)  # closed forms have more
 
 
 @pytest.mark.parametrize("name", few(QUICK, CASES))

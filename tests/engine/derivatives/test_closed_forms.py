@@ -350,3 +350,14 @@ def test_an_objective_is_about_one_client():
         expected = PROBLEM.loss(client, theta[client]).imag / 1e-30
         slope = found.derivatives[f"algorithm.{field}"]
         np.testing.assert_allclose(slope, [expected], rtol=RTOL, err_msg=field)
+
+
+def test_without_a_path_to_the_objective_derivatives_are_exactly_zero():
+    """Nothing of Ditto's personal models reaches its global one."""
+    case = CASES["ditto"]
+    objective = "validation:loss:global"
+    found = differentiate(
+        case.algorithm, case.fields, NUM_ROUNDS, objective=objective, eval_every=1
+    )
+    lam, *others = found.derivatives.values()
+    assert lam == 0 and all(slope != 0 for slope in others)

@@ -15,7 +15,6 @@ from fedjax_pfl.engine import groups
 from fedjax_pfl.engine.derivatives import objective, trainer
 from fedjax_pfl.engine.options import Options
 from fedjax_pfl.testing import programs, toy
-from tests import problems
 from tests.engine.derivatives.breaking import Stop
 from tests.lanes import wide
 
@@ -152,23 +151,6 @@ def test_checkpoints_with_derivatives_are_none_without(broken_off):
             progress=False,
             **PIECES,
         )
-
-
-def test_without_a_path_to_the_objective_derivatives_are_exactly_zero():
-    """Nothing of Ditto's personal models reaches its global one."""
-    problem = problems.regressions()
-    process = fp.FederatedProcess(
-        algorithm=fp.Ditto(local=problems.full_gradient_steps())
-    )
-    found = fp.hypergradients(
-        *(KEY, process, problem.model, problem.federation),
-        *(["algorithm.lam", "algorithm.local.learning_rate"], 3),
-        objective="validation:loss:global",
-        evaluate_on="validation",
-        progress=False,
-    )
-    none, some = found.derivatives.values()
-    assert none == 0 and some != 0
 
 
 @pytest.mark.parametrize("execution", ["vmap", "shard=4"])

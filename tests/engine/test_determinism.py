@@ -17,7 +17,7 @@ from tests.engine import bits
 from tests.lanes import wide
 
 KEY = jax.random.key(2, impl="threefry2x32")
-FEW = ["eval_every+diagnostics"]
+FEW = ["eval_every"]
 
 
 @pytest.mark.parametrize("names", [FEW, wide(list(bits.OPTIONS))])

@@ -72,7 +72,7 @@ def test_one_callback_sees_a_grid(whole):
         "FedAvg, seed=1",
     ]
     assert [(t.number, t.group) for t in log.trainings] == [
-        *((0, 0), (1, 0), (2, 1), (3, 1)),
+        *((0, 0), (1, 0), (2, 1), (3, 1))
     ]
     assert log.trainings[1].settings["seed"] == 1
     assert log.trainings[1].settings["algorithm.lam"] == fp.Flame().lam

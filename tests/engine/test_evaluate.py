@@ -49,10 +49,7 @@ class Linear:
         return state
 
     def predictors(self, key, state, client, model, data):
-        return {
-            "personal": lambda x: x @ client,
-            "global": lambda x: x @ state.server,
-        }
+        return {"personal": lambda x: x @ client, "global": lambda x: x @ state.server}
 
 
 MODEL = fp.LogisticRegression().for_federation(make_federation())
@@ -260,8 +257,7 @@ def test_participants_are_those_of_the_last_round(full):
     for name, values in group.metrics.items():
         np.testing.assert_array_equal(np.isnan(values[0, :, 0, :2]), ~shown)
         np.testing.assert_array_equal(
-            values[0, :, 1, 0][shown[:, 0]],
-            full.metrics[name][0, :, 1, 0][shown[:, 0]],
+            values[0, :, 1, 0][shown[:, 0]], full.metrics[name][0, :, 1, 0][shown[:, 0]]
         )
     table = result.table()
     mean = table[(table.when == "last") & (table.stat == "mean")]

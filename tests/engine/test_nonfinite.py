@@ -190,10 +190,7 @@ def _grid(mode, sources, firsts):
     ).groups[0]
 
 
-@pytest.mark.parametrize(
-    "mode",
-    ["stop", *map(wide, ("drop", "freeze"))],
-)
+@pytest.mark.parametrize("mode", ["stop", *map(wide, ("drop", "freeze"))])
 def test_a_grid_records_the_lanes_that_met_something(mode):
     record = _grid(mode, [0.0, 1.0, 2.0], [faults.NEVER, 2.0])
     quiet = _grid(mode, [0.0, -1.0, -2.0], [faults.NEVER, faults.NEVER + 1])

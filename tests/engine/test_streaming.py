@@ -62,9 +62,7 @@ def test_it_equals_the_training_in_memory(name):
 def attacked():
     """FLAME with an attack and stragglers."""
     process = make_process(
-        "flame",
-        attack=attacks.SignFlip(scale=2.0),
-        work=fp.Stragglers(max_epochs=2),
+        "flame", attack=attacks.SignFlip(scale=2.0), work=fp.Stragglers(max_epochs=2)
     )
     return process, toy.make_federation(malicious=(1, 5))
 

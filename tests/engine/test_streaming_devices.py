@@ -17,10 +17,7 @@ from tests.engine.test_streaming import METHODS, SGD, make_process, train
 from tests.lanes import wide
 
 ROOT = pathlib.Path(__file__).parents[2]
-LIKE = (
-    jax.ShapeDtypeStruct((3,), jnp.float32),
-    jax.ShapeDtypeStruct((), jnp.int32),
-)
+LIKE = (jax.ShapeDtypeStruct((3,), jnp.float32), jax.ShapeDtypeStruct((), jnp.int32))
 METHODS["ditto"] = algorithms.Ditto(lam=0.5, local=SGD)
 
 

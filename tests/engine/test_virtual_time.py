@@ -422,10 +422,7 @@ def test_wrong_traces_are_refused(tmp_path, text, match):
         (process_of(fp.FedACS(local=SGD), Buffered(size=2)), "got FedACS"),
         (process_of(fp.APFL(local=SGD), Buffered(size=2)), "got APFL"),
         (process_of(fp.FedPG(), Buffered(size=2)), "got FedPG"),
-        (
-            process_of(fp.FedPG(), Synchronous(size=2, deadline=1.0)),
-            "deadline",
-        ),
+        (process_of(fp.FedPG(), Synchronous(size=2, deadline=1.0)), "deadline"),
         (
             process_of(fp.FedAvg(local=SGD), Buffered(size=2), work=fp.Stragglers()),
             "got Stragglers",

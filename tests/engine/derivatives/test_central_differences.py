@@ -234,10 +234,7 @@ CASES = {
         ),
         ["algorithm.server_learning_rate", RATE],
     ),
-    "fedpg": Case(
-        algorithms.FedPG(gamma=0.3, local=fp.SGD(learning_rate=0.3)),
-        [RATE],
-    ),
+    "fedpg": Case(algorithms.FedPG(gamma=0.3, local=fp.SGD(learning_rate=0.3)), [RATE]),
     "mimic": attacked(attacks.Mimic()),
     "fedfomo": Case(algorithms.FedFomo(num_models=3, local=SGD), [RATE]),
     "lp_proj": Case(

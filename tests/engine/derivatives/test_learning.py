@@ -130,9 +130,7 @@ NOISY = dataclasses.replace(
 )
 FLAME = fp.FederatedProcess(
     algorithm=fp.Flame(
-        lam=1.0,
-        kappa=2.0,
-        local=fp.SGD(learning_rate=0.1, momentum=0.3, batch_size=3),
+        lam=1.0, kappa=2.0, local=fp.SGD(learning_rate=0.1, momentum=0.3, batch_size=3)
     ),
     attack=attacks.Scaling(factor=1.5),
     participation=fp.UniformCohort(size=3),

@@ -64,10 +64,7 @@ def _without_training(monkeypatch):
         ("lam", "the whole name of field 'lam': did you mean 'algorithm.lam'?"),
         ("learning_rate", f"did you mean '{RATE}'?"),
         ("local.learning_rate", f"did you mean '{RATE}'?"),
-        (
-            "algoritm.lam",
-            "part of a process 'algoritm' .did you mean 'algorithm'",
-        ),
+        ("algoritm.lam", "part of a process 'algoritm' .did you mean 'algorithm'"),
         ("", "part of a process"),
         ("federation.seed", "fields of the process.* got 'federation.seed'"),
         ("federation.partition.concentration", "fields of the process"),
@@ -203,10 +200,7 @@ def test_parts_without_derivatives_are_named(parts, message):
             {"aggregator": aggregators.Bucketing(rule=aggregators.Krum())},
             ("Krum: which rows are averaged",),
         ),
-        (
-            {"algorithm": algorithms.MultiKrum()},
-            ("Krum: which rows are averaged",),
-        ),
+        ({"algorithm": algorithms.MultiKrum()}, ("Krum: which rows are averaged",)),
         (
             {
                 "algorithm": algorithms.FedACS(pick_quantile=0.5),

@@ -16,7 +16,7 @@ from experiments import plan, run
 from fedjax_pfl import data
 from fedjax_pfl.command import compilation_cache, cost_tables
 from fedjax_pfl.core import checks
-from fedjax_pfl.engine import cost, groups, resident, simulation
+from fedjax_pfl.engine import cost, groups, simulation
 from fedjax_pfl.engine.options import Options, parse_memory
 from fedjax_pfl.engine.resident import Resident
 from tests.lanes import wide
@@ -171,11 +171,6 @@ def test_every_program_is_compiled_once_and_then_run(compilations):
         assert compilations.count(name) == 1
 
 
-def test_arrays_are_checked_without_compiling(compilations):
-    Resident.check(groups.plan(group_of(fp.Ditto(lam=0.456)), settings_of()))
-    assert not {"jit(init)", "jit(segment)", "jit(evaluate)"} & set(compilations)
-
-
 @pytest.mark.wide
 def test_a_finished_training_is_not_compiled_again(compilations, tmp_path):
     def train():
@@ -318,14 +313,6 @@ def test_a_limit_of_the_users_own():
     cost.check(Resident(planned))
 
 
-def test_no_limit_refuses_nothing(free):
-    free(1)
-    group, settings = group_of(), settings_of(memory_limit="none")
-    planned = groups.plan(group, settings)
-    Resident.check(planned)
-    cost.check(Resident(planned))
-
-
 @pytest.mark.parametrize(
     ("text", "size"),
     [
@@ -437,13 +424,6 @@ def test_enlarged_federations_are_those_of_more_clients():
     same = cost_tables.enlarged(federation, 8)
     shapes = jax.tree.map(lambda a, b: a.shape == b.shape, same, federation)
     assert all(jax.tree.leaves(shapes))
-
-
-def test_shapes_share_what_arrays_share():
-    federation = federation_of()
-    (shapes,) = resident._shapes_of([federation])
-    assert shapes.train.x is shapes.test.x
-    assert shapes.train.x.shape == federation.train.x.shape
 
 
 @pytest.fixture

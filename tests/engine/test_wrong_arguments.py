@@ -110,47 +110,28 @@ def test_keys_of_other_generators_are_taken_or_named(federation):
         simulate(federation, jax.random.key(0, impl=odd))
 
 
-FLAME = fp.FederatedProcess(algorithm=fp.Flame())
 SPEC = fp.FederationSpec("digits", num_clients=4)
+
+
+def base(key, number=0.1):
+    process = fp.FederatedProcess(algorithm=fp.Flame(lam=number))
+    return key, process, fp.LogisticRegression()
+
+
+def malicious(number):
+    return fp.FederationSpec("digits", num_clients=4, malicious_fraction=number)
+
+
 CALLS = {  # of a key and a number, either of them traced
-    "simulate": lambda federation, key, number: fp.simulate(
-        key,
-        fp.FederatedProcess(algorithm=fp.Flame(lam=number)),
-        fp.LogisticRegression(),
-        federation,
-        num_rounds=1,
+    "simulate": lambda made, key, x: fp.simulate(*base(key, x), made, 1),
+    "simulate_streamed": lambda made, key, x: fp.simulate_streamed(
+        *base(key, x), made, 1
     ),
-    "simulate_streamed": lambda federation, key, number: fp.simulate_streamed(
-        key,
-        fp.FederatedProcess(algorithm=fp.Flame(lam=number)),
-        fp.LogisticRegression(),
-        federation,
-        num_rounds=1,
+    "grid": lambda _, key, x: fp.grid(*base(key, x), SPEC, {}, 1),
+    "grid's axes": lambda _, key, x: fp.grid(
+        *base(key), SPEC, {"algorithm.lam": [x]}, 1
     ),
-    "grid": lambda _, key, number: fp.grid(
-        key,
-        fp.FederatedProcess(algorithm=fp.Flame(lam=number)),
-        fp.LogisticRegression(),
-        SPEC,
-        {},
-        num_rounds=1,
-    ),
-    "grid's axes": lambda _, key, number: fp.grid(
-        key,
-        FLAME,
-        fp.LogisticRegression(),
-        SPEC,
-        {"algorithm.lam": [number]},
-        num_rounds=1,
-    ),
-    "grid's federations": lambda _, key, number: fp.grid(
-        key,
-        FLAME,
-        fp.LogisticRegression(),
-        fp.FederationSpec("digits", num_clients=4, malicious_fraction=number),
-        {},
-        num_rounds=1,
-    ),
+    "grid's federations": lambda _, key, x: fp.grid(*base(key), malicious(x), {}, 1),
 }
 
 
@@ -225,17 +206,11 @@ def test_a_fork_of_a_used_jax_is_refused_and_another_one_trains(state):
     ],
 )
 def test_short_names_of_axes_are_completed(axis, whole):
-    process = fp.FederatedProcess(algorithm=fp.Flame())
     axes = {axis: [1], "algorithm": [fp.Flame(), fp.APFL()]}
+    process = fp.FederatedProcess(algorithm=fp.Flame())
+    given = jax.random.key(0), process, fp.MLP(), fp.FederationSpec(), axes
     with pytest.raises(fp.InputError, match=f"{axis!r}: did you mean {whole!r}"):
-        fp.grid(
-            jax.random.key(0),
-            process,
-            fp.MLP(),
-            fp.FederationSpec(),
-            axes,
-            num_rounds=1,
-        )
+        fp.grid(*given, num_rounds=1)
 
 
 def test_owners_and_a_partition_that_ignores_them_are_refused():

@@ -4,17 +4,12 @@ import shutil
 
 import chex
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import fedjax_pfl as fp
 from fedjax_pfl import data
 from fedjax_pfl.core import checks
-from fedjax_pfl.engine import groups
-from fedjax_pfl.engine.derivatives import objective, trainer
-from fedjax_pfl.engine.options import Options
-from fedjax_pfl.testing import programs, toy
 from tests.engine.derivatives.breaking import Stop
 from tests.lanes import wide
 
@@ -151,23 +146,3 @@ def test_checkpoints_with_derivatives_are_none_without(broken_off):
             progress=False,
             **PIECES,
         )
-
-
-@pytest.mark.parametrize("execution", ["vmap", "shard=4"])
-def test_derivatives_take_one_state_per_field(execution):
-    federation = toy.make_federation()
-    group = programs.group(KEY, PROCESS, fp.LogisticRegression(), federation)
-    options = Options(num_rounds=2, execution=execution, evaluate_on="validation")
-    what = trainer.Differentiation(FIELDS, objective.Objective())
-    run = what(groups.plan(group, options))
-    run.begin()
-    leaves = jax.tree.leaves(run.states)
-    floats = [leaf for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating)]
-    assert len(floats) == len(run.extra_shapes) == len(run.tangents)
-    for state, like, tangent in zip(
-        floats, run.extra_shapes, run.tangents, strict=True
-    ):
-        assert like.shape == tangent.shape == (len(FIELDS), *state.shape)
-        assert like.dtype == tangent.dtype == state.dtype
-        assert tangent.sharding.device_set == state.sharding.device_set
-    run.close()

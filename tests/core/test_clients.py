@@ -296,20 +296,6 @@ def test_clients_that_go_one_by_one_have_no_client_axis():
     assert "f64[4,2] = dot_general" in text
 
 
-@pytest.mark.parametrize("mode", ["chunk", "shard"])
-def test_an_execution_by_size_maps_like_any_other(mode):
-    work = jax.random.uniform(jax.random.key(0), (13,))
-
-    def one(row, shared):
-        return jnp.sin(row) * shared
-
-    how = sharding.Execution(mode=mode, chunk_size=2, num_devices=4, by_size=True)
-    if mode == "chunk":
-        how = sharding.Execution(mode=mode, chunk_size=2, by_size=True)
-    found = client_map.map_clients(one, work, 2.0, how, work)
-    np.testing.assert_allclose(found, 2 * np.sin(work), rtol=1e-14)
-
-
 def test_a_chunked_function_is_mapped_in_chunks_and_equals_vmap():
     def one(row, shared):
         return row["x"] @ shared, client_map.lane_max(row["n"])

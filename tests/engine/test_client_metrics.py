@@ -143,22 +143,6 @@ def test_clients_in_another_order_have_the_same_values():
 
 
 @pytest.mark.wide
-def test_points_of_a_grid_have_the_values_of_single_trainings():
-    dataset = fp.data.Synthetic(num_classes=2, max_examples=80)
-    spec = fp.FederationSpec(dataset, "by_client", num_clients=5)
-    axes = {"algorithm.lam": [0.1, 1.0]}
-    base = fp.LogisticRegression(), spec
-    result = fp.grid(jax.random.key(0), PROCESS, *base, axes, 2, progress=False)
-    assert result.groups[0].metrics.keys() >= set(BINARY)
-    for g, lam in enumerate(axes["algorithm.lam"]):
-        one = {"algorithm.lam": [lam]}
-        alone = fp.grid(jax.random.key(0), PROCESS, *base, one, 2, progress=False)
-        for name, values in alone.groups[0].metrics.items():
-            together = result.groups[0].metrics[name][g]
-            np.testing.assert_allclose(together, values[0], rtol=1e-9, err_msg=name)
-
-
-@pytest.mark.wide
 def test_clients_of_one_class_leave_the_mean_to_the_others(tmp_path):
     result = simulate(federation_of())
     (group,) = result.groups

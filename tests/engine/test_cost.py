@@ -217,18 +217,6 @@ def test_fewer_at_once_need_less():
     assert max(memory(cohort).round, memory(batch).round) < memory(group_of()).round
 
 
-@pytest.mark.wide
-def test_history_grows_with_evaluations_clients_and_data():
-    # Four metrics, who was evaluated, how often selected; and once more stacked.
-    assert memory(group_of()).history == 2 * 5 * 8 * (4 * 8 + 1 + 8)
-    more = memory(
-        group_of(federations=[federation_of(10)]),
-        evaluate_on=("test", "train"),
-        eval_every=10,
-    )
-    assert more.history == 2 * 3 * 10 * (4 * 2 * 8 + 2 + 8)
-
-
 def test_a_federation_too_large_is_refused_at_once(free, compilations):
     free(64 * GB)
     small = federation_of(10)

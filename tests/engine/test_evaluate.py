@@ -132,31 +132,6 @@ def test_others_are_distinct_other_clients_drawn_once():
         make_federation(num_others=6)
 
 
-@pytest.mark.wide
-def test_with_all_others_everybody_gets_the_same():
-    federation = make_federation(num_others=N - 1)
-    metrics, _ = evaluation.evaluate(
-        Linear(), STATE, MODEL, federation, data=("others", "everybody")
-    )
-    for value in metrics.values():
-        np.testing.assert_allclose(value[:, 0], value[:, 1], rtol=1e-12)
-
-
-@pytest.mark.wide
-def test_padding_changes_nothing():
-    federation = make_federation()
-    index = jnp.pad(federation.test.index, ((0, 0), (0, 70)), constant_values=10**6)
-    test = dataclasses.replace(federation.test, index=index)
-    padded = dataclasses.replace(federation, test=test)
-    found, again = (
-        evaluation.evaluate(Linear(), STATE, MODEL, f, data=("test", "everybody"))[0]
-        for f in (federation, padded)
-    )
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), found, again
-    )
-
-
 def test_clients_without_examples_have_no_value():
     federation = make_federation()
     none = jnp.zeros_like(federation.test.num_examples)

@@ -115,20 +115,6 @@ def test_everybody_may_take_part():
     assert_same(one, train(fp.simulate_streamed, process, federation, rounds=4))
 
 
-@pytest.mark.wide
-def test_a_sample_of_clients_is_that_of_the_training_in_memory():
-    federation, process = toy.make_federation(), make_process("local")
-    one = train(fp.simulate, process, federation, eval_clients=3)
-    other = train(fp.simulate_streamed, process, federation, eval_clients=3)
-    (sample,) = np.nonzero(one.evaluated[0, -1, 0])
-    np.testing.assert_array_equal(other.clients, sample)
-    np.testing.assert_array_equal(other.times_selected, one.times_selected[..., sample])
-    np.testing.assert_array_equal(other.num_train, one.num_train[..., sample])
-    np.testing.assert_allclose(
-        other.metrics["loss"], one.metrics["loss"][..., sample], atol=1e-12
-    )
-
-
 def start(process, problem, folder, execution="vmap"):
     """A training at the level of rounds, on a problem with known answers."""
     execution = sharding.Execution.parse(execution)

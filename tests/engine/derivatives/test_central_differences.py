@@ -87,7 +87,8 @@ def attacked(attack: Any, *fields: str) -> Case:
 CASES = {
     "fedavg": Case(
         fp.FedAvg(local=HEAVY),
-        "rate momentum local.weight_decay local.decay server.learning_rate server.momentum",
+        "rate momentum local.weight_decay local.decay"
+        " server.learning_rate server.momentum",
         {
             "server_optimizer": aggregators.ServerMomentum(
                 learning_rate=0.8, momentum=0.6

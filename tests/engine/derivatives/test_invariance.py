@@ -74,14 +74,6 @@ def test_points_agree_however_many_go_at_once(monkeypatch, reference, at_once):
     np.testing.assert_allclose(numbers(found), numbers(reference), rtol=ROUNDING)
 
 
-@pytest.mark.wide
-@pytest.mark.parametrize("seed", [0, 2])
-def test_a_seed_among_others_is_the_seed_alone(reference, seed):
-    alone = differentiate(seeds=[seed], execution="vmap")
-    expected = numbers(reference)[[seed]]
-    np.testing.assert_allclose(numbers(alone), expected, rtol=ROUNDING)
-
-
 def test_trainings_are_those_without_derivatives(reference):
     plain = fp.grid(
         *(KEY, PROCESS, MODEL, SPEC, {"seed": [0, 1, 2]}, NUM_ROUNDS),

@@ -21,10 +21,8 @@ EXECUTIONS = ("loop", "vmap", "chunk=1", "chunk=3", "chunk=7", "shard=4", "shard
 @pytest.mark.parametrize("execution", EXECUTIONS)
 def test_map_equals_a_loop(execution):
     found = client_map.map_clients(
-        lambda row, shared: {"c": row["a"] * shared + row["b"]},
-        ROWS,
-        jnp.asarray(2.0),
-        sharding.Execution.parse(execution),
+        *(lambda row, shared: {"c": row["a"] * shared + row["b"]}, ROWS),
+        *(jnp.asarray(2.0), sharding.Execution.parse(execution)),
     )
     expected = np.asarray(ROWS["a"]) * 2 + np.asarray(ROWS["b"])[:, None]
     np.testing.assert_array_equal(found["c"], expected)

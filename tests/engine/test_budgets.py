@@ -46,11 +46,8 @@ def gradients():
 
 @settings(max_examples=100, deadline=None, database=None)
 @given(
-    st.integers(1, 40),
-    st.integers(2, 4),
-    st.integers(1, 9),
-    st.integers(1, 4),
-    st.integers(1, 3),
+    *(st.integers(1, 40), st.integers(2, 4), st.integers(1, 9)),
+    *(st.integers(1, 4), st.integers(1, 3)),
 )
 def test_rounds_of_a_search_are_those_that_the_rule_leaves(
     count, eta, least, every, brackets

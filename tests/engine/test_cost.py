@@ -175,11 +175,8 @@ def test_every_program_is_compiled_once_and_then_run(compilations):
 def test_a_finished_training_is_not_compiled_again(compilations, tmp_path):
     def train():
         fp.simulate(
-            jax.random.key(0),
-            fp.FederatedProcess(algorithm=fp.FedAvg()),
-            fp.MLP(widths=(13,)),
-            federation_of(),
-            2,
+            *(jax.random.key(0), fp.FederatedProcess(algorithm=fp.FedAvg())),
+            *(fp.MLP(widths=(13,)), federation_of(), 2),
             checkpoints=fp.Checkpoints(tmp_path / "kept"),
             progress=False,
         )

@@ -156,11 +156,7 @@ def test_a_training_with_samples_models_and_diagnostics_is_one_on_one_device(tmp
     found = {}
     for execution in ("shard", "vmap"):
         found[execution] = fp.simulate(
-            KEY,
-            process,
-            fp.MLP(widths=(5,)),
-            federation(fp.IID()),
-            4,
+            *(KEY, process, fp.MLP(widths=(5,)), federation(fp.IID()), 4),
             eval_every=2,
             eval_clients=3,
             diagnostics=True,

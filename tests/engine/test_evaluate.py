@@ -276,10 +276,8 @@ def test_separate_periods(full):
 def test_what_a_federation_lacks_is_said():
     with pytest.raises(checks.InputError, match="num_others of at least 1"):
         fp.simulate(
-            jax.random.key(0),
-            fp.FederatedProcess(algorithm=fp.FedAvg()),
-            MODEL,
-            make_federation(num_others=0),
+            *(jax.random.key(0), fp.FederatedProcess(algorithm=fp.FedAvg())),
+            *(MODEL, make_federation(num_others=0)),
             num_rounds=1,
             evaluate_on=("others",),
             progress=False,

@@ -179,12 +179,7 @@ def _grid(mode, sources, firsts):
     )
     axes = {"algorithm.source": sources, "attack.first": firsts}
     return fp.grid(
-        KEY,
-        _faulty(mode),
-        fp.models.Quadratic(),
-        spec,
-        axes,
-        5,
+        *(KEY, _faulty(mode), fp.models.Quadratic(), spec, axes, 5),
         eval_every=1,
         progress=False,
     ).groups[0]

@@ -68,10 +68,7 @@ def test_trainings_and_evaluations_are_those_of_one_pool(execution):
     options = {"evaluate_on": (*PARTS, "others", "everybody"), "progress": False}
     found, wanted = (
         simulation.simulate(
-            KEY,
-            PROCESS,
-            fp.LogisticRegression(),
-            federation(is_joined=is_joined),
+            *(KEY, PROCESS, fp.LogisticRegression(), federation(is_joined=is_joined)),
             num_rounds=3,
             execution=execution,
             **options,

@@ -63,11 +63,8 @@ def test_rows_are_where_they_are_needed(tmp_path, devices, clients):
         route = files.router.route(drawn(rng, clients))
         members, given = route.members, files.read(route)
         placed = programs.arrived(
-            on(devices),
-            given if owned is None else owned,
-            given,
-            route.source(before, devices),
-            route.arriving,
+            *(on(devices), given if owned is None else owned, given),
+            *(route.source(before, devices), route.arriving),
         )
         assert bits(taken(placed, slice(len(members)))) == bits(taken(held, members))
         if before is not None:

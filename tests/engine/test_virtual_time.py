@@ -217,10 +217,8 @@ def test_asynchronous_flame_averages_the_latest_messages_of_all(traces):
     def work(client, w):
         theta[client] = trained(client, theta[client], lam, local[client])
         local[client] = tree(
-            lambda t, w, p: (t + kappa * (w - p)) / (1 + kappa),
-            theta[client],
-            w,
-            dual[client],
+            *(lambda t, w, p: (t + kappa * (w - p)) / (1 + kappa), theta[client]),
+            *(w, dual[client]),
         )
         dual[client] = tree(lambda p, v, w: p + v - w, dual[client], local[client], w)
         return tree(lambda v, p: v + p, local[client], dual[client])
@@ -540,11 +538,8 @@ def train(axes=None, **options):
     settings = {"num_rounds": 8, "eval_every": 2, "progress": False} | options
     axes = axes or {"seed": [0]}
     return fp.grid(
-        jax.random.key(0, impl="threefry2x32"),
-        process,
-        fp.LogisticRegression(),
-        SPEC,
-        axes,
+        *(jax.random.key(0, impl="threefry2x32"), process, fp.LogisticRegression()),
+        *(SPEC, axes),
         **settings,
     )
 

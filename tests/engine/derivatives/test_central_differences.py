@@ -330,12 +330,7 @@ def test_derivatives_are_the_limits_of_differences(name):
     points += [beside(values, n, sign) for n in case.fields for sign in (1, -1)]
     objective = "validation:loss" + (f":{case.model}" if case.model else "")
     found = fp.hypergradients(
-        KEY,
-        process,
-        case.network,
-        spec,
-        case.fields,
-        NUM_ROUNDS,
+        *(KEY, process, case.network, spec, case.fields, NUM_ROUNDS),
         objective=objective,
         axes=points,
         evaluate_on="validation",

@@ -266,10 +266,8 @@ CASES = {
         "global",
     ),
     "flame_released": Case(
-        fp.Flame.official(lam=0.7, kappa=2.5, local=SGD),
-        released_flame,
-        FLAME,
-        "personal",
+        *(fp.Flame.official(lam=0.7, kappa=2.5, local=SGD), released_flame),
+        *(FLAME, "personal"),
     ),
     "fedplus_mean": fedplus_case("sq", "personal"),
     "fedplus_geometric": fedplus_case("l2", "personal"),
@@ -338,9 +336,7 @@ def test_one_step_of_fedavg_by_hand():
 def test_an_objective_is_about_one_client():
     case, client = CASES["flame"], 3
     found = differentiate(
-        case.algorithm,
-        case.fields,
-        NUM_ROUNDS,
+        *(case.algorithm, case.fields, NUM_ROUNDS),
         objective=f"train:personal:client={client}",
         evaluate_on=("validation", "train"),
     )

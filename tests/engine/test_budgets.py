@@ -13,19 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedjax_pfl as fp
-from fedjax_pfl import data
 from fedjax_pfl.core import checks
 from fedjax_pfl.engine import budgets, simulation, stopping, tuning
 from fedjax_pfl.engine.options import Options
+from tests.engine import breaking, specs
 from tests.lanes import wide
 
 KEY = jax.random.key(0, impl="threefry2x32")
-SPEC = fp.FederationSpec(
-    data.GaussianClasses(dim=3, num_classes=3, examples_per_client=20),
-    "by_client",
-    num_clients=6,
-    validation_fraction=0.3,
-)
+SPEC = specs.validated()
 PROCESS = fp.FederatedProcess(
     algorithm=fp.Ditto(local=fp.SGD(learning_rate=0.1, batch_size=8, epochs=2))
 )
@@ -247,14 +242,9 @@ def test_the_best_of_a_list_is_what_was_in_the_list():
 def test_a_search_with_a_budget_resumes(tmp_path):
     checkpoints = fp.Checkpoints(tmp_path / "search", min_seconds=0)
 
-    class StopAt(fp.Callback):
-        def evaluated(self, evaluation):
-            if evaluation.round == 3 and not evaluation.is_restored:
-                raise InterruptedError
-
     budget = fp.engine.Rounds(60)
     with pytest.raises(InterruptedError):
-        search(budget, checkpoints=checkpoints, callbacks=[StopAt()])
+        search(budget, checkpoints=checkpoints, callbacks=[breaking.Stop(at=3)])
     again, whole = search(budget, checkpoints=checkpoints), search(budget)
     for one, other in zip(whole.result.groups, again.result.groups, strict=True):
         for name in one.metrics:

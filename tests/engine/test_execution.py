@@ -3,8 +3,8 @@
 import re
 import types
 
+import chex
 import jax
-import numpy as np
 import pytest
 
 import fedjax_pfl as fp
@@ -198,10 +198,9 @@ def test_points_on_several_devices_are_trained_as_on_one():
         for leaf in jax.tree.leaves(states)
     )
     alone, reference = train("shard")
-    for name, values in alone.metrics.items():
-        np.testing.assert_allclose(history.metrics[name], values, rtol=1e-9)
-    for one, other in zip(toy.leaves(states), toy.leaves(reference), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
+    chex.assert_trees_all_close(history.metrics, alone.metrics, rtol=1e-9)
+    pair = toy.leaves(states), toy.leaves(reference)
+    chex.assert_trees_all_close(*pair, rtol=1e-9, atol=1e-12)
 
 
 def test_points_go_one_by_one_where_a_client_would_wait_for_a_larger_one():
@@ -258,8 +257,7 @@ def test_points_of_a_seed_share_their_batches(monkeypatch, order, at_once, chunk
     assert (plan.alike, plan.points_per_chunk) == (chunk > 1, chunk)
     alone = Options(num_rounds=6, eval_every=3, points_per_chunk=1)
     expected, _ = trainings.train(group, alone)
-    for name, values in expected.metrics.items():
-        np.testing.assert_allclose(record.metrics[name], values, **rounding)
+    chex.assert_trees_all_close(record.metrics, expected.metrics, **rounding)
     seeds = [point["seed"] for point in group.points]
     places = run.planned.order.reshape(-1, chunk)
     if chunk > 1:

@@ -10,17 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedjax_pfl as fp
-from fedjax_pfl import data, local
+from fedjax_pfl import local
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.engine import stopping, tuning
+from tests.engine import breaking, specs
 
 KEY = jax.random.key(0, impl="threefry2x32")
-SPEC = fp.FederationSpec(
-    data.GaussianClasses(dim=3, num_classes=3, examples_per_client=20),
-    "by_client",
-    num_clients=6,
-    validation_fraction=0.3,
-)
+SPEC = specs.validated()
 PROCESS = fp.FederatedProcess(
     algorithm=fp.Ditto(local=fp.SGD(learning_rate=0.1, batch_size=8))
 )
@@ -145,14 +141,9 @@ def test_survivors_are_the_same_to_the_last_bit_without_halving(halved):
 def test_a_search_resumes_in_the_middle_of_a_rung(tmp_path):
     whole = search(eval_every=2)
 
-    class StopAt(fp.Callback):
-        def evaluated(self, evaluation):
-            if evaluation.round == 4 and not evaluation.is_restored:
-                raise InterruptedError
-
     checkpoints = fp.Checkpoints(tmp_path / "search", min_seconds=0)
     with pytest.raises(InterruptedError):
-        search(eval_every=2, checkpoints=checkpoints, callbacks=[StopAt()])
+        search(eval_every=2, checkpoints=checkpoints, callbacks=[breaking.Stop(at=4)])
     again = search(eval_every=2, checkpoints=checkpoints)
     (one,), (other,) = whole.result.groups, again.result.groups
     for name in one.metrics:

@@ -9,16 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedjax_pfl as fp
-from fedjax_pfl import data
 from fedjax_pfl.core import checks
 from fedjax_pfl.engine import simulation, stopping
+from tests.engine import specs
 
 KEY = jax.random.key(0, impl="threefry2x32")
-SPEC = fp.FederationSpec(
-    data.GaussianClasses(dim=3, num_classes=3, examples_per_client=20),
-    "by_client",
-    num_clients=6,
-)
+SPEC = specs.classes()
 RATES = [0.02, 0.05, 0.2]
 TARGET = fp.StopWhen(target=0.6, metric="loss", data="test")
 

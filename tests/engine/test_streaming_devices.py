@@ -1,5 +1,6 @@
 """Streamed trainings whose clients several devices own: ways of rows, and files."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -155,9 +156,7 @@ def test_it_equals_the_training_in_memory(tmp_path, name, size):
     expected, found = map(fp.load_models, folders)
     for model in one.models:
         pair = (by_client(each.find(model=model)) for each in (expected, found))
-        jax.tree.map(
-            lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-12), *pair
-        )
+        chex.assert_trees_all_close(*pair, rtol=0, atol=1e-12)
 
 
 def by_client(model):

@@ -3,6 +3,7 @@
 import dataclasses
 from pathlib import Path
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -15,15 +16,10 @@ from fedjax_pfl.engine import programs as engine_programs
 from fedjax_pfl.engine.options import Options
 from fedjax_pfl.testing import programs, toy
 from tests import trainings
+from tests.engine import specs
 
 KEY = jax.random.key(0)
 SGD = fp.SGD(learning_rate=0.2, batch_size=16)
-
-
-def small_spec(**fields):
-    source = data.GaussianClasses(dim=3, num_classes=3, examples_per_client=20)
-    fields = {"dataset": source, "partition": "by_client", "num_clients": 6} | fields
-    return fp.FederationSpec(**fields)
 
 
 def quiet(function, *args, **kwargs):
@@ -31,7 +27,7 @@ def quiet(function, *args, **kwargs):
 
 
 def test_a_grid_groups_static_axes_and_equals_single_runs():
-    spec = small_spec()
+    spec = specs.classes()
     process = fp.FederatedProcess(algorithm=fp.Flame(lam=1.0, kappa=2.0, local=SGD))
     axes = {
         "algorithm.lam": [0.1, 1.0],
@@ -51,13 +47,11 @@ def test_a_grid_groups_static_axes_and_equals_single_runs():
             alone = quiet(
                 *(fp.simulate, jax.random.fold_in(KEY, point["seed"])),
                 *(fp.FederatedProcess(algorithm=flame), model),
-                *(small_spec(seed=point["seed"]).build(), 4),
+                *(specs.classes(seed=point["seed"]).build(), 4),
                 eval_every=2,
             ).groups[0]
-            for name, value in alone.metrics.items():
-                np.testing.assert_allclose(
-                    group.metrics[name][number], value[0], rtol=1e-8, atol=1e-8
-                )
+            found = {name: value[[number]] for name, value in group.metrics.items()}
+            chex.assert_trees_all_close(found, alone.metrics, rtol=1e-8, atol=1e-8)
 
 
 def test_a_grid_over_the_partition_shares_the_pool():
@@ -76,7 +70,7 @@ def test_a_grid_over_the_partition_shares_the_pool():
 
 
 def test_seeds_of_generated_data_have_pools_of_their_own():
-    spec = small_spec()
+    spec = specs.classes()
     process = fp.FederatedProcess(algorithm=fp.FedAvg(local=SGD))
     groups = grids.groups_of(
         KEY, process, fp.LogisticRegression(), spec, {"seed": [0, 1]}
@@ -161,7 +155,7 @@ def test_evaluation_equals_numpy():
 def test_same_numbers_for_the_same_key_and_others_for_another():
     """And the user's key survives donation."""
     process = fp.FederatedProcess(algorithm=fp.FedAvg(local=fp.SGD(batch_size=4)))
-    given = process, fp.LogisticRegression(), small_spec().build(), 3
+    given = process, fp.LogisticRegression(), specs.classes().build(), 3
     one, again, other = (
         quiet(fp.simulate, key, *given).groups[0].metrics["loss"]
         for key in (KEY, KEY, jax.random.key(1))
@@ -172,7 +166,7 @@ def test_same_numbers_for_the_same_key_and_others_for_another():
 
 
 def test_a_process_runs_on_a_federation_without_validation():
-    federation = small_spec(validation_fraction=0.0).build()
+    federation = specs.classes(validation_fraction=0.0).build()
     process = fp.FederatedProcess(algorithm=fp.Flame(local=SGD))
     group = quiet(
         fp.simulate, KEY, process, fp.LogisticRegression(), federation, 2
@@ -225,7 +219,7 @@ def test_wrong_arguments_get_one_sentence(change, message):
 def test_wrong_axes_get_one_sentence(axes, message):
     process = fp.FederatedProcess(algorithm=fp.Flame(local=SGD))
     with pytest.raises(fp.InputError, match=message):
-        quiet(fp.grid, KEY, process, fp.MLP(), small_spec(), axes, 2)
+        quiet(fp.grid, KEY, process, fp.MLP(), specs.classes(), axes, 2)
 
 
 def test_a_cohort_larger_than_the_population_is_refused():
@@ -234,7 +228,12 @@ def test_a_cohort_larger_than_the_population_is_refused():
     )
     with pytest.raises(fp.InputError, match="7"):
         quiet(
-            fp.simulate, KEY, process, fp.LogisticRegression(), small_spec().build(), 2
+            fp.simulate,
+            KEY,
+            process,
+            fp.LogisticRegression(),
+            specs.classes().build(),
+            2,
         )
 
 
@@ -276,7 +275,7 @@ def test_a_grid_of_many_programs_gives_their_memory_back(monkeypatch, tmp_path):
 
     def maps_after(sizes):
         axes = {"algorithm.local.batch_size": sizes}
-        quiet(fp.grid, KEY, process, model, small_spec(), axes, 1)
+        quiet(fp.grid, KEY, process, model, specs.classes(), axes, 1)
         return len(Path("/proc/self/maps").read_text().splitlines())
 
     before = maps_after([1])

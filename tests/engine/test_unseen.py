@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -178,10 +179,8 @@ def test_their_data_leave_no_trace_in_the_training():
         records.append(result.groups[0])
     one, other = records
     assert (one.num_train == other.num_train).all()
-    for name, values in one.metrics.items():
-        np.testing.assert_array_equal(other.metrics[name], values)
-    for name, values in one.per_round.items():
-        np.testing.assert_array_equal(other.per_round[name], values)
+    np.testing.assert_equal(one.metrics, other.metrics)
+    np.testing.assert_equal(one.per_round, other.per_round)
     assert one.unseen_models == other.unseen_models
     assert not np.array_equal(one.unseen["loss"], other.unseen["loss"])
 
@@ -205,8 +204,7 @@ def test_grids_cohorts_and_devices(tmp_path):
     few = {"seed": [0, 1], "federation.unseen_fraction": [HELD_OUT]}
     for how in ("chunk=1", "shard=2"):
         again = fp.grid(*run, few, 2, execution=how, progress=False).groups[0]
-        for name, values in group.unseen.items():
-            np.testing.assert_allclose(again.unseen[name], values, rtol=1e-5)
+        chex.assert_trees_all_close(again.unseen, group.unseen, rtol=1e-5)
     table = plain.table()
     shown = table[(table["population"] == "unseen") & (table["stat"] == "mean")]
     assert len(shown) == 2 * 2 * 2 and set(shown["when"]) == {"last"}

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +18,7 @@ from fedjax_pfl.core.timetable import Charges
 from fedjax_pfl.engine import timetables
 from fedjax_pfl.local import Buffered, Devices, Synchronous, ToTolerance
 from fedjax_pfl.testing import programs
+from tests.engine import breaking
 
 KEY = core.seed_key(3)
 RATE, STEPS, COUNTS = 0.2, 2, (4, 9, 6, 12, 5, 7)
@@ -71,9 +73,8 @@ def opening(client, now):
 
 
 def process_of(algorithm, participation, **fields):
-    return fp.FederatedProcess(
-        algorithm=algorithm, participation=participation, **fields
-    )
+    parts = {"algorithm": algorithm, "participation": participation}
+    return fp.FederatedProcess(**parts, **fields)
 
 
 def with_timetable(process, num_rounds):
@@ -152,9 +153,7 @@ def events(work, server_step, server, size, num_rounds, begins=lambda _, now: no
 
 
 def close(a, b):
-    jax.tree.map(
-        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-12), a, b
-    )
+    chex.assert_trees_all_close(a, b, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -590,15 +589,9 @@ def test_speeds_are_axes_of_a_grid():
     np.testing.assert_allclose(slow, fast, rtol=1e-6)  # the same order of events
 
 
-class StopAt(fp.Callback):
-    def evaluated(self, evaluation):
-        if evaluation.round == 4 and not evaluation.is_restored:
-            raise InterruptedError
-
-
 def test_a_resumed_training_is_the_same_to_the_bit(tmp_path):
     whole, kept = train(), fp.Checkpoints(tmp_path / "kept", min_seconds=0)
     with pytest.raises(InterruptedError):
-        train(checkpoints=kept, callbacks=[StopAt()])
+        train(checkpoints=kept, callbacks=[breaking.Stop(at=4)])
     again = train(checkpoints=kept)
     np.testing.assert_array_equal(values_of(again), values_of(whole))

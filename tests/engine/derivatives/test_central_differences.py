@@ -12,17 +12,13 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import aggregators, algorithms, attacks, data
+from fedjax_pfl import aggregators, algorithms, attacks
 from fedjax_pfl.core import struct
+from tests.engine import specs
 from tests.lanes import few
 
 KEY = jax.random.key(0, impl="threefry2x32")
-SPEC = fp.FederationSpec(
-    data.GaussianClasses(dim=3, num_classes=3, examples_per_client=20),
-    "by_client",
-    num_clients=5,
-    validation_fraction=0.3,
-)
+SPEC = specs.validated(5)
 NUM_ROUNDS = 3
 # Truncation and rounding are both of the order of its square.
 STEP = np.finfo(float).eps ** (1 / 3)

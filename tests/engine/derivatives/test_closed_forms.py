@@ -221,6 +221,14 @@ def fedplus_case(name: str, model: str) -> Case:
     return Case(algorithm, functools.partial(fedplus, phi=name), FEDPLUS, model)
 
 
+RELEASED = fp.Flame.official(lam=0.7, kappa=2.5, local=SGD)
+
+
+def flame_case(model: str, **fields: str) -> Case:
+    algorithm = fp.Flame(lam=0.7, kappa=2.5, local=SGD, **fields)
+    return Case(algorithm, functools.partial(flame, **fields), FLAME, model)
+
+
 CASES = {
     "fedavg": Case(fp.FedAvg(local=SGD), fedavg, LOCAL, "global"),
     "ditto": Case(fp.Ditto(lam=0.7, local=SGD), ditto, LAM | LOCAL, "personal"),
@@ -243,32 +251,17 @@ CASES = {
         },
         "global",
     ),
-    "flame": Case(fp.Flame(lam=0.7, kappa=2.5, local=SGD), flame, FLAME, "personal"),
-    "flame_global": Case(
-        fp.Flame(lam=0.7, kappa=2.5, local=SGD), flame, FLAME, "global"
-    ),
+    "flame": flame_case("personal"),
+    "flame_global": flame_case("global"),
+    "flame_received": flame_case("personal", center="received"),
+    "flame_joint": flame_case("global", center="joint"),
     "flame_rho": Case(
         fp.Flame(lam=0.7, rho=0.3, weighting="examples", local=SGD),
         functools.partial(flame, weighting="examples"),
         LAM | {"rho": (0.3, "rho")} | LOCAL,
         "global",
     ),
-    "flame_received": Case(
-        fp.Flame(lam=0.7, kappa=2.5, center="received", local=SGD),
-        functools.partial(flame, center="received"),
-        FLAME,
-        "personal",
-    ),
-    "flame_joint": Case(
-        fp.Flame(lam=0.7, kappa=2.5, center="joint", local=SGD),
-        functools.partial(flame, center="joint"),
-        FLAME,
-        "global",
-    ),
-    "flame_released": Case(
-        *(fp.Flame.official(lam=0.7, kappa=2.5, local=SGD), released_flame),
-        *(FLAME, "personal"),
-    ),
+    "flame_released": Case(RELEASED, released_flame, FLAME, "personal"),
     "fedplus_mean": fedplus_case("sq", "personal"),
     "fedplus_geometric": fedplus_case("l2", "personal"),
     "fedplus_geometric_center": fedplus_case("l2", "global"),

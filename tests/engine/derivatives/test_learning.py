@@ -12,7 +12,7 @@ import pytest
 import fedjax_pfl as fp
 from fedjax_pfl import attacks, data
 from fedjax_pfl.core import checks, struct
-from tests.engine.derivatives.breaking import Stop
+from tests.engine.breaking import Stop
 
 KEY = jax.random.key(0, impl="threefry2x32")
 CURVATURE = 2.0

@@ -9,23 +9,18 @@ import pandas as pd
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import data
 from fedjax_pfl.core import checks, loops, struct
 from fedjax_pfl.engine import grids, simulation
 from fedjax_pfl.engine.derivatives import reverse, trainer
 from fedjax_pfl.engine.derivatives.objective import Objective
 from fedjax_pfl.engine.options import Options
 from tests import problems
+from tests.engine import specs
 from tests.lanes import few, wide
 
 KEY = jax.random.key(0, impl="threefry2x32")
 SGD = fp.SGD(learning_rate=0.2, epochs=2, batch_size=4)
-SPEC = fp.FederationSpec(
-    data.GaussianClasses(dim=3, num_classes=3, examples_per_client=12),
-    "by_client",
-    num_clients=5,
-    validation_fraction=0.3,
-)
+SPEC = specs.validated(5, examples=12)
 MODEL = fp.MLP(widths=(4,))
 METHODS = {
     "ditto": (fp.Ditto(lam=0.5, local=SGD), "lam"),

@@ -8,19 +8,15 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import aggregators, algorithms, attacks, data, local
+from fedjax_pfl import aggregators, algorithms, attacks, local
 from fedjax_pfl.algorithms import common_descent
 from fedjax_pfl.core import checks
 from fedjax_pfl.engine.derivatives import fields
 from fedjax_pfl.testing import toy
+from tests.engine import specs
 
 KEY = jax.random.key(0, impl="threefry2x32")
-SPEC = fp.FederationSpec(
-    data.GaussianClasses(dim=3, num_classes=3, examples_per_client=20),
-    "by_client",
-    num_clients=4,
-    validation_fraction=0.3,
-)
+SPEC = specs.validated(4)
 PROCESS = fp.FederatedProcess(algorithm=fp.Flame(lam=1.0, kappa=2.0))
 RATE = "algorithm.local.learning_rate"
 

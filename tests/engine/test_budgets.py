@@ -29,7 +29,8 @@ RANGE = {"algorithm.lam": tuning.Range(0.01, 10)}
 
 def search(budget, **changes):
     options = {"space": RANGE, "budget": budget, "seeds": range(2), "metric": "loss"}
-    options |= {"progress": False, "execution": "vmap", "points_per_chunk": 2} | changes
+    options |= {"progress": False, "execution": "vmap", "points_per_chunk": 2}
+    options |= {"eval_every": 1} | changes
     process = options.pop("process", PROCESS)
     return tuning.tune(KEY, process, fp.LogisticRegression(), SPEC, 9, **options)
 
@@ -103,7 +104,7 @@ def strategy_of(name):
 )
 def test_no_search_exceeds_its_budget_or_tries_a_setting_twice(strategy, space, budget):
     strategy = strategy_of(strategy)
-    tuned = search(budget, strategy=strategy, space=space, seeds=[0], eval_every=9)
+    tuned = search(budget, strategy=strategy, space=space, seeds=[0])
     assert 0 < (tuned.gradients or tuned.rounds) <= budget.count
     points = [tuple(p.values()) for g in tuned.result.groups for p in g.points]
     assert len(set(points)) == len(points) == len(tuned.trials())
@@ -117,7 +118,6 @@ def test_short_lists_are_searched_whole(strategy):
         space=LISTS,
         num_settings=9,
         seeds=[0],
-        eval_every=9,
     )
     points = {tuple(p.values())[:2] for g in tuned.result.groups for p in g.points}
     assert points == set(itertools.product(*LISTS.values()))

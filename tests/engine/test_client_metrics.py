@@ -135,6 +135,7 @@ def test_32_bit_values_are_those_of_64_bits():
         np.testing.assert_allclose(values, wide[name], rtol=1e-5, err_msg=name)
 
 
+@pytest.mark.wide  # as in test_evaluate.py
 def test_clients_in_another_order_have_the_same_values():
     order = [2, 0, 3, 1]
     one, other = (measured(federation_of(), members=m) for m in (None, order))

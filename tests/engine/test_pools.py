@@ -16,7 +16,7 @@ from tests.lanes import wide
 
 KEY = jax.random.key(0, impl="threefry2x32")
 PROCESS = fp.FederatedProcess(
-    algorithm=fp.Ditto(local=fp.SGD(learning_rate=0.3, batch_size=4))
+    algorithm=fp.FedAvg(local=fp.SGD(learning_rate=0.3, batch_size=4))
 )
 NUM, PARTS = 4, ("train", "validation", "test")
 SIZES = {"train": 24, "validation": 8, "test": 40}  # rows of the pools

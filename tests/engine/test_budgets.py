@@ -113,11 +113,7 @@ def test_no_search_exceeds_its_budget_or_tries_a_setting_twice(strategy, space, 
 @pytest.mark.parametrize("strategy", ["random", "halving", "optuna"])
 def test_short_lists_are_searched_whole(strategy):
     tuned = search(
-        None,
-        strategy=strategy_of(strategy),
-        space=LISTS,
-        num_settings=9,
-        seeds=[0],
+        None, strategy=strategy_of(strategy), space=LISTS, num_settings=9, seeds=[0]
     )
     points = {tuple(p.values())[:2] for g in tuned.result.groups for p in g.points}
     assert points == set(itertools.product(*LISTS.values()))

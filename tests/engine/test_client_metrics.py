@@ -311,19 +311,10 @@ class Short(Plain):
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (
-            Scalar(),
-            r"metrics, 'loss', of Scalar .* shape \[B\], a value per example, .*",
-        ),
-        (
-            Wide(),
-            r"finish_metrics of Wide .* one number .* 'share' has the shape \[2\]",
-        ),
+        (Scalar(), r"metrics, 'loss', of Scalar .* shape \[B\], a value per example"),
+        (Wide(), r"finish_metrics of Wide .* 'share' has the shape \[2\]"),
         (Twice(), "finish_metrics of Twice .* 'loss' is measured already"),
-        (
-            Short(),
-            r"metric_rows of Short .* \[B, ...\], a value per example, got \[2\]",
-        ),
+        (Short(), r"metric_rows of Short .* \[B, ...\], a value per .* got \[2\]"),
     ],
 )
 def test_hooks_that_return_something_else_get_one_sentence(model, message):

@@ -222,10 +222,7 @@ class MeanOfMetric(fp.MLP):
     ("model", "sentence"),
     [
         (NoMetrics(), "metrics of NoMetrics to return a dictionary of arrays [B] with"),
-        (
-            LossOfEach(),
-            "loss of LossOfEach to return the mean over a batch, one number",
-        ),
+        (LossOfEach(), "loss of LossOfEach to return the mean over a batch, one num"),
         (MeanOfMetric(), "'largest', of MeanOfMetric to have the shape [B]"),
     ],
     ids=lambda value: None,

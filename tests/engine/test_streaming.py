@@ -171,22 +171,18 @@ def test_rows_of_clients_who_never_took_part_take_no_space(tmp_path):
     assert len(members) < 7
 
 
+WITH_A_MEDIAN = make_process("flame", aggregator=aggregators.CoordinateMedian())
+WITH_NINE = make_process("fedavg", participation=fp.UniformCohort(size=9))
+
+
 @pytest.mark.parametrize(
     ("process", "options", "sentence"),
     [
         (fp.FederatedProcess(algorithm=fp.Centralized(local=SGD)), {}, "Centralized"),
-        (
-            make_process("flame", aggregator=aggregators.CoordinateMedian()),
-            {},
-            "Flame wants CoordinateMedian",
-        ),
+        (WITH_A_MEDIAN, {}, "Flame wants CoordinateMedian"),
         (make_process("fedavg"), {"evaluate_on": ("everybody",)}, "'everybody'"),
         (make_process("fedavg"), {"eval_clients": 0}, "eval_clients"),
-        (
-            make_process("fedavg", participation=fp.UniformCohort(size=9)),
-            {},
-            "got size=9",
-        ),
+        (WITH_NINE, {}, "got size=9"),
     ],
 )
 def test_what_needs_all_clients_at_once_is_refused(process, options, sentence):

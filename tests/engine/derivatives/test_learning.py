@@ -283,27 +283,16 @@ def test_a_path_is_kept_up_to_where_its_only_training_diverged():
 
 
 LIMITS = "to begin strictly between its limits, got"
+LAM, DITTO = "algorithm.lam", fp.Ditto(lam=1.0)
+UNVALIDATED = dataclasses.replace(SPEC, validation_fraction=0.0)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"fields": "algorithm.lam", "process": fp.Ditto(lam=0.0)},
-            f"algorithm.lam {LIMITS} 0",
-        ),
-        (
-            {
-                "fields": "algorithm.lam",
-                "process": fp.Ditto(lam=1.0),
-                "starts": [{}, {"algorithm.lam": 0.0}],
-            },
-            f"algorithm.lam {LIMITS} 0",
-        ),
-        (
-            {"fields": "algorithm.lam", "process": fp.FedPlus(lam=1.0)},
-            f"algorithm.lam {LIMITS} 1",
-        ),
+        ({"fields": LAM, "process": fp.Ditto(lam=0.0)}, f"{LAM} {LIMITS} 0"),
+        ({"fields": LAM, "process": DITTO, "starts": [{}, {LAM: 0.0}]}, f"{LIMITS} 0"),
+        ({"fields": LAM, "process": fp.FedPlus(lam=1.0)}, f"{LAM} {LIMITS} 1"),
         (
             {
                 "fields": "algorithm.local.momentum",
@@ -312,10 +301,7 @@ LIMITS = "to begin strictly between its limits, got"
             f"algorithm.local.momentum {LIMITS} 0",
         ),
         ({"per": "clients"}, "value of per 'clients' .*; allowed: all, client, layer"),
-        (
-            {"per": "layer", "starts": [{RATE: 0.1}]},
-            r"no starts with per='layer', .* got \[\{",
-        ),
+        ({"per": "layer", "starts": STARTS}, r"no starts with per='layer', .* got \[\{"),
         ({"num_trainings": 0}, "num_trainings to be a whole number of at least 1"),
         ({"num_trainings": 1.5}, "num_trainings to be a whole number"),
         (
@@ -332,10 +318,7 @@ LIMITS = "to begin strictly between its limits, got"
         ({"spec": "digits"}, "specification"),
         ({"starts": [{"learning_rate": 1.0}]}, "did you mean"),
         ({"starts": [{RATE: -1.0}]}, "learning_rate to be a finite number above 0"),
-        (
-            {"spec": dataclasses.replace(SPEC, validation_fraction=0.0)},
-            "validation_fraction above 0",
-        ),
+        ({"spec": UNVALIDATED}, "validation_fraction above 0"),
     ],
 )
 def test_what_cannot_be_learned_is_refused(monkeypatch, options, message):
@@ -363,6 +346,7 @@ def test_a_first_training_that_is_lost_begins_with_less():
     ("options", "message"),
     [
         ({"seeds": []}, "at least one seed"),
+        ({"seeds": 3}, "seeds to be a sequence, each part a whole number, got 3"),
         ({"starts": {RATE: 0.1}}, "starts to be a sequence, each part a mapping"),
         ({"starts": [{"algorithm": fp.FedAvg()}]}, "differ in numbers"),
         ({"optimizer": "adam"}, "optimizer such as optax.adam"),

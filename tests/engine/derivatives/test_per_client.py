@@ -203,17 +203,3 @@ def test_solvers_that_end_by_a_tolerance_are_refused():
             "per_client.algorithm.lam",
             num_rounds=2,
         )
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"seeds": []}, "at least one seed"),
-        ({"seeds": 3}, "seeds to be a sequence, each part a whole number, got 3"),
-        ({"optimizer": "adam"}, "optimizer such as optax.adam"),
-    ],
-)
-def test_what_is_no_list_or_optimizer_is_refused(options, message):
-    given = (KEY, fp.FederatedProcess(algorithm=METHODS["ditto"][0]), MODEL, SPEC)
-    with pytest.raises(checks.InputError, match=message):
-        fp.learn(*given, "algorithm.lam", 5, per="client", progress=False, **options)

@@ -152,12 +152,7 @@ def test_a_row_per_client_and_layer():
 @pytest.mark.parametrize(
     ("algorithm", "name", "shape", "sentence"),
     [
-        (
-            fp.Ditto(local=SGD),
-            "lam",
-            (5, 3),
-            r"a value per layer of a model with 4 \(.*got 3",
-        ),
+        (fp.Ditto(local=SGD), "lam", (5, 3), r"per layer of a model with 4 \(.*got 3"),
         (fp.Ditto(local=SGD), "lam", (5, 4, 1), r"a value per layer, got an array of"),
         (fp.APFL(local=SGD), "alpha", (5, 4), r"layers can have .*\(none\), got alpha"),
         (fp.Ditto.official(), "local.learning_rate", (5, 4), r"\(lam\), got local"),

@@ -49,13 +49,16 @@ def simulate(federation, model=None, **options):
 def measured(federation, model=None, data=("test",), params=None, members=None):
     """Metrics `[data, clients]` of fixed parameters."""
     model = (model or fp.LogisticRegression()).for_federation(federation)
-    state = PROCESS.init(jax.random.key(1), model, federation)
-    state = dataclasses.replace(state, server=params or drawn(state.server))
-    metrics, _ = evaluation.evaluate(
-        *(PROCESS, state, model, federation),
-        data=data,
-        members=None if members is None else jnp.array(members),
-    )
+    members = None if members is None else jnp.array(members)
+
+    @jax.jit
+    def run(federation, params):
+        state = PROCESS.init(jax.random.key(1), model, federation)
+        state = dataclasses.replace(state, server=params or drawn(state.server))
+        given = PROCESS, state, model, federation
+        return evaluation.evaluate(*given, data=data, members=members)[0]
+
+    metrics = jax.tree.map(np.asarray, run(federation, params))
     return {name: value[0] for name, value in metrics.items()}  # of the global model
 
 

@@ -62,6 +62,16 @@ STATE = core.State(
 )
 
 
+def evaluate(federation, state=STATE, **options):
+    """Metrics `[models, data, clients]`."""
+
+    @jax.jit
+    def run(state, federation):
+        return evaluation.evaluate(Linear(), state, MODEL, federation, **options)[0]
+
+    return jax.tree.map(np.asarray, run(state, federation))
+
+
 @jax.jit
 def shown(part):
     """Inputs and labels of one client as the model sees them, padding included."""
@@ -108,9 +118,7 @@ def test_every_value_is_that_of_a_loop(monkeypatch, noise, members, together):
     federation = make_federation(noise=noise)
     rows = None if members is None else jnp.array(members)
     seen = functools.cache(functools.partial(inputs_of, federation))
-    metrics, _ = evaluation.evaluate(
-        Linear(), STATE, MODEL, federation, data=schedule.DATA, members=rows
-    )
+    metrics = evaluate(federation, data=schedule.DATA, members=rows)
     for k, client in enumerate(range(N) if members is None else members):
         for p, weights in enumerate((STATE.server, STATE.clients[client])):
             for d, name in enumerate(schedule.DATA):
@@ -139,7 +147,7 @@ def test_clients_without_examples_have_no_value():
         federation,
         validation=dataclasses.replace(federation.validation, num_examples=none),
     )
-    metrics, _ = evaluation.evaluate(Linear(), STATE, MODEL, empty)
+    metrics = evaluate(empty)
     assert np.isnan(metrics["accuracy"][:, 1]).all()
     assert np.isfinite(metrics["accuracy"][:, 0]).all()
 
@@ -151,9 +159,7 @@ def test_resampled_noise_differs_between_rounds_and_is_paired_between_models():
         STATE, clients=jnp.broadcast_to(STATE.server, (N, DIM, C))
     )
     later = dataclasses.replace(same, round=jnp.ones((), jnp.int32))
-    first, second = (
-        evaluation.evaluate(Linear(), s, MODEL, federation)[0] for s in (same, later)
-    )
+    first, second = (evaluate(federation, state) for state in (same, later))
     for value in first.values():
         np.testing.assert_array_equal(value[0], value[1])
     assert (first["loss"] != second["loss"]).all()

@@ -301,7 +301,7 @@ UNVALIDATED = dataclasses.replace(SPEC, validation_fraction=0.0)
             f"algorithm.local.momentum {LIMITS} 0",
         ),
         ({"per": "clients"}, "value of per 'clients' .*; allowed: all, client, layer"),
-        ({"per": "layer", "starts": STARTS}, r"no starts with per='layer', .* got \[\{"),
+        ({"per": "layer", "starts": STARTS}, r"no starts with per='layer', .*\[\{"),
         ({"num_trainings": 0}, "num_trainings to be a whole number of at least 1"),
         ({"num_trainings": 1.5}, "num_trainings to be a whole number"),
         (

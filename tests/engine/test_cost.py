@@ -202,17 +202,15 @@ def test_fewer_at_once_need_less():
 
 def test_a_federation_too_large_is_refused_at_once(free, compilations):
     free(64 * GB)
-    small = federation_of(10)
-    large = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(
-            (10**9, *leaf.shape[1:]) if leaf.shape[:1] == (10,) else leaf.shape,
-            leaf.dtype,
-        ),
-        small,
-    )
-    text = refusal(group_of(fp.Flame(), [large]))
-    assert "federation.num_clients" in text
-    assert "64 GB are free" in text
+
+    def large(leaf):
+        shape = leaf.shape
+        shape = (10**9, *shape[1:]) if shape[:1] == (10,) else shape
+        return jax.ShapeDtypeStruct(shape, leaf.dtype)
+
+    federation = jax.tree.map(large, federation_of(10))
+    text = refusal(group_of(fp.Flame(), [federation]))
+    assert "federation.num_clients" in text and "64 GB are free" in text
     assert "GB of memory (state: " in text
     assert "jit(segment)" not in compilations
 
@@ -411,59 +409,55 @@ def quick(tmp_path, monkeypatch):
 FEW = ["--preset", "quadratic", "--algorithm", "fedavg", "--seeds", "1"]
 
 
+def planned(*arguments, fails=False):
+    """The finished command."""
+    done = RUNNER.invoke(plan.app, arguments)
+    assert done.exit_code == (2 if fails else 0), done.output
+    return done
+
+
 def test_the_command_prints_tables_and_writes_nothing(quick):
-    arguments = ["--preset", "quadratic", "--set", "algorithm=flame,fedavg"]
-    done = RUNNER.invoke(plan.app, [*arguments, "--points-per-chunk", "1"])
-    assert done.exit_code == 0, done.output
-    assert done.stdout.count("memory: at most") == 2
-    assert done.stdout.count("time of a round") == 2
-    assert "This fits into the free memory." in done.stdout
+    both = ("--preset", "quadratic", "--set", "algorithm=flame,fedavg")
+    text = planned(*both, "--points-per-chunk", "1").stdout
+    assert text.count("memory: at most") == text.count("time of a round") == 2
+    assert "This fits into the free memory." in text
     assert list(pathlib.Path().iterdir()) == []
 
 
 @pytest.mark.wide
 def test_points_beyond_a_chunk_are_not_run(quick):
-    sweep = ["--set", "algorithm.local.learning_rate=" + ",".join("123456789")]
-    done = RUNNER.invoke(plan.app, [*FEW, *sweep, "--points-per-chunk", "1"])
-    assert done.exit_code == 0, done.output
-    assert re.search(r"measured on +[0-9]+ of 9 grid points", done.stdout)
+    sweep = ("--set", "algorithm.local.learning_rate=" + ",".join("123456789"))
+    text = planned(*FEW, *sweep, "--points-per-chunk", "1").stdout
+    assert re.search(r"measured on +[0-9]+ of 9 grid points", text)
 
 
 def test_more_clients_are_planned_from_those_that_there_are(quick):
-    done = RUNNER.invoke(plan.app, [*FEW, "--as-if-clients", "5000"])
-    assert done.exit_code == 0, done.output
-    assert "5,000, 5,000" in done.stdout
-    assert re.search(r"measured on .* 4 clients", done.stdout)
+    text = planned(*FEW, "--as-if-clients", "5000").stdout
+    assert "5,000, 5,000" in text and re.search(r"measured on .* 4 clients", text)
 
 
 @pytest.mark.wide
 def test_one_client_at_a_time_wastes_nothing(quick):
     """Whatever cohorts are drawn to find out."""
-    alone = ["--algorithm", "fedavg", "--execution", "chunk=1", "--seeds", "1"]
-    few = ["--set", "participation=uniform", "--set", "participation.size=3"]
-    done = RUNNER.invoke(plan.app, [*alone, *few])
-    assert done.exit_code == 0, done.output
-    (line,) = (text for text in done.stdout.splitlines() if "padding" in text)
+    alone = ("--algorithm", "fedavg", "--execution", "chunk=1", "--seeds", "1")
+    few = ("--set", "participation=uniform", "--set", "participation.size=3")
+    lines = planned(*alone, *few).stdout.splitlines()
+    (line,) = (text for text in lines if "padding" in text)
     assert line.split("padding")[1].strip() == "0%, one client at a time"
 
 
 def test_ten_million_clients_are_refused_without_making_them(quick, free):
     free(64 * 10**9)
-    many = ["--as-if-clients", "10000000", "--set", "algorithm=flame"]
-    cohort = ["--set", "participation=uniform", "--set", "participation.size=10"]
-    done = RUNNER.invoke(plan.app, [*many, *cohort, "--seeds", "1"])
-    assert done.exit_code == 2, done.output
-    assert "10,000,000, 10" in done.stdout
-    assert "but 64 GB are free" in done.stderr
+    many = ("--as-if-clients", "10000000", "--set", "algorithm=flame", "--seeds", "1")
+    cohort = ("--set", "participation=uniform", "--set", "participation.size=10")
+    done = planned(*many, *cohort, fails=True)
+    assert "10,000,000, 10" in done.stdout and "but 64 GB are free" in done.stderr
 
 
 def test_a_limit_on_the_command_line(quick):
-    done = RUNNER.invoke(plan.app, [*FEW, "--memory-limit", "1kB"])
-    assert done.exit_code == 2, done.output
+    done = planned(*FEW, "--memory-limit", "1kB", fails=True)
     assert "the limit is 1 kB" in done.stderr
-    done = RUNNER.invoke(plan.app, [*FEW, "--memory-limit", "none"])
-    assert done.exit_code == 0, done.output
-    assert "was not checked" in done.stdout
+    assert "was not checked" in planned(*FEW, "--memory-limit", "none").stdout
 
 
 _RATE = "algorithm.local.learning_rate"

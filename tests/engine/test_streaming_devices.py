@@ -130,13 +130,8 @@ def test_rows_that_are_not_there_are_damage(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "size"),
-    [
-        ("flame", 5),
-        *(
-            wide(name, size)
-            for name, size in (("flame", 4), ("fedavg", 5), ("ditto", 4), ("fedamp", 5))
-        ),
-    ],
+    [("flame", 5), wide("flame", 4), wide("fedavg", 5), wide("ditto", 4)]
+    + [wide("fedamp", 5)],
 )
 def test_it_equals_the_training_in_memory(tmp_path, name, size):
     """Where four devices divide the cohort, and where they do not; models, too."""

@@ -180,8 +180,10 @@ def test_what_moves_shared_values_are_central_differences(method):
         )
 
 
-def test_layers_learn_values_that_all_clients_and_seeds_share(tmp_path):
+def test_layers_learn_values_that_all_clients_and_seeds_share(monkeypatch, tmp_path):
     """The last training is that of the best values, and a finished call is read."""
+    counted = backward("ditto").kept  # of the same program, which takes seconds
+    monkeypatch.setattr(reverse, "kept", lambda planned, names: counted)
     algorithm, names = LAYERED["ditto"]
     fields = [f"algorithm.{name}" for name in names]
     given = (KEY, fp.FederatedProcess(algorithm=algorithm), MODEL, SPEC)

@@ -237,8 +237,8 @@ NAMES = ("algorithm.local.learning_rate", "seed")
 @pytest.mark.parametrize(
     ("at_once", "chunk", "order"),
     [
-        (2, 2, NAMES),
         (None, 4, NAMES[::-1]),
+        wide(2, 2, NAMES),
         wide(2, 2, NAMES[::-1]),
         wide(None, 4, NAMES),
         wide(1, 1, NAMES),

@@ -142,7 +142,12 @@ def test_values_are_those_of_numpy(own):
     rule = evaluation.unseen_rule(process, state, model, federation)
     adapted = "fine-tuned (own rule)" if own else "global + 5 local epochs"
     assert rule.names == ("global", adapted)
-    found = evaluation.unseen(process, state, model, federation)["accuracy"]
+
+    @jax.jit
+    def unseen_metrics(state, federation):
+        return evaluation.unseen(process, state, model, federation)
+
+    found = unseen_metrics(state, federation)["accuracy"]
     unseen = federation.unseen
     for client in range(2):
         test, train = unseen.test.examples(client), unseen.train.examples(client)

@@ -29,7 +29,7 @@ def _process(size=None, on_nonfinite="stop", **fields):
 
 
 @pytest.mark.parametrize(
-    "execution", [*map(wide, ("vmap", "chunk=1", "chunk=4")), "shard=4"]
+    "execution", ["vmap", *map(wide, ("chunk=1", "chunk=4", "shard=4"))]
 )
 @pytest.mark.parametrize("size", [wide(None), 3])
 def test_a_training_is_that_with_kept_messages(size, execution):

@@ -45,7 +45,8 @@ def test_far_off_names_get_no_suggestion(kind):
 
 @pytest.mark.parametrize("kind", REGISTRIES)
 def test_a_letter_too_few_or_too_many_gets_one(kind):
-    for name in REGISTRIES[kind]:
+    names = REGISTRIES[kind]
+    for name in names[:: 1 + len(names) // 50]:
         for slip in (f"{name}x", f"{name[:2]}{name[3:]}"):
             if slip not in REGISTRIES[kind]:
                 assert "did you mean" in said(slip, REGISTRIES[kind]), slip

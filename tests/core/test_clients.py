@@ -10,19 +10,19 @@ import pytest
 
 import fedjax_pfl as fp
 from fedjax_pfl.core import client_map, client_rows, sharding
+from tests.lanes import few, wide
 
 ROWS = {"a": jnp.arange(14.0).reshape(7, 2), "b": jnp.arange(7.0)}
 
 
-@pytest.mark.parametrize(
-    "execution", ["loop", "vmap", "chunk=1", "chunk=3", "chunk=7", "shard=1", "shard=8"]
-)
+EXECUTIONS = ("loop", "vmap", "chunk=1", "chunk=3", "chunk=7", "shard=4", "shard=8")
+
+
+@pytest.mark.parametrize("execution", EXECUTIONS)
 def test_map_equals_a_loop(execution):
     found = client_map.map_clients(
-        lambda row, shared: {"c": row["a"] * shared + row["b"]},
-        ROWS,
-        jnp.asarray(2.0),
-        sharding.Execution.parse(execution),
+        *(lambda row, shared: {"c": row["a"] * shared + row["b"]}, ROWS),
+        *(jnp.asarray(2.0), sharding.Execution.parse(execution)),
     )
     expected = np.asarray(ROWS["a"]) * 2 + np.asarray(ROWS["b"])[:, None]
     np.testing.assert_array_equal(found["c"], expected)
@@ -31,7 +31,7 @@ def test_map_equals_a_loop(execution):
 @pytest.mark.parametrize("by_size", [False, True])
 @pytest.mark.parametrize("has_state", [False, True])
 @pytest.mark.parametrize(
-    "execution", ["loop", "vmap", "chunk=1", "chunk=3", "shard=1", "shard=4", "shard=8"]
+    "execution", few(("loop", "vmap", "chunk=3", "shard=4"), EXECUTIONS)
 )
 def test_summed_parts_count_every_client_once(execution, has_state, by_size):
     """Seven rows: chunks and devices repeat some of them to be full."""
@@ -208,8 +208,8 @@ def test_chunks_are_formed_of_clients_with_as_much_work():
     np.testing.assert_array_equal(waits, [90, 90, 5, 5, 80, 80, 4])
 
 
-@pytest.mark.parametrize("chunk", range(9))
-@pytest.mark.parametrize("count", [1, 7, 8])
+@pytest.mark.parametrize("chunk", few((0, 1, 3, 8), range(9)))
+@pytest.mark.parametrize("count", [wide(1), 7, wide(8)])
 @pytest.mark.parametrize("by_work", [False, True])
 def test_chunks_of_any_size_map_every_row_once(chunk, count, by_work):
     rows = {"x": jnp.arange(2.0 * count).reshape(count, 2), "n": jnp.arange(count)}
@@ -224,7 +224,7 @@ def test_chunks_of_any_size_map_every_row_once(chunk, count, by_work):
 HOW = ["loop", "vmap", *(f"chunk={k}" for k in range(1, 9)), "shard=1", "shard=8"]
 
 
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("how", few(("loop", "vmap", "chunk=3", "shard=8"), HOW))
 @pytest.mark.parametrize("by_work", [False, True])
 @pytest.mark.parametrize("some", [False, True])
 def test_every_row_moves_once_from_its_own_state(how, by_work, some):
@@ -292,20 +292,6 @@ def test_clients_that_go_one_by_one_have_no_client_axis():
         )(kernels, x)
     )
     assert "f64[4,2] = dot_general" in text
-
-
-@pytest.mark.parametrize("mode", ["chunk", "shard"])
-def test_an_execution_by_size_maps_like_any_other(mode):
-    work = jax.random.uniform(jax.random.key(0), (13,))
-
-    def one(row, shared):
-        return jnp.sin(row) * shared
-
-    how = sharding.Execution(mode=mode, chunk_size=2, num_devices=4, by_size=True)
-    if mode == "chunk":
-        how = sharding.Execution(mode=mode, chunk_size=2, by_size=True)
-    found = client_map.map_clients(one, work, 2.0, how, work)
-    np.testing.assert_allclose(found, 2 * np.sin(work), rtol=1e-14)
 
 
 def test_a_chunked_function_is_mapped_in_chunks_and_equals_vmap():

@@ -126,6 +126,7 @@ for first in range(3):
 """
 
 
+@pytest.mark.wide  # as LAPACK is called for one matrix
 def test_two_devices_on_two_threads_end():
     """They hung: each held a thread of the pool, and waited for one."""
     flags = "--xla_force_host_platform_device_count=2"

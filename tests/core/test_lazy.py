@@ -43,10 +43,6 @@ def test_a_package_offers_what_it_imports_for_type_checkers(package):
         )
 
 
-def test_names_of_the_package_are_in_order():
-    assert fp.__all__ == sorted(fp.__all__)
-
-
 def test_modules_are_attributes_and_other_names_are_refused():
     code = (
         "import fedjax_pfl as fp; from fedjax_pfl import engine;"

@@ -143,10 +143,7 @@ class Declared:
         ({"steps": 1.5}, "steps to be a whole number of at least 1, got 1.5"),
         ({"part": 0.0}, "part to be a finite number above 0 and at most 1, got 0.0"),
         ({"is_even": 1}, "is_even to be true or false, got 1"),
-        (
-            {"rule": "men"},
-            "Unknown rule 'men' .* allowed: mean, sum",
-        ),
+        ({"rule": "men"}, "Unknown rule 'men' .* allowed: mean, sum"),
         ({"center": "x"}, "Unknown center of the rule 'x'; allowed: other, own"),
     ],
 )

@@ -25,7 +25,7 @@ OPTIONS = {
     "diagnostics": {"diagnostics": True},
     "eval_clients": {"eval_clients": 2},
     "participants": {"eval_clients": "participants"},
-    "stop_when": {"stop_when": fp.StopWhen(patience=100)},
+    "stop_when": {"stop_when": fp.StopWhen(patience=100, data="test")},
 }
 
 
@@ -40,7 +40,8 @@ def final(seed=2, **options):
     )
     key = jax.random.key(seed, impl="threefry2x32")
     group = programs.group(key, process, fp.LogisticRegression(), federation)
-    options = {"eval_every": 2, "execution": "vmap"} | options
+    plain = {"eval_every": 2, "execution": "vmap", "evaluate_on": ("test",)}
+    options = plain | options
     _, run = trainings.train(group, Options(num_rounds=4, **options))
     return [np.asarray(leaf) for leaf in toy.leaves(run.states)]
 

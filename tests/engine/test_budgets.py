@@ -13,19 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedjax_pfl as fp
-from fedjax_pfl import data
 from fedjax_pfl.core import checks
 from fedjax_pfl.engine import budgets, simulation, stopping, tuning
 from fedjax_pfl.engine.options import Options
+from tests.engine import breaking, specs
 from tests.lanes import wide
 
 KEY = jax.random.key(0, impl="threefry2x32")
-SPEC = fp.FederationSpec(
-    data.GaussianClasses(dim=3, num_classes=3, examples_per_client=20),
-    "by_client",
-    num_clients=6,
-    validation_fraction=0.3,
-)
+SPEC = specs.validated()
 PROCESS = fp.FederatedProcess(
     algorithm=fp.Ditto(local=fp.SGD(learning_rate=0.1, batch_size=8, epochs=2))
 )
@@ -34,7 +29,7 @@ RANGE = {"algorithm.lam": tuning.Range(0.01, 10)}
 
 def search(budget, **changes):
     options = {"space": RANGE, "budget": budget, "seeds": range(2), "metric": "loss"}
-    options |= {"progress": False, "execution": "vmap"} | changes
+    options |= {"progress": False, "execution": "vmap", "eval_every": 1} | changes
     process = options.pop("process", PROCESS)
     return tuning.tune(KEY, process, fp.LogisticRegression(), SPEC, 9, **options)
 
@@ -46,11 +41,8 @@ def gradients():
 
 @settings(max_examples=100, deadline=None, database=None)
 @given(
-    st.integers(1, 40),
-    st.integers(2, 4),
-    st.integers(1, 9),
-    st.integers(1, 4),
-    st.integers(1, 3),
+    *(st.integers(1, 40), st.integers(2, 4), st.integers(1, 9)),
+    *(st.integers(1, 4), st.integers(1, 3)),
 )
 def test_rounds_of_a_search_are_those_that_the_rule_leaves(
     count, eta, least, every, brackets
@@ -68,15 +60,15 @@ def test_rounds_of_a_search_are_those_that_the_rule_leaves(
 
 @pytest.mark.parametrize("strategy", ["halving", wide("hyperband"), wide("random")])
 def test_rounds_pay_for_as_many_settings_as_fit(strategy):
-    tuned = search(fp.engine.Rounds(150), strategy=strategy)
-    assert tuned.rounds <= 150
+    tuned = search(fp.engine.Rounds(50), strategy=strategy)
+    assert tuned.rounds <= 50
     if strategy == "random":
-        assert tuned.rounds == 2 * 9 * (150 // 18)
+        assert tuned.rounds == 2 * 9 * (50 // 18)
     # One setting more is above the budget.
     rule = None if strategy == "random" else tuned.watched
     options = Options(num_rounds=9, eval_every=1, stop_when=rule)
     assert 2 * tuning.rounds_of(len(tuned.trials()), options) == tuned.rounds
-    assert 2 * tuning.rounds_of(len(tuned.trials()) + 1, options) > 150
+    assert 2 * tuning.rounds_of(len(tuned.trials()) + 1, options) > 50
     assert f"{tuned.rounds:,} rounds" in str(tuned)
 
 
@@ -111,7 +103,7 @@ def strategy_of(name):
 )
 def test_no_search_exceeds_its_budget_or_tries_a_setting_twice(strategy, space, budget):
     strategy = strategy_of(strategy)
-    tuned = search(budget, strategy=strategy, space=space, seeds=[0], eval_every=9)
+    tuned = search(budget, strategy=strategy, space=space, seeds=[0])
     assert 0 < (tuned.gradients or tuned.rounds) <= budget.count
     points = [tuple(p.values()) for g in tuned.result.groups for p in g.points]
     assert len(set(points)) == len(points) == len(tuned.trials())
@@ -120,12 +112,7 @@ def test_no_search_exceeds_its_budget_or_tries_a_setting_twice(strategy, space, 
 @pytest.mark.parametrize("strategy", ["random", "halving", "optuna"])
 def test_short_lists_are_searched_whole(strategy):
     tuned = search(
-        None,
-        strategy=strategy_of(strategy),
-        space=LISTS,
-        num_settings=9,
-        seeds=[0],
-        eval_every=9,
+        None, strategy=strategy_of(strategy), space=LISTS, num_settings=9, seeds=[0]
     )
     points = {tuple(p.values())[:2] for g in tuned.result.groups for p in g.points}
     assert points == set(itertools.product(*LISTS.values()))
@@ -250,14 +237,9 @@ def test_the_best_of_a_list_is_what_was_in_the_list():
 def test_a_search_with_a_budget_resumes(tmp_path):
     checkpoints = fp.Checkpoints(tmp_path / "search", min_seconds=0)
 
-    class StopAt(fp.Callback):
-        def evaluated(self, evaluation):
-            if evaluation.round == 3 and not evaluation.is_restored:
-                raise InterruptedError
-
     budget = fp.engine.Rounds(60)
     with pytest.raises(InterruptedError):
-        search(budget, checkpoints=checkpoints, callbacks=[StopAt()])
+        search(budget, checkpoints=checkpoints, callbacks=[breaking.Stop(at=3)])
     again, whole = search(budget, checkpoints=checkpoints), search(budget)
     for one, other in zip(whole.result.groups, again.result.groups, strict=True):
         for name in one.metrics:

@@ -5,16 +5,12 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import data
 from fedjax_pfl.core import checks
 from fedjax_pfl.engine import callbacks
+from tests.engine import specs
 
 KEY = jax.random.key(0)
-SPEC = fp.FederationSpec(
-    data.GaussianClasses(dim=3, num_classes=3, examples_per_client=20),
-    "by_client",
-    num_clients=6,
-)
+SPEC = specs.classes()
 GRID = {"algorithm": [fp.Flame(), fp.FedAvg()], "seed": [0, 1]}
 
 
@@ -72,7 +68,7 @@ def test_one_callback_sees_a_grid(whole):
         "FedAvg, seed=1",
     ]
     assert [(t.number, t.group) for t in log.trainings] == [
-        *((0, 0), (1, 0), (2, 1), (3, 1)),
+        *((0, 0), (1, 0), (2, 1), (3, 1))
     ]
     assert log.trainings[1].settings["seed"] == 1
     assert log.trainings[1].settings["algorithm.lam"] == fp.Flame().lam

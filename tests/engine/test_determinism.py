@@ -9,17 +9,14 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import data
 from fedjax_pfl.engine.options import Options
 from fedjax_pfl.testing import programs
 from tests import trainings
-from tests.engine import bits
+from tests.engine import bits, specs
 from tests.lanes import wide
 
 KEY = jax.random.key(2, impl="threefry2x32")
-
-
-FEW = ["eval_every+evaluate_on+diagnostics"]
+FEW = ["eval_every"]
 
 
 @pytest.mark.parametrize("names", [FEW, wide(list(bits.OPTIONS))])
@@ -32,13 +29,9 @@ def test_what_is_looked_at_does_not_change_the_training(names):
 
 
 def test_methods_of_one_seed_share_start_cohorts_and_data():
-    source = data.GaussianClasses(dim=3, num_classes=3, examples_per_client=20)
-    spec = fp.FederationSpec(source, num_clients=8)
-    local = fp.SGD(batch_size=16)
-    axes = {
-        "algorithm": [fp.FedAvg(local=local), fp.Ditto(local=local)],
-        "seed": [0, 1],
-    }
+    spec, local = specs.classes(8), fp.SGD(batch_size=16)
+    methods = [fp.FedAvg(local=local), fp.Ditto(local=local)]
+    axes = {"algorithm": methods, "seed": [0, 1]}
     process = fp.FederatedProcess(
         algorithm=fp.FedAvg(), participation=fp.UniformCohort(size=3)
     )

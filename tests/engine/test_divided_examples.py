@@ -4,6 +4,7 @@ import dataclasses
 import gc
 import weakref
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -156,11 +157,7 @@ def test_a_training_with_samples_models_and_diagnostics_is_one_on_one_device(tmp
     found = {}
     for execution in ("shard", "vmap"):
         found[execution] = fp.simulate(
-            KEY,
-            process,
-            fp.MLP(widths=(5,)),
-            federation(fp.IID()),
-            4,
+            *(KEY, process, fp.MLP(widths=(5,)), federation(fp.IID()), 4),
             eval_every=2,
             eval_clients=3,
             diagnostics=True,
@@ -168,15 +165,11 @@ def test_a_training_with_samples_models_and_diagnostics_is_one_on_one_device(tmp
             models_to=tmp_path / execution,
             progress=False,
         ).groups[0]
-    for name, values in found["vmap"].metrics.items():
-        np.testing.assert_allclose(
-            found["shard"].metrics[name], values, rtol=1e-9, err_msg=name
-        )
+    metrics = [group.metrics for group in found.values()]
+    chex.assert_trees_all_close(*metrics, rtol=1e-9)
     models = [fp.load_models(tmp_path / name).find(model="global") for name in found]
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12),
-        *(model.params for model in models),
-    )
+    params = [model.params for model in models]
+    chex.assert_trees_all_close(*params, rtol=1e-9, atol=1e-12)
 
 
 def planned_of(given, cohort=16, **options):

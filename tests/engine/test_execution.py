@@ -3,8 +3,8 @@
 import re
 import types
 
+import chex
 import jax
-import numpy as np
 import pytest
 
 import fedjax_pfl as fp
@@ -144,16 +144,6 @@ def test_an_evaluation_takes_as_many_clients_as_the_cache_holds(
     assert auto_execution.evaluated_at_once(*parts, num_examples, 16) == 16
 
 
-@pytest.mark.parametrize("stats", [None, {}])
-def test_the_memory_of_an_accelerator_that_does_not_say_is_assumed(accelerator, stats):
-    accelerator(stats)
-    parts = digits(fp.MLP(widths=(1000,)))
-    room = auto_execution._ROOM * auto_execution._UNKNOWN
-    fits = int(room // auto_execution.bytes_of_a_step(*parts))
-    assert 100 < fits < 500
-    assert str(auto_execution.choose(*parts)) == f"chunk={fits}"
-
-
 def test_points_are_vmapped_together_while_they_fit(accelerator):
     """Also points of large models, and more of them than on a CPU."""
     parts = digits(fp.MLP(widths=(1000,)), 8)
@@ -165,25 +155,6 @@ def test_points_are_vmapped_together_while_they_fit(accelerator):
         assert at_once == max(fits // 8, 1)
     chunked = sharding.Execution("chunk", 2)
     assert auto_execution.points_at_once(chunked, *parts) == 81 // 2
-
-
-def test_what_a_step_of_a_client_needs():
-    """Its copies of the model, its inputs, and what the gradient keeps of them."""
-    process, model, federation = digits(fp.LogisticRegression())
-    batch = process.algorithm.local.batch_size
-    length = federation.train.index.shape[1]
-    size = jax.numpy.zeros(()).itemsize
-    inputs = size * min(batch, length) * 64
-    copies = auto_execution._COPIES * size * (64 * 10 + 10)
-    needed = auto_execution.bytes_of_a_step(process, model, federation)
-    assert copies + inputs < needed <= copies + 3 * inputs
-    process, model, federation = digits(fp.models.CNN())
-    params = jax.eval_shape(model.init, jax.random.key(0))
-    one = size * fp.core.client_rows.size(params)  # which the gradient keeps, too
-    windows = size * min(batch, length) * 4 * 4 * 9 * 16  # of the second convolution
-    needed = auto_execution.bytes_of_a_step(process, model, federation)
-    needed -= (auto_execution._COPIES + 1) * one
-    assert windows < needed < 4 * windows
 
 
 @pytest.mark.parametrize(
@@ -227,10 +198,9 @@ def test_points_on_several_devices_are_trained_as_on_one():
         for leaf in jax.tree.leaves(states)
     )
     alone, reference = train("shard")
-    for name, values in alone.metrics.items():
-        np.testing.assert_allclose(history.metrics[name], values, rtol=1e-9)
-    for one, other in zip(toy.leaves(states), toy.leaves(reference), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
+    chex.assert_trees_all_close(history.metrics, alone.metrics, rtol=1e-9)
+    pair = toy.leaves(states), toy.leaves(reference)
+    chex.assert_trees_all_close(*pair, rtol=1e-9, atol=1e-12)
 
 
 def test_points_go_one_by_one_where_a_client_would_wait_for_a_larger_one():
@@ -264,9 +234,17 @@ def alike(order):
 NAMES = ("algorithm.local.learning_rate", "seed")
 
 
-@pytest.mark.parametrize("order", [NAMES, NAMES[::-1]])
 @pytest.mark.parametrize(
-    ("at_once", "chunk"), [wide(1, 1), (2, 2), wide(3, 2), (None, 4)]
+    ("at_once", "chunk", "order"),
+    [
+        (None, 4, NAMES[::-1]),
+        wide(2, 2, NAMES),
+        wide(2, 2, NAMES[::-1]),
+        wide(None, 4, NAMES),
+        wide(1, 1, NAMES),
+        wide(3, 2, NAMES),
+        wide(3, 2, NAMES[::-1]),
+    ],
 )
 def test_points_of_a_seed_share_their_batches(monkeypatch, order, at_once, chunk):
     """In chunks of one seed whose results are those of points alone, in their order."""
@@ -279,8 +257,7 @@ def test_points_of_a_seed_share_their_batches(monkeypatch, order, at_once, chunk
     assert (plan.alike, plan.points_per_chunk) == (chunk > 1, chunk)
     alone = Options(num_rounds=6, eval_every=3, points_per_chunk=1)
     expected, _ = trainings.train(group, alone)
-    for name, values in expected.metrics.items():
-        np.testing.assert_allclose(record.metrics[name], values, **rounding)
+    chex.assert_trees_all_close(record.metrics, expected.metrics, **rounding)
     seeds = [point["seed"] for point in group.points]
     places = run.planned.order.reshape(-1, chunk)
     if chunk > 1:

@@ -10,18 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedjax_pfl as fp
-from fedjax_pfl import data, local
+from fedjax_pfl import local
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.engine import stopping, tuning
-from tests.lanes import wide
+from tests.engine import breaking, specs
 
 KEY = jax.random.key(0, impl="threefry2x32")
-SPEC = fp.FederationSpec(
-    data.GaussianClasses(dim=3, num_classes=3, examples_per_client=20),
-    "by_client",
-    num_clients=6,
-    validation_fraction=0.3,
-)
+SPEC = specs.validated()
 PROCESS = fp.FederatedProcess(
     algorithm=fp.Ditto(local=fp.SGD(learning_rate=0.1, batch_size=8))
 )
@@ -34,7 +29,7 @@ SPACE = {
 def search(**changes):
     options = {"space": SPACE, "num_settings": 9, "seeds": range(2)}
     options |= {"strategy": stopping.Halving(min_rounds=2), "metric": "loss"}
-    options |= {"progress": False, "execution": "vmap"} | changes
+    options |= {"progress": False, "execution": "vmap", "points_per_chunk": 4} | changes
     return tuning.tune(KEY, PROCESS, fp.LogisticRegression(), SPEC, 18, **options)
 
 
@@ -122,13 +117,16 @@ def test_brackets_share_all_settings_and_the_first_drops_first(count, eta, brack
     assert (watch.stopped_at[:first] == 1).sum() == first - math.ceil(first / eta)
 
 
-@pytest.mark.parametrize("points_per_chunk", [wide(1), 4])
-def test_survivors_are_the_same_to_the_last_bit_without_halving(points_per_chunk):
+@pytest.fixture(scope="module")
+def halved():
+    return search()
+
+
+def test_survivors_are_the_same_to_the_last_bit_without_halving(halved):
     """The program that may drop points, but never does."""
-    options = {"points_per_chunk": points_per_chunk}
-    halved = search(**options).result.groups[0]
+    halved = halved.result.groups[0]
     never = stopping.Halving(min_rounds=18)
-    everything = search(strategy=never, eval_every=2, **options).result.groups[0]
+    everything = search(strategy=never, eval_every=2).result.groups[0]
     assert halved.dropped.sum() == 16 and everything.dropped is None
     for point, end in enumerate(halved.ends):
         until = halved.rounds <= end
@@ -141,17 +139,12 @@ def test_survivors_are_the_same_to_the_last_bit_without_halving(points_per_chunk
 
 
 def test_a_search_resumes_in_the_middle_of_a_rung(tmp_path):
-    whole = search(eval_every=1)
-
-    class StopAt(fp.Callback):
-        def evaluated(self, evaluation):
-            if evaluation.round == 4 and not evaluation.is_restored:
-                raise InterruptedError
+    whole = search(eval_every=2)
 
     checkpoints = fp.Checkpoints(tmp_path / "search", min_seconds=0)
     with pytest.raises(InterruptedError):
-        search(eval_every=1, checkpoints=checkpoints, callbacks=[StopAt()])
-    again = search(eval_every=1, checkpoints=checkpoints)
+        search(eval_every=2, checkpoints=checkpoints, callbacks=[breaking.Stop(at=4)])
+    again = search(eval_every=2, checkpoints=checkpoints)
     (one,), (other,) = whole.result.groups, again.result.groups
     for name in one.metrics:
         np.testing.assert_array_equal(one.metrics[name], other.metrics[name])
@@ -159,9 +152,8 @@ def test_a_search_resumes_in_the_middle_of_a_rung(tmp_path):
     assert again.best == whole.best
 
 
-def test_a_search_says_what_it_did(tmp_path):
-    tuned = search()
-    trials = tuned.trials()
+def test_a_search_says_what_it_did(halved, tmp_path):
+    tuned, trials = halved, halved.trials()
     assert trials["rounds"].tolist() == [18] + [6] * 2 + [2] * 6
     for _, rows in trials.groupby("rounds"):
         assert rows["score"].is_monotonic_increasing  # of losses
@@ -272,10 +264,7 @@ def test_a_method_says_what_is_searched():
         ({"space": {}}, "at least one field to search"),
         ({"space": {"algorithm.lmbda": (0.1, 1)}}, "Unknown field of Ditto 'lmbda'"),
         ({"space": {"algorithm.lam": "big"}}, "fp.Range.low, high., a pair"),
-        (
-            {"space": {"algorithm.lam": [1.0, 2.0, 1]}},
-            "differ in tables .*, got 1 twice",
-        ),
+        ({"space": {"algorithm.lam": [1.0, 2.0, 1]}}, "differ in tables .*, got 1 tw"),
         (
             {"space": {"participation": [fp.UniformCohort(size=k) for k in (2, 3)]}},
             "the values of participation to differ .* got 'UniformCohort' twice",

@@ -196,14 +196,6 @@ def test_hooks_are_named_in_virtual_time():
     assert "parameters of Mine" in refusal(process)
 
 
-def test_a_training_that_is_asked_to_end_traces_no_hooks(monkeypatch):
-    monkeypatch.setattr(hooks, "check", lambda *given: pytest.fail("was asked"))
-    process = fp.FederatedProcess(algorithm=Mine())
-    given = (KEY, process, fp.LogisticRegression(), toy.make_federation(), 9)
-    with pytest.raises(fp.engine.Interrupted):
-        fp.simulate(*given, eval_every=1, progress=False, max_minutes=1e-9)
-
-
 class NoMetrics(fp.MLP):
     """A model without metrics."""
 
@@ -230,10 +222,7 @@ class MeanOfMetric(fp.MLP):
     ("model", "sentence"),
     [
         (NoMetrics(), "metrics of NoMetrics to return a dictionary of arrays [B] with"),
-        (
-            LossOfEach(),
-            "loss of LossOfEach to return the mean over a batch, one number",
-        ),
+        (LossOfEach(), "loss of LossOfEach to return the mean over a batch, one num"),
         (MeanOfMetric(), "'largest', of MeanOfMetric to have the shape [B]"),
     ],
     ids=lambda value: None,

@@ -9,21 +9,22 @@ import fedjax_pfl as fp
 from fedjax_pfl.core import checks
 from fedjax_pfl.engine import grids, groups
 from fedjax_pfl.testing import toy
-from tests.engine.test_training import KEY, SGD, quiet, small_spec
+from tests.engine import specs
+from tests.engine.test_training import KEY, SGD, quiet
 from tests.lanes import wide
 
 
 @pytest.mark.parametrize("how", [fp.simulate, fp.simulate_streamed])
 def test_an_attack_without_malicious_clients_is_said(how):
     process = fp.FederatedProcess(algorithm=fp.FedAvg(local=SGD), attack=fp.SignFlip())
-    federation = small_spec().build()
+    federation = specs.classes().build()
     with pytest.warns(UserWarning, match="SignFlip changes nothing, since no client"):
         quiet(how, KEY, process, fp.LogisticRegression(), federation, 1)
 
 
 def test_a_federation_to_compare_attacks_with_is_no_mistake():
     """Only fractions that are all zero are said; warnings are errors in these tests."""
-    spec = small_spec(label_poisoning="uniform_labels")
+    spec = specs.classes(label_poisoning="uniform_labels")
     process = fp.FederatedProcess(algorithm=fp.FedAvg(local=SGD))
 
     def warn(*fractions):
@@ -37,7 +38,7 @@ def test_a_federation_to_compare_attacks_with_is_no_mistake():
 
 
 def test_rounded_products_on_a_cpu_are_said_whatever_wraps_the_network():
-    process, spec = fp.FederatedProcess(algorithm=fp.FedAvg(local=SGD)), small_spec()
+    process, spec = fp.FederatedProcess(algorithm=fp.FedAvg(local=SGD)), specs.classes()
     network = fp.MLP(widths=(3,), bfloat16_products=True)
     for model in (network, fp.lora(network, targets="hidden", rank=1)):
         made = grids.groups_of(KEY, process, model, spec, {"seed": [0]})
@@ -73,8 +74,7 @@ def test_an_aggregator_of_a_method_without_aggregate_is_said(algorithm):
             f"{type(rule).__name__} changes nothing for {type(algorithm).__name__}: no"
             " aggregate of messages is made there."
         )
-        for name, values in expected.groups[0].metrics.items():
-            np.testing.assert_array_equal(found.groups[0].metrics[name], values)
+        np.testing.assert_equal(found.groups[0].metrics, expected.groups[0].metrics)
     with warnings.catch_warnings(), pytest.raises(checks.InputError, match="Bulyan"):
         given = fp.FederatedProcess(
             algorithm=fp.FedAvg(local=SGD), aggregator=rule, participation=cohort

@@ -172,11 +172,14 @@ def test_a_missing_package_is_a_sentence(make, package, extra, monkeypatch):
 
 
 def quadratic_grid(**options):
+    """Means of test losses `[points, rounds]`."""
     spec = fp.FederationSpec("quadratic", "by_client", num_clients=4)
     process = fp.FederatedProcess(algorithm=fp.FedAvg())
     axes = {"seed": [0, 1]}
     run = (jax.random.key(0), process, fp.models.Quadratic(), spec, axes, 6)
-    return fp.grid(*run, eval_every=2, progress=False, **options)
+    (group,) = fp.grid(*run, eval_every=2, progress=False, **options).groups
+    losses = group.metrics["loss"].mean(axis=-1)
+    return losses[:, :, 0, group.data.index("test")]
 
 
 def test_tensorboard_itself_reads_what_was_written(tmp_path):
@@ -195,10 +198,9 @@ def test_tensorboard_itself_reads_what_was_written(tmp_path):
     folder = tmp_path / "logs"
     with pytest.raises(RuntimeError):
         quadratic_grid(callbacks=[fp.engine.TensorBoard(folder), Failing()], **options)
-    result = quadratic_grid(callbacks=[fp.engine.TensorBoard(folder)], **options)
+    means = quadratic_grid(callbacks=[fp.engine.TensorBoard(folder)], **options)
     names = [path.name for path in sorted(folder.iterdir())]
     assert names == ["000-FedAvg,seed=0", "001-FedAvg,seed=1"]
-    means = result.groups[0].metrics["loss"].mean(axis=-1)
     for point, name in enumerate(names):
         assert len(list((folder / name).iterdir())) == 2  # one file per process
         found = reader.EventAccumulator(str(folder / name))
@@ -206,8 +208,7 @@ def test_tensorboard_itself_reads_what_was_written(tmp_path):
         scalars = found.Scalars("global/test/loss")
         assert [s.step for s in scalars] == [0, 2, 4, 6]
         values = [s.value for s in scalars]
-        d = result.groups[0].data.index("test")
-        np.testing.assert_allclose(values, means[point, :, 0, d], rtol=1e-6)
+        np.testing.assert_allclose(values, means[point], rtol=1e-6)
         text = found.Tensors("settings/text_summary")[-1].tensor_proto
         assert b"| algorithm | FedAvg |" in text.string_val[0]
 
@@ -218,32 +219,27 @@ def test_wandb_itself_works_offline(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
     monkeypatch.setenv("WANDB_SILENT", "true")
-    result = quadratic_grid(
-        callbacks=[fp.engine.WeightsAndBiases("mine", group="sweep")]
-    )
+    writer = fp.engine.WeightsAndBiases("mine", group="sweep")
+    means = quadratic_grid(callbacks=[writer])
     wandb.teardown()  # as at the end of a process: waits for the files
     files = sorted((tmp_path / "wandb").glob("offline-run-*/run-*.wandb"))
     assert len(files) == 2
     found = [history_of(path) for path in files]
-    means = result.groups[0].metrics["loss"].mean(axis=-1)
-    d = result.groups[0].data.index("test")
     for name, group, rows in found:
         point = int(name.removeprefix("FedAvg, seed="))
         assert group == "sweep" and [r["_step"] for r in rows] == [0, 2, 4, 6]
         losses = [r["global/test/loss"] for r in rows]
-        np.testing.assert_allclose(losses, means[point, :, 0, d], rtol=1e-6)
+        np.testing.assert_allclose(losses, means[point], rtol=1e-6)
 
 
 def test_mlflow_itself_has_a_run_per_training(tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "runs").as_uri())
-    result = quadratic_grid(callbacks=[fp.engine.MLflow("mine")])
+    means = quadratic_grid(callbacks=[fp.engine.MLflow("mine")])
     client = mlflow.MlflowClient()
     place = client.get_experiment_by_name("mine").experiment_id
     runs = {run.info.run_name: run for run in client.search_runs([place])}
-    means = result.groups[0].metrics["loss"].mean(axis=-1)
-    d = result.groups[0].data.index("test")
     for point, name in enumerate(["FedAvg, seed=0", "FedAvg, seed=1"]):
         run = runs[name]
         assert run.info.status == "FINISHED"
@@ -251,7 +247,7 @@ def test_mlflow_itself_has_a_run_per_training(tmp_path, monkeypatch):
         history = client.get_metric_history(run.info.run_id, "global/test/loss")
         assert [m.step for m in history] == [0, 2, 4, 6]
         losses = [m.value for m in history]
-        np.testing.assert_allclose(losses, means[point, :, 0, d], rtol=1e-6)
+        np.testing.assert_allclose(losses, means[point], rtol=1e-6)
 
 
 def test_mlflow_without_a_store_is_a_sentence(tmp_path, monkeypatch):

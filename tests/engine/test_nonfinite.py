@@ -179,21 +179,13 @@ def _grid(mode, sources, firsts):
     )
     axes = {"algorithm.source": sources, "attack.first": firsts}
     return fp.grid(
-        KEY,
-        _faulty(mode),
-        fp.models.Quadratic(),
-        spec,
-        axes,
-        5,
+        *(KEY, _faulty(mode), fp.models.Quadratic(), spec, axes, 5),
         eval_every=1,
         progress=False,
     ).groups[0]
 
 
-@pytest.mark.parametrize(
-    "mode",
-    ["stop", *map(wide, ("drop", "freeze"))],
-)
+@pytest.mark.parametrize("mode", ["stop", *map(wide, ("drop", "freeze"))])
 def test_a_grid_records_the_lanes_that_met_something(mode):
     record = _grid(mode, [0.0, 1.0, 2.0], [faults.NEVER, 2.0])
     quiet = _grid(mode, [0.0, -1.0, -2.0], [faults.NEVER, faults.NEVER + 1])

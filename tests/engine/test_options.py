@@ -54,5 +54,4 @@ def test_one_training_takes_a_specification():
         fp.simulate(*given, federation, 2, progress=False)
         for federation in (spec, spec.build())
     ]
-    for name, values in results[0].groups[0].metrics.items():
-        np.testing.assert_array_equal(values, results[1].groups[0].metrics[name])
+    np.testing.assert_equal(*(result.groups[0].metrics for result in results))

@@ -29,20 +29,6 @@ def optuna():
     return found
 
 
-@pytest.fixture
-def compilations():
-    """Names of the programs that were compiled."""
-    found = []
-
-    def listen(event, duration_secs, fun_name=None, **_):
-        if event == "/jax/core/compile/backend_compile_duration":
-            found.append(fun_name)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    yield found
-    jax.monitoring.unregister_event_duration_listener(listen)
-
-
 def search(source, *, batch_size=6, num_rounds=10, **changes):
     options = {"space": {RATE: tuning.Range(0.01, 1000)}, "metric": "loss"}
     options |= {"num_settings": 30, "seeds": [0], "eval_every": num_rounds}

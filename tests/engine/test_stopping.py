@@ -1,5 +1,7 @@
 """Early stopping: what it counts, and that a grid still equals its single trainings."""
 
+import itertools
+
 import jax
 import numpy as np
 import pytest
@@ -7,16 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedjax_pfl as fp
-from fedjax_pfl import data
 from fedjax_pfl.core import checks
-from fedjax_pfl.engine import stopping
+from fedjax_pfl.engine import simulation, stopping
+from tests.engine import specs
 
 KEY = jax.random.key(0, impl="threefry2x32")
-SPEC = fp.FederationSpec(
-    data.GaussianClasses(dim=3, num_classes=3, examples_per_client=20),
-    "by_client",
-    num_clients=6,
-)
+SPEC = specs.classes()
 RATES = [0.02, 0.05, 0.2]
 TARGET = fp.StopWhen(target=0.6, metric="loss", data="test")
 
@@ -85,18 +83,25 @@ def test_a_nan_is_no_progress():
     assert watch.stopped_at.tolist() == [2]
 
 
-def test_a_grid_that_ends_point_by_point_equals_its_single_trainings():
-    name = "algorithm.local.learning_rate"
-    together = train({name: RATES}, TARGET)
+NAME = "algorithm.local.learning_rate"
+
+
+@pytest.fixture(scope="module")
+def together():
+    """Three rates that reach the target one after the other."""
+    return train({NAME: RATES}, TARGET)
+
+
+def test_a_grid_that_ends_point_by_point_equals_its_single_trainings(together):
     (group,) = together.groups
     assert len(set(group.stopped_at.tolist())) == 3  # each at another round
     assert group.rounds[-1] == max(group.stopped_at) < 12
     for rate in RATES:
-        alone = train({name: [rate]}, TARGET)
+        alone = train({NAME: [rate]}, TARGET)
         for rows in ("table", "curves", "communication", "clients"):
             expected = getattr(alone, rows)()
             found = getattr(together, rows)()
-            found = found[found[name] == rate]
+            found = found[found[NAME] == rate]
             if rows == "table":  # the others compare themselves with the best of all
                 found = found[~found["stat"].str.contains(" than ")]
             found = found.reset_index(drop=True)
@@ -108,9 +113,8 @@ def test_a_grid_that_ends_point_by_point_equals_its_single_trainings():
             )
 
 
-def test_a_stopped_point_is_frozen_and_says_so():
-    result = train({"algorithm.local.learning_rate": RATES}, TARGET)
-    (group,) = result.groups
+def test_a_stopped_point_is_frozen_and_says_so(together):
+    (group,) = together.groups
     losses = group.metrics["loss"][:, :, 0, 0].mean(axis=-1)
     for point, stop in enumerate(group.stopped_at):
         at = group.rounds.tolist().index(stop)
@@ -119,8 +123,8 @@ def test_a_stopped_point_is_frozen_and_says_so():
         assert len(set(losses[point, at:].tolist())) == 1
         assert np.isnan(group.per_round["bytes_up"][point, stop:]).all()
         assert (group.times_selected[point, at:] == stop).all()
-        assert result.status[point] == f"reached its target at round {stop}"
-    assert set(result.summary()["status"]) == {"1 of 1 reached the target"}
+        assert together.status[point] == f"reached its target at round {stop}"
+    assert set(together.summary()["status"]) == {"1 of 1 reached the target"}
 
 
 def test_nothing_ends_where_there_is_progress():
@@ -130,37 +134,24 @@ def test_nothing_ends_where_there_is_progress():
 
 
 def test_patience_ends_a_training_that_stands_still():
-    axes = {"algorithm.local.learning_rate": [1e-30]}
     rule = fp.StopWhen(patience=2, metric="loss", data="test")
-    result = train(axes, rule)
+    result = train({NAME: [1e-30]}, rule)
     assert result.status == ("stopped at round 2",)
     # Also what is evaluated more seldom is known at the end.
     assert {"own test", "own validation"} <= set(result.table()["data"])
 
 
-def test_a_stopped_training_is_continued_as_such(tmp_path):
-    name = "algorithm.local.learning_rate"
-    whole = train({name: RATES}, TARGET)
-    options = fp.Checkpoints(tmp_path / "run", min_seconds=0)
-    calls = iter(range(100))
-    stops = whole.groups[0].stopped_at
-    from fedjax_pfl.engine import simulation
-
-    limit = simulation.time_limit
-
-    def limited(minutes):
-        del minutes
-        return lambda: "enough" if next(calls) == min(stops) + 1 else None
-
-    try:
-        simulation.time_limit = limited
+def test_a_stopped_training_is_continued_as_such(together, monkeypatch, tmp_path):
+    options = {"checkpoints": fp.Checkpoints(tmp_path / "run", min_seconds=0)}
+    calls, stop = itertools.count(), min(together.groups[0].stopped_at)
+    with monkeypatch.context() as patch:
+        limited = lambda: "enough" if next(calls) == stop + 1 else None  # noqa: E731
+        patch.setattr(simulation, "time_limit", lambda minutes: limited)
         with pytest.raises(fp.Interrupted):
-            train({name: RATES}, TARGET, checkpoints=options)
-    finally:
-        simulation.time_limit = limit
-    resumed = train({name: RATES}, TARGET, checkpoints=options)
+            train({NAME: RATES}, TARGET, **options)
+    resumed = train({NAME: RATES}, TARGET, **options)
     for field in ("metrics", "per_round", "stopped_at", "reached_target"):
-        ours, theirs = (getattr(r.groups[0], field) for r in (resumed, whole))
+        ours, theirs = (getattr(r.groups[0], field) for r in (resumed, together))
         np.testing.assert_equal(ours, theirs)
 
 

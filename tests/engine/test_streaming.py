@@ -1,5 +1,6 @@
 """Streamed trainings: the same as in memory, in little memory, safe on disk."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +13,7 @@ from fedjax_pfl.engine.streaming import divided_rows, population, training
 from fedjax_pfl.testing import toy
 from tests import problems
 from tests.engine import faults, test_kept_mean
+from tests.lanes import few
 
 KEY = jax.random.key(3)
 SGD = fp.SGD(learning_rate=0.1, epochs=2, batch_size=4)
@@ -40,91 +42,43 @@ def train(simulate, process, federation, rounds=8, **options):
 
 def assert_same(one, other, tolerance=1e-12):
     """Equal to rounding, and whatever is counted exactly."""
-    assert one.metrics.keys() == other.metrics.keys()
-    for name in one.metrics:
-        np.testing.assert_allclose(
-            other.metrics[name], one.metrics[name], rtol=0, atol=tolerance
-        )
-    for name in one.per_round:
-        np.testing.assert_allclose(other.per_round[name], one.per_round[name], 1e-9)
+    chex.assert_trees_all_close(other.metrics, one.metrics, rtol=0, atol=tolerance)
+    chex.assert_trees_all_close(other.per_round, one.per_round, rtol=1e-9)
     for name in ("times_selected", "num_train", "malicious", "rounds", "evaluated"):
         np.testing.assert_array_equal(getattr(other, name), getattr(one, name))
 
 
-@pytest.mark.wide  # as FLAME does with attacks and stragglers
-@pytest.mark.parametrize("name", METHODS)
-def test_it_equals_the_training_in_memory(name):
-    federation, process = toy.make_federation(), make_process(name)
-    one = train(fp.simulate, process, federation)
-    assert_same(one, train(fp.simulate_streamed, process, federation))
+def federation():
+    return toy.make_federation(malicious=(1, 5))
 
 
-def test_attacks_and_stragglers_are_those_of_the_training_in_memory():
-    federation = toy.make_federation(malicious=(1, 5))
-    process = make_process(
-        "flame",
-        attack=attacks.SignFlip(scale=2.0),
-        work=fp.Stragglers(max_epochs=2),
-    )
-    one = train(fp.simulate, process, federation)
-    assert_same(one, train(fp.simulate_streamed, process, federation))
-
-
-@pytest.mark.wide
-def test_clients_drawn_each_by_itself_and_adaptive_clips_are_those_in_memory():
-    process = make_process(
+LATE = fp.Buffered(size=2, concurrency=4)
+ATTACKED = make_process(
+    "flame", attack=attacks.SignFlip(scale=2.0), work=fp.Stragglers(max_epochs=2)
+)
+CASES = {
+    **{name: make_process(name) for name in METHODS},
+    "attacks and stragglers": ATTACKED,
+    "error feedback": make_process("fedavg", transforms=(fp.TopK(fraction=0.2),)),
+    "FLAME's": make_process("flame", transforms=(fp.messages.SignScale(),)),
+    "late clients": make_process("fedavg", participation=LATE),
+    "FLAME's cache": make_process("flame", participation=LATE),
+    "everybody": make_process("flame", participation=fp.AllClients()),
+    "each by itself": make_process(
         "fedavg",
         aggregator=aggregators.Mean(),
         participation=fp.local.PoissonCohort(rate=0.4, capacity=5),
         transforms=(fp.messages.AdaptiveClip(norm=0.1), fp.GaussianNoise()),
-    )
-    federation = toy.make_federation()
-    one = train(fp.simulate, process, federation)
-    assert_same(one, train(fp.simulate_streamed, process, federation))
+    ),
+}
+QUICK = ("attacks and stragglers", "error feedback", "late clients")
 
 
-@pytest.mark.parametrize(
-    "process",
-    [
-        make_process("fedavg", transforms=(fp.messages.TopK(fraction=0.2),)),
-        pytest.param(
-            make_process("flame", transforms=(fp.messages.SignScale(),)),
-            marks=pytest.mark.wide,
-        ),
-        make_process("fedavg", participation=fp.Buffered(size=2, concurrency=4)),
-        pytest.param(
-            make_process("flame", participation=fp.Buffered(size=2, concurrency=4)),
-            marks=pytest.mark.wide,
-        ),
-    ],
-    ids=["error feedback", "of FLAME", "late clients", "of FLAME's cache"],
-)
-def test_what_parts_keep_for_clients_is_that_of_the_training_in_memory(process):
-    federation = toy.make_federation()
-    one = train(fp.simulate, process, federation)
-    assert_same(one, train(fp.simulate_streamed, process, federation))
-
-
-@pytest.mark.wide
-def test_everybody_may_take_part():
-    federation = toy.make_federation()
-    process = make_process("flame", participation=fp.AllClients())
-    one = train(fp.simulate, process, federation, rounds=4)
-    assert_same(one, train(fp.simulate_streamed, process, federation, rounds=4))
-
-
-@pytest.mark.wide
-def test_a_sample_of_clients_is_that_of_the_training_in_memory():
-    federation, process = toy.make_federation(), make_process("local")
-    one = train(fp.simulate, process, federation, eval_clients=3)
-    other = train(fp.simulate_streamed, process, federation, eval_clients=3)
-    (sample,) = np.nonzero(one.evaluated[0, -1, 0])
-    np.testing.assert_array_equal(other.clients, sample)
-    np.testing.assert_array_equal(other.times_selected, one.times_selected[..., sample])
-    np.testing.assert_array_equal(other.num_train, one.num_train[..., sample])
-    np.testing.assert_allclose(
-        other.metrics["loss"], one.metrics["loss"][..., sample], atol=1e-12
-    )
+@pytest.mark.parametrize("name", few(QUICK, CASES))
+def test_it_equals_the_training_in_memory(name):
+    """Also where attacks, messages and late clients keep something."""
+    given = CASES[name], federation()
+    assert_same(train(fp.simulate, *given), train(fp.simulate_streamed, *given))
 
 
 def start(process, problem, folder, execution="vmap"):
@@ -183,22 +137,18 @@ def test_rows_of_clients_who_never_took_part_take_no_space(tmp_path):
     assert len(members) < 7
 
 
+WITH_A_MEDIAN = make_process("flame", aggregator=aggregators.CoordinateMedian())
+WITH_NINE = make_process("fedavg", participation=fp.UniformCohort(size=9))
+
+
 @pytest.mark.parametrize(
     ("process", "options", "sentence"),
     [
         (fp.FederatedProcess(algorithm=fp.Centralized(local=SGD)), {}, "Centralized"),
-        (
-            make_process("flame", aggregator=aggregators.CoordinateMedian()),
-            {},
-            "Flame wants CoordinateMedian",
-        ),
+        (WITH_A_MEDIAN, {}, "Flame wants CoordinateMedian"),
         (make_process("fedavg"), {"evaluate_on": ("everybody",)}, "'everybody'"),
         (make_process("fedavg"), {"eval_clients": 0}, "eval_clients"),
-        (
-            make_process("fedavg", participation=fp.UniformCohort(size=9)),
-            {},
-            "got size=9",
-        ),
+        (WITH_NINE, {}, "got size=9"),
     ],
 )
 def test_what_needs_all_clients_at_once_is_refused(process, options, sentence):
@@ -209,9 +159,11 @@ def test_what_needs_all_clients_at_once_is_refused(process, options, sentence):
 
 def test_it_goes_on_where_it_was_interrupted(tmp_path):
     """Bit for bit, from checkpoints; the newest damaged one gives way to another."""
-    federation, process = toy.make_federation(), make_process("flame")
-    options = {"rounds": 12, "eval_every": 2}
-    whole = train(fp.simulate_streamed, process, federation, **options)
+
+    def streamed(**options):
+        return train(fp.simulate_streamed, ATTACKED, federation(), rounds=24, **options)
+
+    whole = streamed()
 
     class EnoughError(Exception):
         """Ends a training at a chosen segment."""
@@ -228,13 +180,7 @@ def test_it_goes_on_where_it_was_interrupted(tmp_path):
         checkpoints = fp.Checkpoints(folder, min_seconds=0)
         training.Training.run = counted
         try:
-            train(
-                fp.simulate_streamed,
-                process,
-                federation,
-                checkpoints=checkpoints,
-                **options,
-            )
+            streamed(checkpoints=checkpoints)
         except EnoughError:
             pass
         finally:
@@ -243,46 +189,28 @@ def test_it_goes_on_where_it_was_interrupted(tmp_path):
 
     for after in (1, 4):
         checkpoints = interrupted(after, tmp_path / str(after))
-        other = train(
-            fp.simulate_streamed,
-            process,
-            federation,
-            checkpoints=checkpoints,
-            **options,
-        )
-        assert_same(whole, other, tolerance=0)
+        assert_same(whole, streamed(checkpoints=checkpoints), tolerance=0)
 
     checkpoints = interrupted(4, tmp_path / "damaged")
     newest = max((tmp_path / "damaged" / "000-flame").glob("0*"))
     (newest / "history.npz").write_bytes(b"")
     with pytest.warns(UserWarning, match="is damaged"):
-        other = train(
-            fp.simulate_streamed,
-            process,
-            federation,
-            checkpoints=checkpoints,
-            **options,
-        )
+        other = streamed(checkpoints=checkpoints)
     assert_same(whole, other, tolerance=0)
 
     checkpoints = interrupted(4, tmp_path / "rows")
     (rows,) = (tmp_path / "rows" / "000-flame").glob("rows-*.bin")
     rows.write_bytes(b"")
     with pytest.raises(checks.InputError, match=f"'{rows.name}' is too short"):
-        train(
-            fp.simulate_streamed,
-            process,
-            federation,
-            checkpoints=checkpoints,
-            **options,
-        )
+        streamed(checkpoints=checkpoints)
 
 
 def test_time_is_up_and_it_goes_on(tmp_path):
-    federation, process = toy.make_federation(), make_process("local")
-    options = {"checkpoints": fp.Checkpoints(tmp_path / "c")}
+    given, kept = (
+        (fp.simulate_streamed, ATTACKED, federation()),
+        fp.Checkpoints(tmp_path / "c"),
+    )
     with pytest.raises(fp.Interrupted, match="was up at round 0"):
-        train(fp.simulate_streamed, process, federation, max_minutes=1e-9, **options)
-    whole = train(fp.simulate_streamed, process, federation)
-    other = train(fp.simulate_streamed, process, federation, **options)
+        train(*given, max_minutes=1e-9, checkpoints=kept)
+    whole, other = train(*given), train(*given, checkpoints=kept)
     assert_same(whole, other, tolerance=0)

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -28,7 +29,7 @@ def _process(size=None, on_nonfinite="stop", **fields):
 
 
 @pytest.mark.parametrize(
-    "execution", ["vmap", *map(wide, ("chunk=1", "chunk=4")), "shard=4"]
+    "execution", ["vmap", *map(wide, ("chunk=1", "chunk=4", "shard=4"))]
 )
 @pytest.mark.parametrize("size", [wide(None), 3])
 def test_a_training_is_that_with_kept_messages(size, execution):
@@ -48,7 +49,7 @@ def test_a_training_is_that_with_kept_messages(size, execution):
         messages = process.messages_of(state)
         found.append((state.server, rows, state.memory["mean"], messages))
     ours, theirs = found
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **CLOSE), ours, theirs)
+    chex.assert_trees_all_close(ours, theirs, **CLOSE)
     mean = np.mean(ours[3]["theta"], axis=0)
     np.testing.assert_allclose(ours[0]["theta"], mean, **CLOSE)
 

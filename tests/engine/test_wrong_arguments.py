@@ -12,6 +12,7 @@ import optax
 import pytest
 
 import fedjax_pfl as fp
+from tests.lanes import wide
 
 X, OWNERS = np.eye(12, 3), ["ann", "bob"] * 6
 
@@ -38,10 +39,7 @@ def simulate(federation, key=None, **fields):
             lambda: fp.FederatedProcess(algorithm=fp.FedAvg(), aggregator="median"),
             "aggregator .*CoordinateMedian.., got 'median'",
         ),
-        (
-            lambda: fp.FederatedProcess(algorithm="fedavg"),
-            "algorithm .*FedAvg.., got 'fedavg'",
-        ),
+        (lambda: fp.FederatedProcess(algorithm="fedavg"), "FedAvg.., got 'fedavg'"),
         (
             lambda: fp.FederatedProcess(fp.Flame()),
             r"write FederatedProcess\(algorithm=Flame\(\.\.\.\)\)",
@@ -54,10 +52,7 @@ def simulate(federation, key=None, **fields):
             lambda: fp.SGD(momentum=optax.constant_schedule(0.9)),
             r"momentum of SGD .*constant_schedule\(value=0.9\)",
         ),
-        (
-            lambda: fp.Flame(lam=functools.partial(float, 1)),
-            "lam of Flame .*only the learning rates",
-        ),
+        (lambda: fp.Flame(lam=functools.partial(float, 1)), "lam .*only the learning"),
     ],
 )
 def test_stand_ins_for_parts_are_refused_where_they_are_given(make, words):
@@ -93,11 +88,10 @@ def test_arrays_of_keys_are_told_of_grids(federation):
 
 
 def test_keys_of_other_generators_are_taken_or_named(federation):
-    wide = simulate(federation, jax.random.key(0, impl="rbg"))
-    again = simulate(federation, jax.random.key(0, impl="rbg"))
-    assert wide.groups[0].metrics.keys() == again.groups[0].metrics.keys()
-    for name, values in wide.groups[0].metrics.items():
-        np.testing.assert_array_equal(values, again.groups[0].metrics[name])
+    once, again = (
+        simulate(federation, jax.random.key(0, impl="rbg")).groups[0] for _ in range(2)
+    )
+    np.testing.assert_equal(once.metrics, again.metrics)
     odd = jax.extend.random.define_prng_impl(
         key_shape=(3,),
         seed=lambda seed: jnp.zeros(3, jnp.uint32) + seed.astype(jnp.uint32),
@@ -110,47 +104,28 @@ def test_keys_of_other_generators_are_taken_or_named(federation):
         simulate(federation, jax.random.key(0, impl=odd))
 
 
-FLAME = fp.FederatedProcess(algorithm=fp.Flame())
 SPEC = fp.FederationSpec("digits", num_clients=4)
+
+
+def base(key, number=0.1):
+    process = fp.FederatedProcess(algorithm=fp.Flame(lam=number))
+    return key, process, fp.LogisticRegression()
+
+
+def malicious(number):
+    return fp.FederationSpec("digits", num_clients=4, malicious_fraction=number)
+
+
 CALLS = {  # of a key and a number, either of them traced
-    "simulate": lambda federation, key, number: fp.simulate(
-        key,
-        fp.FederatedProcess(algorithm=fp.Flame(lam=number)),
-        fp.LogisticRegression(),
-        federation,
-        num_rounds=1,
+    "simulate": lambda made, key, x: fp.simulate(*base(key, x), made, 1),
+    "simulate_streamed": lambda made, key, x: fp.simulate_streamed(
+        *base(key, x), made, 1
     ),
-    "simulate_streamed": lambda federation, key, number: fp.simulate_streamed(
-        key,
-        fp.FederatedProcess(algorithm=fp.Flame(lam=number)),
-        fp.LogisticRegression(),
-        federation,
-        num_rounds=1,
+    "grid": lambda _, key, x: fp.grid(*base(key, x), SPEC, {}, 1),
+    "grid's axes": lambda _, key, x: fp.grid(
+        *base(key), SPEC, {"algorithm.lam": [x]}, 1
     ),
-    "grid": lambda _, key, number: fp.grid(
-        key,
-        fp.FederatedProcess(algorithm=fp.Flame(lam=number)),
-        fp.LogisticRegression(),
-        SPEC,
-        {},
-        num_rounds=1,
-    ),
-    "grid's axes": lambda _, key, number: fp.grid(
-        key,
-        FLAME,
-        fp.LogisticRegression(),
-        SPEC,
-        {"algorithm.lam": [number]},
-        num_rounds=1,
-    ),
-    "grid's federations": lambda _, key, number: fp.grid(
-        key,
-        FLAME,
-        fp.LogisticRegression(),
-        fp.FederationSpec("digits", num_clients=4, malicious_fraction=number),
-        {},
-        num_rounds=1,
-    ),
+    "grid's federations": lambda _, key, x: fp.grid(*base(key), malicious(x), {}, 1),
 }
 
 
@@ -207,7 +182,7 @@ sys.exit(process.exitcode)
 """
 
 
-@pytest.mark.parametrize("state", ["used", "unused"])
+@pytest.mark.parametrize("state", ["used", wide("unused")])
 def test_a_fork_of_a_used_jax_is_refused_and_another_one_trains(state):
     command = [sys.executable, "-c", FORKED, state]
     done = subprocess.run(command, timeout=300, capture_output=True, text=True)
@@ -225,17 +200,11 @@ def test_a_fork_of_a_used_jax_is_refused_and_another_one_trains(state):
     ],
 )
 def test_short_names_of_axes_are_completed(axis, whole):
-    process = fp.FederatedProcess(algorithm=fp.Flame())
     axes = {axis: [1], "algorithm": [fp.Flame(), fp.APFL()]}
+    process = fp.FederatedProcess(algorithm=fp.Flame())
+    given = jax.random.key(0), process, fp.MLP(), fp.FederationSpec(), axes
     with pytest.raises(fp.InputError, match=f"{axis!r}: did you mean {whole!r}"):
-        fp.grid(
-            jax.random.key(0),
-            process,
-            fp.MLP(),
-            fp.FederationSpec(),
-            axes,
-            num_rounds=1,
-        )
+        fp.grid(*given, num_rounds=1)
 
 
 def test_owners_and_a_partition_that_ignores_them_are_refused():

@@ -54,20 +54,19 @@ def train(process, simulate=fp.simulate, execution="vmap"):
     return simulate(*given, eval_every=3, progress=False, execution=execution).groups[0]
 
 
+ATTACKED = {"attack": fp.SignFlip(), "transforms": (fp.TopK(fraction=0.5),)}
+
+
 @pytest.mark.parametrize(
-    "fields",
-    [wide({}), {"attack": fp.SignFlip(), "transforms": (fp.TopK(fraction=0.5),)}],
-    ids=["plain", "attacked"],
+    ("fields", "executions"),
+    [(ATTACKED, ["shard=2"]), wide({}, ["chunk=2", "shard=2"])],
+    ids=["attacked", "plain"],
 )
-def test_a_part_of_ones_own_is_the_same_in_every_execution(fields):
+def test_a_part_of_ones_own_is_the_same_in_every_execution(fields, executions):
     process = process_of(Attendance(), **fields)
     plain = train(process_of(**fields))
-    found = [
-        train(process),
-        train(process, execution="chunk=2"),
-        train(process, execution="shard=2"),
-        train(process, fp.simulate_streamed),
-    ]
+    found = [train(process), train(process, fp.simulate_streamed)]
+    found += [train(process, execution=how) for how in executions]
     for group in found:
         rounds = group.per_round["rounds_of_cohort"][0]
         for name in plain.metrics:

@@ -121,6 +121,7 @@ def test_a_file_that_has_no_digests_is_refused(tmp_path):
         digests.load(file)
 
 
+@pytest.mark.wide
 def test_digests_are_written_by_a_process_of_the_data_type(tmp_path, capsys):
     file, only = tmp_path / "digests.json", "^learned field$"
     assert command.main(["--digests", "--only", only, "--out", str(file)]) == 0

@@ -4,8 +4,8 @@ import functools
 import pathlib
 import re
 
+import chex
 import jax
-import numpy as np
 import pytest
 
 import fedjax_pfl as fp
@@ -73,7 +73,4 @@ def test_methods_of_the_page_are_the_packages():
     for name, fields, theirs in pairs:
         ours = server(page()[name](local=LOCAL, **fields))
         ours = ours.model if name == "Heavy" else ours
-        jax.tree.map(
-            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12),
-            *(ours, server(theirs)),
-        )
+        chex.assert_trees_all_close(ours, server(theirs), rtol=1e-10, atol=1e-12)

@@ -221,6 +221,14 @@ def fedplus_case(name: str, model: str) -> Case:
     return Case(algorithm, functools.partial(fedplus, phi=name), FEDPLUS, model)
 
 
+RELEASED = fp.Flame.official(lam=0.7, kappa=2.5, local=SGD)
+
+
+def flame_case(model: str, **fields: str) -> Case:
+    algorithm = fp.Flame(lam=0.7, kappa=2.5, local=SGD, **fields)
+    return Case(algorithm, functools.partial(flame, **fields), FLAME, model)
+
+
 CASES = {
     "fedavg": Case(fp.FedAvg(local=SGD), fedavg, LOCAL, "global"),
     "ditto": Case(fp.Ditto(lam=0.7, local=SGD), ditto, LAM | LOCAL, "personal"),
@@ -243,34 +251,17 @@ CASES = {
         },
         "global",
     ),
-    "flame": Case(fp.Flame(lam=0.7, kappa=2.5, local=SGD), flame, FLAME, "personal"),
-    "flame_global": Case(
-        fp.Flame(lam=0.7, kappa=2.5, local=SGD), flame, FLAME, "global"
-    ),
+    "flame": flame_case("personal"),
+    "flame_global": flame_case("global"),
+    "flame_received": flame_case("personal", center="received"),
+    "flame_joint": flame_case("global", center="joint"),
     "flame_rho": Case(
         fp.Flame(lam=0.7, rho=0.3, weighting="examples", local=SGD),
         functools.partial(flame, weighting="examples"),
         LAM | {"rho": (0.3, "rho")} | LOCAL,
         "global",
     ),
-    "flame_received": Case(
-        fp.Flame(lam=0.7, kappa=2.5, center="received", local=SGD),
-        functools.partial(flame, center="received"),
-        FLAME,
-        "personal",
-    ),
-    "flame_joint": Case(
-        fp.Flame(lam=0.7, kappa=2.5, center="joint", local=SGD),
-        functools.partial(flame, center="joint"),
-        FLAME,
-        "global",
-    ),
-    "flame_released": Case(
-        fp.Flame.official(lam=0.7, kappa=2.5, local=SGD),
-        released_flame,
-        FLAME,
-        "personal",
-    ),
+    "flame_released": Case(RELEASED, released_flame, FLAME, "personal"),
     "fedplus_mean": fedplus_case("sq", "personal"),
     "fedplus_geometric": fedplus_case("l2", "personal"),
     "fedplus_geometric_center": fedplus_case("l2", "global"),
@@ -338,9 +329,7 @@ def test_one_step_of_fedavg_by_hand():
 def test_an_objective_is_about_one_client():
     case, client = CASES["flame"], 3
     found = differentiate(
-        case.algorithm,
-        case.fields,
-        NUM_ROUNDS,
+        *(case.algorithm, case.fields, NUM_ROUNDS),
         objective=f"train:personal:client={client}",
         evaluate_on=("validation", "train"),
     )
@@ -350,3 +339,14 @@ def test_an_objective_is_about_one_client():
         expected = PROBLEM.loss(client, theta[client]).imag / 1e-30
         slope = found.derivatives[f"algorithm.{field}"]
         np.testing.assert_allclose(slope, [expected], rtol=RTOL, err_msg=field)
+
+
+def test_without_a_path_to_the_objective_derivatives_are_exactly_zero():
+    """Nothing of Ditto's personal models reaches its global one."""
+    case = CASES["ditto"]
+    objective = "validation:loss:global"
+    found = differentiate(
+        case.algorithm, case.fields, NUM_ROUNDS, objective=objective, eval_every=1
+    )
+    lam, *others = found.derivatives.values()
+    assert lam == 0 and all(slope != 0 for slope in others)

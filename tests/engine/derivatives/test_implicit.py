@@ -9,10 +9,9 @@ import optax
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import data
 from fedjax_pfl.core import checks, loops
 from tests import problems
-from tests.engine.derivatives import breaking
+from tests.engine import breaking, specs
 from tests.engine.derivatives import test_closed_forms as closed_forms
 from tests.lanes import wide
 
@@ -209,12 +208,7 @@ def test_what_is_not_met_is_said():
     np.testing.assert_allclose(found.fixed_point, [expected], rtol=1e-9)
 
 
-SPEC = fp.FederationSpec(
-    data.GaussianClasses(dim=3, num_classes=3, examples_per_client=12),
-    "by_client",
-    num_clients=5,
-    validation_fraction=0.3,
-)
+SPEC = specs.validated(5, examples=12)
 SMALL = fp.SGD(learning_rate=1.0, epochs=2, batch_size=64)
 FLAME = fp.FederatedProcess(algorithm=fp.Flame(lam=1.0, kappa=1.0, local=SMALL))
 GRID = KEY, FLAME, fp.LogisticRegression(), SPEC, "algorithm.lam"

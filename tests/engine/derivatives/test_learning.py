@@ -12,7 +12,7 @@ import pytest
 import fedjax_pfl as fp
 from fedjax_pfl import attacks, data
 from fedjax_pfl.core import checks, struct
-from tests.engine.derivatives.breaking import Stop
+from tests.engine.breaking import Stop
 
 KEY = jax.random.key(0, impl="threefry2x32")
 CURVATURE = 2.0
@@ -130,9 +130,7 @@ NOISY = dataclasses.replace(
 )
 FLAME = fp.FederatedProcess(
     algorithm=fp.Flame(
-        lam=1.0,
-        kappa=2.0,
-        local=fp.SGD(learning_rate=0.1, momentum=0.3, batch_size=3),
+        lam=1.0, kappa=2.0, local=fp.SGD(learning_rate=0.1, momentum=0.3, batch_size=3)
     ),
     attack=attacks.Scaling(factor=1.5),
     participation=fp.UniformCohort(size=3),
@@ -196,15 +194,15 @@ def test_a_path_is_a_loop_of_derivatives_and_optax():
 @pytest.mark.parametrize(
     ("at", "options"),
     [
-        (2, {"num_rounds": 2, "num_trainings": 3, "eval_every": 1}),
-        (3, {"num_rounds": 2, "num_trainings": 3, "eval_every": 1}),
-        (3, {"num_rounds": 6, "eval_every": 1}),
+        (2, {"num_rounds": 2, "num_trainings": 3}),
+        (3, {"num_rounds": 2, "num_trainings": 3}),
+        (3, {"num_rounds": 6}),
     ],
     ids=["between trainings", "in a training", "in one training"],
 )
 def test_a_path_goes_on_where_it_was_broken_off(tmp_path, at, options):
     """To the last bit, optimizer's memory and all."""
-    options = options | {"starts": STARTS}
+    options = options | {"starts": STARTS, "eval_every": 1}
     whole = learn(**options)
     options["checkpoints"] = fp.Checkpoints(tmp_path / "kept", min_seconds=0)
     with pytest.raises(InterruptedError):
@@ -234,18 +232,22 @@ def test_a_path_of_another_length_of_trainings_is_another_one(tmp_path):
         learn(num_rounds=3, num_trainings=2, **options)
 
 
+def going(steps):
+    """An optimizer that takes these steps, and the last one again and again."""
+
+    def update(gradient, count, params=None):
+        del params
+        step = jnp.asarray(steps)[jnp.minimum(count, len(steps) - 1)]
+        return jax.tree.map(lambda g: step + 0 * g, gradient), count + 1
+
+    return optax.GradientTransformation(lambda params: jnp.zeros((), int), update)
+
+
 @pytest.mark.parametrize("far", [30.0, 1e4])
 def test_a_training_that_diverges_is_stepped_back_from(far):
     """Half of the way in the logarithm, until one does not."""
 
-    def update(gradient, count, params=None):
-        """Leads far away in its first step, and takes none after."""
-        del params
-        step = jnp.where(count == 0, jnp.log(far), 0)
-        return jax.tree.map(lambda g: step + 0 * g, gradient), count + 1
-
-    far_away = optax.GradientTransformation(lambda params: jnp.zeros(()), update)
-    found = learn(num_rounds=40, num_trainings=6, optimizer=far_away)
+    found = learn(num_rounds=40, num_trainings=6, optimizer=going([np.log(far), 0]))
     path = found.path
     rates = path[RATE].to_numpy()
     relative = path[f"d {RATE}"] * path[RATE] / path["objective"]
@@ -262,16 +264,9 @@ def test_a_training_that_diverges_is_stepped_back_from(far):
 @pytest.mark.wide
 def test_a_path_is_kept_up_to_where_its_only_training_diverged():
     """What is learned is then the best step, not the one that led too far."""
-    steps = jnp.asarray([0.1, 0.2, 0.3, 700.0])
-
-    def update(gradient, count, params=None):
-        """Goes up a little, and after the third step out of the numbers."""
-        del params
-        step = steps[jnp.minimum(count, 3)]
-        return jax.tree.map(lambda g: step + 0 * g, gradient), count + 1
-
-    out = optax.GradientTransformation(lambda params: jnp.zeros((), int), update)
-    found = learn(num_rounds=8, eval_every=1, seeds=[0, 1], optimizer=out)
+    out = [0.1, 0.2, 0.3, 700.0]  # the last one leads out of the numbers
+    options = {"num_rounds": 8, "eval_every": 1, "seeds": [0, 1]}
+    found = learn(optimizer=going(out), **options)
     path = found.path
     assert (found.result.groups[0].diverged_at > 0).all()
     assert path["round"].tolist() == list(range(len(path)))
@@ -285,39 +280,20 @@ def test_a_path_is_kept_up_to_where_its_only_training_diverged():
 
 
 LIMITS = "to begin strictly between its limits, got"
+LAM, DITTO = "algorithm.lam", fp.Ditto(lam=1.0)
+MOMENTUM, STILL = "algorithm.local.momentum", fp.FedAvg(local=fp.SGD(momentum=0.0))
+UNVALIDATED = dataclasses.replace(SPEC, validation_fraction=0.0)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"fields": "algorithm.lam", "process": fp.Ditto(lam=0.0)},
-            f"algorithm.lam {LIMITS} 0",
-        ),
-        (
-            {
-                "fields": "algorithm.lam",
-                "process": fp.Ditto(lam=1.0),
-                "starts": [{}, {"algorithm.lam": 0.0}],
-            },
-            f"algorithm.lam {LIMITS} 0",
-        ),
-        (
-            {"fields": "algorithm.lam", "process": fp.FedPlus(lam=1.0)},
-            f"algorithm.lam {LIMITS} 1",
-        ),
-        (
-            {
-                "fields": "algorithm.local.momentum",
-                "process": fp.FedAvg(local=fp.SGD(momentum=0.0)),
-            },
-            f"algorithm.local.momentum {LIMITS} 0",
-        ),
+        ({"fields": LAM, "process": fp.Ditto(lam=0.0)}, f"{LAM} {LIMITS} 0"),
+        ({"fields": LAM, "process": DITTO, "starts": [{}, {LAM: 0.0}]}, f"{LIMITS} 0"),
+        ({"fields": LAM, "process": fp.FedPlus(lam=1.0)}, f"{LAM} {LIMITS} 1"),
+        ({"fields": MOMENTUM, "process": STILL}, f"{MOMENTUM} {LIMITS} 0"),
         ({"per": "clients"}, "value of per 'clients' .*; allowed: all, client, layer"),
-        (
-            {"per": "layer", "starts": [{RATE: 0.1}]},
-            r"no starts with per='layer', .* got \[\{",
-        ),
+        ({"per": "layer", "starts": STARTS}, r"no starts with per='layer', .*\[\{"),
         ({"num_trainings": 0}, "num_trainings to be a whole number of at least 1"),
         ({"num_trainings": 1.5}, "num_trainings to be a whole number"),
         (
@@ -326,7 +302,7 @@ LIMITS = "to begin strictly between its limits, got"
         ),
         ({"fields": []}, "at least one field"),
         ({"fields": "lam"}, "Unknown part of a process 'lam'"),
-        ({"fields": "algorithm.local.momentum"}, "a traced number"),
+        ({"fields": MOMENTUM}, "a traced number"),
         ({"fields": "federation.seed"}, "fields of the process"),
         ({"objective": "test:loss"}, "validation or train data"),
         ({"objective": "loss:personal"}, "Unknown model of an objective 'personal'"),
@@ -334,10 +310,7 @@ LIMITS = "to begin strictly between its limits, got"
         ({"spec": "digits"}, "specification"),
         ({"starts": [{"learning_rate": 1.0}]}, "did you mean"),
         ({"starts": [{RATE: -1.0}]}, "learning_rate to be a finite number above 0"),
-        (
-            {"spec": dataclasses.replace(SPEC, validation_fraction=0.0)},
-            "validation_fraction above 0",
-        ),
+        ({"spec": UNVALIDATED}, "validation_fraction above 0"),
     ],
 )
 def test_what_cannot_be_learned_is_refused(monkeypatch, options, message):
@@ -365,6 +338,7 @@ def test_a_first_training_that_is_lost_begins_with_less():
     ("options", "message"),
     [
         ({"seeds": []}, "at least one seed"),
+        ({"seeds": 3}, "seeds to be a sequence, each part a whole number, got 3"),
         ({"starts": {RATE: 0.1}}, "starts to be a sequence, each part a mapping"),
         ({"starts": [{"algorithm": fp.FedAvg()}]}, "differ in numbers"),
         ({"optimizer": "adam"}, "optimizer such as optax.adam"),

@@ -9,23 +9,18 @@ import pandas as pd
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import data
 from fedjax_pfl.core import checks, loops, struct
 from fedjax_pfl.engine import grids, simulation
 from fedjax_pfl.engine.derivatives import reverse, trainer
 from fedjax_pfl.engine.derivatives.objective import Objective
 from fedjax_pfl.engine.options import Options
 from tests import problems
+from tests.engine import specs
 from tests.lanes import few, wide
 
 KEY = jax.random.key(0, impl="threefry2x32")
 SGD = fp.SGD(learning_rate=0.2, epochs=2, batch_size=4)
-SPEC = fp.FederationSpec(
-    data.GaussianClasses(dim=3, num_classes=3, examples_per_client=12),
-    "by_client",
-    num_clients=5,
-    validation_fraction=0.3,
-)
+SPEC = specs.validated(5, examples=12)
 MODEL = fp.MLP(widths=(4,))
 METHODS = {
     "ditto": (fp.Ditto(lam=0.5, local=SGD), "lam"),
@@ -208,17 +203,3 @@ def test_solvers_that_end_by_a_tolerance_are_refused():
             "per_client.algorithm.lam",
             num_rounds=2,
         )
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"seeds": []}, "at least one seed"),
-        ({"seeds": 3}, "seeds to be a sequence, each part a whole number, got 3"),
-        ({"optimizer": "adam"}, "optimizer such as optax.adam"),
-    ],
-)
-def test_what_is_no_list_or_optimizer_is_refused(options, message):
-    given = (KEY, fp.FederatedProcess(algorithm=METHODS["ditto"][0]), MODEL, SPEC)
-    with pytest.raises(checks.InputError, match=message):
-        fp.learn(*given, "algorithm.lam", 5, per="client", progress=False, **options)

@@ -1,6 +1,7 @@
 """Values per client and layer, and derivatives in them by going back."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -27,51 +28,89 @@ from tests.engine.derivatives.test_per_client import (
 from tests.lanes import few
 
 LAYERED = {
-    "ditto": (fp.Ditto(lam=0.5, local=SGD), "lam"),
-    "flame": (fp.Flame(lam=0.5, rho=0.1, local=SGD), "lam"),
-    "fedavg": (fp.FedAvg(local=SGD), "local.learning_rate"),
-    "fedprox": (fp.FedProx(mu=0.5, local=SGD), "local.learning_rate"),
+    "ditto": (fp.Ditto(lam=0.5, local=SGD), ["lam", "local.learning_rate"]),
+    "flame": (fp.Flame(lam=0.5, rho=0.1, local=SGD), ["lam"]),
+    "fedavg": (fp.FedAvg(local=SGD), ["local.learning_rate"]),
+    "fedprox": (fp.FedProx(mu=0.5, local=SGD), ["local.learning_rate"]),
 }
-FIELDS = ("algorithm.lam", "algorithm.local.learning_rate")
 
 
 @functools.cache
-def backward(method, shape):
-    """The pass of two seeds, with equal values of this shape for clients and layers."""
-    algorithm, name = LAYERED[method]
+def planned(method, layers):
+    """Three rounds of two seeds, with equal values for clients, and maybe layers."""
+    algorithm, names = LAYERED[method]
+    shape = (5, 4) if layers else (5,)
+    values = {
+        f"algorithm.{name}": np.full(shape, struct.get_field(algorithm, name))
+        for name in names
+    }
+    process = fp.FederatedProcess(algorithm=algorithm, per_client=values)
     what = trainer.Differentiation(
-        (f"per_client.algorithm.{name}",), Objective.parse("validation:loss")
+        tuple(f"per_client.{name}" for name in values),
+        Objective.parse("validation:loss"),
     )
-    values = np.full(shape, struct.get_field(algorithm, name))
-    (group,) = grids.groups_of(
-        *(KEY, process(algorithm, name, values), MODEL, SPEC), {"seed": [0, 1]}
-    )
-    (planned,) = simulation.check_groups([group], Options(num_rounds=3), trainer=what)
-    return reverse.Backward(planned, what)
+    (group,) = grids.groups_of(KEY, process, MODEL, SPEC, {"seed": [0, 1]})
+    (found,) = simulation.check_groups([group], Options(num_rounds=3), trainer=what)
+    return found, what
+
+
+@functools.cache
+def backward(method, layers=True):
+    return reverse.Backward(*planned(method, layers))
+
+
+def check_differences(slope, ends):
+    """That slopes are those of objectives at both ends, 1e-5 away."""
+    above, below = ends
+    np.testing.assert_allclose(slope, (above - below) / 2e-5, rtol=1e-4, atol=1e-9)
 
 
 @pytest.mark.parametrize("method", few(("ditto",), LAYERED))
 def test_derivatives_in_values_of_layers_are_central_differences(method):
-    """Of four arrays of an MLP; those of equal values add up to a client's own."""
-    algorithm, name = LAYERED[method]
-    field = f"per_client.algorithm.{name}"
-    value = struct.get_field(algorithm, name)
-    layers = backward(method, (5, 4))
-    objective, slopes = layers()
-    own, of_clients = backward(method, (5,))()
-    np.testing.assert_allclose(objective, own, rtol=1e-13)
-    np.testing.assert_allclose(
-        slopes[field].sum(axis=2), of_clients[field], rtol=1e-9, atol=1e-14
-    )
-    values = np.random.default_rng(0).uniform(0.8, 1.2, (2, 5, 4)) * value
-    found = layers({field: values})[1][field]
-    for place in ((0, 1, 0), (0, 3, 1), (1, 4, 3)):
-        step = np.zeros_like(values)
+    """Of four arrays of an MLP."""
+    layers = backward(method)
+    rng = np.random.default_rng(0)
+    values = {
+        name: value * rng.uniform(0.8, 1.2, value.shape)
+        for name, value in layers.values().items()
+    }
+    slopes = layers(values)[1]
+    for name, place in itertools.product(values, ((0, 1, 0), (0, 3, 1), (1, 4, 3))):
+        step = np.zeros((2, 5, 4))
         step[place] = 1e-5
-        ends = [layers({field: values + s * step})[0][place[0]] for s in (1, -1)]
-        np.testing.assert_allclose(
-            found[place], (ends[0] - ends[1]) / 2e-5, rtol=1e-4, atol=1e-9
+        check_differences(
+            slopes[name][place],
+            [
+                layers(values | {name: values[name] + s * step})[0][place[0]]
+                for s in (1, -1)
+            ],
         )
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize("method", LAYERED)
+def test_slopes_of_equal_layers_add_up_to_those_of_clients_and_of_all(method):
+    objective, slopes = backward(method)()
+    whole, of_clients = backward(method, layers=False)()
+    np.testing.assert_allclose(objective, whole, rtol=1e-13)
+    for name, slope in slopes.items():
+        np.testing.assert_allclose(
+            slope.sum(axis=2), of_clients[name], rtol=1e-9, atol=1e-14
+        )
+    if "per_client.algorithm.lam" not in slopes:
+        return  # the server's own learning rate is no client's
+    forward = fp.hypergradients(
+        *(KEY, fp.FederatedProcess(algorithm=LAYERED[method][0]), MODEL, SPEC),
+        *("algorithm.lam", 3),
+        axes={"seed": [0, 1]},
+        progress=False,
+    )
+    np.testing.assert_allclose(objective, forward.value, rtol=1e-12)
+    np.testing.assert_allclose(
+        slopes["per_client.algorithm.lam"].sum(axis=(1, 2)),
+        forward.derivatives["algorithm.lam"],
+        rtol=1e-7,
+    )
 
 
 def test_layers_have_the_proximal_points_of_their_own():
@@ -113,12 +152,7 @@ def test_a_row_per_client_and_layer():
 @pytest.mark.parametrize(
     ("algorithm", "name", "shape", "sentence"),
     [
-        (
-            fp.Ditto(local=SGD),
-            "lam",
-            (5, 3),
-            r"a value per layer of a model with 4 \(.*got 3",
-        ),
+        (fp.Ditto(local=SGD), "lam", (5, 3), r"per layer of a model with 4 \(.*got 3"),
         (fp.Ditto(local=SGD), "lam", (5, 4, 1), r"a value per layer, got an array of"),
         (fp.APFL(local=SGD), "alpha", (5, 4), r"layers can have .*\(none\), got alpha"),
         (fp.Ditto.official(), "local.learning_rate", (5, 4), r"\(lam\), got local"),
@@ -131,64 +165,46 @@ def test_values_that_layers_cannot_have_are_refused(algorithm, name, shape, sent
 
 @pytest.mark.parametrize("method", few(("ditto",), LAYERED))
 def test_what_moves_shared_values_are_central_differences(method):
-    """Of the mean over two seeds; together they are the slope in one value for all."""
-    algorithm, name = LAYERED[method]
-    field = f"per_client.algorithm.{name}"
-    value = struct.get_field(algorithm, name)
-    layers = backward(method, (5, 4))
+    """Of the mean over two seeds."""
+    layers = backward(method)
     made = descent.Descent(layers, optax.sgd(1.0), 1)
-    values = made.best[field]
-    np.testing.assert_allclose(values, np.full((1, 4), value), rtol=1e-15)
-    objective, slopes = made.gathered(*layers(made.spread(made.best)))
-    slope = slopes[field]
-    for layer in range(4):
-        step = 1e-5 * np.eye(4)[layer]
-        ends = [
-            layers(made.spread({field: values + s * step}))[0].mean() for s in (1, -1)
-        ]
-        np.testing.assert_allclose(
-            slope[0, layer], (ends[0] - ends[1]) / 2e-5, rtol=1e-4, atol=1e-9
+    _, slopes = made.gathered(*layers(made.spread(made.best)))
+    name, values = next(iter(made.best.items()))
+    for layer, unit in enumerate(1e-5 * np.eye(4)):
+        check_differences(
+            slopes[name][0, layer],
+            [
+                layers(made.spread(made.best | {name: values + s * unit}))[0].mean()
+                for s in (1, -1)
+            ],
         )
-    if "lam" not in name:  # of which the server's own is no client's
-        return
-    forward = fp.hypergradients(
-        *(KEY, fp.FederatedProcess(algorithm=algorithm), MODEL, SPEC),
-        f"algorithm.{name}",
-        *(3,),
-        axes={"seed": [0, 1]},
-        progress=False,
-    )
-    np.testing.assert_allclose(objective[0], forward.value.mean(), rtol=1e-12)
-    np.testing.assert_allclose(
-        slope.sum(), forward.derivatives[f"algorithm.{name}"].mean(), rtol=1e-7
-    )
 
 
-def test_layers_learn_values_that_all_clients_and_seeds_share(tmp_path):
+def test_layers_learn_values_that_all_clients_and_seeds_share(monkeypatch, tmp_path):
     """The last training is that of the best values, and a finished call is read."""
-    given = (KEY, fp.FederatedProcess(algorithm=LAYERED["ditto"][0]), MODEL, SPEC)
+    counted = backward("ditto").kept  # of the same program, which takes seconds
+    monkeypatch.setattr(reverse, "kept", lambda planned, names: counted)
+    algorithm, names = LAYERED["ditto"]
+    fields = [f"algorithm.{name}" for name in names]
+    given = (KEY, fp.FederatedProcess(algorithm=algorithm), MODEL, SPEC)
     options = {"seeds": [0, 1], "num_trainings": 4, "progress": False}
     options["checkpoints"] = fp.Checkpoints(tmp_path, min_seconds=0)
     learned, again = (
-        fp.learn(*given, FIELDS, 5, per="layer", **options) for _ in range(2)
+        fp.learn(*given, fields, 3, per="layer", **options) for _ in range(2)
     )
     pd.testing.assert_frame_equal(again.path, learned.path, check_exact=True)
     steps = learned.path["objective"]
     assert len(steps) == 4 and steps.min() < steps[0]
-    for name in FIELDS:
+    for name in fields:
         values = learned.best[name]
         np.testing.assert_array_equal(again.best[name], values)
         assert len({*values}) == 4
-        own = learned.process.per_client[name]
-        np.testing.assert_array_equal(own, np.tile(values, (5, 1)))
-    result = fp.grid(
-        *(KEY, learned.process, MODEL, SPEC, {"seed": [0, 1]}, 5), progress=False
-    )
-    for found in (result, learned.result):
-        (group,) = found.groups
-        model, column = group.models.index("personal"), group.data.index("validation")
-        reached = group.metrics["loss"][:, -1, model, column].mean()
-        np.testing.assert_allclose(reached, steps.min(), rtol=1e-12)
+        of_clients = learned.process.per_client[name]
+        np.testing.assert_array_equal(of_clients, np.tile(values, (5, 1)))
+    (group,) = learned.result.groups
+    model, column = group.models.index("personal"), group.data.index("validation")
+    reached = group.metrics["loss"][:, -1, model, column].mean()
+    np.testing.assert_allclose(reached, steps.min(), rtol=1e-12)
     table = learned.values
     assert list(table["parameters"]) == [3, 12, 4, 12]
     assert list(table["layer"])[:2] == ["head/bias", "head/kernel"]

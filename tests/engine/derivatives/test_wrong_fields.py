@@ -8,19 +8,15 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import aggregators, algorithms, attacks, data, local
+from fedjax_pfl import aggregators, algorithms, attacks, local
 from fedjax_pfl.algorithms import common_descent
 from fedjax_pfl.core import checks
 from fedjax_pfl.engine.derivatives import fields
 from fedjax_pfl.testing import toy
+from tests.engine import specs
 
 KEY = jax.random.key(0, impl="threefry2x32")
-SPEC = fp.FederationSpec(
-    data.GaussianClasses(dim=3, num_classes=3, examples_per_client=20),
-    "by_client",
-    num_clients=4,
-    validation_fraction=0.3,
-)
+SPEC = specs.validated(4)
 PROCESS = fp.FederatedProcess(algorithm=fp.Flame(lam=1.0, kappa=2.0))
 RATE = "algorithm.local.learning_rate"
 
@@ -45,17 +41,11 @@ def _without_training(monkeypatch):
         ((), "at least one field"),
         ([RATE, "algorithm.lam", RATE], f"each field once, got {RATE}, algo.*, {RATE}"),
         ("algorithm.local.batch_size", "batch_size to be a traced number.* got 20"),
-        (
-            "algorithm.local.epochs",
-            "epochs to be a traced number.* got 1; .*kappa.*are",
-        ),
+        ("algorithm.local.epochs", "to be a traced number.* got 1; .*kappa.*are"),
         ("algorithm.center", "center to be a traced number.* got 'local'"),
         ("algorithm.local", "algorithm.local to be a traced number.* got 'SGD'"),
         ("algorithm", "algorithm to be a traced number"),
-        (
-            "algorithm.rho",
-            "algorithm.rho to be a traced number.* got None; algorithm.l",
-        ),
+        ("algorithm.rho", "rho to be a traced number.* got None; algorithm.l"),
         ("algorithm.local.momentum", "momentum to be a traced number.* got None"),
         ("aggregator.rho", "aggregator"),
         ("attack", "attack to be a traced number.* got None"),
@@ -64,10 +54,7 @@ def _without_training(monkeypatch):
         ("lam", "the whole name of field 'lam': did you mean 'algorithm.lam'?"),
         ("learning_rate", f"did you mean '{RATE}'?"),
         ("local.learning_rate", f"did you mean '{RATE}'?"),
-        (
-            "algoritm.lam",
-            "part of a process 'algoritm' .did you mean 'algorithm'",
-        ),
+        ("algoritm.lam", "part of a process 'algoritm' .did you mean 'algorithm'"),
         ("", "part of a process"),
         ("federation.seed", "fields of the process.* got 'federation.seed'"),
         ("federation.partition.concentration", "fields of the process"),
@@ -92,10 +79,7 @@ def test_fields_without_derivatives(names, message):
         ("validation:accuracy", "has a derivative.* got 'accuracy', .* 0 almost every"),
         ("validation:loss:person", "Unknown model .*'person'.*did you mean 'personal'"),
         ("validation:los", "Unknown model of an objective 'los'"),
-        (
-            "validation:loss:train",
-            "such as validation:loss:personal, got 'validation:l",
-        ),
+        ("validation:loss:train", "such as validation:loss:personal, got 'valida"),
         ("loss:loss", "such as validation:loss:personal, got 'loss:loss'"),
         ("loss:mean:worst_decile", "such as validation:loss:personal"),
         ("loss:personal:global", "such as validation:loss:personal"),
@@ -180,44 +164,33 @@ def test_parts_without_derivatives_are_named(parts, message):
         differentiate(process=process)
 
 
+def rule(aggregator):
+    return {"aggregator": aggregator}
+
+
+KRUM = "Krum: which rows are averaged"
+LEFT_OUT, IN_THE_MIDDLE = "which values are left out", "which values are in the middle"
+TO_TOLERANCE = {"algorithm": fp.Flame(local=local.ToTolerance())}
+TWO_CHOICES = {
+    "algorithm": algorithms.FedACS(pick_quantile=0.5),
+    "attack": attacks.Mimic(),
+}
+
+
 @pytest.mark.parametrize(
     ("parts", "texts"),
     [
         ({}, ()),
-        ({"aggregator": aggregators.Krum()}, ("Krum: which rows are averaged",)),
-        (
-            {"aggregator": aggregators.TrimmedMean(num_malicious=1)},
-            ("TrimmedMean: which values are left out",),
-        ),
-        (
-            {"aggregator": aggregators.CoordinateMedian()},
-            ("CoordinateMedian: which values are in the middle",),
-        ),
-        ({"aggregator": aggregators.CoordinateMedian(rho=0.1)}, ()),
-        ({"aggregator": aggregators.GeometricMedian()}, ()),
-        (
-            {"aggregator": aggregators.NormClipping()},
-            ("NormClipping: whose norm is the limit",),
-        ),
-        (
-            {"aggregator": aggregators.Bucketing(rule=aggregators.Krum())},
-            ("Krum: which rows are averaged",),
-        ),
-        (
-            {"algorithm": algorithms.MultiKrum()},
-            ("Krum: which rows are averaged",),
-        ),
-        (
-            {
-                "algorithm": algorithms.FedACS(pick_quantile=0.5),
-                "attack": attacks.Mimic(),
-            },
-            ("FedACS: which clients are similar", "Mimic: who is copied"),
-        ),
-        (
-            {"algorithm": fp.Flame(local=local.ToTolerance())},
-            ("ToTolerance: the number of steps",),
-        ),
+        (rule(fp.Krum()), (KRUM,)),
+        (rule(aggregators.TrimmedMean(num_malicious=1)), (f"TrimmedMean: {LEFT_OUT}",)),
+        (rule(fp.CoordinateMedian()), (f"CoordinateMedian: {IN_THE_MIDDLE}",)),
+        (rule(fp.CoordinateMedian(rho=0.1)), ()),
+        (rule(fp.GeometricMedian()), ()),
+        (rule(aggregators.NormClipping()), ("NormClipping: whose norm is the limit",)),
+        (rule(aggregators.Bucketing(rule=fp.Krum())), (KRUM,)),
+        ({"algorithm": algorithms.MultiKrum()}, (KRUM,)),
+        (TWO_CHOICES, ("FedACS: which clients are similar", "Mimic: who is copied")),
+        (TO_TOLERANCE, ("ToTolerance: the number of steps",)),
     ],
 )
 def test_choices_that_are_held_fixed_are_named(parts, texts):

@@ -17,7 +17,7 @@ from jax import lax
 
 from fedjax_pfl import core, local, models
 from fedjax_pfl.models import objectives
-from fedjax_pfl.testing import programs
+from fedjax_pfl.testing import compiled_rounds
 
 FULL_BATCH = 64  # at least the examples of any client here: one step is a full gradient
 
@@ -294,7 +294,7 @@ def waves(
 def first_state(process: Any, problem: Problem, seed: int = 0) -> core.State:
     """The state before the first round."""
     key = jax.random.key(seed)
-    return programs.init(process, key, problem.model, problem.federation)
+    return compiled_rounds.init(process, key, problem.model, problem.federation)
 
 
 @functools.partial(

@@ -16,7 +16,7 @@ from fedjax_pfl.engine.options import Options
 from fedjax_pfl.engine.resident import Resident
 from fedjax_pfl.engine.trainer import Interrupted
 from fedjax_pfl.results import checkpoint, history
-from fedjax_pfl.testing import compare, programs, subjects
+from fedjax_pfl.testing import compare, compiled_rounds, subjects
 
 __all__ = [  # in the order in which they are checked
     "scan_equals_python_loop",
@@ -49,7 +49,7 @@ def _run(
     at, (field, _, _) = subject.setting, _varied(subject)
     process, *peers = [struct.replace_field(at.process, field, v) for v in values]
     points = [{field: value} for value in values]
-    group = programs.group(
+    group = compiled_rounds.group(
         at.key, process, subject.model, at.federation, *peers, points=points
     )
     options = Options(

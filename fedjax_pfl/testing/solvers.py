@@ -12,7 +12,7 @@ import optax
 from fedjax_pfl import core, local
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.engine import evaluation
-from fedjax_pfl.testing import programs, subjects
+from fedjax_pfl.testing import compiled_rounds, subjects
 
 __all__ = ["solver_fields_act"]
 
@@ -105,6 +105,6 @@ def _program(subject: subjects.Subject, name: str, solver: Any) -> str | None:
             metrics = evaluation.evaluate(process, after, at.model, at.federation)[0]
             return after, metrics
 
-        return programs.text(run, jax.eval_shape(at.first))
+        return compiled_rounds.text(run, jax.eval_shape(at.first))
     except checks.InputError:
         return None

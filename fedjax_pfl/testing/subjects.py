@@ -11,7 +11,7 @@ from fedjax_pfl import attacks, core, models
 from fedjax_pfl.core import checks, sharding, struct
 from fedjax_pfl.local import participation as participations
 from fedjax_pfl.round.process import FederatedProcess
-from fedjax_pfl.testing import programs, toy
+from fedjax_pfl.testing import compiled_rounds, toy
 
 __all__ = ["COHORT", "KEY_SEED", "Setting", "Subject"]
 
@@ -35,7 +35,7 @@ class Setting:
 
     def first(self) -> core.State:
         """Returns the state before the first round."""
-        return programs.init(self.process, self.key, self.model, self.federation)
+        return compiled_rounds.init(self.process, self.key, self.model, self.federation)
 
     @functools.cached_property
     def warm(self) -> core.State:
@@ -53,7 +53,7 @@ class Setting:
         execution: sharding.Execution = _VMAP,
     ) -> tuple[core.State, core.RoundInfo]:
         """Runs one compiled round, by default from the warm state on the same data."""
-        return programs.run_round(
+        return compiled_rounds.run_round(
             self.process,
             self.warm if state is None else state,
             self.model,

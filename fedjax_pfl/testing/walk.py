@@ -37,7 +37,7 @@ FILES = (  # that run a round
     *("round/__init__.py", "round/exchange.py", "round/part.py", "round/parts/*.py"),
     *("round/process.py", "round/run.py"),
     *("engine/layout.py", "core/client_view.py", "core/state.py"),
-    *("engine/streaming/training.py", "engine/streaming/programs.py"),
+    *("engine/streaming/training.py", "engine/streaming/cohort_programs.py"),
     "engine/streaming/trainer.py",
 )
 FEATURES = {  # what names one: a field, an attribute, a keyword, a function, a text

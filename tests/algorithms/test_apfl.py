@@ -11,7 +11,7 @@ import pytest
 import fedjax_pfl as fp
 from fedjax_pfl import algorithms
 from fedjax_pfl.algorithms import apfl
-from fedjax_pfl.testing import programs, toy
+from fedjax_pfl.testing import compiled_rounds, toy
 from tests import problems
 from tests.lanes import wide
 from tests.setups import process
@@ -149,9 +149,9 @@ def network_state(mix):
     local = fp.SGD(learning_rate=0.5, epochs=2, batch_size=4)
     algorithm = algorithms.APFL(mix=mix, local=local)
     whole = process(algorithm)
-    state = programs.init(whole, KEY, model, federation)
+    state = compiled_rounds.init(whole, KEY, model, federation)
     for _ in range(3):
-        state, _ = programs.run_round(whole, state, model, federation)
+        state, _ = compiled_rounds.run_round(whole, state, model, federation)
     return algorithm, model, federation, state
 
 

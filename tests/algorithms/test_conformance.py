@@ -10,7 +10,7 @@ import pytest
 import fedjax_pfl as fp
 from fedjax_pfl import testing
 from fedjax_pfl.core import sharding, struct
-from fedjax_pfl.testing import programs, rounds, toy
+from fedjax_pfl.testing import compiled_rounds, rounds, toy
 from tests.algorithms import cases
 from tests.lanes import wide
 
@@ -143,7 +143,7 @@ def test_sharded_round_gathers_no_rows(rule):
     state = sharding.shard_rows(state, toy.NUM_CLIENTS, execution)
     federation = sharding.shard_rows(federation, toy.NUM_CLIENTS, execution)
     args = (process, state, model, federation, execution)
-    text = programs.run_round.lower(*args).compile().as_text()
+    text = compiled_rounds.run_round.lower(*args).compile().as_text()
     gathers = [line for line in text.splitlines() if " all-gather(" in line]
     rows = ("[8,3,4]", "[8,3]", "[8,12]", "[8,15]")  # leaves, and all in one vector
     assert not [line for line in gathers if any(shape in line for shape in rows)]

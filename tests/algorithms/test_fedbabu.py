@@ -10,7 +10,7 @@ import pytest
 import fedjax_pfl as fp
 from fedjax_pfl import algorithms
 from fedjax_pfl.core import byte_counts
-from fedjax_pfl.testing import programs, toy
+from fedjax_pfl.testing import compiled_rounds, toy
 from tests import problems
 from tests.algorithms import intercepts
 
@@ -74,9 +74,9 @@ def test_it_is_fedavg_of_a_model_with_a_frozen_head():
             algorithm=algorithm, participation=fp.UniformCohort(size=5)
         )
         given = model.for_federation(federation)
-        state = programs.init(whole, jax.random.key(0), given, federation)
+        state = compiled_rounds.init(whole, jax.random.key(0), given, federation)
         for _ in range(3):
-            state, _ = programs.run_round(whole, state, given, federation)
+            state, _ = compiled_rounds.run_round(whole, state, given, federation)
         found.append(state.server)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **CLOSE), *found)
 

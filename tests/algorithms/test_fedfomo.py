@@ -11,7 +11,7 @@ import fedjax_pfl as fp
 from fedjax_pfl import local
 from fedjax_pfl.algorithms import FedFomo, fedfomo
 from fedjax_pfl.core import byte_counts, client_rows, struct
-from fedjax_pfl.testing import programs, toy
+from fedjax_pfl.testing import compiled_rounds, toy
 from tests import problems
 from tests.engine import faults
 from tests.setups import with_malicious
@@ -201,7 +201,7 @@ def test_permuting_clients_permutes_results():
     found = []
     for federation in (toy.make_federation(), toy.make_federation(order=order)):
         model = fp.LogisticRegression().for_federation(federation)
-        state = programs.init(process, KEY, model, federation)
+        state = compiled_rounds.init(process, KEY, model, federation)
         for _ in range(4):
             state, _ = step(state, model, federation)
         found.append(state.clients)

@@ -10,7 +10,7 @@ import pytest
 import fedjax_pfl as fp
 from fedjax_pfl import algorithms, attacks, core
 from fedjax_pfl.core import byte_counts
-from fedjax_pfl.testing import programs, toy
+from fedjax_pfl.testing import compiled_rounds, toy
 from tests import problems
 from tests.algorithms import intercepts
 from tests.setups import with_malicious
@@ -133,7 +133,7 @@ def test_a_networks_head_stays_and_predicts_with_the_latest_body():
     algorithm = algorithms.FedPer(local=fp.SGD(learning_rate=0.5, batch_size=4))
     who = fp.UniformCohort(size=3)
     whole = fp.FederatedProcess(algorithm=algorithm, participation=who)
-    first = programs.init(whole, KEY, model, federation)
+    first = compiled_rounds.init(whole, KEY, model, federation)
     state, info = jax.jit(lambda s: whole.round(s, model, federation))(first)
     assert set(state.server) - {"head"} and not jax.tree.leaves(state.server["head"])
     before, after = (s.clients["head"]["kernel"] for s in (first, state))

@@ -11,7 +11,7 @@ import pytest
 import fedjax_pfl as fp
 from fedjax_pfl.algorithms import base, phi
 from fedjax_pfl.core import checks
-from fedjax_pfl.testing import programs
+from fedjax_pfl.testing import compiled_rounds
 from tests import problems
 from tests.algorithms import fedplus_oracles as oracles
 from tests.lanes import wide
@@ -238,7 +238,7 @@ def test_layers_are_separate_methods():
     )
     whole = process(algorithm)
     model = fp.MLP(widths=(5,)).for_federation(federation)
-    state = programs.init(whole, jax.random.key(0), model, federation)
+    state = compiled_rounds.init(whole, jax.random.key(0), model, federation)
     step = jax.jit(whole.round, static_argnums=1)
     for _ in range(2):
         state, _ = step(state, model, federation)

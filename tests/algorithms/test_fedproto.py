@@ -8,7 +8,7 @@ import pytest
 import fedjax_pfl as fp
 from fedjax_pfl import algorithms
 from fedjax_pfl.algorithms import fedproto
-from fedjax_pfl.testing import programs, toy
+from fedjax_pfl.testing import compiled_rounds, toy
 from tests.algorithms import perceptrons
 
 FULL = fp.SGD(learning_rate=0.5, epochs=2, batch_size=64)
@@ -84,12 +84,12 @@ def test_a_class_without_members_keeps_its_prototype():
     federation = perceptrons.with_labels(labels)
     model = perceptrons.MODEL.for_federation(federation)
     process = fp.FederatedProcess(algorithm=algorithms.FedProto(local=FULL))
-    state = programs.init(process, jax.random.key(0), model, federation)
+    state = compiled_rounds.init(process, jax.random.key(0), model, federation)
     server = fedproto.FedProtoServer(
         prototypes=jnp.arange(12.0).reshape(3, 4), known=jnp.array([1.0, 1.0, 0.0])
     )
     state = fp.core.struct.replace_field(state, "server", server)
-    after, _ = programs.run_round(process, state, model, federation)
+    after, _ = compiled_rounds.run_round(process, state, model, federation)
     found = after.server
     np.testing.assert_array_equal(found.prototypes[1:], server.prototypes[1:])
     np.testing.assert_array_equal(found.known, [1, 1, 0])

@@ -8,7 +8,7 @@ import pytest
 import fedjax_pfl as fp
 from fedjax_pfl import algorithms
 from fedjax_pfl.algorithms import fedsam
-from fedjax_pfl.testing import programs, toy
+from fedjax_pfl.testing import compiled_rounds, toy
 from tests import problems
 from tests.lanes import wide
 from tests.setups import process
@@ -127,8 +127,8 @@ def test_personal_parameters_descend_at_the_perturbed_model():
     model = roles.for_federation(federation)
     local = problems.full_gradient_steps(1, ETA)
     whole = process(algorithms.FedSAM(rho=RHO, local=local))
-    state = programs.init(whole, jax.random.key(0), model, federation)
-    after, _ = programs.run_round(whole, state, model, federation)
+    state = compiled_rounds.init(whole, jax.random.key(0), model, federation)
+    after, _ = compiled_rounds.run_round(whole, state, model, federation)
     plain = fp.MLP(widths=(4,)).for_federation(federation)
     head = jax.tree.map(lambda leaf: leaf[2], state.rows["carry"])
     body = state.server

@@ -10,7 +10,7 @@ import pytest
 import fedjax_pfl as fp
 from fedjax_pfl import algorithms
 from fedjax_pfl.algorithms import knn_per
-from fedjax_pfl.testing import programs, toy
+from fedjax_pfl.testing import compiled_rounds, toy
 from tests.algorithms import perceptrons
 from tests.lanes import wide
 
@@ -27,9 +27,9 @@ def trained(algorithm, rounds=3):
         participation=fp.UniformCohort(size=5),
         work=fp.Stragglers(fraction=0.5, max_epochs=2),
     )
-    state = programs.init(process, jax.random.key(0), model, federation)
+    state = compiled_rounds.init(process, jax.random.key(0), model, federation)
     for _ in range(rounds):
-        state, _ = programs.run_round(process, state, model, federation)
+        state, _ = compiled_rounds.run_round(process, state, model, federation)
     return state
 
 

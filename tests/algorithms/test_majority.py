@@ -6,7 +6,7 @@ import pytest
 
 import fedjax_pfl as fp
 from fedjax_pfl.core import byte_counts, checks
-from fedjax_pfl.testing import programs, toy
+from fedjax_pfl.testing import compiled_rounds, toy
 
 
 def test_every_client_predicts_its_most_frequent_label():
@@ -14,8 +14,8 @@ def test_every_client_predicts_its_most_frequent_label():
     federation = toy.make_federation(padding=3)
     model = fp.LogisticRegression().for_federation(federation)
     process = fp.FederatedProcess(algorithm=fp.Majority())
-    state = programs.init(process, jax.random.key(0), model, federation)
-    state, info = programs.run_round(process, state, model, federation)
+    state = compiled_rounds.init(process, jax.random.key(0), model, federation)
+    state, info = compiled_rounds.run_round(process, state, model, federation)
     assert byte_counts.total(info.bytes_up) == 0
     labels = np.asarray(federation.train.y)
     for client, rows in enumerate(np.asarray(federation.train.index)):

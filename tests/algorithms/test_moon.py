@@ -12,7 +12,7 @@ import fedjax_pfl as fp
 from fedjax_pfl import algorithms
 from fedjax_pfl.algorithms import moon
 from fedjax_pfl.core import tree_paths
-from fedjax_pfl.testing import programs, toy
+from fedjax_pfl.testing import compiled_rounds, toy
 from tests.lanes import wide
 from tests.setups import process
 
@@ -26,9 +26,9 @@ def run(whole, rounds, model=MODEL, **fields):
     """States before and after all rounds, and reports."""
     federation = toy.make_federation(**fields)
     model = model.for_federation(federation)
-    states, infos = [programs.init(whole, KEY, model, federation)], []
+    states, infos = [compiled_rounds.init(whole, KEY, model, federation)], []
     for _ in range(rounds):
-        state, info = programs.run_round(whole, states[-1], model, federation)
+        state, info = compiled_rounds.run_round(whole, states[-1], model, federation)
         states.append(state)
         infos.append(info)
     return states, infos
@@ -144,7 +144,7 @@ def test_the_contrast_pulls_features_to_the_received_network():
     for mu in (0.0, 20.0):
         local = fp.SGD(learning_rate=0.1, epochs=20, batch_size=64)
         whole = process(algorithms.MOON(mu=mu, local=local))
-        state = programs.init(whole, KEY, model, federation)
+        state = compiled_rounds.init(whole, KEY, model, federation)
         rows = jax.tree.map(lambda a: jnp.stack([a] * 8), other)
         state = dataclasses.replace(state, clients=rows)
         after, _ = jax.jit(lambda s, w=whole: w.round(s, model, federation))(state)

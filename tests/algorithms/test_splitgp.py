@@ -11,7 +11,7 @@ import fedjax_pfl as fp
 from fedjax_pfl import algorithms, models
 from fedjax_pfl.algorithms import splitgp
 from fedjax_pfl.core import tree_paths
-from fedjax_pfl.testing import programs, toy
+from fedjax_pfl.testing import compiled_rounds, toy
 from tests import problems
 from tests.algorithms import perceptrons
 from tests.algorithms.perceptrons import CLOSE, KEY, assert_close
@@ -90,7 +90,7 @@ def test_without_exit_and_own_part_it_is_fedavg():
     servers = []
     for algorithm in (split, fp.FedAvg(local=local)):
         process = fp.FederatedProcess(algorithm=algorithm)
-        state = programs.init(process, KEY, model, federation)
+        state = compiled_rounds.init(process, KEY, model, federation)
         step = jax.jit(lambda s, p=process: p.round(s, model, federation)[0])
         servers.append(step(step(state)).server)
     servers[0].pop("exit")

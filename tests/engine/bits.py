@@ -15,7 +15,7 @@ import numpy as np
 
 import fedjax_pfl as fp
 from fedjax_pfl.engine.options import Options
-from fedjax_pfl.testing import programs, toy
+from fedjax_pfl.testing import compiled_rounds, toy
 from tests import trainings
 
 OPTIONS = {
@@ -39,7 +39,7 @@ def final(seed=2, **options):
         attack=fp.attacks.Gaussian(),
     )
     key = jax.random.key(seed, impl="threefry2x32")
-    group = programs.group(key, process, fp.LogisticRegression(), federation)
+    group = compiled_rounds.group(key, process, fp.LogisticRegression(), federation)
     plain = {"eval_every": 2, "execution": "vmap", "evaluate_on": ("test",)}
     options = plain | options
     _, run = trainings.train(group, Options(num_rounds=4, **options))

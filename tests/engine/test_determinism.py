@@ -10,7 +10,7 @@ import pytest
 
 import fedjax_pfl as fp
 from fedjax_pfl.engine.options import Options
-from fedjax_pfl.testing import programs
+from fedjax_pfl.testing import compiled_rounds
 from tests import trainings
 from tests.engine import bits, specs
 from tests.lanes import wide
@@ -56,7 +56,7 @@ def test_state_and_rows_are_split_over_devices(tmp_path):
     spec = fp.FederationSpec("quadratic", "by_client", num_clients=8)
     federation = spec.build()
     process = fp.FederatedProcess(algorithm=fp.Flame())
-    group = programs.group(KEY, process, fp.models.Quadratic(), federation)
+    group = compiled_rounds.group(KEY, process, fp.models.Quadratic(), federation)
     plan = Options(num_rounds=4, eval_every=2, execution="shard=4")
     options = fp.Checkpoints(tmp_path, min_seconds=0)
     _, first = trainings.train(group, plan, options.store(0, "flame"))

@@ -9,7 +9,7 @@ import pytest
 import fedjax_pfl as fp
 from fedjax_pfl import algorithms
 from fedjax_pfl.core import checks, sharding
-from fedjax_pfl.engine.streaming import divided_rows, programs, routes, row_store
+from fedjax_pfl.engine.streaming import cohort_programs, divided_rows, routes, row_store
 from fedjax_pfl.testing import toy
 from tests.engine import test_streaming
 from tests.engine.test_streaming import METHODS, SGD, make_process, train
@@ -63,7 +63,7 @@ def test_rows_are_where_they_are_needed(tmp_path, devices, clients):
     for _ in range(10):
         route = files.router.route(drawn(rng, clients))
         members, given = route.members, files.read(route)
-        placed = programs.arrived(
+        placed = cohort_programs.arrived(
             *(on(devices), given if owned is None else owned, given),
             *(route.source(before, devices), route.arriving),
         )
@@ -74,7 +74,7 @@ def test_rows_are_where_they_are_needed(tmp_path, devices, clients):
         jax.tree.map(lambda all_, own, m=members: all_.__setitem__(m, own), held, new)
         owned = at_places(new, devices)
         if route.leaving is not None:
-            owned = programs.left(on(devices), owned, route.leaving)
+            owned = cohort_programs.left(on(devices), owned, route.leaving)
         before = route
     files.write(before, owned)
     assert len(list(tmp_path.glob("rows-*.bin"))) == min(devices, clients)
@@ -103,7 +103,7 @@ def test_another_number_of_devices_has_the_same_rows(tmp_path, devices):
     files = divided_rows.DividedRows(tmp_path, clients, LIKE, on(3), keep=2)
     route = files.router.route(np.array([0, 2, 3, 7, 8, 10]))
     values = strange(rng, 6)
-    owned = programs.left(on(3), at_places(values, 3), route.leaving)
+    owned = cohort_programs.left(on(3), at_places(values, 3), route.leaving)
     files.write(route, owned)
     saved = files.commit()
     again = divided_rows.DividedRows(tmp_path, clients, LIKE, on(devices), keep=2)
@@ -113,7 +113,9 @@ def test_another_number_of_devices_has_the_same_rows(tmp_path, devices):
         assert len(list(tmp_path.glob("rows-*.bin"))) == devices + 3 * (commits < 3)
         given = again.read(way := again.router.route(route.members))
         source = way.source(None, devices)
-        placed = programs.arrived(on(devices), given, given, source, way.arriving)
+        placed = cohort_programs.arrived(
+            on(devices), given, given, source, way.arriving
+        )
         assert bits(taken(placed, slice(6))) == bits(values)
         again.commit()
 

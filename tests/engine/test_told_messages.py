@@ -10,7 +10,7 @@ import pytest
 
 import fedjax_pfl as fp
 from fedjax_pfl.core import sharding
-from fedjax_pfl.testing import programs
+from fedjax_pfl.testing import compiled_rounds
 from tests import problems
 from tests.lanes import wide
 
@@ -80,12 +80,12 @@ def test_what_is_not_finite_has_no_part_in_the_mean(size):
     problem = problems.waves()
     process, parts = _process(size), (problem.model, problem.federation)
     state = problems.first_state(process, problem)
-    state, _ = programs.run_round(process, state, *parts)
+    state, _ = compiled_rounds.run_round(process, state, *parts)
     before = process.messages_of(state)["theta"]
     theta = state.clients.theta["theta"].at[2].set(jnp.nan)
     broken = dataclasses.replace(state.clients, theta={"theta": theta})
     state = dataclasses.replace(state, clients=broken)
-    after, info = programs.run_round(process, state, *parts)
+    after, info = compiled_rounds.run_round(process, state, *parts)
     cohort = list(np.asarray(info.cohort))
     assert (2 in cohort) == (int(info.num_nonfinite) > 0)
     sent = np.array(process.messages_of(after)["theta"])

@@ -14,7 +14,7 @@ from fedjax_pfl.core import client_rows
 from fedjax_pfl.engine import grids, simulation, stacking
 from fedjax_pfl.engine import programs as engine_programs
 from fedjax_pfl.engine.options import Options
-from fedjax_pfl.testing import programs, toy
+from fedjax_pfl.testing import compiled_rounds, toy
 from tests import trainings
 from tests.engine import specs
 
@@ -116,7 +116,7 @@ def test_evaluation_equals_numpy():
     process = fp.FederatedProcess(
         algorithm=fp.Flame(local=SGD), participation=fp.UniformCohort(size=3)
     )
-    group = programs.group(KEY, process, fp.LogisticRegression(), federation)
+    group = compiled_rounds.group(KEY, process, fp.LogisticRegression(), federation)
     options = Options(
         num_rounds=3,
         eval_every=3,

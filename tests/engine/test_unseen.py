@@ -14,7 +14,7 @@ from fedjax_pfl.core import checks
 from fedjax_pfl.data import splits
 from fedjax_pfl.engine import evaluation
 from fedjax_pfl.results import comparison
-from fedjax_pfl.testing import programs
+from fedjax_pfl.testing import compiled_rounds
 
 N, C, DIM = 8, 3, 4
 SIZES = (20, 31, 24, 40, 22, 27, 36, 25)
@@ -135,7 +135,7 @@ def test_values_are_those_of_numpy(own):
     solver = fp.SGD(learning_rate=0.5, batch_size=100)
     tuned = dataclasses.replace(solver, epochs=2) if own else None
     process = process_of(fp.FedAvg(local=solver, fine_tune=tuned))
-    state = programs.init(process, KEY, model, federation)
+    state = compiled_rounds.init(process, KEY, model, federation)
     drawn = jax.random.normal(jax.random.key(1), (C, DIM))
     params = {"head": {"kernel": drawn, "bias": jnp.arange(3.0)}}
     state = dataclasses.replace(state, server=params)
@@ -163,7 +163,7 @@ def test_personal_models_of_newcomers_start_where_there_is_no_global_one():
     names = {}
     for name in ("local", "fedamp", "per_fedavg", "ditto", "majority"):
         process = process_of(algorithms.ALGORITHMS[name]())
-        state = programs.init(process, KEY, model, federation)
+        state = compiled_rounds.init(process, KEY, model, federation)
         rule = evaluation.unseen_rule(process, state, model, federation)
         names[name] = rule.names
     assert names == {

@@ -14,7 +14,7 @@ from fedjax_pfl.core import byte_counts, checks
 from fedjax_pfl.core.timetable import Charges
 from fedjax_pfl.engine import timetables
 from fedjax_pfl.local import Buffered, Devices, Synchronous, ToTolerance
-from fedjax_pfl.testing import programs
+from fedjax_pfl.testing import compiled_rounds
 from tests.engine import breaking
 
 KEY = core.seed_key(3)
@@ -85,9 +85,9 @@ def with_timetable(process, num_rounds):
 
 def run(process, num_rounds):
     """States after every round."""
-    states = [programs.init(process, KEY, model(), federation())]
+    states = [compiled_rounds.init(process, KEY, model(), federation())]
     for _ in range(num_rounds):
-        state, _ = programs.run_round(process, states[-1], model(), federation())
+        state, _ = compiled_rounds.run_round(process, states[-1], model(), federation())
         states.append(state)
     return states
 
@@ -196,7 +196,7 @@ def test_the_mean_staleness_is_that_of_float64(traces):
     means = process.participation.timetable.staleness.mean(axis=1)
     state = run(process, 0)[0]
     for mean in means:
-        state, info = programs.run_round(process, state, model(), federation())
+        state, info = compiled_rounds.run_round(process, state, model(), federation())
         assert info.server["staleness"] == mean
     assert (means % 1 != 0).any()
 
@@ -325,7 +325,7 @@ def test_what_is_sent_is_counted(traces):
     arrived = timetable.present.sum(axis=1)
     assert set(arrived) >= {2, 3}  # of what follows, both cases
     for row in range(8):
-        state, info = programs.run_round(process, state, model(), federation())
+        state, info = compiled_rounds.run_round(process, state, model(), federation())
         assert byte_counts.total(info.bytes_up) == 8 * size * arrived[row]
         assert byte_counts.total(info.bytes_down) == 8 * size * 5
         assert info.server["virtual_seconds"] == timetable.seconds[row]

@@ -15,7 +15,7 @@ from fedjax_pfl import core, testing
 from fedjax_pfl.algorithms import registry
 from fedjax_pfl.core import byte_counts, struct, tree_paths
 from fedjax_pfl.engine import evaluation
-from fedjax_pfl.testing import programs, toy
+from fedjax_pfl.testing import compiled_rounds, toy
 from tests.lanes import few, wide
 from tests.models import norms, slopes
 
@@ -41,9 +41,13 @@ def one_round(algorithm, model, **parts):
     federation, model = toy.make_federation(), fitted(model)
     process = fp.FederatedProcess(algorithm=algorithm, **parts)
     process = struct.as_arrays(process, jnp.zeros(()).dtype)
-    first = programs.init(process, KEY, model, federation)
+    first = compiled_rounds.init(process, KEY, model, federation)
     vmap = core.Execution()
-    return model, first, *programs.run_round(process, first, model, federation, vmap)
+    return (
+        model,
+        first,
+        *compiled_rounds.run_round(process, first, model, federation, vmap),
+    )
 
 
 def close(found, wanted, **options):

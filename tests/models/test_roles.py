@@ -12,7 +12,7 @@ from fedjax_pfl import core, engine, models, testing
 from fedjax_pfl.algorithms import common_descent
 from fedjax_pfl.core import byte_counts
 from fedjax_pfl.engine import groups, resident
-from fedjax_pfl.testing import programs, toy
+from fedjax_pfl.testing import compiled_rounds, toy
 from tests.lanes import few, wide
 from tests.models import slopes
 
@@ -259,7 +259,7 @@ def test_seeds_share_what_is_frozen_and_draw_the_rest():
     jax.tree.map(np.testing.assert_array_equal, whole[1]["hidden_0"], drawn)
     process = fp.FederatedProcess(algorithm=fp.FedAvg(local=FULL))
     keys = [jax.random.key(seed) for seed in (0, 1)]
-    together = programs.group(
+    together = compiled_rounds.group(
         keys[0], process, model, federation, process, points=[{"seed": 0}, {"seed": 1}]
     )
     together = dataclasses.replace(together, keys=keys)

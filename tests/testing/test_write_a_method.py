@@ -10,7 +10,7 @@ import pytest
 
 import fedjax_pfl as fp
 from fedjax_pfl import testing
-from fedjax_pfl.testing import programs, toy
+from fedjax_pfl.testing import compiled_rounds, toy
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs/write_a_method.md"
 LOCAL = fp.SGD(learning_rate=0.2, epochs=2, batch_size=4)
@@ -59,9 +59,9 @@ def server(algorithm):
     federation = toy.make_federation()
     model = fp.LogisticRegression().for_federation(federation)
     process = fp.FederatedProcess(algorithm=algorithm)
-    state = programs.init(process, jax.random.key(0), model, federation)
+    state = compiled_rounds.init(process, jax.random.key(0), model, federation)
     for _ in range(3):
-        state, _ = programs.run_round(process, state, model, federation)
+        state, _ = compiled_rounds.run_round(process, state, model, federation)
     return state.server
 
 

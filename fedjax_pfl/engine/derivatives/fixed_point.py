@@ -26,7 +26,7 @@ from jax import flatten_util, lax
 from fedjax_pfl import core
 from fedjax_pfl.core import loops
 from fedjax_pfl.engine import resident
-from fedjax_pfl.engine.derivatives import fields, programs
+from fedjax_pfl.engine.derivatives import differentiated, fields
 from fedjax_pfl.engine.derivatives.objective import Objective
 from fedjax_pfl.engine.groups import Plan
 from fedjax_pfl.numerics import gmres
@@ -63,9 +63,9 @@ def _turn(
     floats: list[Any],
 ) -> list[Any]:
     """Runs a round from other floating-point leaves of a state, and returns them."""
-    start = programs.with_floats(state, floats)
+    start = differentiated.with_floats(state, floats)
     new, _ = process.round(start, plan.model, federation, plan.execution)
-    return programs.moving(new)
+    return differentiated.moving(new)
 
 
 @functools.partial(jax.jit, static_argnames="plan")
@@ -90,7 +90,7 @@ def shift(
             later_state = dataclasses.replace(state, round=number)
             if "steps" in state.rows:
                 later_state = later_state.with_rows(steps=state.rows["steps"] + number)
-            floats = programs.moving(later_state)
+            floats = differentiated.moving(later_state)
             return _turn(plan, process, later_state, federation, floats)
 
         start, end = map(after, rounds)
@@ -121,19 +121,21 @@ def solve(
         round: jax.Array,
     ) -> Solution:
         state = dataclasses.replace(state, round=round)  # as in `resident.segment`
-        values, floats = fields.taken(process, names), programs.moving(state)
+        values, floats = fields.taken(process, names), differentiated.moving(state)
 
         def start(values: dict[str, jax.Array]) -> list[Any]:
             changed = fields.put(process, values)
-            return programs.moving(changed.init(state.key, plan.model, federation))
+            return differentiated.moving(
+                changed.init(state.key, plan.model, federation)
+            )
 
         def turn(values: dict[str, jax.Array], floats: list[Any]) -> list[Any]:
             return _turn(plan, fields.put(process, values), state, federation, floats)
 
         def measure(values: dict[str, jax.Array], floats: list[Any]) -> jax.Array:
             changed = fields.put(process, values)
-            point = programs.with_floats(state, floats)
-            return programs.measured(plan, objective, changed, point, federation)
+            point = differentiated.with_floats(state, floats)
+            return differentiated.measured(plan, objective, changed, point, federation)
 
         def apart(direction: list[Any]) -> list[Any]:
             # (I - dT/dz) applied to a direction, without the matrix.

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedjax_pfl.core import checks, sharding
 from fedjax_pfl.engine import cost
-from fedjax_pfl.engine.derivatives import fields, programs, trainer
+from fedjax_pfl.engine.derivatives import differentiated, fields, trainer
 from fedjax_pfl.engine.groups import PlannedGroup
 from fedjax_pfl.engine.resident import Resident
 from fedjax_pfl.results import checkpoint
@@ -69,7 +69,7 @@ def kept(planned: PlannedGroup, names: tuple[str, ...]) -> Kept:
     plan = planned.plan
     resident = Resident(planned, are_shapes=True)
     with _reversed(planned):
-        state, round, steps = programs.kept_bytes(plan, names, *resident.start)
+        state, round, steps = differentiated.kept_bytes(plan, names, *resident.start)
     points = min(len(planned.group.points), plan.points_per_chunk * plan.point_devices)
     size = planned.processes[0].participation.cohort_size(planned.num_clients)
     # Chunks go back one after the other: only the steps of one are stored.
@@ -105,7 +105,7 @@ class Backward:
         self.num_rounds = planned.options.num_rounds
         static = (planned.plan, maker.names, self.objective, self.kept.pieces)
         with _reversed(planned):
-            lowered = programs.backward.lower(*static, *self.trainer.start)
+            lowered = differentiated.backward.lower(*static, *self.trainer.start)
         self._program = lowered.compile()
         analysis = self._program.memory_analysis()
         if analysis is not None:  # of backends that report it

@@ -11,7 +11,7 @@ from fedjax_pfl import core
 from fedjax_pfl.core import checks, sharding
 from fedjax_pfl.engine import cost, layout
 from fedjax_pfl.engine import programs as compiled
-from fedjax_pfl.engine.derivatives import fields, programs
+from fedjax_pfl.engine.derivatives import differentiated, fields
 from fedjax_pfl.engine.derivatives.objective import Objective
 from fedjax_pfl.engine.groups import PlannedGroup
 from fedjax_pfl.engine.resident import Resident, rounds
@@ -59,7 +59,7 @@ class Differentiated(WithObjective):
     ):
         """Places the data on the devices; see `Resident`."""
         super().__init__(planned, store, **how)
-        make = functools.partial(programs.init, planned.plan, self.maker.names)
+        make = functools.partial(differentiated.init, planned.plan, self.maker.names)
         self.extra_shapes = self._spread(jax.eval_shape(make, *self.start)[1])
         if not how.get("are_shapes", False):
             self.identity |= {
@@ -69,7 +69,7 @@ class Differentiated(WithObjective):
 
     def _spread(self, tangents: list[Any]) -> list[Any]:
         """Places leaves `[p, G, ...]` on the devices of the states."""
-        return sharding.shard_stacked(tangents, programs.moving(self.like))
+        return sharding.shard_stacked(tangents, differentiated.moving(self.like))
 
     def _with_tangents(self, states: Any, tangents: list[Any]) -> tuple[Any, ...]:
         """Returns processes, states, tangents, rows and pool for the programs."""
@@ -83,12 +83,14 @@ class Differentiated(WithObjective):
         plan, names = self.planned.plan, self.maker.names
         arguments = self._with_tangents(self.like, self.extra_shapes)
         if name == ("init",):
-            return programs.init.lower(plan, names, *self.start)
+            return differentiated.init.lower(plan, names, *self.start)
         if name == ("segment",):
             active = np.ones(len(self.planned.group.points), bool)
-            return programs.segment.lower(plan, names, *arguments, active, *rounds())
+            return differentiated.segment.lower(
+                plan, names, *arguments, active, *rounds()
+            )
         if name == _MEASURE:
-            return programs.measure.lower(plan, names, self.objective, *arguments)
+            return differentiated.measure.lower(plan, names, self.objective, *arguments)
         return super()._lowered(name)
 
     def begin(self) -> None:

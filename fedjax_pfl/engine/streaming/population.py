@@ -10,7 +10,7 @@ import numpy as np
 from fedjax_pfl import core
 from fedjax_pfl.core import checks, sharding
 from fedjax_pfl.engine import stacking
-from fedjax_pfl.engine.streaming import programs
+from fedjax_pfl.engine.streaming import cohort_programs
 from fedjax_pfl.round.process import FederatedProcess
 
 __all__ = ["Population", "check", "check_attack"]
@@ -72,7 +72,7 @@ class Population:
 
     def everywhere(self, tree: core.Tree) -> core.Tree:
         """Puts arrays on all devices that share clients, if there are several."""
-        return programs.everywhere(tree, self._execution)
+        return cohort_programs.everywhere(tree, self._execution)
 
     def _placed(self, rows: core.Tree, count: int) -> core.Tree:
         """Puts rows `[K, ...]` on the devices of their places."""
@@ -102,7 +102,7 @@ class Population:
     def of(self, rows: np.ndarray) -> core.Federation:
         """Returns the federation of some clients `int[K]`, at their places."""
         fields, malicious = self.fields(rows), self.malicious(rows)
-        return programs.federation_of(self.shared, fields, malicious)
+        return cohort_programs.federation_of(self.shared, fields, malicious)
 
     def sample(self, rows: np.ndarray) -> core.Federation:
         """Returns the federation of some clients `int[K]`, on the first device."""
@@ -110,7 +110,7 @@ class Population:
             name: jax.tree.map(lambda leaf: jnp.asarray(leaf[rows]), part)
             for name, part in self._parts.items()
         }
-        sample = programs.federation_of(self.pool, fields, self._malicious[rows])
+        sample = cohort_programs.federation_of(self.pool, fields, self._malicious[rows])
         if self._names is None:
             return sample
         names = tuple(self._names[row] for row in rows)

@@ -17,7 +17,7 @@ import numpy as np
 
 from fedjax_pfl import core
 from fedjax_pfl.core import client_rows, sharding
-from fedjax_pfl.engine.streaming import divided_rows, programs, routes
+from fedjax_pfl.engine.streaming import cohort_programs, divided_rows, routes
 from fedjax_pfl.engine.streaming import population as populations
 from fedjax_pfl.round.process import FederatedProcess
 
@@ -34,7 +34,7 @@ def row_of(
     key: core.Key,
 ) -> core.Tree:
     """Returns shapes of one client's rows by name, as in `State.of_clients`."""
-    start = functools.partial(programs.first, process, model, key)
+    start = functools.partial(cohort_programs.first, process, model, key)
     shapes = jax.eval_shape(start, population.total, population.first())[1]
     return jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape[1:], s.dtype), shapes)
 
@@ -68,7 +68,9 @@ class Training:
         self._total = population.everywhere(population.total)
         self._pending: tuple[routes.Route, Any] | None = None  # rows to be written
         train = population.first()
-        server, rows = programs.first(process, model, key, population.total, train)
+        server, rows = cohort_programs.first(
+            process, model, key, population.total, train
+        )
         state = core.State(
             round=jnp.zeros((), jnp.int32), key=key, server=server, clients=None
         ).at(rows)
@@ -98,7 +100,7 @@ class Training:
         """Returns current rows `[K, ...]` of clients `int[K]`; devices divide K."""
         self.write_back()
         rows = self._arrive(self._hand_in(clients), None)
-        return programs.filled(
+        return cohort_programs.filled(
             self._process,
             self._model,
             self._execution,
@@ -121,7 +123,7 @@ class Training:
 
     def _arrive(self, handed_in: _HandedIn, last_rows: core.Tree) -> core.Tree:
         """Brings rows to the places of their clients."""
-        return programs.arrived(
+        return cohort_programs.arrived(
             self._execution,
             handed_in.rows if last_rows is None else last_rows,
             handed_in.rows,
@@ -148,7 +150,7 @@ class Training:
         for block in range(0, len(clients), size):
             rows = clients[block : block + size]
             filled = np.resize(rows, size)  # one program for all blocks
-            mean = programs.message_sum(
+            mean = cohort_programs.message_sum(
                 self._process,
                 self._execution,
                 self.state,
@@ -191,12 +193,12 @@ class Training:
         """Returns rows of the members of a round's cohort, equal in all processes."""
         (process, key), total = self._drawn, self._population.total.num_clients
         round = jnp.asarray(number, jnp.int32)
-        return np.asarray(programs.cohort(process, key, round, total))
+        return np.asarray(cohort_programs.cohort(process, key, round, total))
 
-    def _inputs(self, members: np.ndarray) -> programs.Inputs:
+    def _inputs(self, members: np.ndarray) -> cohort_programs.Inputs:
         """Returns the host's inputs of a round, except for rows."""
         population = self._population
-        return programs.Inputs(
+        return cohort_programs.Inputs(
             members=core.Members(
                 cohort=np.asarray(members, np.int32),  # pyright: ignore
                 population=self._total,
@@ -216,12 +218,12 @@ class Training:
         return is_written | np.isin(members, self._pending[0].members)
 
     def _round(
-        self, handed_in: _HandedIn, inputs: programs.Inputs, last_rows: core.Tree
+        self, handed_in: _HandedIn, inputs: cohort_programs.Inputs, last_rows: core.Tree
     ) -> tuple[core.State, Any, core.RoundInfo]:
         """Runs a round, and again with a new mean of all messages if that is needed."""
 
-        def run(inputs: programs.Inputs) -> tuple[Any, ...]:
-            state, rows, info = programs.round(
+        def run(inputs: cohort_programs.Inputs) -> tuple[Any, ...]:
+            state, rows, info = cohort_programs.round(
                 self._process,
                 self._model,
                 self._execution,
@@ -231,7 +233,9 @@ class Training:
                 self._population.shared,
             )
             if handed_in.route.leaving is not None:
-                rows = programs.left(self._execution, rows, handed_in.route.leaving)
+                rows = cohort_programs.left(
+                    self._execution, rows, handed_in.route.leaving
+                )
             return state, rows, info
 
         after, rows, info = run(inputs)
@@ -258,7 +262,7 @@ class Training:
     def trained(self, names: tuple[str, ...], clients: np.ndarray) -> dict[str, Any]:
         """Returns parameters `[K, *P]` of predictors of clients `int[K]`."""
         filled = np.resize(clients, self._full(len(clients)))
-        networks = programs.trained(
+        networks = cohort_programs.trained(
             self._process,
             self._model,
             names,
@@ -276,7 +280,7 @@ class Training:
         for block in blocks:
             # Blocks of one size share a program.
             filled = np.resize(block, self._full(len(blocks[0])))
-            values = programs.evaluated(
+            values = cohort_programs.evaluated(
                 self._process,
                 self._model,
                 data,

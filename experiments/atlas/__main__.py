@@ -63,7 +63,8 @@ def rows_of(result: results.Result) -> pd.DataFrame:
     privacy = result.privacy()
     keys = [c for c in privacy.columns if c not in ("rounds", "epsilon", "delta")]
     table = table.merge(privacy[[*keys, "epsilon"]], on=keys, how="left")
-    rows = table[[*_NAMES, "epsilon"]].rename(columns=_NAMES)
+    names = _NAMES | {n: "about" for n in table.columns if n == "attack.about"}
+    rows = table[[*names, "epsilon"]].rename(columns=names)
     is_alone = rows["method"] == "Local"
     # Without noise the multiplier is 0 and epsilon infinite; training alone has none.
     rows["epsilon"] = rows["epsilon"].fillna(float("inf")).mask(is_alone)

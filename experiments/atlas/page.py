@@ -19,6 +19,7 @@ _TITLES = {"atlas_fmnist": "Fashion-MNIST, two labels per client"}
 _ATTACKS = {"none": "No attack", "SignFlip": "Sign flips", "ALIE": "ALIE"}
 _MEAN, _CONTROL, _OWN = "Mean", "TrimmedMean", ("personal", "fine-tuned")
 _RULES = {_CONTROL: "Mean, noise on every message"}
+_FLIPS = "atlas_flips"
 _LINES = (  # method, model, rule of the lines of the figure
     ("Local", "personal", "none"),
     ("FedAvg", "global", _MEAN),
@@ -148,13 +149,36 @@ def _findings(rows: pd.DataFrame) -> list[str]:
     return [privacy_text, rule_text, model_text]
 
 
-def _section(rows: pd.DataFrame, name: str, title: str) -> Sequence[str]:
+def _finding_on_flips(rows: pd.DataFrame) -> str:
+    """Returns why noise helps a mean under sign flips, with a control."""
+
+    def change(about: str) -> paired.Interval:
+        noises = sorted(rows["multiplier"].unique(), reverse=True)
+        pair = (_cell(rows, about=about, multiplier=noise) for noise in noises)
+        return paired.interval(*pair)
+
+    return (
+        "**Why does noise help the mean against sign flips?** A flipped model, clipped,"
+        " is a pull of fixed length toward zero, and noise gives the model a length"
+        " that the pull has to remove first: the weakest noise changes the accuracy of"
+        f" FedAvg's global model by {change('message')} points. If updates are flipped"
+        f" instead of models, there is no such pull, and noise changes it by"
+        f" {change('reference')} points."
+    )
+
+
+def _section(
+    rows: pd.DataFrame, name: str, title: str, flips: pd.DataFrame | None
+) -> Sequence[str]:
     """Returns the blocks of one data set."""
+    findings = _findings(rows)
+    if flips is not None:
+        findings.append(_finding_on_flips(flips))
     seeds = rows["seed"].nunique()
     assert not math.isnan(_local_accuracy(rows).mean())
     blocks = [
         f"## {title}",
-        "\n".join(f"{k}. {text}" for k, text in enumerate(_findings(rows), 1)),
+        "\n".join(f"{k}. {text}" for k, text in enumerate(findings, 1)),
         f"![Accuracy against epsilon, a panel per attack]({_FIGURES}/{name}.svg)",
         "There are a thousand clients, a tenth of whom take part in a round; under"
         " attack a fifth of all are malicious. Messages are clipped. The server adds"
@@ -165,7 +189,8 @@ def _section(rows: pd.DataFrame, name: str, title: str) -> Sequence[str]:
     ]
     for attack, label in _ATTACKS.items():
         blocks += [f"### {label}", "\n".join(_table(rows, attack))]
-    return [*blocks, "### Run it again", _commands(name)]
+    names = [name] if flips is None else [name, _FLIPS]
+    return [*blocks, "### Run it again", *map(_commands, names)]
 
 
 def _commands(name: str) -> str:
@@ -192,7 +217,9 @@ def render(folder: Path) -> tuple[str, dict[str, Figure]]:
         rows = pd.read_csv(folder / f"{name}.csv", keep_default_na=False)
         rows["epsilon"] = pd.to_numeric(rows["epsilon"])
         figures[name] = _figure(rows)
-        blocks += _section(rows, name, title)
+        control = folder / f"{_FLIPS}.csv"
+        flips = pd.read_csv(control) if control.exists() else None
+        blocks += _section(rows, name, title, flips)
     if (table := folder / f"{silo.NAME}.csv").exists():
         rows = pd.read_csv(table)
         figures[silo.NAME] = silo.figure(rows)

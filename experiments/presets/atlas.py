@@ -54,28 +54,41 @@ def _processes(attack: Any) -> list[tuple[fp.FederatedProcess, dict[str, Any]]]:
         fp.CoordinateMedian(),
         fp.GeometricMedian(),
     )
+    return [
+        pair
+        for method in methods
+        for rule in rules
+        for pair in _with_noises(method, rule, attack, MULTIPLIERS, {})
+    ]
+
+
+def _with_noises(
+    method: Any,
+    rule: Any,
+    attack: Any,
+    multipliers: tuple[float, ...],
+    axes: dict[str, Any],
+) -> list[tuple[fp.FederatedProcess, dict[str, Any]]]:
+    """Returns a method with a rule and an attack, without noise and with noise."""
     clip = fp.ClipNorm(norm=_CLIP)
-    noise = fp.GaussianNoise(multiplier=MULTIPLIERS[0], delta=_DELTA)
-    pairs: list[tuple[Any, dict[str, Any]]] = []
-    for method in methods:
-        for rule in rules:
-            for transforms in ((clip,), (clip, noise)):
-                process = fp.FederatedProcess(
-                    algorithm=method,
-                    aggregator=rule,
-                    participation=fp.UniformCohort(size=_COHORT),
-                    attack=attack,
-                    transforms=transforms,
-                )
-                axes = {_MULTIPLIER: MULTIPLIERS} if noise in transforms else {}
-                pairs.append((process, axes))
-    return pairs
+    noise = fp.GaussianNoise(multiplier=multipliers[0], delta=_DELTA)
+    clean, noisy = (
+        fp.FederatedProcess(
+            algorithm=method,
+            aggregator=rule,
+            participation=fp.UniformCohort(size=_COHORT),
+            attack=attack,
+            transforms=transforms,
+        )
+        for transforms in ((clip,), (clip, noise))
+    )
+    return [(clean, axes), (noisy, axes | {_MULTIPLIER: multipliers})]
 
 
-def _atlas(name: str, source: Any, attacks: list[Any]) -> Experiment:
-    """Returns the atlas of a data set with two labels per client."""
-    spec = fp.FederationSpec(
-        source,
+def _fashion() -> fp.FederationSpec:
+    """Returns Fashion-MNIST with two labels per client."""
+    return fp.FederationSpec(
+        data.FashionMnist(standardize="unit"),
         fp.LabelShards(labels_per_client=2),
         num_clients=_CLIENTS,
         test_fraction=0.2,
@@ -83,18 +96,27 @@ def _atlas(name: str, source: Any, attacks: list[Any]) -> Experiment:
         # The same clients are marked without an attack, so that the honest ones agree.
         malicious_fraction=FRACTION,
     )
+
+
+def _fmnist(name: str) -> Experiment:
+    """Returns training alone, and all methods, rules, attacks and noises."""
     alone = fp.FederatedProcess(
         algorithm=fp.Local(local=_sgd()),
         participation=fp.UniformCohort(size=_COHORT),
     )
+    attacks = (None, fp.SignFlip(), fp.ALIE())
     pairs = [pair for attack in attacks for pair in _processes(attack)]
-    grids = grids_of([(alone, {}), *pairs], fp.LogisticRegression(), spec)
+    grids = grids_of([(alone, {}), *pairs], fp.LogisticRegression(), _fashion())
     return flame.experiment(name, grids, seeds=flame.SEEDS, num_rounds=_ROUNDS)
 
 
-def _fmnist(name: str) -> Experiment:
-    source = data.FashionMnist(standardize="unit")
-    return _atlas(name, source, [None, fp.SignFlip(), fp.ALIE()])
+def _flips(name: str) -> Experiment:
+    """Returns flips of models and of updates, with and without noise on the mean."""
+    method, rule = fp.FedAvg(local=_sgd()), fp.aggregators.Mean()
+    axes = {"attack.about": ("message", "reference")}
+    pairs = _with_noises(method, rule, fp.SignFlip(), MULTIPLIERS[:1], axes)
+    grids = grids_of(pairs, fp.LogisticRegression(), _fashion())
+    return flame.experiment(name, grids, seeds=flame.SEEDS, num_rounds=_ROUNDS)
 
 
 _SILO_NOISES = (0.0, 4.0, 8.0, 16.0)
@@ -130,4 +152,6 @@ def _silo(name: str) -> Experiment:
     )
 
 
-PRESETS = flame.named({"atlas_fmnist": (_fmnist,), "atlas_silo": (_silo,)})
+PRESETS = flame.named(
+    {"atlas_fmnist": (_fmnist,), "atlas_flips": (_flips,), "atlas_silo": (_silo,)}
+)

@@ -59,6 +59,26 @@ def test_the_first_finding_follows_the_numbers(gain, said):
     assert f"loses {100 * 0.16:.1f} points" in third
 
 
+def test_noise_helps_where_flips_pull_models_toward_zero():
+    cells = {("message", 0.0): 0.5, ("message", 2.0): 0.65}
+    cells |= {("reference", 0.0): 0.75, ("reference", 2.0): 0.72}
+    rows = pd.DataFrame(
+        [(a, z, s, v + 0.001 * s) for (a, z), v in cells.items() for s in range(3)],
+        columns=["about", "multiplier", "seed", "accuracy"],
+    )
+    text = page._finding_on_flips(rows)
+    assert "global model by +15.00 [" in text and "changes it by -3.00 [" in text
+
+
+@pytest.mark.smoke
+def test_flips_of_models_and_of_updates_are_in_the_grid():
+    grids = presets.get("atlas_flips").grids
+    cells = {
+        (len(g.process.transforms), a) for g in grids for a in g.axes["attack.about"]
+    }
+    assert cells == {(k, a) for k in (1, 2) for a in ("message", "reference")}
+
+
 @pytest.mark.smoke
 def test_every_cell_of_the_atlas_is_in_the_grid():
     """Noise x attack x rule x method, and training alone once."""

@@ -19,6 +19,7 @@ _NAMES = {
     "algorithm": "method",
     "aggregator": "rule",
     "attack": "attack",
+    "attack.about": "about",
     "transforms.1.multiplier": "multiplier",
     "seed": "seed",
     "model": "model",
@@ -63,14 +64,16 @@ def rows_of(result: results.Result) -> pd.DataFrame:
     privacy = result.privacy()
     keys = [c for c in privacy.columns if c not in ("rounds", "epsilon", "delta")]
     table = table.merge(privacy[[*keys, "epsilon"]], on=keys, how="left")
-    names = _NAMES | {n: "about" for n in table.columns if n == "attack.about"}
+    names = {n: short for n, short in _NAMES.items() if n in table}  # that vary
     rows = table[[*names, "epsilon"]].rename(columns=names)
-    is_alone = rows["method"] == "Local"
+    is_alone = table["algorithm"] == "Local"
     # Without noise the multiplier is 0 and epsilon infinite; training alone has none.
     rows["epsilon"] = rows["epsilon"].fillna(float("inf")).mask(is_alone)
     rows["multiplier"] = rows["multiplier"].fillna(0.0)
-    rows["attack"] = rows["attack"].fillna("none")
-    rows["rule"] = rows["rule"].mask(is_alone, "none")
+    if "attack" in rows:
+        rows["attack"] = rows["attack"].fillna("none")
+    if "rule" in rows:
+        rows["rule"] = rows["rule"].mask(is_alone, "none")
     return rows.round({"accuracy": 5, "epsilon": 4})
 
 

@@ -20,7 +20,7 @@ from experiments.bench import (
     delays,
     machine,
     populations,
-    programs,
+    quadratic_programs,
     report,
     rules,
     timing,
@@ -93,7 +93,7 @@ def test_pytorch_agrees(name, method):
 
 
 def test_scipy_agrees():
-    program = programs.Program("tiny", "a tiny one", ("scipy",), 5, 2)
+    program = quadratic_programs.Program("tiny", "a tiny one", ("scipy",), 5, 2)
     made = {name: program.contender(name) for name in ("ours", "scipy")}
     for contender in made.values():
         contender.run()
@@ -253,7 +253,7 @@ def test_wrong_arguments_are_one_sentence(tiny, arguments, words):
 def test_the_list_names_everything():
     done = run("--list")
     assert done.exit_code == 0
-    for name in (*catalog.TIMED, *rules.RULES, *programs.PROGRAMS, "W6cold"):
+    for name in (*catalog.TIMED, *rules.RULES, *quadratic_programs.PROGRAMS, "W6cold"):
         assert f"{name}: " in done.stdout
 
 

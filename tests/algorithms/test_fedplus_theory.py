@@ -135,7 +135,6 @@ def test_corollary_1a_without_phi_everyone_is_alone():
     np.testing.assert_allclose(w, regressions().estimates, atol=1e-10)
 
 
-@pytest.mark.wide
 def test_corollary_1b_the_center_minimizes_the_mean_envelope_not_the_mean_loss():
     problem = regressions()
     w, _, c = fixed_point("indicator")

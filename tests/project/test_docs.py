@@ -262,6 +262,8 @@ def my_methods(tmp_path, monkeypatch):
     shutil.copy(ROOT / "templates/my_method.py", tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
+    for name in ("my_method", "my_methods"):  # of another test's folder
+        monkeypatch.delitem(sys.modules, name, raising=False)
 
 
 @pytest.mark.usefixtures("my_methods")

@@ -19,6 +19,7 @@ from fedjax_pfl.benchmark import (
     reading,
     tables,
 )
+from fedjax_pfl.core.texts import counted
 from fedjax_pfl.report import page as report_page
 from fedjax_pfl.report import svg
 from fedjax_pfl.report import tables as texts
@@ -180,7 +181,7 @@ def _intro(bench: tables.Tables) -> tuple[str, str]:
     rows = bench.learned | bench.starts
     methods = {rows.get(method, method) for method in bench.scores["method"]}
     size = (
-        f"{_plural(len(methods), 'method')} on {_plural(len(bench.tasks), 'data set')}."
+        f"{counted(len(methods), 'method')} on {counted(len(bench.tasks), 'data set')}."
     )
     text = (
         f"{_effort(bench).strip()} Settings are chosen on validation data with three"
@@ -229,11 +230,6 @@ def _range(counts: pd.Series) -> str:
     """Formats the least and the largest of some whole numbers."""
     low, high = int(counts.min()), int(counts.max())
     return str(low) if low == high else f"{low} to {high}"
-
-
-def _plural(count: int, noun: str) -> str:
-    """Formats text, for example `1 data set` or `2 data sets`."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def overview(bench: tables.Tables) -> texts.Table:

@@ -36,6 +36,7 @@ from fedjax_pfl.command import (
 )
 from fedjax_pfl.command.presets.experiment import Experiment, apply_settings
 from fedjax_pfl.core import checks, processes
+from fedjax_pfl.core.texts import counted
 from fedjax_pfl.engine import (
     budgets,
     grids,
@@ -515,8 +516,8 @@ def _print_plan(
     points = sum(len(group.points) for groups in grouped for group in groups)
     count = sum(map(len, grouped))
     console.print(
-        f"{_plural(points, 'grid point')} x {_plural(experiment.num_rounds, 'round')}, "
-        f"{_plural(count, 'static group')}, {_plural(count, 'compilation')} "
+        f"{counted(points, 'grid point')} x {counted(experiment.num_rounds, 'round')}, "
+        f"{counted(count, 'static group')}, {counted(count, 'compilation')} "
         f"of a training; seeds {', '.join(map(str, experiment.seeds))}."
     )
     for grid, groups in zip(experiment.grids, grouped, strict=True):
@@ -545,7 +546,7 @@ def _print_federations(console: Console, groups: Sequence[Group]) -> None:
     for summary in head:
         console.print(summary)
     if len(described) > len(head):
-        count = _plural(len(described) - len(head), "more federation")
+        count = counted(len(described) - len(head), "more federation")
         console.print(f"... and {count}.")
 
 
@@ -561,8 +562,3 @@ def _kappas(groups: Sequence[Group]) -> list[float]:
                 kappa = total / flame.lam if flame.lam else math.inf
             kappas.add(kappa)
     return sorted(kappas)
-
-
-def _plural(count: int, noun: str) -> str:
-    """Formats text, for example `1 round` or `2 rounds`."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

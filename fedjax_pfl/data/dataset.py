@@ -19,7 +19,6 @@ __all__ = [
     "as_array",
     "cache",
     "chosen",
-    "counted",
     "forget",
     "generator",
     "owners",
@@ -310,11 +309,6 @@ def chosen(dataset: Dataset, rows: np.ndarray, **changes: object) -> Dataset:
         preparation = dataset.preparation.chosen(rows)
         arrays |= {"preparation": preparation, "x": preparation.inputs(arrays["x"])}
     return dataclasses.replace(dataset, **arrays, **changes)
-
-
-def counted(number: int, noun: str) -> str:
-    """Returns a number with its noun, as in `1 example` or `1,200 examples`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def owners(sizes: Iterable[int]) -> np.ndarray:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import checks, texts
 from fedjax_pfl.data import dataset as datasets
 from fedjax_pfl.data import partition as partitions
 
@@ -156,7 +156,7 @@ def _check_series(
         without = checks.setting("federation.partition.min_examples", least)
         raise checks.InputError(
             f"Client {_labels(parts, dataset)[worst]} has"
-            f" {datasets.counted(parts.num_examples[worst], 'example')}, too few for"
+            f" {texts.counted(parts.num_examples[worst], 'example', ',')}, too few for"
             f" parts that are {dataset.gap} examples apart, as windows of"
             f" {dataset.gap} rows need; use a shorter window, or leave the client out"
             f" (by_client does with {without})."
@@ -422,7 +422,7 @@ def _sizes(
     worst = int(np.argmin(train))
     if train[worst] < 1:
         has = f"Client {labels[worst]} has"
-        has += f" {datasets.counted(num_examples[worst], 'example')}"
+        has += f" {texts.counted(num_examples[worst], 'example', ',')}"
         if marks is not None:
             raise checks.InputError(
                 f"{has}, and the given split leaves none of them for training; give it"

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedjax_pfl import core
 from fedjax_pfl.core import struct
-from fedjax_pfl.data.dataset import counted
+from fedjax_pfl.core.texts import counted
 
 if TYPE_CHECKING:  # slow to import, and needed by tables only
     import pandas as pd
@@ -132,9 +132,9 @@ class PartitionStatistics:
         """Describes sizes, skew, missing values and corruption in a few sentences."""
         low, high = self.num_train.min(), self.num_train.max()
         sentences = [
-            f"{self.name}: {counted(self.num_clients, 'client')} with {self.used:,} of"
-            f" {self.pool_size:,} examples, {low:,} to {high:,} each for training"
-            f" (median {np.median(self.num_train):,.0f})."
+            f"{self.name}: {counted(self.num_clients, 'client', ',')} with"
+            f" {self.used:,} of {self.pool_size:,} examples, {low:,} to {high:,} each"
+            f" for training (median {np.median(self.num_train):,.0f})."
         ]
         if self.skew is not None and self.effective_classes is not None:
             mean = np.nanmean(self.effective_classes)
@@ -146,8 +146,8 @@ class PartitionStatistics:
         # Sizes and skew always appear, the clauses below only if they are not zero.
         clauses = []
         if self.extra_examples.any():
-            few = counted(int((self.extra_examples > 0).sum()), "client")
-            extra = counted(self.extra_examples.sum(), "example")
+            few = counted(int((self.extra_examples > 0).sum()), "client", ",")
+            extra = counted(self.extra_examples.sum(), "example", ",")
             clauses.append(f"{extra} moved to {few} whose draw was below min_examples")
         for leak, data in ((self.leak, "test"), (self.validation_leak, "validation")):
             if leak > 0:
@@ -160,8 +160,8 @@ class PartitionStatistics:
             clauses.append(f"noise on inputs has std {low:.3g} to {high:.3g}")
         if self.malicious.any():
             clauses.append(
-                f"{counted(self.malicious.sum(), 'malicious client')} with"
-                f" {counted(self.poisoned.sum(), 'poisoned label')}"
+                f"{counted(self.malicious.sum(), 'malicious client', ',')} with"
+                f" {counted(self.poisoned.sum(), 'poisoned label', ',')}"
             )
         if clauses:
             text = "; ".join(clauses)

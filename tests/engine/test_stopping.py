@@ -144,8 +144,11 @@ def test_patience_ends_a_training_that_stands_still():
 def test_a_stopped_training_is_continued_as_such(together, monkeypatch, tmp_path):
     options = {"checkpoints": fp.Checkpoints(tmp_path / "run", min_seconds=0)}
     calls, stop = itertools.count(), min(together.groups[0].stopped_at)
+
+    def limited():
+        return "enough" if next(calls) == stop + 1 else None
+
     with monkeypatch.context() as patch:
-        limited = lambda: "enough" if next(calls) == stop + 1 else None  # noqa: E731
         patch.setattr(simulation, "time_limit", lambda minutes: limited)
         with pytest.raises(fp.Interrupted):
             train({NAME: RATES}, TARGET, **options)

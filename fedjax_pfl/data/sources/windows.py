@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import checks, texts
 from fedjax_pfl.data import dataset as datasets
 
 __all__ = ["windowed"]
@@ -33,7 +33,7 @@ def windowed(dataset: datasets.Dataset, window: int) -> datasets.Dataset:
         number = sizes[np.unique(client) == lacking[0]].item()
         raise checks.InputError(
             f"Client {names[lacking[0]]!r} of {dataset.name!r} has"
-            f" {datasets.counted(number, 'row')}, too few for an example"
+            f" {texts.counted(number, 'row', ',')}, too few for an example"
             f" after {window} rows of one part; use a shorter window,"
             f" or leave it out ({len(lacking)} such clients)."
         )

@@ -122,9 +122,12 @@ def _flips(name: str) -> Experiment:
 _SILO_NOISES = (0.0, 4.0, 8.0, 16.0)
 _SILO_AXES = {
     "algorithm.local.multiplier": _SILO_NOISES,
-    "algorithm.local.learning_rate": (0.03125, 0.125, 0.5, 2.0, 8.0, 32.0),
+    "algorithm.local.learning_rate": (
+        *(0.03125, 0.125, 0.5, 2.0),
+        *(8.0, 32.0, 128.0, 512.0),
+    ),
 }
-_SILO_LAMS = {"algorithm.lam": (0.03, 0.1, 0.3, 1.0)}
+_SILO_LAMS = {"algorithm.lam": (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)}
 
 
 def _silo(name: str) -> Experiment:

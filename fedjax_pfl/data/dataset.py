@@ -43,6 +43,7 @@ class Purpose(enum.IntEnum):
     AUGMENTATION = 8
     UNSEEN = 9
     HELD_OUT = 10
+    TESTS = 11
 
 
 def cache(count: int) -> Callable[[Any], Any]:

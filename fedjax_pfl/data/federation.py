@@ -49,6 +49,10 @@ class FederationSpec:
       validation_fraction: share of each client's examples, rounded down.
       test_fraction: share of each client's examples, rounded down, but at least one
         example unless the fraction is 0.
+      fixed_test_split: the same examples of the data set are test examples for every
+        seed: `test_fraction` of each natural client's, or of all if there are none, and
+        so about this share of each client's. Without it every seed draws its own, and a
+        test example of one seed may train another. A test part of the data set stays.
       train_examples: maximum number of training examples of a client, kept in the
         proportions of its classes, or None; validation and test stay.
       stratify: every part of a client has each of its classes in proportion.
@@ -82,6 +86,7 @@ class FederationSpec:
     unseen_clients: tuple[str, ...] = ()
     validation_fraction: float = struct.static_field(default=0.1, at_least=0, below=1)
     test_fraction: float = struct.static_field(default=0.2, at_least=0, below=1)
+    fixed_test_split: bool = False
     train_examples: int | None = struct.static_field(default=None, at_least=1)
     stratify: bool = False
     label_poisoning: Any = None
@@ -357,6 +362,7 @@ class FederationSpec:
         Raises:
           InputError: if the data are missing or cannot be distributed as specified.
         """
+        validation_fraction = self.validation_fraction
         dataset = self.dataset.load(
             data_dir=self.data_dir, seed=self.seed, num_clients=self.num_clients
         )
@@ -364,6 +370,10 @@ class FederationSpec:
             _, dataset = splits.held_out_users(dataset, self.held_out_users)
         # Before any draw of positions, so that the order of the files has no effect.
         dataset = splits.in_order_of_values(dataset)
+        if self.fixed_test_split and dataset.part is None:
+            dataset = splits.fixed_tests(dataset, self.test_fraction)
+            # Of the rest, whose share is drawn if the test part is given.
+            validation_fraction /= 1 - self.test_fraction
         rng = datasets.generator(self.seed, datasets.Purpose.PARTITION)
         parts = self.partition(rng, dataset, self.num_clients)
         num_clients = self.num_clients or len(parts.index)
@@ -385,7 +395,7 @@ class FederationSpec:
         is_malicious = np.zeros(num_clients, bool)
         is_malicious[seen_rows] = malicious
         neighbors = splits.other_clients(self.seed, num_seen, self.num_others)
-        fractions = (self.validation_fraction, self.test_fraction)
+        fractions = (validation_fraction, self.test_fraction)
         options = (self.train_examples, self.stratify)
         rows = splits.split(parts, dataset, self.seed, *fractions, *options)
         # After the split, because scales follow from the training rows.
@@ -437,7 +447,12 @@ class FederationSpec:
         fields = struct.plain_fields(self) | {"dataset": self.dataset.name}
         if isinstance(self.dataset, _Loaded):
             fields["dataset.digest"] = self.dataset.digest
-        for name in ("held_out_users", "stratify", "unseen_clients"):
+        for name in (
+            "fixed_test_split",
+            "held_out_users",
+            "stratify",
+            "unseen_clients",
+        ):
             if not fields[name]:
                 del fields[name]  # as before there were any
         return fields

@@ -14,6 +14,7 @@ from fedjax_pfl.data import partition as partitions
 __all__ = [
     "HALF",
     "client_names",
+    "fixed_tests",
     "held_out_users",
     "in_order_of_values",
     "malicious_clients",
@@ -30,6 +31,8 @@ HALF = "half"
 _Parts = dict[float, tuple[datasets.Dataset, datasets.Dataset]]
 _held_out: weakref.WeakKeyDictionary[datasets.Dataset, _Parts]
 _held_out = weakref.WeakKeyDictionary()
+_fixed: weakref.WeakKeyDictionary[datasets.Dataset, dict[float, datasets.Dataset]]
+_fixed = weakref.WeakKeyDictionary()
 _prepared: weakref.WeakKeyDictionary[datasets.Dataset, dict[bytes, datasets.Dataset]]
 _prepared = weakref.WeakKeyDictionary()
 _sorted: weakref.WeakKeyDictionary[datasets.Dataset, datasets.Dataset]
@@ -324,6 +327,37 @@ def held_out_users(
     return parts[fraction]
 
 
+def fixed_tests(dataset: datasets.Dataset, fraction: float) -> datasets.Dataset:
+    """Marks a share of every natural client's examples, or of all, as the test part."""
+    if dataset.ordered or fraction == 0:
+        raise checks.InputError(
+            "Expected test examples drawn at random with"
+            f" {checks.setting('federation.fixed_test_split', True)}, got"
+            + (
+                f" {checks.setting('federation.test_fraction', fraction)}."
+                if fraction == 0
+                else f" the series {dataset.name!r}."
+            )
+        )
+    copies = _fixed.setdefault(dataset, {})
+    if fraction not in copies:
+        # Like the draw of held-out users, this one has no seed.
+        rng = datasets.generator(0, datasets.Purpose.TESTS)
+        draws = rng.random(dataset.num_samples)
+        owner = np.zeros_like(draws) if dataset.client is None else dataset.client
+        order = np.lexsort((draws, owner))
+        _, starts, sizes = np.unique(
+            owner[order], return_index=True, return_counts=True
+        )
+        position = np.arange(len(order)) - np.repeat(starts, sizes)
+        count = np.maximum(_share(sizes, fraction), 1)
+        is_test = position < np.repeat(count, sizes)
+        part = np.full(len(order), datasets.TRAIN, np.int8)
+        part[order[is_test]] = datasets.TEST
+        copies[fraction] = dataclasses.replace(dataset, part=part)
+    return copies[fraction]
+
+
 def other_clients(
     seed: int, num_clients: int, num_others: int | str
 ) -> np.ndarray | None:
@@ -391,6 +425,12 @@ def _subsample(
     return partitions.Partition.from_rows(samples)
 
 
+def _share(counts: np.ndarray, fraction: float) -> np.ndarray:
+    """Returns shares of counts, rounded down."""
+    # 0.29 * 100 is 28.999999999999996 and must count as 29.
+    return np.floor(counts * fraction + 1e-9).astype(np.int64)
+
+
 def _sizes(
     num_examples: np.ndarray,
     validation_fraction: float,
@@ -400,18 +440,13 @@ def _sizes(
     is_natural: bool,
 ) -> dict[str, np.ndarray]:
     """Returns the sizes `int[N]` of the parts; checks that no client lacks training."""
-
-    def share(counts: np.ndarray, fraction: float) -> np.ndarray:
-        # 0.29 * 100 is 28.999999999999996 and must count as 29.
-        return np.floor(counts * fraction + 1e-9).astype(np.int64)
-
     num_drawn = num_examples
     if marks is None:
-        test = np.maximum(share(num_examples, test_fraction), test_fraction > 0)
+        test = np.maximum(_share(num_examples, test_fraction), test_fraction > 0)
     else:
         test = (marks == datasets.TEST).sum(axis=1)
         num_drawn = num_examples - test
-    validation = share(num_drawn, validation_fraction)
+    validation = _share(num_drawn, validation_fraction)
     if marks is not None and (marks == datasets.VALIDATION).any():
         validation = (marks == datasets.VALIDATION).sum(axis=1)
     elif validation_fraction > 0:

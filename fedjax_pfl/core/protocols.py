@@ -307,8 +307,12 @@ class Aggregator(abc.ABC):
 class Attack(abc.ABC):
     """Replaces the messages of malicious clients, and only those."""
 
-    def init(self, messages: Message) -> Tree:
-        """Returns the attack's state before the first round; by default none."""
+    def init(self, message: Message) -> Tree:
+        """Returns the attack's state before the first round; by default none.
+
+        `message` `[*P]` is the first message of a client. The state belongs to the
+        attacker and has no axis of clients, since every round has other members.
+        """
         return None
 
     @abc.abstractmethod

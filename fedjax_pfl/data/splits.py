@@ -330,14 +330,12 @@ def held_out_users(
 def fixed_tests(dataset: datasets.Dataset, fraction: float) -> datasets.Dataset:
     """Marks a share of every natural client's examples, or of all, as the test part."""
     if dataset.ordered or fraction == 0:
+        given = checks.setting("federation.test_fraction", fraction)
+        if dataset.ordered:
+            given = f"the series {dataset.name!r}"
         raise checks.InputError(
-            "Expected test examples drawn at random with"
-            f" {checks.setting('federation.fixed_test_split', True)}, got"
-            + (
-                f" {checks.setting('federation.test_fraction', fraction)}."
-                if fraction == 0
-                else f" the series {dataset.name!r}."
-            )
+            "Expected test examples that are drawn at random with"
+            f" {checks.setting('federation.fixed_test_split', True)}, got {given}."
         )
     copies = _fixed.setdefault(dataset, {})
     if fraction not in copies:

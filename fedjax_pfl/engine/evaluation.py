@@ -601,12 +601,14 @@ def _check_start(
 
 
 def unseen(
-    process: Any, state: core.State, model: core.Model, federation: core.Federation
+    process: Any,
+    state: core.State,
+    model: core.Model,
+    population: core.Population,
+    newcomers: core.Federation,
+    rule: Unseen,
 ) -> Metrics:
     """Returns metrics `[models, U]` of clients that never trained, on their tests."""
-    rule = unseen_rule(process, state, model, federation)
-    newcomers, population = federation.unseen, federation.population
-    assert newcomers is not None
     solver = _few_epochs(process.algorithm)
 
     def one(row: tuple[Any, Any], _: None):

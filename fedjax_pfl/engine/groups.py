@@ -174,11 +174,16 @@ class PlannedGroup:
         return evaluation.metric_names(*self._shapes())
 
     @functools.cached_property
+    def unseen_rule(self) -> evaluation.Unseen | None:
+        """Service of clients that never trained; None without any."""
+        if self.group.federations[0].unseen is None:
+            return None
+        return evaluation.unseen_rule(*self._shapes())
+
+    @property
     def unseen_names(self) -> tuple[str, ...]:
         """Names of the models of clients that never trained; none without any."""
-        if self.group.federations[0].unseen is None:
-            return ()
-        return evaluation.unseen_rule(*self._shapes()).names
+        return () if self.unseen_rule is None else self.unseen_rule.names
 
     @functools.cached_property
     def kinds(self) -> dict[str, trained_parameters.Kind]:
@@ -274,7 +279,7 @@ def plan(group: Group, options: Options) -> PlannedGroup:
                 f"Models of series such as {type(model).__name__} are not adapted to"
                 " clients that never trained; expected unseen_fraction=0."
             )
-        planned.unseen_names  # noqa: B018 (refuses methods without a network)
+        planned.unseen_rule  # noqa: B018 (refuses methods without a network)
     return planned
 
 

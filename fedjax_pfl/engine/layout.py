@@ -8,7 +8,6 @@ from fedjax_pfl.core import divided_examples, sharding
 from fedjax_pfl.engine import stacking
 from fedjax_pfl.engine.groups import PlannedGroup
 from fedjax_pfl.results import checkpoint
-from fedjax_pfl.round.process import FederatedProcess
 
 __all__ = [
     "digest",
@@ -52,20 +51,13 @@ def federations(
 
 
 def placed_states(
-    process: FederatedProcess,
-    states: core.State,
-    num_clients: int,
-    execution: sharding.Execution,
+    states: core.State, num_clients: int, execution: sharding.Execution
 ) -> core.State:
     """Places states `[G, ...]`: rows of clients on their devices, the rest on all."""
     # By name: shapes do not identify rows of clients, since a model of N outputs has N
     # rows, too.
-    names = [name for part in process.all_parts() for name in part.divided]
-    divided = {name: states.memory.get(name) for name in names}
-    trees = (states.of_clients(), divided)
-    rows, divided = sharding.shard_rows(trees, num_clients, execution, axis=1)
-    shared_states = states.at(None).with_memory(**dict.fromkeys(divided))
-    return sharding.replicate(shared_states, execution).at(rows).with_memory(**divided)
+    rows = sharding.shard_rows(states.of_clients(), num_clients, execution, axis=1)
+    return sharding.replicate(states.at(None), execution).at(rows)
 
 
 def start(

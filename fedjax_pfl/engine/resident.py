@@ -122,9 +122,7 @@ class Resident:
         execution = self.planned.plan.execution
         if execution.mode != "shard":
             return self._placed(states)
-        return layout.placed_states(
-            self.planned.processes[0], states, self.planned.num_clients, execution
-        )
+        return layout.placed_states(states, self.planned.num_clients, execution)
 
     def _placed_points(self, tree: core.Tree) -> core.Tree:
         """Places leaves `[G, ...]` without rows of the N clients with their points."""
@@ -334,7 +332,7 @@ def init(plan: Plan, processes: Any, keys: Any, rows: Any, pool: Any) -> core.St
     if plan.execution.mode != "shard":
         return states
     count = rows["malicious"].shape[1]
-    return layout.placed_states(processes, states, count, plan.execution)
+    return layout.placed_states(states, count, plan.execution)
 
 
 @functools.partial(jax.jit, static_argnames="plan", donate_argnames="states")
@@ -451,9 +449,13 @@ def unseen(
         fields: dict[str, Any],
         federation: core.Federation,
     ) -> dict[str, jax.Array]:
-        newcomers = stacking.join(fields, federation)
+        pool = stacking.split(federation)[1]  # without rows of clients that train
+        newcomers = stacking.join(fields, pool)
         federation = dataclasses.replace(federation, unseen=newcomers)
-        return evaluation.unseen(process, state, plan.model, federation)
+        rule = evaluation.unseen_rule(process, state, plan.model, federation)
+        return evaluation.unseen(
+            process, state, plan.model, federation.population, newcomers, rule
+        )
 
     return map_points(one, (processes, states, clients), rows, pool, plan)
 

@@ -95,9 +95,6 @@ class Part:
     changed_rows: tuple[str, ...] = ()
     """Entries of `State.rows` that client hooks change."""
 
-    divided: tuple[str, ...] = ()
-    """Entries of `State.memory` with a client axis, which devices divide."""
-
     def check(self, process: FederatedProcess, num_clients: int) -> None:
         """Raises an `InputError` if the part does not fit the process."""
 

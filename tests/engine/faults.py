@@ -28,7 +28,7 @@ class Sends(core.Attack):
     turn: object = 1.0
     fade: object = 1.0
 
-    def init(self, messages):
+    def init(self, message):
         return jnp.zeros((), jnp.int32)
 
     def __call__(self, key, round, messages, malicious, reference):

@@ -102,12 +102,6 @@ def test_partitions_with_shared_examples_are_refused():
         )
 
 
-def test_streamed_trainings_refuse_them():
-    run = (KEY, process_of(fp.FedAvg(), participation=fp.UniformCohort(size=2)))
-    with pytest.raises(checks.InputError, match="never trained"):
-        fp.simulate_streamed(*run, fp.LogisticRegression(), make_federation(), 1)
-
-
 def descended(params, batch, rate, epochs):
     """Full gradient descent on softmax cross-entropy."""
     kernel, bias = (np.array(params["head"][n], float) for n in ("kernel", "bias"))
@@ -145,7 +139,8 @@ def test_values_are_those_of_numpy(own):
 
     @jax.jit
     def unseen_metrics(state, federation):
-        return evaluation.unseen(process, state, model, federation)
+        counted = (federation.population, federation.unseen)
+        return evaluation.unseen(process, state, model, *counted, rule)
 
     found = unseen_metrics(state, federation)["accuracy"]
     unseen = federation.unseen

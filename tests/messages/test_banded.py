@@ -203,7 +203,7 @@ class SendsInTurn:
 
     vectors: jax.Array
 
-    def init(self, messages):
+    def init(self, message):
         return jnp.int32(0)
 
     def __call__(self, key, round, messages, malicious, reference):

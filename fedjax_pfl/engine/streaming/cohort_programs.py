@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec
 
 from fedjax_pfl import core
 from fedjax_pfl.core import client_rows, sharding, struct
-from fedjax_pfl.engine import evaluation, trained_parameters
+from fedjax_pfl.engine import evaluation, stacking, trained_parameters
 from fedjax_pfl.engine.streaming import routes
 from fedjax_pfl.round.parts import mailbox
 from fedjax_pfl.round.process import FederatedProcess
@@ -29,6 +29,7 @@ __all__ = [
     "message_sum",
     "round",
     "trained",
+    "unseen",
 ]
 
 _SPLIT = PartitionSpec(sharding.AXIS)
@@ -225,6 +226,21 @@ def evaluated(
         process, state.at(rows), model, federation, data=data, execution=execution
     )[0]
     return everywhere(metrics, execution)
+
+
+@functools.partial(jax.jit, static_argnames=("model", "rule"))
+def unseen(
+    process: FederatedProcess,
+    model: core.Model,
+    rule: evaluation.Unseen,
+    state: core.State,
+    population: core.Population,
+    rows: core.Tree,
+    pool: core.Federation,
+) -> dict[str, jax.Array]:
+    """Returns metrics `[models, U]` of U clients that never trained."""
+    newcomers = stacking.join(rows, pool)
+    return evaluation.unseen(process, state, model, population, newcomers, rule)
 
 
 @functools.partial(jax.jit, static_argnames=("model", "names", "execution"))

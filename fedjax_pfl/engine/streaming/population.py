@@ -1,6 +1,7 @@
 """The federation of a streamed training, and refusals of other trainings."""
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -8,31 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_pfl import core
-from fedjax_pfl.core import checks, sharding
+from fedjax_pfl.core import checks, client_rows, sharding
 from fedjax_pfl.engine import stacking
 from fedjax_pfl.engine.streaming import cohort_programs
 from fedjax_pfl.round.process import FederatedProcess
 
-__all__ = ["Population", "check", "check_attack"]
+__all__ = ["Population", "check"]
 
 PARTS = stacking.ROWS
-
-
-def check_attack(process: FederatedProcess, messages: core.Message) -> None:
-    """Refuses attacks with a state for every client, from one message `[1, *P]`."""
-
-    def shapes(count: int) -> core.Tree:
-        rows = jax.tree.map(
-            lambda s: jax.ShapeDtypeStruct((count, *s.shape[1:]), s.dtype), messages
-        )
-        return jax.eval_shape(process.attack.init, rows)
-
-    # A state for every client grows with the number of messages.
-    if process.attack is not None and shapes(1) != shapes(2):
-        raise checks.InputError(
-            f"A streamed training keeps nothing of an attack for every client, but"
-            f" {type(process.attack).__name__} does; use simulate."
-        )
 
 
 def check(process: FederatedProcess) -> None:
@@ -62,6 +46,10 @@ class Population:
         self._parts = {name: jax.tree.map(np.asarray, rows[name]) for name in PARTS}
         self._malicious = np.asarray(rows["malicious"])
         self._names = federation.client_names
+        self._unseen = None  # rows of clients that never train
+        if federation.unseen is not None:
+            newcomers = stacking.split(federation.unseen)[0]
+            self._unseen = jax.tree.map(np.asarray, newcomers)
         # Training examples `int32[N]` of every client, and numbers over all clients.
         self.counts = self._parts["train"]["num_examples"]
         self.total = core.Population(
@@ -98,6 +86,18 @@ class Population:
         """Returns the training examples of one client, on the first device."""
         fields = jax.tree.map(lambda leaf: leaf[:1], self._parts["train"])
         return self.pool.train.with_rows(fields)
+
+    def unseen(self, size: int) -> Iterator[tuple[core.Tree, int]]:
+        """Yields rows of up to `size` clients that never train, and how many count."""
+        if self._unseen is None:
+            return
+        count = len(self._unseen["malicious"])
+        size = min(size, count)
+        for start in range(0, count, size):
+            block = np.arange(start, min(start + size, count))
+            # One program for all blocks.
+            rows = client_rows.take(self._unseen, np.resize(block, size))
+            yield self.everywhere(rows), len(block)
 
     def of(self, rows: np.ndarray) -> core.Federation:
         """Returns the federation of some clients `int[K]`, at their places."""

@@ -3,7 +3,6 @@
 from typing import Any
 
 from fedjax_pfl import core, results
-from fedjax_pfl.core import checks
 from fedjax_pfl.engine import groups, simulation, validate
 from fedjax_pfl.engine.options import Options, as_keywords, time_limit
 from fedjax_pfl.engine.streaming.trainer import Streamed
@@ -23,7 +22,7 @@ def simulate_streamed(
     federation: core.Specification | core.Federation,
     num_rounds: int,
     *,
-    eval_clients: int = EVAL_CLIENTS,
+    eval_clients: int | str = EVAL_CLIENTS,
     **options: Any,
 ) -> results.Result:
     """Runs one training with clients' states in a file, not on the device.
@@ -43,7 +42,8 @@ def simulate_streamed(
       federation: data of N clients, whose rows may be NumPy arrays; or a specification.
       num_rounds: rounds R, at least 1.
       eval_clients: size of the sample of clients that is evaluated, drawn once per
-        seed; all clients if there are no more. The result is about these clients.
+        seed, or all clients if there are no more; `all`; or `participants` of the last
+        round. The result is about the clients that are evaluated at some time.
       **options: as for `simulate`, without `diagnostics` and `memory_limit`;
         `evaluate_on` names `test`, `validation` or `train`. Files with rows are in the
         folder of `checkpoints`, or else in a temporary directory. Several processes
@@ -57,7 +57,6 @@ def simulate_streamed(
       Interrupted: after `max_minutes`.
     """
     federation = validate.built(key, process, model, federation)
-    checks.positive_int("eval_clients", eval_clients)
     parsed = Options(num_rounds=num_rounds, eval_clients=eval_clients, **options)
     # The default sample may be larger than the population.
     parsed = parsed.within(federation.num_clients)

@@ -59,12 +59,15 @@ class Streamed:
             process, model, population, key, execution, files
         )
         schedule = planned.plan.schedule
-        # The sample is drawn from the key of the run, on the first device.
-        drawn = dataclasses.replace(self._training.state, key=key)
-        members = schedule.members(process, drawn, planned.num_clients)
-        self._members = np.sort(np.asarray(members))
-        sample = population.sample(self._members)
-        self.recorder = Recorder(planned, [data.describe(sample)], self._members)
+        # Evaluated clients are drawn from the key of the run, on the first device.
+        self._first = dataclasses.replace(self._training.state, key=key)
+        num_rounds = planned.options.num_rounds
+        rounds = [*range(0, num_rounds, schedule.segment), num_rounds]
+        if schedule.clients != "participants":
+            rounds = rounds[:1]  # the same clients in every round
+        sample = np.unique(np.concatenate(list(map(self._evaluated, rounds))))
+        described = data.describe(population.sample(sample))
+        self.recorder = Recorder(planned, [described], sample)
         self.execution = f"streamed, {execution}"
         self.identity = {}
         # Files of rows continue only with equal data, seeds and settings.
@@ -83,28 +86,12 @@ class Streamed:
         # Refused before any file is made.
         populations.check(group.processes[0])
         _check_devices(planned.plan.execution)
-        if group.federations[0].unseen is not None:
-            raise checks.InputError(
-                "A streamed training evaluates no clients that never trained; expected"
-                " unseen_fraction=0, or `simulate`."
-            )
-        model = planned.plan.model
-        if isinstance(model, core.RoleModel) and model.fixed_rows() is not None:
-            raise checks.InputError(
-                "A streamed training has one network for all clients; expected adapters"
-                " of one rank, without ranks, or `simulate`."
-            )
         for name in _UNAVAILABLE:
             if name in schedule.data:
                 raise checks.InputError(
                     "A streamed training evaluates clients on their own train,"
                     f" validation and test examples, not on {name!r}."
                 )
-        if not isinstance(schedule.clients, int):
-            raise checks.InputError(
-                "A streamed training evaluates a sample of clients: expected a number"
-                f" of eval_clients, got {schedule.clients!r}."
-            )
         return planned
 
     @property
@@ -155,15 +142,25 @@ class Streamed:
         return jax.tree.map(lambda leaf: leaf[None], infos)
 
     def evaluate(self, data: tuple[str, ...], *, is_last: bool) -> tuple[Any, ...]:
-        """Measures the sample of clients."""
-        del is_last
-        metrics = self._training.evaluate(data, self._members)
-        return None, {name: value[None] for name, value in metrics.items()}, {}, {}
+        """Measures clients, and at the end those that never trained."""
+        members = self.members(0)
+        metrics, pairs = self._training.evaluate(data, members), {}
+        if is_last and (rule := self.planned.unseen_rule) is not None:
+            pairs = {"unseen": self._training.unseen(rule)}
+        metrics, pairs = jax.tree.map(lambda leaf: leaf[None], (metrics, pairs))
+        return self.recorder.places(members)[None], metrics, {}, pairs
 
     def members(self, point: int) -> np.ndarray:
-        """Returns rows `int[K]` of the clients that are evaluated."""
+        """Returns rows `int[K]` of the clients that are evaluated now."""
         del point
-        return self._members
+        return self._evaluated(int(sharding.fetch(self._training.state.round)))
+
+    def _evaluated(self, round: int) -> np.ndarray:
+        """Returns rows `int[K]` of the clients that are evaluated after a round."""
+        state = dataclasses.replace(self._first, round=np.asarray(round, np.int32))
+        process, count = self.planned.processes[0], self.planned.num_clients
+        members = self.planned.plan.schedule.members(process, state, count)
+        return np.arange(count) if members is None else np.sort(np.asarray(members))
 
     def trained(
         self, point: int, members: np.ndarray, names: tuple[str, ...]

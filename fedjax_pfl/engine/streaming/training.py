@@ -17,6 +17,7 @@ import numpy as np
 
 from fedjax_pfl import core
 from fedjax_pfl.core import client_rows, sharding
+from fedjax_pfl.engine import evaluation
 from fedjax_pfl.engine.streaming import cohort_programs, divided_rows, routes
 from fedjax_pfl.engine.streaming import population as populations
 from fedjax_pfl.round.process import FederatedProcess
@@ -74,7 +75,6 @@ class Training:
         state = core.State(
             round=jnp.zeros((), jnp.int32), key=key, server=server, clients=None
         ).at(rows)
-        populations.check_attack(process, state.rows.get("messages"))
         memory = process.first_memory(model, state, train, population.total.num_clients)
         message = process.messages_of(state)
         size = jax.tree.map(lambda leaf: jnp.zeros_like(leaf[0]), message)
@@ -273,6 +273,23 @@ class Training:
         )
         return jax.tree.map(lambda leaf: leaf[: len(clients)], sharding.fetch(networks))
 
+    def unseen(self, rule: evaluation.Unseen) -> dict[str, Any]:
+        """Returns metrics `[models, U]` of clients that never trained, by name."""
+        per_block = []
+        for rows, count in self._population.unseen(BLOCK):
+            values = cohort_programs.unseen(
+                self._process,
+                self._model,
+                rule,
+                self.state,
+                self._total,
+                rows,
+                self._population.shared,
+            )
+            values = sharding.fetch(values)
+            per_block.append({n: v[..., :count] for n, v in values.items()})
+        return _joined(per_block)
+
     def evaluate(self, data: tuple[str, ...], clients: np.ndarray) -> dict[str, Any]:
         """Returns metrics `[predictors, data, K]` of clients `int[K]`, by name."""
         per_block = []
@@ -291,7 +308,12 @@ class Training:
             )
             values = sharding.fetch(values)
             per_block.append({n: v[..., : len(block)] for n, v in values.items()})
-        return {
-            name: np.concatenate([values[name] for values in per_block], axis=-1)
-            for name in per_block[0]
-        }
+        return _joined(per_block)
+
+
+def _joined(per_block: list[dict[str, Any]]) -> dict[str, Any]:
+    """Joins metrics `[..., K]` of blocks of clients, by name."""
+    return {
+        name: np.concatenate([values[name] for values in per_block], axis=-1)
+        for name in per_block[0]
+    }

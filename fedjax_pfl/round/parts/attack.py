@@ -3,6 +3,8 @@
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+import jax
+
 from fedjax_pfl import core
 from fedjax_pfl.round.part import First, Part
 
@@ -18,11 +20,11 @@ class Attack(Part):
 
     attack: core.Attack
     name = "attack"
-    divided = ("attack",)
 
     def first_memory(self, at: First, rows: dict[str, Any]) -> dict[str, Any]:
         """Returns the initial state of the attack."""
-        return {"attack": self.attack.init(rows.get("messages"))}
+        message = jax.tree.map(lambda leaf: leaf[0], rows.get("messages"))
+        return {"attack": self.attack.init(message)}
 
     def hand_out(
         self, exchange: "Exchange", known: core.Downlink | None

@@ -1,4 +1,4 @@
-"""Tables of the memory and time of trainings, for the command `plan`."""
+"""Tables of the memory and time of trainings, on this machine or on other hosts."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +10,7 @@ from rich.console import Console
 from fedjax_pfl import core
 from fedjax_pfl.command import printing
 from fedjax_pfl.core import checks, struct
-from fedjax_pfl.engine import cost, save_models
+from fedjax_pfl.engine import cost, save_models, traffic
 from fedjax_pfl.engine.derivatives import descent, fields, reverse
 from fedjax_pfl.engine.groups import Group, Plan, PlannedGroup
 from fedjax_pfl.engine.groups import plan as plan_group
@@ -18,7 +18,7 @@ from fedjax_pfl.engine.options import Options
 from fedjax_pfl.engine.resident import Resident
 from fedjax_pfl.round.process import FederatedProcess
 
-__all__ = ["enlarged", "largest_of_chunk", "seconds", "show"]
+__all__ = ["enlarged", "largest_of_chunk", "show", "show_hosts"]
 
 _MOST_EXAMPLES = 2**31 - 1
 _PARTS = ("data", "state", "round", "evaluation", "history", "compiler")
@@ -48,22 +48,14 @@ def show(
     console.print(
         f"This machine: {jax.device_count()} x {device}, {memory} of memory free."
     )
-    larger = groups
-    if num_clients is not None:
-        larger = [
-            dataclasses.replace(
-                group,
-                federations=[enlarged(f, num_clients) for f in group.federations],
-            )
-            for group in groups
-        ]
+    larger = [_larger(group, num_clients) for group in groups]
     total = 0.0
     for number, (group, actual) in enumerate(zip(larger, groups, strict=True)):
         name = type(group.processes[0].algorithm).__name__
         title = f"{number + 1}/{len(groups)} {name}"
         extra = _going_back(group, options, learned)
         total += _print_group(console, title, group, actual, options, trainer, extra)
-    console.print(f"All together about {seconds(total)}.")
+    console.print(f"All together about {_seconds(total)}.")
     if saves_models:
         size = sum(save_models.size(plan_group(group, options)) for group in larger)
         console.print(f"Trained models: {cost.shown(size)}.")
@@ -75,6 +67,14 @@ def show(
             console.print("This fits into the free memory.")
         case limit:
             console.print(f"This fits into {cost.shown(int(limit))}.")
+
+
+def _larger(group: Group, num_clients: int | None) -> Group:
+    """Returns the shapes of a group with a number of clients, unless it is None."""
+    if num_clients is None:
+        return group
+    larger = [enlarged(federation, num_clients) for federation in group.federations]
+    return dataclasses.replace(group, federations=larger)
 
 
 def enlarged(federation: core.Federation, num_clients: int) -> core.Federation:
@@ -133,10 +133,10 @@ def _print_group(
         total = pace.total(options.num_rounds, num_evaluations)
         rows += [
             (),
-            ("time of compilation", seconds(pace.compilation)),
-            ("time of a round", seconds(pace.round)),
-            ("time of an evaluation", seconds(pace.evaluation)),
-            ("time of all", seconds(total)),
+            ("time of compilation", _seconds(pace.compilation)),
+            ("time of a round", _seconds(pace.round)),
+            ("time of an evaluation", _seconds(pace.evaluation)),
+            ("time of all", _seconds(total)),
             ("measured on", measured),
             *extra,
         ]
@@ -191,10 +191,11 @@ def _pace(
         )
     if sample is group:
         return cost.pace(resident), "these trainings"
-    cohort, sampled = _cohort(group), count
-    if group is actual or _cohort_fits(actual):
+    cohort = _cohort(group)
+    try:
         sampled = _cohort(actual)
-    else:  # fewer clients than a cohort
+    except checks.InputError:  # fewer clients than a cohort
+        sampled = count
         processes = [
             struct.replace_field(process, "participation.size", count)
             for process in sample.processes
@@ -227,14 +228,6 @@ def _cohort(group: Group) -> int:
     """Counts the clients of a round."""
     count = group.federations[0].num_clients
     return group.processes[0].participation.cohort_size(count)
-
-
-def _cohort_fits(group: Group) -> bool:
-    """Returns whether a federation has as many clients as a cohort."""
-    try:
-        return _cohort(group) > 0
-    except checks.InputError:
-        return False
 
 
 def largest_of_chunk(
@@ -296,7 +289,64 @@ def _sizes(
     ]
 
 
-def seconds(value: float) -> str:
+def show_hosts(
+    console: Console,
+    groups: Sequence[Group],
+    options: Options,
+    num_clients: int | None,  # to plan for; None for the actual number
+    hosts: traffic.Cluster,
+) -> None:
+    """Prints memory, bytes and time of the first grid point of every group."""
+    for number, group in enumerate(groups, start=1):
+        name = type(group.processes[0].algorithm).__name__
+        title = f"{number}/{len(groups)} {name}"
+        part = _larger(group.parts(1)[0], num_clients)
+        planned = plan_group(part, options)
+        costs = traffic.estimate(planned, hosts)
+        cohort = planned.processes[0].participation.cohort_size(planned.num_clients)
+        sizes = {
+            "device: rows of its clients": costs.rows,
+            "device: examples": costs.examples,
+            "device: shared by all devices": costs.shared,
+            "device: work of a round": costs.work,
+            "device: at most": costs.of_device,
+            "devices of a host": costs.of_host,
+        }
+        sent = [(f"{e.kind}: {e.purpose}", e.sent(hosts)) for e in costs.exchanges]
+        sent += [("a device sends", costs.sent)]
+        sent += [("a host sends over the network", costs.left)]
+        times = {
+            "time: work": costs.compute,
+            "time: exchanges": costs.communication,
+            "time: a round": costs.seconds,
+            f"time: {options.num_rounds:,} rounds without evaluations": (
+                options.num_rounds * costs.seconds
+            ),
+        }
+        rows = [
+            ("hosts, devices of each", f"{hosts.hosts:,}, {hosts.devices:,}"),
+            ("clients N, cohort K", f"{planned.num_clients:,}, {cohort:,}"),
+            ("parameters D", f"{planned.num_parameters:,}"),
+            (),
+            *((of, cost.shown(size)) for of, size in sizes.items()),
+            (),
+            *((of, cost.shown(round(size))) for of, size in sent),
+            (),
+            *((of, _seconds(value)) for of, value in times.items()),
+        ]
+        printing.table(console, ("", ""), rows, title=title)
+        # After the table, which shows by how much it does not fit. The limit is per
+        # device.
+        limit = options.parsed_memory
+        if isinstance(limit, int) and costs.of_device > limit:
+            raise checks.InputError(
+                f"{name} needs {cost.shown(costs.of_device)} of memory per device, more"
+                f" than {cost.shown(limit)}: use more devices, fewer clients, a smaller"
+                " model or a smaller cohort."
+            )
+
+
+def _seconds(value: float) -> str:
     """Formats a time."""
     if value < 1:
         return f"{value * 1e3:.3g} ms"

@@ -84,8 +84,7 @@ def _run_all(
             # A signal or the time limit ends all presets, so the hint is for all of
             # them.
             raise errors.StoppedError(
-                f"Stopped in {name}, {number} of {len(names)}; {hint}",
-                stopped.status,
+                f"Stopped in {name}, {number} of {len(names)}; {hint}", stopped.status
             ) from None
     finished = len(names) - len(skipped)
     text = f"Finished {finished} of {len(names)} presets"

@@ -8,7 +8,7 @@ import numpy as np
 from rich.console import Console
 
 from fedjax_pfl import core
-from fedjax_pfl.command import printing
+from fedjax_pfl.command import arguments, printing
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.engine import cost, save_models, traffic
 from fedjax_pfl.engine.derivatives import descent, fields, reverse
@@ -18,7 +18,7 @@ from fedjax_pfl.engine.options import Options
 from fedjax_pfl.engine.resident import Resident
 from fedjax_pfl.round.process import FederatedProcess
 
-__all__ = ["enlarged", "largest_of_chunk", "show", "show_hosts"]
+__all__ = ["enlarged", "largest_of_chunk", "show"]
 
 _MOST_EXAMPLES = 2**31 - 1
 _PARTS = ("data", "state", "round", "evaluation", "history", "compiler")
@@ -29,16 +29,17 @@ _DRAWS = 20  # cohorts in an estimate of sizes
 
 def show(
     console: Console,
+    options: arguments.Options,
     groups: Sequence[Group],
-    options: Options,
-    num_clients: int | None,  # to plan for; None for the actual number
-    saves_models: bool,
-    trainer: Callable[..., Resident] = Resident,
-    learned_of_clients: str | None = None,  # dotted name of a field
-    learned_of_layers: str | None = None,
+    training: Options,
+    trainer: Callable[..., Resident],
 ) -> None:
     """Prints memory and time of every group, then whether all groups fit."""
-    learned = {"client": learned_of_clients, "layer": learned_of_layers}
+    if options.hosts is not None:
+        # By formulas only: this machine cannot time the devices of others.
+        _show_hosts(console, options, groups, training)
+        return
+    learned = {"client": options.learn_per_client, "layer": options.learn_per_layer}
     names = [name for name in learned.values() if name is not None]
     if names:
         # Refuses names that no method has, before anything is compiled.
@@ -48,19 +49,19 @@ def show(
     console.print(
         f"This machine: {jax.device_count()} x {device}, {memory} of memory free."
     )
-    larger = [_larger(group, num_clients) for group in groups]
+    larger = [_larger(group, options.as_if_clients) for group in groups]
     total = 0.0
     for number, (group, actual) in enumerate(zip(larger, groups, strict=True)):
         name = type(group.processes[0].algorithm).__name__
         title = f"{number + 1}/{len(groups)} {name}"
-        extra = _going_back(group, options, learned)
-        total += _print_group(console, title, group, actual, options, trainer, extra)
+        extra = _going_back(group, training, learned)
+        total += _print_group(console, title, group, actual, training, trainer, extra)
     console.print(f"All together about {_seconds(total)}.")
-    if saves_models:
-        size = sum(save_models.size(plan_group(group, options)) for group in larger)
+    if options.save_models is not None:
+        size = sum(save_models.size(plan_group(group, training)) for group in larger)
         console.print(f"Trained models: {cost.shown(size)}.")
     # Groups that do not fit have raised an error by now.
-    match options.parsed_memory:
+    match training.parsed_memory:
         case "none":
             console.print("Whether this fits into the memory was not checked.")
         case "free":
@@ -289,19 +290,26 @@ def _sizes(
     ]
 
 
-def show_hosts(
+def _show_hosts(
     console: Console,
+    options: arguments.Options,
     groups: Sequence[Group],
-    options: Options,
-    num_clients: int | None,  # to plan for; None for the actual number
-    hosts: traffic.Cluster,
+    training: Options,
 ) -> None:
     """Prints memory, bytes and time of the first grid point of every group."""
+    hosts = traffic.Cluster(
+        hosts=options.hosts or 1,
+        devices=options.devices or 1,
+        flops=options.device_tflops * 1e12,
+        link=options.link_gb * 1e9,
+        network=options.network_gb * 1e9,
+        latency=options.latency_us * 1e-6,
+    )
     for number, group in enumerate(groups, start=1):
         name = type(group.processes[0].algorithm).__name__
         title = f"{number}/{len(groups)} {name}"
-        part = _larger(group.parts(1)[0], num_clients)
-        planned = plan_group(part, options)
+        part = _larger(group.parts(1)[0], options.as_if_clients)
+        planned = plan_group(part, training)
         costs = traffic.estimate(planned, hosts)
         cohort = planned.processes[0].participation.cohort_size(planned.num_clients)
         sizes = {
@@ -319,8 +327,8 @@ def show_hosts(
             "time: work": costs.compute,
             "time: exchanges": costs.communication,
             "time: a round": costs.seconds,
-            f"time: {options.num_rounds:,} rounds without evaluations": (
-                options.num_rounds * costs.seconds
+            f"time: {training.num_rounds:,} rounds without evaluations": (
+                training.num_rounds * costs.seconds
             ),
         }
         rows = [
@@ -337,7 +345,7 @@ def show_hosts(
         printing.table(console, ("", ""), rows, title=title)
         # After the table, which shows by how much it does not fit. The limit is per
         # device.
-        limit = options.parsed_memory
+        limit = training.parsed_memory
         if isinstance(limit, int) and costs.of_device > limit:
             raise checks.InputError(
                 f"{name} needs {cost.shown(costs.of_device)} of memory per device, more"

@@ -43,7 +43,6 @@ from fedjax_pfl.engine import (
     shared,
     simulation,
     streaming,
-    traffic,
     tuning,
 )
 from fedjax_pfl.engine.derivatives import fields, learner
@@ -92,7 +91,7 @@ def do(options: arguments.Options) -> None:
     _check_tests(groups, training)
     trainer, training = _trainer(options, groups, training)
     if options.command == "plan":
-        _show_costs(console, options, groups, training, trainer)
+        cost_tables.show(console, options, groups, training, trainer)
         return
     profile = None if options.profile is None else _profile(options, training)
     writers = logs.callbacks(options, out)
@@ -141,37 +140,6 @@ def _show_finished(console: Console, options: arguments.Options, folder: Path) -
     console.print(f"The run in '{folder}' is finished{note}.")
     show.result(console, result)
     _print_place(console, options, folder)
-
-
-def _show_costs(
-    console: Console,
-    options: arguments.Options,
-    groups: Sequence[Group],
-    training: Options,
-    trainer: Callable[..., Resident],
-) -> None:
-    """Prints the cost of trainings, on this host or on others."""
-    if options.hosts is not None:
-        # By formulas only: this machine cannot time the devices of others.
-        cost_tables.show_hosts(
-            *(console, groups, training, options.as_if_clients),
-            traffic.Cluster(
-                hosts=options.hosts,
-                devices=options.devices or 1,
-                flops=options.device_tflops * 1e12,
-                link=options.link_gb * 1e9,
-                network=options.network_gb * 1e9,
-                latency=options.latency_us * 1e-6,
-            ),
-        )
-        return
-    cost_tables.show(
-        *(console, groups, training),
-        *(options.as_if_clients, options.save_models is not None),
-        trainer=trainer,
-        learned_of_clients=options.learn_per_client,
-        learned_of_layers=options.learn_per_layer,
-    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,9 +10,9 @@ import csv
 import dataclasses
 import io
 import itertools
-import pathlib
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -103,6 +103,9 @@ class Dialect:
         return "" if is_other or not NUMBER.fullmatch(number) else number
 
 
+_PLAIN = Dialect()
+
+
 @dataclasses.dataclass(frozen=True)
 class Table:
     """A table, column by column."""
@@ -113,7 +116,7 @@ class Table:
     columns: Mapping[str, np.ndarray]
     rows: np.ndarray  # `int[S]` numbers of the rows in its source
     place: Callable[[int], str]  # describes such a number in messages
-    dialect: Dialect = Dialect()  # how its numbers are written
+    dialect: Dialect = _PLAIN  # how its numbers are written
 
     def missing(self, name: str) -> np.ndarray:
         """Returns a mask `bool[S]` of missing values in a column."""
@@ -211,8 +214,7 @@ def _among(texts: np.ndarray, words: Collection[str]) -> np.ndarray:
 
 
 def parse_numbers(
-    texts: Collection[str],
-    dialect: Dialect = Dialect(),  # noqa: B008 (frozen)
+    texts: Collection[str], dialect: Dialect = _PLAIN
 ) -> np.ndarray | None:
     """Converts texts to `float64[S]`, or returns None if one text is no number."""
     if (dialect.decimal, dialect.thousands) != (".", None):
@@ -234,9 +236,7 @@ def _excerpt(value: str) -> str:
 
 
 def read_table(
-    path: pathlib.Path,
-    keep: Collection[str] = (),
-    dialect: Dialect = Dialect(),  # noqa: B008 (frozen)
+    path: Path, keep: Collection[str] = (), dialect: Dialect = _PLAIN
 ) -> Table:
     """Reads a table, plain or `.gz`; the columns in `keep` stay text."""
     setting = checks.setting("federation.dataset.encoding", "latin-1")
@@ -302,10 +302,7 @@ def _joined(parts: Sequence[np.ndarray], dialect: Dialect) -> np.ndarray:
 
 
 def parse_rows(
-    content: bytes,
-    path: pathlib.Path,
-    dialect: Dialect = Dialect(),  # noqa: B008 (frozen)
-    advice: str = "",
+    content: bytes, path: Path, dialect: Dialect = _PLAIN, advice: str = ""
 ) -> Iterator[tuple[int, list[str]]]:
     """Yields line and fields of the header and of at least one row."""
     is_wide = codecs.lookup(dialect.encoding).name.startswith(("utf-16", "utf-32"))
@@ -317,27 +314,21 @@ def parse_rows(
     if not text.strip():
         raise checks.InputError(f"The table '{path}' is empty.")
     separator = dialect.separator or _separator(text, path, dialect.comment)
-    begin = end = 0
-    is_new = True
+    comment, end, width, count = dialect.comment, 0, 0, 0
 
     def lines() -> Iterator[str]:
-        """Yields lines without comments; rows contain no comments."""
-        nonlocal begin, end, is_new
+        """Yields lines, blank ones for comments; rows contain no comments."""
         # newline=None: the three conventions of line ends all become "\n".
         for line in io.StringIO(text, newline=None):
-            end += 1
-            if is_new and dialect.comment and line.lstrip().startswith(dialect.comment):
-                continue
-            if is_new:
-                begin, is_new = end, False
-            yield line
+            is_first = reader.line_num == end  # of a row
+            is_comment = comment and is_first and line.lstrip().startswith(comment)
+            yield "\n" if is_comment else line
 
     options: Any = {"strict": True, "skipinitialspace": separator != " "}
     reader = csv.reader(lines(), delimiter=separator, **options)
-    width = count = 0
     try:
         for row in reader:
-            is_new = True
+            begin, end = end + 1, reader.line_num
             if len(row) < 2 and not "".join(row).strip():
                 continue
             width = width or len(row)
@@ -349,14 +340,14 @@ def parse_rows(
             yield begin, row
     except csv.Error as error:
         raise checks.InputError(
-            f"The row that begins on line {begin} of '{path}' is broken ({error});"
+            f"The row that begins on line {end + 1} of '{path}' is broken ({error});"
             " look there for a missing quotation mark or a very long field."
         ) from error
     if count < 2:
         raise checks.InputError(f"The table '{path}' has a header, but no row of data.")
 
 
-def _separator(text: str, path: pathlib.Path, comment: str | None) -> str:
+def _separator(text: str, path: Path, comment: str | None) -> str:
     """Returns the separator that the header has most of, outside quotation marks."""
     start = text[:_LONGEST_HEADER].lstrip()
     if comment is not None:
@@ -390,7 +381,7 @@ def _column_names(header: Sequence[Any], where: str) -> list[str]:
     return names
 
 
-def read_parquet(path: pathlib.Path, keep: Collection[str] = ()) -> Table:
+def read_parquet(path: Path, keep: Collection[str] = ()) -> Table:
     """Reads a parquet file."""
     try:
         import pyarrow

@@ -4,8 +4,8 @@ import dataclasses
 import itertools
 import numbers
 import os
-import pathlib
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -13,15 +13,7 @@ import numpy as np
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.data import dataset as datasets
 from fedjax_pfl.data import preparation as preparations
-from fedjax_pfl.data.readers import (
-    binary,
-    files,
-    images,
-    leaf,
-    tables,
-    times,
-    tokens,
-)
+from fedjax_pfl.data.readers import binary, files, images, leaf, tables, times, tokens
 from fedjax_pfl.data.sources import base, user_arrays
 from fedjax_pfl.data.sources.user_arrays import arrays_dataset
 
@@ -73,7 +65,7 @@ def source_for(
     """
     checks.path("path", path)
     path = str(path)
-    suffix = pathlib.Path(path.lower().removesuffix(".gz")).suffix
+    suffix = Path(path.lower().removesuffix(".gz")).suffix
     if suffix not in (*_TABLES, ".npz", ".json"):
         folder = _locate(path, data_dir)
         if not folder.is_dir():
@@ -193,7 +185,7 @@ class Npz(_UserSource):
             order=arrays["times"],
         )
 
-    def _arrays(self, path: pathlib.Path, max_bytes: int) -> dict[str, Any]:
+    def _arrays(self, path: Path, max_bytes: int) -> dict[str, Any]:
         """Returns the arrays of one archive by role, None for absent ones."""
         client = self.client or "client"
         stored = binary.array_names(path)
@@ -505,7 +497,7 @@ class Csv(_UserSource):
         table: tables.Table,
         name: str,
         owners: np.ndarray | None = None,
-        tokenizer: pathlib.Path | None = None,
+        tokenizer: Path | None = None,
     ) -> datasets.Dataset:
         """Makes a data set of a table.
 
@@ -777,20 +769,20 @@ def _as_sizes(name: str, value: object) -> tuple[int, ...]:
     return tuple(map(int, sizes))
 
 
-def _locate(path: str, data_dir: str | None) -> pathlib.Path:
+def _locate(path: str, data_dir: str | None) -> Path:
     """Finds a user's file or folder; returns its absolute path."""
     if not path:
         raise checks.InputError(
             "Expected path to name the file or folder of the data, got ''."
         )
-    relative = pathlib.Path(os.path.expanduser(path))  # pathlib's refuses a wrong user
+    relative = Path(os.path.expanduser(path))  # pathlib's refuses a wrong user
     # A relative path counts from the current directory or else from the data directory:
     # `data_dir`, or the environment's.
     candidates = [relative.absolute()]
     directory = data_dir or os.environ.get(base.DATA_DIR_VARIABLE)
     # With ".." the path would lead out of the data directory.
     if directory and not relative.is_absolute() and ".." not in relative.parts:
-        root = pathlib.Path(os.path.expanduser(directory))
+        root = Path(os.path.expanduser(directory))
         candidates.append(root.absolute() / relative)
     try:
         for candidate in candidates:
@@ -802,9 +794,7 @@ def _locate(path: str, data_dir: str | None) -> pathlib.Path:
     raise checks.InputError(f"There is no file or folder {places}.")
 
 
-def _files_of(
-    folder: pathlib.Path, suffixes: Sequence[str]
-) -> tuple[pathlib.Path, ...]:
+def _files_of(folder: Path, suffixes: Sequence[str]) -> tuple[Path, ...]:
     """Finds the files of a folder, plain or `.gz`, by name, those in `test` last."""
     below = "**/" if suffixes == _JSON else ""
     with files.readable(f"The folder '{folder}'"):
@@ -821,7 +811,7 @@ def _files_of(
     return tuple(sorted(paths, key=lambda path: (path.parent.name == "test", path)))
 
 
-def _kind_of(folder: pathlib.Path) -> str:
+def _kind_of(folder: Path) -> str:
     """Returns the suffix of the files of a folder; none for one of images."""
     # JSON first: LEAF's folders have subfolders as those of images do.
     if _files_of(folder, _JSON):

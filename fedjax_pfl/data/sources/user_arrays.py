@@ -1,9 +1,9 @@
 """A user's own arrays in memory: classes, clients, order of time and windows."""
 
 import dataclasses
-import pathlib
 import re
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -245,17 +245,15 @@ def joined(
     """Joins the arrays of several parts; returns the size of each part, too."""
     rows, sizes = {}, []
     for name, values in pieces.items():
-        missing = [value is None for value in values]
         arrays = [datasets.as_array(value) for value in values]
         # The first name has arrays in all parts; others may be None in all of them.
         sizes = sizes or [len(array) if array.ndim else 0 for array in arrays]
-        if all(missing):
+        if all(value is None for value in values):
             rows[name] = None
-        elif (
-            any(missing)
-            or not all(array.ndim for array in arrays)
-            or len({array.shape[1:] for array in arrays}) > 1
-        ):
+            continue
+        # None is an array without axes.
+        is_alike = len({array.shape[1:] for array in arrays}) == 1
+        if not is_alike or not all(array.ndim for array in arrays):
             shapes = {
                 "none" if value is None else str(array.shape): None
                 for value, array in zip(values, arrays, strict=True)
@@ -264,8 +262,7 @@ def joined(
                 f"Expected {name} of {subject} that are alike in all parts, got"
                 f" {' and '.join(shapes)}."
             )
-        else:
-            rows[name] = np.concatenate(arrays)
+        rows[name] = np.concatenate(arrays)
     return rows, sizes
 
 
@@ -290,6 +287,6 @@ def numbered(
     return codes, tuple(map(str, position))
 
 
-def stem(path: pathlib.Path) -> str:
+def stem(path: Path) -> str:
     """Returns the name of a file without folders and suffixes, to name a data set."""
     return path.name.removesuffix("".join(path.suffixes)) or path.name

@@ -110,12 +110,12 @@ def _print_group(
     title: str,
     group: Group,
     actual: Group,
-    options: Options,
+    training: Options,
     trainer: Callable[..., Resident],
     extra: Sequence[tuple[str, str]],
 ) -> float:
     """Prints one group's table, followed by extra rows, and returns its seconds."""
-    planned = plan_group(group, options)
+    planned = plan_group(group, training)
     state, plan = trainer(planned, are_shapes=True), planned.plan
     rows: list[tuple[str, ...]] = [*_sizes(planned, state.start[0], group, actual), ()]
     try:
@@ -129,9 +129,9 @@ def _print_group(
             state = trainer(planned)
         rows += _memory(cost.memory(state))
         cost.check(state, is_held=group is actual)
-        pace, measured = _pace(state, group, actual, options, trainer)
-        num_evaluations = 1 + -(-options.num_rounds // plan.schedule.segment)
-        total = pace.total(options.num_rounds, num_evaluations)
+        pace, measured = _pace(state, group, actual, training, trainer)
+        num_evaluations = 1 + -(-training.num_rounds // plan.schedule.segment)
+        total = pace.total(training.num_rounds, num_evaluations)
         rows += [
             (),
             ("time of compilation", _seconds(pace.compilation)),
@@ -147,7 +147,7 @@ def _print_group(
 
 
 def _going_back(
-    group: Group, options: Options, learned: Mapping[str, str | None]
+    group: Group, training: Options, learned: Mapping[str, str | None]
 ) -> list[tuple[str, str]]:
     """Returns the memory of reverse mode for fields of clients and of layers."""
     rows = []
@@ -156,7 +156,7 @@ def _going_back(
             continue
         name = f"{fields.PER_CLIENT}{field}"
         valued = descent.begun(group, [field], per=of)
-        planned = plan_group(valued, options)
+        planned = plan_group(valued, training)
         fields.check(planned.group.processes[0], [name])
         memory = str(reverse.kept(planned, (name,)))
         rows.append((f"memory: going back for {of}s", memory))
@@ -176,7 +176,7 @@ def _pace(
     resident: Resident,
     group: Group,
     actual: Group,
-    options: Options,
+    training: Options,
     trainer: Callable[..., Resident],
 ) -> tuple[cost.Pace, str]:
     """Estimates the seconds of a group, and describes the measured sample."""
@@ -209,9 +209,9 @@ def _pace(
     of_evaluated = of_members if some == "participants" else of_clients
     if isinstance(some, int):
         of_evaluated = some / min(some, count)
-        options = dataclasses.replace(options, eval_clients=min(some, count))
-    options = dataclasses.replace(options, execution=plan.execution)
-    pace = cost.pace(trainer(plan_group(sample, options)))
+        training = dataclasses.replace(training, eval_clients=min(some, count))
+    training = dataclasses.replace(training, execution=plan.execution)
+    pace = cost.pace(trainer(plan_group(sample, training)))
     text = f"{len(sample.points)} of {len(actual.points)} grid points"
     if group is not actual:
         pace = dataclasses.replace(pace, compilation=resident.compile_seconds)

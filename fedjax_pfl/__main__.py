@@ -1,4 +1,4 @@
-"""Overview of the package: `python -m fedjax_pfl`."""
+"""`python -m fedjax_pfl`: an overview of the package or, with arguments, a command."""
 
 import sys
 import textwrap
@@ -59,4 +59,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:]:
+        command.main()
+    else:
+        main()

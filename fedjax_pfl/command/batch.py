@@ -1,6 +1,8 @@
 """Several presets with one command: `--preset 'flame_fair_mnist_*'`."""
 
+import contextlib
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 
 from fedjax_pfl import data
@@ -18,7 +20,7 @@ from fedjax_pfl.core import checks
 from fedjax_pfl.engine.options import time_left
 from fedjax_pfl.results import directories, plain_files
 
-__all__ = ["do"]
+__all__ = ["do", "opened"]
 
 
 def do(options: arguments.Options) -> None:
@@ -42,15 +44,22 @@ def do(options: arguments.Options) -> None:
             f"Expected one preset with --join, got {options.preset_name!r} with"
             f" {len(names)}; give each a folder of its own."
         )
+    # Finished runs are not repeated, and an interrupted run continues.
+    with opened(options) as (out, hint):
+        _run_all(names, options, out, hint)
+
+
+@contextlib.contextmanager
+def opened(options: arguments.Options) -> Iterator[tuple[Path, str]]:
+    """Opens the folder of several presets; also yields the hint to continue."""
     if options.max_minutes is not None:
         checks.number("max_minutes", options.max_minutes, above=0)
     out = options.out or job.default_directory(options.preset_name.strip("*?_"))
     if options.resume is None:
         directories.check_new(out)
-    # Finished runs are not repeated, and an interrupted run continues.
     hint = job.continuation(options, out)
     with run_folder.opened(out, options), signals.resumable(hint):
-        _run_all(names, options, out, hint)
+        yield out, hint
 
 
 def _run_all(
@@ -67,18 +76,15 @@ def _run_all(
         plain_files.check(folder, is_directory=True)
         # A folder without a result is an interrupted run, which continues.
         begun = folder if folder.exists() else None
-        job_options = dataclasses.replace(
-            options, preset=name, out=folder, resume=begun, max_minutes=time()
-        )
+        changes = {"preset": name, "out": folder, "resume": begun}
         try:
-            if not _run(job_options):
+            if not _run(dataclasses.replace(options, **changes, max_minutes=time())):
                 skipped.append(name)
         except errors.StoppedError as stopped:
             # A signal or the time limit ends all presets, so the hint is for all of
             # them.
             raise errors.StoppedError(
-                f"Stopped in {name}, {number} of {len(names)}; {hint}",
-                stopped.status,
+                f"Stopped in {name}, {number} of {len(names)}; {hint}", stopped.status
             ) from None
     finished = len(names) - len(skipped)
     text = f"Finished {finished} of {len(names)} presets"

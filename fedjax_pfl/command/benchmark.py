@@ -16,6 +16,7 @@ from fedjax_pfl.benchmark import data_set, page, ranking, tables, tasks, trainin
 from fedjax_pfl.command import (
     ahead,
     arguments,
+    batch,
     compilation_cache,
     errors,
     job,
@@ -23,13 +24,12 @@ from fedjax_pfl.command import (
     presets,
     printing,
     run_folder,
-    signals,
 )
 from fedjax_pfl.core import checks
 from fedjax_pfl.engine import budgets
 from fedjax_pfl.engine.options import time_left
 from fedjax_pfl.engine.trainer import Interrupted
-from fedjax_pfl.results import directories, plain_files
+from fedjax_pfl.results import plain_files
 
 __all__ = ["do", "task_of"]
 
@@ -37,16 +37,10 @@ __all__ = ["do", "task_of"]
 def do(options: arguments.Options) -> None:
     """Tunes, trains and ranks the methods on the requested data sets."""
     compilation_cache.keep()
-    if options.max_minutes is not None:
-        checks.number("max_minutes", options.max_minutes, above=0)
     # The first task is made before the directory, which a wrong option must not leave.
     names = presets.matching(options.preset_name)
     task_of_first = task_of(dataclasses.replace(options, preset=names[0]))
-    out = options.out or job.default_directory(options.preset_name.strip("*?_"))
-    if options.resume is None:
-        directories.check_new(out)
-    hint = job.continuation(options, out)
-    with run_folder.opened(out, options), signals.resumable(hint):
+    with batch.opened(options) as (out, hint):
         ahead.start()
         _run_all(names, options, out, hint, task_of_first)
     console = printing.console(quiet=options.quiet)
@@ -69,9 +63,9 @@ def _run_all(
 ) -> None:
     """Does one data set after the other; skips data sets with missing files."""
     time, skipped = time_left(options.max_minutes), []
-    for number, name in enumerate(names):
+    for name in names:
         task = task_of_first
-        if number:
+        if name != names[0]:
             task = task_of(dataclasses.replace(options, preset=name))
         plain_files.check(out / task.name, is_directory=True)
         try:
@@ -148,13 +142,13 @@ def _only(
     methods: Mapping[str, fp.FederatedProcess], names: str
 ) -> tuple[dict[str, fp.FederatedProcess], dict[str, fp.FederatedProcess]]:
     """Returns the methods of `--only`, without and with learned fields."""
+    choices = [name.strip() for name in names.split(",")]
     searched, learned = (
         {plain_files.plain_name(f"{name}{ending}"): name for name in methods}
         for ending in ("", tasks.LEARNED)
     )
-    choices = [name.strip() for name in names.split(",")]
     for name in choices:
-        checks.known(name, {**searched, **learned}, "method of --only")
+        checks.known(name, searched | learned, "method of --only")
     searches, learnings = (
         {folders[name]: methods[folders[name]] for name in choices if name in folders}
         for folders in (searched, learned)

@@ -5,11 +5,12 @@ at once and so that `--devices` can take effect.
 """
 
 import dataclasses
+import functools
 import inspect
 import os
 import typing
 import warnings
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,6 +31,7 @@ __all__ = [
     "Commands",
     "add",
     "answer",
+    "answered",
     "application",
     "make_main",
     "num_cores",
@@ -37,23 +39,8 @@ __all__ = [
 ]
 
 _warned: set[str] = set()  # sentences of warnings
-_OF_SOME = {"streamed": ("run",), "as_if_clients": ("plan",), "tune": ("sweep",)}
-_OF_SOME |= {"tune_budget": ("sweep", "benchmark"), "only": ("benchmark",)}
-_OF_SOME |= {"join": ("sweep",), "lease_seconds": ("sweep",)}
-_ADDRESS = ("coordinator", "num_processes", "process_id", "connect_seconds")
-_OF_SOME |= dict.fromkeys(("distributed", *_ADDRESS), ("run",))
-_OF_SOME |= {"points_per_unit": ("sweep", "plan")}
-_HOSTS = ("hosts", "device_tflops", "link_gb", "network_gb", "latency_us")
-_OF_SOME |= dict.fromkeys(_HOSTS, ("plan",))
-_LEARNING = ("learn", "learn_on", "learn_trainings")
-_OF_SOME |= dict.fromkeys(_LEARNING, ("run", "sweep", "plan"))
-_OF_SOME |= dict.fromkeys(("learn_per_client", "learn_per_layer"), ("plan",))
-_NOT_OF_BENCHMARKS = ("problem", "init", "eval_every", "eval_on", "eval_clients")
-_NOT_OF_BENCHMARKS += ("patience", "target", "stop_on", "diagnostics", "save_models")
-_NOT_OF_BENCHMARKS += ("dry_run",)
-_NOT_OF_BENCHMARKS += ("profile", "log", "points_per_chunk", "checkpoint_seconds")
 _WITH_RESUME = {"resume", "resume_anyway", "algorithm"}
-_WITH_RESUME |= {"max_minutes", "memory_limit", "log", "quiet", *_ADDRESS}
+_WITH_RESUME |= {"max_minutes", "memory_limit", "log", "quiet", *arguments.ADDRESS}
 
 
 def application(**fields: Any) -> typer.Typer:
@@ -125,20 +112,15 @@ def make_main(command: str) -> Callable[..., None]:
         changes = {name: values[name] for name in changes & values.keys()}
         _start(lambda: _resumed(options, changes))
 
-    absent = {name for name, some in _OF_SOME.items() if command not in some}
-    absent |= {"resume", "resume_anyway"} if command == "plan" else set()
-    absent |= set(_NOT_OF_BENCHMARKS) if command == "benchmark" else set()
-    return with_options(main, arguments.Options, absent, command)
+    return with_options(main, arguments.Options, command)
 
 
 def with_options(
-    main: Callable[..., None],
-    kind: type,
-    absent: Container[str] = (),
-    command: str = "",
+    main: Callable[..., None], kind: type, command: str | None = None
 ) -> Callable[..., None]:
     """Sets the signature of a function, from which typer reads options."""
     hints = typing.get_type_hints(kind)
+    absent = set() if command is None else arguments.absent(command)
     annotations: dict[str, tuple[Any, Any]]
     annotations = {"context": (inspect.Parameter.empty, typer.Context)}
     for field in dataclasses.fields(kind):
@@ -194,9 +176,16 @@ def _start(read_options: Callable[[], arguments.Options]) -> None:
     def work() -> None:
         compilation_cache.silence()  # reading a run's options imports JAX
         options = read_options()
-        _check_names(options)
+        from fedjax_pfl.command import presets, run_folder
+        from fedjax_pfl.command.presets import experiment
+
+        # Presets and components that do not exist are refused before JAX is imported.
+        presets.matching(options.preset_name)
+        experiment.parse(options.settings)
         # A finished run is only shown, by any process alone.
-        is_joint = options.distributed and not _is_finished(options)
+        folder = options.resume
+        is_finished = folder is not None and run_folder.is_finished(folder)
+        is_joint = options.distributed and not is_finished
         # Only in the process of a command, which may start itself again.
         if is_joint and allocator.is_allowed():
             from fedjax_pfl.command import watched
@@ -227,22 +216,6 @@ def _start(read_options: Callable[[], arguments.Options]) -> None:
     answer(work)
 
 
-def _is_finished(options: arguments.Options) -> bool:
-    """Returns whether a command would continue a finished run."""
-    from fedjax_pfl.command import run_folder
-
-    return options.resume is not None and run_folder.is_finished(options.resume)
-
-
-def _check_names(options: arguments.Options) -> None:
-    """Refuses presets and components that do not exist, before JAX is imported."""
-    from fedjax_pfl.command import presets
-    from fedjax_pfl.command.presets import experiment
-
-    presets.matching(options.preset_name)
-    experiment.parse(options.settings)
-
-
 def num_cores() -> int:
     """Number of cores that this process may use."""
     # Schedulers and containers may allow fewer cores than the machine has.
@@ -271,6 +244,16 @@ def answer(work: Callable[[], None]) -> None:
         _stop(f"Cannot read or write{place}: {error.strerror or error}.", 2)
     except KeyboardInterrupt:
         _stop("Interrupted.", 130)
+
+
+def answered(work: Callable[..., None]) -> Callable[..., None]:
+    """Makes the function of a command of its work; see `answer`."""
+
+    @functools.wraps(work)
+    def main(*args: Any, **options: Any) -> None:
+        answer(lambda: work(*args, **options))
+
+    return main
 
 
 def _show_warning(message: Warning | str, *_: object) -> None:

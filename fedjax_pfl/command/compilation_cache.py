@@ -49,10 +49,9 @@ def keep() -> None:
     if variable == "":  # means no directory in JAX
         return
     directory = _home() if variable is None else variable
-    reason = None if "://" in directory else _unwritable(Path(directory))
     # A user who sets JAX's variable has decided to trust its directory.
-    if reason is None and variable is None:
-        reason = _unsafe(Path(directory))
+    is_trusted = variable is not None
+    reason = None if "://" in directory else _problem(Path(directory), is_trusted)
     if reason is not None:
         problem = f"Cannot keep compiled programs in '{directory}': {reason}"
         if variable is not None:
@@ -82,19 +81,15 @@ def _home() -> str:
     return str(Path(cache) / "fedjax_pfl" / "jax" / name)
 
 
-def _unsafe(directory: Path) -> str | None:
-    """Returns the reason not to run programs from a directory, or None."""
-    about = directory.stat()
-    if about.st_uid != os.getuid() or about.st_mode & stat.S_IWOTH:
-        return "other users can write there, and its programs are run"
-    return None
-
-
-def _unwritable(directory: Path) -> str | None:
-    """Returns the reason why a directory is not writable, or None."""
+def _problem(directory: Path, is_trusted: bool) -> str | None:
+    """Returns the reason not to keep programs in a directory, or None."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=directory).close()
     except OSError as error:
         return error.strerror or str(error)
-    return None
+    about = directory.stat()
+    is_own = about.st_uid == os.getuid() and not about.st_mode & stat.S_IWOTH
+    if is_trusted or is_own:
+        return None
+    return "other users can write there, and its programs are run"

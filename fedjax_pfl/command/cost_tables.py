@@ -1,4 +1,4 @@
-"""Tables of the memory and time of trainings, for the command `plan`."""
+"""Tables of the memory and time of trainings, on this machine or on other hosts."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -8,9 +8,9 @@ import numpy as np
 from rich.console import Console
 
 from fedjax_pfl import core
-from fedjax_pfl.command import printing
+from fedjax_pfl.command import arguments, printing
 from fedjax_pfl.core import checks, struct
-from fedjax_pfl.engine import cost, save_models
+from fedjax_pfl.engine import cost, save_models, traffic
 from fedjax_pfl.engine.derivatives import descent, fields, reverse
 from fedjax_pfl.engine.groups import Group, Plan, PlannedGroup
 from fedjax_pfl.engine.groups import plan as plan_group
@@ -18,7 +18,7 @@ from fedjax_pfl.engine.options import Options
 from fedjax_pfl.engine.resident import Resident
 from fedjax_pfl.round.process import FederatedProcess
 
-__all__ = ["enlarged", "largest_of_chunk", "seconds", "show"]
+__all__ = ["enlarged", "largest_of_chunk", "show"]
 
 _MOST_EXAMPLES = 2**31 - 1
 _PARTS = ("data", "state", "round", "evaluation", "history", "compiler")
@@ -29,16 +29,17 @@ _DRAWS = 20  # cohorts in an estimate of sizes
 
 def show(
     console: Console,
+    options: arguments.Options,
     groups: Sequence[Group],
-    options: Options,
-    num_clients: int | None,  # to plan for; None for the actual number
-    saves_models: bool,
-    trainer: Callable[..., Resident] = Resident,
-    learned_of_clients: str | None = None,  # dotted name of a field
-    learned_of_layers: str | None = None,
+    training: Options,
+    trainer: Callable[..., Resident],
 ) -> None:
     """Prints memory and time of every group, then whether all groups fit."""
-    learned = {"client": learned_of_clients, "layer": learned_of_layers}
+    if options.hosts is not None:
+        # By formulas only: this machine cannot time the devices of others.
+        _show_hosts(console, options, groups, training)
+        return
+    learned = {"client": options.learn_per_client, "layer": options.learn_per_layer}
     names = [name for name in learned.values() if name is not None]
     if names:
         # Refuses names that no method has, before anything is compiled.
@@ -48,33 +49,33 @@ def show(
     console.print(
         f"This machine: {jax.device_count()} x {device}, {memory} of memory free."
     )
-    larger = groups
-    if num_clients is not None:
-        larger = [
-            dataclasses.replace(
-                group,
-                federations=[enlarged(f, num_clients) for f in group.federations],
-            )
-            for group in groups
-        ]
+    larger = [_larger(group, options.as_if_clients) for group in groups]
     total = 0.0
     for number, (group, actual) in enumerate(zip(larger, groups, strict=True)):
         name = type(group.processes[0].algorithm).__name__
         title = f"{number + 1}/{len(groups)} {name}"
-        extra = _going_back(group, options, learned)
-        total += _print_group(console, title, group, actual, options, trainer, extra)
-    console.print(f"All together about {seconds(total)}.")
-    if saves_models:
-        size = sum(save_models.size(plan_group(group, options)) for group in larger)
+        extra = _going_back(group, training, learned)
+        total += _print_group(console, title, group, actual, training, trainer, extra)
+    console.print(f"All together about {_seconds(total)}.")
+    if options.save_models is not None:
+        size = sum(save_models.size(plan_group(group, training)) for group in larger)
         console.print(f"Trained models: {cost.shown(size)}.")
     # Groups that do not fit have raised an error by now.
-    match options.parsed_memory:
+    match training.parsed_memory:
         case "none":
             console.print("Whether this fits into the memory was not checked.")
         case "free":
             console.print("This fits into the free memory.")
         case limit:
             console.print(f"This fits into {cost.shown(int(limit))}.")
+
+
+def _larger(group: Group, num_clients: int | None) -> Group:
+    """Returns the shapes of a group with a number of clients, unless it is None."""
+    if num_clients is None:
+        return group
+    larger = [enlarged(federation, num_clients) for federation in group.federations]
+    return dataclasses.replace(group, federations=larger)
 
 
 def enlarged(federation: core.Federation, num_clients: int) -> core.Federation:
@@ -109,12 +110,12 @@ def _print_group(
     title: str,
     group: Group,
     actual: Group,
-    options: Options,
+    training: Options,
     trainer: Callable[..., Resident],
     extra: Sequence[tuple[str, str]],
 ) -> float:
     """Prints one group's table, followed by extra rows, and returns its seconds."""
-    planned = plan_group(group, options)
+    planned = plan_group(group, training)
     state, plan = trainer(planned, are_shapes=True), planned.plan
     rows: list[tuple[str, ...]] = [*_sizes(planned, state.start[0], group, actual), ()]
     try:
@@ -128,15 +129,15 @@ def _print_group(
             state = trainer(planned)
         rows += _memory(cost.memory(state))
         cost.check(state, is_held=group is actual)
-        pace, measured = _pace(state, group, actual, options, trainer)
-        num_evaluations = 1 + -(-options.num_rounds // plan.schedule.segment)
-        total = pace.total(options.num_rounds, num_evaluations)
+        pace, measured = _pace(state, group, actual, training, trainer)
+        num_evaluations = 1 + -(-training.num_rounds // plan.schedule.segment)
+        total = pace.total(training.num_rounds, num_evaluations)
         rows += [
             (),
-            ("time of compilation", seconds(pace.compilation)),
-            ("time of a round", seconds(pace.round)),
-            ("time of an evaluation", seconds(pace.evaluation)),
-            ("time of all", seconds(total)),
+            ("time of compilation", _seconds(pace.compilation)),
+            ("time of a round", _seconds(pace.round)),
+            ("time of an evaluation", _seconds(pace.evaluation)),
+            ("time of all", _seconds(total)),
             ("measured on", measured),
             *extra,
         ]
@@ -146,7 +147,7 @@ def _print_group(
 
 
 def _going_back(
-    group: Group, options: Options, learned: Mapping[str, str | None]
+    group: Group, training: Options, learned: Mapping[str, str | None]
 ) -> list[tuple[str, str]]:
     """Returns the memory of reverse mode for fields of clients and of layers."""
     rows = []
@@ -155,7 +156,7 @@ def _going_back(
             continue
         name = f"{fields.PER_CLIENT}{field}"
         valued = descent.begun(group, [field], per=of)
-        planned = plan_group(valued, options)
+        planned = plan_group(valued, training)
         fields.check(planned.group.processes[0], [name])
         memory = str(reverse.kept(planned, (name,)))
         rows.append((f"memory: going back for {of}s", memory))
@@ -175,7 +176,7 @@ def _pace(
     resident: Resident,
     group: Group,
     actual: Group,
-    options: Options,
+    training: Options,
     trainer: Callable[..., Resident],
 ) -> tuple[cost.Pace, str]:
     """Estimates the seconds of a group, and describes the measured sample."""
@@ -191,10 +192,11 @@ def _pace(
         )
     if sample is group:
         return cost.pace(resident), "these trainings"
-    cohort, sampled = _cohort(group), count
-    if group is actual or _cohort_fits(actual):
+    cohort = _cohort(group)
+    try:
         sampled = _cohort(actual)
-    else:  # fewer clients than a cohort
+    except checks.InputError:  # fewer clients than a cohort
+        sampled = count
         processes = [
             struct.replace_field(process, "participation.size", count)
             for process in sample.processes
@@ -207,9 +209,9 @@ def _pace(
     of_evaluated = of_members if some == "participants" else of_clients
     if isinstance(some, int):
         of_evaluated = some / min(some, count)
-        options = dataclasses.replace(options, eval_clients=min(some, count))
-    options = dataclasses.replace(options, execution=plan.execution)
-    pace = cost.pace(trainer(plan_group(sample, options)))
+        training = dataclasses.replace(training, eval_clients=min(some, count))
+    training = dataclasses.replace(training, execution=plan.execution)
+    pace = cost.pace(trainer(plan_group(sample, training)))
     text = f"{len(sample.points)} of {len(actual.points)} grid points"
     if group is not actual:
         pace = dataclasses.replace(pace, compilation=resident.compile_seconds)
@@ -227,14 +229,6 @@ def _cohort(group: Group) -> int:
     """Counts the clients of a round."""
     count = group.federations[0].num_clients
     return group.processes[0].participation.cohort_size(count)
-
-
-def _cohort_fits(group: Group) -> bool:
-    """Returns whether a federation has as many clients as a cohort."""
-    try:
-        return _cohort(group) > 0
-    except checks.InputError:
-        return False
 
 
 def largest_of_chunk(
@@ -296,7 +290,71 @@ def _sizes(
     ]
 
 
-def seconds(value: float) -> str:
+def _show_hosts(
+    console: Console,
+    options: arguments.Options,
+    groups: Sequence[Group],
+    training: Options,
+) -> None:
+    """Prints memory, bytes and time of the first grid point of every group."""
+    hosts = traffic.Cluster(
+        hosts=options.hosts or 1,
+        devices=options.devices or 1,
+        flops=options.device_tflops * 1e12,
+        link=options.link_gb * 1e9,
+        network=options.network_gb * 1e9,
+        latency=options.latency_us * 1e-6,
+    )
+    for number, group in enumerate(groups, start=1):
+        name = type(group.processes[0].algorithm).__name__
+        title = f"{number}/{len(groups)} {name}"
+        part = _larger(group.parts(1)[0], options.as_if_clients)
+        planned = plan_group(part, training)
+        costs = traffic.estimate(planned, hosts)
+        cohort = planned.processes[0].participation.cohort_size(planned.num_clients)
+        sizes = {
+            "device: rows of its clients": costs.rows,
+            "device: examples": costs.examples,
+            "device: shared by all devices": costs.shared,
+            "device: work of a round": costs.work,
+            "device: at most": costs.of_device,
+            "devices of a host": costs.of_host,
+        }
+        sent = [(f"{e.kind}: {e.purpose}", e.sent(hosts)) for e in costs.exchanges]
+        sent += [("a device sends", costs.sent)]
+        sent += [("a host sends over the network", costs.left)]
+        times = {
+            "time: work": costs.compute,
+            "time: exchanges": costs.communication,
+            "time: a round": costs.seconds,
+            f"time: {training.num_rounds:,} rounds without evaluations": (
+                training.num_rounds * costs.seconds
+            ),
+        }
+        rows = [
+            ("hosts, devices of each", f"{hosts.hosts:,}, {hosts.devices:,}"),
+            ("clients N, cohort K", f"{planned.num_clients:,}, {cohort:,}"),
+            ("parameters D", f"{planned.num_parameters:,}"),
+            (),
+            *((of, cost.shown(size)) for of, size in sizes.items()),
+            (),
+            *((of, cost.shown(round(size))) for of, size in sent),
+            (),
+            *((of, _seconds(value)) for of, value in times.items()),
+        ]
+        printing.table(console, ("", ""), rows, title=title)
+        # After the table, which shows by how much it does not fit. The limit is per
+        # device.
+        limit = training.parsed_memory
+        if isinstance(limit, int) and costs.of_device > limit:
+            raise checks.InputError(
+                f"{name} needs {cost.shown(costs.of_device)} of memory per device, more"
+                f" than {cost.shown(limit)}: use more devices, fewer clients, a smaller"
+                " model or a smaller cohort."
+            )
+
+
+def _seconds(value: float) -> str:
     """Formats a time."""
     if value < 1:
         return f"{value * 1e3:.3g} ms"

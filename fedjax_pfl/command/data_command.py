@@ -12,7 +12,7 @@ import typer
 
 from fedjax_pfl import command
 from fedjax_pfl.command import cli, completion, invocation, outputs
-from fedjax_pfl.command.arguments import DataOptions, option
+from fedjax_pfl.command.arguments import DataOptions, in_data, in_output
 
 __all__ = ["app"]
 
@@ -28,10 +28,7 @@ _COLUMNS = {  # titles and fields of the table of a directory's data sets
 }
 
 app = cli.application(
-    name="data",
-    cls=cli.Commands,
-    no_args_is_help=True,
-    help=command.COMMANDS["data"],
+    name="data", cls=cli.Commands, no_args_is_help=True, help=command.COMMANDS["data"]
 )
 
 
@@ -39,133 +36,31 @@ app = cli.application(
 class _Show(DataOptions):
     """Options of `data show`."""
 
-    partition: str | None = option(
-        "Data",
+    partition: str | None = in_data(
         "Short for --set federation.partition=NAME.",
         setting="federation.partition",
         metavar="NAME",
         autocompletion=completion.partitions,
     )
-    seed: int = option("Data", "Seed of all that is drawn.", 0, min=0, metavar="N")
-    set_: list[str] | None = option(
-        "Data",
+    seed: int = in_data("Seed of all that is drawn.", 0, min=0, metavar="N")
+    set_: list[str] | None = in_data(
         "A field of the federation by its dotted name, as in"
         " federation.partition.concentration=0.1. Repeatable.",
         metavar="NAME=VALUE",
         autocompletion=completion.settings,
     )
-    out: Path | None = option(
-        "Output", "Also draw the partition into a file.", metavar="FILE.png"
+    out: Path | None = in_output(
+        "Also draw the partition into a file.", metavar="FILE.png"
     )
-    rows: int = option("Output", "Clients in the table.", 20, min=0, metavar="N")
+    rows: int = in_output("Clients in the table.", 20, min=0, metavar="N")
 
 
+@cli.answered
 def _show(context: typer.Context, **values: Any) -> None:
     """Distributes a data set and shows the clients' shares, without training."""
     options = _Show(**values)
     options.check()
-    cli.answer(lambda: _print_federation(options))
-
-
-cli.add(app, "show", cli.with_options(_show, _Show))
-
-
-def _list() -> None:
-    """Lists the named data sets with their options."""
-    cli.answer(_print_data_sets)
-
-
-cli.add(app, "list", _list)
-
-
-def _check(
-    data_dir: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DIR", help="Directory of data files (or set FEDJAX_PFL_DATA)."
-        ),
-    ] = None,
-) -> None:
-    """Reads every data set in a directory and reports damage."""
-    cli.answer(lambda: _print_inspections(data_dir))
-
-
-cli.add(app, "check", _check)
-
-
-def _fetch(
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME",
-            help=", ".join(completion.FETCHED),
-            autocompletion=completion.fetched,
-        ),
-    ],
-    data_dir: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DIR", help="Existing directory (or set FEDJAX_PFL_DATA)."
-        ),
-    ] = None,
-) -> None:
-    """Downloads a data set with tensorflow-datasets, and checks it."""
-    cli.answer(lambda: _print_fetched(name, data_dir))
-
-
-cli.add(app, "fetch", _fetch)
-
-
-def _print_fetched(name: str, data_dir: str | None) -> None:
-    """Fetches a data set and prints its size."""
-    from fedjax_pfl import data
-
-    outputs.say(f"Fetching {name}; this can take minutes.")
-    dataset = data.fetch(name, data_dir)
-    outputs.say(
-        f"{name}: {dataset.num_samples:,} examples in {dataset.num_classes} classes."
-    )
-
-
-def _print_data_sets() -> None:
-    """Prints a row per data set."""
-    import fedjax_pfl as fp
-    from fedjax_pfl.command import printing
-
-    rows = [(n, _origin(k), _description(k)) for n, k in fp.data.DATASETS.items()]
-    titles = ("name", "kind", "description and options")
-    printing.table(printing.console(), titles, rows)
-
-
-def _origin(kind: type) -> str:
-    """Returns the origin of the examples of a data set."""
-    from fedjax_pfl.data import synthetic
-    from fedjax_pfl.data.sources import base, embedded
-
-    origins = {
-        base.FileSource: "files",
-        synthetic.Generated: "generated",
-        embedded.Digits: "embedded",
-    }
-    return next(
-        (o for parent, o in origins.items() if issubclass(kind, parent)), "yours"
-    )
-
-
-def _description(kind: type) -> str:
-    """Describes a data set, and lists its fields with their defaults."""
-    sentence = (kind.__doc__ or "").splitlines()[0]
-    fields = [
-        field.name
-        if field.default is dataclasses.MISSING
-        else f"{field.name}={json.dumps(field.default)}"
-        for field in dataclasses.fields(kind)
-    ]
-    return f"{sentence}\n{', '.join(fields)}".rstrip()
-
-
-def _print_federation(options: _Show) -> None:
-    """Prints table and summary of a federation, and draws its figure."""
+    # JAX is imported late, so that `--help` answers at once.
     from fedjax_pfl.core import checks
     from fedjax_pfl.data import statistics
     from fedjax_pfl.figures import partitions
@@ -198,35 +93,45 @@ def _print_federation(options: _Show) -> None:
         outputs.say(f"Figure: {out}")
 
 
-def _spec(options: _Show) -> Any:
-    """Returns the federation of the preset `own_data` with the settings applied."""
-    from fedjax_pfl.command import own_data, presets
-    from fedjax_pfl.command.presets.experiment import apply_settings
-    from fedjax_pfl.core import checks
+@cli.answered
+def _list() -> None:
+    """Lists the named data sets with their options."""
+    import fedjax_pfl as fp
+    from fedjax_pfl.command import printing
+    from fedjax_pfl.data import synthetic
+    from fedjax_pfl.data.sources import base, embedded
 
-    experiment = own_data.with_data(presets.get("own_data").single(), options)
-    # --seed sets the seed, and other fields would not change the table.
-    for setting in options.settings:
-        name = setting.partition("=")[0]
-        if not name.startswith("federation.") or name == "federation.seed":
-            raise checks.InputError(
-                "Expected --set with a field of the federation other than its seed, for"
-                f" example federation.test_fraction=0.1, got {setting!r}."
-            )
-    experiment = apply_settings(experiment, options.settings)
-    grid, *rest_of_grids = experiment.grids
-    swept = {name for part in experiment.grids for name in part.axes}
-    if swept or rest_of_grids:
-        names = f" of {', '.join(sorted(swept))}" if swept else ""
-        raise checks.InputError(
-            f"Expected one federation, got a sweep{names}; see"
-            f" {invocation.of('sweep')}."
-        )
-    return grid.spec
+    origins = {
+        base.FileSource: "files",
+        synthetic.Generated: "generated",
+        embedded.Digits: "embedded",
+    }
+    rows = []
+    for name, kind in fp.data.DATASETS.items():
+        kinds = (word for parent, word in origins.items() if issubclass(kind, parent))
+        fields = [
+            field.name
+            if field.default is dataclasses.MISSING
+            else f"{field.name}={json.dumps(field.default)}"
+            for field in dataclasses.fields(kind)
+        ]
+        sentence = (kind.__doc__ or "").splitlines()[0]
+        description = f"{sentence}\n{', '.join(fields)}".rstrip()
+        rows.append((name, next(kinds, "yours"), description))
+    titles = ("name", "kind", "description and options")
+    printing.table(printing.console(), titles, rows)
 
 
-def _print_inspections(data_dir: str | None) -> None:
-    """Prints a row per data set that is read from files, and the damage."""
+@cli.answered
+def _check(
+    data_dir: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR", help="Directory of data files (or set FEDJAX_PFL_DATA)."
+        ),
+    ] = None,
+) -> None:
+    """Reads every data set in a directory and reports damage."""
     from fedjax_pfl.command import printing
     from fedjax_pfl.core import checks
     from fedjax_pfl.data import sources
@@ -249,6 +154,60 @@ def _print_inspections(data_dir: str | None) -> None:
     if damaged:
         listed = ", ".join(item.name for item in damaged)
         raise checks.InputError(f"Damaged or unreadable data sets: {listed}.")
+
+
+@cli.answered
+def _fetch(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help=", ".join(completion.FETCHED),
+            autocompletion=completion.fetched,
+        ),
+    ],
+    data_dir: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR", help="Existing directory (or set FEDJAX_PFL_DATA)."
+        ),
+    ] = None,
+) -> None:
+    """Downloads a data set with tensorflow-datasets, and checks it."""
+    from fedjax_pfl import data
+
+    outputs.say(f"Fetching {name}; this can take minutes.")
+    dataset = data.fetch(name, data_dir)
+    outputs.say(
+        f"{name}: {dataset.num_samples:,} examples in {dataset.num_classes} classes."
+    )
+
+
+_MAINS = {
+    "show": cli.with_options(_show, _Show),
+    "list": _list,
+    "check": _check,
+    "fetch": _fetch,
+}
+for _name, _main in _MAINS.items():
+    cli.add(app, _name, _main)
+
+
+def _spec(options: _Show) -> Any:
+    """Returns the federation of the preset `own_data` with the settings applied."""
+    from fedjax_pfl.command import own_data
+    from fedjax_pfl.core import checks
+
+    # --seed sets the seed, and other fields would not change the table.
+    for setting in options.settings:
+        name = setting.partition("=")[0]
+        if not name.startswith("federation.") or name == "federation.seed":
+            raise checks.InputError(
+                "Expected --set with a field of the federation other than its seed, for"
+                f" example federation.test_fraction=0.1, got {setting!r}."
+            )
+    see = f"; see {invocation.of('sweep')}"
+    return own_data.one_grid("own_data", options, "federation", see).spec
 
 
 def _cell(value: str | float | None) -> str:

@@ -7,11 +7,7 @@ __all__ = ["EXAMPLES"]
 _TABLE = "--data my.csv --label y --client user"
 
 EXAMPLES: dict[str, tuple[str, ...]] = {
-    "fedjax-pfl": (
-        "sweep",
-        f"sweep {_TABLE} --out mine",
-        "report mine",
-    ),
+    "fedjax-pfl": ("sweep", f"sweep {_TABLE} --out mine", "report mine"),
     "run": (
         "--algorithm ditto --set algorithm.lam=0.3",
         "--preset mnist --seeds 5 --save-models last --out ditto",
@@ -37,11 +33,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         f"{_TABLE} --out start.safetensors",
         "--preset digits --dataset synthetic --out start.safetensors",
     ),
-    "report": (
-        "mine",
-        "mine --metric macro_f1",
-        "first second --out both",
-    ),
+    "report": ("mine", "mine --metric macro_f1", "first second --out both"),
     "methods": ("", "flame", "ditto"),
     "data": (
         "list",

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import datetime
-import functools
 import gc
 import itertools
 import math
@@ -23,7 +22,6 @@ from fedjax_pfl.command import (
     cost_tables,
     distributed,
     errors,
-    host_tables,
     invocation,
     logs,
     outputs,
@@ -82,13 +80,18 @@ def do(options: arguments.Options) -> None:
     checks.number("checkpoint_seconds", options.checkpoint_seconds, at_least=0)
     out = options.out or default_directory(experiment.name)
     if options.resume is None and options.command != "plan" and processes.is_first():
-        _check_new(out, options)
+        try:
+            directories.check_new(out)
+        except checks.InputError:
+            # A shared sweep may have begun there a moment ago.
+            if not (options.join and run_folder.is_begun(out)):
+                raise
     grouped = _groups(experiment, training, options, budget)
     groups = list(itertools.chain.from_iterable(grouped))
     _check_tests(groups, training)
     trainer, training = _trainer(options, groups, training)
     if options.command == "plan":
-        _show_costs(console, options, groups, training, trainer)
+        cost_tables.show(console, options, groups, training, trainer)
         return
     profile = None if options.profile is None else _profile(options, training)
     writers = logs.callbacks(options, out)
@@ -137,37 +140,6 @@ def _show_finished(console: Console, options: arguments.Options, folder: Path) -
     console.print(f"The run in '{folder}' is finished{note}.")
     show.result(console, result)
     _print_place(console, options, folder)
-
-
-def _show_costs(
-    console: Console,
-    options: arguments.Options,
-    groups: Sequence[Group],
-    training: Options,
-    trainer: Callable[..., Resident],
-) -> None:
-    """Prints the cost of trainings, on this host or on others."""
-    if options.hosts is not None:
-        # By formulas only: this machine cannot time the devices of others.
-        hosts = host_tables.cluster(options)
-        host_tables.show(console, groups, training, options.as_if_clients, hosts)
-        return
-    cost_tables.show(
-        *(console, groups, training),
-        *(options.as_if_clients, options.save_models is not None),
-        trainer=trainer,
-        learned_of_clients=options.learn_per_client,
-        learned_of_layers=options.learn_per_layer,
-    )
-
-
-def _check_new(out: Path, options: arguments.Options) -> None:
-    """Refuses a directory that exists, unless a shared sweep has just begun there."""
-    try:
-        directories.check_new(out)
-    except checks.InputError:
-        if not (options.join and run_folder.is_begun(out)):
-            raise
 
 
 @dataclasses.dataclass(frozen=True)
@@ -305,13 +277,11 @@ def _profile(options: arguments.Options, training: Options) -> profiling.Profile
 
 def _print_profile(console: Console, profile: profiling.Profile) -> None:
     """Prints the file to open, and the program for it."""
-    file = profile.newest()
-    text = "Nothing was profiled: all trainings ended in their first rounds."
-    if file is not None:
-        text = (
-            f"Profile: open {file} at https://ui.perfetto.dev, or {profile.directory}"
-            " with xprof or tensorboard --logdir."
-        )
+    if file := profile.newest():
+        text = f"Profile: open {file} at https://ui.perfetto.dev, or"
+        text += f" {profile.directory} with xprof or tensorboard --logdir."
+    else:
+        text = "Nothing was profiled: all trainings ended in their first rounds."
     console.print(text)
 
 
@@ -332,15 +302,15 @@ def _training(
     experiment: Experiment, options: arguments.Options, budget: budgets.Budget | None
 ) -> Options:
     """Returns the options of the trainings."""
-    target = options.stop_rule()
+    rule = options.stop_rule()
+    stop_when = None if rule is None else fp.StopWhen(**rule)
     eval_clients, eval_every = experiment.eval_clients, experiment.eval_every
-    stop_when = None if target is None else fp.StopWhen(**target)
     if options.is_search:
         minutes = budget.count if isinstance(budget, budgets.Minutes) else None
-        rule = fp.engine.Halving(minutes=minutes)
+        halving = fp.engine.Halving(minutes=minutes)
         # Settings are compared at rungs, so every rung must be an evaluation.
-        rung = rule.first_rung(experiment.num_rounds)
-        stop_when = dataclasses.replace(rule, min_rounds=rung)
+        rung = halving.first_rung(experiment.num_rounds)
+        stop_when = dataclasses.replace(halving, min_rounds=rung)
         eval_every = options.eval_every or rung
     if options.streamed and options.eval_clients is None:
         eval_clients = streaming.EVAL_CLIENTS
@@ -381,8 +351,8 @@ def _print_place(console: Console, options: arguments.Options, out: Path) -> Non
 def experiment_of(options: arguments.Options) -> Experiment:
     """Returns the preset with the options applied."""
     experiment = presets.get(options.preset_name)
-    single = options.command == "run"
-    if single:
+    is_single = options.command == "run"
+    if is_single:
         experiment = experiment.single()
     # Before the settings, which can change everything that follows from the data.
     experiment = own_data.with_data(experiment, options)
@@ -397,7 +367,7 @@ def experiment_of(options: arguments.Options) -> Experiment:
     fields = {name: value for name, value in fields.items() if value is not None}
     experiment = dataclasses.replace(experiment, **fields)
     settings = experiment.num_points // len(experiment.seeds)
-    if single and settings > 1:
+    if is_single and settings > 1:
         raise checks.InputError(
             f"Expected one setting, got {settings}; use {invocation.of('sweep')}."
         )
@@ -441,27 +411,25 @@ def _groups(
     budget: budgets.Budget | None,
 ) -> list[list[Group]]:
     """Returns the static groups of every grid; builds the federations."""
-    num_settings = options.tune
     grouped = []
     key = jax.random.key(0, impl="threefry2x32")
     federations = grids.Federations()  # shared by all methods
     for grid in experiment.grids:
         axes = {"seed": experiment.seeds, **grid.axes}
-        base = (grid.process, grid.model, grid.spec)
-        form = functools.partial(grids.groups_of, key, *base, federations=federations)
-        if num_settings is not None or budget is not None:
-            count = num_settings or tuning.NUM_SETTINGS
+        base = (key, grid.process, grid.model, grid.spec)
+        if options.is_search:
+            count = options.tune or tuning.NUM_SETTINGS
             is_counted = isinstance(budget, budgets.Rounds | budgets.Gradients)
             if is_counted and tuning.search_space(grid.process):
                 single = tuning.points(grid.process, axes, 1)
                 cost = tuning.search_cost(
-                    (key, *base), type(budget), training, single, federations
+                    base, type(budget), training, single, federations
                 )
                 # Halving compares some settings at least; smaller budgets are refused.
                 minimum = tuning.least_settings(training)
                 count = budgets.most_settings(budget, cost, minimum)
             axes = tuning.points(grid.process, axes, count)
-        groups = form(axes)
+        groups = grids.groups_of(*base, axes, federations=federations)
         if options.points_per_unit is not None:
             parts = (group.parts(options.points_per_unit) for group in groups)
             groups = list(itertools.chain.from_iterable(parts))

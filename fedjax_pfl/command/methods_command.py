@@ -13,6 +13,7 @@ from fedjax_pfl.command import cli, completion
 __all__ = ["main"]
 
 
+@cli.answered
 def main(
     name: Annotated[
         str | None,
@@ -24,11 +25,7 @@ def main(
     ] = None,
 ) -> None:
     """Prints a table."""
-    cli.answer(lambda: _print(name))
-
-
-def _print(name: str | None) -> None:
-    """Imports JAX late, so that `--help` answers at once."""
+    # JAX is imported late, so that `--help` answers at once.
     from fedjax_pfl.algorithms import registry
     from fedjax_pfl.command import printing
     from fedjax_pfl.core import checks

@@ -4,15 +4,29 @@ import dataclasses
 from typing import Any
 
 import fedjax_pfl as fp
-from fedjax_pfl.command import arguments
-from fedjax_pfl.command.presets.experiment import Experiment, apply_settings
+from fedjax_pfl.command import arguments, presets
+from fedjax_pfl.command.presets.experiment import Experiment, Grid, apply_settings
 from fedjax_pfl.core import checks
 from fedjax_pfl.data.sources import user
 
-__all__ = ["with_data"]
+__all__ = ["one_grid", "with_data"]
 
 _OF_DATA = "federation.dataset."
 _OF_TEXT = ("text", "tokenizer")
+
+
+def one_grid(
+    preset: str, options: arguments.DataOptions, noun: str, advice: str = ""
+) -> Grid:
+    """Returns the first grid of a preset, on own data; refuses sweeps."""
+    experiment = with_data(presets.get(preset).single(), options)
+    experiment = apply_settings(experiment, options.settings)
+    grid, *others = experiment.grids
+    swept = {name for part in experiment.grids for name in part.axes}
+    if swept or others:
+        names = f" of {', '.join(sorted(swept))}" if swept else ""
+        raise checks.InputError(f"Expected one {noun}, got a sweep{names}{advice}.")
+    return grid
 
 
 def with_data(experiment: Experiment, options: arguments.DataOptions) -> Experiment:
@@ -41,10 +55,8 @@ def with_data(experiment: Experiment, options: arguments.DataOptions) -> Experim
     # linear model and, without natural clients, an i.i.d. partition.
     changes: dict[str, Any] = {}
     if dataset.client is not None:
-        changes |= {
-            "federation.partition": fp.ByClient(),
-            "federation.num_clients": None,
-        }
+        changes["federation.partition"] = fp.ByClient()
+        changes["federation.num_clients"] = None
     elif dataset.num_classes is None:
         changes["federation.partition"] = fp.IID()
     if dataset.num_classes is None:
@@ -56,14 +68,13 @@ def with_data(experiment: Experiment, options: arguments.DataOptions) -> Experim
 
 def _with_text(source: Any, options: arguments.DataOptions) -> Any:
     """Returns the source with a column of texts as inputs, if it has one."""
-    fields = {option: getattr(options, option) for option in _OF_TEXT}
-    for option, value in fields.items():
-        if value is not None and not isinstance(source, fp.data.Csv):
-            raise checks.InputError(
-                f"Expected --{option} with a table of text, got {options.data!r}."
-            )
-    is_given = any(value is not None for value in fields.values())
-    return dataclasses.replace(source, **fields) if is_given else source
+    values = {option: getattr(options, option) for option in _OF_TEXT}
+    values = {name: value for name, value in values.items() if value is not None}
+    if values and not isinstance(source, fp.data.Csv):
+        raise checks.InputError(
+            f"Expected --{min(values)} with a table of text, got {options.data!r}."
+        )
+    return dataclasses.replace(source, **values)
 
 
 def _changed(experiment: Experiment, name: str, changes: dict[str, Any]) -> Experiment:

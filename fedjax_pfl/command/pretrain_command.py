@@ -12,7 +12,13 @@ from typing import Any
 import typer
 
 from fedjax_pfl.command import cli, completion, outputs
-from fedjax_pfl.command.arguments import DataOptions, option
+from fedjax_pfl.command.arguments import (
+    DataOptions,
+    in_budget,
+    in_data,
+    in_method,
+    in_output,
+)
 
 __all__ = ["main"]
 
@@ -23,32 +29,26 @@ _TEST = 0.1  # of the examples of these users
 class _Options(DataOptions):
     """Options of `pretrain`."""
 
-    preset: str | None = option(
-        "Method",
+    preset: str | None = in_method(
         "Preset of the model and the data.",
         metavar="NAME",
         autocompletion=completion.presets,
         show_default="the one named like --dataset, digits, or own_data with --data",
     )
-    users: float = option(
-        "Data",
+    users: float = in_data(
         "Share of the data set's users to train on. A federation that starts from the"
         " file leaves them out.",
         0.2,
         metavar="SHARE",
     )
-    epochs: int = option("Budget", "Passes over their examples.", 5, min=1, metavar="N")
-    batch_size: int = option("Budget", "Examples of a step.", 32, min=1, metavar="N")
-    learning_rate: float = option("Method", "Step size of SGD.", 0.1, metavar="RATE")
-    seed: int = option(
-        "Budget",
-        "Seed of the initial parameters and of the order.",
-        0,
-        min=0,
-        metavar="N",
+    epochs: int = in_budget("Passes over their examples.", 5, min=1, metavar="N")
+    batch_size: int = in_budget("Examples of a step.", 32, min=1, metavar="N")
+    learning_rate: float = in_method("Step size of SGD.", 0.1, metavar="RATE")
+    seed: int = in_budget(
+        "Seed of the initial parameters and of the order.", 0, min=0, metavar="N"
     )
-    out: Path | None = option("Output", "New file.", metavar="FILE.safetensors")
-    quiet: bool = option("Output", "Print only the file's name.", False)
+    out: Path | None = in_output("New file.", metavar="FILE.safetensors")
+    quiet: bool = in_output("Print only the file's name.", False)
 
     def check(self) -> None:
         """Refuses options that cannot be used."""
@@ -69,19 +69,13 @@ class _Options(DataOptions):
         return self.dataset if self.dataset in presets.PRESETS else "own_data"
 
 
+@cli.answered
 def _main(context: typer.Context, **values: Any) -> None:
     """Trains one network on all users together."""
     options = _Options(**values)
     options.check()
     outputs.go_on()
-    cli.answer(lambda: _pretrain(options))
-
-
-main = cli.with_options(_main, _Options)
-
-
-def _pretrain(options: _Options) -> None:
-    """Imports JAX late, so that `--help` answers at once."""
+    # JAX is imported late, so that `--help` answers at once.
     from fedjax_pfl.core import checks
 
     # Everything that can refuse an option comes first, without JAX.
@@ -113,6 +107,9 @@ def _pretrain(options: _Options) -> None:
     outputs.say(f"Trainings with --init {out} start there, without these users.")
 
 
+main = cli.with_options(_main, _Options)
+
+
 def _check_users(options: _Options) -> None:
     """Refuses named data and tables without users, before JAX is imported."""
     from fedjax_pfl.command.presets import experiment
@@ -140,21 +137,12 @@ def _check_users(options: _Options) -> None:
 
 def _recipe(options: _Options) -> tuple[Any, Any]:
     """Returns the network, without roles and adapters, and the federation's recipe."""
-    from fedjax_pfl.command import own_data, presets
-    from fedjax_pfl.command.presets.experiment import apply_settings
+    from fedjax_pfl.command import own_data
     from fedjax_pfl.core import checks, struct
 
     checks.number("users", options.users, above=0, below=1)
-    experiment = presets.get(options.preset_name).single()
-    experiment = own_data.with_data(experiment, options)
-    experiment = apply_settings(experiment, options.settings)
-    grid, *extra = experiment.grids
-    swept = sorted(grid.axes)
-    if extra or swept:
-        names = f" of {', '.join(swept)}" if swept else ""
-        raise checks.InputError(
-            f"Expected one network and one data set, got a sweep{names}."
-        )
+    noun = "network and one data set"
+    grid = own_data.one_grid(options.preset_name, options, noun)
     recipe: Any = grid.spec
     if not hasattr(recipe, "held_out_users"):
         raise checks.InputError(

@@ -10,6 +10,7 @@ from fedjax_pfl.command import cli, outputs
 __all__ = ["main"]
 
 
+@cli.answered
 def main(
     directories: Annotated[
         list[Path],
@@ -38,11 +39,7 @@ def main(
 ) -> None:
     """Writes `report.html` and `report_files/`."""
     outputs.go_on()
-    cli.answer(lambda: _write(directories, out, metric))
-
-
-def _write(directories: list[Path], out: Path | None, metric: str | None) -> None:
-    """Imports JAX late, so that `--help` answers at once."""
+    # JAX is imported late, so that `--help` answers at once.
     from fedjax_pfl.command import run_folder
     from fedjax_pfl.report import writing
 

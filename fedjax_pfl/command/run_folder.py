@@ -306,7 +306,7 @@ _NOT_REPEATED += ("join", "lease_seconds", "distributed")
 def _stored() -> list[dataclasses.Field[Any]]:
     """Returns the fields of options that are stored with a run."""
     fields = dataclasses.fields(arguments.Options)
-    return [field for field in fields if field.metadata.get("is_stored", True)]
+    return [field for field in fields if field.name not in arguments.NOT_STORED]
 
 
 def _to_json(options: arguments.Options) -> dict[str, Any]:

@@ -46,12 +46,9 @@ def _print_learned(console: Console, result: results.Result) -> None:
     settings = learned.settings(result)
     if settings is None:
         return
-    names = list(settings.columns)
-    texts = selection.short([str(name) for name in learned.fields(result)])
-    short = dict(zip(learned.fields(result), texts, strict=True))
-    titles = [str(name) for name in names]
-    for name, text in short.items():
-        titles = [title.replace(name, text) for title in titles]
+    titles, fields = list(map(str, settings.columns)), learned.fields(result)
+    for field, text in zip(fields, selection.short(list(fields)), strict=True):
+        titles = [title.replace(field, text) for title in titles]
     rows = [
         # NaN if another method has the axis of the start.
         ["–" if v != v else f"{v:.4g}" if isinstance(v, float) else str(v) for v in row]

@@ -187,6 +187,20 @@ def test_the_program_of_the_page_has_arguments_that_exist(capsys, monkeypatch):
     assert federation.num_clients == 10 and isinstance(model, fp.LogisticRegression)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [["methods", "ditto"], ["benchmark", "--preset", "x"], ["--version"], ["a"]],
+)
+def test_the_package_runs_commands(words):
+    package, installed = (
+        subprocess.run([sys.executable, "-m", name, *words], capture_output=True)
+        for name in ("fedjax_pfl", "fedjax_pfl.command")
+    )
+    assert package.stdout == installed.stdout and package.stderr == installed.stderr
+    assert package.returncode == installed.returncode
+    assert package.returncode == (0 if words[0] in ("methods", "--version") else 2)
+
+
 @pytest.mark.parametrize("main", [command.main, page.main])
 def test_without_the_extra_there_is_the_line_that_installs_it(no_extra, capsys, main):
     with pytest.raises(SystemExit) as end:

@@ -352,4 +352,5 @@ def test_written_tables_are_read_back(tmp_path_factory, rows, separator, quoting
     numbers, texts, whole = zip(*rows, strict=True)
     assert table.numbers("number", "").tolist() == list(numbers)
     assert table.numbers("whole", "").tolist() == list(whole)
-    assert table.texts("text") == list(texts) and table.numbers("text", "") is None
+    assert list(table.texts("text")) == list(texts)
+    assert table.numbers("text", "") is None

@@ -174,7 +174,7 @@ def test_no_reader_imports_what_a_folder_names(here, monkeypatch):
     loaded = sources.read([folder], run_folder)
     assert EVIL in loaded.sources[0].command
     monkeypatch.setattr("fedjax_pfl.report.writing._write_figures", lambda *_: None)
-    report_command._write([folder], here / "page", None)
+    report_command.main([folder], here / "page", None)
     assert (here / "page/report.html").is_file()
 
     keep._keep([folder], "flame", here / "kept", None)
@@ -266,7 +266,7 @@ def test_a_run_of_other_sources_is_refused_or_marked(here, monkeypatch):
     for shown in (facts.overview(loaded), facts.provenance(loaded.sources[0])):
         assert dict(shown)["continued with other code"] == mark
     monkeypatch.setattr("fedjax_pfl.report.writing._write_figures", lambda *_: None)
-    report_command._write([here / "run"], None, None)
+    report_command.main([here / "run"], None, None)
     page = (here / "run/report.html").read_text("utf-8")
     assert "continued with other code" in page and before[:12] in page
 

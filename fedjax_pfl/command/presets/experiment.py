@@ -32,6 +32,7 @@ __all__ = [
     "parse",
 ]
 
+Settings = wrappers.Settings
 _EITHER = (
     ("algorithm.kappa", "algorithm.rho"),
     ("algorithm.alpha", "algorithm.theta"),
@@ -200,19 +201,20 @@ def apply_settings(experiment: Experiment, settings: Iterable[str]) -> Experimen
     parts = components.COMPONENTS
     # Components before their fields, and owners before parts.
     for name in sorted(names, key=lambda n: (n not in parts, n.count("."))):
-        if name in _OWN:
-            experiment = _set_own(experiment, name, parsed[name])
-            continue
-        experiment = _changed(experiment, name, parsed)
+        set_one = _set_own if name in _OWN else _changed
+        experiment = set_one(experiment, name, parsed)
     return experiment
 
 
-def _changed(
-    experiment: Experiment, name: str, parsed: Mapping[str, tuple[Any, ...]]
-) -> Experiment:
+def _changed(experiment: Experiment, name: str, parsed: Settings) -> Experiment:
     """Sets one component or field of every grid that has it."""
-    if not any(name in grid.names() for grid in experiment.grids):
-        _refuse(experiment, name)
+    names = {n for grid in experiment.grids for n in grid.names()}
+    if name not in names:
+        names |= {*_OWN, *wrappers.known()}
+        head = name.rpartition(".")[0]
+        # The nearest names are those of the same component.
+        level = [n for n in names if head and n.startswith(f"{head}.")]
+        checks.known(name, level or names, "field")
     set_one = _set_component if name in components.COMPONENTS else _set_field
     changed = (
         set_one(grid, name, parsed) if name in grid.names() else [grid]
@@ -222,19 +224,17 @@ def _changed(
     return dataclasses.replace(experiment, grids=grids)
 
 
-def _wrapped(
-    experiment: Experiment, parsed: Mapping[str, tuple[Any, ...]]
-) -> Experiment:
+def _wrapped(experiment: Experiment, parsed: Settings) -> Experiment:
     """Gives all models the roles and adapters of the settings."""
     names = (wrappers.ROLES, wrappers.ADAPTERS)
-    wraps = {n: v for n, v in parsed.items() if ".".join(n.split(".")[:2]) in names}
+    wraps = {n: values for n, values in parsed.items() if n.startswith(names)}
     if not wraps:
         return experiment
-    wrapped = (
+    grids = (
         dataclasses.replace(grid, model=wrappers.wrap(grid.model, wraps))
         for grid in experiment.grids
     )
-    return dataclasses.replace(experiment, grids=tuple(wrapped))
+    return dataclasses.replace(experiment, grids=tuple(grids))
 
 
 def parse(settings: Iterable[str]) -> dict[str, tuple[Any, ...]]:
@@ -275,16 +275,6 @@ def own_algorithms(settings: Iterable[str]) -> list[str]:
 def _algorithms(values: Iterable[Any]) -> list[str]:
     """Returns names without the `+` that keeps the preset's methods."""
     return [str(value).removeprefix(_BESIDE) for value in values]
-
-
-def _refuse(experiment: Experiment, name: str) -> None:
-    """Raises an error for an unknown name, with the nearest level of names."""
-    names = {n for grid in experiment.grids for n in grid.names()} | set(_OWN)
-    names |= set(wrappers.known())
-    head = name.rpartition(".")[0]
-    # The nearest names are those of the same component.
-    level = [n for n in names if head and n.startswith(f"{head}.")]
-    checks.known(name, level or names, "field")
 
 
 def _parse(text: str) -> tuple[str, tuple[Any, ...]]:
@@ -328,9 +318,7 @@ def _word(text: str) -> Any:
         return text
 
 
-def _set_algorithms(
-    experiment: Experiment, parsed: Mapping[str, tuple[Any, ...]]
-) -> Experiment:
+def _set_algorithms(experiment: Experiment, parsed: Settings) -> Experiment:
     """Keeps the preset's grids of the named algorithms, or makes new ones."""
     # A plus before the first name keeps all grids of the preset.
     is_beside = str(parsed["algorithm"][0]).startswith(_BESIDE)
@@ -351,21 +339,21 @@ def _set_algorithms(
     return dataclasses.replace(experiment, grids=tuple(grids))
 
 
-def _set_own(experiment: Experiment, name: str, values: tuple[Any, ...]) -> Experiment:
+def _set_own(experiment: Experiment, name: str, parsed: Settings) -> Experiment:
     """Sets seeds or a number of rounds."""
-    for value in values:
+    for value in parsed[name]:
         json_fields.check(name, value, int)
     if name == "seed":
-        return dataclasses.replace(experiment, seeds=values)
-    value, *extra = values
+        return dataclasses.replace(experiment, seeds=parsed[name])
+    value, *extra = parsed[name]
     if extra:
-        raise checks.InputError(f"Expected one value of {name}, got {list(values)}.")
+        raise checks.InputError(
+            f"Expected one value of {name}, got {list(parsed[name])}."
+        )
     return dataclasses.replace(experiment, **{_OWN[name]: value})
 
 
-def _set_component(
-    grid: Grid, name: str, parsed: Mapping[str, tuple[Any, ...]]
-) -> list[Grid]:
+def _set_component(grid: Grid, name: str, parsed: Settings) -> list[Grid]:
     """Makes one grid per named component."""
     current, grids = struct.get_field(grid.root, name), []
     for value in parsed[name]:
@@ -387,7 +375,7 @@ def _set_component(
     return grids
 
 
-def _build(name: str, cls: type, parsed: Mapping[str, tuple[Any, ...]]) -> Any:
+def _build(name: str, cls: type, parsed: Settings) -> Any:
     """Makes a component; fields without a default come from other settings."""
     fields = dict(_DEFAULTS.get(cls.__name__, {}))
     for field in dataclasses.fields(cls):
@@ -405,9 +393,7 @@ def _build(name: str, cls: type, parsed: Mapping[str, tuple[Any, ...]]) -> Any:
     return cls(**fields)
 
 
-def _set_field(
-    grid: Grid, name: str, parsed: Mapping[str, tuple[Any, ...]]
-) -> list[Grid]:
+def _set_field(grid: Grid, name: str, parsed: Settings) -> list[Grid]:
     """Returns the grid with one field set or, for several values, swept."""
     current = struct.get_field(grid.root, name)
     if isinstance(current, Mapping) or dataclasses.is_dataclass(current):

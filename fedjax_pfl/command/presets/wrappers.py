@@ -8,8 +8,10 @@ import fedjax_pfl as fp
 from fedjax_pfl import core
 from fedjax_pfl.core import checks
 
-__all__ = ["ADAPTERS", "ROLES", "known", "wrap"]
+__all__ = ["ADAPTERS", "ROLES", "Settings", "known", "wrap"]
 
+Settings = Mapping[str, tuple[Any, ...]]
+"""Values of settings by dotted name."""
 ROLES, ADAPTERS = "model.roles", "model.adapters"
 _NONE = (None, "none")
 
@@ -25,7 +27,7 @@ def known() -> list[str]:
     ]
 
 
-def wrap(model: "core.Model", parsed: Mapping[str, tuple[Any, ...]]) -> "core.Model":
+def wrap(model: "core.Model", parsed: Settings) -> "core.Model":
     """Adds the roles and adapters of settings to a model, or removes them."""
     from fedjax_pfl.models import low_rank  # imports JAX
 
@@ -57,12 +59,12 @@ def wrap(model: "core.Model", parsed: Mapping[str, tuple[Any, ...]]) -> "core.Mo
     return inner if roles is None else dataclasses.replace(roles, model=inner)
 
 
-def _names(parsed: Mapping[str, Any], prefix: str) -> bool:
+def _names(parsed: Settings, prefix: str) -> bool:
     """Returns whether a setting below a name is given."""
     return any(name.startswith(f"{prefix}.") for name in parsed)
 
 
-def _targets(parsed: Mapping[str, tuple[Any, ...]]) -> Any:
+def _targets(parsed: Settings) -> Any:
     """Returns the targets of new adapters."""
     name = f"{ADAPTERS}.targets"
     if name not in parsed:

@@ -3,12 +3,12 @@
 import contextlib
 import io
 import math
-import pathlib
 import struct
 import tarfile
 import warnings
 import zipfile
 from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
@@ -21,14 +21,11 @@ __all__ = ["cifar_record", "parse_idx", "parse_records", "read_arrays", "read_me
 
 _UNSIGNED_BYTE = 0x08
 _KIND = ".tar.gz archive"
-_HEADER_READERS = {
-    (1, 0): npy.read_array_header_1_0,
-    (2, 0): npy.read_array_header_2_0,
-}
+_HEADER_READERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 _KINDS = "biufU"  # bool, int, unsigned int, float, text
 
 
-def parse_idx(content: bytes, path: pathlib.Path, num_dimensions: int) -> np.ndarray:
+def parse_idx(content: bytes, path: Path, num_dimensions: int) -> np.ndarray:
     """Parses an idx file of unsigned bytes to a read-only `uint8` array."""
     # The format is: two zero bytes, a type code, the number of dimensions, the sizes as
     # big-endian 32-bit integers, then the values in C order.
@@ -56,7 +53,7 @@ def cifar_record(num_labels: int) -> np.dtype:
 
 
 def parse_records(
-    content: bytes, path: pathlib.Path, num_labels: int
+    content: bytes, path: Path, num_labels: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Parses a CIFAR file to `uint8[S, 32, 32, 3]` and `uint8[S, num_labels]`."""
     record = cifar_record(num_labels)
@@ -71,7 +68,7 @@ def parse_records(
 
 
 def read_members(
-    content: bytes, path: pathlib.Path, max_sizes: Mapping[str, int]
+    content: bytes, path: Path, max_sizes: Mapping[str, int]
 ) -> dict[str, bytes]:
     """Reads chosen regular files of a `.tar.gz` and skips every other member."""
     unpacked = io.BytesIO(files.unpacked(content, path, _KIND))
@@ -98,7 +95,7 @@ def read_members(
     return members
 
 
-def array_names(path: pathlib.Path) -> set[str]:
+def array_names(path: Path) -> set[str]:
     """Returns the names of the arrays of an `.npz` archive; reads none."""
     with _archive(path) as archive:
         return set(_arrays_of(archive))
@@ -111,10 +108,7 @@ def _arrays_of(archive: zipfile.ZipFile) -> list[str]:
 
 
 def read_arrays(
-    path: pathlib.Path,
-    names: Collection[str],
-    max_bytes: int,
-    optional: Collection[str] = (),
+    path: Path, names: Collection[str], max_bytes: int, optional: Collection[str] = ()
 ) -> dict[str, np.ndarray]:
     """Reads arrays of numbers, truth values or text from an `.npz` archive."""
     arrays, budget = {}, max_bytes
@@ -141,7 +135,7 @@ def read_arrays(
 
 
 @contextlib.contextmanager
-def _archive(path: pathlib.Path) -> Iterator[zipfile.ZipFile]:
+def _archive(path: Path) -> Iterator[zipfile.ZipFile]:
     """Opens an archive and reports every defect in one sentence."""
     try:
         # Old headers make NumPy warn, damaged ones make Python's parser warn.
@@ -161,7 +155,7 @@ def _archive(path: pathlib.Path) -> Iterator[zipfile.ZipFile]:
 
 
 def _check_header(
-    member: IO[bytes], info: zipfile.ZipInfo, name: str, path: pathlib.Path
+    member: IO[bytes], info: zipfile.ZipInfo, name: str, path: Path
 ) -> int:
     """Checks the header of an array and returns the size in bytes that it promises."""
     # The caller reports an unknown version, a KeyError, as a damaged archive.

@@ -6,10 +6,10 @@ import gzip
 import hashlib
 import io
 import os
-import pathlib
 import stat
 import zlib
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from fedjax_pfl.core import checks
 
@@ -42,7 +42,7 @@ def readable(name: str) -> Iterator[None]:
         raise checks.InputError(f"{name} cannot be read: {error.strerror}.") from error
 
 
-def check_directory(path: pathlib.Path) -> None:
+def check_directory(path: Path) -> None:
     """Checks that a data directory exists and can be listed."""
     with readable(f"The data directory '{path}'"):
         if not path.is_dir():
@@ -51,16 +51,16 @@ def check_directory(path: pathlib.Path) -> None:
         next(path.iterdir(), None)
 
 
-def check_inside(path: pathlib.Path, root: str) -> None:
+def check_inside(path: Path, root: str) -> None:
     """Checks that a path, its links followed, lies in a folder."""
     # Unlike pathlib's function, `realpath` returns from a loop of links.
-    if not pathlib.Path(os.path.realpath(path)).is_relative_to(root):
+    if not Path(os.path.realpath(path)).is_relative_to(root):
         raise checks.InputError(
             f"The link '{path}' leads out of the folder of data, which is refused."
         )
 
 
-def find_files(directory: pathlib.Path, pattern: str) -> tuple[pathlib.Path, ...]:
+def find_files(directory: Path, pattern: str) -> tuple[Path, ...]:
     """Finds the files of a glob pattern, plain or `.gz`, sorted by name."""
     matching = {*directory.glob(pattern), *directory.glob(f"{pattern}.gz")}
     paths = {path for path in matching if path.is_file()}
@@ -68,7 +68,7 @@ def find_files(directory: pathlib.Path, pattern: str) -> tuple[pathlib.Path, ...
     return tuple(sorted(paths - {path.with_name(f"{path.name}.gz") for path in paths}))
 
 
-def fingerprint(paths: Iterable[pathlib.Path]) -> tuple[tuple[int, int], ...]:
+def fingerprint(paths: Iterable[Path]) -> tuple[tuple[int, int], ...]:
     """Returns modification time and size of every file, which reveal a change."""
     states = []
     for path in paths:
@@ -84,21 +84,21 @@ def fingerprint(paths: Iterable[pathlib.Path]) -> tuple[tuple[int, int], ...]:
     return tuple(states)
 
 
-def read_bytes(path: pathlib.Path) -> bytes:
+def read_bytes(path: Path) -> bytes:
     """Reads the bytes of a file."""
     with readable(f"The file '{path}'"):
         checks.memory(f"The file '{path}'", path.stat().st_size, _SMALLER)
         return path.read_bytes()
 
 
-def read_content(path: pathlib.Path) -> bytes:
+def read_content(path: Path) -> bytes:
     """Reads a file, decompressed if the name ends in `.gz`."""
     content = read_bytes(path)
     return unpacked(content, path) if path.suffix == ".gz" else content
 
 
 @contextlib.contextmanager
-def complete(path: pathlib.Path, kind: str, *errors: type[Exception]) -> Iterator[None]:
+def complete(path: Path, kind: str, *errors: type[Exception]) -> Iterator[None]:
     """Reports errors of some classes as an incomplete or damaged file."""
     try:
         yield
@@ -110,7 +110,7 @@ def complete(path: pathlib.Path, kind: str, *errors: type[Exception]) -> Iterato
         ) from error
 
 
-def unpacked(content: bytes, path: pathlib.Path, kind: str = "gzip file") -> bytes:
+def unpacked(content: bytes, path: Path, kind: str = "gzip file") -> bytes:
     """Decompresses in blocks, as a small file may unpack to very much."""
     parts, size = [], 0
     errors = EOFError, zlib.error, gzip.BadGzipFile
@@ -129,7 +129,7 @@ def unpacked(content: bytes, path: pathlib.Path, kind: str = "gzip file") -> byt
 
 
 def read_text(
-    content: bytes, path: pathlib.Path, encoding: str = "utf-8", advice: str = ""
+    content: bytes, path: Path, encoding: str = "utf-8", advice: str = ""
 ) -> str:
     """Decodes text, UTF-8 with or without a byte order mark."""
     name = codecs.lookup(encoding).name
@@ -146,7 +146,7 @@ def read_text(
     return text.replace("\r\n", "\n")
 
 
-def check_sha256(content: bytes, path: pathlib.Path, expected: str) -> None:
+def check_sha256(content: bytes, path: Path, expected: str) -> None:
     """Checks that a file is the official one, by its SHA-256 in hexadecimal."""
     # The uncompressed content is compared, because the same file is distributed under
     # several compressions; an archive is compared whole.

@@ -5,9 +5,9 @@ import contextlib
 import io
 import math
 import os
-import pathlib
 import warnings
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,9 +26,7 @@ _GREY = ("1", "L", "LA")
 _COLOR = ("P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr")
 
 
-def list_images(
-    root: pathlib.Path, layout: str
-) -> tuple[str, tuple[pathlib.Path, ...]]:
+def list_images(root: Path, layout: str) -> tuple[str, tuple[Path, ...]]:
     """Returns the layout of a folder and its images, sorted, at least one."""
     files.check_directory(root)
     with files.readable(f"The folder '{root}'"):
@@ -58,9 +56,7 @@ def list_images(
     return layout, tuple(root.joinpath(*names) for names in images)
 
 
-def _walk(
-    folder: pathlib.Path, root: str, names: tuple[str, ...]
-) -> Iterator[tuple[str, ...]]:
+def _walk(folder: Path, root: str, names: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     """Yields names on the way to images, sorted; five levels, as links may loop."""
     with files.readable(f"The folder '{folder}'"), os.scandir(folder) as scan:
         entries = sorted(scan, key=lambda entry: entry.name)
@@ -81,7 +77,7 @@ def _walk(
             yield *names, entry.name
 
 
-def _is_image(path: pathlib.Path) -> bool:
+def _is_image(path: Path) -> bool:
     """Returns whether a file has the suffix of an image or begins like one."""
     if path.suffix.lower() in _SUFFIXES:
         return True
@@ -95,7 +91,7 @@ def _is_image(path: pathlib.Path) -> bool:
 
 
 def read_images(
-    paths: Sequence[pathlib.Path], size: tuple[int, int] | None, max_bytes: int
+    paths: Sequence[Path], size: tuple[int, int] | None, max_bytes: int
 ) -> np.ndarray:
     """Decodes images to `uint8[S, H, W]` if all are grey, or to `uint8[S, H, W, 3]`."""
     with _quiet_pillow():
@@ -124,9 +120,9 @@ def read_images(
     return pixels
 
 
-def _header(path: pathlib.Path) -> tuple[tuple[int, int], str]:
+def _header(path: Path) -> tuple[tuple[int, int], str]:
     """Reads height and width, and the mode of an image."""
-    with _opened(path) as (image, _):
+    with _opened(files.read_bytes(path), path) as image:
         if image.mode not in (*_GREY, *_COLOR):
             raise checks.InputError(
                 f"The image '{path}' has mode {image.mode!r}, expected 8 bits a value."
@@ -134,24 +130,17 @@ def _header(path: pathlib.Path) -> tuple[tuple[int, int], str]:
         return (image.height, image.width), image.mode
 
 
-def _decode(path: pathlib.Path, mode: str, size: tuple[int, int]) -> np.ndarray:
+def _decode(path: Path, mode: str, size: tuple[int, int]) -> np.ndarray:
     """Decodes an image into a mode and a size `(width, height)`."""
-    with _opened(path) as (image, pillow):
+    from PIL import Image
+
+    with _opened(files.read_bytes(path), path) as image:
         if "transparency" in image.info:  # a palette's needs this step
             image = image.convert("RGBA")
         image = image.convert(mode)
         if image.size != size:
-            image = image.resize(size, pillow.Resampling.BILINEAR)
+            image = image.resize(size, Image.Resampling.BILINEAR)
         return np.asarray(image)
-
-
-@contextlib.contextmanager
-def _opened(path: pathlib.Path) -> Iterator[tuple[Any, Any]]:
-    """Yields an image after reading its header, and Pillow's module."""
-    content = files.read_bytes(path)
-    with _decoding(path, _FORMATS) as pillow:
-        with pillow.open(io.BytesIO(content), formats=_FORMATS) as image:
-            yield image, pillow
 
 
 @contextlib.contextmanager
@@ -166,12 +155,15 @@ def _quiet_pillow() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _decoding(path: pathlib.Path, formats: Sequence[str]) -> Iterator[Any]:
-    """Yields Pillow; reports all errors of a decoder in one sentence on the file."""
+def _opened(
+    content: bytes, path: Path, formats: Sequence[str] = _FORMATS
+) -> Iterator[Any]:
+    """Yields an image; reports all errors of a decoder in one sentence on the file."""
     from PIL import Image
 
     try:
-        yield Image
+        with Image.open(io.BytesIO(content), formats=formats) as image:
+            yield image
     except checks.InputError:
         raise
     except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
@@ -185,15 +177,14 @@ def _decoding(path: pathlib.Path, formats: Sequence[str]) -> Iterator[Any]:
 
 
 def read_sheets(
-    sheets: Sequence[tuple[bytes, pathlib.Path, int]], tile: tuple[int, int]
+    sheets: Sequence[tuple[bytes, Path, int]], tile: tuple[int, int]
 ) -> list[np.ndarray]:
     """Cuts WebP sheets into tiles `uint8[num_tiles, height, width, 3]`, row by row."""
     height, width = tile
 
-    def cut(sheet: tuple[bytes, pathlib.Path, int]) -> np.ndarray:
+    def cut(sheet: tuple[bytes, Path, int]) -> np.ndarray:
         content, path, num_tiles = sheet
-        with _decoding(path, ("WEBP",)) as pillow:
-            image = pillow.open(io.BytesIO(content), formats=("WEBP",))
+        with _opened(content, path, ("WEBP",)) as image:
             rows, columns = image.height // height, image.width // width
             is_whole = (columns * width, rows * height) == image.size
             if not is_whole or rows * columns != num_tiles:

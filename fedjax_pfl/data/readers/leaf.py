@@ -5,8 +5,8 @@ A file holds one object: `users` (names), `num_samples` (counts in the same orde
 """
 
 import json
-import pathlib
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from fedjax_pfl.core import checks
@@ -17,7 +17,7 @@ __all__ = ["read_leaf"]
 _Users = dict[str, tuple[list[Any], list[Any]]]
 
 
-def read_leaf(paths: Iterable[pathlib.Path]) -> _Users:
+def read_leaf(paths: Iterable[Path]) -> _Users:
     """Merges the examples `(x, y)` of each user, in the order of the files."""
     users: _Users = {}
     for path in paths:
@@ -29,7 +29,7 @@ def read_leaf(paths: Iterable[pathlib.Path]) -> _Users:
     return users
 
 
-def _read_file(path: pathlib.Path) -> _Users:
+def _read_file(path: Path) -> _Users:
     """Reads and checks one file."""
     content = files.read_content(path)
     try:
@@ -68,6 +68,6 @@ def _all_of(values: object, kind: type) -> bool:
     return isinstance(values, list) and all(type(value) is kind for value in values)
 
 
-def _wrong(path: pathlib.Path, reason: str) -> checks.InputError:
+def _wrong(path: Path, reason: str) -> checks.InputError:
     """Returns the error of a file that is not in the format."""
     return checks.InputError(f"The file '{path}' is not a LEAF file: {reason}.")

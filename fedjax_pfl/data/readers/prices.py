@@ -3,8 +3,8 @@
 import contextlib
 import dataclasses
 import math
-import pathlib
 import re
+from pathlib import Path
 
 import numpy as np
 
@@ -28,9 +28,7 @@ class Prices:
     values: np.ndarray
 
 
-def parse_prices(
-    content: bytes, path: pathlib.Path, *, with_range: bool = False
-) -> Prices:
+def parse_prices(content: bytes, path: Path, *, with_range: bool = False) -> Prices:
     """Parses a table with rows in any order; a range is `high` and `low`."""
     import pandas as pd  # slow to import, and needed by files of prices only
 
@@ -93,7 +91,7 @@ def parse_date(text: object) -> np.datetime64 | None:
     return None
 
 
-def _dates(texts: list[str], lines: list[int], path: pathlib.Path) -> np.ndarray:
+def _dates(texts: list[str], lines: list[int], path: Path) -> np.ndarray:
     """Parses dates to `datetime64[D]`."""
     days = {text: parse_date(text) for text in set(texts)}
     for text, line in zip(texts, lines, strict=True):
@@ -104,7 +102,7 @@ def _dates(texts: list[str], lines: list[int], path: pathlib.Path) -> np.ndarray
     return np.array([days[text] for text in texts], "datetime64[D]")
 
 
-def _positive(texts: list[str], lines: list[int], path: pathlib.Path) -> np.ndarray:
+def _positive(texts: list[str], lines: list[int], path: Path) -> np.ndarray:
     """Parses prices to `float64`."""
     values = np.full(len(texts), math.nan)
     for row, text in enumerate(texts):

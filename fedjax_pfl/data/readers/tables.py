@@ -1,7 +1,7 @@
-"""Tables of text with a header: comma, semicolon or tab separated.
+"""Tables: text with a header, comma, semicolon or tab separated; parquet; data frames.
 
-All cells are read as text first and then converted strictly: no type is guessed from
-a few rows, and every message names the column and the line.
+All cells of a text are read as text first and then converted strictly: no type is
+guessed from a few rows, and every message names the column and the line.
 """
 
 import codecs
@@ -10,9 +10,9 @@ import csv
 import dataclasses
 import io
 import itertools
-import pathlib
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,10 +24,11 @@ __all__ = [
     "NUMBER",
     "Dialect",
     "Table",
-    "column_names",
+    "frame_table",
     "joined",
     "parse_numbers",
     "parse_rows",
+    "read_parquet",
     "read_table",
 ]
 
@@ -41,6 +42,7 @@ _NUMBER_CHARACTERS = "0123456789+-.eE "
 _COMMA_NUMBER = re.compile(r"[+-]?\d[\d.]*(,[\d.]*\d)+", re.ASCII)
 _MISSING = {"", "na", "n/a", "#n/a", "<na>", "nan", "+nan", "-nan", "null"}
 _INFINITE = {sign + word for sign in ("", "+", "-") for word in ("inf", "infinity")}
+_NESTED = (list, tuple, dict, set, bytes, np.ndarray)
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -56,8 +58,8 @@ class Dialect:
 
     def __post_init__(self):
         struct.check_fields(self)
-        marks = {name: getattr(self, name) for name in ("separator", "decimal")}
-        for name, mark in (marks | {"thousands": self.thousands}).items():
+        for name in ("separator", "decimal", "thousands"):
+            mark = getattr(self, name)
             # Letters, digits and signs would make numbers ambiguous, line ends and
             # quotes the rows.
             if mark is not None and (
@@ -101,43 +103,35 @@ class Dialect:
         return "" if is_other or not NUMBER.fullmatch(number) else number
 
 
+_PLAIN = Dialect()
+
+
 @dataclasses.dataclass(frozen=True)
 class Table:
     """A table, column by column."""
 
     where: str  # its source, for messages
-    # Name of each column -> `float64[S]`, or S texts without blanks around them if not
-    # all are numbers or text was requested.
-    columns: Mapping[str, np.ndarray | Sequence[str]]
+    # Name of each column -> `float64[S]`, or `object[S]` texts without blanks around
+    # them if not all are numbers or text was requested.
+    columns: Mapping[str, np.ndarray]
     rows: np.ndarray  # `int[S]` numbers of the rows in its source
     place: Callable[[int], str]  # describes such a number in messages
-    dialect: Dialect = Dialect()  # how its numbers are written
+    dialect: Dialect = _PLAIN  # how its numbers are written
 
     def missing(self, name: str) -> np.ndarray:
         """Returns a mask `bool[S]` of missing values in a column."""
-        column: Any = self.columns[name]
-        if isinstance(column, np.ndarray):
-            return np.isnan(column)
-        is_missing = {text: text.casefold() in _MISSING for text in set(column)}
-        return np.fromiter(map(is_missing.__getitem__, column), bool, len(column))
+        column = self.columns[name]
+        return np.isnan(column) if column.dtype == float else _among(column, _MISSING)
 
     def chosen(self, rows: np.ndarray) -> "Table":
         """Returns the rows of a mask `bool[S]`."""
-
-        def part(values: Any) -> Any:
-            if isinstance(values, np.ndarray):
-                return values[rows]
-            return list(itertools.compress(values, rows))
-
-        columns = {name: part(column) for name, column in self.columns.items()}
+        columns = {name: column[rows] for name, column in self.columns.items()}
         return dataclasses.replace(self, columns=columns, rows=self.rows[rows])
 
-    def texts(self, name: str) -> Sequence[Any]:
+    def texts(self, name: str) -> np.ndarray:
         """Returns the `[S]` texts of a column without missing or infinite values."""
-        values: Any = self.columns[name]
-        wrong = {v for v in set(values) if v.casefold() in _MISSING | _INFINITE}
-        self._refuse(name, np.array([value in wrong for value in values], bool))
-        return values
+        self._refuse(name, _among(self.columns[name], _MISSING | _INFINITE))
+        return self.columns[name]
 
     def _refuse(self, name: str, wrong: np.ndarray) -> None:
         """Refuses missing or infinite values of a column, at `bool[S]`."""
@@ -168,13 +162,13 @@ class Table:
             # Gaps are left out and filled again, so that messages name rows of the
             # file.
             present = self.chosen(~missing).numbers(name, otherwise)
-            if present is not None:
-                numbers = np.full(len(missing), np.nan)
-                numbers[~missing] = present
-                return numbers
-            return None
+            if present is None:
+                return None
+            numbers = np.full(len(missing), np.nan)
+            numbers[~missing] = present
+            return numbers
         numbers = self.columns[name]
-        if not isinstance(numbers, np.ndarray):
+        if numbers.dtype != float:
             numbers = parse_numbers(numbers, self.dialect)
         if numbers is not None:
             self._refuse(name, np.isnan(numbers))  # a frame may have some
@@ -213,9 +207,14 @@ class Table:
         return f"Column {name!r} of {self.place(int(self.rows[row]))}"
 
 
+def _among(texts: np.ndarray, words: Collection[str]) -> np.ndarray:
+    """Returns a mask `bool[S]` of texts that are some words in any case."""
+    is_word = {text: text.casefold() in words for text in set(texts)}
+    return np.fromiter(map(is_word.__getitem__, texts), bool, len(texts))
+
+
 def parse_numbers(
-    texts: Sequence[str],
-    dialect: Dialect = Dialect(),  # noqa: B008 (frozen)
+    texts: Collection[str], dialect: Dialect = _PLAIN
 ) -> np.ndarray | None:
     """Converts texts to `float64[S]`, or returns None if one text is no number."""
     if (dialect.decimal, dialect.thousands) != (".", None):
@@ -237,33 +236,31 @@ def _excerpt(value: str) -> str:
 
 
 def read_table(
-    path: pathlib.Path,
-    keep: Collection[str] = (),
-    dialect: Dialect = Dialect(),  # noqa: B008 (frozen)
+    path: Path, keep: Collection[str] = (), dialect: Dialect = _PLAIN
 ) -> Table:
     """Reads a table, plain or `.gz`; the columns in `keep` stay text."""
     setting = checks.setting("federation.dataset.encoding", "latin-1")
     advice = f", or name its encoding, as in {setting}"
     rows = parse_rows(files.read_content(path), path, dialect, advice)
-    names = column_names(next(rows)[1], f"'{path}'")
+    names = _column_names(next(rows)[1], f"'{path}'")
     lines: list[int] = []
-    parts: list[list[Any]] = [[] for _ in names]
+    parts: dict[str, list[np.ndarray]] = {name: [] for name in names}
     # Numbers are converted block by block, as texts take several times the memory.
     while block := list(itertools.islice(rows, 1 + _BLOCK // len(names))):
         lines += [line for line, _ in block]
-        columns = zip(*(row for _, row in block), strict=True)
-        for name, part, column in zip(names, parts, columns, strict=True):
-            numbers = None if name in keep else parse_numbers(column, dialect)
-            part.append([*map(str.strip, column)] if numbers is None else numbers)
-    columns = {
-        name: _joined(part, dialect) for name, part in zip(names, parts, strict=True)
-    }
-
-    def place(row: int) -> str:
-        """Returns the position of a row, for messages."""
-        return f"'{path}' in data row {row + 1} (line {lines[row]})"
-
-    return Table(f"'{path}'", columns, np.arange(len(lines)), place, dialect)
+        for name, *texts in zip(names, *(row for _, row in block), strict=True):
+            column = None if name in keep else parse_numbers(texts, dialect)
+            if column is None:
+                column = np.array([*map(str.strip, texts)], object)
+            parts[name].append(column)
+    columns = {name: _joined(part, dialect) for name, part in parts.items()}
+    return Table(
+        f"'{path}'",
+        columns,
+        np.arange(len(lines)),
+        lambda row: f"'{path}' in data row {row + 1} (line {lines[row]})",
+        dialect,
+    )
 
 
 def joined(parts: Sequence[Table], where: str) -> Table:
@@ -290,27 +287,22 @@ def joined(parts: Sequence[Table], where: str) -> Table:
     return Table(where, columns, np.arange(starts[-1]), place, reference.dialect)
 
 
-def _joined(parts: Sequence[Any], dialect: Dialect) -> np.ndarray | Sequence[str]:
+def _joined(parts: Sequence[np.ndarray], dialect: Dialect) -> np.ndarray:
     """Joins pieces of a column; all become text if one is."""
-    if all(isinstance(part, np.ndarray) for part in parts):
+    if all(part.dtype == float for part in parts):
         return np.concatenate(parts)
     # A block of numbers between texts becomes text again, in the dialect of the file.
-    return [
-        text
+    texts = (
+        [repr(number).replace(".", dialect.decimal) for number in part.tolist()]
+        if part.dtype == float
+        else part
         for part in parts
-        for text in (
-            (repr(number).replace(".", dialect.decimal) for number in part.tolist())
-            if isinstance(part, np.ndarray)
-            else part
-        )
-    ]
+    )
+    return np.array([*itertools.chain.from_iterable(texts)], object)
 
 
 def parse_rows(
-    content: bytes,
-    path: pathlib.Path,
-    dialect: Dialect = Dialect(),  # noqa: B008 (frozen)
-    advice: str = "",
+    content: bytes, path: Path, dialect: Dialect = _PLAIN, advice: str = ""
 ) -> Iterator[tuple[int, list[str]]]:
     """Yields line and fields of the header and of at least one row."""
     is_wide = codecs.lookup(dialect.encoding).name.startswith(("utf-16", "utf-32"))
@@ -322,27 +314,21 @@ def parse_rows(
     if not text.strip():
         raise checks.InputError(f"The table '{path}' is empty.")
     separator = dialect.separator or _separator(text, path, dialect.comment)
-    begin = end = 0
-    is_new = True
+    comment, end, width, count = dialect.comment, 0, 0, 0
 
     def lines() -> Iterator[str]:
-        """Yields lines without comments; rows contain no comments."""
-        nonlocal begin, end, is_new
+        """Yields lines, blank ones for comments; rows contain no comments."""
         # newline=None: the three conventions of line ends all become "\n".
         for line in io.StringIO(text, newline=None):
-            end += 1
-            if is_new and dialect.comment and line.lstrip().startswith(dialect.comment):
-                continue
-            if is_new:
-                begin, is_new = end, False
-            yield line
+            is_first = reader.line_num == end  # of a row
+            is_comment = comment and is_first and line.lstrip().startswith(comment)
+            yield "\n" if is_comment else line
 
     options: Any = {"strict": True, "skipinitialspace": separator != " "}
     reader = csv.reader(lines(), delimiter=separator, **options)
-    width = count = 0
     try:
         for row in reader:
-            is_new = True
+            begin, end = end + 1, reader.line_num
             if len(row) < 2 and not "".join(row).strip():
                 continue
             width = width or len(row)
@@ -354,14 +340,14 @@ def parse_rows(
             yield begin, row
     except csv.Error as error:
         raise checks.InputError(
-            f"The row that begins on line {begin} of '{path}' is broken ({error});"
+            f"The row that begins on line {end + 1} of '{path}' is broken ({error});"
             " look there for a missing quotation mark or a very long field."
         ) from error
     if count < 2:
         raise checks.InputError(f"The table '{path}' has a header, but no row of data.")
 
 
-def _separator(text: str, path: pathlib.Path, comment: str | None) -> str:
+def _separator(text: str, path: Path, comment: str | None) -> str:
     """Returns the separator that the header has most of, outside quotation marks."""
     start = text[:_LONGEST_HEADER].lstrip()
     if comment is not None:
@@ -379,7 +365,7 @@ def _separator(text: str, path: pathlib.Path, comment: str | None) -> str:
     return likely[0]
 
 
-def column_names(header: Sequence[Any], where: str) -> list[str]:
+def _column_names(header: Sequence[Any], where: str) -> list[str]:
     """Returns the names of columns, checked to be different and printable."""
     names = [str(name).strip() for name in header]
     for position, name in enumerate(names, 1):
@@ -393,3 +379,74 @@ def column_names(header: Sequence[Any], where: str) -> list[str]:
     if count > 1:
         raise checks.InputError(f"The header of {where} has the column {name!r} twice.")
     return names
+
+
+def read_parquet(path: Path, keep: Collection[str] = ()) -> Table:
+    """Reads a parquet file."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise checks.InputError(
+            f"The file '{path}' needs pyarrow, which is not completely installed"
+            f' ({error}): pip install "fedjax_pfl[parquet]".'
+        ) from error
+    content = files.read_bytes(path)
+    errors = (pyarrow.ArrowException, OSError, ValueError, KeyError, TypeError)
+    with files.complete(path, "parquet file", *errors, OverflowError):
+        # The unpacked size stands in the file; pages of a small file may be very large.
+        metadata = parquet.read_metadata(io.BytesIO(content))
+        groups = map(metadata.row_group, range(metadata.num_row_groups))
+        size = sum(group.total_byte_size for group in groups)
+        checks.memory(f"The content of '{path}'", 2 * size, "give a smaller file")
+        frame = parquet.read_table(io.BytesIO(content)).to_pandas()
+
+    return frame_table(
+        frame, f"'{path}'", lambda row: f"'{path}' in data row {row + 1}", keep
+    )
+
+
+def frame_table(
+    frame: Any, where: str, place: Callable[[int], str], keep: Collection[str] = ()
+) -> Table:
+    """Converts a data frame."""
+    if 0 in frame.shape:
+        raise checks.InputError(
+            f"Expected {where} to have rows and columns, got {len(frame):,} rows and"
+            f" {frame.shape[1]:,} columns."
+        )
+    names = _column_names(list(frame.columns), where)
+    columns = {
+        name: _column(cells, name in keep, f"Column {name!r} of {where}")
+        for name, (_, cells) in zip(names, frame.items(), strict=True)
+    }
+    return Table(where, columns, np.arange(len(frame)), place)
+
+
+def _column(values: Any, is_text: bool, subject: str) -> np.ndarray:
+    """Returns a column as `float64[S]` with NaN for missing values, or as texts."""
+    import pandas as pd
+
+    kinds = pd.api.types
+    is_number = kinds.is_numeric_dtype(values) and not kinds.is_bool_dtype(values)
+    if is_number and kinds.is_complex_dtype(values):
+        raise checks.InputError(f"{subject} holds complex numbers, expected real ones.")
+    if is_number and not is_text:
+        return values.to_numpy(np.float64, na_value=np.nan)
+    # pandas' own mask: None, NaN, NaT and NA are all missing.
+    is_missing = values.isna().to_numpy()
+    cells = values.astype(object).tolist()
+    if any(isinstance(cell, _NESTED) for cell in cells):
+        raise checks.InputError(
+            f"{subject} holds lists, expected one number or text in each cell; leave it"
+            " out, or make arrays of it for Federation.from_arrays."
+        )
+    if is_number:  # pandas has whole numbers with gaps as floats
+        cells = [
+            int(cell)
+            if isinstance(cell, float) and cell.is_integer() and abs(cell) < 2**53
+            else cell
+            for cell in cells
+        ]
+    texts = [str(cell).strip() for cell in cells]
+    return np.where(is_missing, "", np.array(texts, object))

@@ -1,8 +1,8 @@
 """Text: words of a message, word vectors, the speeches of a play."""
 
-import pathlib
 import re
 from collections.abc import Collection
+from pathlib import Path
 
 import numpy as np
 
@@ -21,7 +21,7 @@ def words(text: str) -> list[str]:
 
 
 def read_vectors(
-    content: bytes, path: pathlib.Path, vocabulary: Collection[str] | None = None
+    content: bytes, path: Path, vocabulary: Collection[str] | None = None
 ) -> tuple[tuple[str, ...], np.ndarray]:
     """Parses GloVe's `word v1 ... vE`: distinct words and `float32[V, E]`."""
     lines = content.splitlines()
@@ -63,7 +63,7 @@ def _is_number(field: bytes) -> bool:
         return False
 
 
-def read_speeches(content: bytes, path: pathlib.Path) -> dict[str, str]:
+def read_speeches(content: bytes, path: Path) -> dict[str, str]:
     """Parses a play, blocks of `SPEAKER:` and a speech; returns it by speaker."""
     spoken: dict[str, list[str]] = {}
     line = 1

@@ -2,7 +2,7 @@
 
 import datetime
 import re
-from collections.abc import Sequence
+from collections.abc import Collection
 from typing import Any
 
 from fedjax_pfl.core import checks
@@ -14,7 +14,7 @@ _MONTH = re.compile(r"\d{4}-\d{2}", re.ASCII)
 _MAX_DIGITS = 40
 
 
-def parse_times(texts: Sequence[str], subject: str) -> list[Any] | None:
+def parse_times(texts: Collection[str], subject: str) -> list[Any] | None:
     """Converts texts to numbers or to moments; None if they are neither."""
     value_of = {text: _parsed(text) for text in set(texts)}
     example_of = {type(value): text for text, value in sorted(value_of.items())}

@@ -1,8 +1,8 @@
 """Token ids of texts, by a tokenizer in a file."""
 
 import os
-import pathlib
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -17,11 +17,11 @@ MINILM = "minilm"
 _PADDING = ("[PAD]", "<pad>")
 
 
-def find_tokenizer(name: str) -> pathlib.Path:
+def find_tokenizer(name: str) -> Path:
     """Returns the file of a tokenizer, by its path or the name `minilm`."""
     if name == MINILM:
         return published.minilm() / "tokenizer.json"
-    path = pathlib.Path(os.path.expanduser(name)).absolute()
+    path = Path(os.path.expanduser(name)).absolute()
     if not path.is_file():
         raise checks.InputError(
             f"Expected tokenizer to be {MINILM!r} or the path of a tokenizer.json, but"
@@ -30,9 +30,7 @@ def find_tokenizer(name: str) -> pathlib.Path:
     return path
 
 
-def token_ids(
-    texts: Sequence[str], path: pathlib.Path, length: int | None
-) -> np.ndarray:
+def token_ids(texts: Sequence[str], path: Path, length: int | None) -> np.ndarray:
     """Converts texts to ids `int32[S, length]`, cut or padded at the end."""
     try:
         import tokenizers  # pyright: ignore[reportMissingImports] (an extra)

@@ -4,8 +4,8 @@ import abc
 import dataclasses
 import itertools
 import os
-import pathlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -49,9 +49,7 @@ class Layout:
     files: tuple[str, ...] = ()  # in the directory, all needed, plain or `.gz`
     patterns: tuple[str, ...] = ()  # as for `glob`; one file of all is needed
 
-    def find(
-        self, directory: pathlib.Path
-    ) -> tuple[tuple[pathlib.Path, ...], list[str]]:
+    def find(self, directory: Path) -> tuple[tuple[Path, ...], list[str]]:
         """Returns the files that are in a directory, and names of missing ones."""
         names = self.files + self.patterns
         paths = {name: files.find_files(directory, name) for name in names}
@@ -65,9 +63,9 @@ class Layout:
 class Located:
     """The files of a data set."""
 
-    root: pathlib.Path  # their folder, or the only file
+    root: Path  # their folder, or the only file
     layout: str  # name of the layout
-    paths: tuple[pathlib.Path, ...]  # the files, in the layout's order
+    paths: tuple[Path, ...]  # the files, in the layout's order
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -138,7 +136,7 @@ class FileSource(CachedSource):
             f" (data_dir=...) or {DATA_DIR_VARIABLE} names: expected {self._files()}."
         )
 
-    def directories(self, data_dir: str | None) -> list[pathlib.Path]:
+    def directories(self, data_dir: str | None) -> list[Path]:
         """Returns existing folders of the data set and, last, the data directory."""
         root = data_directory(data_dir)
         if root is None:
@@ -164,19 +162,19 @@ class FileSource(CachedSource):
             )
         return description
 
-    def content(self, path: pathlib.Path) -> bytes:
+    def content(self, path: Path) -> bytes:
         """Reads the uncompressed content of a file and compares its checksum."""
         content = files.read_content(path)
         self.verify_content(content, path, path.name.removesuffix(".gz"))
         return content
 
-    def verify_content(self, content: bytes, path: pathlib.Path, name: str) -> None:
+    def verify_content(self, content: bytes, path: Path, name: str) -> None:
         """Compares a known file with its checksum."""
         if self.verify and name in self.sha256:
             files.check_sha256(content, path, self.sha256[name])
 
     def arrays(
-        self, path: pathlib.Path, expected: Mapping[str, tuple[type, tuple[Any, ...]]]
+        self, path: Path, expected: Mapping[str, tuple[type, tuple[Any, ...]]]
     ) -> list[np.ndarray]:
         """Reads arrays of an `.npz` file by name, each of a type and a shape."""
         self.content(path)
@@ -195,14 +193,14 @@ class FileSource(CachedSource):
         return list(values.values())
 
 
-def data_directory(data_dir: str | os.PathLike[str] | None) -> pathlib.Path | None:
+def data_directory(data_dir: str | os.PathLike[str] | None) -> Path | None:
     """Returns the given directory of data files or the environment's; or None."""
     name = data_dir or os.environ.get(DATA_DIR_VARIABLE)
     if not name:
         return None
     checks.text("data_dir", str(name))
     # Unlike pathlib's, these functions let a wrong user or a loop of links pass.
-    directory = pathlib.Path(os.path.realpath(os.path.expanduser(name)))
+    directory = Path(os.path.realpath(os.path.expanduser(name)))
     files.check_directory(directory)
     return directory
 

@@ -2,8 +2,8 @@
 
 import abc
 import dataclasses
-import pathlib
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -110,7 +110,7 @@ class _Cifar(base.FileSource):
         )
 
     @abc.abstractmethod
-    def sheet_labels(self, path: pathlib.Path) -> tuple[np.ndarray, list[int]]:
+    def sheet_labels(self, path: Path) -> tuple[np.ndarray, list[int]]:
         """Reads labels `[S, len(classes)]`, and the number of images of each sheet."""
 
     def _read_binary(self, located: base.Located) -> tuple[np.ndarray, np.ndarray]:
@@ -179,7 +179,7 @@ ab0dec7042a003e447ef1969363ca6ea01395ed08b74191b1480e5b880c3ffde  test_batch.web
 14cb445a47c1781e5be070e093d9f8ff1169e50e96c99dff09d914d456922913  labels.npz
     """)
 
-    def sheet_labels(self, path: pathlib.Path) -> tuple[np.ndarray, list[int]]:
+    def sheet_labels(self, path: Path) -> tuple[np.ndarray, list[int]]:
         """Reads the labels of batches 1 to 3 of five, and of the test batch."""
         train, test = self.arrays(path, dict.fromkeys(["train", "test"], base.INTEGERS))
         size = len(train) // 5
@@ -210,10 +210,7 @@ class Cifar100(_Cifar):
         "cifar-100-binary/test.bin": 10_000,
     }
     layouts = _layouts(archive, members, ("train.webp", "test.webp"))
-    classes = {
-        "coarse_label": _COARSE,
-        "label": _FINE,
-    }
+    classes = {"coarse_label": _COARSE, "label": _FINE}
     mean = (0.5071, 0.4865, 0.4409)
     std = (0.2673, 0.2564, 0.2762)
     advice = _never_read("cifar-100-python.tar.gz", "cifar-100-python", instead=archive)
@@ -230,7 +227,7 @@ a4d21359ea6344da96f89a4e3b3125720143ee8408389ca1ada1ae583d2b0de7  labels.npz
         """Returns the name of the predicted label."""
         return "coarse_label" if self.labels == "coarse" else "label"
 
-    def sheet_labels(self, path: pathlib.Path) -> tuple[np.ndarray, list[int]]:
+    def sheet_labels(self, path: Path) -> tuple[np.ndarray, list[int]]:
         """Reads the fine labels and their groups."""
         kinds = dict.fromkeys(["train", "test", "fine_to_coarse"], base.INTEGERS)
         train, test, coarse = self.arrays(path, kinds)

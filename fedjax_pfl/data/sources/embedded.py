@@ -4,9 +4,9 @@ import dataclasses
 import gzip
 import hashlib
 import io
-import pathlib
 import zlib
 from importlib import util
+from pathlib import Path, PurePath
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from fedjax_pfl.data import dataset as datasets
 
 __all__ = ["Digits"]
 
-_FILE = pathlib.PurePath("datasets", "data", "digits.csv.gz")
+_FILE = PurePath("datasets", "data", "digits.csv.gz")
 _SHA256 = "6ebb3d2fee246a4e99363262ddf8a00a3c41bee6014c373ed9d9216ba7f651b8"
 
 
@@ -50,7 +50,7 @@ def _content() -> bytes:
     spec = util.find_spec("sklearn")
     folders = () if spec is None else spec.submodule_search_locations or ()
     reason = "scikit-learn is not installed"
-    for path in (pathlib.Path(folder) / _FILE for folder in folders):
+    for path in (Path(folder) / _FILE for folder in folders):
         try:
             content = gzip.decompress(path.read_bytes())
         except (OSError, EOFError, zlib.error) as error:

@@ -1,8 +1,8 @@
 """Fetches data sets from the network by tensorflow-datasets, with its checksums."""
 
-import pathlib
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 from fedjax_pfl.core import checks
 from fedjax_pfl.data import dataset as datasets
@@ -40,7 +40,7 @@ def fetch(name: str, data_dir: str | None = None) -> datasets.Dataset:
     return sources.load_dataset(name, data_dir=str(place))
 
 
-def _download(name: str, place: pathlib.Path) -> None:
+def _download(name: str, place: Path) -> None:
     """Downloads, checks and writes a data set with tensorflow-datasets."""
     by_hand = f"put its files into '{place}', as `data check` lists them"
     try:

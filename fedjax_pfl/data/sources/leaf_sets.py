@@ -1,9 +1,9 @@
 """Data sets of LEAF: characters by writer, and tweets by account."""
 
 import dataclasses
-import pathlib
 import string
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -83,7 +83,7 @@ class Femnist(base.FileSource):
             shift=1.0 if self.light_ink else 0.0,
         )
 
-    def _read_npz(self, path: pathlib.Path) -> _Examples:
+    def _read_npz(self, path: Path) -> _Examples:
         """Reads the `.npz` file."""
         kinds = {"images": base.IMAGES, "labels": base.INTEGERS}
         kinds |= {"writer": base.INTEGERS, "writer_names": base.TEXTS}
@@ -105,7 +105,7 @@ def _all_below(values: np.ndarray, limit: int) -> bool:
     return 0 <= values.min(initial=0) <= values.max(initial=0) < limit
 
 
-def _read_writers(paths: tuple[pathlib.Path, ...]) -> _Examples:
+def _read_writers(paths: tuple[Path, ...]) -> _Examples:
     """Reads LEAF's JSON files."""
     users = leaf.read_leaf(paths)
     if not users:
@@ -238,7 +238,7 @@ class Sent140(base.FileSource):
         )
 
     def _word_ids(
-        self, texts: Sequence[str], path: pathlib.Path
+        self, texts: Sequence[str], path: Path
     ) -> tuple[np.ndarray, np.ndarray]:
         """Returns ids `int32[S, num_words]` of words and vectors `[V, E]` of GloVe."""
         split = [text.words(tweet)[: self.num_words] for tweet in texts]
@@ -253,7 +253,7 @@ class Sent140(base.FileSource):
         return ids, vectors
 
 
-def _read_tweets(paths: Sequence[pathlib.Path]) -> _Tweets:
+def _read_tweets(paths: Sequence[Path]) -> _Tweets:
     """Reads tweets of LEAF's JSON files."""
     accounts: _Tweets = {}
     for user, (x, y) in leaf.read_leaf(paths).items():
@@ -273,7 +273,7 @@ def _read_tweets(paths: Sequence[pathlib.Path]) -> _Tweets:
     return accounts
 
 
-def _prepared_tweets(paths: Sequence[pathlib.Path]) -> _Tweets:
+def _prepared_tweets(paths: Sequence[Path]) -> _Tweets:
     """Reads tweets that tensorflow-datasets prepared, without the neutral ones."""
     accounts: _Tweets = {}
     builder, splits = Sent140.builder, ("train", "test")

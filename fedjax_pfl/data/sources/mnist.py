@@ -1,7 +1,7 @@
 """The MNIST family: grey images of 28 x 28 pixels."""
 
 import dataclasses
-import pathlib
+from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -57,9 +57,7 @@ class _IdxImages(base.FileSource):
             shift=shift,
         )
 
-    def _read_idx(
-        self, paths: tuple[pathlib.Path, ...]
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _read_idx(self, paths: tuple[Path, ...]) -> tuple[np.ndarray, np.ndarray]:
         """Reads images and labels of the four files, train then test."""
         parts = []
         for image_path, label_path in zip(paths[::2], paths[1::2], strict=True):

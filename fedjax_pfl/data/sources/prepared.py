@@ -8,8 +8,8 @@ Examples are in tensorflow-datasets' own order.
 
 import contextlib
 import json
-import pathlib
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ LAYOUT = "tensorflow-datasets"
 _CLASS = ("pythonClassName", "python_class_name", "type")  # fields of features.json
 
 
-def find_prepared(root: pathlib.Path, builder: str) -> tuple[pathlib.Path, ...]:
+def find_prepared(root: Path, builder: str) -> tuple[Path, ...]:
     """Returns the files of a set that tensorflow-datasets prepared in a folder."""
     folder = root / builder
     if not any(folder.glob("**/dataset_info.json")):
@@ -31,7 +31,7 @@ def find_prepared(root: pathlib.Path, builder: str) -> tuple[pathlib.Path, ...]:
 
 
 def read_images(
-    builder: str, paths: Sequence[pathlib.Path], labels: Sequence[str]
+    builder: str, paths: Sequence[Path], labels: Sequence[str]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Reads `uint8[S, H, W, channels]` and `int[S, len(labels)]`, train then test."""
     examples = list(read_examples(builder, paths, ("train", "test")))
@@ -40,7 +40,7 @@ def read_images(
 
 
 def read_examples(
-    builder: str, paths: Sequence[pathlib.Path], splits: Sequence[str]
+    builder: str, paths: Sequence[Path], splits: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
     """Yields the decoded examples of all splits, one split after the other."""
     for path in paths:
@@ -74,7 +74,7 @@ def read_examples(
         ) from error
 
 
-def download(builder: str, folder: pathlib.Path) -> None:
+def download(builder: str, folder: Path) -> None:
     """Downloads a data set by tensorflow-datasets, which compares checksums."""
     import tensorflow_datasets as tfds
 
@@ -82,7 +82,7 @@ def download(builder: str, folder: pathlib.Path) -> None:
     maker.download_and_prepare()
 
 
-def _check_classes(path: pathlib.Path) -> None:
+def _check_classes(path: Path) -> None:
     """Refuses a file of features that would make tensorflow-datasets import others'."""
     try:
         waiting: list[Any] = [[json.loads(path.read_text("utf-8"))]]

@@ -1,8 +1,8 @@
 """Series cut into windows: the next character of a play, the next return of a stock."""
 
 import dataclasses
-import pathlib
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 
@@ -123,7 +123,7 @@ class Stocks(base.FileSource):
             scale=1 / deviation,
         )
 
-    def only_path(self, located: base.Located) -> pathlib.Path:
+    def only_path(self, located: base.Located) -> Path:
         """Returns the only file.
 
         Raises:

@@ -4,8 +4,8 @@ import dataclasses
 import itertools
 import numbers
 import os
-import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -13,26 +13,18 @@ import numpy as np
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.data import dataset as datasets
 from fedjax_pfl.data import preparation as preparations
-from fedjax_pfl.data.readers import (
-    binary,
-    files,
-    frames,
-    images,
-    leaf,
-    tables,
-    times,
-    tokens,
-)
+from fedjax_pfl.data.readers import binary, files, images, leaf, tables, times, tokens
 from fedjax_pfl.data.sources import base, user_arrays
 from fedjax_pfl.data.sources.user_arrays import arrays_dataset
-from fedjax_pfl.data.sources.windows import windowed
 
 __all__ = ["Csv", "ImageFolder", "LeafJson", "Npz", "arrays_dataset", "source_for"]
 
 _TEXTS = (".csv", ".tsv", ".txt")
 _TABLES = (*_TEXTS, ".parquet")
+_JSON = (".json",)  # at any depth of a folder
 _MAX_BYTES = 8 << 30
 _MAX_CATEGORIES = 100
+_FILLED = ("mean", "class")  # values of `missing` that fill gaps
 _TOO_LARGE = 2**53  # of whole numbers as floats
 _MAX_CLASSES = 20  # of whole numbers, where the task is told from the data
 
@@ -71,8 +63,9 @@ def source_for(
       >>> source_for("images.npz")
       Npz(path='images.npz', x='x', y='y', client=None, split=None, time=None, ...)
     """
-    path = _as_path(path)
-    suffix = pathlib.Path(path.lower().removesuffix(".gz")).suffix
+    checks.path("path", path)
+    path = str(path)
+    suffix = Path(path.lower().removesuffix(".gz")).suffix
     if suffix not in (*_TABLES, ".npz", ".json"):
         folder = _locate(path, data_dir)
         if not folder.is_dir():
@@ -114,22 +107,24 @@ class _UserSource(base.CachedSource):
     path: str = ""
 
     def __post_init__(self):
-        object.__setattr__(self, "path", _as_path(self.path))
+        checks.path("path", self.path)
+        object.__setattr__(self, "path", str(self.path))
         struct.check_fields(self)
 
-    suffixes: ClassVar[tuple[str, ...]] = ()  # of files that a folder may have
+    suffixes: ClassVar[tuple[str, ...]]  # of files that a folder may have
 
     def locate(self, data_dir: str | None) -> base.Located:
-        """Finds the file or, if files of a folder belong together, all files."""
+        """Finds the file, or the files of the folder."""
         path = _locate(self.path, data_dir)
-        paths = (path,)
-        if self.suffixes and path.is_dir():
-            paths = _files_of(path, self.suffixes)
-            if not paths:
-                raise checks.InputError(
-                    f"The folder '{path}' holds no file of the kind"
-                    f" {', '.join(self.suffixes)}."
-                )
+        if not path.is_dir():
+            return base.Located(path, self.name, (path,))
+        files.check_directory(path)
+        paths = _files_of(path, self.suffixes)
+        if not paths:
+            kind = f"file of the kind {', '.join(self.suffixes)}"
+            if self.suffixes == _JSON:
+                kind = ".json or .json.gz file"
+            raise checks.InputError(f"The folder '{path}' holds no {kind}.")
         return base.Located(path, self.name, paths)
 
 
@@ -190,7 +185,7 @@ class Npz(_UserSource):
             order=arrays["times"],
         )
 
-    def _arrays(self, path: pathlib.Path, max_bytes: int) -> dict[str, Any]:
+    def _arrays(self, path: Path, max_bytes: int) -> dict[str, Any]:
         """Returns the arrays of one archive by role, None for absent ones."""
         client = self.client or "client"
         stored = binary.array_names(path)
@@ -206,23 +201,22 @@ class Npz(_UserSource):
         values = binary.read_arrays(path, needed, max_bytes, optional)
         names = {"inputs": self.x, "targets": self.y, "clients": client}
         names |= {"times": self.time or ""}
+        arrays = {
+            kind: [values.get(name + ending) for ending in endings]
+            for kind, name in names.items()
+        }
         if len(endings) == 1:
-            arrays = {kind: values.get(name) for kind, name in names.items()}
-            if self.split is None:
-                return arrays | {"parts": None}
-            words = values[self.split].tolist()
-            where = f"the array {self.split!r} of '{path}'"
-            return arrays | {"parts": _parts(words, where)}
+            parts = None
+            if self.split is not None:
+                where = f"the array {self.split!r} of '{path}'"
+                parts = _parts(values[self.split].tolist(), where)
+            return {kind: array for kind, (array,) in arrays.items()} | {"parts": parts}
         if self.split is not None:
             raise checks.InputError(
                 f"Expected no split={self.split!r} with the array '{self.x}_test' of"
                 f" '{path}', which is the test part."
             )
-        pairs = {
-            kind: [values.get(name + ending) for ending in endings]
-            for kind, name in names.items()
-        }
-        arrays, sizes = user_arrays.joined(pairs, f"'{path}'")
+        arrays, sizes = user_arrays.joined(arrays, f"'{path}'")
         return arrays | {"parts": np.repeat([datasets.TRAIN, datasets.TEST], sizes)}
 
 
@@ -244,32 +238,20 @@ class LeafJson(_UserSource):
     shape: tuple[int, ...] | None = None
     split: Literal["given", "drawn"] = "given"
     name = "leaf"
+    suffixes = _JSON
 
     def __post_init__(self):
         if self.shape is not None:
             object.__setattr__(self, "shape", _as_sizes("shape", self.shape))
         super().__post_init__()
 
-    def locate(self, data_dir: str | None) -> base.Located:
-        """Finds the file, or the files of the folder."""
-        located = super().locate(data_dir)
-        if not located.root.is_dir():
-            return located
-        files.check_directory(located.root)
-        paths = _json_files(located.root)
-        if not paths:
-            raise checks.InputError(
-                f"The folder '{located.root}' holds no .json or .json.gz file."
-            )
-        return dataclasses.replace(located, paths=paths)
-
     def read(self, located: base.Located) -> datasets.Dataset:
         """Returns all users' examples; clients are numbered in sorted order."""
-        folders = [path.parent.name == "test" for path in located.paths]
-        train, test = (
-            leaf.read_leaf(itertools.compress(located.paths, chosen))
-            for chosen in ([not is_test for is_test in folders], folders)
+        is_test = [path.parent.name == "test" for path in located.paths]
+        train = leaf.read_leaf(
+            itertools.compress(located.paths, np.logical_not(is_test))
         )
+        test = leaf.read_leaf(itertools.compress(located.paths, is_test))
         # A user's training examples come before its test examples.
         pieces = [
             (user, part, *users[user])
@@ -455,8 +437,7 @@ class Csv(_UserSource):
                 f" of texts for windows, got window={self.window}, time={self.time!r}"
                 f" and text={self.text!r}."
             )
-        columns = [self.label, self.client, self.split, self.time, self.text]
-        columns += [*self.drop, *self.categories]
+        columns = [*self._texts(), *self.drop]
         for column in columns:
             if column and columns.count(column) > 1:
                 raise checks.InputError(
@@ -487,14 +468,14 @@ class Csv(_UserSource):
 
         Clients are numbered in the order of their names.
         """
-        paths, keep = located.paths, self._texts()
-        tokenizer = None
+        paths, tokenizer = located.paths, None
         if self.tokenizer is not None:
             *paths, tokenizer = paths
+        keep, dialect = self._texts(), self._dialect()
         parts = [
-            frames.read_parquet(path, keep)
+            tables.read_parquet(path, keep)
             if path.suffix == ".parquet"
-            else tables.read_table(path, keep, self._dialect())
+            else tables.read_table(path, keep, dialect)
             for path in paths
         ]
         name = user_arrays.stem(located.root)
@@ -516,7 +497,7 @@ class Csv(_UserSource):
         table: tables.Table,
         name: str,
         owners: np.ndarray | None = None,
-        tokenizer: pathlib.Path | None = None,
+        tokenizer: Path | None = None,
     ) -> datasets.Dataset:
         """Makes a data set of a table.
 
@@ -526,12 +507,12 @@ class Csv(_UserSource):
           owners: names `[S]` of the clients of its rows, if no column has them.
           tokenizer: its file, if a column of texts is the input.
         """
-        marks = (self.client, self.split, self.time)
-        roles = [self.label, *(mark for mark in marks if mark is not None)]
+        roles = [self.label, self.client, self.split, self.time]
+        roles = [column for column in roles if column is not None]
         excluded = [*roles, *self.drop]
-        texts = [] if self.text is None else [self.text]
-        for column in (*excluded, *self.categories, *texts):
-            checks.known(column, table.columns, f"column of {table.where}")
+        for column in (*excluded, *self.categories, self.text):
+            if column is not None:
+                checks.known(column, table.columns, f"column of {table.where}")
         names = [column for column in table.columns if column not in excluded]
         if not names and self.window is None:
             raise checks.InputError(
@@ -542,27 +523,29 @@ class Csv(_UserSource):
         # Rows with gaps leave before features are made: categories and classes are of
         # the rows that are used.
         table, notes = _with_values(table, used, self.missing)
-        features, x = [], np.zeros(0)
+        features, preparation = [], None
         if tokenizer is None:
             features = [f for name in names for f in _features(table, name, self)]
-        else:  # as it stands, also an empty one or one that says "nan"
-            texts = [str(value) for value in table.columns[texts[0]]]
-            x = tokens.token_ids(texts, tokenizer, self.num_tokens)
         y, class_names = _targets(table, self)
         # A window has the label of earlier rows as its last feature (autoregression).
         if self.window is not None:
             is_number = class_names is None
             eye = None if is_number else np.eye(len(class_names), dtype=np.float32)
             features.append(y[:, None] if eye is None else eye[y])
-        preparation = None
-        if features:
+        if tokenizer is None:
             x, preparation = _inputs(features, self)
-        client = client_names = None
-        if self.client is not None or owners is not None:
-            texts = owners[table.rows].tolist() if owners is not None else ()
-            texts = texts or table.texts(self.client or "")
-            distinct = user_arrays.in_order(texts)
-            client, client_names = user_arrays.numbered(texts, distinct)
+        else:  # as it stands, also an empty one or one that says "nan"
+            texts = [str(value) for value in table.columns[self.text or ""]]
+            x = tokens.token_ids(texts, tokenizer, self.num_tokens)
+        names = client = client_names = None
+        if owners is not None:
+            names = owners[table.rows]
+        elif self.client is not None:
+            names = table.texts(self.client)
+        if names is not None:
+            names = names.tolist()
+            distinct = user_arrays.in_order(names)
+            client, client_names = user_arrays.numbered(names, distinct)
         part = None
         if self.split is not None:
             where = f"the column {self.split!r} of {table.where}"
@@ -591,7 +574,11 @@ class Csv(_UserSource):
             )
         # Windows are cut after sorting, and see earlier rows only.
         dataset = user_arrays.by_time(dataset, moments, where)
-        return dataset if self.window is None else windowed(dataset, self.window)
+        return (
+            dataset
+            if self.window is None
+            else user_arrays.windowed(dataset, self.window)
+        )
 
 
 def frame_dataset(frame: Any, name: str, options: Csv) -> datasets.Dataset:
@@ -606,12 +593,9 @@ def frame_dataset(frame: Any, name: str, options: Csv) -> datasets.Dataset:
             f" got {checks.shown(frame)}."
         )
     where = f"the frame {name!r}"
-    table = frames.frame_table(
-        # The path and the dialect of the options have no meaning for a frame.
-        frame,
-        where,
-        lambda row: f"{where} in row {row}",
-        options._texts(),
+    # The path and the dialect of the options have no meaning for a frame.
+    table = tables.frame_table(
+        frame, where, lambda row: f"{where} in row {row}", options._texts()
     )
     tokenizer = None
     if options.tokenizer is not None:
@@ -619,7 +603,7 @@ def frame_dataset(frame: Any, name: str, options: Csv) -> datasets.Dataset:
     return options.dataset(table, name, tokenizer=tokenizer)
 
 
-def _parts(words: Sequence[Any], where: str) -> np.ndarray:
+def _parts(words: Iterable[Any], where: str) -> np.ndarray:
     """Returns the parts `int8[S]` of a given split, from their names."""
     names = [str(word).strip().casefold() for word in words]
     if wrong := sorted(set(names) - datasets.PARTS.keys()):
@@ -648,14 +632,15 @@ def _with_values(
                 f"Every row of {table.where} lacks a value, expected one without gaps;"
                 f" leave columns out, as in {_setting('drop', (names[-1],))}."
             )
+        table = table.chosen(~has_gap)
         note = f"{has_gap.sum():,} of {len(has_gap):,} rows were left out because of"
         note += " missing values"
-        return table.chosen(~has_gap), (note,) if has_gap.any() else ()
-    filled = {"mean": "means of training rows", "class": "0 and a feature that says so"}
-    note = (
-        f"{gaps.sum():,} missing values in {has_gap.sum():,} of {len(has_gap):,} rows"
-    )
-    note += f" were filled: numbers by {filled[missing]}, texts by a category"
+    else:
+        numbers = {"mean": "means of training rows"}
+        numbers["class"] = "0 and a feature that says so"
+        note = f"{gaps.sum():,} missing values in {has_gap.sum():,} of"
+        note += f" {len(has_gap):,} rows were filled: numbers by {numbers[missing]},"
+        note += " texts by a category"
     return table, (note,) if has_gap.any() else ()
 
 
@@ -684,14 +669,12 @@ def _features(table: tables.Table, name: str, options: Csv) -> list[np.ndarray]:
     if name in options.categories:
         return [_one_hot(table, name, options)]
     categories, drop = (_setting(field, (name,)) for field in ("categories", "drop"))
-    with_gaps = options.missing in ("mean", "class")
-    numbers = table.numbers(
-        name, f"list the column in {categories} or {drop}", with_gaps=with_gaps
-    )
+    advice = f"list the column in {categories} or {drop}"
+    with_gaps = options.missing in _FILLED
+    numbers = table.numbers(name, advice, with_gaps=with_gaps)
     if numbers is None:
         is_missing = table.missing(name) & with_gaps
-        values: Any = table.columns[name]
-        texts = np.array([text.casefold() for text in values])
+        texts = np.array([text.casefold() for text in table.columns[name]])
         if not set(texts[~is_missing]) <= {"true", "false"}:
             return [_one_hot(table, name, options)]
         numbers = np.where(is_missing, np.nan, texts == "true")
@@ -705,17 +688,14 @@ def _features(table: tables.Table, name: str, options: Csv) -> list[np.ndarray]:
 
 def _one_hot(table: tables.Table, name: str, options: Csv) -> np.ndarray:
     """Returns zeros and ones `float32[S, categories]`, categories in sorted order."""
-    texts: Any = table.columns[name]
-    is_missing = table.missing(name)
-    if options.missing not in ("mean", "class") or not is_missing.any():
-        categories = sorted(set(table.texts(name)))
-    else:
-        # Missing texts are the last category, if they are not refused.
-        categories = [*sorted(set(table.chosen(~is_missing).texts(name))), None]
-        texts = [
-            None if is_gap else text
-            for text, is_gap in zip(texts, is_missing, strict=True)
-        ]
+    # Missing texts are the last category, if they are not refused.
+    is_missing = table.missing(name) & (options.missing in _FILLED)
+    present = table.chosen(~is_missing) if is_missing.any() else table
+    categories: list[Any] = sorted(set(present.texts(name)))
+    texts = table.columns[name].copy()
+    if is_missing.any():
+        categories.append(None)
+        texts[is_missing] = None
     if len(categories) > _MAX_CATEGORIES:
         raise checks.InputError(
             f"Column {name!r} of {table.where} holds {len(categories)} texts,"
@@ -732,11 +712,13 @@ def _targets(
 ) -> tuple[np.ndarray, tuple[str, ...] | None]:
     """Returns the targets `[S]` and, for classes, their names."""
     texts = table.texts(options.label)
+    as_classes, as_amounts = (
+        _setting("task", task) for task in ("classification", "regression")
+    )
     if options.task == "classification":
         numbers = tables.parse_numbers(texts, table.dialect)
     else:
-        classification = _setting("task", "classification")
-        numbers = table.numbers(options.label, f"pass {classification}")
+        numbers = table.numbers(options.label, f"pass {as_classes}")
         if numbers is None and options.task == "regression":
             raise checks.InputError(
                 f"Expected numbers as the label of {table.where}, got {texts[0]!r}."
@@ -750,8 +732,7 @@ def _targets(
             raise checks.InputError(
                 f"The label {options.label!r} of {table.where} holds {distinct}"
                 " different whole numbers: say whether they are amounts, with"
-                f" {_setting('task', 'regression')}, or classes, with"
-                f" {_setting('task', 'classification')}."
+                f" {as_amounts}, or classes, with {as_classes}."
             )
         if options.task == "regression" or (options.task == "auto" and not is_whole):
             return numbers, None
@@ -759,19 +740,13 @@ def _targets(
         if abs(numbers[row]) >= _TOO_LARGE:
             raise checks.InputError(
                 f"The label of {table.where} holds {texts[row]}, too large to be"
-                f" exact; write text, or pass {_setting('task', 'regression')}."
+                f" exact; write text, or pass {as_amounts}."
             )
         # The names of classes are then 1 and not 1.0.
         texts = [int(n) if n.is_integer() else n for n in numbers.tolist()]
     return user_arrays.encode_classes(
         texts, f"the label {options.label!r} of {table.where}"
     )
-
-
-def _as_path(value: object) -> str:
-    """Converts the option `path`, text or a path object, to text."""
-    checks.path("path", value)
-    return str(value)
 
 
 def _as_tuple(name: str, value: object, kind: type, example: str) -> tuple[Any, ...]:
@@ -794,20 +769,20 @@ def _as_sizes(name: str, value: object) -> tuple[int, ...]:
     return tuple(map(int, sizes))
 
 
-def _locate(path: str, data_dir: str | None) -> pathlib.Path:
+def _locate(path: str, data_dir: str | None) -> Path:
     """Finds a user's file or folder; returns its absolute path."""
     if not path:
         raise checks.InputError(
             "Expected path to name the file or folder of the data, got ''."
         )
-    relative = pathlib.Path(os.path.expanduser(path))  # pathlib's refuses a wrong user
+    relative = Path(os.path.expanduser(path))  # pathlib's refuses a wrong user
     # A relative path counts from the current directory or else from the data directory:
     # `data_dir`, or the environment's.
     candidates = [relative.absolute()]
     directory = data_dir or os.environ.get(base.DATA_DIR_VARIABLE)
     # With ".." the path would lead out of the data directory.
     if directory and not relative.is_absolute() and ".." not in relative.parts:
-        root = pathlib.Path(os.path.expanduser(directory))
+        root = Path(os.path.expanduser(directory))
         candidates.append(root.absolute() / relative)
     try:
         for candidate in candidates:
@@ -819,16 +794,9 @@ def _locate(path: str, data_dir: str | None) -> pathlib.Path:
     raise checks.InputError(f"There is no file or folder {places}.")
 
 
-def _json_files(folder: pathlib.Path) -> tuple[pathlib.Path, ...]:
-    """Finds `.json` and `.json.gz` files at any depth, those in `test` last."""
-    paths = _files_of(folder, (".json",), "**/")
-    return tuple(sorted(paths, key=lambda path: path.parent.name == "test"))
-
-
-def _files_of(
-    folder: pathlib.Path, suffixes: Sequence[str], below: str = ""
-) -> tuple[pathlib.Path, ...]:
-    """Finds the files of a folder, plain or `.gz`, in the order of their names."""
+def _files_of(folder: Path, suffixes: Sequence[str]) -> tuple[Path, ...]:
+    """Finds the files of a folder, plain or `.gz`, by name, those in `test` last."""
+    below = "**/" if suffixes == _JSON else ""
     with files.readable(f"The folder '{folder}'"):
         paths = [
             path
@@ -840,13 +808,13 @@ def _files_of(
         root = os.path.realpath(folder)
         for path in paths:
             files.check_inside(path, root)
-    return tuple(sorted(paths))
+    return tuple(sorted(paths, key=lambda path: (path.parent.name == "test", path)))
 
 
-def _kind_of(folder: pathlib.Path) -> str:
+def _kind_of(folder: Path) -> str:
     """Returns the suffix of the files of a folder; none for one of images."""
     # JSON first: LEAF's folders have subfolders as those of images do.
-    if _json_files(folder):
+    if _files_of(folder, _JSON):
         return ".json"
     with files.readable(f"The folder '{folder}'"):
         if any(p.is_dir() and not p.name.startswith(".") for p in folder.iterdir()):

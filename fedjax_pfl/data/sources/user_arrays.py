@@ -1,14 +1,14 @@
-"""A user's own arrays in memory, and the numbering of classes and clients."""
+"""A user's own arrays in memory: classes, clients, order of time and windows."""
 
 import dataclasses
-import pathlib
 import re
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import checks, texts
 from fedjax_pfl.data import dataset as datasets
 from fedjax_pfl.data import preparation as preparations
 from fedjax_pfl.data.readers import times
@@ -21,6 +21,7 @@ __all__ = [
     "joined",
     "numbered",
     "stem",
+    "windowed",
 ]
 
 _WHOLE = re.compile(r"\d{1,18}", re.ASCII)
@@ -85,13 +86,14 @@ def _preparation(
     name: str, x: np.ndarray, scaling: Any, scale: Any
 ) -> preparations.Preparation | None:
     """Returns the preparation of floating inputs; checks both options."""
-    numbers = np.zeros((1, 1))
-    if is_float := x.dtype.kind == "f" and x.ndim > 1 and x.size > 0:
-        numbers = x.reshape(len(x), -1).astype(np.float64)
-    columns = np.arange(numbers.shape[1])
+    is_float = x.dtype.kind == "f" and x.ndim > 1 and x.size > 0
+    numbers = x.reshape(len(x), -1).astype(np.float64) if is_float else np.zeros((1, 1))
     # Built in any case, because it checks both options.
     result = preparations.Preparation(
-        numbers=numbers, columns=columns, scaling=scaling, scale=scale
+        numbers=numbers,
+        columns=np.arange(numbers.shape[1]),
+        scaling=scaling,
+        scale=scale,
     )
     if scaling == "none":
         if scale != "all":
@@ -139,6 +141,54 @@ def by_time(dataset: datasets.Dataset, order: object, subject: str) -> datasets.
             f" {checks.shown(moments)}."
         ) from error
     return datasets.chosen(dataset, np.array(rows), ordered=True)
+
+
+def windowed(dataset: datasets.Dataset, window: int) -> datasets.Dataset:
+    """Returns inputs `[S, W, F]` of the W rows of the same client before each row."""
+    client = dataset.client
+    if client is None:
+        raise checks.InputError(
+            f"Expected a column of clients for windows of {dataset.name!r}, got none;"
+            " give one series a column with one name."
+        )
+    sequence = np.argsort(client, kind="stable")
+    _, start, sizes = np.unique(client[sequence], return_index=True, return_counts=True)
+    position = np.arange(len(client)) - np.repeat(start, sizes)
+    ends = np.flatnonzero(position >= window)
+    rows = sequence[ends[:, None] + np.arange(-window, 1)]
+    if dataset.part is not None:
+        # Windows over the border of two given parts would leak training rows into
+        # tests.
+        parts = dataset.part[rows]
+        rows = rows[(parts == parts[:, :1]).all(axis=1)]
+    if lacking := sorted(set(client.tolist()) - set(client[rows[:, -1]].tolist())):
+        names = dataset.client_names or range(client.max() + 1)
+        number = sizes[np.unique(client) == lacking[0]].item()
+        raise checks.InputError(
+            f"Client {names[lacking[0]]!r} of {dataset.name!r} has"
+            f" {texts.counted(number, 'row', ',')}, too few for an example"
+            f" after {window} rows of one part; use a shorter window,"
+            f" or leave it out ({len(lacking)} such clients)."
+        )
+    rows = rows[np.argsort(rows[:, -1])]  # in order of time
+    size = rows[:, :-1].size * dataset.x.shape[1] * dataset.x.itemsize
+    checks.memory(f"The windows of {dataset.name!r}", 2 * size, "use shorter ones")
+    ended = {
+        name: getattr(dataset, name)[rows[:, -1]]
+        for name in ("y", "client", "part")
+        if getattr(dataset, name) is not None
+    }
+    preparation = dataset.preparation
+    if preparation is not None:
+        preparation = dataclasses.replace(preparation, windows=rows)
+    return dataclasses.replace(
+        dataset,
+        x=dataset.x[rows[:, :-1]],
+        # Drawn parts are W examples apart, so that no row is in windows of two parts.
+        gap=window,
+        preparation=preparation,
+        **ended,
+    )
 
 
 def _targets(
@@ -195,17 +245,15 @@ def joined(
     """Joins the arrays of several parts; returns the size of each part, too."""
     rows, sizes = {}, []
     for name, values in pieces.items():
-        missing = [value is None for value in values]
         arrays = [datasets.as_array(value) for value in values]
         # The first name has arrays in all parts; others may be None in all of them.
         sizes = sizes or [len(array) if array.ndim else 0 for array in arrays]
-        if all(missing):
+        if all(value is None for value in values):
             rows[name] = None
-        elif (
-            any(missing)
-            or not all(array.ndim for array in arrays)
-            or len({array.shape[1:] for array in arrays}) > 1
-        ):
+            continue
+        # None is an array without axes.
+        is_alike = len({array.shape[1:] for array in arrays}) == 1
+        if not is_alike or not all(array.ndim for array in arrays):
             shapes = {
                 "none" if value is None else str(array.shape): None
                 for value, array in zip(values, arrays, strict=True)
@@ -214,13 +262,12 @@ def joined(
                 f"Expected {name} of {subject} that are alike in all parts, got"
                 f" {' and '.join(shapes)}."
             )
-        else:
-            rows[name] = np.concatenate(arrays)
+        rows[name] = np.concatenate(arrays)
     return rows, sizes
 
 
 def encode_classes(
-    values: Sequence[Any], subject: str
+    values: Collection[Any], subject: str
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """Returns classes `int32[S]`, numbered in sorted order, and their names."""
     distinct = sorted(set(values))
@@ -240,6 +287,6 @@ def numbered(
     return codes, tuple(map(str, position))
 
 
-def stem(path: pathlib.Path) -> str:
+def stem(path: Path) -> str:
     """Returns the name of a file without folders and suffixes, to name a data set."""
     return path.name.removesuffix("".join(path.suffixes)) or path.name

@@ -430,8 +430,10 @@ def _groups(
                 count = budgets.most_settings(budget, cost, minimum)
             axes = tuning.points(grid.process, axes, count)
         groups = grids.groups_of(*base, axes, federations=federations)
-        if options.points_per_unit is not None:
-            parts = (group.parts(options.points_per_unit) for group in groups)
+        # The files of a streamed training have the rows of one point.
+        most = 1 if options.streamed else options.points_per_unit
+        if most is not None:
+            parts = (group.parts(most) for group in groups)
             groups = list(itertools.chain.from_iterable(parts))
         grouped.append(groups)
     return grouped

@@ -78,16 +78,11 @@ class Streamed:
     @classmethod
     def check(cls, planned: PlannedGroup) -> PlannedGroup:
         """Refuses groups that cannot be streamed; returns the group."""
-        group, schedule = planned.group, planned.plan.schedule
-        if len(group.points) != 1:
-            raise checks.InputError(
-                f"A streamed training has one grid point, got {len(group.points)}."
-            )
         # Refused before any file is made.
-        populations.check(group.processes[0])
+        populations.check(planned.processes[0])
         _check_devices(planned.plan.execution)
         for name in _UNAVAILABLE:
-            if name in schedule.data:
+            if name in planned.plan.schedule.data:
                 raise checks.InputError(
                     "A streamed training evaluates clients on their own train,"
                     f" validation and test examples, not on {name!r}."

@@ -43,12 +43,12 @@ def result(console: Console, result: results.Result) -> None:
 
 def _print_learned(console: Console, result: results.Result) -> None:
     """Prints the learned fields, a line per start, and options for the best."""
-    settings = learned.settings(result)
+    settings = learned.settings(result.groups)
     if settings is None:
         return
     names = list(settings.columns)
-    texts = selection.short([str(name) for name in learned.fields(result)])
-    short = dict(zip(learned.fields(result), texts, strict=True))
+    texts = selection.short([str(name) for name in learned.fields(result.groups)])
+    short = dict(zip(learned.fields(result.groups), texts, strict=True))
     titles = [str(name) for name in names]
     for name, text in short.items():
         titles = [title.replace(name, text) for title in titles]
@@ -57,7 +57,7 @@ def _print_learned(console: Console, result: results.Result) -> None:
         ["–" if v != v else f"{v:.4g}" if isinstance(v, float) else str(v) for v in row]
         for row in settings.itertuples(index=False)
     ]
-    title = f"Learned on {learned.objective(result)}, means over seeds"
+    title = f"Learned on {learned.objective(result.groups)}, means over seeds"
     printing.table(console, titles, rows, title=title, numbers=titles[1:])
 
 

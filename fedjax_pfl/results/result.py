@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # half of the time of importing the package, paid by its user
     import pandas as pd
     import xarray as xr
 
-    from fedjax_pfl.results.trained_models import TrainedModels
+    from fedjax_pfl.results.model_files import TrainedModels
 __all__ = ["Result"]
 
 _FORMAT = "fedjax_pfl result 1"
@@ -142,9 +142,7 @@ class Result:
 
     def __repr__(self) -> str:
         """Describes the trainings and how they ended, in one line."""
-        names = dict.fromkeys(
-            str(labels.settings(g).get("algorithm")) for g in self.groups
-        )
+        names = dict.fromkeys(str(g.config.get("algorithm")) for g in self.groups)
         rounds = max(int(group.rounds[-1]) for group in self.groups)
         statuses = ", ".join(dict.fromkeys(self.status))
         text = f"{', '.join(names)}: {len(self.status)} x {rounds} rounds, {statuses}"
@@ -179,14 +177,14 @@ class Result:
         Raises:
           InputError: if there are none; the message includes how to save them.
         """
-        from fedjax_pfl.results import model_files, trained_models
+        from fedjax_pfl.results import model_files
 
         place = self.directory
         if place is not None and any(
             (folder / model_files.TABLE).is_file()
             for folder in (place, place / model_files.DIRECTORY)
         ):
-            return trained_models.load_models(place)
+            return model_files.load_models(place)
         if self.held is not None:
             return self.held(self)
         raise checks.InputError(
@@ -238,8 +236,8 @@ class Result:
         for group in self.groups:
             metrics.headline(group.metrics, metric)
         groups = (
-            dataclasses.replace(group, config=group.config | {"metric": metric})
-            for group in self.groups
+            dataclasses.replace(g, config=g.config | {"metric": metric})
+            for g in self.groups
         )
         return dataclasses.replace(self, groups=tuple(groups))
 
@@ -250,10 +248,7 @@ class Result:
         """
         if all(group.dropped is None for group in self.groups):
             return self
-        groups = [
-            group if group.dropped is None else group.only(~group.dropped)
-            for group in self.groups
-        ]
+        groups = (g if g.dropped is None else g.only(~g.dropped) for g in self.groups)
         return dataclasses.replace(self, groups=tuple(groups))
 
     def points(self) -> "pd.DataFrame":
@@ -380,16 +375,12 @@ class Result:
                     rounds = group.rounds[is_trained]
                     courses = np.where(mask, values, np.nan)[is_trained]
                     names = group.names_of(point)
-                    rows += [
-                        (
-                            *(*head, int(group.clients[client]), str(names[client])),
-                            int(group.num_train[point, client]),
-                            num_test[point, client].item(),
-                            float(values[-1, client]),
-                            *(rounds, courses[:, client]),
-                        )
-                        for client in np.flatnonzero(mask[-1]).tolist()
-                    ]
+                    for client in np.flatnonzero(mask[-1]).tolist():
+                        identity = (int(group.clients[client]), str(names[client]))
+                        counts = (group.num_train, num_test)
+                        sizes = (count[point, client].item() for count in counts)
+                        course = (float(values[-1, client]), rounds, courses[:, client])
+                        rows.append((*head, *identity, *sizes, *course))
         table = self._frame(rows, *_OF_MODEL, *_CLIENT, *_HISTORY)
         # Of other metrics there are no trials, so that `wilson` gives NaN.
         counts = table["num_test"].where(table["metric"] == "accuracy", 0).fillna(0)
@@ -459,15 +450,11 @@ class Result:
 
     def _private(self, loss: str) -> "pd.DataFrame":
         """Returns the rows of a privacy loss of histories."""
-        rows = [
-            (
-                *head,
-                int(spending.rounds(group)[point]),
-                *spending.privacy(group, point, loss),
-            )
-            for group, point, head in self._trainings()
-            if loss in group.per_round
-        ]
+        rows = []
+        for group, point, head in self._trainings():
+            if loss in group.per_round:
+                rounds = int(spending.rounds(group)[point])
+                rows.append((*head, rounds, *spending.privacy(group, point, loss)))
         return self._frame(rows, "rounds", "epsilon", "delta")
 
     def spent(self) -> "pd.DataFrame":
@@ -597,7 +584,7 @@ class Result:
           their dotted names, and the status as coordinates of point.
         """
         record = self.groups[group]
-        title = f"{labels.settings(record).get('algorithm', 'history')}, fedjax_pfl"
+        title = f"{record.config.get('algorithm', 'history')}, fedjax_pfl"
         return xarray_io.to_dataset(record, title)
 
     def save(self, directory: str | os.PathLike[str]) -> None:
@@ -622,8 +609,7 @@ class Result:
         """
         groups = []
         for k, group in enumerate(self.groups):
-            algorithm = str(labels.settings(group).get("algorithm", "group"))
-            name = plain_files.plain_name(algorithm)
+            name = plain_files.plain_name(str(group.config.get("algorithm", "group")))
             file = "history.nc" if len(self.groups) == 1 else f"history-{k}-{name}.nc"
             with plain_files.created(directory / file) as temporary:
                 self.to_dataset(k).to_netcdf(temporary, engine="h5netcdf")
@@ -632,8 +618,7 @@ class Result:
             groups.append({"file": file, **stored, "sha256": digest})
         config = {"format": _FORMAT, "provenance": self.provenance, "groups": groups}
         # After the histories, since it has their digests.
-        with plain_files.created(directory / _CONFIG) as temporary:
-            temporary.write_text(documents.seal(config), "utf-8")
+        plain_files.write_text(directory / _CONFIG, documents.seal(config))
         tables = {"summary": self.table(), "reports": self.reports()}
         if any(group.client_names is not None for group in self.groups):
             tables["clients"] = self.clients()

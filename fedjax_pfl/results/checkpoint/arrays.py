@@ -31,15 +31,12 @@ def _is_key(leaf: jax.Array | jax.ShapeDtypeStruct) -> bool:
 
 def write(path: Path, leaves: Mapping[str, np.ndarray | jax.Array]) -> None:
     """Writes arrays, without the ones that have no values."""
-    import orbax.checkpoint as ocp  # half a second, paid only where something is saved
-
-    handler, options = _handler()
     full = {name: leaf for name, leaf in leaves.items() if leaf.size}
-    with _without_logs(), ocp.Checkpointer(handler, **options) as checkpointer:
-        try:
+    try:
+        with _checkpointer() as (checkpointer, _):
             checkpointer.save(path.absolute(), full)
-        except ValueError as error:  # how its C++ part reports a full disk
-            raise OSError(None, _last_words(error)) from error
+    except ValueError as error:  # how its C++ part reports a full disk
+        raise OSError(None, _last_words(error)) from error
 
 
 def _is_divided(leaf: Any) -> bool:
@@ -83,21 +80,29 @@ def own_rows(tree: core.Tree) -> tuple[dict[str, np.ndarray], int, int]:
     return rows, start, stop
 
 
-def _handler() -> tuple[Any, dict[str, Any]]:
-    """Returns orbax's handler of trees, set up to wait for no other process."""
-    import orbax.checkpoint as ocp
+@contextlib.contextmanager
+def _checkpointer() -> Iterator[tuple[Any, Any]]:
+    """Opens orbax for trees, with its handler, set up to wait for no other process."""
+    import orbax.checkpoint as ocp  # half a second, paid only where something is saved
 
-    number = jax.process_index()
-    # By default orbax waits for all processes at its barriers.
-    single_process = ocp.options.MultiprocessingOptions(
-        primary_host=number,
-        active_processes={number},
-        barrier_sync_key_prefix=f"process-{number}",
-    )
-    options: dict[str, Any] = {"multiprocessing_options": single_process}
-    if jax.process_count() == 1:
-        options = {}
-    return ocp.PyTreeCheckpointHandler(**options), options
+    options: dict[str, Any] = {}
+    if jax.process_count() > 1:
+        number = jax.process_index()
+        # By default orbax waits for all processes at its barriers.
+        options["multiprocessing_options"] = ocp.options.MultiprocessingOptions(
+            primary_host=number,
+            active_processes={number},
+            barrier_sync_key_prefix=f"process-{number}",
+        )
+    handler = ocp.PyTreeCheckpointHandler(**options)
+    # It would print tracebacks of the errors that it also raises.
+    logger = logging.getLogger("absl")
+    was_disabled, logger.disabled = logger.disabled, True
+    try:
+        with ocp.Checkpointer(handler, **options) as checkpointer:
+            yield checkpointer, handler
+    finally:
+        logger.disabled = was_disabled
 
 
 Rows = Mapping[tuple[int, int], Mapping[str, np.ndarray]]
@@ -178,8 +183,7 @@ def _loaded(path: Path, shapes: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Reads arrays of these shapes."""
     import orbax.checkpoint as ocp
 
-    handler, options = _handler()
-    with _without_logs(), ocp.Checkpointer(handler, **options) as checkpointer:
+    with _checkpointer() as (checkpointer, handler):
         stored = handler.metadata(path.absolute())
         stored = getattr(stored, "tree", stored)  # older versions return the tree
         for name, shape in shapes.items():  # before arrays of any size are made
@@ -189,18 +193,6 @@ def _loaded(path: Path, shapes: Mapping[str, Any]) -> dict[str, np.ndarray]:
         return checkpointer.restore(
             path.absolute(), args=ocp.args.PyTreeRestore(restore_args=restore_args)
         )
-
-
-@contextlib.contextmanager
-def _without_logs() -> Iterator[None]:
-    """Keeps orbax from printing tracebacks of the errors that it also raises."""
-    logger = logging.getLogger("absl")
-    was_disabled = logger.disabled
-    logger.disabled = True
-    try:
-        yield
-    finally:
-        logger.disabled = was_disabled
 
 
 def _last_words(error: Exception) -> str:

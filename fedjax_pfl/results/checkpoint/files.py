@@ -11,7 +11,6 @@
 
 import dataclasses
 import hashlib
-import json
 import math
 import os
 import warnings
@@ -98,6 +97,10 @@ class Progress:
     __post_init__ = struct.check_fields
 
 
+_DESCRIBED = ("done", "ended", "seconds", "continued")
+"""Fields of a `Progress` that its description has, too."""
+
+
 def write_own(folder: Path, progress: Progress) -> dict[str, str]:
     """Writes the data of this process only: rows on its devices, and `own`."""
     parts = {f"{_OWN}{name}.npz": part for name, part in progress.own.items()}
@@ -125,10 +128,7 @@ def write_first(
     description = {
         "format": _FORMAT,
         "backend": jax.default_backend(),
-        "done": progress.done,
-        "ended": progress.ended,
-        "seconds": progress.seconds,
-        "continued": progress.continued,
+        **{name: getattr(progress, name) for name in _DESCRIBED},
         "identity": identity,
         "files": shared_digests | dict(row_digests),
     }
@@ -141,22 +141,20 @@ def write_first(
 
 
 def compare(
-    path: Path, stored: Description, ours: dict[str, Any], *, anyway: bool
+    path: Path, stored: Description, ours: Mapping[str, Any], *, anyway: bool
 ) -> list[str]:
     """Refuses checkpoints of another training or, unless `anyway`, of other code."""
-    theirs = stored.identity
+    theirs = dict(stored.identity)
+    ours = dict(ours)
     # Code first: other code may have other entries in the rest of the identity.
-    code = [identity.get("code", {}) for identity in (theirs, ours)]
+    code = theirs.pop("code", {}), ours.pop("code", {})
     differences = provenance.compare(path, *code, anyway=anyway)
-    for name in dict.fromkeys([*theirs, *ours]):
-        if name == "code":
-            continue
-        if theirs.get(name) != ours.get(name):
-            was, now = (_shorten(identity.get(name)) for identity in (theirs, ours))
-            raise checks.InputError(
-                f"Checkpoint '{path}' belongs to another training: {name} was {was}"
-                f" there and is {now} here."
-            )
+    if difference := documents.difference(theirs, ours):
+        name, was, now = difference
+        raise checks.InputError(
+            f"Checkpoint '{path}' belongs to another training: {name} was {was}"
+            f" there and is {now} here."
+        )
     if stored.backend != jax.default_backend():
         warnings.warn(
             f"Checkpoint '{path}' was written with backend {stored.backend}, this is"
@@ -225,12 +223,11 @@ def read(path: Path, stored: Description, like: core.Tree) -> Progress:
     """Reads a verified checkpoint."""
     try:
         measured = _read_arrays(path / _HISTORY)
-        pieces = {_range(piece): piece for piece in path.glob(f"{_ROWS}*")}
-        rows = {
-            bounds: _read_arrays(piece)
-            for bounds, piece in sorted(pieces.items())
-            if arrays.needs(like, *bounds)
-        }
+        rows = {}
+        for piece in path.glob(f"{_ROWS}*"):
+            start, stop = map(int, piece.stem.removeprefix(_ROWS).split("-"))
+            if arrays.needs(like, start, stop):
+                rows[start, stop] = _read_arrays(piece)
         states = arrays.read(path / _STATE, rows, like)
         private_arrays = {
             piece.stem.removeprefix(_OWN): _read_arrays(piece)
@@ -238,21 +235,8 @@ def read(path: Path, stored: Description, like: core.Tree) -> Progress:
         }
     except Exception as error:  # zipfile and orbax raise many kinds
         raise DamagedError("its arrays are not those of this training") from error
-    return Progress(
-        done=stored.done,
-        states=states,
-        arrays=measured,
-        seconds=stored.seconds,
-        ended=stored.ended,
-        continued=stored.continued,
-        own=private_arrays,
-    )
-
-
-def _range(piece: Path) -> tuple[int, int]:
-    """Returns start and stop of a process's rows."""
-    start, stop = piece.stem.removeprefix(_ROWS).split("-")
-    return int(start), int(stop)
+    described = {name: getattr(stored, name) for name in _DESCRIBED}
+    return Progress(states=states, arrays=measured, own=private_arrays, **described)
 
 
 def _write_arrays(path: Path, leaves: Mapping[str, np.ndarray]) -> None:
@@ -276,12 +260,6 @@ def _read_arrays(path: Path) -> dict[str, np.ndarray]:
                 raise ValueError(f"{info.filename} is not what was written")
     with np.load(path, allow_pickle=False) as file:
         return {name: file[name] for name in file.files}
-
-
-def _shorten(value: object) -> str:
-    """Formats a setting as text that is short enough for a sentence."""
-    text = json.dumps(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def flush(folder: Path) -> None:

@@ -278,11 +278,16 @@ def test_communication_is_the_mean_of_the_rounds_that_ran():
     assert row["rounds"].item() == 4
 
 
-def test_a_result_without_classes_is_read_back(tmp_path):
-    record = dataclasses.replace(make_history(), label_counts=None)
+def test_files_of_older_versions_lack_some_arrays(tmp_path):
+    names = ("client_diverged_at", "extra_examples", "label_counts")
+    names += ("num_test", "num_validation")
+    record = dataclasses.replace(make_history(), **dict.fromkeys(names))
     result = make_result(record)
-    result.save(tmp_path / "out")
-    assert results.Result.load(tmp_path / "out") == result
+    result.save(tmp_path / "old")
+    loaded = results.Result.load(tmp_path / "old")
+    assert loaded == result
+    # No intervals without numbers of test examples.
+    assert loaded.clients()[["num_test", "low", "high"]].isna().all(axis=None)
 
 
 def test_reports_are_means_over_rounds_and_the_share_that_took_part():

@@ -97,13 +97,15 @@ def joined(
     for name in (CHECKPOINTS, MODELS, "figures", "tensorboard"):
         plain_files.check(directory / name, is_directory=True)
     check_same(directory, options)
-    _check_equal(directory, *map(_labeled, (_document(directory).units, units)))
+    _check_equal(directory, *map(_by_label, (_document(directory).units, units)))
 
 
-def _labeled(units: list[dict[str, Any]]) -> dict[str, Any]:
-    """Returns the number of units, and their values by a name for sentences."""
-    pairs = [(k, pair) for k, unit in enumerate(units, 1) for pair in unit.items()]
-    return {"units": len(units)} | {f"{n} of unit {k}": v for k, (n, v) in pairs}
+def _by_label(units: list[dict[str, Any]]) -> dict[str, Any]:
+    """Returns the number of units, and every value by its name in sentences."""
+    values: dict[str, Any] = {"units": len(units)}
+    for number, unit in enumerate(units, start=1):
+        values |= {f"{name} of unit {number}": v for name, v in unit.items()}
+    return values
 
 
 def check_same(directory: Path, options: arguments.Options) -> None:

@@ -46,8 +46,8 @@ def flame(tmp_path_factory):
 @pytest.fixture
 def copy(flame, tmp_path):
     """A copy of its models that a test may damage, with a path to one."""
-    shutil.copytree(flame[1].directory, tmp_path / "copy")
-    found = fp.load_models(tmp_path / "copy")
+    shutil.copytree(flame[1].directory, tmp_path / "models")
+    found = fp.load_models(tmp_path / "models")
     return found, found.directory / found.table["file"][0]
 
 

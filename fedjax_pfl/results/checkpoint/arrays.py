@@ -15,6 +15,8 @@ from fedjax_pfl import core
 
 __all__ = ["named", "needs", "own_rows", "read", "whole", "write"]
 
+_REASON = re.compile("No space left on device|File too large|Permission denied")
+
 
 def named(tree: core.Tree) -> dict[str, jax.Array]:
     """Returns leaves by dotted path, random keys as their integers."""
@@ -36,7 +38,9 @@ def write(path: Path, leaves: Mapping[str, np.ndarray | jax.Array]) -> None:
         with _checkpointer() as (checkpointer, _):
             checkpointer.save(path.absolute(), full)
     except ValueError as error:  # how its C++ part reports a full disk
-        raise OSError(None, _last_words(error)) from error
+        text = " ".join(str(error).split())
+        reason = _REASON.search(text)  # at the end of a long message
+        raise OSError(None, reason.group() if reason else text[:200]) from error
 
 
 def _is_divided(leaf: Any) -> bool:
@@ -149,9 +153,11 @@ def _placed(
 ) -> jax.Array:
     """Joins a complete set of rows into one array on the devices of `leaf`."""
     ordered = [parts[rows] for rows in sorted(parts)]
-    axis = _divided_axis(ordered[0].shape, shape.shape)
-    lowest, highest = 0, shape.shape[axis]
-    if leaf is not None:
+    if leaf is None:  # the rows are parts along the first axis that is shorter
+        pairs = enumerate(zip(ordered[0].shape, shape.shape, strict=True))
+        axis = next((k for k, (size, full) in pairs if size != full), 0)
+        lowest, highest = 0, shape.shape[axis]
+    else:
         axis, lowest, highest = _extent(leaf)
     block, offset = np.concatenate(ordered, axis), min(parts)[0]
     size = block.shape[axis]
@@ -173,12 +179,6 @@ def _placed(
     return jax.make_array_from_callback(shape.shape, leaf.sharding, part)
 
 
-def _divided_axis(part: tuple[int, ...], shape: tuple[int, ...]) -> int:
-    """Returns the axis along which a part is shorter than the whole."""
-    pairs = enumerate(zip(part, shape, strict=True))
-    return next((k for k, (size, full) in pairs if size != full), 0)
-
-
 def _loaded(path: Path, shapes: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Reads arrays of these shapes."""
     import orbax.checkpoint as ocp
@@ -193,10 +193,3 @@ def _loaded(path: Path, shapes: Mapping[str, Any]) -> dict[str, np.ndarray]:
         return checkpointer.restore(
             path.absolute(), args=ocp.args.PyTreeRestore(restore_args=restore_args)
         )
-
-
-def _last_words(error: Exception) -> str:
-    """Returns the reason at the end of a long message."""
-    text = " ".join(str(error).split())
-    match = re.search(r"No space left on device|File too large|Permission denied", text)
-    return match.group() if match else text[:200]

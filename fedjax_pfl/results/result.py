@@ -236,8 +236,8 @@ class Result:
         for group in self.groups:
             metrics.headline(group.metrics, metric)
         groups = (
-            dataclasses.replace(g, config=g.config | {"metric": metric})
-            for g in self.groups
+            dataclasses.replace(group, config=group.config | {"metric": metric})
+            for group in self.groups
         )
         return dataclasses.replace(self, groups=tuple(groups))
 
@@ -257,10 +257,9 @@ class Result:
         Returns:
           Columns algorithm, dataset, partition, seed, one per name in `fields`, status.
         """
-        pairs = zip(self._trainings(), self.status, strict=True)
-        return self._frame(
-            [(*head, status) for (_, _, head), status in pairs], "status"
-        )
+        heads = (head for _, _, head in self._trainings())
+        pairs = zip(heads, self.status, strict=True)
+        return self._frame([(*head, status) for head, status in pairs], "status")
 
     def table(self) -> "pd.DataFrame":
         """Returns one row per value, for a spreadsheet or pandas.
@@ -553,23 +552,23 @@ class Result:
         metric = self.headline
         columns = {metric: (metric, "mean"), "worst 10 %": (metric, "worst 10 %")}
         companions = metrics.BESIDE.get(metric, ())
-        measured = {*rows["metric"]}.intersection(companions)
+        measured = set(rows["metric"])
         columns |= {name: (name, "mean") for name in companions if name in measured}
         columns["loss variance"] = ("loss", "variance")
         varied = {c for c in self._columns if rows[c].nunique(dropna=False) > 1}
         keys = [c for c in self._columns if c in varied - {"seed"} | {"algorithm"}]
         summary = []
-        for name, cell in rows.groupby([*keys, "model"], sort=False, dropna=False):
+        for key, cell in rows.groupby([*keys, "model"], sort=False, dropna=False):
             values = {}
-            for title, (metric, stat) in columns.items():
-                is_wanted = (cell["metric"] == metric) & (cell["stat"] == stat)
+            for title, (name, stat) in columns.items():
+                is_wanted = (cell["metric"] == name) & (cell["stat"] == stat)
                 values[title] = summaries.mean_and_std(cell.loc[is_wanted, "value"])
             losses = [c for c in ("epsilon", "delta") if c in cell]
             values |= {column: cell[column].max() for column in losses}
             # All rows of a training have its status; it counts once per seed.
             by_seed = cell.groupby("seed", dropna=False)
             values["status"] = summaries.tally(by_seed["status"].first())
-            summary.append(dict(zip([*keys, "model"], name, strict=True)) | values)
+            summary.append(dict(zip([*keys, "model"], key, strict=True)) | values)
         return pd.DataFrame(summary)
 
     def to_dataset(self, group: int = 0) -> "xr.Dataset":

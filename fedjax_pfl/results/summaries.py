@@ -173,8 +173,9 @@ def parts(record: history.History) -> Iterator[Part]:
     """Yields a part for every model and population; drops data without any examples."""
     # `[G, data, N]`: a value in any round is enough, so that clients with a NaN model
     # later on still count.
-    examples: dict[str, np.ndarray] = {
-        n: ~np.isnan(v).all(axis=(1, 2)) for n, v in record.metrics.items()
+    examples = {
+        name: np.logical_not(np.isnan(values).all(axis=(1, 2)))
+        for name, values in record.metrics.items()
     }
     some = np.any([some.any(axis=(0, 2)) for some in examples.values()], axis=0)
     splits = np.flatnonzero(some).tolist()

@@ -62,13 +62,6 @@ def test_federations_number_clients_by_their_names(tmp_path):
     assert re.search(r"0 +ann", describe(made).table())
 
 
-def test_numbers_as_names_are_in_the_order_of_numbers(tmp_path):
-    made = federation(table(tmp_path / "one.csv", names=["10", "9", "007"]))
-    assert made.client_names == ("007", "9", "10")
-    own = fp.Federation.from_arrays(np.eye(9), [0, 1, 0] * 3, [10, 9, 7] * 3)
-    assert own.client_names == ("7", "9", "10")
-
-
 def test_drawn_and_unseen_clients_keep_their_names(tmp_path):
     path = table(tmp_path / "one.csv")
     made = federation(path, unseen_fraction=0.34)

@@ -10,14 +10,15 @@
 """
 
 import dataclasses
+import functools
 import hashlib
 import math
 import os
 import warnings
 import zipfile
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, BinaryIO, Literal
 
 import jax
 import msgspec
@@ -108,7 +109,7 @@ def write_own(folder: Path, progress: Progress) -> dict[str, str]:
     if rows:
         parts[f"{_ROWS}{start:010d}-{stop:010d}.npz"] = rows
     for name, part in parts.items():
-        _write_arrays(folder / name, part)
+        _write(folder / name, functools.partial(np.savez, **part))
     return {name: digest_of_file(folder / name) for name in parts}
 
 
@@ -123,7 +124,7 @@ def write_first(
     if not processes.is_first():
         return
     arrays.write(folder / _STATE, states)
-    _write_arrays(folder / _HISTORY, progress.arrays)
+    _write(folder / _HISTORY, functools.partial(np.savez, **progress.arrays))
     shared_digests = digests(folder, skip=row_digests)
     description = {
         "format": _FORMAT,
@@ -133,10 +134,8 @@ def write_first(
         "files": shared_digests | dict(row_digests),
     }
     # Last, since it has the digests of all other files, those of other processes too.
-    with plain_files.created(folder / _DESCRIPTION) as draft, open(draft, "wb") as file:
-        file.write(documents.seal(description).encode())
-        file.flush()
-        os.fsync(file.fileno())
+    text = documents.seal(description).encode()
+    _write(folder / _DESCRIPTION, lambda file: file.write(text))
     flush(folder)
 
 
@@ -239,10 +238,10 @@ def read(path: Path, stored: Description, like: core.Tree) -> Progress:
     return Progress(states=states, arrays=measured, own=private_arrays, **described)
 
 
-def _write_arrays(path: Path, leaves: Mapping[str, np.ndarray]) -> None:
-    """Writes arrays into one file that survives a crash of the machine."""
+def _write(path: Path, save: Callable[[BinaryIO], object]) -> None:
+    """Writes a file that survives a crash of the machine."""
     with plain_files.created(path) as draft, open(draft, "wb") as file:
-        np.savez(file, **leaves)  # pyright: ignore[reportArgumentType]
+        save(file)
         file.flush()
         os.fsync(file.fileno())
 

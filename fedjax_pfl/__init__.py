@@ -109,8 +109,8 @@ if TYPE_CHECKING:
     from fedjax_pfl.models import lora as lora
     from fedjax_pfl.results import Result as Result
     from fedjax_pfl.results.checkpoint import Checkpoints as Checkpoints
-    from fedjax_pfl.results.trained_models import load_models as load_models
-    from fedjax_pfl.results.trained_models import load_params as load_params
+    from fedjax_pfl.results.model_files import load_models as load_models
+    from fedjax_pfl.results.model_files import load_params as load_params
     from fedjax_pfl.round.process import FederatedProcess as FederatedProcess
 else:
     __getattr__, __dir__ = lazy.attach(__name__)

@@ -3,17 +3,15 @@
 experiment.json  the options of the command for --resume, the code at its start, and
                  the units of work of a shared sweep
 checkpoints/     see `results.checkpoint`; removed when the result is complete
-models/          with --save-models, see `fedjax_pfl.results.trained_models`
+models/          with --save-models, see `fedjax_pfl.results.model_files`
 config.json      written last: it completes the result
 """
 
 import contextlib
 import dataclasses
-import json
 import os
 import shlex
 import shutil
-import textwrap
 import types
 import typing
 from collections.abc import Iterator
@@ -27,7 +25,7 @@ from fedjax_pfl.command import arguments, invocation, signals
 from fedjax_pfl.command.presets import experiment
 from fedjax_pfl.core import checks, temporaries
 from fedjax_pfl.data.readers import tokens
-from fedjax_pfl.results import directories, documents, plain_files
+from fedjax_pfl.results import directories, documents, plain_files, provenance
 
 __all__ = [
     "CHECKPOINTS",
@@ -81,12 +79,9 @@ def _make(
 ) -> None:
     """Makes the directory and its file."""
     stored = {"format": _FORMAT, "options": _to_json(options), "code": _code(options)}
-    with (
-        signals.held(),
-        directories.new(directory) as folder,
-        plain_files.created(folder / _FILE) as file,
-    ):
-        file.write_text(documents.seal(stored | {"units": units}), "utf-8")
+    text = documents.seal(stored | {"units": units})
+    with signals.held(), directories.new(directory) as folder:
+        plain_files.write_text(folder / _FILE, text)
 
 
 def joined(
@@ -102,39 +97,40 @@ def joined(
     for name in (CHECKPOINTS, MODELS, "figures", "tensorboard"):
         plain_files.check(directory / name, is_directory=True)
     check_same(directory, options)
-    # As JSON gives them back, with lists for tuples.
-    theirs, ours = _document(directory).units, json.loads(json.dumps(units))
-    _compare(directory, "units", len(theirs), len(ours))
-    for number, (stored, unit) in enumerate(zip(theirs, ours, strict=True), start=1):
-        for name in dict.fromkeys([*stored, *unit]):
-            label = f"{name} of unit {number}"
-            _compare(directory, label, stored.get(name), unit.get(name))
+    _check_equal(directory, *map(_by_label, (_document(directory).units, units)))
+
+
+def _by_label(units: list[dict[str, Any]]) -> dict[str, Any]:
+    """Returns the number of units, and every value by its name in sentences."""
+    values: dict[str, Any] = {"units": len(units)}
+    for number, unit in enumerate(units, start=1):
+        values |= {f"{name} of unit {number}": v for name, v in unit.items()}
+    return values
 
 
 def check_same(directory: Path, options: arguments.Options) -> None:
     """Checks that a directory was begun with the same code and options."""
-    from fedjax_pfl.results import provenance
-
-    stored = _document(directory)
-    code = _code(options)
-    provenance.compare(directory, stored.code, code, anyway=options.resume_anyway)
-    ours = json.loads(json.dumps(_to_json(options)))
-    for name, value in msgspec.structs.asdict(stored.options).items():
-        if name not in _PLACES:
-            _compare(directory, arguments.flag(name), value, ours[name])
+    stored, ours = _document(directory), identity(options)
+    code = stored.code, ours["code"]
+    provenance.compare(directory, *code, anyway=options.resume_anyway)
+    theirs = _by_flag(msgspec.structs.asdict(stored.options))
+    _check_equal(directory, theirs, ours["options"])
 
 
 def identity(options: arguments.Options) -> dict[str, dict[str, Any]]:
     """Returns the options of a run, without paths of data, and its code."""
-    stored = _to_json(options).items()
-    values = {arguments.flag(n): v for n, v in stored if n not in _PLACES}
-    return {"options": values, "code": _code(options)}
+    return {"options": _by_flag(_to_json(options)), "code": _code(options)}
 
 
-def _compare(directory: Path, name: str, theirs: object, ours: object) -> None:
+def _by_flag(stored: dict[str, Any]) -> dict[str, Any]:
+    """Returns stored options by their names in commands, without paths of data."""
+    return {arguments.flag(n): v for n, v in stored.items() if n not in _PLACES}
+
+
+def _check_equal(directory: Path, theirs: dict[str, Any], ours: dict[str, Any]) -> None:
     """Refuses to join a sweep with a different value."""
-    if theirs != ours:
-        was, is_now = (textwrap.shorten(json.dumps(v), 80) for v in (theirs, ours))
+    if difference := documents.difference(theirs, ours):
+        name, was, is_now = difference
         raise checks.InputError(
             f"Expected the sweep that was begun in '{directory}', but {name} is {was}"
             f" there and {is_now} here."
@@ -145,8 +141,6 @@ def opened(
     directory: Path, options: arguments.Options
 ) -> contextlib.AbstractContextManager[None]:
     """Opens the directory of a run that begins or, with --resume, continues."""
-    from fedjax_pfl.results import provenance
-
     if options.resume is None:
         return begun(directory, options)
     for name in (CHECKPOINTS, MODELS, "figures", "tensorboard"):
@@ -273,7 +267,6 @@ def _unreadable(directory: Path) -> str:
 def _code(options: arguments.Options) -> dict[str, Any]:
     """Returns the code of a run; imports its own methods, named by the user."""
     from fedjax_pfl.algorithms import own_methods
-    from fedjax_pfl.results import provenance
 
     names = experiment.own_algorithms(options.settings)
     return provenance.code(*map(own_methods.find, names))

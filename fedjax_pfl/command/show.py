@@ -43,10 +43,10 @@ def result(console: Console, result: results.Result) -> None:
 
 def _print_learned(console: Console, result: results.Result) -> None:
     """Prints the learned fields, a line per start, and options for the best."""
-    settings = learned.settings(result)
+    settings = learned.settings(result.groups)
     if settings is None:
         return
-    titles, fields = list(map(str, settings.columns)), learned.fields(result)
+    titles, fields = list(map(str, settings.columns)), learned.fields(result.groups)
     for field, text in zip(fields, selection.short(list(fields)), strict=True):
         titles = [title.replace(field, text) for title in titles]
     rows = [
@@ -54,7 +54,7 @@ def _print_learned(console: Console, result: results.Result) -> None:
         ["–" if v != v else f"{v:.4g}" if isinstance(v, float) else str(v) for v in row]
         for row in settings.itertuples(index=False)
     ]
-    title = f"Learned on {learned.objective(result)}, means over seeds"
+    title = f"Learned on {learned.objective(result.groups)}, means over seeds"
     printing.table(console, titles, rows, title=title, numbers=titles[1:])
 
 

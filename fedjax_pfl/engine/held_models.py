@@ -12,7 +12,7 @@ from fedjax_pfl.core import checks, client_rows
 from fedjax_pfl.engine import save_models
 from fedjax_pfl.engine.resident import Resident
 from fedjax_pfl.engine.trainer import Trainer
-from fedjax_pfl.results import history, trained_models
+from fedjax_pfl.results import history, model_files
 
 if TYPE_CHECKING:
     from fedjax_pfl.engine import best_models
@@ -64,7 +64,7 @@ class Held:
                 held._forget()
         _holding[:] = [weakref.ref(held) for held in (*alive, self) if held._size]
 
-    def models(self, result: results.Result) -> trained_models.TrainedModels:
+    def models(self, result: results.Result) -> model_files.TrainedModels:
         """Writes the models to a directory of this process, once, and opens it."""
         if self._opened is None:
             if not self._is_complete:
@@ -79,6 +79,6 @@ class Held:
                 for group in self._groups:
                     writer.add(*group)
                 writer.finish(result)
-            self._opened = trained_models.load_models(place)
+            self._opened = model_files.load_models(place)
             self._forget()
         return self._opened

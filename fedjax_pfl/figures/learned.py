@@ -27,10 +27,10 @@ class Paths:
 
 def paths(result: results.Result) -> Paths | None:
     """Selects the paths of learned fields."""
-    steps, objective = learned.path(result), learned.objective(result)
+    steps, objective = learned.path(result.groups), learned.objective(result.groups)
     if steps is None or objective is None:
         return None
-    return Paths(steps, learned.fields(result), objective)
+    return Paths(steps, learned.fields(result.groups), objective)
 
 
 def draw(chart: Paths) -> Figure:

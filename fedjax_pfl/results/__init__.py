@@ -7,12 +7,8 @@ from fedjax_pfl.core import lazy
 if TYPE_CHECKING:
     from fedjax_pfl.results.checkpoint import Checkpoints
     from fedjax_pfl.results.history import History
+    from fedjax_pfl.results.model_files import TrainedModel, TrainedModels, load_models
     from fedjax_pfl.results.result import Result
-    from fedjax_pfl.results.trained_models import (
-        TrainedModel,
-        TrainedModels,
-        load_models,
-    )
 else:
     __getattr__, __dir__ = lazy.attach(__name__)
 

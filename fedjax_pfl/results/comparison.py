@@ -119,7 +119,9 @@ def compare(
         choice = selection.choice(result)
         # Without a choice all settings are shown, and none compared.
         only_best, sentence = choice.is_made, choice.sentence
-    is_paired = only_best and _has_rivals(result, points)
+    rows = points[_columns(result)].drop_duplicates()
+    is_rival = rows.duplicated(selection.environments(result))
+    is_paired = only_best and bool(is_rival.any())
     caption = _caption(points, metric, data, when, is_paired)
     points, measures = _with_cells(result, points, when, data)
     # Shares are of own test data in the last round, and of best settings only.
@@ -151,12 +153,6 @@ def compare(
 def _columns(result: results.Result) -> list[str]:
     """Columns that distinguish rows of all environments."""
     return [*selection.environments(result), *selection.methods(result), "model"]
-
-
-def _has_rivals(result: results.Result, points: pd.DataFrame) -> bool:
-    """Returns whether some environment has several rows."""
-    rows = points[_columns(result)].drop_duplicates()
-    return bool(rows.duplicated(selection.environments(result)).any())
 
 
 def _points(result: results.Result, when: str, data: str) -> tuple[pd.DataFrame, str]:
@@ -202,14 +198,9 @@ def _share_cells(
         part = table[table["stat"] == title]
         if part.empty:
             continue
-        heads = part[columns].drop_duplicates()
-        # Both in order of appearance, like `drop_duplicates`.
-        texts = [_percent(rows["value"]) for rows in selection.groups(part, columns)]
-        means = (
-            part.groupby(columns, sort=False, dropna=False)["value"].mean().to_numpy()
-        )
-        heads = heads.assign(share=texts, **{title: means})
-        points = _merged(points, heads, columns)
+        values = part.groupby(columns, sort=False, dropna=False)["value"]
+        extra = values.agg(**{title: "mean", "share": _percent}).reset_index()
+        points = _merged(points, extra, columns)
         pairs = zip(points["cells"], points.pop("share").fillna("–"), strict=True)
         points["cells"] = [(*cells[:-1], share, cells[-1]) for cells, share in pairs]
         titles.append(title)
@@ -311,12 +302,11 @@ def _without_value(result: results.Result, heads: pd.DataFrame, metric: str) -> 
     environment = selection.environments(result)
     keys = heads.head(1)[environment]
     clients = result.clients().merge(keys, on=environment)
-    identity = ["seed", "name"]
+    is_defined = clients["metric"] == metric
+    identity = [clients["seed"], clients["name"]]
+    has_metric = is_defined.groupby(identity, dropna=False).transform("any")
     # Clients that diverged have no value of any metric, and are not included.
-    evaluated = clients[clients["value"].notna()][identity].drop_duplicates()
-    defined = clients[clients["metric"] == metric][identity].drop_duplicates()
-    marked = evaluated.merge(defined, on=identity, how="left", indicator=True)
-    lacking = marked[marked["_merge"] == "left_only"]["name"]
+    lacking = clients[clients["value"].notna() & ~has_metric]["name"]
     names = list(dict.fromkeys(lacking))
     if not names:
         return ""
@@ -324,7 +314,7 @@ def _without_value(result: results.Result, heads: pd.DataFrame, metric: str) -> 
     if len(names) > _MANY:
         listed += f" and {len(names) - _MANY} more"
     clients_are = "client" if len(names) == 1 else "clients"
-    some = " in some seeds" if lacking.isin(defined["name"]).any() else ""
+    some = " in some seeds" if lacking.isin(clients[is_defined]["name"]).any() else ""
     return (
         f"The {metric.replace('_', ' ')} is undefined{some} on the test"
         f" examples of {len(names)} {clients_are} ({listed}), left out of its mean."
@@ -375,7 +365,7 @@ def _reference(result: results.Result, heads: pd.DataFrame, metric: str) -> int:
             return names.index(name)
     columns = _columns(result)
     judged, _ = _points(result, "last", selection.VALIDATION)
-    judged = judged[judged["metric"] == metric].groupby(columns, dropna=False)["value"]
+    judged = judged.groupby(columns, dropna=False)["value"]
     means = judged.agg(lambda values: values.mean(skipna=False)).reset_index()
     values = _merged(heads[columns], means, columns)["value"]
     # Hybrids are never picked: they were chosen on these data, client by client.

@@ -90,20 +90,15 @@ def locked(directory: Path) -> Iterator[None]:
                 f"Another process is writing in '{directory}': {_owner(directory)};"
                 " wait until it has ended, or use another directory."
             ) from None
+    time = datetime.datetime.now().isoformat(sep=" ", timespec="seconds")
+    owner = {"pid": os.getpid(), "host": platform.node(), "since": time}
     try:
         with temporaries.registered(directory / _OWNER):
-            _write_owner(directory)
+            with writing(directory):
+                plain_files.write_text(directory / _OWNER, json.dumps(owner))
             yield
     finally:
         lock.release()
-
-
-def _write_owner(directory: Path) -> None:
-    """Writes the owner of the lock into a file."""
-    time = datetime.datetime.now().isoformat(sep=" ", timespec="seconds")
-    owner = {"pid": os.getpid(), "host": platform.node(), "since": time}
-    with writing(directory), plain_files.created(directory / _OWNER) as file:
-        file.write_text(json.dumps(owner), "utf-8")
 
 
 def _owner(directory: Path) -> str:

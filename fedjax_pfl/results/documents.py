@@ -10,7 +10,7 @@ import msgspec
 
 from fedjax_pfl.results import plain_files
 
-__all__ = ["Digest", "Document", "decode", "digest_of", "read", "seal"]
+__all__ = ["Digest", "Document", "decode", "difference", "digest_of", "read", "seal"]
 
 Digest = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 """SHA-256 in hexadecimal digits."""
@@ -57,6 +57,16 @@ def read(path: Path, kind: type[_D]) -> _D:
 def decode(content: bytes | str, kind: type[_D]) -> _D:
     """Reads a document without a digest."""
     return msgspec.convert(_parsed(content), kind)
+
+
+def difference(stored: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
+    """Returns the first name with other values, and both as short texts, or []."""
+    current = json.loads(json.dumps(current))  # as if stored, with lists for tuples
+    for name in dict.fromkeys([*stored, *current]):
+        if stored.get(name) != current.get(name):
+            texts = [json.dumps(record.get(name)) for record in (stored, current)]
+            return [name, *(t if len(t) <= 80 else f"{t[:77]}..." for t in texts)]
+    return []
 
 
 def _parsed(content: bytes | str) -> Any:

@@ -2,14 +2,16 @@
 
 import dataclasses
 import itertools
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 
 from fedjax_pfl.core import struct
 from fedjax_pfl.results.metrics import headline
 
-__all__ = ["History"]
+__all__ = ["AXES", "History"]
+
+_Arrays = dict[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,32 +74,32 @@ class History:
     models: tuple[str, ...]
     data: tuple[str, ...]
     rounds: np.ndarray
-    metrics: dict[str, np.ndarray]
-    evaluated: np.ndarray
+    metrics: Annotated[_Arrays, "point", "round", "model", "data", "client"]
+    evaluated: Annotated[np.ndarray, "point", "round", "data", "client"]
     clients: np.ndarray
     client_names: np.ndarray | None
-    times_selected: np.ndarray
-    malicious: np.ndarray
-    num_train: np.ndarray
-    num_test: np.ndarray | None
-    num_validation: np.ndarray | None
-    extra_examples: np.ndarray | None
-    label_counts: np.ndarray | None
+    times_selected: Annotated[np.ndarray, "point", "round", "client"]
+    malicious: Annotated[np.ndarray, "point", "client"]
+    num_train: Annotated[np.ndarray, "point", "client"]
+    num_test: Annotated[np.ndarray | None, "point", "client"]
+    num_validation: Annotated[np.ndarray | None, "point", "client"]
+    extra_examples: Annotated[np.ndarray | None, "point", "client"]
+    label_counts: Annotated[np.ndarray | None, "point", "client", "class"]
     class_names: tuple[str, ...] | None
-    leak: np.ndarray
-    collaboration: np.ndarray | None
-    own_cluster: np.ndarray | None
-    cluster: np.ndarray | None
-    series: dict[str, np.ndarray]
+    leak: Annotated[np.ndarray, "point"]
+    collaboration: Annotated[np.ndarray | None, "point", "client", "sender"]
+    own_cluster: Annotated[np.ndarray | None, "point", "round", "client"]
+    cluster: Annotated[np.ndarray | None, "point", "client"]
+    series: Annotated[_Arrays, "point", "model", "client", "moment"]
     unseen_models: tuple[str, ...]
-    unseen: dict[str, np.ndarray]
-    per_round: dict[str, np.ndarray]
-    diagnostics: dict[str, np.ndarray]
-    diverged_at: np.ndarray
-    client_diverged_at: np.ndarray | None
-    stopped_at: np.ndarray
-    reached_target: np.ndarray
-    dropped: np.ndarray | None
+    unseen: Annotated[_Arrays, "point", "unseen_model", "unseen_client"]
+    per_round: Annotated[_Arrays, "point", "step"]
+    diagnostics: Annotated[_Arrays, "point", "round"]
+    diverged_at: Annotated[np.ndarray, "point"]
+    client_diverged_at: Annotated[np.ndarray | None, "point", "client"]
+    stopped_at: Annotated[np.ndarray, "point"]
+    reached_target: Annotated[np.ndarray, "point"]
+    dropped: Annotated[np.ndarray | None, "point"]
     config: dict[str, Any]
     compile_seconds: float
     run_seconds: float
@@ -112,11 +114,9 @@ class History:
         def chosen(value: Any) -> Any:
             if isinstance(value, dict):
                 return {name: array[mask] for name, array in value.items()}
-            return value[mask] if isinstance(value, np.ndarray) else value
+            return None if value is None else value[mask]
 
-        shared = ("models", "data", "rounds", "clients", "config", "unseen_models")
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        parts = {n: chosen(v) for n, v in fields.items() if n not in shared}
+        parts = {name: chosen(getattr(self, name)) for name in (*AXES, "client_names")}
         parts["points"] = tuple(itertools.compress(self.points, mask))
         return dataclasses.replace(self, **parts)
 
@@ -163,6 +163,14 @@ class History:
     def names_of(self, point: int) -> np.ndarray:
         """Returns the names `[N]` of a point's clients, or else their numbers."""
         return self.clients if self.client_names is None else self.client_names[point]
+
+
+AXES: dict[str, tuple[str, ...]] = {
+    name: get_args(hint)[1:]
+    for name, hint in get_type_hints(History, include_extras=True).items()
+    if get_origin(hint) is Annotated
+}
+"""Field of an array, or of several by name -> names of the axes."""
 
 
 def _listed(clients: list[Any]) -> str:

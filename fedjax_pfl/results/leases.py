@@ -22,7 +22,6 @@ __all__ = ["BEATS", "Lease", "Leases", "LostError"]
 BEATS = 6
 """Signs of life per period; a lease without any in a whole period is lost."""
 _SIZE = 512  # of a lease, which is written in one piece
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 _NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
 
 
@@ -122,13 +121,10 @@ class Leases:
             # while there is work, so no number is used twice.
             path = self._folder / f"{name}.{number + 1}"
             try:
-                descriptor = os.open(path, _NEW | _NO_LINKS, 0o666)
+                with open(path, "xb", buffering=0) as file:
+                    file.write(_content(0, is_released=False))
             except FileExistsError:
                 return None
-            try:
-                os.write(descriptor, _content(0, is_released=False))
-            finally:
-                os.close(descriptor)
         return Lease(self._folder, name, number + 1, self._seconds)
 
     def holder(self, name: str) -> str | None:
@@ -146,14 +142,9 @@ class Leases:
 
     def _newest(self, name: str) -> int:
         """Returns the highest number of a unit's leases, 0 if there is none."""
-        numbers = [
-            int(number)
-            for unit, _, number in (
-                file.rpartition(".") for file in os.listdir(self._folder)
-            )
-            if unit == name and number.isdecimal()
-        ]
-        return max(numbers, default=0)
+        files = (file.rpartition(".") for file in os.listdir(self._folder))
+        numbers = (number for unit, _, number in files if unit == name)
+        return max(map(int, filter(str.isdecimal, numbers)), default=0)
 
     def _is_free(self, path: Path) -> bool:
         """Returns whether a lease was released, or its count stayed for a period."""

@@ -15,6 +15,7 @@ __all__ = [
     "SHARES",
     "headline",
     "judge",
+    "masked_mean",
     "mean",
     "score",
     "sign",
@@ -88,8 +89,12 @@ def score(name: str, value: float) -> float:
 
 def mean(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Returns the mean of `[..., N]` over clients that count and have a value."""
-    counts = counts & ~np.isnan(values)
-    total, number = np.where(counts, values, 0).sum(-1), counts.sum(-1)
+    return masked_mean(values, counts & ~np.isnan(values))
+
+
+def masked_mean(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Averages the last axis under `mask`; NaN for no values or any NaN."""
+    total, number = np.where(mask, values, 0).sum(-1), mask.sum(-1)
     return np.where(number > 0, total / np.maximum(number, 1), np.nan)
 
 

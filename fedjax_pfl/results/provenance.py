@@ -22,8 +22,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from fedjax_pfl.core import checks
 
 __all__ = [
@@ -47,6 +45,8 @@ _INSTALLED = ("site-packages", "dist-packages")
 
 def collect(*parts: object) -> dict[str, Any]:
     """Returns the code that trains some parts, with versions, device and time."""
+    import jax  # not at the top: a command compares code before it starts JAX
+
     return code(*parts) | {
         "platform": platform.platform(),
         "backend": jax.default_backend(),
@@ -59,7 +59,9 @@ def collect(*parts: object) -> dict[str, Any]:
 
 def code(*parts: object) -> dict[str, Any]:
     """Returns versions, `package`, and digests of the parts' own modules, for JSON."""
-    return {**_versions(), **package(), "own_sources": _own_sources(parts)}
+    digests = {name: _digest(owner) for name, owner in _definitions(parts, {})}
+    own_sources = dict(sorted(digests.items()))
+    return {**_versions(), **package(), "own_sources": own_sources}
 
 
 @functools.cache
@@ -78,10 +80,8 @@ def _versions() -> Mapping[str, str]:
 def package() -> Mapping[str, Any]:
     """Returns the digest, commit and state of the package, at the first call."""
     folder = Path(__file__).parents[1]
-    digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
-        digest.update(f"{path.relative_to(folder).as_posix()}\n".encode())
-        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    paths = {p.relative_to(folder).as_posix(): p for p in folder.rglob("*.py")}
+    digest = _digest_of({name: path.read_bytes() for name, path in paths.items()})
     # They stay so for an installed package.
     commit, clean = _NOT_RECORDED, None
     try:
@@ -91,7 +91,7 @@ def package() -> Mapping[str, Any]:
         clean = not _git(folder, "status", "--porcelain", "--", ".")
     except (OSError, subprocess.CalledProcessError):
         pass
-    return {"sources": digest.hexdigest(), "commit": commit, "clean": clean}
+    return {"sources": digest, "commit": commit, "clean": clean}
 
 
 def _git(folder: Path, *words: str) -> str:
@@ -159,13 +159,6 @@ def _brief(value: Any) -> str:
     return text[: _SHORT if is_digest else 80]
 
 
-def _own_sources(parts: tuple[object, ...]) -> dict[str, str]:
-    """Returns SHA-256 of the parts' modules that have no version, by module."""
-    owners = _definitions(parts, {})
-    digests = {name: _digest(owner) for name, owner in owners}
-    return dict(sorted(digests.items()))
-
-
 def _definitions(part: Any, visited: dict[int, Any]) -> Iterator[tuple[str, Any]]:
     """Yields names of the user's modules, with the classes and functions in use."""
     if id(part) in visited or isinstance(part, str | bytes | types.ModuleType):
@@ -219,10 +212,15 @@ def _digest(owner: Any) -> str:
             sources = {name: path.read_bytes() for name, path in modules.items()}
     except (OSError, TypeError, KeyError):
         return _NOT_RECORDED  # it was typed into an interpreter
+    return _digest_of(sources)
+
+
+def _digest_of(sources: Mapping[str, bytes]) -> str:
+    """Returns SHA-256 of files by name."""
     digest = hashlib.sha256()
-    for name in sorted(sources):
+    for name, content in sorted(sources.items()):
         digest.update(f"{name}\n".encode())
-        digest.update(hashlib.sha256(sources[name]).digest())
+        digest.update(hashlib.sha256(content).digest())
     return digest.hexdigest()
 
 

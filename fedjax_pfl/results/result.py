@@ -8,7 +8,7 @@ import functools
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # half of the time of importing the package, paid by its user
     import pandas as pd
     import xarray as xr
 
-    from fedjax_pfl.results.trained_models import TrainedModels
+    from fedjax_pfl.results.model_files import TrainedModels
 __all__ = ["Result"]
 
 _FORMAT = "fedjax_pfl result 1"
@@ -48,6 +48,8 @@ _NAMES = (
 _Whole = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _Setting = None | bool | _Whole | float | str | list[Any]
 _OWN_TEST = summaries.OWN_TEST
+_STORED = ("config", "compile_seconds", "run_seconds")  # next to the arrays
+_OF_MODEL = ("model", "population", "data", "metric")
 _CLIENT = ("client", "name", "num_train", "num_test", "value")
 _HISTORY = ("rounds", "history")  # columns of a client's course
 _MOMENTS = ("moment", "mean", "10 %", "median", "90 %")
@@ -140,9 +142,7 @@ class Result:
 
     def __repr__(self) -> str:
         """Describes the trainings and how they ended, in one line."""
-        names = dict.fromkeys(
-            str(labels.settings(g).get("algorithm")) for g in self.groups
-        )
+        names = dict.fromkeys(str(g.config.get("algorithm")) for g in self.groups)
         rounds = max(int(group.rounds[-1]) for group in self.groups)
         statuses = ", ".join(dict.fromkeys(self.status))
         text = f"{', '.join(names)}: {len(self.status)} x {rounds} rounds, {statuses}"
@@ -177,14 +177,14 @@ class Result:
         Raises:
           InputError: if there are none; the message includes how to save them.
         """
-        from fedjax_pfl.results import model_files, trained_models
+        from fedjax_pfl.results import model_files
 
         place = self.directory
         if place is not None and any(
             (folder / model_files.TABLE).is_file()
             for folder in (place, place / model_files.DIRECTORY)
         ):
-            return trained_models.load_models(place)
+            return model_files.load_models(place)
         if self.held is not None:
             return self.held(self)
         raise checks.InputError(
@@ -248,10 +248,7 @@ class Result:
         """
         if all(group.dropped is None for group in self.groups):
             return self
-        groups = [
-            group if group.dropped is None else group.only(~group.dropped)
-            for group in self.groups
-        ]
+        groups = (g if g.dropped is None else g.only(~g.dropped) for g in self.groups)
         return dataclasses.replace(self, groups=tuple(groups))
 
     def points(self) -> "pd.DataFrame":
@@ -260,12 +257,9 @@ class Result:
         Returns:
           Columns algorithm, dataset, partition, seed, one per name in `fields`, status.
         """
-        rows = [
-            (*self._head(group, point), status)
-            for group in self.groups
-            for point, status in enumerate(group.status)
-        ]
-        return _frame(rows, [*self._columns, "status"])
+        heads = (head for _, _, head in self._trainings())
+        pairs = zip(heads, self.status, strict=True)
+        return self._frame([(*head, status) for head, status in pairs], "status")
 
     def table(self) -> "pd.DataFrame":
         """Returns one row per value, for a spreadsheet or pandas.
@@ -293,9 +287,8 @@ class Result:
                     rows += [(*head, *cell, status) for cell in part.cells(point)]
                 unseen = summaries.unseen_cells(group, point)
                 rows += [(*head, *cell, status) for cell in unseen]
-        tail = ("model", "population", "data", "metric", "stat", "when", "value")
-        table = _frame(rows, [*self._columns, *tail, "status"])
-        return self._with_shares(table)
+        tail = (*_OF_MODEL, "stat", "when", "value", "status")
+        return self._with_shares(self._frame(rows, *tail))
 
     def _with_shares(self, table: "pd.DataFrame") -> "pd.DataFrame":
         """Adds the shares of clients that are better and worse off, at the end."""
@@ -308,14 +301,12 @@ class Result:
             return table
         names = [*self._columns, "model", "population", "metric"]
         status = table.drop_duplicates(names)[[*names, "status"]]
-        client_shares = client_shares.merge(status, on=names, how="left")
-        parts: list[Any] = [table]
-        for side in shares.SIDES:
-            stats = [shares.stat(side, name) for name in client_shares["reference"]]
-            rows = client_shares.assign(stat=stats, value=client_shares[side])
-            rows = rows.assign(data=_OWN_TEST, when="last")
-            parts.append(rows[list(table.columns)])
-        return pd.concat(parts, ignore_index=True)
+        rows = client_shares.merge(status, on=names, how="left")
+        rows = rows.melt([*names, "reference", "status"], [*shares.SIDES], "side")
+        pairs = zip(rows["side"], rows["reference"], strict=True)
+        rows["stat"] = [shares.stat(*pair) for pair in pairs]
+        rows = rows.assign(data=_OWN_TEST, when="last")[list(table.columns)]
+        return pd.concat([table, rows], ignore_index=True)
 
     def curves(self) -> "pd.DataFrame":
         """Returns the mean over clients in every evaluated round, one row per value.
@@ -331,20 +322,17 @@ class Result:
         rows = []
         for group in self.groups:
             heads = [self._head(group, point) for point in range(len(group.points))]
-            rounds = group.rounds.tolist()
+            rounds, is_trained = group.rounds.tolist(), _is_trained(group)
             for part, metric in itertools.product(
                 summaries.parts(group), group.metrics
             ):
                 for d, data in enumerate(part.data):
-                    name = (*part.name, data, metric)
-                    for point, head in enumerate(heads):
-                        means = part.means[metric][point, :, d].tolist()
-                        mask = part.evaluated[point, :, d]
-                        mask = mask & (group.rounds <= group.ends[point])
-                        for e in np.flatnonzero(mask).tolist():
-                            rows.append((*head, *name, rounds[e], means[e]))
-        tail = ("model", "population", "data", "metric", "round", "value")
-        return _frame(rows, [*self._columns, *tail])
+                    means = part.means[metric][:, :, d].tolist()
+                    mask = part.evaluated[:, :, d] & is_trained
+                    for point, e in np.argwhere(mask).tolist():
+                        name = (*heads[point], *part.name, data, metric)
+                        rows.append((*name, rounds[e], means[point][e]))
+        return self._frame(rows, *_OF_MODEL, "round", "value")
 
     def clients(self, *, histories: bool = False) -> "pd.DataFrame":
         """Returns every client's own test metrics in the last round, one row per value.
@@ -368,6 +356,9 @@ class Result:
         """Clients' values and histories, cached for figures and the ranking."""
         rows = []
         for group in self.groups:
+            num_test = group.num_test
+            if num_test is None:
+                num_test = np.full(group.num_train.shape, np.nan)
             for part, metric in itertools.product(
                 summaries.parts(group), group.metrics
             ):
@@ -375,32 +366,27 @@ class Result:
                     continue
                 d = part.data.index(_OWN_TEST)
                 for point, mask in enumerate(part.masks[metric][:, :, d]):
-                    name = (*self._head(group, point), *part.name, _OWN_TEST, metric)
+                    head = (*self._head(group, point), *part.name, _OWN_TEST, metric)
                     values = part.values[metric][point, :, d]
-                    until_end = group.rounds <= group.ends[point]
-                    masked_values = np.where(mask, values, np.nan)[until_end]
-                    called = group.names_of(point)
+                    # A row of the table has the whole course of its client, up to an
+                    # early end.
+                    is_trained = _is_trained(group)[point]
+                    rounds = group.rounds[is_trained]
+                    courses = np.where(mask, values, np.nan)[is_trained]
+                    names = group.names_of(point)
                     for client in np.flatnonzero(mask[-1]).tolist():
-                        size = int(group.num_train[point, client])
-                        value = float(values[-1, client])
-                        # A row of the table has the whole course of its client, up to
-                        # an early end.
-                        history = (group.rounds[until_end], masked_values[:, client])
-                        tests = np.nan
-                        if group.num_test is not None:
-                            tests = int(group.num_test[point, client])
-                        identity = (int(group.clients[client]), str(called[client]))
-                        rows.append((*name, *identity, size, tests, value, *history))
-        tail = ("model", "population", "data", "metric", *_CLIENT)
-        table = _frame(rows, [*self._columns, *tail, *_HISTORY])
+                        identity = (int(group.clients[client]), str(names[client]))
+                        counts = (group.num_train, num_test)
+                        sizes = (count[point, client].item() for count in counts)
+                        course = (float(values[-1, client]), rounds, courses[:, client])
+                        rows.append((*head, *identity, *sizes, *course))
+        table = self._frame(rows, *_OF_MODEL, *_CLIENT, *_HISTORY)
         # Of other metrics there are no trials, so that `wilson` gives NaN.
         counts = table["num_test"].where(table["metric"] == "accuracy", 0).fillna(0)
         ends = metrics.wilson(table["value"].to_numpy(float), counts.to_numpy(float))
-        place = list(table.columns).index("value") + 1
-        for number, (name, values) in enumerate(
-            zip(("low", "high"), ends, strict=True)
-        ):
-            table.insert(place + number, name, values)
+        place = list(table.columns).index("value")
+        for number, name in enumerate(("low", "high")):
+            table.insert(place + 1 + number, name, ends[number])
         return table
 
     def series(self) -> "pd.DataFrame":
@@ -420,7 +406,7 @@ class Result:
                     head = (*self._head(group, point), group.models[m], name)
                     moments = zip(honest.mean(axis=0), *quantiles, strict=True)
                     rows += [(*head, k, *numbers) for k, numbers in enumerate(moments)]
-        return _frame(rows, [*self._columns, "model", "name", *_MOMENTS])
+        return self._frame(rows, "model", "name", *_MOMENTS)
 
     def communication(self) -> "pd.DataFrame":
         """Returns the bytes sent and the local steps, one row per point.
@@ -432,16 +418,14 @@ class Result:
           all rounds. NaN for files without these values.
         """
         rows = []
-        for group in self.groups:
-            for point in range(len(group.points)):
-                rounds = int(spending.rounds(group)[point])
-                costs = spending.after(group, point, rounds)
-                totals = [costs["bytes_up"], costs["bytes_down"]]
-                per_round = [total / max(rounds, 1) for total in totals]
-                numbers = (rounds, *per_round, *totals, costs["client_steps"])
-                rows.append((*self._head(group, point), *numbers))
+        for group, point, head in self._trainings():
+            rounds = int(spending.rounds(group)[point])
+            costs = spending.after(group, point, rounds)
+            totals = [costs["bytes_up"], costs["bytes_down"]]
+            per_round = [total / max(rounds, 1) for total in totals]
+            rows.append((*head, rounds, *per_round, *totals, costs["client_steps"]))
         tail = ("bytes_up", "bytes_down", "total_bytes_up", "total_bytes_down")
-        return _frame(rows, [*self._columns, "rounds", *tail, "client_steps"])
+        return self._frame(rows, "rounds", *tail, "client_steps")
 
     def privacy(self) -> "pd.DataFrame":
         """Returns the privacy loss of a client in trainings with noise, by point.
@@ -466,13 +450,11 @@ class Result:
     def _private(self, loss: str) -> "pd.DataFrame":
         """Returns the rows of a privacy loss of histories."""
         rows = []
-        for group in self.groups:
-            if loss not in group.per_round:
-                continue
-            for point, rounds in enumerate(spending.rounds(group)):
-                losses = spending.privacy(group, point, loss)
-                rows.append((*self._head(group, point), int(rounds), *losses))
-        return _frame(rows, [*self._columns, "rounds", "epsilon", "delta"])
+        for group, point, head in self._trainings():
+            if loss in group.per_round:
+                rounds = int(spending.rounds(group)[point])
+                rows.append((*head, rounds, *spending.privacy(group, point, loss)))
+        return self._frame(rows, "rounds", "epsilon", "delta")
 
     def spent(self) -> "pd.DataFrame":
         """Returns the costs of every training until every evaluation, a row per pair.
@@ -486,14 +468,12 @@ class Result:
     @functools.cached_property
     def _spent(self) -> "pd.DataFrame":
         """The totals, cached for two figures of every report."""
-        rows = []
-        for group in self.groups:
-            for point, end in enumerate(group.ends):
-                head = self._head(group, point)
-                for rounds in group.rounds[group.rounds <= end].tolist():
-                    costs = spending.after(group, point, rounds)
-                    rows.append((*head, rounds, *(costs[n] for n in spending.NUMBERS)))
-        return _frame(rows, [*self._columns, "round", *spending.NUMBERS])
+        rows = [
+            (*head, rounds, *spending.after(group, point, rounds).values())
+            for group, point, head in self._trainings()
+            for rounds in group.rounds[_is_trained(group)[point]].tolist()
+        ]
+        return self._frame(rows, "round", *spending.NUMBERS)
 
     def to_target(self, target: float) -> "pd.DataFrame":
         """Returns the costs of every training until a model was good enough.
@@ -517,13 +497,12 @@ class Result:
         Raises:
           InputError: for a target that is no such number, or without validation data.
         """
-        rows = []
-        for group in self.groups:
-            for point in range(len(group.points)):
-                head = self._head(group, point)
-                targets = spending.to_target(group, point, target)
-                rows += [(*head, *row) for row in targets]
-        return _frame(rows, [*self._columns, *spending.COLUMNS])
+        rows = [
+            (*head, *row)
+            for group, point, head in self._trainings()
+            for row in spending.to_target(group, point, target)
+        ]
+        return self._frame(rows, *spending.COLUMNS)
 
     def reports(self) -> "pd.DataFrame":
         """Returns the method's reports of its rounds, one row per value.
@@ -535,16 +514,15 @@ class Result:
           that have taken part.
         """
         rows = []
-        for group in self.groups:
-            for point in range(len(group.points)):
-                values = {n: v[point] for n, v in group.per_round.items()}
-                # Not a report of rounds, but of all of them together.
-                values["coverage"] = group.times_selected[point, -1] > 0
-                for name, value in values.items():
-                    part = value[~np.isnan(value)] if value.dtype.kind == "f" else value
-                    if len(part):
-                        rows.append((*self._head(group, point), name, part.mean()))
-        return _frame(rows, [*self._columns, "name", "value"])
+        for group, point, head in self._trainings():
+            values = {n: v[point] for n, v in group.per_round.items()}
+            # Not a report of rounds, but of all of them together.
+            values["coverage"] = group.times_selected[point, -1] > 0
+            for name, value in values.items():
+                part = value[~np.isnan(value)] if value.dtype.kind == "f" else value
+                if len(part):
+                    rows.append((*head, name, part.mean()))
+        return self._frame(rows, "name", "value")
 
     def summary(self, when: str = "last", data: str = _OWN_TEST) -> "pd.DataFrame":
         """Returns a small table: one round, one kind of data, mean ± std over seeds.
@@ -560,6 +538,8 @@ class Result:
           number of seeds minus 1. With noise also `epsilon` and `delta` after all
           rounds, the largest of all seeds; see `privacy`.
         """
+        import pandas as pd
+
         # Privacy losses are per training: every row of a training gets them.
         table: Any = self.table()
         private = self.privacy()
@@ -578,18 +558,18 @@ class Result:
         varied = {c for c in self._columns if rows[c].nunique(dropna=False) > 1}
         keys = [c for c in self._columns if c in varied - {"seed"} | {"algorithm"}]
         summary = []
-        for name, cell in rows.groupby([*keys, "model"], sort=False, dropna=False):
+        for key, cell in rows.groupby([*keys, "model"], sort=False, dropna=False):
             values = {}
-            for title, source in columns.items():
-                is_wanted = (cell["metric"] == source[0]) & (cell["stat"] == source[1])
+            for title, (name, stat) in columns.items():
+                is_wanted = (cell["metric"] == name) & (cell["stat"] == stat)
                 values[title] = summaries.mean_and_std(cell.loc[is_wanted, "value"])
             losses = [c for c in ("epsilon", "delta") if c in cell]
             values |= {column: cell[column].max() for column in losses}
             # All rows of a training have its status; it counts once per seed.
             by_seed = cell.groupby("seed", dropna=False)
             values["status"] = summaries.tally(by_seed["status"].first())
-            summary.append(dict(zip([*keys, "model"], name, strict=True)) | values)
-        return _frame(summary)
+            summary.append(dict(zip([*keys, "model"], key, strict=True)) | values)
+        return pd.DataFrame(summary)
 
     def to_dataset(self, group: int = 0) -> "xr.Dataset":
         """Returns one static group as labeled arrays.
@@ -603,7 +583,7 @@ class Result:
           their dotted names, and the status as coordinates of point.
         """
         record = self.groups[group]
-        title = f"{labels.settings(record).get('algorithm', 'history')}, fedjax_pfl"
+        title = f"{record.config.get('algorithm', 'history')}, fedjax_pfl"
         return xarray_io.to_dataset(record, title)
 
     def save(self, directory: str | os.PathLike[str]) -> None:
@@ -628,22 +608,20 @@ class Result:
         """
         groups = []
         for k, group in enumerate(self.groups):
-            algorithm = str(labels.settings(group).get("algorithm", "group"))
-            name = plain_files.plain_name(algorithm)
+            name = plain_files.plain_name(str(group.config.get("algorithm", "group")))
             file = "history.nc" if len(self.groups) == 1 else f"history-{k}-{name}.nc"
             with plain_files.created(directory / file) as temporary:
                 self.to_dataset(k).to_netcdf(temporary, engine="h5netcdf")
-            names = ("points", "config", "compile_seconds", "run_seconds")
-            groups.append({"file": file} | {n: getattr(group, n) for n in names})
-            groups[-1]["sha256"] = files.digest_of_file(directory / file)
+            stored = {n: getattr(group, n) for n in ("points", *_STORED)}
+            digest = files.digest_of_file(directory / file)
+            groups.append({"file": file, **stored, "sha256": digest})
         config = {"format": _FORMAT, "provenance": self.provenance, "groups": groups}
         # After the histories, since it has their digests.
-        with plain_files.created(directory / _CONFIG) as temporary:
-            temporary.write_text(documents.seal(config), "utf-8")
+        plain_files.write_text(directory / _CONFIG, documents.seal(config))
         tables = {"summary": self.table(), "reports": self.reports()}
         if any(group.client_names is not None for group in self.groups):
             tables["clients"] = self.clients()
-        steps = learned.path(self)
+        steps = learned.path(self.groups)
         if steps is not None:
             tables["learned"] = steps
         for name, table in tables.items():
@@ -693,12 +671,22 @@ class Result:
             json.dumps(v) if isinstance(v, tuple | list | dict) else v for v in values
         )
 
+    def _trainings(self) -> Iterator[tuple[history.History, int, tuple[Any, ...]]]:
+        """Yields the group, the number in it, and the `_head` of every training."""
+        for group in self.groups:
+            for point in range(len(group.points)):
+                yield group, point, self._head(group, point)
 
-def _frame(rows: list[Any], columns: list[str] | None = None) -> "pd.DataFrame":
-    """Returns a table of rows."""
-    import pandas as pd
+    def _frame(self, rows: list[tuple[Any, ...]], *names: str) -> "pd.DataFrame":
+        """Returns a table of rows that begin with a `_head`."""
+        import pandas as pd
 
-    return pd.DataFrame(rows, columns=columns)  # pyright: ignore
+        return pd.DataFrame(rows, columns=[*self._columns, *names])  # pyright: ignore
+
+
+def _is_trained(group: history.History) -> np.ndarray:
+    """Returns a mask `[G, E]` of the evaluations until the end of each point."""
+    return group.rounds <= group.ends[:, None]
 
 
 def _read(directory: Path, stored: _Group) -> history.History:
@@ -707,10 +695,5 @@ def _read(directory: Path, stored: _Group) -> history.History:
     # Before HDF5, which is written in C, parses the file.
     if stored.sha256 != files.digest_of_file(path):
         raise ValueError(f"its {stored.file} is not what was written")
-    return xarray_io.read(
-        path,
-        points=tuple(stored.points),
-        config=stored.config,
-        compile_seconds=stored.compile_seconds,
-        run_seconds=stored.run_seconds,
-    )
+    more = {name: getattr(stored, name) for name in _STORED}
+    return xarray_io.read(path, tuple(stored.points), **more)

@@ -187,11 +187,8 @@ def trials(
         score=("score", lambda values: values.mean(skipna=False)),
         status=("status", summaries.tally),
     )
-    order = [
-        (-r, -metrics.score(metric, s)) for r, s in table[["rounds", "score"]].values
-    ]
-    ranks = sorted(range(len(order)), key=order.__getitem__)
-    return table.iloc[ranks].reset_index()
+    scores = np.array([metrics.score(metric, score) for score in table["score"]])
+    return table.iloc[np.lexsort((-scores, -table["rounds"]))].reset_index()
 
 
 def endings(

@@ -35,12 +35,8 @@ _PRIVATE = {"epsilon": "transforms.", "local_epsilon": "algorithm."}
 """Privacy losses of a history, with the setting for their delta."""
 
 
-def privacy(
-    group: history.History, point: int, loss: str = "epsilon"
-) -> tuple[float, float]:
+def privacy(group: history.History, point: int, loss: str) -> tuple[float, float]:
     """Returns the epsilon of a training, of clients or of examples, and its delta."""
-    if loss not in group.per_round:
-        return np.nan, np.nan
     settings = group.config | group.points[point]
     delta = next(
         value
@@ -51,7 +47,7 @@ def privacy(
 
 
 def after(group: history.History, point: int, rounds: int) -> dict[str, float]:
-    """Returns the costs of a training after some rounds, NaN for missing ones."""
+    """Returns `NUMBERS` of a training after some rounds, NaN for missing ones."""
 
     def total(name: str) -> float:
         if name not in group.per_round:
@@ -65,6 +61,10 @@ def after(group: history.History, point: int, rounds: int) -> dict[str, float]:
         size = _BYTES.get(str(group.config.get("parameter_dtype")), np.nan)
         return size * total(f"floats_{direction}")
 
+    virtual_seconds = np.nan  # without devices
+    if "virtual_seconds" in group.per_round:  # the time at the end of the round
+        times = group.per_round["virtual_seconds"][point]
+        virtual_seconds = float(times[rounds - 1]) if rounds else 0
     # Points run together: each round of each counts the same share of the seconds.
     all_rounds = int(group.ends.sum())
     return {
@@ -73,15 +73,8 @@ def after(group: history.History, point: int, rounds: int) -> dict[str, float]:
         "client_steps": total("client_steps"),
         "gradients": total("gradient_evaluations"),
         "seconds": group.run_seconds * rounds / max(all_rounds, 1),
-        "virtual_seconds": _virtual_seconds(group, point, rounds),
+        "virtual_seconds": virtual_seconds,
     }
-
-
-def _virtual_seconds(group: history.History, point: int, rounds: int) -> float:
-    """Returns the time of the devices at the end of a round, NaN without devices."""
-    if "virtual_seconds" not in group.per_round:
-        return np.nan
-    return float(group.per_round["virtual_seconds"][point, rounds - 1]) if rounds else 0
 
 
 def to_target(
@@ -107,9 +100,8 @@ def to_target(
         if places.size:
             place = places[0]
             rounds = int(group.rounds[place])
-            costs = after(group, point, rounds)
-            numbers = (rounds, *(costs[name] for name in NUMBERS))
-            numbers += (float(validation[place]), float(test[place]))
+            costs = after(group, point, rounds).values()
+            numbers = (rounds, *costs, float(validation[place]), float(test[place]))
         yield model, metric, target, *numbers
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedjax_pfl.results import history
-from fedjax_pfl.results.metrics import sign
+from fedjax_pfl.results.metrics import masked_mean, sign
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,11 +49,6 @@ _LARGE = 1000  # from here on one decimal is enough
 _QUANTILES = {"10 %": 0.1, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "90 %": 0.9}
 
 
-def _better(metric: str, values: np.ndarray, reference: np.ndarray) -> np.ndarray:
-    """Returns a mask of `values` better than `reference`; False if either is NaN."""
-    return values > reference if sign(metric) > 0 else values < reference
-
-
 def model_metrics(
     metrics: Mapping[str, np.ndarray],
     models: Sequence[str],
@@ -73,11 +68,13 @@ def model_metrics(
     # client and round by round. The oracle compares on the test data themselves: an
     # upper bound for both models, not a method.
     def hybrid(judges: Mapping[str, str], split: str) -> dict[str, np.ndarray]:
-        """Makes, for each metric, its judge's choice on the data `where`."""
+        """Makes, for each metric, its judge's choice on the data `split`."""
         d = data.index(split)
         mixed = {}
         for name, judge in judges.items():
-            pick = _better(judge, shared[judge][:, :, d], personal[judge][:, :, d])
+            # False if either is NaN.
+            scores = (sign(judge) * m[judge][:, :, d] for m in (shared, personal))
+            pick = np.greater(*scores)
             mixed[name] = np.where(pick[:, :, None], shared[name], personal[name])
         return mixed
 
@@ -102,24 +99,6 @@ def populations(
         masks["participants"] = times_selected > 0
         masks["never selected"] = times_selected == 0
     return masks
-
-
-def _has_examples(metric: np.ndarray) -> np.ndarray:
-    """Returns a mask `bool[G, data, N]` of clients with examples."""
-    # A value in any round is enough: clients with a NaN model later on still count.
-    return np.logical_not(np.isnan(metric).all(axis=(1, 2)))
-
-
-def _clients_mean(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Averages the last axis under `mask`; NaN for no values or any NaN."""
-    count = mask.sum(-1)
-    total = np.where(mask, values, 0).sum(-1)
-    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
-
-
-def _best_round(scores: np.ndarray, candidates: np.ndarray) -> np.ndarray:
-    """Returns the index `int[G]` of the best of `[G, E]`, the earliest of equals."""
-    return np.where(candidates & ~np.isnan(scores), scores, -np.inf).argmax(-1)
 
 
 def statistics(
@@ -192,7 +171,12 @@ def unseen_cells(
 
 def parts(record: history.History) -> Iterator[Part]:
     """Yields a part for every model and population; drops data without any examples."""
-    examples = {name: _has_examples(v) for name, v in record.metrics.items()}
+    # `[G, data, N]`: a value in any round is enough, so that clients with a NaN model
+    # later on still count.
+    examples = {
+        name: np.logical_not(np.isnan(values).all(axis=(1, 2)))
+        for name, values in record.metrics.items()
+    }
     some = np.any([some.any(axis=(0, 2)) for some in examples.values()], axis=0)
     splits = np.flatnonzero(some).tolist()
     metrics = {n: v[:, :, :, splits] for n, v in record.metrics.items()}
@@ -210,14 +194,12 @@ def parts(record: history.History) -> Iterator[Part]:
             scores = sign(headline) * values[headline][:, :, data.index("validation")]
             of_each[OF_EACH] = _best_of_each(scores)
         for population, mask in groups.items():
+            is_counted_here = mask[:, :, None] & is_counted
             masks = {
-                n: mask[:, :, None]
-                & is_counted
-                & examples[n][:, None, splits]
-                & _defined(values, n)
+                n: is_counted_here & examples[n][:, None, splits] & _defined(values, n)
                 for n in values
             }
-            means = {n: _clients_mean(v, masks[n]) for n, v in values.items()}
+            means = {n: masked_mean(v, masks[n]) for n, v in values.items()}
             reported = _reported(sign(headline) * means[headline], data, when)
             num_clients = mask.shape[-1]
             rounds = {n: np.tile(r[:, None], num_clients) for n, r in reported.items()}
@@ -260,7 +242,9 @@ def _reported(
     candidates = np.logical_and.reduce(evaluated[:, :, judged], axis=-1)
     for when, chooser in _CHOOSERS.items():
         if chooser in data:
-            reported[when] = _best_round(scores[..., data.index(chooser)], candidates)
+            chosen = scores[..., data.index(chooser)]
+            is_candidate = candidates & ~np.isnan(chosen)
+            reported[when] = np.where(is_candidate, chosen, -np.inf).argmax(-1)
     return reported
 
 

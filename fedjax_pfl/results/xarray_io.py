@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 import numpy as np
 
@@ -14,43 +14,10 @@ if TYPE_CHECKING:  # slow to import, and needed only for files and labeled array
 
 __all__ = ["read", "to_dataset"]
 
-_AXES = {
-    "metrics": ("point", "round", "model", "data", "client"),
-    "per_round": ("point", "step"),
-    "diagnostics": ("point", "round"),
-    "series": ("point", "model", "client", "moment"),
-    "unseen": ("point", "unseen_model", "unseen_client"),
-}
-_ARRAYS = {
-    "times_selected": ("point", "round", "client"),
-    "malicious": ("point", "client"),
-    "num_train": ("point", "client"),
-    "num_test": ("point", "client"),
-    "num_validation": ("point", "client"),
-    "extra_examples": ("point", "client"),
-    "evaluated": ("point", "round", "data", "client"),
-    "leak": ("point",),
-    "diverged_at": ("point",),
-    "client_diverged_at": ("point", "client"),
-    "stopped_at": ("point",),
-    "reached_target": ("point",),
-    "dropped": ("point",),
-    "label_counts": ("point", "client", "class"),
-    "collaboration": ("point", "client", "sender"),
-    "own_cluster": ("point", "round", "client"),
-    "cluster": ("point", "client"),
-}
-_OPTIONAL = {
-    "client_diverged_at",
-    "cluster",
-    "collaboration",
-    "dropped",
-    "label_counts",
-    "extra_examples",
-    "num_test",
-    "num_validation",
-    "own_cluster",
-}
+_HINTS = get_type_hints(history.History)
+_GROUPS = [name for name in history.AXES if _HINTS[name] == dict[str, np.ndarray]]
+"""Fields with several arrays by name."""
+_OPTIONAL = [name for name in history.AXES if _HINTS[name] == np.ndarray | None]
 """Arrays that some histories do not have."""
 _NAMES = "client_name"
 _DESCRIPTIONS = {
@@ -133,13 +100,14 @@ def to_dataset(record: history.History, title: str) -> "xr.Dataset":
         coords["unseen_model"] = list(record.unseen_models)
     for field in record.points[0]:
         coords[field] = ("point", _coordinate([p[field] for p in record.points]))
-    # Arrays that older histories lack are left out, and None when read back.
-    arrays = {n: (dims, getattr(record, n)) for n, dims in _ARRAYS.items()}
-    arrays = {n: pair for n, pair in arrays.items() if pair[1] is not None}
-    for kind, dims in _AXES.items():
-        prefix = "" if kind == "metrics" else f"{kind}."
-        named = getattr(record, kind).items()
-        arrays |= {f"{prefix}{name}": (dims, values) for name, values in named}
+    arrays = {}
+    for field, dims in history.AXES.items():
+        values = getattr(record, field)
+        if field in _GROUPS:
+            prefix = "" if field == "metrics" else f"{field}."
+            arrays |= {f"{prefix}{name}": (dims, v) for name, v in values.items()}
+        elif values is not None:  # arrays that older histories lack are left out
+            arrays[field] = dims, values
     dataset = xr.Dataset(arrays, coords)
     dataset = dataset.assign_coords(step=np.arange(dataset.sizes.get("step", 0)) + 1)
     for name, variable in dataset.variables.items():
@@ -198,24 +166,23 @@ def _from_dataset(
     dataset: "xr.Dataset", points: tuple[dict[str, Any], ...], more: dict[str, Any]
 ) -> history.History:
     """Inverts `to_dataset`."""
-    arrays_by_kind: dict[str, dict[str, np.ndarray]] = {kind: {} for kind in _AXES}
-    arrays: dict[str, np.ndarray | None] = dict.fromkeys(_OPTIONAL)
+    groups: dict[str, dict[str, np.ndarray]] = {name: {} for name in _GROUPS}
+    arrays: dict[str, Any] = dict.fromkeys(_OPTIONAL) | groups
     for name, array in dataset.data_vars.items():
-        # Metrics have no prefix, others that of their kind.
+        # Metrics have no prefix, others that of their field.
         start, dot, short = str(name).partition(".")
-        kind = start if dot else "metrics"
-        is_single = name in _ARRAYS
-        dims = _ARRAYS[start] if is_single else _AXES[kind]
-        if array.dims != dims or array.dtype.kind not in "biuf":
+        is_single = start in history.AXES and not dot and start not in _GROUPS
+        field = start if dot or is_single else "metrics"
+        if array.dims != history.AXES[field] or array.dtype.kind not in "biuf":
             raise ValueError(f"{name} has other axes or another type")
-        target = arrays if is_single else arrays_by_kind[kind]
+        target = arrays if is_single else groups[field]
         target[short if dot else start] = array.to_numpy()
     names = {n: tuple(dataset[n].to_numpy().tolist()) for n in ("model", "data")}
-    if arrays_by_kind["unseen"]:
+    if groups["unseen"]:
         names["unseen_model"] = tuple(dataset["unseen_model"].to_numpy().tolist())
     rounds, clients = (dataset[name].to_numpy() for name in ("round", "client"))
     # Points are in `config.json`, which may belong to another file.
-    if dataset.sizes["point"] != len(points) or not arrays_by_kind["metrics"]:
+    if dataset.sizes["point"] != len(points) or not groups["metrics"]:
         raise ValueError("it has no metrics, or other points than config.json says")
     if not all(dataset.sizes[n] for n in ("round", "client", *names)):
         raise ValueError("it has no rounds, clients, models or data")
@@ -241,7 +208,6 @@ def _from_dataset(
         client_names=clients_called,
         class_names=names.get("class"),
         **arrays,
-        **arrays_by_kind,
         **more,
     )
 

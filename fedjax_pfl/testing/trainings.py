@@ -37,7 +37,7 @@ from fedjax_pfl.engine import (
     stopping,
     streaming,
 )
-from fedjax_pfl.results import checkpoint, trained_models
+from fedjax_pfl.results import checkpoint, model_files
 from fedjax_pfl.round.process import FederatedProcess
 from fedjax_pfl.testing import toy
 
@@ -177,7 +177,7 @@ def result_arrays(result: results.Result) -> Arrays:
 
 def model_arrays(folder: Path) -> Arrays:
     """Yields the saved models of all clients."""
-    saved = trained_models.load_models(folder)
+    saved = model_files.load_models(folder)
     for file in sorted(saved.table["file"]):
         model = saved.find(file=file)
         for name, leaf in _leaves(model.params):

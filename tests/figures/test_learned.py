@@ -25,11 +25,11 @@ def test_paths_survive_the_files(tmp_path):
     found = train(fp.Ditto(), FIELDS, eval_every=1, starts=starts)
     found.result.save(tmp_path / "kept")
     kept = results.Result.load(tmp_path / "kept")
-    pd.testing.assert_frame_equal(learned.path(kept), found.path)
+    pd.testing.assert_frame_equal(learned.path(kept.groups), found.path)
     table = pd.read_csv(tmp_path / "kept/learned.csv")
     np.testing.assert_allclose(table["objective"], found.path["objective"])
-    assert learned.fields(kept) == FIELDS
-    assert learned.objective(kept) == "validation:loss:personal"
+    assert learned.fields(kept.groups) == FIELDS
+    assert learned.objective(kept.groups) == "validation:loss:personal"
     shown = figures.catalog()["learned"][0](kept)
     panels = pictures.draw(shown).axes
     assert [len(axes.lines) for axes in panels] == [2, 2, 2]
@@ -43,9 +43,9 @@ def test_methods_side_by_side_share_a_picture():
         train(fp.FedAvg(), FIELDS[1:], num_trainings=2),
     ]
     merged = results.Result.merge([part.result for part in parts])
-    path = learned.path(merged)
+    path = learned.path(merged.groups)
     assert path["round"].tolist() == [2, 4, 2, 4]
-    assert learned.settings(merged)["algorithm"].tolist() == ["Ditto", "FedAvg"]
+    assert learned.settings(merged.groups)["algorithm"].tolist() == ["Ditto", "FedAvg"]
     shown = pictures.paths(merged)
     assert shown.objective == "validation:loss:personal, validation:loss:global"
     assert pictures.draw(shown).axes[0].get_title() == "objective"
@@ -56,4 +56,4 @@ def test_other_results_have_no_paths():
     process = fp.FederatedProcess(algorithm=fp.FedAvg())
     given = (KEY, process, fp.LogisticRegression(), spec.build(), 1)
     result = fp.simulate(*given, progress=False)
-    assert pictures.paths(result) is None and learned.settings(result) is None
+    assert pictures.paths(result) is None and learned.settings(result.groups) is None

@@ -1,5 +1,7 @@
 """Models of the best round on validation data, of all clients or of each."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -37,27 +39,38 @@ def found(folder, **columns):
     return fp.load_models(folder).find(**columns)
 
 
+@pytest.fixture(scope="module")
+def until(tmp_path_factory):
+    """Folders with the models of trainings that end earlier, each trained once."""
+
+    @functools.cache
+    def folder(name, rounds):
+        place = tmp_path_factory.mktemp("until") / "models"
+        setting(name, rounds=rounds, models_to=place)
+        return place
+
+    return folder
+
+
 def same(a, b):
     return jax.tree.all(jax.tree.map(np.array_equal, a, b))
 
 
 @pytest.mark.parametrize("name", few(["ditto"], ALGORITHMS))
-def test_the_best_models_are_those_of_a_training_that_ends_there(name, tmp_path):
+def test_the_best_models_are_those_of_a_training_that_ends_there(name, until, tmp_path):
     result = setting(name, models_to=tmp_path / "best", models_of="best")
     for model in result.groups[0].models:
         means = validation(result, model).mean(axis=-1)
         for seed, best in enumerate(means.argmax(axis=1).tolist()):
             kept = found(tmp_path / "best", seed=seed, model=model)
             assert kept.about["rounds"] == best
-            place = tmp_path / f"until-{best}"
-            if best and not place.exists():
-                setting(name, rounds=best, models_to=place)
             if best:
-                assert same(kept.params, found(place, seed=seed, model=model).params)
+                other = found(until(name, best), seed=seed, model=model)
+                assert same(kept.params, other.params)
 
 
 @pytest.mark.parametrize("name", ["ditto", "local"])
-def test_each_client_has_the_model_of_its_own_best_round(name, tmp_path):
+def test_each_client_has_the_model_of_its_own_best_round(name, until, tmp_path):
     result = setting(name, models_to=tmp_path / "each", models_of="best-of-each")
     values = validation(result, "personal")
     rounds = values.argmax(axis=1)
@@ -66,11 +79,8 @@ def test_each_client_has_the_model_of_its_own_best_round(name, tmp_path):
         kept = found(tmp_path / "each", seed=seed, model="personal")
         assert kept.about["rounds"] == rounds[seed].tolist()
         for client, best in enumerate(rounds[seed].tolist()):
-            place = tmp_path / f"until-{best}"
-            if best and not place.exists():
-                setting(name, rounds=best, models_to=place)
             if best:
-                other = found(place, seed=seed, model="personal")
+                other = found(until(name, best), seed=seed, model="personal")
                 assert same(kept.of(client), other.of(client))
 
 

@@ -47,18 +47,19 @@ def trained(made, **options):
     return fp.simulate(*args, num_rounds=2, progress=False, **options)
 
 
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+    """A training whose models are saved."""
+    folder = tmp_path_factory.mktemp("named")
+    made = federation(table(folder / "one.csv"))
+    return trained(made, models_to=folder / "models")
+
+
 def test_federations_number_clients_by_their_names(tmp_path):
     made = federation(table(tmp_path / "one.csv"))
     assert made.client_names == ("ann", "bob", "zoe")
     assert describe(made).to_frame()["name"].tolist() == ["ann", "bob", "zoe"]
     assert re.search(r"0 +ann", describe(made).table())
-
-
-def test_numbers_as_names_are_in_the_order_of_numbers(tmp_path):
-    made = federation(table(tmp_path / "one.csv", names=["10", "9", "007"]))
-    assert made.client_names == ("007", "9", "10")
-    own = fp.Federation.from_arrays(np.eye(9), [0, 1, 0] * 3, [10, 9, 7] * 3)
-    assert own.client_names == ("7", "9", "10")
 
 
 def test_drawn_and_unseen_clients_keep_their_names(tmp_path):
@@ -87,8 +88,7 @@ def test_partitions_that_mix_clients_have_numbers(tmp_path):
     assert made.client_names is None
 
 
-def test_results_have_the_names_and_keep_them(tmp_path):
-    result = trained(federation(table(tmp_path / "one.csv")))
+def test_results_have_the_names_and_keep_them(result, tmp_path):
     clients = result.clients()
     named = clients.drop_duplicates("client").set_index("client")["name"]
     assert named.to_dict() == {0: "ann", 1: "bob", 2: "zoe"}
@@ -121,23 +121,13 @@ def test_clients_without_names_are_their_numbers():
     assert clients["name"].tolist() == clients["client"].astype(str).tolist()
 
 
-def test_saved_models_are_found_by_name(tmp_path):
-    made = federation(table(tmp_path / "one.csv"))
-    trained(made, models_to=tmp_path / "models")
-    model = fp.load_models(tmp_path / "models").find(model="personal")
+def test_saved_models_are_found_by_name(result):
+    model = result.models().find(model="personal")
     assert model.names == ("ann", "bob", "zoe")
     same = jax.tree.map(np.array_equal, model.of("zoe"), model.of(2))
     assert jax.tree.all(same)
     with pytest.raises(fp.InputError, match="such as 'ann', got 'eve'"):
         model.of("eve")
-
-
-def test_programs_do_not_depend_on_names(tmp_path):
-    """Names are no reason to compile again."""
-    one = trained(federation(table(tmp_path / "one.csv")))
-    other = trained(federation(table(tmp_path / "two.csv", names=["x", "y", "z"])))
-    values = one.clients()["value"]
-    assert sorted(values) != [] and len(other.clients()) == len(values)
 
 
 def test_the_client_that_diverged_is_named():

@@ -219,41 +219,31 @@ def test_nothing_is_left_of_a_failed_save(tmp_path, result, monkeypatch):
     assert os.listdir(tmp_path) == []
 
 
-def test_foreign_directories_are_refused(tmp_path, result):
+def test_foreign_and_damaged_directories_are_refused(tmp_path, result):
     with pytest.raises(checks.InputError, match="with a config.json, got"):
         results.Result.load(tmp_path / "missing")
     result.save(tmp_path / "out")
-    config = tmp_path / "out" / "config.json"
-    stored = config.read_text()
-    for text in ("{", "[]", "{}", json.dumps({"format": "other", "groups": []})):
-        config.write_text(text)
-        with pytest.raises(checks.InputError, match="Cannot read .* as a result"):
-            results.Result.load(tmp_path / "out")
-    config.write_text(stored)
-    file = tmp_path / "out" / "history-0-flame.nc"
-    file.write_bytes(file.read_bytes()[:5000])
-    with pytest.raises(checks.InputError, match="Cannot read .* as a result") as error:
-        results.Result.load(tmp_path / "out")
-    assert "\n" not in str(error.value)
-    file.unlink()
-    with pytest.raises(checks.InputError, match="Cannot read .* as a result"):
-        results.Result.load(tmp_path / "out")
-
-
-def test_changed_files_are_refused(tmp_path, result):
-    result.save(tmp_path / "out")
     config, file = (tmp_path / "out" / n for n in ("config.json", "history-0-flame.nc"))
-    good, text = file.read_bytes(), config.read_text()
-    file.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
-    with pytest.raises(checks.InputError, match="its history-0-flame.nc is not what"):
-        results.Result.load(tmp_path / "out")
-    file.write_bytes(good)
+    text, content = config.read_text(), file.read_bytes()
+
+    def assert_is_refused(reason=""):
+        match = f"Cannot read .* as a result directory: {reason}"
+        with pytest.raises(checks.InputError, match=match) as error:
+            results.Result.load(tmp_path / "out")
+        assert "\n" not in str(error.value)
+
+    other = json.dumps({"format": "other", "groups": []})
+    for damaged in ("{", "[]", "{}", other, "[" * 100_000):
+        config.write_text(damaged)
+        assert_is_refused()
     config.write_text(text.replace('"run_seconds": 0.25', '"run_seconds": 0.5'))
-    with pytest.raises(checks.InputError, match="its config.json is not what was"):
-        results.Result.load(tmp_path / "out")
-    config.write_text("[" * 100_000)
-    with pytest.raises(checks.InputError, match="Cannot read .* as a result"):
-        results.Result.load(tmp_path / "out")
+    assert_is_refused("its config.json is not what was")
+    config.write_text(text)
+    for damaged in (content[:5000], content[:-1] + bytes([content[-1] ^ 1])):
+        file.write_bytes(damaged)
+        assert_is_refused("its history-0-flame.nc is not what")
+    file.unlink()
+    assert_is_refused()
 
 
 def test_clients_one_by_one():
@@ -278,11 +268,16 @@ def test_communication_is_the_mean_of_the_rounds_that_ran():
     assert row["rounds"].item() == 4
 
 
-def test_a_result_without_classes_is_read_back(tmp_path):
-    record = dataclasses.replace(make_history(), label_counts=None)
+def test_files_of_older_versions_lack_some_arrays(tmp_path):
+    names = ("client_diverged_at", "extra_examples", "label_counts")
+    names += ("num_test", "num_validation")
+    record = dataclasses.replace(make_history(), **dict.fromkeys(names))
     result = make_result(record)
-    result.save(tmp_path / "out")
-    assert results.Result.load(tmp_path / "out") == result
+    result.save(tmp_path / "old")
+    loaded = results.Result.load(tmp_path / "old")
+    assert loaded == result
+    # No intervals without numbers of test examples.
+    assert loaded.clients()[["num_test", "low", "high"]].isna().all(axis=None)
 
 
 def test_reports_are_means_over_rounds_and_the_share_that_took_part():

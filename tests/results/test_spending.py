@@ -61,16 +61,6 @@ def test_clients_have_intervals_of_their_accuracies():
     assert (rows[is_accuracy]["low"] < rows[is_accuracy]["value"]).all()
 
 
-def test_files_without_numbers_of_test_examples_have_no_intervals(tmp_path):
-    record = dataclasses.replace(histories.make_history(), num_test=None)
-    result = histories.make_result(record)
-    result.save(tmp_path / "old")
-    again = fp.Result.load(tmp_path / "old")
-    assert again == result
-    empty = again.clients()[["num_test", "low", "high"]]
-    assert empty.isna().all(axis=None)
-
-
 def test_targets_are_reached_in_the_first_round_that_validates_so():
     record = of_curve([0.1, 0.5, 0.45, 0.8])
     table = histories.make_result(record).to_target(0.48)

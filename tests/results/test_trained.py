@@ -37,6 +37,20 @@ def train(tmp_path, algorithm, model=LINEAR, rounds=3, **options):
     return result, fp.load_models(tmp_path / "models"), federation
 
 
+@pytest.fixture(scope="module")
+def flame(tmp_path_factory):
+    """The same of FLAME, for tests that change no file."""
+    return train(tmp_path_factory.mktemp("flame"), fp.Flame(local=SGD))
+
+
+@pytest.fixture
+def copy(flame, tmp_path):
+    """A copy of its models that a test may damage, with a path to one."""
+    shutil.copytree(flame[1].directory, tmp_path / "models")
+    found = fp.load_models(tmp_path / "models")
+    return found, found.directory / found.table["file"][0]
+
+
 def own_accuracies(result, name):
     """Accuracy of every client's own model on its test examples, by client."""
     table = result.clients()
@@ -76,9 +90,10 @@ NETWORKS = {
 
 
 @pytest.mark.parametrize("name", few(("flame",), NETWORKS))
-def test_saved_networks_predict_what_was_evaluated(tmp_path, name):
+def test_saved_networks_predict_what_was_evaluated(tmp_path, flame, name):
     """Of every predictor, by the model alone; methods that adapt save the adapted."""
-    result, found, federation = train(tmp_path, NETWORKS[name])
+    is_flame = name == "flame"
+    result, found, federation = flame if is_flame else train(tmp_path, NETWORKS[name])
     model = fp.LogisticRegression().for_federation(federation)
     (group,) = result.groups
     assert sorted(found.table["model"]) == sorted(group.models)
@@ -155,26 +170,24 @@ def test_single_numbers_are_saved(tmp_path):
     assert any(leaf.shape == () for leaf in jax.tree.leaves(shapes))
 
 
-def test_a_result_opens_the_models_that_were_kept(tmp_path):
-    result, found, federation = train(tmp_path, fp.FedAvg())
+def test_a_result_opens_the_models_that_were_kept(tmp_path, flame):
+    result, found, _ = flame
     assert result.models().table.equals(found.table)
     result.save(tmp_path / "saved")
     loaded = fp.Result.load(tmp_path / "saved")
     assert loaded == result
     with pytest.raises(checks.InputError, match="models_to='DIR' of simulate"):
         loaded.models()
-
-
-def test_saved_models_are_gone_with_their_directory(tmp_path):
-    result, _, _ = train(tmp_path, fp.FedAvg())
-    shutil.rmtree(tmp_path / "models")
+    found.directory.rename(tmp_path / "elsewhere")
     with pytest.raises(checks.InputError, match="models_to='DIR' of simulate"):
         result.models()
+    (tmp_path / "elsewhere").rename(found.directory)
 
 
-def test_models_that_nobody_saved_are_still_in_memory(tmp_path, monkeypatch):
-    result, saved, _ = train(tmp_path, fp.Ditto())
-    memory, _, _ = train(tmp_path, fp.Ditto(), models_to=None)
+def test_models_that_nobody_saved_are_still_in_memory(flame, monkeypatch):
+    result, saved, _ = flame
+    place = saved.directory.parent
+    memory, _, _ = train(place, fp.Flame(local=SGD), models_to=None)
     opened = memory.models()
     assert opened.table.equals(saved.table)  # with the digests of all files
     assert memory.models() is opened
@@ -184,10 +197,10 @@ def test_models_that_nobody_saved_are_still_in_memory(tmp_path, monkeypatch):
     # The newest result keeps the memory, the one before has given it back.
     one = sum(held._size for held in (ref() for ref in held_models._holding) if held)
     assert one == 0  # written, so nothing is held
-    earlier, _, _ = train(tmp_path, fp.Ditto(), models_to=None)
+    earlier, _, _ = train(place, fp.Flame(local=SGD), models_to=None)
     size = held_models._holding[-1]()._size
     monkeypatch.setattr(held_models, "_LIMIT", size)
-    newest, _, _ = train(tmp_path, fp.Ditto(), models_to=None)
+    newest, _, _ = train(place, fp.Flame(local=SGD), models_to=None)
     with pytest.raises(checks.InputError, match="newest ones of one process"):
         earlier.models()
     assert len(newest.models()) == 2
@@ -221,54 +234,48 @@ def test_every_point_of_every_group_is_found_by_what_names_it(tmp_path):
         assert float(loss) == pytest.approx(float(last[client]), rel=1e-9)
 
 
-def test_other_tools_read_the_files(tmp_path):
+def test_other_tools_read_the_files(flame):
     """Named arrays and, in the header, what they are."""
-    _, found, _ = train(tmp_path, fp.Flame(local=SGD))
+    found = flame[1]
     row = found.table[found.table["model"] == "personal"].iloc[0]
-    arrays = safetensors.numpy.load_file(tmp_path / "models" / row["file"])
+    path = found.directory / row["file"]
+    arrays = safetensors.numpy.load_file(path)
     shapes = {name: array.shape for name, array in arrays.items()}
     assert shapes == {
         "clients": (8,),
         "params/head/bias": (8, 3),
         "params/head/kernel": (8, 3, 4),
     }
-    with safetensors.safe_open(tmp_path / "models" / row["file"], "numpy") as file:
+    with safetensors.safe_open(path, "numpy") as file:
         about = json.loads(file.metadata()["fedjax_pfl"])
     assert about["model"] == "personal" and about["status"] == "ok"
     assert about["settings"]["algorithm"] == "Flame"
-    made = (tmp_path / "models" / "models.csv").stat().st_mode
-    assert (tmp_path / "models" / row["file"]).stat().st_mode == made
+    made = (found.directory / "models.csv").stat().st_mode
+    assert path.stat().st_mode == made
     assert int(row["numbers"]) == 15 and int(row["clients"]) == 8
 
 
 @pytest.mark.wide
-def test_blocks_of_clients_and_devices_do_not_matter(tmp_path, monkeypatch):
+def test_blocks_of_clients_and_devices_do_not_matter(tmp_path, flame, monkeypatch):
     """Each file's bytes; on several devices the values, to rounding."""
-    _, whole, _ = train(tmp_path, fp.Flame(local=SGD))
+    whole = flame[1]
     monkeypatch.setattr(save_models, "_BLOCK_BYTES", 300)
-    _, blocks, _ = train(tmp_path, fp.Flame(local=SGD), models_to=tmp_path / "b")
-    assert fp.load_models(tmp_path / "b").table.equals(whole.table)
-    how = {"execution": "shard=4", "models_to": tmp_path / "s"}
-    train(tmp_path, fp.Flame(local=SGD), **how)
+    (tmp_path / "blocks").mkdir()
+    _, blocks, _ = train(tmp_path / "blocks", fp.Flame(local=SGD))
+    assert blocks.table.equals(whole.table)
+    _, found, _ = train(tmp_path, fp.Flame(local=SGD), execution="shard=4")
     for model in ("personal", "global"):
-        found, expected = (
-            fp.load_models(tmp_path / name).find(model=model).params
-            for name in ("s", "models")
-        )
-        jax.tree.map(
-            lambda a, b: np.testing.assert_allclose(a, b, 1e-9), found, expected
-        )
+        close(found.find(model=model).params, whole.find(model=model).params)
 
 
 @pytest.mark.parametrize("chosen", [wide("participants"), 3])
-def test_models_of_the_evaluated_clients_are_saved(tmp_path, chosen):
+def test_models_of_the_evaluated_clients_are_saved(tmp_path, flame, chosen):
     result, found, _ = train(tmp_path, fp.Flame(local=SGD), eval_clients=chosen)
     (group,) = result.groups
     expected = np.flatnonzero(group.evaluated[0, -1, 0])
     saved = found.find(model="personal")
     assert sorted(saved.clients.tolist()) == expected.tolist()
-    _, every, _ = train(tmp_path, fp.Flame(local=SGD), models_to=tmp_path / "all")
-    every = fp.load_models(tmp_path / "all").find(model="personal")
+    every = flame[1].find(model="personal")
     for client in expected:
         jax.tree.map(np.testing.assert_array_equal, saved.of(client), every.of(client))
     other = min(set(range(8)) - set(expected.tolist()))
@@ -377,28 +384,26 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_table_is_refused(tmp_path, damage):
-    _, found, _ = train(tmp_path, fp.Majority(), rounds=1)
+def test_a_damaged_table_is_refused(copy, damage):
+    found, _ = copy
     DAMAGES[damage](found.directory, found.table)
     with pytest.raises(checks.InputError, match=r"models(\.csv)?'"):
         fp.load_models(found.directory)
 
 
-def test_a_damaged_file_is_refused(tmp_path):
-    _, found, _ = train(tmp_path, fp.Majority(), rounds=1)
-    path = found.directory / found.table["file"][0]
+def test_a_damaged_file_is_refused(copy):
+    found, path = copy
     whole = path.read_bytes()
     for damaged in (b"", whole[:-1], bytes([*whole[:-1], whole[-1] ^ 1])):
         path.write_bytes(damaged)
         with pytest.raises(checks.InputError, match="not what was written"):
-            found.find()
+            found.find(file=found.table["file"][0])
     path.unlink()
     with pytest.raises(checks.InputError, match="No such file"):
-        found.find()
+        found.find(file=found.table["file"][0])
 
 
-def test_a_model_that_is_not_one_is_named(tmp_path):
-    _, found, _ = train(tmp_path, fp.Flame(local=SGD), rounds=1)
+def test_a_model_that_is_not_one_is_named(flame):
     for columns, sentence in (
         ({}, r"got nothing, which 2 of 2 have; model is global, personal\."),
         (
@@ -408,7 +413,7 @@ def test_a_model_that_is_not_one_is_named(tmp_path):
         ({"modell": "x"}, r"Unknown column 'modell' \(did you mean 'model'\?\)"),
     ):
         with pytest.raises(checks.InputError, match=sentence):
-            found.find(**columns)
+            flame[1].find(**columns)
 
 
 @pytest.mark.parametrize("name", test_models.SMALL)

@@ -286,7 +286,7 @@ def _learned_for_all(
     shared: dict[str, Any],
 ) -> Learned:
     """Reads the learned values from the histories of trainings."""
-    path, table = learned.path(result), learned.settings(result)
+    path, table = learned.path(result.groups), learned.settings(result.groups)
     names = shared["fields"]
     assert path is not None and table is not None
     row = table.iloc[0]
@@ -298,7 +298,7 @@ def _learned_for_all(
     return Learned(
         result=result,
         process=process,
-        objective=str(learned.objective(result)),
+        objective=str(learned.objective(result.groups)),
         best={n: float(v) for n, v in fields_.taken(process, names).items()},
         path=path,
         values=table,

@@ -15,6 +15,8 @@ from fedjax_pfl import core
 
 __all__ = ["named", "needs", "own_rows", "read", "whole", "write"]
 
+_REASON = re.compile("No space left on device|File too large|Permission denied")
+
 
 def named(tree: core.Tree) -> dict[str, jax.Array]:
     """Returns leaves by dotted path, random keys as their integers."""
@@ -31,15 +33,14 @@ def _is_key(leaf: jax.Array | jax.ShapeDtypeStruct) -> bool:
 
 def write(path: Path, leaves: Mapping[str, np.ndarray | jax.Array]) -> None:
     """Writes arrays, without the ones that have no values."""
-    import orbax.checkpoint as ocp  # half a second, paid only where something is saved
-
-    handler, options = _handler()
     full = {name: leaf for name, leaf in leaves.items() if leaf.size}
-    with _without_logs(), ocp.Checkpointer(handler, **options) as checkpointer:
-        try:
+    try:
+        with _checkpointer() as (checkpointer, _):
             checkpointer.save(path.absolute(), full)
-        except ValueError as error:  # how its C++ part reports a full disk
-            raise OSError(None, _last_words(error)) from error
+    except ValueError as error:  # how its C++ part reports a full disk
+        text = " ".join(str(error).split())
+        reason = _REASON.search(text)  # at the end of a long message
+        raise OSError(None, reason.group() if reason else text[:200]) from error
 
 
 def _is_divided(leaf: Any) -> bool:
@@ -83,21 +84,29 @@ def own_rows(tree: core.Tree) -> tuple[dict[str, np.ndarray], int, int]:
     return rows, start, stop
 
 
-def _handler() -> tuple[Any, dict[str, Any]]:
-    """Returns orbax's handler of trees, set up to wait for no other process."""
-    import orbax.checkpoint as ocp
+@contextlib.contextmanager
+def _checkpointer() -> Iterator[tuple[Any, Any]]:
+    """Opens orbax for trees, with its handler, set up to wait for no other process."""
+    import orbax.checkpoint as ocp  # half a second, paid only where something is saved
 
-    number = jax.process_index()
-    # By default orbax waits for all processes at its barriers.
-    single_process = ocp.options.MultiprocessingOptions(
-        primary_host=number,
-        active_processes={number},
-        barrier_sync_key_prefix=f"process-{number}",
-    )
-    options: dict[str, Any] = {"multiprocessing_options": single_process}
-    if jax.process_count() == 1:
-        options = {}
-    return ocp.PyTreeCheckpointHandler(**options), options
+    options: dict[str, Any] = {}
+    if jax.process_count() > 1:
+        number = jax.process_index()
+        # By default orbax waits for all processes at its barriers.
+        options["multiprocessing_options"] = ocp.options.MultiprocessingOptions(
+            primary_host=number,
+            active_processes={number},
+            barrier_sync_key_prefix=f"process-{number}",
+        )
+    handler = ocp.PyTreeCheckpointHandler(**options)
+    # It would print tracebacks of the errors that it also raises.
+    logger = logging.getLogger("absl")
+    was_disabled, logger.disabled = logger.disabled, True
+    try:
+        with ocp.Checkpointer(handler, **options) as checkpointer:
+            yield checkpointer, handler
+    finally:
+        logger.disabled = was_disabled
 
 
 Rows = Mapping[tuple[int, int], Mapping[str, np.ndarray]]
@@ -144,9 +153,11 @@ def _placed(
 ) -> jax.Array:
     """Joins a complete set of rows into one array on the devices of `leaf`."""
     ordered = [parts[rows] for rows in sorted(parts)]
-    axis = _divided_axis(ordered[0].shape, shape.shape)
-    lowest, highest = 0, shape.shape[axis]
-    if leaf is not None:
+    if leaf is None:  # the rows are parts along the first axis that is shorter
+        pairs = enumerate(zip(ordered[0].shape, shape.shape, strict=True))
+        axis = next((k for k, (size, full) in pairs if size != full), 0)
+        lowest, highest = 0, shape.shape[axis]
+    else:
         axis, lowest, highest = _extent(leaf)
     block, offset = np.concatenate(ordered, axis), min(parts)[0]
     size = block.shape[axis]
@@ -168,18 +179,11 @@ def _placed(
     return jax.make_array_from_callback(shape.shape, leaf.sharding, part)
 
 
-def _divided_axis(part: tuple[int, ...], shape: tuple[int, ...]) -> int:
-    """Returns the axis along which a part is shorter than the whole."""
-    pairs = enumerate(zip(part, shape, strict=True))
-    return next((k for k, (size, full) in pairs if size != full), 0)
-
-
 def _loaded(path: Path, shapes: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Reads arrays of these shapes."""
     import orbax.checkpoint as ocp
 
-    handler, options = _handler()
-    with _without_logs(), ocp.Checkpointer(handler, **options) as checkpointer:
+    with _checkpointer() as (checkpointer, handler):
         stored = handler.metadata(path.absolute())
         stored = getattr(stored, "tree", stored)  # older versions return the tree
         for name, shape in shapes.items():  # before arrays of any size are made
@@ -189,22 +193,3 @@ def _loaded(path: Path, shapes: Mapping[str, Any]) -> dict[str, np.ndarray]:
         return checkpointer.restore(
             path.absolute(), args=ocp.args.PyTreeRestore(restore_args=restore_args)
         )
-
-
-@contextlib.contextmanager
-def _without_logs() -> Iterator[None]:
-    """Keeps orbax from printing tracebacks of the errors that it also raises."""
-    logger = logging.getLogger("absl")
-    was_disabled = logger.disabled
-    logger.disabled = True
-    try:
-        yield
-    finally:
-        logger.disabled = was_disabled
-
-
-def _last_words(error: Exception) -> str:
-    """Returns the reason at the end of a long message."""
-    text = " ".join(str(error).split())
-    match = re.search(r"No space left on device|File too large|Permission denied", text)
-    return match.group() if match else text[:200]

@@ -10,15 +10,15 @@
 """
 
 import dataclasses
+import functools
 import hashlib
-import json
 import math
 import os
 import warnings
 import zipfile
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, BinaryIO, Literal
 
 import jax
 import msgspec
@@ -98,6 +98,10 @@ class Progress:
     __post_init__ = struct.check_fields
 
 
+_DESCRIBED = ("done", "ended", "seconds", "continued")
+"""Fields of a `Progress` that its description has, too."""
+
+
 def write_own(folder: Path, progress: Progress) -> dict[str, str]:
     """Writes the data of this process only: rows on its devices, and `own`."""
     parts = {f"{_OWN}{name}.npz": part for name, part in progress.own.items()}
@@ -105,7 +109,7 @@ def write_own(folder: Path, progress: Progress) -> dict[str, str]:
     if rows:
         parts[f"{_ROWS}{start:010d}-{stop:010d}.npz"] = rows
     for name, part in parts.items():
-        _write_arrays(folder / name, part)
+        _write(folder / name, functools.partial(np.savez, **part))
     return {name: digest_of_file(folder / name) for name in parts}
 
 
@@ -120,43 +124,36 @@ def write_first(
     if not processes.is_first():
         return
     arrays.write(folder / _STATE, states)
-    _write_arrays(folder / _HISTORY, progress.arrays)
+    _write(folder / _HISTORY, functools.partial(np.savez, **progress.arrays))
     shared_digests = digests(folder, skip=row_digests)
     description = {
         "format": _FORMAT,
         "backend": jax.default_backend(),
-        "done": progress.done,
-        "ended": progress.ended,
-        "seconds": progress.seconds,
-        "continued": progress.continued,
+        **{name: getattr(progress, name) for name in _DESCRIBED},
         "identity": identity,
         "files": shared_digests | dict(row_digests),
     }
     # Last, since it has the digests of all other files, those of other processes too.
-    with plain_files.created(folder / _DESCRIPTION) as draft, open(draft, "wb") as file:
-        file.write(documents.seal(description).encode())
-        file.flush()
-        os.fsync(file.fileno())
+    text = documents.seal(description).encode()
+    _write(folder / _DESCRIPTION, lambda file: file.write(text))
     flush(folder)
 
 
 def compare(
-    path: Path, stored: Description, ours: dict[str, Any], *, anyway: bool
+    path: Path, stored: Description, ours: Mapping[str, Any], *, anyway: bool
 ) -> list[str]:
     """Refuses checkpoints of another training or, unless `anyway`, of other code."""
-    theirs = stored.identity
+    theirs = dict(stored.identity)
+    ours = dict(ours)
     # Code first: other code may have other entries in the rest of the identity.
-    code = [identity.get("code", {}) for identity in (theirs, ours)]
+    code = theirs.pop("code", {}), ours.pop("code", {})
     differences = provenance.compare(path, *code, anyway=anyway)
-    for name in dict.fromkeys([*theirs, *ours]):
-        if name == "code":
-            continue
-        if theirs.get(name) != ours.get(name):
-            was, now = (_shorten(identity.get(name)) for identity in (theirs, ours))
-            raise checks.InputError(
-                f"Checkpoint '{path}' belongs to another training: {name} was {was}"
-                f" there and is {now} here."
-            )
+    if difference := documents.difference(theirs, ours):
+        name, was, now = difference
+        raise checks.InputError(
+            f"Checkpoint '{path}' belongs to another training: {name} was {was}"
+            f" there and is {now} here."
+        )
     if stored.backend != jax.default_backend():
         warnings.warn(
             f"Checkpoint '{path}' was written with backend {stored.backend}, this is"
@@ -225,12 +222,11 @@ def read(path: Path, stored: Description, like: core.Tree) -> Progress:
     """Reads a verified checkpoint."""
     try:
         measured = _read_arrays(path / _HISTORY)
-        pieces = {_range(piece): piece for piece in path.glob(f"{_ROWS}*")}
-        rows = {
-            bounds: _read_arrays(piece)
-            for bounds, piece in sorted(pieces.items())
-            if arrays.needs(like, *bounds)
-        }
+        rows = {}
+        for piece in path.glob(f"{_ROWS}*"):
+            start, stop = map(int, piece.stem.removeprefix(_ROWS).split("-"))
+            if arrays.needs(like, start, stop):
+                rows[start, stop] = _read_arrays(piece)
         states = arrays.read(path / _STATE, rows, like)
         private_arrays = {
             piece.stem.removeprefix(_OWN): _read_arrays(piece)
@@ -238,27 +234,14 @@ def read(path: Path, stored: Description, like: core.Tree) -> Progress:
         }
     except Exception as error:  # zipfile and orbax raise many kinds
         raise DamagedError("its arrays are not those of this training") from error
-    return Progress(
-        done=stored.done,
-        states=states,
-        arrays=measured,
-        seconds=stored.seconds,
-        ended=stored.ended,
-        continued=stored.continued,
-        own=private_arrays,
-    )
+    described = {name: getattr(stored, name) for name in _DESCRIBED}
+    return Progress(states=states, arrays=measured, own=private_arrays, **described)
 
 
-def _range(piece: Path) -> tuple[int, int]:
-    """Returns start and stop of a process's rows."""
-    start, stop = piece.stem.removeprefix(_ROWS).split("-")
-    return int(start), int(stop)
-
-
-def _write_arrays(path: Path, leaves: Mapping[str, np.ndarray]) -> None:
-    """Writes arrays into one file that survives a crash of the machine."""
+def _write(path: Path, save: Callable[[BinaryIO], object]) -> None:
+    """Writes a file that survives a crash of the machine."""
     with plain_files.created(path) as draft, open(draft, "wb") as file:
-        np.savez(file, **leaves)  # pyright: ignore[reportArgumentType]
+        save(file)
         file.flush()
         os.fsync(file.fileno())
 
@@ -276,12 +259,6 @@ def _read_arrays(path: Path) -> dict[str, np.ndarray]:
                 raise ValueError(f"{info.filename} is not what was written")
     with np.load(path, allow_pickle=False) as file:
         return {name: file[name] for name in file.files}
-
-
-def _shorten(value: object) -> str:
-    """Formats a setting as text that is short enough for a sentence."""
-    text = json.dumps(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def flush(folder: Path) -> None:

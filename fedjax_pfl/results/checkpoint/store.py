@@ -98,23 +98,19 @@ class Store:
     ):
         """Makes a store of one group; for `guard` see `Checkpoints.store`."""
         self._guard = guard
-        self.folder, self.keep = folder, options.keep
-        self._min_seconds = options.min_seconds
-        self._resume_anyway = options.resume_anyway
+        self.folder, self.keep, self._options = folder, options.keep, options
         self._written = time.monotonic()
 
     def due(self) -> bool:
         """Returns whether the last checkpoint is old enough for the next."""
-        return time.monotonic() - self._written >= self._min_seconds
+        return time.monotonic() - self._written >= self._options.min_seconds
 
     def has_ended(self) -> bool:
         """Returns whether the training of the newest checkpoint has ended."""
-        for path in reversed(self._paths()):
-            try:
-                return files.read_description(path).ended
-            except (files.DamagedError, checks.InputError):
-                return False  # `latest` reports the damage
-        return False
+        try:
+            return any(files.read_description(p).ended for p in self._paths()[-1:])
+        except (files.DamagedError, checks.InputError):
+            return False  # `latest` reports the damage
 
     def latest(
         self,
@@ -143,14 +139,15 @@ class Store:
         for path in reversed(self._paths()):
             try:
                 stored = files.read_description(path)
-                # As JSON gives it back, with lists for tuples.
-                ours = json.loads(json.dumps(identity))
                 differences = files.compare(
-                    path, stored, ours, anyway=self._resume_anyway
+                    path, stored, identity, anyway=self._options.resume_anyway
                 )
                 files.verify(path, stored.files)
                 progress = files.read(path, stored, like)
-                _accepted(progress, accept)
+                try:
+                    accept(progress)
+                except (ValueError, KeyError) as error:
+                    raise files.DamagedError(str(error)) from error
                 continued = (*progress.continued, *differences)
                 progress = dataclasses.replace(progress, continued=continued)
             except files.DamagedError as error:
@@ -260,16 +257,6 @@ def kept(save: Callable[[], None], *, is_due: bool) -> Iterator[None]:
         if not is_due:
             save()
         raise
-
-
-def _accepted(
-    progress: files.Progress, accept: Callable[[files.Progress], None]
-) -> None:
-    """Calls `accept`, and reports its errors as damage of the checkpoint."""
-    try:
-        accept(progress)
-    except (ValueError, KeyError) as error:
-        raise files.DamagedError(str(error)) from error
 
 
 def _remove(path: Path) -> None:

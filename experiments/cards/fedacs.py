@@ -162,8 +162,8 @@ _HEADLINES = (
         "the standard deviation of FedACS over repetitions is the smallest",
         "",
         (),
-        "not judged: with five repetitions a ratio of two deviations up to 2.5 is chance"
-        " (F test at 5 %)",
+        "not judged: with five repetitions a ratio of two deviations up to 2.5 is"
+        " chance (F test at 5 %)",
     ),
 )
 

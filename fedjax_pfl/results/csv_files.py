@@ -43,10 +43,13 @@ def _with_texts(table: "pd.DataFrame", change: Callable[[Any], Any]) -> "pd.Data
     """Changes titles and cells of the columns that contain such texts."""
     table = table.rename(columns=change)
     for place, (_, column) in enumerate(table.items()):
-        texts = list(column)
-        cells = [change(cell) for cell in texts]
-        if any(new is not old for new, old in zip(cells, texts, strict=True)):
-            table.isetitem(place, cells)
+        if column.dtype.kind in "biufc":
+            continue
+        # Columns repeat few texts: each is looked at once.
+        texts = {cell for cell in column.unique() if isinstance(cell, str)}
+        new_texts = {cell: change(cell) for cell in texts}
+        if any(new is not old for old, new in new_texts.items()):
+            table.isetitem(place, [new_texts.get(cell, cell) for cell in column])
     return table
 
 

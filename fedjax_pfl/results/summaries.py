@@ -112,18 +112,20 @@ def statistics(
     worst_first = ordered if sign(metric) > 0 else ordered[::-1]
     with np.errstate(invalid="ignore"):  # infinite losses have no variance
         quantiles = np.quantile(ordered, list(_QUANTILES.values()))
-        numbers = {"mean": values.mean()}
+        mean, variance = values.mean(), values.var()
+        std = np.sqrt(variance)
+        numbers = {"mean": mean}
         if counts is not None:
             numbers["weighted mean"] = (values * counts).sum() / counts.sum()
         numbers |= {
-            "std": values.std(),
+            "std": std,
             "min": ordered[0],
             "worst 10 %": worst_first[: max(1, values.size // 10)].mean(),
             **dict(zip(_QUANTILES, quantiles, strict=True)),
-            "variance": values.var(),
+            "variance": variance,
             # Degrees between the values and (1, ..., 1): 0 if all clients are equal.
             # The cosine, mean / sqrt(mean^2 + variance), rounds to 1 for small angles.
-            "angle": np.degrees(np.arctan2(values.std(), values.mean())),
+            "angle": np.degrees(np.arctan2(std, mean)),
         }
     return {name: float(value) for name, value in numbers.items()}
 

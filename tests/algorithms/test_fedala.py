@@ -129,14 +129,18 @@ def test_the_personal_model_is_merged_with_the_latest_global_one():
     view = fp.ClientView(
         key=jax.random.key(0), round=0, data=data.pool().with_rows(rows)
     )
-    found = algorithm.predictors(view, server, client, problem.model)
+
+    @jax.jit
+    def outputs(x):
+        found = algorithm.predictors(view, server, client, problem.model)
+        return {name: fn(x) for name, fn in found.items()}
+
     weights, _ = learned(pairs[3], (w, 0.4), own, np.full(3, 0.8), 1, 0.3, 0.1)
     x = np.random.default_rng(0).normal(size=(4, 3))
     merged = weights * w + (1 - weights) * own
-    np.testing.assert_allclose(
-        found["personal"](jnp.asarray(x)), x @ merged + 0.4, **CLOSE
-    )
-    np.testing.assert_allclose(found["global"](jnp.asarray(x)), x @ w + 0.4, **CLOSE)
+    found = outputs(x)
+    np.testing.assert_allclose(found["personal"], x @ merged + 0.4, **CLOSE)
+    np.testing.assert_allclose(found["global"], x @ w + 0.4, **CLOSE)
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,10 @@ import numpy as np
 
 import fedjax_pfl as fp
 from fedjax_pfl import aggregators, algorithms, attacks
-from fedjax_pfl.algorithms import common_descent
-from fedjax_pfl.testing import toy
+from fedjax_pfl.testing import toy, trainings
 from tests.algorithms import probes
 
-SGD = fp.SGD(learning_rate=0.1, epochs=2, batch_size=4)
+SGD = trainings.SGD
 FULL = fp.SGD(learning_rate=0.5, batch_size=64)
 
 
@@ -53,9 +52,9 @@ class Case:
     """One algorithm with what its properties need.
 
     Attributes:
-      make: makes the algorithm.
-      field: a traced field and another value for it.
-      full: makes a deterministic version for the quadratic, or None.
+      algorithm: the method.
+      field: a traced field of the method and another value for it.
+      full: a deterministic version for the quadratic, or None.
       limit: its limit of the server's `theta` there.
       attack: an attack in the round.
       aggregator: an aggregator in place of its own.
@@ -64,107 +63,81 @@ class Case:
       model: the model of these properties, but for convergence on the quadratic.
     """
 
-    make: Callable[[], Any]
+    algorithm: Any
     field: tuple[str, float]
-    full: Callable[[], Any] | None = None
+    full: Any = None
     limit: Callable[[], np.ndarray] | None = None
     attack: Any = attacks.SignFlip(scale=2.0)
     aggregator: Any = None
-    depth: str = "full"
+    depth: str = "light"
     model: Any = fp.LogisticRegression()
 
 
+def of(training: str, field: str, value: float, **more: Any) -> Case:
+    """Returns the case of a method, and its model, of `testing.trainings`."""
+    row = trainings.ROWS[training]
+    return Case(row.process.algorithm, (field, value), model=row.model, **more)
+
+
+def with_limit(algorithm: Any) -> dict[str, Any]:
+    """Returns the fields of a case that ends at the minimizer of all examples."""
+    return {"full": algorithm, "limit": weighted_mean}
+
+
+_LOCAL_RATE = "local.learning_rate", 0.05
+
 CASES = {
-    "flame": Case(
-        make=lambda: fp.Flame(lam=1.0, kappa=2.0, local=SGD),
-        field=("algorithm.kappa", 0.5),
-        full=lambda: fp.Flame(lam=1.0, kappa=2.0, local=FULL),
+    "flame": of(
+        *("flame", "kappa", 0.5),
+        depth="full",
+        full=fp.Flame(lam=1.0, kappa=2.0, local=FULL),
         limit=flame_limit,
     ),
     "flame_official": Case(
-        depth="variant",
-        make=lambda: fp.Flame.official(rho=0.2, weighting="examples"),
-        field=("algorithm.lam", 0.5),
+        fp.Flame.official(rho=0.2, weighting="examples"), ("lam", 0.5), depth="variant"
     ),
     "flame_joint_median": Case(
+        fp.Flame(lam=1.0, kappa=2.0, local=SGD, center="joint"),
+        ("lam", 0.5),
         depth="variant",
-        make=lambda: fp.Flame(lam=1.0, kappa=2.0, local=SGD, center="joint"),
-        field=("algorithm.lam", 0.5),
         aggregator=aggregators.CoordinateMedian(),
     ),
-    "flame_to_tolerance": Case(
-        depth="variant",
-        make=lambda: fp.Flame(
-            lam=1.0,
-            kappa=2.0,
-            local=fp.local.ToTolerance(learning_rate=0.3, max_steps=9),
-        ),
-        field=("algorithm.eps_decay", 0.5),
+    "flame_to_tolerance": of("to_tolerance", "eps_decay", 0.5, depth="variant"),
+    "fedavg": of(
+        *("fedavg, fine-tuned", *_LOCAL_RATE), **with_limit(fp.FedAvg(local=FULL))
     ),
-    "fedavg": Case(
-        depth="light",
-        make=lambda: fp.FedAvg(local=SGD, fine_tune=SGD),
-        field=("algorithm.local.learning_rate", 0.05),
-        full=lambda: fp.FedAvg(local=FULL),
-        limit=weighted_mean,
-    ),
-    "fedavg_adam_geometric": Case(
+    "fedavg_adam_geometric": of(
+        *("optax", "local.hyperparameters.learning_rate", 0.02),
         depth="variant",
-        make=lambda: fp.FedAvg(
-            local=fp.Optax(hyperparameters={"learning_rate": 0.05}, batch_size=4),
-            weighting="uniform",
-        ),
-        field=("algorithm.local.hyperparameters.learning_rate", 0.02),
         aggregator=to_rounding(aggregators.GeometricMedian()),
     ),
-    "local": Case(
-        depth="light",
-        make=lambda: fp.Local(local=SGD),
-        field=("algorithm.local.learning_rate", 0.05),
+    "local": of("local", *_LOCAL_RATE),
+    "centralized": of(
+        *("centralized", *_LOCAL_RATE), **with_limit(fp.Centralized(local=FULL))
     ),
-    "centralized": Case(
-        depth="light",
-        make=lambda: fp.Centralized(local=SGD),
-        field=("algorithm.local.learning_rate", 0.05),
-        full=lambda: fp.Centralized(local=FULL),
-        limit=weighted_mean,
-    ),
-    "fedacs": Case(
-        depth="light",
-        make=lambda: algorithms.FedACS(pick_quantile=0.55, mixing=0.9, local=SGD),
-        field=("algorithm.pick_quantile", 0.3),
-    ),
+    "fedacs": of("fedacs", "pick_quantile", 0.3),
     "fedacs_update_keep": Case(
-        depth="variant",
-        make=lambda: algorithms.FedACS(
+        algorithms.FedACS(
             pick_quantile=0.3, local=SGD, similarity="update", negative="keep"
         ),
-        field=("algorithm.mixing", 0.7),
-    ),
-    "fedadmm": Case(
-        depth="light",
-        make=lambda: algorithms.FedADMM(mu=0.5, local=SGD),
-        field=("algorithm.mu", 0.2),
-    ),
-    "fedadmm_delta": Case(
+        ("mixing", 0.7),
         depth="variant",
-        make=lambda: algorithms.FedADMM(
+    ),
+    "fedadmm": of("fedadmm", "mu", 0.2),
+    "fedadmm_delta": Case(
+        algorithms.FedADMM(
             rho=0.1,
             server_mode="delta_selected",
             server_learning_rate=0.8,
             weighting="examples",
             local=SGD,
         ),
-        field=("algorithm.server_learning_rate", 0.5),
-    ),
-    "fedamp": Case(
-        depth="light",
-        make=lambda: algorithms.FedAMP(local=SGD),
-        field=("algorithm.lam", 0.4),
-    ),
-    "fedamp_scheduled": Case(
+        ("server_learning_rate", 0.5),
         depth="variant",
-        make=lambda: algorithms.FedAMP(
+    ),
+    "fedamp": of("fedamp", "lam", 0.4),
+    "fedamp_scheduled": Case(
+        algorithms.FedAMP(
             local=SGD,
             alpha=0.5,
             alpha_decay=0.9,
@@ -173,264 +146,107 @@ CASES = {
             scale_free=False,
             start="own",
         ),
-        field=("algorithm.sigma", 5.0),
-    ),
-    "heur_fedamp": Case(
-        depth="light",
-        make=lambda: algorithms.HeurFedAMP(local=SGD, self_weight=0.2),
-        field=("algorithm.sharpness", 10.0),
-    ),
-    "apfl": Case(
-        depth="light",
-        make=lambda: algorithms.APFL(local=SGD, alpha_decay=0.02),
-        field=("algorithm.alpha", 0.8),
-        full=lambda: algorithms.APFL(local=FULL),
-        limit=weighted_mean,
-    ),
-    "per_fedavg": Case(
-        depth="light",
-        make=lambda: algorithms.PerFedAvg(
-            inner_learning_rate=0.1,
-            learning_rate=0.2,
-            num_steps=3,
-            batch_size=4,
-            hessian="finite_difference",
-        ),
-        field=("algorithm.inner_learning_rate", 0.05),
-        full=lambda: algorithms.PerFedAvg(
-            inner_learning_rate=0.1, learning_rate=0.5, num_steps=3, batch_size=64
-        ),
-        limit=weighted_mean,
-    ),
-    "fedpg": Case(
-        depth="light",
-        make=lambda: algorithms.FedPG(
-            local=dataclasses.replace(SGD, decay=0.9), gradient="epochs", gamma=0.3
-        ),
-        field=("algorithm.gamma", 0.8),
-    ),
-    "fedpg_searched": Case(
+        ("sigma", 5.0),
         depth="variant",
-        make=lambda: algorithms.FedPG(
-            local=fp.SGD(learning_rate=0.1),
-            search=common_descent.Armijo(),
-            history="last_round",
-            layerwise=True,
-            protection="orthogonal",
-            personal_length="mean",
-            personal="refresh",
+    ),
+    "heur_fedamp": of("heur_fedamp", "sharpness", 10.0),
+    "apfl": of("apfl", "alpha", 0.8, **with_limit(algorithms.APFL(local=FULL))),
+    "per_fedavg": of(
+        *("per_fedavg", "inner_learning_rate", 0.05),
+        **with_limit(
+            algorithms.PerFedAvg(
+                inner_learning_rate=0.1, learning_rate=0.5, num_steps=3, batch_size=64
+            )
         ),
-        field=("algorithm.search.decrease", 1e-3),
     ),
-    "fedper": Case(
-        depth="light",
-        make=lambda: algorithms.FedPer(head="bias$", local=SGD),
-        field=("algorithm.local.learning_rate", 0.05),
-    ),
-    "fedrep": Case(
-        depth="light",
-        make=lambda: algorithms.FedRep(
-            head="bias$", head_local=SGD, local=SGD, send_heads=True, fine_tune=SGD
-        ),
-        field=("algorithm.head_local.learning_rate", 0.05),
-    ),
-    "fedrod": Case(
-        depth="light",
-        make=lambda: algorithms.FedROD(head="bias$", local=SGD),
-        field=("algorithm.local.learning_rate", 0.05),
-    ),
-    "fedrod_hyper": Case(
-        depth="variant",
-        make=lambda: algorithms.FedROD(head="kernel$", hyper_width=4, local=SGD),
-        field=("algorithm.local.learning_rate", 0.05),
-    ),
-    "splitgp": Case(
-        depth="light",
-        make=lambda: algorithms.SplitGP(local=SGD),
-        field=("algorithm.self_weight", 0.6),
-        model=fp.MLP(widths=(4,)),
-    ),
-    "scaffold": Case(
-        depth="light",
-        make=lambda: algorithms.Scaffold(local=SGD),
-        field=("algorithm.server_learning_rate", 0.7),
-    ),
-    "ditto": Case(
-        depth="light",
-        make=lambda: algorithms.Ditto(local=SGD, personal=fp.SGD(batch_size=8)),
-        field=("algorithm.lam", 0.4),
-        full=lambda: algorithms.Ditto(local=FULL),
-        limit=weighted_mean,
-    ),
+    "fedpg": of("fedpg", "gamma", 0.8),
+    "fedpg_searched": of("fedpg, searched", "search.decrease", 1e-3, depth="variant"),
+    "fedper": of("fedper", *_LOCAL_RATE),
+    "fedrep": of("fedrep", "head_local.learning_rate", 0.05),
+    "fedrod": Case(algorithms.FedROD(head="bias$", local=SGD), _LOCAL_RATE),
+    "fedrod_hyper": of("fedrod", *_LOCAL_RATE, depth="variant"),
+    "splitgp": of("splitgp", "self_weight", 0.6),
+    "scaffold": of("scaffold", "server_learning_rate", 0.7),
+    "ditto": of("ditto", "lam", 0.4, **with_limit(algorithms.Ditto(local=FULL))),
     "ditto_unsynced": Case(
+        algorithms.Ditto(local=dataclasses.replace(SGD, momentum=0.5), unsynced=True),
+        ("local.momentum", 0.3),
         depth="variant",
-        make=lambda: algorithms.Ditto(
-            local=fp.SGD(learning_rate=0.1, epochs=2, batch_size=4, momentum=0.5),
-            unsynced=True,
-        ),
-        field=("algorithm.local.momentum", 0.3),
     ),
-    "pfedme": Case(
-        depth="light",
-        make=lambda: algorithms.PFedMe(
-            lam=2.0, learning_rate=0.3, num_steps=3, inner_steps=2, batch_size=4
+    "pfedme": of(
+        *("pfedme", "server_learning_rate", 0.7),
+        **with_limit(
+            algorithms.PFedMe(
+                lam=2.0, learning_rate=0.3, inner_learning_rate=0.3, batch_size=64
+            )
         ),
-        field=("algorithm.server_learning_rate", 0.7),
-        full=lambda: algorithms.PFedMe(
-            lam=2.0, learning_rate=0.3, inner_learning_rate=0.3, batch_size=64
-        ),
-        limit=weighted_mean,
     ),
-    "lp_proj": Case(
-        depth="light",
-        make=lambda: algorithms.LpProj(
-            lam=2.0,
-            learning_rate=0.3,
-            clip_norm=0.5,
-            dim=6,
-            num_steps=2,
-            inner_steps=3,
-            batch_size=4,
-        ),
-        field=("algorithm.server_learning_rate", 0.7),
-    ),
-    "lp_proj_admm": Case(
+    "lp_proj": of("lp_proj", "server_learning_rate", 0.7),
+    "lp_proj_admm": of("lp_proj, admm", "kappa", 0.5, depth="variant"),
+    "fedprox": of(
+        *("fedprox", "mu", 0.1),
         depth="variant",
-        make=lambda: algorithms.LpProj(
-            form="admm", lam=2.0, kappa=2.0, dim=3, orthogonal=True, local=SGD
-        ),
-        field=("algorithm.kappa", 0.5),
+        **with_limit(algorithms.FedProx(mu=0.5, local=FULL)),
     ),
-    "fedprox": Case(
-        depth="variant",
-        make=lambda: algorithms.FedProx(mu=0.5, local=SGD),
-        field=("algorithm.mu", 0.1),
-        full=lambda: algorithms.FedProx(mu=0.5, local=FULL),
-        limit=weighted_mean,
-    ),
-    "fedmgda": Case(
-        depth="light",
-        make=lambda: algorithms.FedMGDA(
-            eps=0.2, server_learning_rate=0.1, keeps_local=True, local=SGD
-        ),
-        field=("algorithm.eps", 0.05),
-    ),
-    "fedfomo": Case(
-        depth="light",
-        make=lambda: algorithms.FedFomo(num_models=3, epsilon_decay=0.0, local=SGD),
-        field=("algorithm.epsilon", 0.8),
-    ),
-    "fedfv": Case(
-        depth="light",
-        make=lambda: algorithms.FedFV(alpha=0.3, tau=2, local=SGD, keeps_local=True),
-        field=("algorithm.alpha", 0.6),
-    ),
-    "fedala": Case(
-        depth="light",
-        make=lambda: algorithms.FedALA(
-            adapted="kernel$", start_epochs=12, threshold=0.01, local=SGD
-        ),
-        field=("algorithm.weight_learning_rate", 0.5),
-    ),
-    "fedbabu": Case(
-        depth="light",
-        make=lambda: algorithms.FedBABU(
-            head="bias$", local=SGD, fine_tune=SGD, tuned_part="head"
-        ),
-        field=("algorithm.local.learning_rate", 0.05),
-    ),
-    "feddyn": Case(
-        depth="light",
-        make=lambda: algorithms.FedDyn(alpha=0.5, weighting="examples", local=SGD),
-        field=("algorithm.alpha", 0.2),
-    ),
+    "fedmgda": of("fedmgda", "eps", 0.05),
+    "fedfomo": of("fedfomo", "epsilon", 0.8),
+    "fedfv": of("fedfv", "alpha", 0.6),
+    "fedala": of("fedala", "weight_learning_rate", 0.5),
+    "fedbabu": of("fedbabu", *_LOCAL_RATE),
+    "feddyn": of("feddyn", "alpha", 0.2),
     "fednova": Case(
-        depth="light",
-        make=lambda: algorithms.FedNova(
+        algorithms.FedNova(
             local=dataclasses.replace(SGD, momentum=0.5), keeps_local=True
         ),
-        field=("algorithm.local.momentum", 0.3),
-        full=lambda: algorithms.FedNova(local=FULL),
-        limit=weighted_mean,
+        ("local.momentum", 0.3),
+        **with_limit(algorithms.FedNova(local=FULL)),
     ),
-    "fedproto": Case(
-        depth="light",
-        make=lambda: algorithms.FedProto(local=SGD),
-        field=("algorithm.lam", 0.3),
-        model=fp.MLP(widths=(4,)),
-    ),
-    "fedsam": Case(
-        depth="light",
-        make=lambda: algorithms.FedSAM(rho=0.2, local=SGD),
-        field=("algorithm.rho", 0.5),
-    ),
+    "fedproto": of("fedproto", "lam", 0.3),
+    "fedsam": of("fedsam", "rho", 0.5),
     "moon": Case(
-        depth="light",
-        make=lambda: algorithms.MOON(mu=2.0, local=SGD, keeps_local=True),
-        field=("algorithm.temperature", 0.8),
-        model=fp.MLP(widths=(4,)),
+        algorithms.MOON(mu=2.0, local=SGD, keeps_local=True),
+        ("temperature", 0.8),
+        model=trainings.MLP,
     ),
-    "knn_per": Case(
-        depth="light",
-        make=lambda: algorithms.KNNPer(num_neighbors=3, local=SGD),
-        field=("algorithm.lam", 0.2),
-        model=fp.MLP(widths=(4,)),
-    ),
-    "multi_krum": Case(
-        depth="variant",
-        make=lambda: algorithms.MultiKrum(num_malicious=1, local=SGD),
-        field=("algorithm.num_malicious", 2.0),
-    ),
-    "fedplus": Case(
-        depth="light",
-        make=lambda: FedPlus(alpha=0.5, rho=0.2, lam=0.1, local=SGD),
-        field=("algorithm.rho", 0.05),
-    ),
+    "knn_per": of("knn_per", "lam", 0.2),
+    "multi_krum": of("multi_krum", "num_malicious", 2.0, depth="variant"),
+    "fedplus": Case(FedPlus(alpha=0.5, rho=0.2, lam=0.1, local=SGD), ("rho", 0.05)),
     "fedplus_all_coordinates": Case(
-        depth="variant",
-        make=lambda: algorithms.FedPlus.coordinate_median(
+        algorithms.FedPlus.coordinate_median(
             theta=0.9, rho=0.1, aggregate_over="all", pull_every="epoch", local=SGD
         ),
-        field=("algorithm.theta", 0.7),
+        ("theta", 0.7),
+        depth="variant",
     ),
     "fedplus_layers": Case(
-        depth="variant",
-        make=lambda: FedPlus.layer_wise(
+        FedPlus.layer_wise(
             ("bias$", ""), ("l1", "l2"), rho_quantile=0.5, alpha=0.5, local=SGD
         ),
-        field=("algorithm.rho_quantile", 0.8),
-    ),
-    "own_down": Case(
-        depth="light", make=probes.OwnDown, field=("algorithm.mixing", 0.1)
-    ),
-    "two_exchanges": Case(
-        make=probes.TwoExchanges,
-        field=("algorithm.step", 1.5),
-        full=probes.TwoExchanges,
-        limit=weighted_mean,
-        attack=None,
-    ),
-    "memory": Case(
-        depth="light", make=probes.Memory, field=("algorithm.momentum", 0.3)
-    ),
-    "own_sampler": Case(
-        depth="variant", make=probes.OwnSampler, field=("algorithm.learning_rate", 0.1)
-    ),
-    "body_head": Case(
-        depth="light", make=probes.BodyHead, field=("algorithm.learning_rate", 0.1)
-    ),
-    "weight_zero": Case(
+        ("rho_quantile", 0.8),
         depth="variant",
-        make=probes.WeightZero,
-        field=("algorithm.learning_rate", 0.1),
-        full=probes.WeightZero,
+    ),
+    "own_down": Case(probes.OwnDown(), ("mixing", 0.1)),
+    "two_exchanges": Case(
+        probes.TwoExchanges(),
+        ("step", 1.5),
+        depth="full",
+        attack=None,
+        **with_limit(probes.TwoExchanges()),
+    ),
+    "memory": Case(probes.Memory(), ("momentum", 0.3)),
+    "own_sampler": Case(probes.OwnSampler(), ("learning_rate", 0.1), depth="variant"),
+    "body_head": Case(probes.BodyHead(), ("learning_rate", 0.1)),
+    "weight_zero": Case(
+        probes.WeightZero(),
+        ("learning_rate", 0.1),
+        depth="variant",
+        full=probes.WeightZero(),
         limit=even_mean,
     ),
     "schedule": Case(
+        probes.Schedule(),
+        ("decay", 0.5),
         depth="variant",
-        make=probes.Schedule,
-        field=("algorithm.decay", 0.5),
-        full=lambda: probes.Schedule(decay=0.999),
-        limit=weighted_mean,
+        **with_limit(probes.Schedule(decay=0.999)),
     ),
 }

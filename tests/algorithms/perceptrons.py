@@ -75,9 +75,14 @@ def predictions(algorithm, federation, state, client, x):
     own, rows = jax.tree.map(lambda leaf: leaf[client], (state.clients, train.rows()))
     data = train.pool().with_rows(rows)
     model = MODEL.for_federation(federation)
-    view = fp.ClientView(key=KEY, round=0, data=data)
-    found = algorithm.predictors(view, state.server, own, model)
-    return {name: np.asarray(fn(jnp.asarray(x))) for name, fn in found.items()}
+
+    @jax.jit
+    def outputs(server, own, data, x):
+        view = fp.ClientView(key=KEY, round=0, data=data)
+        found = algorithm.predictors(view, server, own, model)
+        return {name: fn(x) for name, fn in found.items()}
+
+    return jax.tree.map(np.asarray, outputs(state.server, own, data, x))
 
 
 def softmax(logits):

@@ -160,23 +160,6 @@ def test_a_constant_step_other_than_the_share_moves_the_fixed_point():
     assert np.linalg.norm(limit - optimum(problem, alpha)) > 1e-2
 
 
-@pytest.mark.wide
-@pytest.mark.parametrize("given", [None, 0.5])
-def test_a_step_of_the_share_is_the_mean_of_all(given):
-    problem, fields = problems.waves(), {"mu": 0.5, "local": MINIBATCHES}
-    theirs, _, _ = problems.run(process(3, **fields), problem, 20)
-    whole = process(
-        3, server_mode="delta_selected", server_learning_rate=given, **fields
-    )
-    ours, _, _ = problems.run(whole, problem, 20)
-    assert "messages" not in ours.rows
-    # Sums of changes against means: a rounding of order one in each of 20 rounds.
-    np.testing.assert_allclose(ours.server["theta"], theirs.server["theta"], **CLOSE)
-    np.testing.assert_allclose(
-        ours.clients.theta["theta"], theirs.clients.theta["theta"], **CLOSE
-    )
-
-
 def as_if_new(state):
     """Forgets duals, and what was sent: only the received w is left."""
     count = state.clients.alpha.shape[0]
@@ -212,19 +195,6 @@ def test_without_duals_it_is_fedprox_and_fedavg_for_small_rho():
     errors = [np.abs(rounds(mu) - average).max() for mu in (1e-3, 1e-5)]
     assert 1e-5 < errors[0] < 1e-2
     assert errors[0] == pytest.approx(100 * errors[1], rel=0.01)
-
-
-@pytest.mark.wide
-def test_the_first_local_models_are_fedproxs_and_messages_go_twice_as_far():
-    problem, mu = problems.waves(), 0.8
-    states, _, _ = problems.run(process(mu=mu, local=MINIBATCHES), problem, 1)
-    prox = fp.FederatedProcess(
-        algorithm=fp.FedProx(mu=mu, local=MINIBATCHES), aggregator=fp.aggregators.Mean()
-    )
-    w = problems.run(prox, problem, 1)[0].server["theta"]
-    theta = states.clients.theta["theta"][1]
-    np.testing.assert_allclose(theta.mean(axis=0), w[1], **CLOSE)
-    np.testing.assert_allclose(states.server["theta"][1], 2 * w[1] - w[0], **CLOSE)
 
 
 @pytest.mark.wide

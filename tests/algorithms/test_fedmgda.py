@@ -11,6 +11,7 @@ from tests import problems
 from tests.engine import faults
 from tests.lanes import wide
 from tests.numerics import qp_oracles
+from tests.setups import process
 
 KEY = jax.random.key(0)
 GRADIENTS = np.array([[1, -0.3, 0], [-1, 1, -0.2], [-1, -1, 1]])
@@ -76,8 +77,8 @@ def test_a_round_by_hand(normalize):
     algorithm = fp.FedMGDA(
         eps=0.15, server_learning_rate=0.3, normalize=normalize, local=STEP
     )
-    process = fp.FederatedProcess(algorithm=algorithm)
-    states, infos, _ = problems.run(process, problem, 2)
+    whole = process(algorithm)
+    states, infos, _ = problems.run(whole, problem, 2)
     theta = np.asarray(states.server["theta"])
     for before, after, lam in zip(
         theta[:-1], theta[1:], infos.aggregator.lam, strict=True
@@ -97,19 +98,6 @@ def test_without_freedom_it_is_the_average_of_normalized_updates():
     step, _, _ = combine(updates, counts, eps=0.0)
     expected = (counts / counts.sum()) @ unit(updates)
     np.testing.assert_allclose(step, expected, atol=1e-12)
-
-
-@pytest.mark.wide  # a round by hand says most of it
-def test_without_freedom_and_normalization_it_is_fedavg():
-    found = []
-    for algorithm in (
-        fp.FedAvg(local=STEP, drop_stragglers=False),
-        fp.FedMGDA(eps=0.0, normalize=False, local=STEP),
-    ):
-        process = fp.FederatedProcess(algorithm=algorithm)
-        states, _, _ = problems.run(process, faults.problem(), 3)
-        found.append(states.server["theta"])
-    np.testing.assert_allclose(found[0], found[1], rtol=1e-10)
 
 
 @each_form
@@ -156,11 +144,8 @@ def test_a_huge_update_in_single_precision(normalize):
 @pytest.mark.wide
 def test_clients_keep_what_they_trained():
     problem = faults.problem()
-    process = fp.FederatedProcess(
-        algorithm=fp.FedMGDA(keeps_local=True, local=STEP),
-        participation=fp.UniformCohort(size=3),
-    )
-    states, infos, _ = problems.run(process, problem, 3)
+    whole = process(fp.FedMGDA(keeps_local=True, local=STEP), 3)
+    states, infos, _ = problems.run(whole, problem, 3)
     theta, kept = np.asarray(states.server["theta"]), states.clients["theta"]
     for round, cohort in enumerate(np.asarray(infos.cohort)[-2:], start=1):
         trained = [problem.descend(i, theta[round], 0, 0, 1, 0.5) for i in cohort]
@@ -170,7 +155,7 @@ def test_clients_keep_what_they_trained():
     last = jax.tree.map(lambda leaf: leaf[-1], states.server)
     own = {"theta": kept[-1][0]}
     for algorithm, names in (
-        (process.algorithm, {"personal": own, "global": last}),
+        (whole.algorithm, {"personal": own, "global": last}),
         (fp.FedMGDA(), {"global": last}),
     ):
         view = fp.ClientView(key=KEY, round=3, data=problem.federation.train)

@@ -95,24 +95,6 @@ def test_identical_clients_are_fedavg_and_one_client_is_local():
     np.testing.assert_allclose(states.clients["bias"], alone.clients["bias"], **CLOSE)
 
 
-@pytest.mark.wide
-def test_a_head_that_no_body_gradient_sees_leaves_fedavgs_body():
-    # With centered inputs the gradient in theta does not depend on the intercept.
-    rng = np.random.default_rng(1)
-    inputs = [rng.normal(size=(5 + i, 2)) for i in range(4)]
-    inputs = [x - x.mean(axis=0) for x in inputs]
-    targets = [x @ rng.normal(size=2) + i for i, x in enumerate(inputs)]
-    federation = problems._federation(inputs, targets, "centered")
-    problem, _ = intercepts.with_intercepts(
-        dataclasses.replace(problems.regressions(4, 2), federation=federation)
-    )
-    local = problems.full_gradient_steps(4, 0.2)
-    states, _, _ = problems.run(process(local), problem, 8)
-    average = fedavg(problem, local, 8).server
-    np.testing.assert_allclose(states.server["theta"], average["theta"], **CLOSE)
-    assert np.ptp(states.clients["bias"][-1]) > 1  # the targets' own levels, 0 to 3
-
-
 def test_attacks_and_traffic_concern_bodies_only():
     problem, _ = intercepts.with_intercepts(problems.regressions())
     problem = with_malicious(problem, 1)

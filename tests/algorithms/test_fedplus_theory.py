@@ -23,7 +23,7 @@ PHIS = {
     "l1": phi.L1(),
     "indicator": phi.Indicator(),
 }
-WIDELY = [*map(wide, ("sq", "indicator"))]
+WIDELY = [*map(wide, ("sq", "l1", "indicator"))]
 ALPHA, RHO = 0.6, 0.5
 TIGHT = {
     "l2": fp.GeometricMedian(
@@ -88,7 +88,7 @@ def envelope_gradients(problem, z):
     return ALPHA * (z - w), problem.losses(w) + ALPHA / 2 * ((w - z) ** 2).sum(axis=1)
 
 
-@pytest.mark.parametrize("name", ["l2", "l1", *WIDELY])
+@pytest.mark.parametrize("name", ["l2", *WIDELY])
 def test_theorem_1_holds_with_gradients_and_not_as_printed(name):
     w, z, c = fixed_point(name)
     slopes, values = envelope_gradients(regressions(), z)
@@ -101,7 +101,7 @@ def test_theorem_1_holds_with_gradients_and_not_as_printed(name):
     assert np.abs(slopes).max() > 0.1
 
 
-@pytest.mark.parametrize("name", ["l2", "l1", *WIDELY])
+@pytest.mark.parametrize("name", ["l2", *WIDELY])
 def test_the_fixed_point_minimizes_the_objective(name):
     """All of the gradient of F vanishes, and no generic optimizer finds less."""
     problem = regressions()
@@ -348,6 +348,7 @@ def test_theorem_2_needs_the_center_of_all_models():
     assert (values[60:] - best).mean() > 1e-3
 
 
+@pytest.mark.wide  # as Proposition 4 does
 def test_theorem_2_needs_lam_0():
     problem = regressions()
     states, _ = descend("l2", problem, 200, lam=0.05)
@@ -400,7 +401,7 @@ def test_the_diagnostics_are_the_objective_and_the_residual():
         algorithm, alpha=None, theta=1 / (1 + ALPHA / problem.smoothness)
     )
     state = jax.tree.map(jnp.asarray, jax.tree.map(lambda leaf: leaf[-1], states))
-    for name, value in by_theta.diagnostics(
-        state, problem.model, problem.federation
-    ).items():
+    diagnostics = jax.jit(by_theta.diagnostics, static_argnums=1)
+    found = diagnostics(state, problem.model, problem.federation)
+    for name, value in found.items():
         np.testing.assert_allclose(value, seen[name][-1], rtol=1e-9)

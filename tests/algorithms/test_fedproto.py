@@ -1,4 +1,4 @@
-"""FedProto against NumPy with gradients by hand, Local, and nearest prototypes."""
+"""FedProto against NumPy with gradients by hand, and nearest prototypes."""
 
 import jax
 import jax.numpy as jnp
@@ -63,20 +63,6 @@ def test_rounds_are_the_equations_in_numpy():
             params = jax.tree.map(lambda leaf, i=i: leaf[i], state.clients)
             perceptrons.assert_close(perceptrons.unpacked(params), row)
     assert known.all() and np.abs(prototypes).max() > 0.1
-
-
-@pytest.mark.parametrize(("lam", "rounds"), [(0.0, 3), (2.0, 1)])
-def test_without_prototypes_networks_are_those_of_local_training(lam, rounds):
-    federation = perceptrons.with_labels(perceptrons.drawn_labels())
-    solver = fp.SGD(learning_rate=0.3, epochs=2, batch_size=2)
-    ours, _ = perceptrons.trained(
-        algorithms.FedProto(lam=lam, local=solver), federation, rounds
-    )
-    theirs, _ = perceptrons.trained(fp.Local(local=solver), federation, rounds)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, **perceptrons.CLOSE),
-        *(ours[-1].clients, theirs[-1].clients),
-    )
 
 
 def test_a_class_without_members_keeps_its_prototype():

@@ -16,6 +16,7 @@ import fedjax_pfl as fp
 from fedjax_pfl.round.parts import mailbox
 from tests import problems
 from tests.lanes import wide
+from tests.setups import process
 
 CLOSE = {"rtol": 1e-12, "atol": 1e-12}
 OTHERS = [*map(wide, ("received", "joint"))]
@@ -84,10 +85,10 @@ def lagrangian(problem, parts, *, lam, rho, alpha):
     return value + (pi * (w_local - w)).sum() + rho / 2 * np.square(w_local - w).sum()
 
 
-def random_state(process, problem, seed=0):
+def random_state(whole, problem, seed=0):
     """Random iterates, duals and alpha, and the mean that belongs to them."""
     rng = np.random.default_rng(seed)
-    state = problems.first_state(process, problem)
+    state = problems.first_state(whole, problem)
     count, d = state.clients.theta["theta"].shape
     theta, w_local, p = (
         {"theta": jnp.asarray(x)} for x in rng.normal(size=(3, count, d))
@@ -117,16 +118,16 @@ def random_state(process, problem, seed=0):
 def test_identities_hold_after_a_round_from_any_state(center, participation):
     # P1, P2, P3 and P5 do not need exact solves, a special start or a special rho.
     problem, lam, rho = problems.waves(), 0.7, 0.23
-    process = fp.FederatedProcess(
+    whole = fp.FederatedProcess(
         algorithm=fp.Flame(
             lam=lam, rho=rho, center=center, local=problems.full_gradient_steps(steps=1)
         ),
         participation=participation,
     )
     for seed in range(4):
-        start = random_state(process, problem, seed)
+        start = random_state(whole, problem, seed)
         states, infos, values = problems.run(
-            process, problem, 1, state=start, diagnostics=True
+            whole, problem, 1, state=start, diagnostics=True
         )
         cohort = infos.cohort[0]
         alpha = np.asarray(start.clients.alpha)
@@ -176,7 +177,7 @@ def test_diagnostics_are_their_definitions_at_any_state():
     algorithm = fp.Flame(
         lam=lam, rho=rho, eps_decay=0.9, local=fp.local.ToTolerance(learning_rate=0.5)
     )
-    start = random_state(fp.FederatedProcess(algorithm=algorithm), problem)
+    start = random_state(process(algorithm), problem)
     eps = np.linspace(0.1, 0.6, 6)
     rows = dataclasses.replace(start.clients, eps=jnp.asarray(eps))
     start = dataclasses.replace(start, clients=rows)
@@ -209,8 +210,8 @@ def test_scaled_equals_unscaled(center, cadence):
     # T4, and P4 along the run; alpha is not uniform and half of the clients take part.
     problem, lam, rho = problems.waves(), 0.7, 0.3
     alpha = problem.alpha("examples")
-    process = fp.FederatedProcess(
-        algorithm=fp.Flame(
+    whole = process(
+        fp.Flame(
             lam=lam,
             rho=rho,
             center=center,
@@ -218,9 +219,9 @@ def test_scaled_equals_unscaled(center, cadence):
             weighting="examples",
             local=problems.full_gradient_steps(),
         ),
-        participation=fp.UniformCohort(size=3),
+        3,
     )
-    states, infos, values = problems.run(process, problem, 20, diagnostics=True)
+    states, infos, values = problems.run(whole, problem, 20, diagnostics=True)
     rounds = independent(
         problem,
         states.server["theta"][0],
@@ -258,56 +259,31 @@ def test_kappa_is_rho_over_the_mean_weight():
             local=problems.full_gradient_steps(),
             **penalty,
         )
-        process = fp.FederatedProcess(algorithm=algorithm)
-        states, _, values = problems.run(process, problem, 20, diagnostics=True)
+        whole = process(algorithm)
+        states, _, values = problems.run(whole, problem, 20, diagnostics=True)
         found.append((*parts_of(states, rho), values))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **CLOSE), *found)
 
 
 def test_kappa_1_is_the_default_and_makes_the_lagrangian_the_objective():
     problem = problems.waves()
-    process = fp.FederatedProcess(
-        algorithm=fp.Flame(local=problems.full_gradient_steps())
-    )
-    states, _, values = problems.run(process, problem, 10, diagnostics=True)
+    whole = process(fp.Flame(local=problems.full_gradient_steps()))
+    states, _, values = problems.run(whole, problem, 10, diagnostics=True)
     np.testing.assert_allclose(values["lagrangian"], values["objective"], **CLOSE)
     np.testing.assert_allclose(told(states), states.clients.theta["theta"], **CLOSE)
-
-
-@pytest.mark.wide
-def test_absent_clients_keep_every_bit_and_the_server_keeps_the_mean():
-    problem = problems.waves()
-    process = fp.FederatedProcess(
-        algorithm=fp.Flame(kappa=2.0, local=problems.full_gradient_steps(steps=1)),
-        participation=fp.UniformCohort(size=2),
-    )
-    states, infos, _ = problems.run(process, problem, 250)
-    present = np.zeros((250, 6), bool)
-    np.put_along_axis(present, infos.cohort, True, axis=1)
-    assert present.sum() == 500
-    for leaf in jax.tree.leaves(states.clients):
-        same = (leaf[1:] == leaf[:-1]).reshape(250, 6, -1).all(axis=2)
-        assert same[~present].all()
-    changed = (np.diff(told(states), axis=0) != 0).any(axis=2)
-    assert (changed == present)[:20].all()
-    mean = told(states).mean(axis=1)
-    np.testing.assert_allclose(states.server["theta"], mean, **CLOSE)
 
 
 def test_the_incremental_mean_is_recomputed_from_the_cache():
     # An error put into the running mean stays exactly until the round that recomputes.
     problem = problems.waves()
-    process = fp.FederatedProcess(
-        algorithm=fp.Flame(kappa=2.0, local=problems.full_gradient_steps(steps=1)),
-        participation=fp.UniformCohort(size=2),
-    )
+    whole = process(fp.Flame(kappa=2.0, local=problems.full_gradient_steps(steps=1)), 2)
     every = mailbox.RECOMPUTE_EVERY
-    state = problems.first_state(process, problem)
+    state = problems.first_state(whole, problem)
     wrong = jax.tree.map(lambda leaf: leaf + 1, state.memory["mean"])
     state = dataclasses.replace(
         state.with_memory(mean=wrong), round=jnp.asarray(every - 3, jnp.int32)
     )
-    states, _, _ = problems.run(process, problem, 5, state=state)
+    states, _, _ = problems.run(whole, problem, 5, state=state)
     error = states.server["theta"] - told(states).mean(axis=1)
     np.testing.assert_allclose(error[[1, 2]], 1, **CLOSE)
     np.testing.assert_allclose(error[3:], 0, atol=1e-12)
@@ -316,17 +292,17 @@ def test_the_incremental_mean_is_recomputed_from_the_cache():
 @pytest.mark.wide
 def test_the_schedule_of_eps_belongs_to_the_client_and_is_met():
     problem, lam = problems.waves(), 0.7
-    process = fp.FederatedProcess(
-        algorithm=fp.Flame(
+    whole = process(
+        fp.Flame(
             lam=lam,
             kappa=2.0,
             eps_decay=0.8,
             weighting="examples",
             local=fp.local.ToTolerance(learning_rate=0.5, tolerance=0.0),
         ),
-        participation=fp.UniformCohort(size=2),
+        2,
     )
-    states, infos, _ = problems.run(process, problem, 25)
+    states, infos, _ = problems.run(whole, problem, 25)
     alpha = problem.alpha("examples")
     theta, center = states.clients.theta["theta"], states.clients.w_local["theta"]
     squares = np.square(problem.gradients(theta[0])).sum(axis=1)
@@ -351,9 +327,9 @@ def test_the_schedule_of_eps_belongs_to_the_client_and_is_met():
 def test_a_capped_solve_is_reported():
     problem = problems.waves()
     local = fp.local.ToTolerance(learning_rate=0.01, tolerance=1e-12, max_steps=2)
-    process = fp.FederatedProcess(algorithm=fp.Flame(eps_decay=0.0, local=local))
+    whole = process(fp.Flame(eps_decay=0.0, local=local))
     result = fp.simulate(
-        jax.random.key(0), process, problem.model, problem.federation, 3, progress=False
+        jax.random.key(0), whole, problem.model, problem.federation, 3, progress=False
     )
     np.testing.assert_array_equal(result.groups[0].per_round["unconverged"], [[6] * 3])
 

@@ -15,28 +15,9 @@ import pytest
 import fedjax_pfl as fp
 from fedjax_pfl.algorithms import common
 from tests import problems
-from tests.lanes import wide
+from tests.setups import process
 
 CLOSE = {"rtol": 1e-12, "atol": 1e-12}
-
-
-@pytest.mark.parametrize("momentum", [None, wide(0.5)])
-def test_kappa_1_received_is_pfedme_with_unit_mixing(momentum):
-    problem, lam = problems.waves(), 0.7
-    local = problems.full_gradient_steps(5, momentum=momentum)
-    process = fp.FederatedProcess(
-        algorithm=fp.Flame(lam=lam, kappa=1.0, center="received", local=local)
-    )
-    states, _, _ = problems.run(process, problem, 30)
-    w = states.server["theta"][0]
-    theta = np.tile(w, (6, 1))
-    for number in range(30):  # pFedMe, R = 1, beta = 1, eta lam = 1, warm start
-        theta = [
-            problem.descend(i, theta[i], w, lam, 5, momentum=momentum or 0.0)
-            for i in range(6)
-        ]
-        w = np.mean([w - (w - t) for t in theta], axis=0)
-        np.testing.assert_allclose(states.server["theta"][number + 1], w, **CLOSE)
 
 
 def no_duals(state):
@@ -59,15 +40,15 @@ def test_without_duals_the_local_copy_is_a_pfedme_step():
     # w_i = w - eta lam (w - theta_i), eta = alpha/(lam alpha + rho); the upload
     # w_i + (w_i - w) goes twice as far.
     problem, lam, kappa = problems.waves(), 0.7, 3.0
-    process = fp.FederatedProcess(
-        algorithm=fp.Flame(
+    whole = process(
+        fp.Flame(
             lam=lam,
             kappa=kappa,
             center="received",
             local=problems.full_gradient_steps(),
         )
     )
-    states, _, _ = problems.run(process, problem, 30, before=no_duals)
+    states, _, _ = problems.run(whole, problem, 30, before=no_duals)
     eta = (1 / 6) / (lam / 6 + kappa * lam / 6)
     w = states.server["theta"][0]
     theta = np.tile(w, (6, 1))
@@ -86,10 +67,8 @@ def test_without_duals_the_local_copy_is_a_pfedme_step():
 def test_restarted_from_w_at_kappa_1_is_fedprox_and_without_lam_fedavg():
     problem = problems.waves()
     fields = {"kappa": 1.0, "center": "received"}
-    process = fp.FederatedProcess(
-        algorithm=fp.Flame(lam=0.7, local=problems.full_gradient_steps(), **fields)
-    )
-    states, _, _ = problems.run(process, problem, 30, before=restart_from_w)
+    whole = process(fp.Flame(lam=0.7, local=problems.full_gradient_steps(), **fields))
+    states, _, _ = problems.run(whole, problem, 30, before=restart_from_w)
     w = states.server["theta"][0]
     for number in range(30):  # FedProx, mu = lam, uniform weights
         w = np.mean([problem.descend(i, w, w, 0.7, 3) for i in range(6)], axis=0)
@@ -98,10 +77,8 @@ def test_restarted_from_w_at_kappa_1_is_fedprox_and_without_lam_fedavg():
     local = fp.SGD(learning_rate=0.2, epochs=2, batch_size=2)
     averaging = fp.FedAvg(local=local, weighting="uniform")
     restarted = fp.Flame(lam=0.0, local=local, **fields)
-    ours, _, _ = problems.run(
-        fp.FederatedProcess(algorithm=restarted), problem, 10, before=restart_from_w
-    )
-    theirs, _, _ = problems.run(fp.FederatedProcess(algorithm=averaging), problem, 10)
+    ours, _, _ = problems.run(process(restarted), problem, 10, before=restart_from_w)
+    theirs, _, _ = problems.run(process(averaging), problem, 10)
     np.testing.assert_allclose(ours.server["theta"], theirs.server["theta"], **CLOSE)
 
 
@@ -109,15 +86,13 @@ def test_restarted_from_w_at_kappa_1_is_fedprox_and_without_lam_fedavg():
 def test_lam_0_is_local_training_and_w_stays():
     problem = problems.waves()
     local = fp.SGD(learning_rate=0.2, epochs=2, batch_size=2)
-    alone, _, _ = problems.run(
-        fp.FederatedProcess(algorithm=fp.Local(local=local)), problem, 10
-    )
+    alone, _, _ = problems.run(process(fp.Local(local=local)), problem, 10)
     losses = [problem.losses(row).mean() for row in alone.clients["theta"]]
     assert losses[-1] < 0.9 * losses[0]
     for center in ("local", "joint"):
         algorithm = fp.Flame(lam=0.0, rho=0.3, center=center, local=local)
         states, _, values = problems.run(
-            fp.FederatedProcess(algorithm=algorithm), problem, 10, diagnostics=True
+            process(algorithm), problem, 10, diagnostics=True
         )
         theta, w = states.clients.theta["theta"], states.server["theta"]
         np.testing.assert_allclose(theta, alone.clients["theta"], **CLOSE)
@@ -144,7 +119,7 @@ def test_large_lam_is_fedadmm_with_the_joint_center():
     problem, rho = problems.random_quadratics(curvature=0.6), 0.2
     expected = np.stack(list(fedadmm(problem.estimates, 0.6, rho, 30)))
     ours = fp.FedADMM(rho=rho, local=problems.exact_step(problem, 6 * rho))
-    states, _, _ = problems.run(fp.FederatedProcess(algorithm=ours), problem, 30)
+    states, _, _ = problems.run(process(ours), problem, 30)
     np.testing.assert_allclose(states.server["theta"][1:], expected, **CLOSE)
     errors = {}
     for lam in (1e4, 1e6):
@@ -155,9 +130,7 @@ def test_large_lam_is_fedadmm_with_the_joint_center():
             center="joint",
             local=problems.exact_step(problem, pull),
         )
-        states, _, _ = problems.run(
-            fp.FederatedProcess(algorithm=algorithm), problem, 30
-        )
+        states, _, _ = problems.run(process(algorithm), problem, 30)
         errors[lam] = np.abs(states.server["theta"][1:] - expected).max()
     assert errors[1e6] < 1e-5
     assert errors[1e4] == pytest.approx(100 * errors[1e6], rel=0.05)
@@ -173,9 +146,7 @@ def test_large_lam_is_not_fedadmm_with_the_local_center():
     distances = []
     for lam in (10.0, 100.0, 1e3, 1e4):
         algorithm = fp.Flame(lam=lam, rho=rho, local=problems.exact_step(problem, lam))
-        states, _, _ = problems.run(
-            fp.FederatedProcess(algorithm=algorithm), problem, 200
-        )
+        states, _, _ = problems.run(process(algorithm), problem, 200)
         distances.append(np.linalg.norm(states.server["theta"][-1] - optimum))
     assert (np.diff(distances) > 0).all()
     assert distances[0] < 0.1 * start

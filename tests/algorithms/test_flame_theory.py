@@ -15,6 +15,7 @@ import fedjax_pfl as fp
 from experiments.theory import closed_forms
 from tests import problems
 from tests.lanes import wide
+from tests.setups import process
 
 HAND = {"rtol": 0, "atol": 5e-12}  # the numbers are given to twelve places
 
@@ -24,8 +25,8 @@ def worked_run(center, penalty, num_rounds):
     algorithm = fp.Flame(
         lam=1.0, center=center, local=problems.exact_step(problem, 1.0), **penalty
     )
-    process = fp.FederatedProcess(algorithm=algorithm)
-    return problems.run(process, problem, num_rounds, diagnostics=True)
+    whole = process(algorithm)
+    return problems.run(whole, problem, num_rounds, diagnostics=True)
 
 
 @pytest.mark.parametrize(
@@ -120,13 +121,13 @@ def test_lyapunov_value_falls_by_what_the_theory_promises(size):
     assert personal.min() > 0
     smoothness = lam + problem.smoothness
     local = Edge(learning_rate=1 / smoothness, smoothness=smoothness)
-    process = fp.FederatedProcess(
+    whole = fp.FederatedProcess(
         algorithm=fp.Flame(lam=lam, kappa=kappa, eps_decay=0.9, local=local),
         participation=fp.UniformCohort(size=size) if size < 6 else fp.AllClients(),
     )
     for seed in range(6):
         states, infos, values = problems.run(
-            process, problem, 60, seed=seed, diagnostics=True
+            whole, problem, 60, seed=seed, diagnostics=True
         )
         assert not infos.client["unconverged"].any()
         rows = states.clients
@@ -156,13 +157,11 @@ def test_printed_lyapunov_weight_fails_and_the_corrected_one_holds():
     problem = problems.quadratics(np.zeros((10, 1)), curvature=0.02)
     smoothness = lam + 0.02
     local = Edge(learning_rate=1 / smoothness, smoothness=smoothness, alternate=True)
-    process = fp.FederatedProcess(
-        algorithm=fp.Flame(lam=lam, rho=rho, eps_decay=decay, local=local)
-    )
-    start = problems.first_state(process, problem)
+    whole = process(fp.Flame(lam=lam, rho=rho, eps_decay=decay, local=local))
+    start = problems.first_state(whole, problem)
     rows = dataclasses.replace(start.clients, eps=jnp.ones(10))
     start = dataclasses.replace(start, clients=rows)
-    states, _, values = problems.run(process, problem, 1, state=start, diagnostics=True)
+    states, _, values = problems.run(whole, problem, 1, state=start, diagnostics=True)
     worst = np.sqrt(0.5) / (0.1 * (0.02 + lam)) * (-1.0) ** np.arange(10)
     np.testing.assert_allclose(
         states.clients.theta["theta"][1, :, 0], worst, rtol=1e-12
@@ -194,11 +193,9 @@ def largest_rise(center, kappa):
     algorithm = fp.Flame(
         lam=1.0, kappa=kappa, center=center, local=problems.exact_step(problem, 1.0)
     )
-    process = fp.FederatedProcess(
-        algorithm=algorithm, participation=fp.UniformCohort(size=2)
-    )
+    whole = process(algorithm, 2)
     runs = [
-        problems.run(process, problem, 60, seed=seed, diagnostics=True)[2]
+        problems.run(whole, problem, 60, seed=seed, diagnostics=True)[2]
         for seed in range(8)
     ]
     return max(np.diff(values["lagrangian"]).max() for values in runs)
@@ -226,13 +223,10 @@ def test_fixed_point_is_the_minimizer_for_any_curvature(center, weighting):
     problem, lam = problems.regressions(), 1.3
     alpha = problem.alpha(weighting)
     local = problems.full_gradient_steps(8, 1 / (problem.smoothness + lam))
-    process = fp.FederatedProcess(
-        algorithm=fp.Flame(
-            lam=lam, kappa=1.5, center=center, weighting=weighting, local=local
-        ),
-        participation=fp.UniformCohort(size=3),
+    whole = process(
+        fp.Flame(lam=lam, kappa=1.5, center=center, weighting=weighting, local=local), 3
     )
-    states, _, _ = problems.run(process, problem, 600)
+    states, _, _ = problems.run(whole, problem, 600)
     theta, w = problem.moreau_optimum(lam, alpha)
     closed_w, closed_theta = closed_forms.regression_optimum(
         problem.curvature, problem.estimates, lam, alpha
@@ -250,27 +244,6 @@ def test_fixed_point_is_the_minimizer_for_any_curvature(center, weighting):
     np.testing.assert_allclose(pi, lam * alpha[:, None] * (theta - w), atol=1e-10)
 
 
-@pytest.mark.wide
-def test_fixed_point_with_one_curvature_is_the_mean_of_the_targets():
-    problem, lam = problems.random_quadratics(curvature=0.8), 0.6
-    for weighting in ("uniform", "examples"):
-        alpha = problem.alpha(weighting)
-        algorithm = fp.Flame(
-            lam=lam,
-            kappa=2.0,
-            weighting=weighting,
-            local=problems.exact_step(problem, lam),
-        )
-        process = fp.FederatedProcess(algorithm=algorithm)
-        states, _, values = problems.run(process, problem, 300, diagnostics=True)
-        w = alpha @ problem.estimates
-        theta = (0.8 * problem.estimates + lam * w) / (0.8 + lam)
-        np.testing.assert_allclose(states.server["theta"][-1], w, atol=1e-10)
-        np.testing.assert_allclose(states.clients.theta["theta"][-1], theta, atol=1e-10)
-        assert values["residual_theta"][-1] < 1e-10
-        assert values["consensus_distance"][-1] < 1e-10
-
-
 @pytest.mark.parametrize("epochs", [wide(1), 3])
 def test_official_profile_has_the_fixed_point_with_its_weight_decay(epochs):
     problem, lam = problems.regressions(), 1.0
@@ -279,7 +252,7 @@ def test_official_profile_has_the_fixed_point_with_its_weight_decay(epochs):
         epochs, learning_rate, momentum=0.5, weight_decay=0.01
     )
     algorithm = fp.Flame.official(lam=lam, kappa=0.7, local=local)
-    states, _, _ = problems.run(fp.FederatedProcess(algorithm=algorithm), problem, 600)
+    states, _, _ = problems.run(process(algorithm), problem, 600)
     theta, w = problem.moreau_optimum(lam, problem.alpha("uniform"), weight_decay=0.01)
     np.testing.assert_allclose(states.server["theta"][-1], w, atol=1e-10)
     np.testing.assert_allclose(states.clients.theta["theta"][-1], theta, atol=1e-10)
@@ -299,7 +272,7 @@ def test_error_shrinks_by_the_spectral_radius(center, kappa, expected):
     algorithm = fp.Flame(
         lam=1.0, kappa=kappa, center=center, local=problems.exact_step(problem, 1.0)
     )
-    states, _, _ = problems.run(fp.FederatedProcess(algorithm=algorithm), problem, 60)
+    states, _, _ = problems.run(process(algorithm), problem, 60)
     _, w = problem.moreau_optimum(1.0, problem.alpha("uniform"))
     size = np.linalg.norm(states.clients.w_local["theta"] - w, axis=(1, 2))
     measured = (size[60] / size[30]) ** (1 / 30)
@@ -314,7 +287,7 @@ def test_at_kappa_1_the_received_w_shrinks_exactly(lam):
     problem = problems.random_quadratics(curvature=1.0)
     local = problems.exact_step(problem, lam)
     algorithm = fp.Flame(lam=lam, kappa=1.0, center="received", local=local)
-    states, _, _ = problems.run(fp.FederatedProcess(algorithm=algorithm), problem, 12)
+    states, _, _ = problems.run(process(algorithm), problem, 12)
     _, w = problem.moreau_optimum(lam, problem.alpha("uniform"))
     error = states.server["theta"] - w
     # Errors shrink to 1e-6; their ratios are then good to 1e-16 / 1e-6.

@@ -1,4 +1,4 @@
-"""kNN-Per: FedAvg's training, and predictions against a search in NumPy."""
+"""kNN-Per: predictions against a search in NumPy."""
 
 import dataclasses
 
@@ -31,13 +31,6 @@ def trained(algorithm, rounds=3):
     for _ in range(rounds):
         state, _ = compiled_rounds.run_round(process, state, model, federation)
     return state
-
-
-def test_the_training_is_fedavgs():
-    ours = trained(algorithms.KNNPer(local=LOCAL))
-    theirs = trained(fp.FedAvg(local=LOCAL, drop_stragglers=False))
-    assert ours.clients is None
-    jax.tree.map(np.testing.assert_array_equal, ours.server, theirs.server)
 
 
 def forward(params, x):
@@ -95,18 +88,6 @@ def test_without_neighbors_it_is_the_global_network():
     algorithm = algorithms.KNNPer(lam=0.8)
     found = perceptrons.predictions(algorithm, federation, state, 2, queries)
     np.testing.assert_allclose(found["personal"], wanted, **CLOSE)
-
-
-@pytest.mark.wide
-def test_the_nearest_neighbor_alone_gives_its_label():
-    federation = perceptrons.with_labels(perceptrons.drawn_labels())
-    state = trained(fp.FedAvg(local=LOCAL))
-    algorithm = algorithms.KNNPer(lam=1.0, num_neighbors=1, scale=1e-6)
-    x, y = perceptrons.examples(federation, 2)
-    found = perceptrons.predictions(algorithm, federation, state, 2, x)["personal"]
-    assert np.isfinite(found).all()
-    np.testing.assert_array_equal(found.argmax(axis=1), y)
-    np.testing.assert_allclose(found.max(axis=1), 0, atol=1e-12)
 
 
 def test_weights_of_far_neighbors_do_not_underflow_together():

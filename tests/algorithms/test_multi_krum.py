@@ -1,4 +1,4 @@
-"""Multi-Krum: FedAvg without attackers, honest messages under attack, its fields."""
+"""Multi-Krum: honest messages under attack, its fields."""
 
 import dataclasses
 
@@ -10,28 +10,17 @@ import fedjax_pfl as fp
 from fedjax_pfl import algorithms
 from tests import problems
 from tests.engine import faults
+from tests.setups import process
 
 LOCAL = problems.full_gradient_steps(2, 0.3)
-
-
-@pytest.mark.wide
-def test_everything_selected_is_the_uniform_mean():
-    plain = fp.FedAvg(local=LOCAL, weighting="uniform", drop_stragglers=False)
-    work = fp.Stragglers(fraction=0.5)
-    found = []
-    for algorithm in (plain, fp.MultiKrum(num_malicious=0, local=LOCAL)):
-        process = fp.FederatedProcess(algorithm=algorithm, work=work)
-        states, _, _ = problems.run(process, faults.problem(), 3)
-        found.append(states.server["theta"])
-    np.testing.assert_allclose(found[0], found[1], rtol=1e-12)
 
 
 def test_an_attacked_round_keeps_honest_messages_only():
     attack = faults.Sends(value=jnp.asarray(1e3), turn=jnp.asarray(1.0))
     rule = fp.MultiKrum(num_malicious=faults.NUM_MALICIOUS, local=LOCAL)
-    process = fp.FederatedProcess(algorithm=rule, attack=attack)
+    whole = process(rule, attack=attack)
     problem = faults.problem()
-    states, infos, _ = problems.run(process, problem, 2)
+    states, infos, _ = problems.run(whole, problem, 2)
     selected = np.asarray(infos.aggregator.selected)
     assert (selected == (np.arange(faults.NUM_CLIENTS) >= faults.NUM_MALICIOUS)).all()
     honest = problem.estimates[faults.NUM_MALICIOUS :].mean(axis=0)
@@ -53,7 +42,7 @@ def test_the_fields_are_those_of_krum():
 
 
 def test_only_what_leaves_no_message_is_refused():
-    half = fp.FederatedProcess(algorithm=fp.MultiKrum(malicious_fraction=0.8))
+    half = process(fp.MultiKrum(malicious_fraction=0.8))
     half.check_cohort(50, 50)
     for fields, match in (
         ({"malicious_fraction": 1.0}, "f < K, got 1, so f=6, with K=6"),
@@ -62,4 +51,4 @@ def test_only_what_leaves_no_message_is_refused():
     ):
         algorithm = dataclasses.replace(algorithms.MultiKrum(), **fields)
         with pytest.raises(fp.InputError, match=match):
-            fp.FederatedProcess(algorithm=algorithm).check_cohort(6, 6)
+            process(algorithm).check_cohort(6, 6)

@@ -45,19 +45,25 @@ def flat(x):
     return np.concatenate([np.ravel(x["a"]), np.ravel(x["b"])])
 
 
+def compiled(name, method):
+    """A method of a phi as one program."""
+    return jax.jit(getattr(SIMPLE[name], method))
+
+
 @pytest.mark.parametrize("name", SIMPLE)
 def test_prox_is_the_minimizer_and_envelope_the_minimum(name):
     """No perturbation lowers the objective that the prox is said to minimize."""
     rng = np.random.default_rng(1)
     value = VALUES[name]
+    prox, minimum = (compiled(name, m) for m in ("prox", "envelope"))
     for x, rho in cases():
-        point = flat(SIMPLE[name].prox(tree(x), rho))
+        point = flat(prox(tree(x), rho))
 
         def objective(v, x=x, rho=rho):
             return value(v) + (x - v) @ (x - v) / (2 * rho)
 
         best = objective(point)
-        envelope = float(SIMPLE[name].envelope(tree(x), rho))
+        envelope = float(minimum(tree(x), rho))
         np.testing.assert_allclose(envelope, best, rtol=1e-12, atol=1e-14)
         for scale in (1e-6, 1e-3, 1e-1, 1.0):
             for _ in range(10):
@@ -67,13 +73,16 @@ def test_prox_is_the_minimizer_and_envelope_the_minimum(name):
 
 @pytest.mark.parametrize("name", SIMPLE)
 def test_gradient_is_that_of_the_envelope_and_of_the_identity(name):
+    gradient, prox, value = (
+        compiled(name, m) for m in ("gradient", "prox", "envelope")
+    )
     for x, rho in cases():
-        found = flat(SIMPLE[name].gradient(tree(x), rho))
-        point = flat(SIMPLE[name].prox(tree(x), rho))
+        found = flat(gradient(tree(x), rho))
+        point = flat(prox(tree(x), rho))
         np.testing.assert_allclose(found, (x - point) / rho, rtol=1e-9, atol=1e-12)
 
         def envelope(v, rho=rho):
-            return float(SIMPLE[name].envelope(tree(v), rho))
+            return float(value(tree(v), rho))
 
         steps = scipy.optimize.approx_fprime(x, envelope, 1e-7)
         np.testing.assert_allclose(found, steps, rtol=1e-4, atol=1e-4)
@@ -103,7 +112,7 @@ def test_derivatives_at_the_center_are_finite(name, dtype):
         prox = SIMPLE[name].prox(x, 0.5)
         return SIMPLE[name].envelope(x, 0.5) + prox["b"].sum()
 
-    for leaf in jax.tree.leaves(jax.grad(through)(zero)):
+    for leaf in jax.tree.leaves(jax.jit(jax.grad(through))(zero)):
         assert leaf.dtype == dtype and jnp.isfinite(leaf).all()
 
 

@@ -10,6 +10,7 @@ import fedjax_pfl as fp
 from fedjax_pfl import algorithms
 from fedjax_pfl.core import byte_counts, client_rows, struct
 from tests import problems
+from tests.algorithms import test_reductions
 from tests.lanes import wide
 from tests.setups import process, with_malicious
 
@@ -141,9 +142,6 @@ def test_one_full_batch_step_of_everybody_is_gradient_descent():
 
 
 def test_without_controls_it_is_fedavg():
-    problem = problems.waves()
-    local = fp.SGD(learning_rate=0.2, epochs=2, batch_size=2)
-
     def forget(state):
         server = dataclasses.replace(
             state.server, control={"theta": 0 * state.server.control["theta"]}
@@ -151,14 +149,10 @@ def test_without_controls_it_is_fedavg():
         rows = {"theta": 0 * state.clients["theta"]}
         return dataclasses.replace(state, server=server, clients=rows)
 
-    ours, _, _ = problems.run(
-        process(algorithms.Scaffold(local=local), 4), problem, 6, before=forget
-    )
-    averaging = fp.FedAvg(local=local, weighting="uniform")
-    theirs, _, _ = problems.run(process(averaging, 4), problem, 6)
-    np.testing.assert_allclose(
-        ours.server.model["theta"], theirs.server["theta"], **CLOSE
-    )
+    algorithm = algorithms.Scaffold(local=test_reductions.LOCAL)
+    ours = test_reductions.run(algorithm, before=forget).server.model
+    theirs = test_reductions.reference("uniform").server
+    np.testing.assert_allclose(ours["theta"], theirs["theta"], **CLOSE)
 
 
 @fp.pytree_dataclass

@@ -63,7 +63,7 @@ def test_narrow_numbers_are_the_high_bits(width):
 
 def test_uses_of_a_key_share_no_words():
     drawn = jax.random.bits(KEY, (1000,), jnp.uint32)
-    folded = jax.vmap(lambda i: jax.random.fold_in(KEY, i))(jnp.arange(1000))
+    folded = jax.jit(jax.vmap(lambda i: jax.random.fold_in(KEY, i)))(jnp.arange(1000))
     split = jax.random.split(KEY, 1000)
     kinds = [np.asarray(drawn)]
     kinds += [np.asarray(jax.random.key_data(keys))[:, 0] for keys in (folded, split)]
@@ -181,7 +181,7 @@ def member_keys(num_rounds, num_clients):
         round_key = core.stream_key(KEY, core.Stream.CLIENT, i // num_clients)
         return jax.random.fold_in(round_key, i % num_clients)
 
-    return jax.vmap(key)(i)
+    return jax.jit(jax.vmap(key))(i)
 
 
 @pytest.fixture(scope="module")

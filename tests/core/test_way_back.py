@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fedjax_pfl.core import client_map, loops, sharding
+from tests.lanes import wide
 
 KEY = jax.random.key(0, impl="threefry2x32")
 MOST = 5
@@ -52,10 +53,10 @@ def test_a_loop_with_a_way_back_has_the_derivatives_of_its_turns(bounds):
     bounds = jnp.asarray(bounds)
     with jax.enable_x64(True):
         lam = jnp.asarray([0.3, 0.7, 1.1])
-        wanted = jax.value_and_grad(loss)(lam, bounds, unrolled)
+        both = jax.jit(jax.value_and_grad(loss), static_argnums=2)
+        wanted = both(lam, bounds, unrolled)
         with loops.reversible():
-            ours = jax.jit(jax.value_and_grad(loss), static_argnums=2)
-            value, slope = ours(lam, bounds, bounded)
+            value, slope = both(lam, bounds, bounded)
     np.testing.assert_allclose(value, wanted[0], rtol=1e-13)
     np.testing.assert_allclose(slope, wanted[1], rtol=1e-12)
 
@@ -91,7 +92,7 @@ def test_only_what_moves_is_kept():
 
 
 @pytest.mark.parametrize("by_size", [False, True])
-@pytest.mark.parametrize("chunk", [1, 2, 3])
+@pytest.mark.parametrize("chunk", [wide(1), 2, wide(3)])
 def test_chunks_have_the_derivatives_of_all_rows(chunk, by_size):
     """Of states, outputs and sums over all rows, those of padding left out."""
     execution = sharding.Execution("chunk", chunk, by_size=by_size)
@@ -109,7 +110,7 @@ def test_chunks_have_the_derivatives_of_all_rows(chunk, by_size):
         )
         return (weights * (states + outputs)).sum() + sums**2
 
-    slopes = jax.grad(total, argnums=(0, 1))
+    slopes = jax.jit(jax.grad(total, argnums=(0, 1)), static_argnums=2)
     rows = jnp.linspace(0.1, 0.9, 5)
     with loops.reversible():
         ours = slopes(rows, 2.0, execution)

@@ -9,6 +9,7 @@ from scipy import stats
 
 import fedjax_pfl as fp
 from fedjax_pfl import portfolio
+from tests.lanes import wide
 
 
 def rngs(count, seed=0):
@@ -149,7 +150,11 @@ SMALL_GAN = portfolio.WassersteinGAN(
 
 @pytest.mark.parametrize(
     "generator",
-    [portfolio.GeometricBrownianMotion(), portfolio.VariableOrderMarkov(), SMALL_GAN],
+    [
+        portfolio.GeometricBrownianMotion(),
+        portfolio.VariableOrderMarkov(),
+        wide(SMALL_GAN),
+    ],
     ids=["gbm", "markov", "gan"],
 )
 def test_a_year_does_not_depend_on_the_others(generator):

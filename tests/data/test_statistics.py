@@ -3,7 +3,6 @@
 import dataclasses
 import time
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -20,13 +19,13 @@ def client_data(rows, y, **fields):
     for padded, own in zip(index, rows, strict=True):
         padded[: len(own)] = own
     return core.ClientData(
-        x=jnp.zeros((len(y), 1)),
-        y=jnp.asarray(y),
-        scale=jnp.asarray(1.0),
-        shift=jnp.asarray(0.0),
-        index=jnp.asarray(index, jnp.int32),
-        num_examples=jnp.asarray([len(own) for own in rows], jnp.int32),
-        client_id=jnp.arange(len(rows), dtype=jnp.int32),
+        x=np.zeros((len(y), 1)),
+        y=np.asarray(y),
+        scale=np.asarray(1.0),
+        shift=np.asarray(0.0),
+        index=np.asarray(index, np.int32),
+        num_examples=np.asarray([len(own) for own in rows], np.int32),
+        client_id=np.arange(len(rows), dtype=np.int32),
         **fields,
     )
 
@@ -39,14 +38,14 @@ def make(train, validation, test, y, num_classes=None, malicious=None, **fields)
         train=own,
         validation=dataclasses.replace(client_data(validation, y), **pool),
         test=dataclasses.replace(client_data(test, y), **pool),
-        malicious=jnp.asarray(malicious),
+        malicious=np.asarray(malicious),
         num_classes=num_classes,
         name="own",
     )
 
 
 def test_by_hand():
-    y = jnp.asarray([0, 0, 1, 1, 2, 2, 0, 0])
+    y = np.asarray([0, 0, 1, 1, 2, 2, 0, 0])
     federation = make(
         train=[[0, 1, 2, 3], [4, 5, 0]],
         validation=[[], [2]],
@@ -54,8 +53,8 @@ def test_by_hand():
         y=y,
         num_classes=3,
         malicious=[False, True],
-        labels=jnp.asarray([[0, 0, 1, 1], [1, 2, 1, 2]]),
-        noise_scale=jnp.asarray([0.0, 0.5]),
+        labels=np.asarray([[0, 0, 1, 1], [1, 2, 1, 2]]),
+        noise_scale=np.asarray([0.0, 0.5]),
     )
     found = statistics.describe(federation)
     assert found.num_train.tolist() == [4, 3] and found.num_test.tolist() == [2, 1]
@@ -178,11 +177,11 @@ def test_table_names_noise_malicious_and_poisoned_only_where_there_are_any():
     )
     train = dataclasses.replace(
         federation.train,
-        noise_scale=jnp.asarray([0.25, 0.0]),
-        labels=jnp.asarray([[0, 0], [1, 0]]),
+        noise_scale=np.asarray([0.25, 0.0]),
+        labels=np.asarray([[0, 0], [1, 0]]),
     )
     corrupted = dataclasses.replace(
-        federation, train=train, malicious=jnp.asarray([False, True])
+        federation, train=train, malicious=np.asarray([False, True])
     )
     lines = statistics.describe(corrupted).table().splitlines()
     assert lines[0].split()[4:7] == ["noise", "malicious", "poisoned"]

@@ -12,6 +12,7 @@ from tests.engine import specs
 KEY = jax.random.key(0)
 SPEC = specs.classes()
 GRID = {"algorithm": [fp.Flame(), fp.FedAvg()], "seed": [0, 1]}
+FEDAVG = {"algorithm": [fp.FedAvg()], "seed": [0, 1]}  # its second program
 
 
 class Log(fp.Callback):
@@ -41,7 +42,8 @@ def grid(axes, rounds, *logs, **options):
     process = fp.FederatedProcess(algorithm=fp.FedAvg(local=fp.SGD(batch_size=8)))
     return fp.grid(
         *(KEY, process, fp.LogisticRegression(), SPEC, axes, rounds),
-        **{"eval_every": 2, "progress": False, "callbacks": logs} | options,
+        **{"eval_every": 2, "evaluate_on": "test", "callbacks": logs} | options,
+        progress=False,
     )
 
 
@@ -181,7 +183,7 @@ def test_rounds_after_the_last_checkpoint_are_told_again(tmp_path):
 def test_an_interrupted_training_ends_without_a_result(tmp_path):
     log = Log()
     with pytest.raises(fp.Interrupted):
-        grid({"seed": [0]}, 4, log, max_minutes=1e-9)
+        grid(FEDAVG, 4, log, max_minutes=1e-9)
     assert log.ends == [None] and log.rounds() == [(0, False)]
 
 
@@ -191,11 +193,11 @@ def test_an_interruption_says_how_to_go_on(tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt, match="with checkpoints='DIR' the same call"):
-        grid({"seed": [0]}, 2, Interrupting())
+        grid(FEDAVG, 2, Interrupting())
     kept = tmp_path / "kept"
     with pytest.raises(KeyboardInterrupt, match="goes on from its checkpoints in '.*"):
-        grid({"seed": [0]}, 2, Interrupting(), checkpoints=kept)
-    assert len(grid({"seed": [0]}, 2, checkpoints=kept).status) == 1
+        grid(FEDAVG, 2, Interrupting(), checkpoints=kept)
+    assert len(grid(FEDAVG, 2, checkpoints=kept).status) == 2
 
 
 def test_all_that_began_end():
@@ -205,21 +207,21 @@ def test_all_that_began_end():
 
     first, last = Log(), Log()
     with pytest.raises(RuntimeError, match="no"):
-        grid({"seed": [0]}, 2, first, Refusing(), last)
+        grid(FEDAVG, 2, first, Refusing(), last)
     assert first.ends == [None] and last.ends == []
 
 
 def test_only_the_first_process_calls(monkeypatch):
     log = Log()
     monkeypatch.setattr(jax, "process_index", lambda: 1)
-    grid({"seed": [0]}, 2, log)
+    grid(FEDAVG, 2, log)
     assert log.seen == [] and log.ends == []
 
 
 @pytest.mark.parametrize("wrong", [Log, print])
 def test_other_objects_are_refused(wrong):
     with pytest.raises(checks.InputError, match="classes derived from fedjax_pfl.Call"):
-        grid({"seed": [0]}, 2, wrong)
+        grid(FEDAVG, 2, wrong)
 
 
 def test_a_streamed_training_tells_and_goes_on(tmp_path):

@@ -101,7 +101,7 @@ def free(monkeypatch):
     ("algorithm", "points", "execution"),
     [
         (fp.Flame(), 3, "shard=2"),
-        (fp.FedACS(), 1, "chunk=3"),
+        wide(fp.FedACS(), 1, "chunk=3"),
         wide(fp.Flame(), 3, "vmap"),
         wide(fp.Flame(), 3, "chunk=3"),
         wide(fp.FedACS(), 1, "vmap"),
@@ -175,6 +175,7 @@ def test_a_finished_training_is_not_compiled_again(compilations, tmp_path):
     assert "jit(segment)" not in compilations
 
 
+@pytest.mark.wide  # points of a training share them above
 def test_shared_arrays_count_once():
     first, second = federation_of(seed=0), federation_of(seed=1)
     pool = (first.train.x, first.train.y)

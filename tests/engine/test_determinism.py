@@ -13,15 +13,14 @@ from fedjax_pfl.engine.options import Options
 from fedjax_pfl.testing import compiled_rounds
 from tests import trainings
 from tests.engine import bits, specs
-from tests.lanes import wide
 
 KEY = jax.random.key(2, impl="threefry2x32")
-FEW = ["eval_every"]
 
 
-@pytest.mark.parametrize("names", [FEW, wide(list(bits.OPTIONS))])
-def test_what_is_looked_at_does_not_change_the_training(names):
+@pytest.mark.wide  # segments_are_bit_identical checks `eval_every` in every run
+def test_what_is_looked_at_does_not_change_the_training():
     """Nor does anything change from one run to the next, unless the seed does."""
+    names = [*bits.OPTIONS]
     command = [sys.executable, "-m", "tests.engine.bits", *names]
     answer = subprocess.run(command, capture_output=True, text=True, check=True)
     expected = dict.fromkeys(names, True) | {"another seed": False}
@@ -38,6 +37,7 @@ def test_methods_of_one_seed_share_start_cohorts_and_data():
     result = fp.grid(
         *(KEY, process, fp.LogisticRegression(), spec, axes, 3),
         eval_every=1,
+        evaluate_on="test",
         progress=False,
     )
     one, other = result.groups

@@ -109,7 +109,7 @@ def expected(federation, client, name, weights, inputs):
     ("noise", "members", "together"),
     [
         wide(fp.data.FeatureNoise(std=0.5, graded=True), None, 16),
-        (None, None, 1),
+        wide(None, None, 1),
         (None, (4, 1, 3), 2),
     ],
 )
@@ -248,6 +248,7 @@ def test_participants_are_those_of_the_last_round(full):
     assert mean == pytest.approx(last[cohorts[-1]].mean())
 
 
+@pytest.mark.wide
 def test_a_sample_stays_the_same():
     group = run(eval_every=2, eval_clients=3).groups[0]
     assert (group.evaluated == group.evaluated[:, :1, :1]).all()

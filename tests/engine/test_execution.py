@@ -251,11 +251,12 @@ def test_points_of_a_seed_share_their_batches(monkeypatch, order, at_once, chunk
     rounding = {"rtol": 1e-4, "atol": 1e-6}
     monkeypatch.setattr(jax, "device_count", lambda: 1)
     group = alike(order)
-    given = Options(num_rounds=6, eval_every=3, points_per_chunk=at_once)
+    options = {"num_rounds": 6, "eval_every": 3, "evaluate_on": "test"}
+    given = Options(points_per_chunk=at_once, **options)
     record, run = trainings.train(group, given)
     plan = run.planned.plan
     assert (plan.alike, plan.points_per_chunk) == (chunk > 1, chunk)
-    alone = Options(num_rounds=6, eval_every=3, points_per_chunk=1)
+    alone = Options(points_per_chunk=1, **options)
     expected, _ = trainings.train(group, alone)
     chex.assert_trees_all_close(record.metrics, expected.metrics, **rounding)
     seeds = [point["seed"] for point in group.points]

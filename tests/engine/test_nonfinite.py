@@ -181,6 +181,7 @@ def _grid(mode, sources, firsts):
     return fp.grid(
         *(KEY, _faulty(mode), fp.models.Quadratic(), spec, axes, 5),
         eval_every=1,
+        evaluate_on="test",
         progress=False,
     ).groups[0]
 

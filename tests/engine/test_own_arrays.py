@@ -16,7 +16,7 @@ OWNER = np.repeat(["ann", "bob", "cleo", "dora"], 30)
 PROCESS = fp.FederatedProcess(algorithm=fp.Ditto(local=fp.SGD(batch_size=10)))
 BASE = (jax.random.key(0), PROCESS, fp.LogisticRegression())
 AXES = {"algorithm.lam": [0.1, 1.0], "seed": [0, 1]}
-OPTIONS = {"num_rounds": 2, "progress": False}
+OPTIONS = {"num_rounds": 2, "evaluate_on": "test", "progress": False}
 
 
 def counts_of(result):
@@ -74,7 +74,8 @@ def test_a_federation_is_searched_and_learned_on():
     federation = fp.Federation.from_arrays(X, Y, OWNER)
     tuned = fp.tune(*BASE, federation, 4, num_settings=2, progress=False)
     assert set(tuned.best) == {"algorithm.lam", "algorithm.local.learning_rate"}
-    learned = fp.learn(*BASE, federation, "algorithm.lam", **OPTIONS)
+    options = {"num_rounds": 2, "progress": False}
+    learned = fp.learn(*BASE, federation, "algorithm.lam", **options)
     assert np.isfinite(learned.path["algorithm.lam"].to_numpy(float)).all()
 
 

@@ -54,7 +54,9 @@ def drawn(rng, clients):
     return np.sort(rng.choice(last, int(rng.integers(1, last + 1)), replace=False))
 
 
-@pytest.mark.parametrize(("devices", "clients"), [(1, 20), (3, 20), (4, 3), (8, 100)])
+@pytest.mark.parametrize(
+    ("devices", "clients"), [(1, 20), (3, 20), wide(4, 3), wide(8, 100)]
+)
 def test_rows_are_where_they_are_needed(tmp_path, devices, clients):
     """As in an array of all rows, to the bit, whoever is drawn and drawn again."""
     rng, before, owned = np.random.default_rng(devices), None, None
@@ -176,6 +178,7 @@ def test_several_processes_need_all_devices(monkeypatch):
     assert str(error.value) == sentence
 
 
+@pytest.mark.wide
 def test_the_kept_mean_is_that_of_all_messages(tmp_path):
     """Of devices, each with the messages of its clients."""
     test_streaming.check_kept_mean(1e38, tmp_path, execution="shard=3")

@@ -35,7 +35,8 @@ def test_a_grid_groups_static_axes_and_equals_single_runs():
         "seed": [1, 2],
     }
     model = fp.LogisticRegression()
-    result = quiet(fp.grid, KEY, process, model, spec, axes, 4, eval_every=2)
+    options = {"eval_every": 2, "evaluate_on": "test"}
+    result = quiet(fp.grid, KEY, process, model, spec, axes, 4, **options)
     assert [len(group.points) for group in result.groups] == [4, 4]
     for group in result.groups:
         size = group.points[0]["algorithm.local.batch_size"]
@@ -48,7 +49,7 @@ def test_a_grid_groups_static_axes_and_equals_single_runs():
                 *(fp.simulate, jax.random.fold_in(KEY, point["seed"])),
                 *(fp.FederatedProcess(algorithm=flame), model),
                 *(specs.classes(seed=point["seed"]).build(), 4),
-                eval_every=2,
+                **options,
             ).groups[0]
             found = {name: value[[number]] for name, value in group.metrics.items()}
             chex.assert_trees_all_close(found, alone.metrics, rtol=1e-8, atol=1e-8)
@@ -89,7 +90,7 @@ def quadratics(rates):
     process = fp.FederatedProcess(algorithm=fp.FedAvg(local=SGD))
     axes = {"algorithm.local.learning_rate": rates}
     given = KEY, process, fp.models.Quadratic(), QUADRATIC, axes, 6
-    return quiet(fp.grid, *given, eval_every=1)
+    return quiet(fp.grid, *given, eval_every=1, evaluate_on="test")
 
 
 def test_a_diverging_point_is_listed_and_the_others_go_on():
@@ -157,7 +158,7 @@ def test_same_numbers_for_the_same_key_and_others_for_another():
     process = fp.FederatedProcess(algorithm=fp.FedAvg(local=fp.SGD(batch_size=4)))
     given = process, fp.LogisticRegression(), specs.classes().build(), 3
     one, again, other = (
-        quiet(fp.simulate, key, *given).groups[0].metrics["loss"]
+        quiet(fp.simulate, key, *given, evaluate_on="test").groups[0].metrics["loss"]
         for key in (KEY, KEY, jax.random.key(1))
     )
     np.testing.assert_array_equal(one, again)
@@ -247,16 +248,6 @@ def test_clients_without_training_examples_are_refused():
         fp.InputError, match="1 of 8 have none, the first of them client 3"
     ):
         quiet(fp.simulate, KEY, process, fp.LogisticRegression(), federation, 2)
-
-
-@pytest.mark.parametrize(
-    ("model", "count"), [(fp.MLP(), 109386), (fp.LogisticRegression(), 7850)]
-)
-def test_parameter_counts(model, count):
-    x, y = np.zeros((20, 28, 28), np.uint8), np.arange(20) % 10
-    federation = fp.Federation.from_arrays(x, y, num_clients=2)
-    params = model.for_federation(federation).init(KEY)
-    assert sum(leaf.size for leaf in jax.tree.leaves(params)) == count
 
 
 @pytest.mark.skipif(

@@ -175,7 +175,8 @@ def test_their_data_leave_no_trace_in_the_training():
     for shift, swaps in ((0.0, False), (3.0, True)):
         run = (KEY, process_of(fp.Ditto()), fp.LogisticRegression())
         federation = make_federation(shift, swaps)
-        result = fp.simulate(*run, federation, 3, eval_every=1, progress=False)
+        options = {"eval_every": 1, "evaluate_on": "test", "progress": False}
+        result = fp.simulate(*run, federation, 3, **options)
         records.append(result.groups[0])
     one, other = records
     assert (one.num_train == other.num_train).all()

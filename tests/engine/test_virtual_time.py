@@ -16,6 +16,7 @@ from fedjax_pfl.engine import timetables
 from fedjax_pfl.local import Buffered, Devices, Synchronous, ToTolerance
 from fedjax_pfl.testing import compiled_rounds
 from tests.engine import breaking
+from tests.lanes import wide
 
 KEY = core.seed_key(3)
 RATE, STEPS, COUNTS = 0.2, 2, (4, 9, 6, 12, 5, 7)
@@ -235,7 +236,7 @@ def test_asynchronous_flame_averages_the_latest_messages_of_all(traces):
     close(tree(lambda a: a[busy], state.clients.theta), tree(lambda a: a[busy], mine))
 
 
-@pytest.mark.parametrize("algorithm", [FEDAVG, fp.Flame(local=SGD)])
+@pytest.mark.parametrize("algorithm", [FEDAVG, wide(fp.Flame(local=SGD))])
 def test_full_buffers_without_delays_are_synchronous_rounds(algorithm):
     every = Buffered(size=NUM, concurrency=NUM)
     late = with_timetable(process_of(algorithm, every), 4)
@@ -479,11 +480,12 @@ def train(axes=None, **options):
     devices = Devices(examples_per_second=20.0, spread=1.0)
     participation = Buffered(size=3, concurrency=6, devices=devices)
     process = process_of(fp.Flame(local=fp.SGD(learning_rate=0.1)), participation)
-    settings = {"num_rounds": 8, "eval_every": 2, "progress": False} | options
+    settings = {"num_rounds": 8, "eval_every": 2, "evaluate_on": "test"} | options
     axes = axes or {"seed": [0]}
     return fp.grid(
         *(jax.random.key(0, impl="threefry2x32"), process, fp.LogisticRegression()),
         *(SPEC, axes),
+        progress=False,
         **settings,
     )
 

@@ -209,6 +209,7 @@ def test_who_trains_alone_has_the_epsilon_of_who_sends_the_same_steps():
         fp.FederationSpec("digits", num_clients=6),
         {},
         num_rounds=2,
+        evaluate_on="test",
         progress=False,
     )
     counts, rounds = result.groups[0].num_train[0], np.full(6, 2)
@@ -224,9 +225,8 @@ def test_histories_have_the_largest_epsilon_of_all_clients():
         algorithm=fp.FedAvg(local=local), participation=fp.UniformCohort(size=2)
     )
     spec = fp.FederationSpec("digits", num_clients=6)
-    result = fp.grid(
-        KEY, whole, fp.LogisticRegression(), spec, {}, num_rounds=4, progress=False
-    )
+    given = KEY, whole, fp.LogisticRegression(), spec, {}, 4
+    result = fp.grid(*given, evaluate_on="test", progress=False)
     (group,) = result.groups
     last = engine.local_epsilons(
         whole, group.num_train[0], group.times_selected[0, -1]

@@ -86,9 +86,8 @@ def process(rate=slow, solver=fp.SGD, participation=COHORT, work=None, **options
 
 
 def trained(made, call=fp.simulate, **options):
-    result = call(
-        KEY, made, Slope(), FEDERATION, num_rounds=ROUNDS, progress=False, **options
-    )
+    given = KEY, made, Slope(), FEDERATION, ROUNDS
+    result = call(*given, progress=False, evaluate_on="test", **options)
     return losses(result.groups[0])[0]
 
 
@@ -147,6 +146,7 @@ def test_a_schedule_per_round_gets_the_number_of_the_round():
     close(trained(made)[1:], -sums)
 
 
+@pytest.mark.wide
 def test_schedules_train_streamed(by_steps):
     close(trained(process(), fp.simulate_streamed, eval_clients=4), by_steps)
 

@@ -9,6 +9,7 @@ from scipy import integrate, optimize, stats
 
 from fedjax_pfl.local import CyclicCohorts
 from fedjax_pfl.messages import accounting
+from tests.lanes import wide
 from tests.messages.private import exact_epsilon
 
 dp = pytest.importorskip("dp_accounting")
@@ -63,10 +64,12 @@ def test_without_noise_nothing_is_private():
     assert np.isinf(accounting.gaussian_epsilons(0.0, 1e-5, [1, 2])).all()
 
 
-@pytest.mark.parametrize(("num_clients", "size"), [(12, 4), (10, 3), (7, 5), (5, 5)])
+@pytest.mark.parametrize(
+    ("num_clients", "size"), [wide(12, 4), (10, 3), (7, 5), wide(5, 5)]
+)
 def test_turns_count_who_takes_part_most(num_clients, size):
     cohorts, rounds = CyclicCohorts(size=size), 2 * num_clients
-    of_round = jax.vmap(lambda r: cohorts.in_round(None, num_clients, r))
+    of_round = jax.jit(jax.vmap(lambda r: cohorts.in_round(None, num_clients, r)))
     members = np.asarray(of_round(np.arange(rounds)))
     times = np.zeros((rounds, num_clients), int)
     for number, rows in enumerate(members):
@@ -130,7 +133,7 @@ def test_samples_of_examples_are_accounted_as_dp_accounting_does():
     assert accounting.epsilon_after(z, delta, 8, 100, 0) == 0
 
 
-@pytest.mark.parametrize(("z", "population"), [(2.0, 12), (8.0, 5), (8.0, 40)])
+@pytest.mark.parametrize(("z", "population"), [(2.0, 12), wide(8.0, 5), wide(8.0, 40)])
 def test_epsilon_does_not_fall_as_cohorts_grow(z, population):
     sizes = sorted({1, population // 2, 3 * population // 4, population - 1})
     for delta, rounds in ((1e-3, 7), (1e-6, 1), (1e-6, 100)):

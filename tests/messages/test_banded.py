@@ -27,6 +27,7 @@ from fedjax_pfl.messages import (
 )
 from fedjax_pfl.round import privacy
 from tests import problems
+from tests.lanes import wide
 from tests.messages import private
 from tests.messages.private import exact_epsilon
 from tests.setups import with_malicious
@@ -218,7 +219,7 @@ ODD = st.sampled_from([np.nan, np.inf, -1e300, 0.0])
 VECTORS = arrays.arrays(np.float64, (7, 2), elements=st.floats(-1e6, 1e6) | ODD)
 
 
-@pytest.mark.parametrize("between", [(), (TopK(fraction=0.5),)], ids=str)
+@pytest.mark.parametrize("between", [(), wide((TopK(fraction=0.5),))], ids=str)
 @hypothesis.settings(deadline=None, max_examples=15)
 @hypothesis.given(VECTORS, VECTORS)
 def test_one_client_moves_all_rounds_as_accounted(between, first, second):
@@ -314,8 +315,8 @@ WHOLE = process(ClipNorm(norm=1.0), LOUD, algorithm=fp.FedAvg())
 def train(simulate=fp.simulate, **options):
     federation = fp.FederationSpec("digits", num_clients=8).build()
     run = (jax.random.key(0), WHOLE, fp.LogisticRegression(), federation, 5)
-    options = {"progress": False, "eval_every": 2} | options
-    return simulate(*run, **options).groups[0]
+    options = {"evaluate_on": "test", "eval_every": 2} | options
+    return simulate(*run, progress=False, **options).groups[0]
 
 
 def test_a_resumed_training_is_the_same_to_the_bit_and_has_its_epsilon(tmp_path):

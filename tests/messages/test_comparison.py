@@ -48,18 +48,3 @@ def test_what_is_sent_is_drawn_in_one_panel(result):
     assert len(panel.marks) == 2
     ends = sorted(mark.x[-1] for mark in panel.marks)
     assert ends[0] < ends[1] and (panel.marks[0].x > 0).all()
-
-
-@pytest.mark.wide
-def test_a_field_of_a_transform_is_a_column(result):
-    spec = fp.FederationSpec("digits", num_clients=6)
-    found = fp.grid(
-        jax.random.key(0, impl="threefry2x32"),
-        fp.FederatedProcess(algorithm=fp.FedAvg(), transforms=(fp.TopK(),)),
-        fp.LogisticRegression(),
-        spec,
-        {"transforms.0.fraction": [0.1, 0.5]},
-        num_rounds=2,
-        progress=False,
-    )
-    assert found.summary()["transforms.0.fraction"].astype(float).tolist() == [0.1, 0.5]

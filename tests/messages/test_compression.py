@@ -139,15 +139,15 @@ def test_the_largest_numbers_are_kept_and_the_rest_contracts(x, kept):
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_short_floats_are_ordered_as_well(dtype):
     x = jnp.asarray(np.random.default_rng(3).normal(size=200), dtype)
-    sent = np.asarray(TopK(fraction=0.1).fit(None, x).astype(jnp.float32))
-    values = np.abs(np.asarray(x.astype(jnp.float32)))
+    sent = np.asarray(fitted_once(TopK(fraction=0.1), x), np.float32)
+    values = np.abs(np.asarray(x, np.float32))
     assert (sent != 0).sum() == 20
     assert values[sent != 0].min() >= values[sent == 0].max()
 
 
 def test_signs_have_the_mean_of_absolute_values():
     x = tree(2)
-    sent = SignScale().fit(None, jax.tree.map(jnp.asarray, x))
+    sent = fitted_once(SignScale(), x)
     for name, values in x.items():
         size = np.abs(values).mean()
         np.testing.assert_allclose(sent[name], np.sign(values) * size, rtol=1e-14)
@@ -155,28 +155,28 @@ def test_signs_have_the_mean_of_absolute_values():
         total = (values**2).sum()
         share = np.abs(values).sum() ** 2 / (values.size * total)
         assert left == pytest.approx((1 - share) * total)
-    np.testing.assert_array_equal(SignScale().fit(None, jnp.zeros(3)), np.zeros(3))
+    np.testing.assert_array_equal(fitted_once(SignScale(), np.zeros(3)), np.zeros(3))
 
 
 def test_matrices_of_low_rank_are_exact_and_others_are_projected():
     rng = np.random.default_rng(4)
     thin = rng.normal(size=(40, 2)) @ rng.normal(size=(2, 30))
-    x = {"thin": jnp.asarray(thin), "flat": jnp.asarray(rng.normal(size=50))}
-    sent = LowRank(rank=2).fit(KEY, x)
+    x = {"thin": thin, "flat": rng.normal(size=50)}
+    sent = fitted_once(LowRank(rank=2), x)
     np.testing.assert_allclose(sent["thin"], thin, atol=1e-10)
     np.testing.assert_array_equal(sent["flat"], x["flat"])
     singular = np.r_[8.0, 4.0, 2.0, 0.1 * np.ones(17)]
     left, _ = np.linalg.qr(rng.normal(size=(40, 20)))
     right, _ = np.linalg.qr(rng.normal(size=(30, 20)))
     full = left * singular @ right.T
-    sent = np.asarray(LowRank(rank=3).fit(KEY, jnp.asarray(full.reshape(40, 5, 6))))
-    sent = sent.reshape(40, 30)
+    sent = fitted_once(LowRank(rank=3), full.reshape(40, 5, 6))
+    sent = np.asarray(sent).reshape(40, 30)
     assert np.linalg.matrix_rank(sent) == 3
     # A projection: what is left is orthogonal to what is sent, and nearly the best.
     assert np.abs(sent.T @ (full - sent)).max() < 1e-10
     best = (singular[3:] ** 2).sum()
     assert best <= ((full - sent) ** 2).sum() < 1.1 * best
-    np.testing.assert_array_equal(LowRank().fit(KEY, jnp.zeros((20, 20))), 0)
+    np.testing.assert_array_equal(fitted_once(LowRank(), np.zeros((20, 20))), 0)
 
 
 FEEDBACK = [

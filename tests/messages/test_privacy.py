@@ -32,12 +32,14 @@ from tests.messages.private import SGD, Sends, exact_epsilon
 from tests.setups import with_malicious
 
 KEY = jax.random.key(0, impl="threefry2x32")
-MEAN = fp.aggregators.Mean()
 
 
 def process(*transforms, algorithm=None, size=None, **fields):
     who = fp.AllClients() if size is None else fp.UniformCohort(size=size)
     return private.process(*transforms, who=who, algorithm=algorithm, **fields)
+
+
+_receive = jax.jit(lambda clip, message: clip.receive(None, message))
 
 
 @pytest.mark.parametrize("per_layer", [False, True])
@@ -46,7 +48,7 @@ def test_messages_are_clipped_to_the_norm_and_others_left_alone(per_layer):
     for size in (0.1, 3.0):
         x = {"a": size * rng.normal(size=(3, 4)), "b": size * rng.normal(size=5)}
         clip = ClipNorm(norm=1.5, per_layer=per_layer)
-        sent = clip.receive(None, jax.tree.map(jnp.asarray, x))
+        sent = _receive(clip, x)
         whole = math.sqrt(sum((v**2).sum() for v in x.values()))
         for name, values in x.items():
             norm = np.linalg.norm(values) if per_layer else whole
@@ -54,9 +56,9 @@ def test_messages_are_clipped_to_the_norm_and_others_left_alone(per_layer):
             np.testing.assert_allclose(
                 sent[name], values * min(1, bound / norm), rtol=1e-14
             )
-    assert np.isnan(clip.receive(None, jnp.array([np.nan, 1.0]))).any()
-    far = clip.receive(None, jnp.array([1e30, 0.0], jnp.float32))
-    assert float(jnp.linalg.norm(far)) <= 1.5
+    assert np.isnan(_receive(clip, np.array([np.nan, 1.0]))).any()
+    far = _receive(clip, np.array([1e30, 0.0], np.float32))
+    assert np.linalg.norm(far) <= 1.5
 
 
 @pytest.mark.parametrize("per_layer", [False, True])
@@ -67,13 +69,13 @@ def test_messages_of_every_scale_are_clipped_to_the_norm(per_layer, scale):
     short, long = np.float32(scale), 10 * float(scale)
     for bound in (short, np.float32(1e-30)):
         clip = ClipNorm(norm=bound, per_layer=per_layer)
-        sent = np.asarray(clip.receive(None, {"a": x})["a"], np.float64)
+        sent = np.asarray(_receive(clip, {"a": x})["a"], np.float64)
         expected = x.astype(np.float64) * (float(bound) / (np.sqrt(3.25) * scale))
         np.testing.assert_allclose(sent, expected, rtol=1e-6)
         assert float(AdaptiveClip(norm=bound).within(x)) == -0.5
     if long < 3e38:
         clip = ClipNorm(norm=np.float32(long), per_layer=per_layer)
-        np.testing.assert_array_equal(clip.receive(None, {"a": x})["a"], x)
+        np.testing.assert_array_equal(_receive(clip, {"a": x})["a"], x)
         assert float(AdaptiveClip(norm=np.float32(long)).within(x)) == 0.5
 
 
@@ -114,7 +116,7 @@ def released_sum(who, count, transforms, method, vector):
     return count * np.concatenate([leaf[1] - leaf[0] for leaf in server])
 
 
-@pytest.mark.parametrize("case", [*CASES[:2], *map(wide, CASES[2:])], ids=str)
+@pytest.mark.parametrize("case", [CASES[0], *map(wide, CASES[1:])], ids=str)
 @hypothesis.settings(deadline=None, max_examples=15)
 @hypothesis.given(VECTORS, VECTORS)
 def test_one_client_moves_the_sum_by_two_clips_at_most(case, first, second):
@@ -303,8 +305,8 @@ def test_no_noise_has_no_epsilon():
 
 def train(process, rounds=3, **axes):
     spec = fp.FederationSpec("digits", num_clients=6)
-    model = fp.LogisticRegression()
-    return fp.grid(KEY, process, model, spec, axes, num_rounds=rounds, progress=False)
+    given = KEY, process, fp.LogisticRegression(), spec, axes, rounds
+    return fp.grid(*given, evaluate_on="test", progress=False)
 
 
 def test_epsilon_is_in_histories_summaries_and_reports():

@@ -256,8 +256,8 @@ def test_less_noise_is_in_a_sum_than_independent_draws_would_leave():
 MEMBERS = [
     wide(fp.AllClients(), GaussianNoise, 1, None),
     (POISSON, GaussianNoise, 1, None),
-    (fp.UniformCohort(size=3), GaussianNoise, 2, None),
-    (fp.AllClients(), GaussianNoise, 1, fp.CoordinateMedian()),
+    wide(fp.UniformCohort(size=3), GaussianNoise, 2, None),
+    wide(fp.AllClients(), GaussianNoise, 1, fp.CoordinateMedian()),
     (CyclicCohorts(size=2), TreeNoise, 3, None),
 ]
 
@@ -370,6 +370,7 @@ def test_histories_have_epsilon_clips_and_who_took_part():
         spec,
         {"transforms.0.count_noise": [1.0, 3.0]},
         num_rounds=4,
+        evaluate_on="test",
         progress=False,
     )
     (group,) = result.groups

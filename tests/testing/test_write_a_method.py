@@ -11,6 +11,7 @@ import pytest
 import fedjax_pfl as fp
 from fedjax_pfl import testing
 from fedjax_pfl.testing import compiled_rounds, toy
+from tests.lanes import few
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs/write_a_method.md"
 LOCAL = fp.SGD(learning_rate=0.2, epochs=2, batch_size=4)
@@ -42,17 +43,12 @@ def is_method(value):
     return isinstance(value, type) and issubclass(value, base) and value is not base
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(
-    "prop", ["states_keep_their_layout", "states_stay_finite", "same_key_same_result"]
-)
-def test_methods_of_the_page_keep_properties(name, prop):
-    testing.check(prop, subject(name))
-
-
-@functools.cache
-def subject(name):
-    return testing.Subject(page()[name](local=LOCAL), model=fp.MLP(widths=(4,)))
+# The others are compared with methods of the package below.
+@pytest.mark.parametrize("name", few(NAMES[4:], NAMES))
+def test_methods_of_the_page_keep_properties(name):
+    method = testing.Subject(page()[name](local=LOCAL), model=fp.MLP(widths=(4,)))
+    properties = ("states_keep_their_layout", "states_stay_finite")
+    testing.check_algorithm(method, properties=(*properties, "same_key_same_result"))
 
 
 def server(algorithm):

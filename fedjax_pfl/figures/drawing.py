@@ -121,7 +121,7 @@ def is_hollow(number: int) -> bool:
     return number >= len(COLORS)
 
 
-def style(line: contents.Line) -> tuple[str, str]:
+def style(line: contents.Mark) -> tuple[str, str]:
     """Returns color and dash of a line, the same in all panels of a figure."""
     # Colors are settings and dashes models; lines without a method are gray.
     if not line.algorithm:
@@ -172,27 +172,24 @@ def shape(grid: list[Axes]) -> tuple[int, int]:
     return columns, rows
 
 
-def name(
-    grid: list[Axes],
-    panels: Sequence[contents.Panel[Any]],
-    xlabel: str,
-    ylabel: str,
-) -> None:
+def name(grid: list[Axes], chart: contents.Chart) -> None:
     """Writes titles, and names of the axes in the middle below and left of each row."""
     columns, rows = shape(grid)
-    for axes, panel in zip(grid, panels, strict=True):
+    for axes, panel in zip(grid, chart.panels, strict=True):
         words = panel.title.replace(" = ", "\u00a0=\u00a0")  # never ends a line
         title = textwrap.fill(words, _LETTERS // columns, break_long_words=False)
         axes.set_title(text(title), **TEXT)
     lowest = grid[columns * (rows - 1) :]
-    lowest[len(lowest) // 2].set_xlabel(text(textwrap.fill(xlabel, 48)), fontsize=9)
+    xlabel = textwrap.fill(chart.xlabel, 48)
+    lowest[len(lowest) // 2].set_xlabel(text(xlabel), fontsize=9)
     for axes in grid[::columns]:
-        label = ylabel if rows == 1 else textwrap.fill(ylabel, _LETTERS // 4)
+        label = chart.ylabel
+        label = label if rows == 1 else textwrap.fill(label, _LETTERS // 4)
         axes.set_ylabel(text(label), fontsize=9 if rows == 1 else 8)
 
 
 def name_end(
-    axes: Axes, line: contents.Line, color: str, end: float, place: float
+    axes: Axes, line: contents.Mark, color: str, end: float, place: float
 ) -> None:
     """Writes the name of a line at its end, joined to it if the name had to move."""
     arrow = {"arrowstyle": "-", "color": color, "linewidth": 0.6}

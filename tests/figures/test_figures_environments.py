@@ -138,7 +138,8 @@ def test_a_setting_is_named_where_it_is_the_best_in_all_environments(better):
     names = [[line.setting for line in panel.marks] for panel in shown.panels]
     expected = "Flame (lam = 1)" if better[0] == better[1] else "Flame"
     assert names == [[expected], [expected]]
-    assert all(line.y == pytest.approx(0.6) for p in shown.panels for line in p.marks)
+    values = [line.points["y"].to_numpy() for line in shown.marks]
+    assert all(value == pytest.approx(0.6) for value in values)
 
 
 def test_boxes_of_a_method_are_in_the_same_row_everywhere():
@@ -185,5 +186,5 @@ def test_equal_weights_are_those_of_the_panels_own_clusters():
     )
     made = dataclasses.replace(made, config=made.config | {CONCENTRATION: 1.0})
     shown = collaboration.shares(histories.make_result(made, alone))
-    levels = [panel.marks[-1].y[0] for panel in shown.panels]
+    levels = [panel.marks[-1].points["y"][0] for panel in shown.panels]
     assert levels == pytest.approx([2 / 5, (0 + 5 * 4 / 5) / 6])

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from experiments import commands
 from experiments.bench import hosts, report
-from fedjax_pfl.command import cli
 from fedjax_pfl.core import checks
 from fedjax_pfl.results import plain_files
 
@@ -39,8 +39,6 @@ _OWN = {
     "vmap": "`vmap` of all",
 }
 """Peers that are ours, of whose time ours takes a share or a multiple."""
-
-app = cli.application()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,18 +83,13 @@ TARGETS = {
 """Targets by run and workload."""
 
 
-@app.command(help="Writes the page of what the bench measured, from its files.")
-def main(
+@commands.application("Writes the page of what the bench measured, from its files.")
+def app(
     folder: Annotated[
         Path, typer.Option(metavar="DIR", help="Directory of speed-*.json.")
     ] = FOLDER,
 ) -> None:
     """Writes `speed_results.md` to the folder of the files."""
-    cli.answer(lambda: _write(folder))
-
-
-def _write(folder: Path) -> None:
-    """Reads all runs before the page is written."""
     files = {name: folder / f"speed-{name}.json" for name in (*RUNS, HOSTS, *ON_A_GPU)}
     for file in files.values():
         if not file.is_file():

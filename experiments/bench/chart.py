@@ -51,15 +51,8 @@ def app(
 
 def ratios(run: dict[str, Any]) -> dict[str, float]:
     """Returns PyTorch's time over ours by workload, where both were timed."""
-    by_workload = {}
-    for workload in run["workloads"]:
-        timed = workload["contenders"]
-        if _PEER in timed:
-            our_seconds, peer_seconds = (
-                timed[name]["seconds_per_round"]["wall"] for name in ("ours", _PEER)
-            )
-            by_workload[workload["name"]] = peer_seconds / our_seconds
-    return by_workload
+    seconds = {w["name"]: report.seconds_of(w) for w in run["workloads"]}
+    return {n: s[_PEER] / s["ours"] for n, s in seconds.items() if _PEER in s}
 
 
 def draw(runs: Sequence[dict[str, Any]]) -> Figure:

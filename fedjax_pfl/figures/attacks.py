@@ -51,7 +51,6 @@ def with_attackers(result: results.Result) -> contents.Lines | None:
     clean = rows[rows["kind"] == _NONE]
     parts = [pd.concat([clean, rows[rows["kind"] == k]]).assign(kind=k) for k in kinds]
     return multiples.in_panels(
-        contents.Lines,
         multiples.of_few_models(pd.concat(parts), methods).assign(population="honest"),
         [*methods, "model"],
         [f for f in selection.environments(result) if f in settings],

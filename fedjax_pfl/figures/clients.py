@@ -48,12 +48,12 @@ def values_of_clients(result: results.Result) -> contents.Chart | None:
         f" ({seeds} seed{'s' if seeds > 1 else ''})"
     )
     return multiples.in_panels(
-        contents.Chart,
         multiples.of_few_models(clients, methods),
         [*methods, "model"],
         selection.environments(result),
         lambda rows, _: rows,
         score=lambda rows: metrics.score(metric, rows["value"].mean()),
+        kind=contents.Chart,
         xlabel=label,
     )
 

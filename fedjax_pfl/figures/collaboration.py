@@ -62,7 +62,6 @@ def shares(result: results.Result) -> contents.Lines | None:
         return None
     methods, environments = selection.methods(result), selection.environments(result)
     chart = multiples.in_panels(
-        contents.Lines,
         rows,
         methods,
         environments,

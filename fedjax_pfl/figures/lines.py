@@ -126,7 +126,6 @@ def _in_panels(
     """Makes one line per method and model, in a panel per environment."""
     usual: dict[str, Any] = {"xlabel": "round", "data": _DATA}
     return multiples.in_panels(
-        contents.Lines,
         multiples.of_few_models(curves, methods),
         [*methods, "model"],
         environments,
@@ -155,7 +154,6 @@ def swept(result: results.Result) -> contents.Lines | None:
     seeds = table["seed"].nunique()
     spread = f"mean over clients, then mean ± std over {seeds} seeds"
     return multiples.in_panels(
-        contents.Lines,
         rows,
         methods,
         [name for name in selection.environments(result) if name != field],
@@ -223,7 +221,6 @@ def over_days(result: results.Result) -> contents.Lines | None:
     # seed, averaged over seeds.
     rows = pd.concat(map(selection.first_model, selection.groups(rows, methods)))
     chart = multiples.in_panels(
-        contents.Lines,
         rows,
         methods,
         markets,

@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 _WITH_HYBRIDS = 6  # distinguishable lines, including hybrids
-_Shown = TypeVar("_Shown")
+_Shown = TypeVar("_Shown", bound=contents.Chart)
 
 
 def of_few_models(rows: pd.DataFrame, methods: Sequence[str]) -> pd.DataFrame:
@@ -49,13 +49,13 @@ def best_of_many(
 
 
 def in_panels(
-    figure: Callable[..., _Shown],
     rows: pd.DataFrame,
     columns: Sequence[str],  # distinguish lines
     environments: Sequence[str],  # distinguish panels
     make: Callable[[pd.DataFrame, int], pd.DataFrame],  # points
     also: Sequence[str] = (),  # further columns of panels, named in every title
     score: Callable[[pd.DataFrame], float] | None = None,  # the best lines first
+    kind: type[_Shown] = contents.Lines,
     **fields: Any,
 ) -> _Shown:
     """Makes small multiples: a panel per environment, in each the same lines."""
@@ -88,7 +88,7 @@ def in_panels(
                 marks.append(mark(shown, setting, color, make(shown, color)))
         panels.append(contents.Panel(title, tuple(marks)))
     left_out = drawing.left_out(len(every), len(parts))
-    return figure(panels=tuple(panels), left_out=left_out, **fields)
+    return kind(panels=tuple(panels), left_out=left_out, **fields)
 
 
 def extend(

@@ -122,6 +122,7 @@ def catalog() -> dict[str, tuple[Callable[[Any], Any], Callable[[Any], "Figure"]
             heat_maps,
             learned,
             lines,
+            partitions,
         )
     except ModuleNotFoundError as error:
         if error.name != "matplotlib":
@@ -143,7 +144,7 @@ def catalog() -> dict[str, tuple[Callable[[Any], Any], Callable[[Any], "Figure"]
         "attacks_table": (attacks.under_attacks, heat_maps.draw),
         "clients": (clients.values_of_clients, clients.draw_boxes),
         "fairness": (clients.accuracy_and_spread, clients.draw_spots),
-        "partition": (clients.holdings, clients.draw_holdings),
+        "partition": (partitions.holdings, partitions.draw),
         "collaboration": (collaboration.between_clients, heat_maps.draw),
         "own_cluster": (collaboration.shares, curves.draw),
         "values": (lines.over_days, curves.draw),

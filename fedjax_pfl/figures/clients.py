@@ -1,7 +1,6 @@
-"""Clients one by one: distribution of a metric, fairness, and distribution of data."""
+"""Clients one by one: distribution of a metric, and fairness."""
 
 import itertools
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,23 +9,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedjax_pfl import results
-from fedjax_pfl.figures import contents, drawing, multiples, partitions
-from fedjax_pfl.results import history, metrics, selection, summaries
+from fedjax_pfl.figures import contents, drawing, multiples
+from fedjax_pfl.results import metrics, selection, summaries
 
 __all__ = [
-    "MAX_HOLDINGS",
     "accuracy_and_spread",
     "draw_boxes",
-    "draw_holdings",
     "draw_spots",
-    "holdings",
     "values_of_clients",
 ]
 
 _MARKERS = {"personal": "o", "global": "D", "fine-tuned": "s"}
 _OTHER_MARKER = "X"
-_HELD = ("federation.dataset", "federation.partition")
-MAX_HOLDINGS = 6  # environments with a figure of their clients' data
 _MAX_DRAWN = 2000  # points that are lines in vector graphics; more are one image
 
 
@@ -220,50 +214,3 @@ def draw_spots(chart: contents.Chart) -> Figure:
         title += "\nin color the best on validation data, other settings gray"
     drawing.legend(figure, "\n".join(filter(None, (title, chart.left_out))))
     return figure
-
-
-def draw_holdings(several: Sequence[tuple[partitions.Holdings, float]]) -> Figure:
-    """Draws the clients' training data in the first environments."""
-    return partitions.draw([holdings for holdings, _ in several[:MAX_HOLDINGS]])
-
-
-def holdings(result: results.Result) -> list[tuple[partitions.Holdings, float]]:
-    """Returns the clients' training data in the first training of every environment."""
-    points = [(g, point) for g in result.groups for point in range(len(g.points))]
-    rows = result.points()
-    names = [
-        name
-        for name in selection.environments(result)
-        if name in selection.DESCRIPTION or name.startswith("federation.")
-    ]
-    # Environments with the same data, for example under different attacks, count once.
-    different: dict[tuple[object, ...], int] = {}
-    for part in selection.groups(rows, names):
-        number = int(part.index[0])
-        group, point = points[number]
-        counts = group.num_train if group.label_counts is None else group.label_counts
-        held = (*map(str, map(group.config.get, _HELD)), counts[point].tobytes())
-        different.setdefault(held, number)
-    firsts = list(different.values())
-    environments = []
-    for title, part in selection.by_environment(rows.loc[firsts], names):
-        group, point = points[int(part.index[0])]
-        counts = None if group.label_counts is None else group.label_counts[point]
-        title = title if len(firsts) > 1 else _only_title(group)
-        names = None
-        if group.client_names is not None:
-            names = tuple(group.client_names[point])
-        holding = partitions.Holdings(
-            title, counts, group.num_train[point], group.class_names, names
-        )
-        environments.append((holding, float(group.leak[point])))
-    return environments
-
-
-def _only_title(group: history.History) -> str:
-    """Returns the data, partition and seed of a group's first federation."""
-    config = group.config | group.points[0]
-    names = [*map(config.get, _HELD)]
-    if "seed" in config:
-        names.append(f"seed {config['seed']}")
-    return ", ".join(str(name) for name in names if name is not None)

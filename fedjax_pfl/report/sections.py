@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 from fedjax_pfl import figures, results
 from fedjax_pfl.figures import (
     attacks,
-    clients,
     contents,
     curves,
     learned,
@@ -209,25 +208,25 @@ def _of_shares(_: results.Result, chart: contents.Lines) -> str:
 
 
 def _of_partition(
-    result: results.Result, environments: list[tuple[partitions.Holdings, float]]
+    result: results.Result, environments: list[partitions.Holdings]
 ) -> str:
     """Describes the clients' training data in every environment."""
-    chosen = environments[: clients.MAX_HOLDINGS]
+    chosen = environments[: partitions.MAX_DRAWN]
     caption = "Training examples of the first training in each environment."
     if len(environments) == 1:
-        caption = f"{_sentence(chosen[0][0].title)}: training examples."
+        caption = f"{_sentence(chosen[0].title)}: training examples."
     if len(result.status) > len(environments):
         caption += " Each seed has different clients."
     if len(environments) > len(chosen):
         caption += (
             f" The first {len(chosen)} of {len(environments)} environments are shown."
         )
-    for holdings, leak in chosen:
-        if leak > 0:
+    for holdings in chosen:
+        if holdings.leak > 0:
             place = f" of {holdings.title}" if len(environments) > 1 else ""
             caption += (
-                f" {leak:.1%} of the test examples{place} are examples that another"
-                " client trains on."
+                f" {holdings.leak:.1%} of the test examples{place} are examples that"
+                " another client trains on."
             )
     return caption
 

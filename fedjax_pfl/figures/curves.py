@@ -20,7 +20,6 @@ _MARGIN = 0.05
 _MAX_BANDS = 3  # distinguishable bands of a panel
 _MAX_LABELED, _MAX_LABEL = 12, 34  # lines, and letters of a name, next to the axes
 _APART = 0.065  # share of the height between two names
-_DASHES = {"solid": "-", "dash": "--", "dot": ":"}
 
 
 def draw(chart: contents.Lines) -> Figure:
@@ -144,7 +143,7 @@ def _line(
     color, dash = drawing.style(line)
     series = drawing.Series(line.label, line.algorithm)
     x, y, low, high = (line.points[name] for name in ("x", "y", "low", "high"))
-    style = {"color": color, "linestyle": _DASHES[dash], "linewidth": 1.2}
+    style = {"color": color, "linestyle": dash, "linewidth": 1.2}
     style |= {"label": line.label} | _marks(line)
     if chart.bars and not line.is_level:
         bars = axes.errorbar(x, y, high - y, capsize=3, **style)

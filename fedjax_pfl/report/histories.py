@@ -15,7 +15,7 @@ MAX_VALUES = 60_000
 """Most values of a page, 2 bytes each: above it, rounds are left out evenly."""
 _STEPS = 2**16 - 2  # of a value from low to high
 _NOTHING = 2**16 - 1
-_DASHES = {"solid": "", "dash": "5 2", "dot": "1.5 1.5"}
+_DASHES = {"solid": "", "dashed": "5 2", "dotted": "1.5 1.5"}
 
 
 def packed(boxes: contents.Chart) -> str:

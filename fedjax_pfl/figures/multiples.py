@@ -52,7 +52,7 @@ def in_panels(
     rows: pd.DataFrame,
     columns: Sequence[str],  # distinguish lines
     environments: Sequence[str],  # distinguish panels
-    make: Callable[[pd.DataFrame, int], pd.DataFrame],  # points
+    make: Callable[[pd.DataFrame, int], pd.DataFrame],  # rows, color -> points
     also: Sequence[str] = (),  # further columns of panels, named in every title
     score: Callable[[pd.DataFrame], float] | None = None,  # the best lines first
     kind: type[_Shown] = contents.Lines,

@@ -13,8 +13,8 @@ import pandas as pd
 import typer
 
 import fedjax_pfl as fp
+from experiments import commands
 from experiments.cards import markdown
-from fedjax_pfl.command import cli
 from fedjax_pfl.results import paired, plain_files
 
 __all__ = ["PAGE", "SCORES", "app", "lit", "page", "table"]
@@ -116,20 +116,12 @@ def page(text: str, scores: pd.DataFrame) -> str:
     return f"{head}{_MARKS[0]}\n{table(scores)}\n{_MARKS[1]}{tail}"
 
 
-app = cli.application()
-
-
-@app.command(help="Compares FedBN with FedAvg on digits in different light.")
-def main(
+@commands.application("Compares FedBN with FedAvg on digits in different light.")
+def app(
     out: Annotated[
         Path, typer.Option(metavar="FILE", help="Table of the scores.")
     ] = SCORES,
 ) -> None:
-    """Trains, and writes scores and the page's table."""
-    cli.answer(lambda: _run(out))
-
-
-def _run(out: Path) -> None:
     """Writes the scores; in the default file they also go into the page."""
     scores = _scores()
     scores.to_csv(out, index=False, float_format="%.6g")

@@ -6,9 +6,10 @@ from typing import Annotated
 import pandas as pd
 import typer
 
+from experiments import commands
 from experiments.atlas import silo
 from fedjax_pfl import results
-from fedjax_pfl.command import cli, run_folder
+from fedjax_pfl.command import run_folder
 from fedjax_pfl.core import checks
 from fedjax_pfl.results import plain_files
 
@@ -26,11 +27,9 @@ _NAMES = {
     "value": "accuracy",
 }
 
-app = cli.application()
 
-
-@app.command(help="Keeps the rows of a sweep of atlas_* for the page.")
-def main(
+@commands.application("Keeps the rows of a sweep of atlas_* for the page.")
+def app(
     directory: Annotated[
         Path, typer.Argument(metavar="DIR", help="Directory of a sweep's results.")
     ],
@@ -38,11 +37,6 @@ def main(
         Path, typer.Option(metavar="DIR", help="Directory of the tables.")
     ] = FOLDER,
 ) -> None:
-    """Writes one table."""
-    cli.answer(lambda: _keep(directory, out))
-
-
-def _keep(directory: Path, out: Path) -> None:
     """Reads the sweep and writes its table."""
     name = run_folder.read(directory).preset
     if name is None or not name.startswith("atlas_"):
@@ -56,11 +50,9 @@ def _keep(directory: Path, out: Path) -> None:
 
 def rows_of(result: results.Result) -> pd.DataFrame:
     """Returns the last accuracy of honest clients on own test data, by model."""
-    table = result.table()
-    query = {"population": "honest", "data": "own test", "metric": "accuracy"}
-    query |= {"stat": "mean", "when": "last"}
-    for name, value in query.items():
-        table = table[table[name] == value]
+    last = "metric == 'accuracy' and stat == 'mean' and when == 'last'"
+    query = f"population == 'honest' and data == 'own test' and {last}"
+    table = result.table().query(query)
     privacy = result.privacy()
     keys = [c for c in privacy.columns if c not in ("rounds", "epsilon", "delta")]
     table = table.merge(privacy[[*keys, "epsilon"]], on=keys, how="left")

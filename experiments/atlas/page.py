@@ -9,7 +9,6 @@ from matplotlib.figure import Figure
 
 from experiments.atlas import silo
 from experiments.cards import markdown
-from fedjax_pfl.figures import drawing
 from fedjax_pfl.results import paired
 
 __all__ = ["render"]
@@ -17,11 +16,10 @@ __all__ = ["render"]
 _FIGURES = "atlas_files"
 _TITLES = {"atlas_fmnist": "Fashion-MNIST, two labels per client"}
 _ATTACKS = {"none": "No attack", "SignFlip": "Sign flips", "ALIE": "ALIE"}
-_MEAN, _CONTROL, _OWN = "Mean", "TrimmedMean", ("personal", "fine-tuned")
+_MEAN, _CONTROL = "Mean", "TrimmedMean"
 _RULES = {_CONTROL: "Mean, noise on every message"}
 _FLIPS = "atlas_flips"
-_LINES = (  # method, model, rule of the lines of the figure
-    ("Local", "personal", "none"),
+_LINES = (  # method, model, rule of the lines of the figure, after Local
     ("FedAvg", "global", _MEAN),
     ("FedAvg", "fine-tuned", _MEAN),
     ("Ditto", "personal", _MEAN),
@@ -34,7 +32,7 @@ def _cell(rows: pd.DataFrame, **fields: object) -> pd.Series:
     """Returns accuracies in percent by seed, for the rows with these values."""
     for name, value in fields.items():
         rows = rows[rows[name] == value]
-    return 100 * rows.set_index("seed")["accuracy"]
+    return silo.percent(rows)
 
 
 def _local_accuracy(rows: pd.DataFrame) -> pd.Series:
@@ -68,27 +66,15 @@ def _table(rows: pd.DataFrame, attack: str) -> list[str]:
 def _figure(rows: pd.DataFrame) -> Figure:
     """Draws accuracy against epsilon, a panel per attack."""
     epsilons = _epsilons(rows)
-    labels = silo.headings(epsilons)
-    figure = Figure(layout="constrained")
-    figure.set_size_inches(drawing.WIDTH, 3.0)
-    panels = figure.subplots(1, len(_ATTACKS), sharey=True)
-    for axes, (attack, title) in zip(panels, _ATTACKS.items(), strict=True):
-        for number, (method, model, rule) in enumerate(_LINES):
-            if method == "Local":
-                values = [_local_accuracy(rows)] * len(epsilons)
-            else:
-                fields = {"method": method, "model": model, "rule": rule}
-                fields["attack"] = attack
-                values = [_cell(rows, **fields, multiplier=z) for z in epsilons]
-            name = method if rule == "none" else f"{method} ({model}), {rule}"
-            # One legend serves all panels.
-            label = name if attack == "none" else None
-            silo.draw_line(axes, number, [v.mean() for v in values], label)
-        axes.set_title(title, fontsize=9)
-        axes.set_xticks(range(len(labels)), labels, rotation=45, **drawing.TEXT)
-    panels[0].set_ylabel("accuracy of honest clients, %", **drawing.TEXT)
-    drawing.legend(figure, "the right end has the strongest privacy")
-    return figure
+    panels: dict[str, dict[str, list[float]]] = {}
+    for attack, title in _ATTACKS.items():
+        lines = panels.setdefault(title, {})
+        lines["Local"] = [_local_accuracy(rows).mean()] * len(epsilons)
+        for method, model, rule in _LINES:
+            part = {"method": method, "model": model, "rule": rule, "attack": attack}
+            means = [_cell(rows, **part, multiplier=z).mean() for z in epsilons]
+            lines[f"{method} ({model}), {rule}"] = means
+    return silo.figure_of(epsilons, panels, "accuracy of honest clients, %")
 
 
 def _findings(rows: pd.DataFrame) -> list[str]:
@@ -178,7 +164,7 @@ def _section(
     assert not math.isnan(_local_accuracy(rows).mean())
     blocks = [
         f"## {title}",
-        "\n".join(f"{k}. {text}" for k, text in enumerate(findings, 1)),
+        markdown.numbered(findings),
         f"![Accuracy against epsilon, a panel per attack]({_FIGURES}/{name}.svg)",
         "There are a thousand clients, a tenth of whom take part in a round; under"
         " attack a fifth of all are malicious. Messages are clipped. The server adds"

@@ -8,7 +8,6 @@ the closer personal models should be to their mean.
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.cards import markdown
@@ -16,7 +15,18 @@ from fedjax_pfl import results
 from fedjax_pfl.figures import drawing
 from fedjax_pfl.results import paired
 
-__all__ = ["NAME", "best", "figure", "findings", "rows_of", "section"]
+__all__ = [
+    "NAME",
+    "best",
+    "figure",
+    "figure_of",
+    "findings",
+    "headings",
+    "percent",
+    "rows_of",
+    "section",
+    "verdict",
+]
 
 NAME = "atlas_silo"
 _FIELDS = {
@@ -37,10 +47,8 @@ _TUNED = ["lam", "rate"]
 
 def rows_of(result: results.Result) -> pd.DataFrame:
     """Returns accuracies and epsilon of silos' models, a row per training."""
-    table = result.table()
-    query = {"population": "all", "metric": "accuracy", "stat": "mean", "when": "last"}
-    for name, value in query.items():
-        table = table[table[name] == value]
+    last = "metric == 'accuracy' and stat == 'mean' and when == 'last'"
+    table = result.table().query(f"population == 'all' and {last}")
     model_index = pd.MultiIndex.from_tuples(_METHODS)
     is_shown = pd.MultiIndex.from_frame(table[["algorithm", "model"]]).isin(model_index)
     keys = list(_FIELDS)
@@ -66,7 +74,7 @@ def best(rows: pd.DataFrame, method: str, multiplier: float) -> pd.DataFrame:
     return max((part for _, part in settings), key=lambda p: p["validation"].mean())
 
 
-def _percent(rows: pd.DataFrame) -> pd.Series:
+def percent(rows: pd.DataFrame) -> pd.Series:
     """Returns accuracies in percent by seed."""
     return 100 * rows.set_index("seed")["accuracy"]
 
@@ -88,25 +96,32 @@ def verdict(interval: paired.Interval) -> str:
     return words.get(interval.verdict, "It is open")
 
 
-def draw_line(
-    axes: Axes, number: int, values: Sequence[float], label: str | None
-) -> None:
-    """Draws accuracies over epsilons at even distances."""
-    axes.plot(
-        range(len(values)),
-        values,
-        marker=drawing.MARKERS[number],
-        color=drawing.COLORS[number],
-        markersize=4,
-        linewidth=1.2,
-        label=label,
-    )
+def figure_of(
+    epsilons: Mapping[float, float],
+    panels: Mapping[str, Mapping[str, Sequence[float]]],
+    ylabel: str,
+) -> Figure:
+    """Draws accuracies over epsilons at even distances: panels by title and label."""
+    canvas = Figure(figsize=(drawing.WIDTH, 3.0), layout="constrained")
+    grid = canvas.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    angle = 45 if len(panels) > 1 else 0
+    for axes, (title, lines) in zip(grid, panels.items(), strict=True):
+        for number, (label, values) in enumerate(lines.items()):
+            style = {"marker": drawing.MARKERS[number], "markersize": 4}
+            style |= {"color": drawing.COLORS[number], "linewidth": 1.2}
+            axes.plot(range(len(values)), values, label=label, **style)
+        axes.set_title(title, fontsize=9)
+        places = range(len(epsilons))
+        axes.set_xticks(places, headings(epsilons), rotation=angle, **drawing.TEXT)
+    grid[0].set_ylabel(ylabel, **drawing.TEXT)
+    drawing.legend(canvas, "the right end has the strongest privacy")
+    return canvas
 
 
 def _gain(rows: pd.DataFrame, method: str, multiplier: float) -> pd.Series:
     """Returns a method's gain over training alone, in points by seed."""
-    local_accuracy = _percent(best(rows, "Local", multiplier))
-    return _percent(best(rows, method, multiplier)) - local_accuracy
+    local_accuracy = percent(best(rows, "Local", multiplier))
+    return percent(best(rows, method, multiplier)) - local_accuracy
 
 
 def findings(rows: pd.DataFrame) -> list[str]:
@@ -140,7 +155,7 @@ def _table(rows: pd.DataFrame) -> list[str]:
     lines = []
     for (method, _), label in _METHODS.items():
         cells = [best(rows, method, z) for z in epsilons]
-        means = [f"{_percent(cell).mean():.1f}" for cell in cells]
+        means = [f"{percent(cell).mean():.1f}" for cell in cells]
         lines.append([label, *means])
         if method == "Flame":
             weights = [f"{cell['lam'].iloc[0]:g}" for cell in cells]
@@ -154,16 +169,11 @@ def _table(rows: pd.DataFrame) -> list[str]:
 def figure(rows: pd.DataFrame) -> Figure:
     """Draws accuracy against epsilon."""
     epsilons = _epsilons(rows)
-    canvas = Figure(layout="constrained")
-    canvas.set_size_inches(drawing.WIDTH, 3.0)
-    axes = canvas.subplots()
-    for number, ((method, _), label) in enumerate(_METHODS.items()):
-        values = [_percent(best(rows, method, z)).mean() for z in epsilons]
-        draw_line(axes, number, values, label)
-    axes.set_xticks(range(len(epsilons)), headings(epsilons), **drawing.TEXT)
-    axes.set_ylabel("accuracy on own test data, %", **drawing.TEXT)
-    drawing.legend(canvas, "the right end has the strongest privacy")
-    return canvas
+    lines = {
+        label: [percent(best(rows, method, z)).mean() for z in epsilons]
+        for (method, _), label in _METHODS.items()
+    }
+    return figure_of(epsilons, {"": lines}, "accuracy on own test data, %")
 
 
 def section(rows: pd.DataFrame, image: str) -> Sequence[str]:
@@ -171,7 +181,7 @@ def section(rows: pd.DataFrame, image: str) -> Sequence[str]:
     seeds = rows["seed"].nunique()
     return [
         "## Silos that protect their examples",
-        "\n".join(f"{k}. {text}" for k, text in enumerate(findings(rows), 1)),
+        markdown.numbered(findings(rows)),
         f"![Accuracy against epsilon]({image})",
         "Fashion-MNIST in forty silos, split by labels. No silo trusts the server: each"
         " trains by DP-SGD. All methods add the same noise, so that"

@@ -135,9 +135,8 @@ def adapted(
     for k, (inputs, outputs) in enumerate(pairs[:-1]):
         flops += workloads.dense_flops(inputs, rank, first=k == 0)
         flops += workloads.dense_flops(rank, outputs, first=False)
-    fields = {f.name: getattr(base, f.name) for f in dataclasses.fields(base)}
     model = fp.lora(fp.MLP(widths=widths), targets="^hidden", rank=rank)
-    return Adapted(**(fields | {"model": model, "flops_per_example": flops}))
+    return workloads.converted(Adapted, base, model=model, flops_per_example=flops)
 
 
 ADAPTERS = {"W7": adapted(50, 20)}

@@ -8,8 +8,8 @@ import typer
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
+from experiments import commands
 from experiments.bench import report
-from fedjax_pfl.command import cli
 from fedjax_pfl.core import checks
 from fedjax_pfl.figures import drawing
 from fedjax_pfl.report import svg
@@ -35,22 +35,15 @@ _NAMES = {  # of workloads, as a reader knows them
     "P1": "50 portfolios, recurrent policy",
 }
 
-app = cli.application()
 
-
-@app.command(help="Draws how many times as fast ours is as PyTorch's loop.")
-def main(
+@commands.application("Draws how many times as fast ours is as PyTorch's loop.")
+def app(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="SVG file to write.")],
     files: Annotated[
         list[Path], typer.Argument(metavar="FILE...", help="Runs of the bench.")
     ],
 ) -> None:
     """Writes the chart of runs on one machine."""
-    cli.answer(lambda: _main(out, files))
-
-
-def _main(out: Path, files: Sequence[Path]) -> None:
-    """Draws and writes."""
     if out.suffix != ".svg":
         raise checks.InputError(f"Expected a file that ends in .svg, got '{out}'.")
     svg.write(draw([report.read(file) for file in files]), out, "speed")
@@ -58,15 +51,8 @@ def _main(out: Path, files: Sequence[Path]) -> None:
 
 def ratios(run: dict[str, Any]) -> dict[str, float]:
     """Returns PyTorch's time over ours by workload, where both were timed."""
-    by_workload = {}
-    for workload in run["workloads"]:
-        timed = workload["contenders"]
-        if _PEER in timed:
-            our_seconds, peer_seconds = (
-                timed[name]["seconds_per_round"]["wall"] for name in ("ours", _PEER)
-            )
-            by_workload[workload["name"]] = peer_seconds / our_seconds
-    return by_workload
+    seconds = {w["name"]: report.seconds_of(w) for w in run["workloads"]}
+    return {n: s[_PEER] / s["ours"] for n, s in seconds.items() if _PEER in s}
 
 
 def draw(runs: Sequence[dict[str, Any]]) -> Figure:

@@ -215,8 +215,6 @@ def launch(
     arguments: Sequence[str], settings: dict[str, Any], advance: Callable[[], None]
 ) -> dict[str, Any]:
     """Measures in a process of its own; raises UnavailableError if it failed."""
-    environment = machine.environment(
-        settings["threads"], settings["devices"], huge_pages=settings["huge_pages"]
-    )
+    environment = machine.environment(settings)
     options = {"environment": environment, "advance": advance}
     return json.loads(machine.output("worker", *arguments, **options))

@@ -155,7 +155,8 @@ def time_all(
         bar.update(task, completed=1)
         task = bar.add_task(worker.MACHINE, total=1)
         arguments = ("worker", worker.MACHINE, str(run["repeat"]))
-        settings |= json.loads(machine.output(*arguments, environment=_variables(run)))
+        environment = machine.environment(settings)
+        settings |= json.loads(machine.output(*arguments, environment=environment))
         bar.update(task, completed=1)
         if settings["backend"] == "cpu":
             console.print(
@@ -177,20 +178,13 @@ def _battery(run: dict[str, Any]) -> list[str]:
     """Returns what `python -m fedjax_pfl.testing --platform` prints, line by line."""
     report_lines: list[str] = []
     try:
-        module, variables = "fedjax_pfl.testing", _variables(run)
-        for line in machine.lines(module, "--platform", environment=variables):
+        environment = machine.environment(run["machine"])
+        arguments = ("fedjax_pfl.testing", "--platform")
+        for line in machine.lines(*arguments, environment=environment):
             report_lines.append(line.strip())
     except machine.UnavailableError as error:
         report_lines.append(f"ended: {error}")
     return report_lines
-
-
-def _variables(run: dict[str, Any]) -> dict[str, str]:
-    """Returns the variables of processes that measure."""
-    settings = run["machine"]
-    return machine.environment(
-        settings["threads"], settings["devices"], huge_pages=settings["huge_pages"]
-    )
 
 
 def _results(
@@ -213,7 +207,7 @@ def _results(
                     str(run["repeat"]),
                     str(number),
                     *names,
-                    environment=_variables(run),
+                    environment=machine.environment(run["machine"]),
                     seconds=left,
                 ):
                     yield json.loads(line)

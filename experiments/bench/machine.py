@@ -75,19 +75,18 @@ def _use(numbers: tuple[int, ...]) -> None:
         os.sched_setaffinity(0, numbers)
 
 
-def environment(
-    threads: int, devices: int, *, huge_pages: bool = False
-) -> dict[str, str]:
-    """Returns the environment of a process that times a workload."""
+def environment(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the environment of a process that times, by fields of `describe`."""
+    threads, devices = str(settings["threads"]), settings["devices"]
     flag = f"--xla_force_host_platform_device_count={devices}"
     flags = os.environ.get("XLA_FLAGS", "")
-    pages = allocator.VARIABLES if huge_pages else {}
+    pages = allocator.VARIABLES if settings["huge_pages"] else {}
     return os.environ | {
         **pages,
         "XLA_FLAGS": f"{flags} {flag}".strip() if devices > 1 else flags,
-        "OMP_NUM_THREADS": str(threads),
-        "OPENBLAS_NUM_THREADS": str(threads),
-        "MKL_NUM_THREADS": str(threads),
+        "OMP_NUM_THREADS": threads,
+        "OPENBLAS_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
         "JAX_ENABLE_COMPILATION_CACHE": "false",  # compile time is reported
     }
 

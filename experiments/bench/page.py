@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from experiments import commands
 from experiments.bench import hosts, report
-from fedjax_pfl.command import cli
 from fedjax_pfl.core import checks
 from fedjax_pfl.results import plain_files
 
@@ -39,8 +39,6 @@ _OWN = {
     "vmap": "`vmap` of all",
 }
 """Peers that are ours, of whose time ours takes a share or a multiple."""
-
-app = cli.application()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,18 +83,13 @@ TARGETS = {
 """Targets by run and workload."""
 
 
-@app.command(help="Writes the page of what the bench measured, from its files.")
-def main(
+@commands.application("Writes the page of what the bench measured, from its files.")
+def app(
     folder: Annotated[
         Path, typer.Option(metavar="DIR", help="Directory of speed-*.json.")
     ] = FOLDER,
 ) -> None:
     """Writes `speed_results.md` to the folder of the files."""
-    cli.answer(lambda: _write(folder))
-
-
-def _write(folder: Path) -> None:
-    """Reads all runs before the page is written."""
     files = {name: folder / f"speed-{name}.json" for name in (*RUNS, HOSTS, *ON_A_GPU)}
     for file in files.values():
         if not file.is_file():
@@ -154,7 +147,7 @@ def _on_gpu(
 ) -> list[str]:
     """Returns the part on a GPU, with the times of one core for comparison."""
     machine, versions = run["machine"], run["machine"]["versions"]
-    on_core = {w["name"]: _times(w)["ours"] for w in core["workloads"]}
+    on_core = {w["name"]: report.seconds_of(w)["ours"] for w in core["workloads"]}
     # `plain` has the same forms without our compiler options, found by their fields.
     by_form = {_key(form): form["seconds_per_round"]["wall"] for form in plain["forms"]}
     titles = ("", "execution", "ms", "XLA's launches, ms", "GFLOP/s", "compile s", "MB")
@@ -301,35 +294,19 @@ def _machine(run: Mapping[str, Any]) -> str:
 
 def _verdict(run: Mapping[str, Any], targets: Mapping[str, list[Target]]) -> str:
     """Says which targets are met."""
-    met, missed = [], []
-    for workload in run["workloads"]:
-        times = _times(workload)
-        for target in targets.get(workload["name"], []):
-            if target.peer in times:
-                is_met = target.is_met(times["ours"], times[target.peer])
-                text = f"{workload['name']} (`{target.peer}`)"
-                (met if is_met else missed).append(text)
-    lines = [
-        f"{word}: {', '.join(names)}."
-        for word, names in (("Targets met", met), ("Missed", missed))
-        if names
-    ]
-    return " ".join(lines)
-
-
-def _times(workload: Mapping[str, Any]) -> dict[str, float]:
-    """Returns seconds per round by contender."""
-    return {
-        name: timed["seconds_per_round"]["wall"]
-        for name, timed in workload["contenders"].items()
-    }
+    names: dict[str, list[str]] = {"Targets met": [], "Missed": []}
+    for workload, peer, seconds, target in _pairs(run, targets):
+        if target is not None:
+            word = "Targets met" if target.is_met(*seconds) else "Missed"
+            names[word].append(f"{workload} (`{peer}`)")
+    return " ".join(f"{word}: {', '.join(n)}." for word, n in names.items() if n)
 
 
 def _our_rows(run: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     """Yields the rows of ours alone."""
     rate = run["machine"].get("update_gigabytes")
     for workload in run["workloads"]:
-        seconds, pace = _times(workload)["ours"], report.gigaflops(workload)
+        seconds, pace = report.seconds_of(workload)["ours"], report.gigaflops(workload)
         least = None if rate is None else report.floor(workload, rate)
         execution = workload["contenders"]["ours"]["execution"]
         yield (
@@ -343,26 +320,34 @@ def _our_rows(run: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
         )
 
 
+def _pairs(
+    run: Mapping[str, Any], targets: Mapping[str, list[Target]]
+) -> Iterator[tuple[str, str, tuple[float, float], Target | None]]:
+    """Yields every workload and peer, seconds of ours and of theirs, and the target."""
+    for workload in run["workloads"]:
+        seconds, name = report.seconds_of(workload), workload["name"]
+        peer_targets = {target.peer: target for target in targets.get(name, [])}
+        ours = seconds.pop("ours")
+        for peer, theirs in seconds.items():
+            yield name, peer, (ours, theirs), peer_targets.get(peer)
+
+
 def _peers(
     run: Mapping[str, Any], targets: Mapping[str, list[Target]]
 ) -> Iterator[tuple[str, ...]]:
     """Yields a row per workload and peer."""
-    for workload in run["workloads"]:
-        times = _times(workload)
-        seconds = times.pop("ours")
-        peer_targets = {t.peer: t for t in targets.get(workload["name"], [])}
-        for peer, peer_seconds in times.items():
-            is_own = peer in _OWN
-            ratio = seconds / peer_seconds if is_own else peer_seconds / seconds
-            target = peer_targets.get(peer)
-            yield (
-                workload["name"],
-                _OWN.get(peer, f"`{peer}`"),
-                report.milliseconds(seconds),
-                report.milliseconds(peer_seconds),
-                f"{ratio:.2f} of its time" if is_own else f"{ratio:.2f} times as fast",
-                "" if target is None else _target_cell(target, seconds, peer_seconds),
-            )
+    for workload, peer, (seconds, peer_seconds), target in _pairs(run, targets):
+        text = f"{peer_seconds / seconds:.2f} times as fast"
+        if peer in _OWN:
+            text = f"{seconds / peer_seconds:.2f} of its time"
+        yield (
+            workload,
+            _OWN.get(peer, f"`{peer}`"),
+            report.milliseconds(seconds),
+            report.milliseconds(peer_seconds),
+            text,
+            "" if target is None else _target_cell(target, seconds, peer_seconds),
+        )
 
 
 def _target_cell(target: Target, seconds: float, peer_seconds: float) -> str:

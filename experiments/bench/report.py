@@ -26,6 +26,7 @@ __all__ = [
     "print_all",
     "print_forms",
     "read",
+    "seconds_of",
     "write",
 ]
 
@@ -193,11 +194,18 @@ def floor(workload: Mapping[str, Any], update_gigabytes: float) -> float | None:
     return products + num_bytes / update_gigabytes / 1e9
 
 
+def seconds_of(workload: Mapping[str, Any]) -> dict[str, float]:
+    """Returns seconds per round by contender."""
+    return {
+        name: timed["seconds_per_round"]["wall"]
+        for name, timed in workload["contenders"].items()
+    }
+
+
 def gigaflops(workload: Mapping[str, Any]) -> float | None:
     """Returns our operations in matrix products per second, in 10^9, if counted."""
     flops = workload["flops_per_round"]
-    seconds = workload["contenders"]["ours"]["seconds_per_round"]["wall"]
-    return None if flops is None else flops / seconds / 1e9
+    return None if flops is None else flops / seconds_of(workload)["ours"] / 1e9
 
 
 def _own_row(

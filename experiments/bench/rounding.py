@@ -32,11 +32,9 @@ def rows(algorithm: Any, model: Any, rounds: int, seeds: int) -> Iterator[list[s
         num_rounds=rounds,
         eval_every=rounds,
     )
-    table: Any = result.table()
-    for name, value in {"when": "last", "data": "own test", "stat": "mean"}.items():
-        table = table[table[name] == value]
-    table = table[table["model"].isin(["global", "personal"])]
-    table = table[table["metric"].isin(["accuracy", "loss"])]
+    query = "when == 'last' and data == 'own test' and stat == 'mean'"
+    query += " and model in ['global', 'personal'] and metric in ['accuracy', 'loss']"
+    table: Any = result.table().query(query)
     for (model_name, metric), cells in table.groupby(["model", "metric"], sort=False):
         values = cells.pivot(
             index="seed", columns="model.bfloat16_products", values="value"

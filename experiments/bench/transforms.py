@@ -1,8 +1,6 @@
 """Trainings with transformed messages, compared with the same without."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
 
 import fedjax_pfl as fp
 from experiments.bench import contenders, workloads
@@ -27,16 +25,16 @@ class Transformed(workloads.Workload):
     def of(cls, plain: workloads.Workload, name: str) -> "Transformed":
         """Returns a workload with the transforms of a name."""
         plain, title = _suited(plain, name)
-        fields = {f.name: getattr(plain, f.name) for f in dataclasses.fields(plain)}
         chain = _CHAINS[name]
         words = ", ".join(type(transform).__name__ for transform in chain)
-        fields |= {
-            "name": f"{plain.name}{name}",
-            "title": f"{title} with {words}",
-            "peers": (_PLAIN,),
-            "process": dataclasses.replace(plain.process, transforms=chain),
-        }
-        return cls(**fields)
+        return workloads.converted(
+            cls,
+            plain,
+            name=f"{plain.name}{name}",
+            title=f"{title} with {words}",
+            peers=(_PLAIN,),
+            process=dataclasses.replace(plain.process, transforms=chain),
+        )
 
     def contender(self, name: str) -> contenders.Contender:
         """Makes a contender."""
@@ -45,10 +43,6 @@ class Transformed(workloads.Workload):
         process = dataclasses.replace(self.process, transforms=())
         plain = dataclasses.replace(self, process=process)
         return contenders.Ours(plain.group(), self.rounds, "auto")
-
-    def agreement(self, results: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-        """Returns accuracy and loss: the trainings are not the same."""
-        return self.quality(results)
 
 
 def _suited(plain: workloads.Workload, name: str) -> tuple[workloads.Workload, str]:

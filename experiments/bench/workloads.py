@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -21,11 +21,11 @@ __all__ = [
     "WORKLOADS",
     "Based",
     "BenchCNN",
-    "ColdStart",
     "Generated",
     "Workload",
     "cnn",
     "cohorts",
+    "converted",
     "dense_flops",
     "examples_of",
     "frozen_flops",
@@ -35,7 +35,8 @@ __all__ = [
 
 CLASSES = 10
 _BLOCK = 4096  # images made at once
-_INEXACT = ("pfl",)  # peers that weigh or draw clients in another way
+_INEXACT = ("pfl", "plain")  # peers that weigh, draw or send in another way
+_Kind = TypeVar("_Kind", bound="Workload")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -272,31 +273,10 @@ class Based(contenders.Timed):
         return self.base.flops_per_round
 
 
-@dataclasses.dataclass(frozen=True)
-class ColdStart(Workload):
-    """A whole training, from the start of its process on."""
-
-    @classmethod
-    def of(cls, warm: Workload) -> "ColdStart":
-        """Returns a training as a process."""
-        fields = {f.name: getattr(warm, f.name) for f in dataclasses.fields(warm)}
-        fields |= {
-            "name": f"{warm.name}cold",
-            "title": f"the process of {warm.rounds} rounds of {warm.name}, from its"
-            " start on",
-            "peers": ("torch", "pfl", "flwr"),
-        }
-        return cls(**fields)
-
-    def contender(self, name: str) -> contenders.Contender:
-        """Makes a contender, which starts a process with every call."""
-        from experiments.bench import cold
-
-        return cold.Cold(self, name)
-
-    def agreement(self, results: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-        """Returns accuracy and loss."""
-        return self.quality(results)
+def converted(kind: type[_Kind], workload: Workload, **changes: Any) -> _Kind:
+    """Returns a workload as one of another kind, with some fields changed."""
+    fields = {f.name: getattr(workload, f.name) for f in dataclasses.fields(workload)}
+    return kind(**(fields | changes))
 
 
 def dense_flops(inputs: int, outputs: int, *, first: bool) -> int:

@@ -9,6 +9,7 @@ from typing import Annotated
 import pandas as pd
 import typer
 
+from experiments import commands
 from experiments.atlas import page as atlas
 from experiments.cards import (
     fedacs,
@@ -22,7 +23,6 @@ from experiments.cards import (
 from experiments.finetune import page as finetune
 from experiments.learned import page as learned
 from fedjax_pfl import benchmark
-from fedjax_pfl.command import cli
 from fedjax_pfl.core import checks
 from fedjax_pfl.report import svg
 from fedjax_pfl.results import plain_files
@@ -35,11 +35,9 @@ CARDS = {
     for module in (flame, fedacs, fedpg, fedplus, portfolio)
 }
 
-app = cli.application()
 
-
-@app.command(help="Writes the cards of all methods, or of one, from kept runs.")
-def main(
+@commands.application("Writes the cards of all methods, or of one, from kept runs.")
+def app(
     method: Annotated[
         str | None,
         typer.Argument(help="Only this method, without the page of what reproduces."),
@@ -55,11 +53,6 @@ def main(
     ] = FOLDER.parent / "docs" / "reproduction.md",
 ) -> None:
     """Writes `<out>/<page>.md` for every page of the cards."""
-    cli.answer(lambda: _write(method, results, out, page))
-
-
-def _write(method: str | None, results: Path, out: Path, page: Path) -> None:
-    """Renders all cards before it writes the first file."""
     if method is not None:
         checks.known(method, CARDS, "method with a card")
     if not results.is_dir():

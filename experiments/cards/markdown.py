@@ -1,10 +1,10 @@
-"""Markdown of cards: tables, and means with standard deviations."""
+"""Markdown of cards and studies: tables, lists, and means with deviations."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
 import pandas as pd
 
-__all__ = ["mean_and_std", "table"]
+__all__ = ["mean_and_std", "numbered", "table"]
 
 
 def table(
@@ -15,6 +15,11 @@ def table(
     yield f"| {' | '.join(header)} |"
     yield "|" + "---|" * count + "---:|" * (len(header) - count)
     yield from (f"| {' | '.join(row)} |" for row in rows)
+
+
+def numbered(texts: Iterable[str]) -> str:
+    """Returns a numbered list."""
+    return "\n".join(f"{k}. {text}" for k, text in enumerate(texts, 1))
 
 
 def mean_and_std(values: pd.Series) -> str:

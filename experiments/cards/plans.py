@@ -6,6 +6,7 @@ extrapolated from a plan with fewer examples, and with `--like` from a planned p
 the same methods, model and data set, in proportion to the gradients of single examples.
 """
 
+import dataclasses
 import datetime
 import fnmatch
 import functools
@@ -15,26 +16,30 @@ import sys
 from collections.abc import Callable
 from typing import Annotated
 
+import jax
 import pandas as pd
 import typer
 
-from experiments.cards import __main__, effort, pages, reproduction
-from fedjax_pfl.command import cli
+import fedjax_pfl as fp
+from experiments import commands
+from experiments.cards import __main__, pages, reproduction
+from fedjax_pfl.command import presets
 from fedjax_pfl.core import checks
+from fedjax_pfl.engine import grids, timetables
 from fedjax_pfl.results import provenance
 
-__all__ = ["FILE", "app", "minutes_of"]
+__all__ = ["FILE", "app", "gradients", "minutes_of"]
 
 FILE = __main__.FOLDER / "results" / "plans.csv"
 _Row = tuple[float, str, str, str]  # minutes, machine, date, like
 _Finder = Callable[[str], _Row | None]
+# Counts do not depend on the network, and this one compiles fast.
+_SMALL = fp.MLP(widths=(1,))
 _UNITS = {"s": 1 / 60, "min": 1.0, "ms": 1 / 60_000}
 
-app = cli.application()
 
-
-@app.command(help="Plans the runs that the cards lack, and writes their times.")
-def main(
+@commands.application("Plans the runs that the cards lack, and writes their times.")
+def app(
     pattern: Annotated[
         str, typer.Argument(help="Names of presets, as 'flame_fair_*'.")
     ] = "*",
@@ -60,22 +65,13 @@ def main(
         ),
     ] = None,
 ) -> None:
-    """Writes each row immediately, so that the command can be resumed."""
-    table = __main__.plans_in(FILE.parent).set_index("preset")
-
-    # Called inside `answer`, which prints wrong input as a sentence.
-    def finder() -> _Finder:
-        if like is not None:
-            return _of_another(table, like, data_dir)
-        if fewer is not None:
-            return functools.partial(_of_fewer, data_dir=data_dir, count=fewer)
-        return functools.partial(_plan, data_dir=data_dir)
-
-    cli.answer(lambda: _plan_all(pattern, again, table, finder()))
-
-
-def _plan_all(pattern: str, again: bool, table: pd.DataFrame, find: _Finder) -> None:
     """Plans one preset after the other."""
+    table = __main__.plans_in(FILE.parent).set_index("preset")
+    find: _Finder = functools.partial(_plan, data_dir=data_dir)
+    if like is not None:
+        find = _of_another(table, like, data_dir)
+    elif fewer is not None:
+        find = functools.partial(_of_fewer, data_dir=data_dir, count=fewer)
     planned_names = set() if again else set(table.index)
     for card in __main__.CARDS.values():
         runs = pages.read(card, __main__.FOLDER / "results")
@@ -86,6 +82,7 @@ def _plan_all(pattern: str, again: bool, table: pd.DataFrame, find: _Finder) -> 
             if row is None:
                 continue
             print(f"{name}: {row[0]} minutes", flush=True)
+            # Each row is written immediately, so that the command can be resumed.
             table.loc[name] = row
             table.sort_index().to_csv(FILE)
 
@@ -113,7 +110,7 @@ def _of_fewer(name: str, data_dir: str | None, count: int) -> _Row | None:
     row = _plan(name, data_dir, "--set", f"federation.train_examples={count}")
     if row is None:
         return None
-    work = effort.gradients(name, data_dir) / effort.gradients(name, data_dir, count)
+    work = gradients(name, data_dir) / gradients(name, data_dir, count)
     return _two_digits(row[0] * work), *row[1:3], f"itself, {count} examples a client"
 
 
@@ -122,13 +119,39 @@ def _of_another(table: pd.DataFrame, base: str, data_dir: str | None) -> _Finder
     if base not in table.index or table["like"][base]:
         raise checks.InputError(f"Expected a preset that was planned, got '{base}'.")
     row = table.loc[base]
-    pace = row["minutes"] / effort.gradients(base, data_dir)
+    pace = row["minutes"] / gradients(base, data_dir)
 
     def find(name: str) -> _Row:
-        minutes = _two_digits(pace * effort.gradients(name, data_dir))
+        minutes = _two_digits(pace * gradients(name, data_dir))
         return minutes, row["machine"], row["date"], base
 
     return find
+
+
+def gradients(
+    name: str, data_dir: str | None = None, train_examples: int | None = None
+) -> float:
+    """Counts gradients of single examples in all trainings of a classifier's preset."""
+    experiment = presets.get(name)
+    key, total = jax.random.key(0, impl="threefry2x32"), 0.0
+    federations = grids.Federations()
+    for grid in experiment.grids:
+        spec = dataclasses.replace(grid.spec, data_dir=data_dir or grid.spec.data_dir)
+        if train_examples is not None:
+            spec = dataclasses.replace(spec, train_examples=train_examples)
+        parts = (grid.process, grid.model, spec)
+        # One seed is enough: others do the same work, but in separate programs.
+        axes = {"seed": experiment.seeds[:1], **grid.axes}
+        for group in grids.groups_of(key, *parts, axes, federations=federations):
+            for process, federation in zip(
+                group.processes, group.federations, strict=True
+            ):
+                model = _SMALL.for_federation(federation)
+                charges = timetables.charges(process, model, federation, key)
+                size = process.participation.cohort_size(federation.num_clients)
+                # Evaluations, the server's work and attacks are not counted.
+                total += size * charges.examples.mean()
+    return len(experiment.seeds) * experiment.num_rounds * total
 
 
 def _two_digits(minutes: float) -> float:

@@ -6,9 +6,9 @@ from typing import Annotated
 import pandas as pd
 import typer
 
+from experiments import commands
 from experiments.presets import finetune
 from fedjax_pfl import results
-from fedjax_pfl.command import cli
 from fedjax_pfl.core import checks
 from fedjax_pfl.results import metrics, plain_files, selection
 
@@ -23,11 +23,9 @@ _STATS = {
     ("own test", "worse than Local"): "hurt",
 }
 
-app = cli.application()
 
-
-@app.command(help="Keeps the rows of sweeps of finetune_* for the page.")
-def main(
+@commands.application("Keeps the rows of sweeps of finetune_* for the page.")
+def app(
     directory: Annotated[
         Path,
         typer.Argument(
@@ -38,12 +36,7 @@ def main(
         Path, typer.Option(metavar="DIR", help="Directory of the tables.")
     ] = FOLDER,
 ) -> None:
-    """Writes a table per data set."""
-    cli.answer(lambda: _keep(directory, out))
-
-
-def _keep(directory: Path, out: Path) -> None:
-    """Reads the sweeps of all parts of a data set and writes its table."""
+    """Reads the sweeps of all parts of data sets and writes a table of each."""
     tables = {}
     for dataset in finetune.DATASETS:
         folders = {

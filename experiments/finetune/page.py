@@ -46,8 +46,7 @@ def _methods(rows: pd.DataFrame) -> list[str]:
 
 def _figure(rows: pd.DataFrame) -> Figure:
     """Draws accuracies by part, with deviations over seeds."""
-    figure = Figure(layout="constrained")
-    figure.set_size_inches(drawing.WIDTH, 3.0)
+    figure = Figure(figsize=(drawing.WIDTH, 3.0), layout="constrained")
     axes = figure.subplots()
     methods = _methods(rows)
     for number, method in enumerate(methods):
@@ -78,26 +77,22 @@ def _table(rows: pd.DataFrame) -> list[str]:
     head = ("trained", "method", "accuracy", "beside Local", "worst 10 %")
     head += ("worse than Local", "MB", "steps", "seconds", "step size", "lam")
     lines = []
-    for part, method in rows[["part", "method"]].drop_duplicates().to_numpy():
-
-        def of(column: str, part: str = part, method: str = method) -> pd.Series:
-            return _cell(rows, part, method, column)
-
-        accuracy = 100 * of("accuracy")
+    for (part, method), cell_rows in rows.groupby(["part", "method"], sort=False):
+        of = cell_rows.set_index("seed")
+        accuracy = 100 * of["accuracy"]
         local_accuracy = 100 * _cell(rows, part, "Local", "accuracy")
-        is_alone = method == "Local"
-        lam = of("lam").iloc[0]
+        is_alone, lam = method == "Local", of["lam"].iloc[0]
         cells = [
             _PARTS[part],
             method,
             f"{accuracy.mean():.1f} ± {accuracy.std():.1f}",
             "–" if is_alone else paired.interval(accuracy, local_accuracy).text("+.1f"),
-            f"{100 * of('worst').mean():.1f}",
-            "–" if is_alone else f"{100 * of('hurt').mean():.0f} %",
-            f"{of('megabytes').mean():.3g}",
-            f"{of('steps').mean():,.0f}",
-            f"{of('seconds').mean():.2g}",
-            f"{of('rate').iloc[0]:g}",
+            f"{100 * of['worst'].mean():.1f}",
+            "–" if is_alone else f"{100 * of['hurt'].mean():.0f} %",
+            f"{of['megabytes'].mean():.3g}",
+            f"{of['steps'].mean():,.0f}",
+            f"{of['seconds'].mean():.2g}",
+            f"{of['rate'].iloc[0]:g}",
             "–" if pd.isna(lam) else f"{lam:g}",
         ]
         lines.append(cells)
@@ -116,20 +111,17 @@ def _findings(rows: pd.DataFrame) -> list[str]:
     num_parts = rows.groupby("method")["part"].nunique()
     methods = [name for name in _methods(rows) if num_parts[name] == len(_PARTS)]
     mean = {part: _mean_over(rows, part, methods) for part in _PARTS}
-    gaps = {
-        part: paired.interval(mean[part], mean["head"])
-        for part in ("adapters", "whole")
-    }
-    megabytes = {
-        part: _cell(rows, part, _FEDAVG, "megabytes").mean()
-        for part in ("adapters", "whole")
-    }
-    share = megabytes["adapters"] / megabytes["whole"]
+    adapters, whole = (
+        paired.interval(mean[part], mean["head"]) for part in ("adapters", "whole")
+    )
+    adapter_bytes, all_bytes = (
+        _cell(rows, part, _FEDAVG, "megabytes").mean() for part in ("adapters", "whole")
+    )
     size_text = (
-        f"**How much of the network?** Over the head alone, adapters gain"
-        f" {gaps['adapters']} points and the whole network {gaps['whole']}, in the"
-        f" mean over {', '.join(methods)}. FedAvg sends {share:.1%} of the bytes of the"
-        " whole network with adapters."
+        f"**How much of the network?** Over the head alone, adapters gain {adapters}"
+        f" points and the whole network {whole}, in the mean over"
+        f" {', '.join(methods)}. FedAvg sends {adapter_bytes / all_bytes:.1%} of the"
+        " bytes of the whole network with adapters."
     )
     names = [name for name in methods if name not in ("Local", _FEDAVG)]
     gains = {
@@ -163,7 +155,7 @@ def _section(rows: pd.DataFrame, dataset: str) -> list[str]:
     start = paired.of_mean(100 * rows.groupby("seed")["start"].mean())
     return [
         f"## {_TITLES[dataset]}",
-        "\n".join(f"{k}. {text}" for k, text in enumerate(_findings(rows), 1)),
+        markdown.numbered(_findings(rows)),
         f"![Accuracy by the part that is trained]({_FIGURES}/{dataset}.svg)",
         f"{_ABOUT[dataset]} Before the first round the network is right on"
         f" {start.text('.1f')} % of the clients' own test data.",

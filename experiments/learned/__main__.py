@@ -11,10 +11,9 @@ import pandas as pd
 import typer
 
 import fedjax_pfl as fp
-from experiments import presets  # noqa: F401 (adds presets of the papers)
+from experiments import commands, presets  # noqa: F401 (presets of the papers)
 from experiments.learned import page
 from fedjax_pfl import results
-from fedjax_pfl.command import cli
 from fedjax_pfl.command import presets as named_presets
 from fedjax_pfl.core import checks, struct
 
@@ -31,11 +30,11 @@ _PER_CLIENT = ("digits",)  # elsewhere it takes hours
 _OBJECTIVE = "validation:loss:personal"
 _EVERY = 2  # rounds between two moves
 
-app = cli.application()
 
-
-@app.command(help="Learns lam and the learning rate of FLAME, beside a grid of them.")
-def main(
+@commands.application(
+    "Learns lam and the learning rate of FLAME, beside a grid of them."
+)
+def app(
     data: Annotated[
         list[str] | None, typer.Argument(help=f"Of {', '.join(DATA)}; all by default.")
     ] = None,
@@ -44,7 +43,8 @@ def main(
     ] = FOLDER,
 ) -> None:
     """Writes two tables per data set."""
-    cli.answer(lambda: [_study(name, out) for name in data or DATA])
+    for name in data or DATA:
+        _study(name, out)
 
 
 def _study(name: str, out: Path) -> None:

@@ -96,8 +96,7 @@ def _figure(points: pd.DataFrame, paths: pd.DataFrame, learned: list[_Row]) -> F
     """Draws the paths over the grid's validation losses."""
     grid = points[points["kind"] == "grid"]
     losses = grid.groupby(["lam", "rate"])["validation_loss"].mean().unstack()
-    figure = Figure(layout="constrained")
-    figure.set_size_inches(drawing.WIDTH, 3.6)
+    figure = Figure(figsize=(drawing.WIDTH, 3.6), layout="constrained")
     axes = figure.subplots()
     values = np.ma.masked_invalid(losses.to_numpy())
     mesh = axes.pcolormesh(

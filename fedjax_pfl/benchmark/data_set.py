@@ -1,20 +1,28 @@
-"""Tables of one data set: results, differences and searches."""
+"""Tables of one data set: results, differences, costs and searches."""
 
 import math
+from typing import Any
 
 import pandas as pd
 
-from fedjax_pfl.benchmark import costs, differences, kinds, ranking, tables
+from fedjax_pfl.benchmark import differences, finished, kinds, ranking, tables
 from fedjax_pfl.report import tables as texts
 from fedjax_pfl.results import paired
 
-__all__ = ["command", "results", "searches", "versus"]
+__all__ = ["command", "costs", "results", "searches", "versus"]
 
 _SHARES = {
     "worse_than_fedavg": "worse than FedAvg",
     "worse_than_local": "worse than Local",
     "better_than_local": "better than Local",
 }
+_COSTS = {
+    "rounds": "rounds",
+    "bytes": "MB",
+    "gradients": "gradients",
+    "virtual_seconds": "virtual seconds",
+}
+_ROUNDS = f"rounds{finished.TO_TARGET}"
 
 
 def command(task: tables.Tables) -> str:
@@ -81,6 +89,43 @@ def versus(
     return _table(task, "Differences", columns, rows)
 
 
+def costs(task: tables.Tables, places: list[ranking.Place]) -> texts.Table | None:
+    """Returns the table of costs of one data set, in the order of places, or None."""
+    by_method = task.scores.groupby("method", sort=False)
+    # Costs until the target are NaN for seeds that never reached it, and means over the
+    # others.
+    means, counts = by_method.mean(numeric_only=True), by_method.count()
+    totals, until = (
+        [f"{n}{end}" for n in names if counts[f"{n}{end}"].any()]
+        for names, end in ((finished.COSTS, ""), (tuple(_COSTS), finished.TO_TARGET))
+    )
+    # Columns that no method has are left out.
+    if not totals:
+        return None
+    is_early = task.scores[_ROUNDS] <= task.scores["first_evaluation"]
+    early_counts = is_early.groupby(task.scores["method"]).sum()
+    columns = ["method", *(_COSTS[name] for name in totals)]
+    columns += ["reached"] * bool(until)
+    columns += [f"{_COSTS[n.removesuffix(finished.TO_TARGET)]} to it" for n in until]
+    rows = []
+    for place in places:
+        name = place.method
+        cells = _costs(means[totals].loc[name].to_dict())
+        if until:
+            came, seeds = counts.loc[name, _ROUNDS], counts.loc[name, "seed"]
+            cells.append(f"{came} of {seeds}")
+            spent = _costs(means[until].loc[name].to_dict())
+            # A training that was there at its first evaluation reached it at an unknown
+            # time before.
+            if came and early_counts[name] == came:
+                spent = ["at once"] * len(spent)
+            elif early_counts[name]:
+                spent = [f"≤ {cell}" if cell != "–" else cell for cell in spent]
+            cells += spent
+        rows.append((name, *cells))
+    return _table(task, "Costs", columns, rows)
+
+
 def searches(task: tables.Tables, places: list[ranking.Place]) -> texts.Table:
     """Returns the table of searches, in the order of places."""
     columns = ["method", "best setting", "fields searched", "tried", "gradients"]
@@ -94,7 +139,7 @@ def searches(task: tables.Tables, places: list[ranking.Place]) -> texts.Table:
             row["settings"] or "–",
             str(int(row["fields"])),
             str(int(row["tried"])),
-            costs.number(row["spent"]),
+            _number(row["spent"]),
             "–" if math.isnan(below) else f"{below:+.1f}",
             f"{100 * row['failed']:.0f} %",
             f"--only {str(row['command']).rpartition(' --only ')[2]}",
@@ -118,9 +163,22 @@ def _table(
     caption: str = "",
 ) -> texts.Table:
     """Returns a table of one part."""
-    parts = (texts.Part("", tuple(rows)),)
     name = f"{task.tasks[0]}-{title.lower()}"
-    return texts.Table(name, title, caption, tuple(columns), parts, num_texts)
+    return texts.of_rows(name, title, caption, columns, rows, num_texts)
+
+
+def _costs(costs: dict[Any, float]) -> list[str]:
+    """Formats costs of a method by name."""
+    # Bytes are in megabytes.
+    units = {name: 1e6 if name.startswith("bytes") else 1.0 for name in costs}
+    return [_number(float(value) / units[name]) for name, value in costs.items()]
+
+
+def _number(value: float) -> str:
+    """Formats a number of any size."""
+    if math.isnan(value):
+        return "–"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _unseen(value: float, model: str) -> str:

@@ -80,18 +80,15 @@ class Finished:
         for point, settings in enumerate(group.points):
             seed = int(settings["seed"])
             rows = table[is_shown & (table["seed"] == seed)]
-            head = {"task": self.task, "method": self.said.name, "seed": seed}
-            head |= {"metric": self._metric, "model": self.said.model}
-            head |= {"status": group.status[point]}
-            totals = spending.after(group, point, int(group.ends[point]))
-            cost = _costs(totals)
-            cost |= self._costs_to(targets.get(seed, np.nan), group, point)
-            rise = {"rise": self._rise(group, point)}
-            rise["first_evaluation"] = int(group.rounds[group.rounds > 0].min())
-            shares: dict[str, float] = {}
+            row = {"task": self.task, "method": self.said.name, "seed": seed}
+            row |= {"metric": self._metric, "model": self.said.model}
+            row |= {"status": group.status[point], "rise": self._rise(group, point)}
+            row["first_evaluation"] = int(group.rounds[group.rounds > 0].min())
+            row |= self._means(rows) | self._unseen(rows)
             for name in REFERENCES:
-                shares |= self._shares(seed, values, name, served.get(name))
-            yield head | self._means(rows) | self._unseen(rows) | rise | shares | cost
+                row |= self._shares(seed, values, name, served.get(name))
+            row |= _costs(spending.after(group, point, int(group.ends[point])))
+            yield row | self._costs_to(targets.get(seed, np.nan), group, point)
 
     def _costs_to(
         self, target: float, group: history.History, point: int
@@ -112,22 +109,19 @@ class Finished:
         """The metric of the ranking."""
         return self.final.headline
 
-    def _hybrid(self, rows: pd.DataFrame) -> float:
-        """Returns the mean with each client's better model on validation data."""
-        is_it = (rows["model"] == "hybrid (validation)") & (rows["stat"] == "mean")
-        values = rows.loc[is_it & (rows["data"] == "own test"), "value"]
-        return float(values.iloc[0]) if len(values) else np.nan
-
     def _means(self, table: pd.DataFrame) -> dict[str, float]:
         """Returns test and validation numbers from the table of one training."""
         rows = table[(table["model"] == self.said.model)]
         rows = rows[rows["population"] != "unseen"]
         rows = rows[rows["population"] == rows["population"].iloc[0]]
         values = rows.set_index(["data", "stat"])["value"]
+        # With each client's better model on validation data.
+        means = table.query("data == 'own test' and stat == 'mean'")
+        hybrid = means.loc[means["model"] == "hybrid (validation)", "value"]
         return {
             "value": float(values["own test", "mean"]),
             "worst": float(values["own test", "worst 10 %"]),
-            "hybrid": self._hybrid(table),
+            "hybrid": float(hybrid.iloc[0]) if len(hybrid) else np.nan,
             "validation": float(values["own validation", "mean"]),
         }
 

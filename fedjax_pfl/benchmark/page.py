@@ -9,7 +9,6 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from fedjax_pfl.benchmark import (
-    costs,
     data_set,
     differences,
     findings,
@@ -151,7 +150,7 @@ def _of_data_set(task: tables.Tables) -> _Page:
     parts = (
         data_set.results(task, places),
         data_set.versus(task, places, reference),
-        costs.table(task, places),
+        data_set.costs(task, places),
         data_set.searches(task, places),
     )
     figure = pictures.of_gaps(places, gaps, reference, task.metric)
@@ -252,14 +251,8 @@ def overview(bench: tables.Tables) -> texts.Table:
     metric = f"{bench.metric[0].upper()}{bench.metric[1:]}"
     caption = f"{metric} in percent, the best mean first."
     columns = ("method", "kind", *bench.tasks, "mean")
-    return texts.Table(
-        name="overview",
-        title="Methods and data sets",
-        caption=caption,
-        columns=columns,
-        parts=(texts.Part("", tuple(rows)),),
-        num_texts=2,
-    )
+    title = "Methods and data sets"
+    return texts.of_rows("overview", title, caption, columns, rows, num_texts=2)
 
 
 def _cells(task: tables.Tables) -> dict[str, str]:

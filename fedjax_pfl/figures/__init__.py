@@ -15,16 +15,9 @@ if TYPE_CHECKING:
 __all__ = ["catalog", "draw", "plot", "save_all"]
 
 _SAVED = {"dpi": 200, "pil_kwargs": {"compress_level": 1}}  # sooner than smaller
-_KINDS = {  # of `plot` -> figures, of which the first with content is drawn
-    "curves": ("learning_curves",),
-    "differences": ("differences",),
-    "virtual_time": ("virtual_time",),
-    "megabytes": ("megabytes",),
-    "clients": ("clients",),
-    "fairness": ("fairness",),
-    "grid": ("grid", "sweep"),
-}
-_NOTHING = {
+_FIGURES = {"curves": ("learning_curves",), "grid": ("grid", "sweep")}
+"""Figures by kind, if these have other names; the first with content is drawn."""
+_KINDS = {  # of `plot` -> the reason if there is nothing to draw
     "curves": "nothing was evaluated on clients' own test data",
     "differences": "it has one method and model",
     "virtual_time": "no training is in virtual time; participation=fp.Buffered() is",
@@ -74,10 +67,10 @@ def plot(result: results.Result, kind: str = "curves") -> "list[Axes]":
             f"Expected a Result to plot, got {type(result).__name__}."
         )
     result = result.contenders()
-    drawn = (draw(name, result) for name in _KINDS[kind])
+    drawn = (draw(name, result) for name in _FIGURES.get(kind, (kind,)))
     figure = next((figure for figure in drawn if figure is not None), None)
     if figure is None:
-        raise checks.InputError(f"Cannot plot kind={kind!r}: {_NOTHING[kind]}.")
+        raise checks.InputError(f"Cannot plot kind={kind!r}: {_KINDS[kind]}.")
     from matplotlib import pyplot
 
     pyplot.figure(FigureClass=lambda *_, **__: figure)  # pyright: ignore  # pyplot shows it from now on
@@ -129,6 +122,7 @@ def catalog() -> dict[str, tuple[Callable[[Any], Any], Callable[[Any], "Figure"]
             heat_maps,
             learned,
             lines,
+            partitions,
         )
     except ModuleNotFoundError as error:
         if error.name != "matplotlib":
@@ -150,7 +144,7 @@ def catalog() -> dict[str, tuple[Callable[[Any], Any], Callable[[Any], "Figure"]
         "attacks_table": (attacks.under_attacks, heat_maps.draw),
         "clients": (clients.values_of_clients, clients.draw_boxes),
         "fairness": (clients.accuracy_and_spread, clients.draw_spots),
-        "partition": (clients.holdings, clients.draw_holdings),
+        "partition": (partitions.holdings, partitions.draw),
         "collaboration": (collaboration.between_clients, heat_maps.draw),
         "own_cluster": (collaboration.shares, curves.draw),
         "values": (lines.over_days, curves.draw),

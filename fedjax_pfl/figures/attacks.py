@@ -51,7 +51,6 @@ def with_attackers(result: results.Result) -> contents.Lines | None:
     clean = rows[rows["kind"] == _NONE]
     parts = [pd.concat([clean, rows[rows["kind"] == k]]).assign(kind=k) for k in kinds]
     return multiples.in_panels(
-        contents.Lines,
         multiples.of_few_models(pd.concat(parts), methods).assign(population="honest"),
         [*methods, "model"],
         [f for f in selection.environments(result) if f in settings],
@@ -76,7 +75,7 @@ def under_attacks(result: results.Result) -> contents.Heats | None:
     rows, settings, metric = _attacked(result)
     if rows.empty or not _is_table(rows):
         return None
-    kinds = list(rows["kind"].unique())
+    kinds = [str(kind) for kind in rows["kind"].unique()]
     names = selection.varying(rows, settings)
     labels, values = [], []
     for line in selection.groups(rows, [*settings, "model"]):
@@ -86,14 +85,12 @@ def under_attacks(result: results.Result) -> contents.Heats | None:
     # Shares have the same colors in all reports, from 0 to 100 percent.
     is_share = metric in metrics.SHARES
     fraction = rows[FRACTION].max()
-    panel = contents.Heat(
-        title=f"{summaries.OWN_TEST} data, honest clients, last round;"
-        f" {100 * fraction:g} % malicious",
-        algorithm="",
-        columns=tuple(map(str, kinds)),
-        rows=tuple(labels),
-        values=(100 if is_share else 1) * np.array(values),
+    title = (
+        f"{summaries.OWN_TEST} data, honest clients, last round;"
+        f" {100 * fraction:g} % malicious"
     )
+    scaled = (100 if is_share else 1) * np.array(values)
+    panel = contents.Heat(title, "", pd.DataFrame(scaled, labels, kinds))
     return contents.Heats(
         panels=(panel,),
         xlabel="attack",

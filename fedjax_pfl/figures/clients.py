@@ -1,7 +1,7 @@
-"""Clients one by one: distribution of a metric, fairness, and distribution of data."""
+"""Clients one by one: distribution of a metric, and fairness."""
 
 import itertools
-from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -9,27 +9,22 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedjax_pfl import results
-from fedjax_pfl.figures import contents, drawing, multiples, partitions
-from fedjax_pfl.results import history, metrics, selection, summaries
+from fedjax_pfl.figures import contents, drawing, multiples
+from fedjax_pfl.results import metrics, selection, summaries
 
 __all__ = [
-    "MAX_HOLDINGS",
     "accuracy_and_spread",
     "draw_boxes",
-    "draw_holdings",
     "draw_spots",
-    "holdings",
     "values_of_clients",
 ]
 
 _MARKERS = {"personal": "o", "global": "D", "fine-tuned": "s"}
 _OTHER_MARKER = "X"
-_HELD = ("federation.dataset", "federation.partition")
-MAX_HOLDINGS = 6  # environments with a figure of their clients' data
 _MAX_DRAWN = 2000  # points that are lines in vector graphics; more are one image
 
 
-def values_of_clients(result: results.Result) -> contents.Boxes | None:
+def values_of_clients(result: results.Result) -> contents.Chart | None:
     """Returns every client's metric in the last round, one row per model."""
     # Settings, models and panels are the same as in the learning curves.
     clients, metric = selection.shown_clients(result)
@@ -47,52 +42,33 @@ def values_of_clients(result: results.Result) -> contents.Boxes | None:
         f" ({seeds} seed{'s' if seeds > 1 else ''})"
     )
     return multiples.in_panels(
-        contents.Boxes,
         multiples.of_few_models(clients, methods),
         [*methods, "model"],
         selection.environments(result),
-        _box,
+        lambda rows, _: rows,
         score=lambda rows: metrics.score(metric, rows["value"].mean()),
+        kind=contents.Chart,
         xlabel=label,
     )
 
 
-def _box(rows: pd.DataFrame, setting: str, color: int) -> contents.Box:
-    """Returns the clients of one setting and model."""
-    rounds = np.unique(np.concatenate(list(rows["rounds"])))
-    histories = np.full((len(rows), len(rounds)), np.nan)
-    for row, client in zip(histories, rows.itertuples(), strict=True):
-        # Seeds may end in different rounds, and evaluate different clients.
-        row[np.searchsorted(rounds, np.asarray(client.rounds))] = client.history
-    return contents.Box(
-        setting=setting,
-        algorithm=rows["algorithm"].iloc[0],
-        model=rows["model"].iloc[0],
-        color=color,
-        values=rows["value"].to_numpy(),
-        clients=tuple(rows["name"]),
-        seeds=rows["seed"].to_numpy(),
-        sizes=rows["num_train"].to_numpy(),
-        rounds=rounds,
-        histories=histories,
-    )
-
-
-def draw_boxes(chart: contents.Boxes) -> Figure:
+def draw_boxes(chart: contents.Chart) -> Figure:
     """Draws distributions over clients: quartiles, median and mean over the points."""
     figure, panels = drawing.panels(len(chart.panels))
-    rows = chart.rows
+    # Rows of settings and models, the same in all panels.
+    names = dict.fromkeys((box.setting, box.model) for box in chart.marks)
+    rows = {name: row for row, name in enumerate(names)}
     rng = np.random.default_rng(0)  # the same points in every drawing
     numbers = itertools.count()
     for axes, panel in zip(panels, chart.panels, strict=True):
         for box in panel.marks:
-            heights = rng.uniform(-0.25, 0.25, len(box.values))
+            heights = rng.uniform(-0.25, 0.25, len(box.points))
             row = rows[box.setting, box.model]
             _draw_box(axes, box, row, heights, next(numbers))
     labels = [drawing.text(f"{model}\n{setting}") for setting, model in rows]
     panels[0].set_yticks(range(len(rows)), labels)
     panels[0].set_ylim(len(rows) - 0.5, -0.5)
-    drawing.name(panels, chart.panels, chart.xlabel, "")
+    drawing.name(panels, chart)
     if chart.left_out:
         figure.suptitle(chart.left_out, **drawing.TEXT)
     across, down = drawing.shape(panels)
@@ -104,15 +80,15 @@ def draw_boxes(chart: contents.Boxes) -> Figure:
 
 
 def _draw_box(
-    axes: Axes, box: contents.Box, row: int, heights: np.ndarray, number: int
+    axes: Axes, box: contents.Mark, row: int, heights: np.ndarray, number: int
 ) -> None:
     """Draws points, and the box over them."""
-    series = drawing.Series(box.label, box.algorithm)
+    series, values = drawing.Series(box.label, box.algorithm), box.points["value"]
     # Many points as shapes would make the page slow, so they are one image without
     # texts.
     is_vector = len(heights) <= _MAX_DRAWN
     points = axes.scatter(
-        box.values,
+        values,
         row + heights,
         s=9,
         color=drawing.color(box.color),
@@ -120,13 +96,13 @@ def _draw_box(
         linewidths=0,
         rasterized=not is_vector,
     )
-    people = zip(box.clients, box.seeds, box.sizes, box.values, strict=True)
     if is_vector:
-        series.name(points, texts=[_text(*row) for row in people], number=number)
+        texts = list(map(_text, box.points.itertuples()))
+        series.name(points, texts=texts, number=number)
     else:
         series.name(points)
     drawn = axes.boxplot(
-        box.values,
+        values,
         positions=[row],
         orientation="horizontal",
         widths=0.6,
@@ -139,13 +115,14 @@ def _draw_box(
     series.name(*(artist for artists in drawn.values() for artist in artists))
 
 
-def _text(client: str, seed: float, size: int, value: float) -> str:
-    """Returns the text for one client."""
-    seed_text = "" if pd.isna(seed) else f", seed {seed:g}"
-    return f"client {client}{seed_text}: {value:.4g}, {size:,} training examples"
+def _text(client: Any) -> str:
+    """Returns the text for the row of one client."""
+    seed = "" if pd.isna(client.seed) else f", seed {client.seed:g}"
+    examples = f"{client.num_train:,} training examples"
+    return f"client {client.name}{seed}: {client.value:.4g}, {examples}"
 
 
-def accuracy_and_spread(result: results.Result) -> contents.Spots | None:
+def accuracy_and_spread(result: results.Result) -> contents.Chart | None:
     """Returns the mean of the headline against the variance of clients' losses."""
     accuracy, metric = selection.last_round(result)
     loss, _ = selection.last_round(result, "variance", "loss")
@@ -175,120 +152,65 @@ def accuracy_and_spread(result: results.Result) -> contents.Spots | None:
             for rows in selection.groups(part, [*methods, "model"])
         ]
         panels.append(contents.Panel(title, tuple(spots)))
-    return contents.Spots(
+    return contents.Chart(
         panels=tuple(panels),
         xlabel="variance of the loss over clients (small is fair)",
         ylabel=f"mean {metric} over clients",
-        population=" or ".join(points["population"].unique()),
         data=summaries.OWN_TEST,
         left_out=drawing.left_out(0, len(parts)),
     )
 
 
-def _spot(rows: pd.DataFrame, setting: str, colors: dict[str, int]) -> contents.Spot:
+def _spot(rows: pd.DataFrame, setting: str, colors: dict[str, int]) -> contents.Mark:
     """Averages one setting and model over seeds."""
-    head = rows.iloc[0]
     pair = rows[["value_variance", "value"]]
     (x, y), (x_std, y_std) = pair.mean(), pair.std().fillna(0)
-    return contents.Spot(
-        setting=setting,
-        algorithm=head["algorithm"],
-        model=head["model"],
-        color=colors[head["algorithm"]],
-        x=float(x),
-        y=float(y),
-        x_std=float(x_std),
-        y_std=float(y_std),
-        is_best=bool(head["is_best"]),
-    )
+    spot = {"x": x, "y": y, "x_std": x_std, "y_std": y_std}
+    spot["is_best"] = bool(rows["is_best"].iloc[0])
+    color = colors[rows["algorithm"].iloc[0]]
+    return multiples.mark(rows, setting, color, pd.DataFrame([spot]))
 
 
-def draw_spots(chart: contents.Spots) -> Figure:
+def draw_spots(chart: contents.Chart) -> Figure:
     """Draws settings in a plane, one color per algorithm and one marker per model."""
     figure, panels = drawing.panels(len(chart.panels))
     for axes, panel in zip(panels, chart.panels, strict=True):
         # One artist per entry of the legend; settings that are not the best are gray.
-        groups: dict[tuple[bool, str], list[contents.Spot]] = {}
-        for spot in panel.marks:
-            name = f"{spot.algorithm}, {spot.model}"
-            groups.setdefault((spot.is_best, name), []).append(spot)
-        for (is_best, name), spots in groups.items():
-            shade = drawing.color(spots[0].color) if is_best else drawing.GRAY
+        groups: dict[tuple[bool, str, str], list[contents.Mark]] = {}
+        for mark in panel.marks:
+            key = (mark.points["is_best"].item(), mark.algorithm, mark.model)
+            groups.setdefault(key, []).append(mark)
+        for (is_best, algorithm, model), marks in groups.items():
+            name, color = f"{algorithm}, {model}", marks[0].color
+            spots = pd.concat([m.points.assign(setting=m.setting) for m in marks])
             bars = axes.errorbar(
-                [s.x for s in spots],
-                [s.y for s in spots],
-                xerr=[s.x_std for s in spots],
-                yerr=[s.y_std for s in spots],
-                fmt=_MARKERS.get(spots[0].model, _OTHER_MARKER),
-                color=shade,
+                spots["x"],
+                spots["y"],
+                xerr=spots["x_std"],
+                yerr=spots["y_std"],
+                fmt=_MARKERS.get(model, _OTHER_MARKER),
+                color=drawing.color(color) if is_best else drawing.GRAY,
                 alpha=1 if is_best else 0.5,
                 zorder=2 + is_best,
-                fillstyle="none" if drawing.is_hollow(spots[0].color) else "full",
+                fillstyle="none" if drawing.is_hollow(color) else "full",
                 markersize=4,
                 elinewidth=0.7,
                 label=name if is_best else "",
             )
-            series = drawing.Series(name, spots[0].algorithm)
+            series = drawing.Series(name, algorithm)
             series.name(*bars.get_children())
             texts = [
                 f"{s.setting}: {s.y:.4f} ± {s.y_std:.4f},"
                 f" variance {s.x:.4g} ± {s.x_std:.2g}"
-                for s in spots
+                for s in spots.itertuples()
             ]
-            series.tell(axes, [s.x for s in spots], [s.y for s in spots], texts)
-    drawing.name(panels, chart.panels, chart.xlabel, chart.ylabel)
+            series.tell(axes, spots["x"], spots["y"], texts)
+    drawing.name(panels, chart)
     title = (
-        f"{chart.data} data, {chart.population} clients, last round;"
+        f"{chart.data} data, {chart.populations} clients, last round;"
         " one point per setting"
     )
-    if not all(spot.is_best for spot in chart.marks):
+    if not all(spot.points["is_best"].all() for spot in chart.marks):
         title += "\nin color the best on validation data, other settings gray"
     drawing.legend(figure, "\n".join(filter(None, (title, chart.left_out))))
     return figure
-
-
-def draw_holdings(several: Sequence[tuple[partitions.Holdings, float]]) -> Figure:
-    """Draws the clients' training data in the first environments."""
-    return partitions.draw([holdings for holdings, _ in several[:MAX_HOLDINGS]])
-
-
-def holdings(result: results.Result) -> list[tuple[partitions.Holdings, float]]:
-    """Returns the clients' training data in the first training of every environment."""
-    points = [(g, point) for g in result.groups for point in range(len(g.points))]
-    rows = result.points()
-    names = [
-        name
-        for name in selection.environments(result)
-        if name in selection.DESCRIPTION or name.startswith("federation.")
-    ]
-    # Environments with the same data, for example under different attacks, count once.
-    different: dict[tuple[object, ...], int] = {}
-    for part in selection.groups(rows, names):
-        number = int(part.index[0])
-        group, point = points[number]
-        counts = group.num_train if group.label_counts is None else group.label_counts
-        held = (*map(str, map(group.config.get, _HELD)), counts[point].tobytes())
-        different.setdefault(held, number)
-    firsts = list(different.values())
-    environments = []
-    for title, part in selection.by_environment(rows.loc[firsts], names):
-        group, point = points[int(part.index[0])]
-        counts = None if group.label_counts is None else group.label_counts[point]
-        title = title if len(firsts) > 1 else _only_title(group)
-        names = None
-        if group.client_names is not None:
-            names = tuple(group.client_names[point])
-        holding = partitions.Holdings(
-            title, counts, group.num_train[point], group.class_names, names
-        )
-        environments.append((holding, float(group.leak[point])))
-    return environments
-
-
-def _only_title(group: history.History) -> str:
-    """Returns the data, partition and seed of a group's first federation."""
-    config = group.config | group.points[0]
-    names = [*map(config.get, _HELD)]
-    if "seed" in config:
-        names.append(f"seed {config['seed']}")
-    return ", ".join(str(name) for name in names if name is not None)

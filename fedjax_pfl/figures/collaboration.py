@@ -1,6 +1,5 @@
 """Figures of collaboration weights, and of the share from the own cluster."""
 
-import dataclasses
 import itertools
 from collections.abc import Iterator
 from typing import Any
@@ -51,15 +50,9 @@ def _panel(group: history.History) -> contents.Heat:
         share = metrics.mean(group.own_cluster, np.array(True))[:, -1].mean()
         title += f"\n{share:.0%} in the own cluster"
     called = group.names_of(0)
-    names = tuple(str(called[k]) for k in order)
-    return contents.Heat(
-        title=title,
-        algorithm=group.config["algorithm"],
-        columns=names,
-        rows=names,
-        values=weights[np.ix_(order, order)],
-        edges=tuple(edges.tolist()),
-    )
+    names = [str(called[k]) for k in order]
+    values = pd.DataFrame(weights[np.ix_(order, order)], names, names)
+    return contents.Heat(title, group.config["algorithm"], values, tuple(edges))
 
 
 def shares(result: results.Result) -> contents.Lines | None:
@@ -69,7 +62,6 @@ def shares(result: results.Result) -> contents.Lines | None:
         return None
     methods, environments = selection.methods(result), selection.environments(result)
     chart = multiples.in_panels(
-        contents.Lines,
         rows,
         methods,
         environments,
@@ -104,8 +96,8 @@ def _share_rows(result: results.Result) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True).assign(model="", population="")
 
 
-def _equal(rows: pd.DataFrame) -> list[contents.Line]:
+def _equal(rows: pd.DataFrame) -> list[contents.Mark]:
     """Computes the level of equal weights."""
-    rows = rows.assign(algorithm="", value=rows["equal"])
-    line = multiples.over_seeds(rows, "equal weights", 1)
-    return [dataclasses.replace(line, is_level=True)]
+    rows = rows.assign(algorithm="", value=rows["equal"], is_level=True)
+    points = multiples.over_seeds(rows, 1)
+    return [multiples.mark(rows, "equal weights", 1, points)]

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -19,7 +20,6 @@ _MARGIN = 0.05
 _MAX_BANDS = 3  # distinguishable bands of a panel
 _MAX_LABELED, _MAX_LABEL = 12, 34  # lines, and letters of a name, next to the axes
 _APART = 0.065  # share of the height between two names
-_DASHES = {"solid": "-", "dash": "--", "dot": ":"}
 
 
 def draw(chart: contents.Lines) -> Figure:
@@ -37,7 +37,7 @@ def draw(chart: contents.Lines) -> Figure:
         panels[0].set_xscale("log")
     if chart.log_y:
         panels[0].set_yscale("log")
-    drawing.name(panels, chart.panels, chart.xlabel, chart.ylabel)
+    drawing.name(panels, chart)
     limits = _zoomed(chart)
     if limits is not None:
         panels[0].set_ylim(*limits)
@@ -78,12 +78,9 @@ def _zoomed(chart: contents.Lines) -> tuple[float, float] | None:
 
 def _span(chart: contents.Lines, start: float = 0) -> tuple[float, float] | None:
     """Returns the range of finite values after a share `start` of the x-axis."""
-    end = max(line.x[-1] for line in chart.marks)
-    parts = [
-        np.stack([line.y, line.low, line.high])[:, line.x >= start * end]
-        for line in chart.marks
-    ]
-    values = np.concatenate([part.ravel() for part in parts])
+    points = pd.concat([line.points for line in chart.marks])
+    points = points[points["x"] >= start * points["x"].max()]
+    values = points[["y", "low", "high"]].to_numpy(float)
     values = values[np.isfinite(values)]
     return (values.min(), values.max()) if values.size else None
 
@@ -94,31 +91,30 @@ def _are_many(chart: contents.Lines) -> bool:
     return count > _MAX_BANDS and chart.spread.startswith("mean over")
 
 
-def _interval(axes: Axes, line: contents.Line, number: int, count: int) -> None:
+def _interval(axes: Axes, line: contents.Mark, number: int, count: int) -> None:
     """Draws the band at the last point as a bar, next to the bars of other lines."""
-    finite = np.flatnonzero(np.isfinite(line.low) & np.isfinite(line.high))
-    if not finite.size:
+    finite = line.points[np.isfinite(line.points[["low", "high"]]).all(axis=1)]
+    if finite.empty:
         return
     color, _ = drawing.style(line)
-    end, span = finite[-1], line.x[-1] - line.x[0]
-    x = line.x[end] + span * (0.01 + 0.05 * number / count)
+    end, span = finite.iloc[-1], np.ptp(line.points["x"])
+    x = end["x"] + span * (0.01 + 0.05 * number / count)
     series = drawing.Series(line.label, line.algorithm)
-    ends = (line.low[end], line.high[end])
-    series.name(axes.vlines(x, *ends, color=color, linewidth=2))
+    series.name(axes.vlines(x, end["low"], end["high"], color=color, linewidth=2))
 
 
 def _label_ends(axes: Axes, chart: contents.Lines) -> bool:
     """Names lines at their ends; returns False if the names do not fit."""
     # A line that diverged has no end; then a legend names all lines.
-    marks = [line for line in chart.marks if np.isfinite(line.y[-1])]
-    if len(marks) < len(chart.marks) or len(marks) > _MAX_LABELED:
+    marks = chart.marks
+    last = np.array([line.points[["x", "y"]].iloc[-1] for line in marks])
+    if not np.isfinite(last).all() or len(marks) > _MAX_LABELED:
         return False
     if max(len(line.label) for line in marks) > _MAX_LABEL:
         return False
     limits = axes.get_ylim()
-    to_share = axes.transAxes.inverted()
-    points = [axes.transData.transform((line.x[-1], line.y[-1])) for line in marks]
-    ends = [float(to_share.transform(point)[1]) for point in points]
+    places = axes.transData.transform(last)
+    ends = axes.transAxes.inverted().transform(places)[:, 1].tolist()
     axes.set_ylim(*limits)
     places = _spread(ends)
     for line, end, place in zip(marks, ends, places, strict=True):
@@ -141,44 +137,43 @@ def _spread(ends: list[float]) -> list[float]:
 
 
 def _line(
-    axes: Axes, line: contents.Line, chart: contents.Lines, at_ends: bool
+    axes: Axes, line: contents.Mark, chart: contents.Lines, at_ends: bool
 ) -> None:
     """Draws one line and its band or bars."""
     color, dash = drawing.style(line)
     series = drawing.Series(line.label, line.algorithm)
-    style = {"color": color, "linestyle": _DASHES[dash], "linewidth": 1.2}
+    x, y, low, high = (line.points[name] for name in ("x", "y", "low", "high"))
+    style = {"color": color, "linestyle": dash, "linewidth": 1.2}
     style |= {"label": line.label} | _marks(line)
     if chart.bars and not line.is_level:
-        bars = axes.errorbar(line.x, line.y, line.high - line.y, capsize=3, **style)
+        bars = axes.errorbar(x, y, high - y, capsize=3, **style)
         series.name(*bars.get_children())
     else:
-        series.name(*axes.plot(line.x, line.y, **style))
+        series.name(*axes.plot(x, y, **style))
     if not (chart.bars or line.is_level or at_ends):
-        series.name(
-            axes.fill_between(
-                line.x, line.low, line.high, color=color, alpha=0.15, linewidth=0
-            )
-        )
+        band = axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
+        series.name(band)
     # Long lines have texts at some of their points, to keep pages small.
-    step = -(-len(line.x) // _MAX_TOLD)
-    series.tell(axes, line.x[::step], line.y[::step], _texts(line, chart)[::step])
+    step = -(-len(x) // _MAX_TOLD)
+    series.tell(axes, x[::step], y[::step], _texts(line, chart)[::step])
 
 
-def _texts(line: contents.Line, chart: contents.Lines) -> list[str]:
+def _texts(line: contents.Mark, chart: contents.Lines) -> list[str]:
     """Returns the texts for the points of a line."""
     texts = []
-    for x, y, low, high in zip(line.x, line.y, line.low, line.high, strict=True):
-        text = f"{chart.xlabel} {x:g}: {y:.4g}"
-        if chart.spread and not line.is_level and np.isfinite(low):
-            text += f", {chart.around} {low:.4g} to {high:.4g}"
+    point: Any
+    for point in line.points.itertuples():
+        text = f"{chart.xlabel} {point.x:g}: {point.y:.4g}"
+        if chart.spread and not line.is_level and np.isfinite(point.low):
+            text += f", {chart.around} {point.low:.4g} to {point.high:.4g}"
         texts.append(text)
     return texts
 
 
-def _marks(line: contents.Line) -> dict[str, Any]:
+def _marks(line: contents.Mark) -> dict[str, Any]:
     """Marks of a line: none on long lines, unless they are hollow to distinguish it."""
     is_hollow = drawing.is_hollow(line.color)
-    is_long = len(line.x) > _MAX_MARKED
+    is_long = len(line.points) > _MAX_MARKED
     if not line.algorithm or (not is_hollow and (line.is_level or is_long)):
         return {"marker": ""}
     return {
@@ -186,5 +181,5 @@ def _marks(line: contents.Line) -> dict[str, Any]:
         "markersize": 4 if is_hollow else 3.5,
         "fillstyle": "none" if is_hollow else "full",
         "markeredgewidth": 0.8,
-        "markevery": max(1, -(-len(line.x) // _MAX_MARKED)),
+        "markevery": max(1, -(-len(line.points) // _MAX_MARKED)),
     }

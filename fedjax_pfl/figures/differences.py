@@ -2,7 +2,9 @@
 
 import math
 import textwrap
+from typing import Any
 
+import pandas as pd
 from matplotlib.figure import Figure
 
 from fedjax_pfl import results
@@ -15,7 +17,7 @@ _ROW = 0.24  # inches
 _LETTERS = 40  # of a line of a name
 
 
-def to_reference(result: results.Result) -> contents.Gaps | None:
+def to_reference(result: results.Result) -> contents.Chart | None:
     """Returns every row of the ranking minus the reference, a panel per environment."""
     ranked = comparison.rank(result)
     if ranked is None or not ranked.is_paired:
@@ -33,18 +35,14 @@ def to_reference(result: results.Result) -> contents.Gaps | None:
         gaps = []
         for row in environment.rows:
             gap = row.differences[environment.reference]
-            gaps.append(
-                contents.Gap(
-                    setting=row.setting,
-                    algorithm=row.algorithm,
-                    model=row.model,
-                    color=colors[row.algorithm],
-                    mean=0.0 if gap is None else scale * gap.mean,
-                    margin=math.nan if gap is None else scale * gap.margin,
-                    is_reference=gap is None,
-                    value=scale * row.value,
-                )
-            )
+            described = (row.setting, row.algorithm, row.model, colors[row.algorithm])
+            numbers = {
+                "difference": 0.0 if gap is None else scale * gap.mean,
+                "margin": math.nan if gap is None else scale * gap.margin,
+                "is_reference": gap is None,
+                "value": scale * row.value,
+            }
+            gaps.append(contents.Mark(*described, pd.DataFrame([numbers])))
         panels.append(contents.Panel(environment.title, tuple(gaps)))
     # A figure with one environment needs no title.
     if len(panels) == 1:
@@ -57,7 +55,7 @@ def to_reference(result: results.Result) -> contents.Gaps | None:
         label += ", less is better"
     if seeds > 1:
         label += f" (mean over {seeds} seeds, 95 % interval)"
-    return contents.Gaps(
+    return contents.Chart(
         panels=tuple(panels),
         xlabel=label,
         data=summaries.OWN_TEST,
@@ -71,18 +69,19 @@ def _wrapped(label: str) -> str:
     return textwrap.fill(label, _LETTERS)
 
 
-def draw(chart: contents.Gaps) -> Figure:
+def draw(chart: contents.Chart) -> Figure:
     """Draws a row per method and model, the best on top, with its mean at the right."""
     figure, panels = drawing.panels(len(chart.panels), share_y=False)
     count = max(len(panel.marks) for panel in chart.panels)
     for axes, panel in zip(panels, chart.panels, strict=True):
         axes.axvline(0, color="black", linewidth=0.8)
-        for row, gap in enumerate(panel.marks):
-            series = drawing.Series(gap.label, gap.algorithm)
+        for row, mark in enumerate(panel.marks):
+            gap: Any = next(mark.points.itertuples())
+            series = drawing.Series(mark.label, mark.algorithm)
             has_bar = math.isfinite(gap.margin)
-            color = "black" if gap.is_reference else drawing.color(gap.color)
+            color = "black" if gap.is_reference else drawing.color(mark.color)
             bars = axes.errorbar(
-                gap.mean,
+                gap.difference,
                 row,
                 xerr=gap.margin if has_bar else None,
                 fmt="D" if gap.is_reference else "o",
@@ -92,11 +91,11 @@ def draw(chart: contents.Gaps) -> Figure:
                 linewidth=1.2,
             )
             series.name(*bars.get_children())
-            text = f"{gap.mean:+.{chart.decimals}f}"
+            text = f"{gap.difference:+.{chart.decimals}f}"
             if has_bar:
                 text += f" ± {gap.margin:.{chart.decimals}f}"
             value = f"{gap.value:.{chart.decimals}f}"
-            series.tell(axes, [gap.mean], [row], [f"{text}, mean {value}"])
+            series.tell(axes, [gap.difference], [row], [f"{text}, mean {value}"])
             # To the right of the axes, at the height of its row.
             place = {"transform": axes.get_yaxis_transform(), "va": "center"}
             axes.text(1.02, row, value, **place, **drawing.TEXT)
@@ -105,7 +104,7 @@ def draw(chart: contents.Gaps) -> Figure:
         axes.set_ylim(count - 0.5, -0.5)
         head = {"transform": axes.transAxes, "ha": "left", "va": "bottom"}
         axes.text(1.02, 1.0, "mean", **head, **drawing.TEXT)
-    drawing.name(panels, chart.panels, chart.xlabel, "")
+    drawing.name(panels, chart)
     if chart.left_out:
         figure.suptitle(chart.left_out, **drawing.TEXT)
     lines = max(_wrapped(gap.label).count("\n") + 1 for gap in chart.marks)

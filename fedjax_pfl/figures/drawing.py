@@ -48,7 +48,7 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#00
 COLORS += ("#999999", "#882255")
 GRAY = "#7F7F7F"
 MARKERS = "osD^vPX*h"
-_DASHES = {"": "solid", "personal": "solid", "global": "dash"}
+_DASHES = {"": "solid", "personal": "solid", "global": "dashed"}
 FEW_LINES = len(COLORS)  # up to here every setting and model is drawn
 MAX_LINES = 2 * len(COLORS)  # the second half with hollow marks
 MAX_PANELS = 12
@@ -121,19 +121,19 @@ def is_hollow(number: int) -> bool:
     return number >= len(COLORS)
 
 
-def style(line: contents.Line) -> tuple[str, str]:
+def style(line: contents.Mark) -> tuple[str, str]:
     """Returns color and dash of a line, the same in all panels of a figure."""
     # Colors are settings and dashes models; lines without a method are gray.
     if not line.algorithm:
-        return GRAY, ("dash", "dot")[line.color % 2]
+        return GRAY, ("dashed", "dotted")[line.color % 2]
     if line.is_level:
-        return color(line.color), "dash"
+        return color(line.color), "dashed"
     return color(line.color), dash(line.model)
 
 
 def dash(model: str) -> str:
     """Returns the dash of a model."""
-    return _DASHES.get(model, "dot")
+    return _DASHES.get(model, "dotted")
 
 
 def left_out(lines: int, panels: int) -> str:
@@ -151,9 +151,8 @@ def panels(count: int, share_y: bool = True) -> tuple[Figure, list[Axes]]:
     # Panels with separate rows do not share the y-axis, and are one below the other.
     columns = (2 if count == 4 else min(count, _COLUMNS)) if share_y else 1
     rows = -(-count // columns)
-    figure = Figure(layout="constrained")
     height = _HEIGHT if rows == 1 else rows * _LOW
-    figure.set_size_inches(WIDTH, height)
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
     grid = figure.subplots(rows, columns, sharex=True, sharey=share_y, squeeze=False)
     for axes in grid.flat:
         axes.grid(alpha=0.3)
@@ -172,27 +171,24 @@ def shape(grid: list[Axes]) -> tuple[int, int]:
     return columns, rows
 
 
-def name(
-    grid: list[Axes],
-    panels: Sequence[contents.Panel[Any]],
-    xlabel: str,
-    ylabel: str,
-) -> None:
+def name(grid: list[Axes], chart: contents.Chart) -> None:
     """Writes titles, and names of the axes in the middle below and left of each row."""
     columns, rows = shape(grid)
-    for axes, panel in zip(grid, panels, strict=True):
+    for axes, panel in zip(grid, chart.panels, strict=True):
         words = panel.title.replace(" = ", "\u00a0=\u00a0")  # never ends a line
         title = textwrap.fill(words, _LETTERS // columns, break_long_words=False)
         axes.set_title(text(title), **TEXT)
     lowest = grid[columns * (rows - 1) :]
-    lowest[len(lowest) // 2].set_xlabel(text(textwrap.fill(xlabel, 48)), fontsize=9)
+    xlabel = textwrap.fill(chart.xlabel, 48)
+    lowest[len(lowest) // 2].set_xlabel(text(xlabel), fontsize=9)
     for axes in grid[::columns]:
-        label = ylabel if rows == 1 else textwrap.fill(ylabel, _LETTERS // 4)
+        label = chart.ylabel
+        label = label if rows == 1 else textwrap.fill(label, _LETTERS // 4)
         axes.set_ylabel(text(label), fontsize=9 if rows == 1 else 8)
 
 
 def name_end(
-    axes: Axes, line: contents.Line, color: str, end: float, place: float
+    axes: Axes, line: contents.Mark, color: str, end: float, place: float
 ) -> None:
     """Writes the name of a line at its end, joined to it if the name had to move."""
     arrow = {"arrowstyle": "-", "color": color, "linewidth": 0.6}

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
@@ -51,14 +52,8 @@ def over_two_fields(result: results.Result) -> contents.Heats | None:
         ).sort_index(ascending=False)
         head = rows.iloc[0]
         title = f"{selection.label(head, names)}, {head['model']}"
-        panel = contents.Heat(
-            title=title,
-            algorithm=head["algorithm"],
-            columns=tuple(f"{value:g}" for value in means.columns),
-            rows=tuple(f"{value:g}" for value in means.index),
-            values=means.to_numpy(float),
-        )
-        panels.append(panel)
+        named = means.rename(index="{:g}".format, columns="{:g}".format)
+        panels.append(contents.Heat(title, head["algorithm"], named))
     population = table["population"].iloc[0]
     return contents.Heats(
         panels=tuple(panels),
@@ -75,8 +70,8 @@ def draw(chart: contents.Heats) -> Figure:
     panels = chart.panels
     columns = min(_COLUMNS, len(panels))
     count = -(-len(panels) // columns)
-    longest = max(len(name) for panel in panels for name in panel.rows)
-    rows = 0.22 * max(len(panel.rows) for panel in panels)
+    longest = max(len(name) for panel in panels for name in panel.values.index)
+    rows = 0.22 * max(len(panel.values) for panel in panels)
     height = 0.9 + (rows if chart.labeled else min(rows, _MAX_INCHES))
     width = drawing.WIDTH if longest < 20 else drawing.WIDTH + 0.05 * longest
     figure = Figure(layout="constrained")
@@ -113,19 +108,20 @@ def _heat(
     )
     title = textwrap.fill(panel.title, _LETTERS // columns, replace_whitespace=False)
     axes.set_title(drawing.text(title), fontsize=7 if columns > 1 else 8)
-    _name(axes, panel, len(panel.rows) if chart.labeled else _MAX_TICKS // 2)
+    names = panel.values.index
+    _name(axes, panel.values, len(names) if chart.labeled else _MAX_TICKS // 2)
     for edge in panel.edges:
         axes.axhline(edge, color="white", linewidth=0.8)
         axes.axvline(edge, color="white", linewidth=0.8)
     # Numbers in narrow fields could not be read.
-    if chart.labeled and len(panel.columns) * columns <= 3 * _MAX_LABELED:
-        _write(axes, panel.values, low, high)
+    if chart.labeled and panel.values.shape[1] * columns <= 3 * _MAX_LABELED:
+        _write(axes, panel.values.to_numpy(float), low, high)
     if panel.values.size <= _MAX_TOLD:
         rows, places = np.indices(panel.values.shape)
         texts = [
             f"{chart.ylabel} {row}, {chart.xlabel} {column}: {value:.4g}".lstrip()
-            for row, values in zip(panel.rows, panel.values, strict=True)
-            for column, value in zip(panel.columns, values, strict=True)
+            for row, values in panel.values.iterrows()
+            for column, value in values.items()
         ]
         series = drawing.Series(panel.title, panel.algorithm)
         series.tell(axes, places.ravel(), rows.ravel(), texts)
@@ -143,7 +139,7 @@ def _limits(
     chart: contents.Heats, panels: Sequence[contents.Heat]
 ) -> tuple[float, float]:
     """Returns the values of the first and the last color."""
-    values = np.concatenate([panel.values.ravel() for panel in panels])
+    values = np.concatenate([panel.values.to_numpy(float).ravel() for panel in panels])
     finite = values[np.isfinite(values)]
     if not len(finite):
         return 0.0, 1.0
@@ -152,15 +148,15 @@ def _limits(
     return (float(low), float(high)) if low < high else (float(low) - 0.5, low + 0.5)
 
 
-def _name(axes: Axes, panel: contents.Heat, max_rows: int) -> None:
+def _name(axes: Axes, table: pd.DataFrame, max_rows: int) -> None:
     """Names as many rows and columns as fit."""
-    rows = range(0, len(panel.rows), -(-len(panel.rows) // max_rows))
-    labels = [drawing.text(panel.rows[k]) for k in rows]
-    axes.yaxis.set_ticks(rows, labels, fontsize=7)
-    columns = range(0, len(panel.columns), -(-len(panel.columns) // _MAX_TICKS))
-    labels = [drawing.text(panel.columns[k]) for k in columns]
-    axes.xaxis.set_ticks(columns, labels, fontsize=7)
-    if max(map(len, panel.columns)) > 6:
+    for axis, names, most in (
+        (axes.yaxis, table.index, max_rows),
+        (axes.xaxis, table.columns, _MAX_TICKS),
+    ):
+        places = range(0, len(names), -(-len(names) // most))
+        axis.set_ticks(places, [drawing.text(names[k]) for k in places], fontsize=7)
+    if max(map(len, table.columns)) > 6:
         axes.tick_params(axis="x", labelrotation=45)
         for text in axes.get_xticklabels():
             text.set_horizontalalignment("right")

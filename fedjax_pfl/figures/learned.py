@@ -41,8 +41,7 @@ def draw(chart: Paths) -> Figure:
     names = [goal, *selection.short(chart.fields)]
     across = min(len(columns), 3)
     down = -(-len(columns) // across)
-    figure = Figure(layout="constrained")
-    figure.set_size_inches(drawing.WIDTH, _HEIGHT * down)
+    figure = Figure(figsize=(drawing.WIDTH, _HEIGHT * down), layout="constrained")
     grid = figure.subplots(down, across, squeeze=False).ravel()
     every = _lines(chart.steps)
     lines = every[: drawing.MAX_LINES]
@@ -52,7 +51,7 @@ def draw(chart: Paths) -> Figure:
             axes.plot(
                 rows["round"],
                 values,
-                color=drawing.COLORS[number % len(drawing.COLORS)],
+                color=drawing.color(number),
                 marker=drawing.MARKERS[number % len(drawing.MARKERS)],
                 markersize=3,
                 linewidth=1.2,

@@ -1,9 +1,9 @@
 """Lines of learning curves, of swept fields, and of clients' series by day."""
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -29,7 +29,6 @@ _TRAINING = "own training"
 _BESIDE = {"uniform_value": "equal shares, rebalanced", "hold_value": "bought and held"}
 _WIDE = 10  # ratio of the largest to the smallest value that requires logarithms
 _TUNED = "fine-tuned"
-_LEVEL = "is level"  # column: whether a row does not depend on the x-axis
 
 
 def learning_curves(result: results.Result, data: str = _DATA) -> contents.Lines | None:
@@ -39,12 +38,16 @@ def learning_curves(result: results.Result, data: str = _DATA) -> contents.Lines
         return None
     # Only the best setting of an algorithm's own fields is drawn; all other swept
     # fields are compared, those of environments in panels.
-    methods = selection.contenders(result, curves)
-    ylabel = f"mean {metric} over clients"
-    score = functools.partial(_last_value, metric=metric)
-    places, make = selection.environments(result), multiples.over_seeds
-    chart = _in_panels(curves, methods, places, make, ylabel, data, score)
-    return dataclasses.replace(chart, zooms=True, is_loss=metric == "loss")
+    return _in_panels(
+        curves,
+        selection.contenders(result, curves),
+        selection.environments(result),
+        ylabel=f"mean {metric} over clients",
+        data=data,
+        score=functools.partial(_last_value, metric=metric),
+        zooms=True,
+        is_loss=metric == "loss",
+    )
 
 
 def over_virtual_time(result: results.Result) -> contents.Lines | None:
@@ -74,18 +77,21 @@ def _over_cost(
     # Participations and transforms are compared by their costs, so in one panel.
     every = selection.environments(result)
     ways = [f for f in every if f.startswith(("participation", "transforms"))]
-    methods = [*selection.contenders(result, rows), *ways]
-    places = [field for field in every if field not in ways]
-    ylabel = f"mean {metric} over clients"
-    score = functools.partial(_last_value, metric=metric)
-    chart = _in_panels(rows, methods, places, _against_cost, ylabel, _DATA, score)
-    return dataclasses.replace(chart, xlabel=xlabel)
+    return _in_panels(
+        rows,
+        [*selection.contenders(result, rows), *ways],
+        [field for field in every if field not in ways],
+        _against_cost,
+        xlabel=xlabel,
+        ylabel=f"mean {metric} over clients",
+        score=functools.partial(_last_value, metric=metric),
+    )
 
 
-def _against_cost(rows: pd.DataFrame, setting: str, color: int) -> contents.Line:
-    """Makes a line of one setting and model; its costs are means over seeds as well."""
-    curve = multiples.over_seeds(rows, setting, color)
-    return dataclasses.replace(curve, x=rows.groupby("round")["cost"].mean().to_numpy())
+def _against_cost(rows: pd.DataFrame, color: int) -> pd.DataFrame:
+    """Returns means over seeds of values and of their costs."""
+    costs = rows.groupby("round")["cost"].mean()
+    return multiples.over_seeds(rows, color).assign(x=costs.to_numpy())
 
 
 def training_loss(result: results.Result) -> contents.Lines | None:
@@ -94,11 +100,14 @@ def training_loss(result: results.Result) -> contents.Lines | None:
     is_shown = (curves["data"] == _TRAINING) & curves["model"].isin(selection.MODELS)
     if not is_shown.any():
         return None
-    label = "mean training loss over clients"
-    columns = (selection.methods(result), selection.environments(result))
-    make = multiples.over_seeds
-    chart = _in_panels(curves[is_shown], *columns, make, label, _TRAINING)
-    return dataclasses.replace(chart, log_y=True)
+    return _in_panels(
+        curves[is_shown],
+        selection.methods(result),
+        selection.environments(result),
+        ylabel="mean training loss over clients",
+        data=_TRAINING,
+        log_y=True,
+    )
 
 
 def _last_value(rows: pd.DataFrame, metric: str) -> float:
@@ -111,23 +120,18 @@ def _in_panels(
     curves: pd.DataFrame,
     methods: Sequence[str],
     environments: Sequence[str],
-    make: Callable[[pd.DataFrame, str, int], contents.Line],
-    ylabel: str,
-    data: str,
-    score: Callable[[pd.DataFrame], float] | None = None,
+    make: Callable[[pd.DataFrame, int], pd.DataFrame] = multiples.over_seeds,
+    **fields: Any,
 ) -> contents.Lines:
     """Makes one line per method and model, in a panel per environment."""
+    usual: dict[str, Any] = {"xlabel": "round", "data": _DATA}
     return multiples.in_panels(
-        contents.Lines,
         multiples.of_few_models(curves, methods),
         [*methods, "model"],
         environments,
         make,
-        score=score,
-        xlabel="round",
-        ylabel=ylabel,
-        data=data,
         spread=selection.band(curves),
+        **(usual | fields),
     )
 
 
@@ -150,15 +154,10 @@ def swept(result: results.Result) -> contents.Lines | None:
     seeds = table["seed"].nunique()
     spread = f"mean over clients, then mean ± std over {seeds} seeds"
     return multiples.in_panels(
-        contents.Lines,
         rows,
         methods,
         [name for name in selection.environments(result) if name != field],
-        lambda line, name, color: dataclasses.replace(
-            multiples.over_seeds(line, name, color, field, has_std=True),
-            model="",  # panels say it
-            is_level=bool(line[_LEVEL].all()),
-        ),
+        functools.partial(multiples.over_seeds, by=field, has_std=True),
         also=["model"],
         xlabel=field,
         ylabel=f"mean {metric}, last round",
@@ -188,9 +187,10 @@ def _with_levels(
     order = list(selection.MODELS).index
     table = table.sort_values("model", key=lambda m: m.map(order), kind="stable")
     has_field = table[field].notna()
-    parts = [table[has_field].assign(**{_LEVEL: False})]
+    parts = [table[has_field].assign(is_level=False)]
     if not has_field.all():
-        parts += [table[~has_field].assign(**{field: x, _LEVEL: True}) for x in values]
+        levels = table[~has_field].assign(is_level=True)
+        parts += [levels.assign(**{field: x}) for x in values]
     return pd.concat(parts)
 
 
@@ -221,7 +221,6 @@ def over_days(result: results.Result) -> contents.Lines | None:
     # seed, averaged over seeds.
     rows = pd.concat(map(selection.first_model, selection.groups(rows, methods)))
     chart = multiples.in_panels(
-        contents.Lines,
         rows,
         methods,
         markets,
@@ -234,19 +233,20 @@ def over_days(result: results.Result) -> contents.Lines | None:
     return multiples.extend(chart, table, markets, _strategies)
 
 
-def _strategies(table: pd.DataFrame) -> list[contents.Line]:
+def _strategies(table: pd.DataFrame) -> list[contents.Mark]:
     """Returns the curves of strategies that no method trains."""
-    rows = table.assign(algorithm="", model="", population="")
-    return [
-        _by_day(rows[rows["name"] == name], title, color)
-        for color, (name, title) in enumerate(_BESIDE.items())
-    ]
+    table = table.assign(algorithm="", model="", population="")
+    marks = []
+    for color, (name, title) in enumerate(_BESIDE.items()):
+        rows = table[table["name"] == name]
+        marks.append(multiples.mark(rows, title, color, _by_day(rows, color)))
+    return marks
 
 
-def _by_day(rows: pd.DataFrame, setting: str, color: int) -> contents.Line:
+def _by_day(rows: pd.DataFrame, color: int) -> pd.DataFrame:
     """Returns means by day; only the first method has a band."""
     by_day = rows.groupby("moment")
     mean, low, high = (by_day[name].mean() for name in ("mean", "10 %", "90 %"))
     if color or not rows["algorithm"].iloc[0]:
         low = high = mean * np.nan
-    return multiples.line(rows, setting, color, mean, low, high)
+    return multiples.line(mean, low, high)

@@ -16,12 +16,13 @@ __all__ = [
     "extend",
     "in_panels",
     "line",
+    "mark",
     "of_few_models",
     "over_seeds",
 ]
 
 _WITH_HYBRIDS = 6  # distinguishable lines, including hybrids
-_Shown = TypeVar("_Shown")
+_Shown = TypeVar("_Shown", bound=contents.Chart)
 
 
 def of_few_models(rows: pd.DataFrame, methods: Sequence[str]) -> pd.DataFrame:
@@ -48,13 +49,13 @@ def best_of_many(
 
 
 def in_panels(
-    figure: Callable[..., _Shown],
     rows: pd.DataFrame,
     columns: Sequence[str],  # distinguish lines
     environments: Sequence[str],  # distinguish panels
-    make: Callable[[pd.DataFrame, str, int], Any],  # of rows, setting and color
+    make: Callable[[pd.DataFrame, int], pd.DataFrame],  # rows, color -> points
     also: Sequence[str] = (),  # further columns of panels, named in every title
     score: Callable[[pd.DataFrame], float] | None = None,  # the best lines first
+    kind: type[_Shown] = contents.Lines,
     **fields: Any,
 ) -> _Shown:
     """Makes small multiples: a panel per environment, in each the same lines."""
@@ -78,21 +79,23 @@ def in_panels(
     parts = [part for part in parts if part[1].index.isin(indices).any()]
     panels = []
     for title, part in parts[: drawing.MAX_PANELS]:
-        marks = [
-            make(part[part.index.isin(index)], setting, color)
-            for index, setting, color in lines
-            if part.index.isin(index).any()
-        ]
+        marks = []
+        for index, setting, color in lines:
+            if part.index.isin(index).any():
+                shown = part[part.index.isin(index)]
+                if "model" in also:  # titles say it
+                    shown = shown.assign(model="")
+                marks.append(mark(shown, setting, color, make(shown, color)))
         panels.append(contents.Panel(title, tuple(marks)))
     left_out = drawing.left_out(len(every), len(parts))
-    return figure(panels=tuple(panels), left_out=left_out, **fields)
+    return kind(panels=tuple(panels), left_out=left_out, **fields)
 
 
 def extend(
     chart: contents.Lines,
     rows: pd.DataFrame,
     environments: Sequence[str],
-    make: Callable[[pd.DataFrame], list[contents.Line]],
+    make: Callable[[pd.DataFrame], list[contents.Mark]],
 ) -> contents.Lines:
     """Adds lines without a method to every panel, from the rows of its environment."""
     parts = selection.by_environment(rows, environments)
@@ -104,39 +107,29 @@ def extend(
 
 
 def over_seeds(
-    rows: pd.DataFrame,
-    setting: str,
-    color: int,
-    by: str = "round",
-    has_std: bool = False,
-) -> contents.Line:
-    """Makes a line of means over seeds with a band from min to max, or of one std."""
+    rows: pd.DataFrame, _: int, by: str = "round", has_std: bool = False
+) -> pd.DataFrame:
+    """Returns means over seeds with a band from min to max, or of one std."""
     values = rows.groupby(by)["value"]
     mean, low, high = values.mean(), values.min(), values.max()
     if has_std:
         std = values.std().fillna(0)
         low, high = mean - std, mean + std
-    return line(rows, setting, color, mean, low, high)
+    return line(mean, low, high)
 
 
-def line(
-    rows: pd.DataFrame,
-    setting: str,
-    color: int,
-    mean: pd.Series,
-    low: pd.Series,
-    high: pd.Series,
-) -> contents.Line:
-    """Makes a line of means with a band, for the method of the rows."""
-    head = rows.iloc[0]
-    return contents.Line(
-        setting=setting,
-        algorithm=head["algorithm"],
-        model=head["model"],
-        population=head["population"],
-        color=color,
-        x=mean.index.to_numpy(),
-        y=mean.to_numpy(),
-        low=low.to_numpy(),
-        high=high.to_numpy(),
-    )
+def line(mean: pd.Series, low: pd.Series, high: pd.Series) -> pd.DataFrame:
+    """Returns the points of a line of means with a band."""
+    points = pd.DataFrame({"y": mean, "low": low, "high": high})
+    return points.rename_axis("x").reset_index()
+
+
+def mark(
+    rows: pd.DataFrame, setting: str, color: int, points: pd.DataFrame
+) -> contents.Mark:
+    """Returns the mark of a setting and model with some points, from its rows."""
+    names = ("algorithm", "model", "population")
+    fields = {name: rows[name].iloc[0] for name in names}
+    if "is_level" in rows:
+        fields["is_level"] = bool(rows["is_level"].all())
+    return contents.Mark(setting=setting, color=color, points=points, **fields)

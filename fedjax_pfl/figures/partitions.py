@@ -8,10 +8,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, FigureBase
 from matplotlib.ticker import MaxNLocator
 
+from fedjax_pfl import results
 from fedjax_pfl.figures import drawing
+from fedjax_pfl.results import history, selection
 
-__all__ = ["Holdings", "draw"]
+__all__ = ["MAX_DRAWN", "Holdings", "draw", "holdings"]
 
+MAX_DRAWN = 6
+"""Federations of a figure."""
+_HELD = ("federation.dataset", "federation.partition")
 _COLOR = "#0072B2"
 _MAX_BARS = 60
 """Distinguishable clients."""
@@ -30,6 +35,7 @@ class Holdings:
     sizes: np.ndarray  # `int[N]` examples
     class_names: Sequence[str] | None = None  # C names, or None for numbers
     client_names: Sequence[str] | None = None  # N; up to 26 are written
+    leak: float = 0.0  # share of test examples that another client trains on
 
     @property
     def names(self) -> Sequence[str]:
@@ -37,8 +43,53 @@ class Holdings:
         return self.client_names or [str(k) for k in range(len(self.sizes))]
 
 
+def holdings(result: results.Result) -> list[Holdings]:
+    """Returns the clients' training data in the first training of every environment."""
+    points = [(g, point) for g in result.groups for point in range(len(g.points))]
+    rows = result.points()
+    names = [
+        name
+        for name in selection.environments(result)
+        if name in selection.DESCRIPTION or name.startswith("federation.")
+    ]
+    # Environments with the same data, for example under different attacks, count once.
+    different: dict[tuple[object, ...], int] = {}
+    for part in selection.groups(rows, names):
+        number = int(part.index[0])
+        group, point = points[number]
+        counts = group.num_train if group.label_counts is None else group.label_counts
+        held = (*map(str, map(group.config.get, _HELD)), counts[point].tobytes())
+        different.setdefault(held, number)
+    firsts = list(different.values())
+    environments = []
+    for title, part in selection.by_environment(rows.loc[firsts], names):
+        group, point = points[int(part.index[0])]
+        counts = None if group.label_counts is None else group.label_counts[point]
+        names = group.client_names
+        holding = Holdings(
+            title=title if len(firsts) > 1 else _only_title(group),
+            label_counts=counts,
+            sizes=group.num_train[point],
+            class_names=group.class_names,
+            client_names=None if names is None else tuple(names[point]),
+            leak=float(group.leak[point]),
+        )
+        environments.append(holding)
+    return environments
+
+
+def _only_title(group: history.History) -> str:
+    """Returns the data, partition and seed of a group's first federation."""
+    config = group.config | group.points[0]
+    names = [*map(config.get, _HELD)]
+    if "seed" in config:
+        names.append(f"seed {config['seed']}")
+    return ", ".join(str(name) for name in names if name is not None)
+
+
 def draw(several: Sequence[Holdings]) -> Figure:
-    """Draws the examples of every client, one federation or several in two columns."""
+    """Draws the clients' examples in the first federations, in up to two columns."""
+    several = several[:MAX_DRAWN]
     columns = min(len(several), 2)
     rows = [several[i : i + columns] for i in range(0, len(several), columns)]
     heights = [max(sum(_heights(holding)) + 0.9 for holding in row) for row in rows]

@@ -94,54 +94,38 @@ def timing(loaded: sources.Loaded) -> tables.Table:
             rows.append(row)
         heading = f"{source.name}: {_place(source.provenance)}"
         parts.append(tables.Part(heading, tuple(rows)))
-    columns = (
-        "static group",
-        "grid points",
-        "rounds of all points",
-        "compile s",
-        "run s",
-        "rounds/s",
-        "execution",
+    columns = ("static group", "grid points", "rounds of all points", "compile s")
+    columns += ("run s", "rounds/s", "execution")
+    caption = (
+        "Seconds for lowering and compiling, and for everything else, which includes"
+        " evaluations and checkpoints. Rounds/s are those of all grid points of the"
+        " group together, by the seconds of running."
     )
-    return tables.Table(
-        name="timing",
-        title="Timing",
-        caption="Seconds for lowering and compiling, and for everything else, which"
-        " includes evaluations and checkpoints. Rounds/s are those of all grid points"
-        " of the group together, by the seconds of running.",
-        columns=columns,
-        parts=tuple(parts),
-    )
+    return tables.Table("timing", "Timing", caption, columns, tuple(parts))
 
 
 def communication(loaded: sources.Loaded) -> tables.Table:
     """Returns the bytes and steps of every algorithm, means over its trainings."""
-    columns = ["bytes_up", "bytes_down", "total_bytes_up", "total_bytes_down"]
+    titles = {
+        "rounds": "rounds",
+        "bytes_up": "up per round",
+        "bytes_down": "down per round",
+        "total_bytes_up": "up",
+        "total_bytes_down": "down",
+        "client_steps": "client steps",
+    }
     sent = loaded.result.communication().groupby("algorithm", sort=False)
     rows = []
-    for algorithm, means in (
-        sent[["rounds", *columns, "client_steps"]].mean().iterrows()
-    ):
+    for algorithm, means in sent[[*titles]].mean().iterrows():
         cells = ("–" if np.isnan(value) else f"{value:,.0f}" for value in means)
         rows.append((str(algorithm), *cells))
-    return tables.Table(
-        name="communication",
-        title="Communication",
-        caption="Bytes sent by clients (up) and to clients (down), of all of them"
-        " together, per round and in all rounds;"
-        " client steps are the local steps of all clients in all rounds. Means over the"
-        " trainings of an algorithm.",
-        columns=(
-            "algorithm",
-            "rounds",
-            "up per round",
-            "down per round",
-            "up",
-            "down",
-            "client steps",
-        ),
-        parts=(tables.Part("", tuple(rows)),),
+    caption = (
+        "Bytes sent by clients (up) and to clients (down), of all of them together, per"
+        " round and in all rounds; client steps are the local steps of all clients in"
+        " all rounds. Means over the trainings of an algorithm."
     )
+    columns = ("algorithm", *titles.values())
+    return tables.of_rows("communication", "Communication", caption, columns, rows)
 
 
 _OF_CLIENTS = (
@@ -169,20 +153,12 @@ def privacy(loaded: sources.Loaded) -> list[tables.Table]:
         if losses.empty:
             continue
         # Seeds and settings with equal losses share a row.
-        keys = ["algorithm", "delta", "epsilon", "rounds"]
+        columns = ["algorithm", "delta", "epsilon", "rounds"]
         rows = [
-            (r["algorithm"], *(f"{r[k]:.3g}" for k in keys[1:3]), f"{r['rounds']:,}")
-            for _, r in losses[keys].drop_duplicates().iterrows()
+            (str(r.algorithm), f"{r.delta:.3g}", f"{r.epsilon:.3g}", f"{r.rounds:,}")
+            for r in losses[columns].drop_duplicates().itertuples()
         ]
-        parts.append(
-            tables.Table(
-                name=name,
-                title=title,
-                caption=caption,
-                columns=("algorithm", "delta", "epsilon", "rounds"),
-                parts=(tables.Part("", tuple(rows)),),
-            )
-        )
+        parts.append(tables.of_rows(name, title, caption, columns, rows))
     return parts
 
 
@@ -223,8 +199,7 @@ def named_clients(loaded: sources.Loaded) -> list[tables.Table]:
         name = f"named_clients_{number}" if number else "named_clients"
         title = f"Clients by name: {group.title}" if group.title else "Clients by name"
         columns = ("client", "test examples", *group.columns)
-        part = tables.Part("", group.rows)
-        built.append(tables.Table(name, title, caption, columns, (part,)))
+        built.append(tables.of_rows(name, title, caption, columns, group.rows))
     return built
 
 

@@ -15,13 +15,13 @@ MAX_VALUES = 60_000
 """Most values of a page, 2 bytes each: above it, rounds are left out evenly."""
 _STEPS = 2**16 - 2  # of a value from low to high
 _NOTHING = 2**16 - 1
-_DASHES = {"solid": "", "dash": "5 2", "dot": "1.5 1.5"}
+_DASHES = {"solid": "", "dashed": "5 2", "dotted": "1.5 1.5"}
 
 
-def packed(boxes: contents.Boxes) -> str:
+def packed(boxes: contents.Chart) -> str:
     """Returns JSON, a record per box; empty if even two rounds are too much."""
     # Values are base64 of 16-bit numbers from `low` to `high`, a row per client.
-    points = sum(len(box.values) for box in boxes.marks)
+    points = sum(len(box.points) for box in boxes.marks)
     size = MAX_VALUES // points
     if size < 2:
         return ""
@@ -34,11 +34,16 @@ def packed(boxes: contents.Boxes) -> str:
     return json.dumps(records, separators=(",", ":")).replace("<", "\\u003c")
 
 
-def _record(box: contents.Box, panel: int, size: int) -> dict[str, object]:
+def _record(box: contents.Mark, panel: int, size: int) -> dict[str, object]:
     """Packs one box with at most that many rounds, including the first and the last."""
-    end = len(box.rounds) - 1
+    rounds = np.unique(np.concatenate(list(box.points["rounds"])))
+    histories = np.full((len(box.points), len(rounds)), np.nan)
+    for row, client in zip(histories, box.points.itertuples(), strict=True):
+        # Seeds may end in different rounds, and evaluate different clients.
+        row[np.searchsorted(rounds, np.asarray(client.rounds))] = client.history
+    end = len(rounds) - 1
     at = np.unique(np.linspace(0, end, min(size, end + 1)).round().astype(int))
-    values = box.histories[:, at]
+    values = histories[:, at]
     finite = values[np.isfinite(values)]
     low, high = (finite.min(), finite.max()) if finite.size else (0, 0)
     # Clients with equal values have no range to divide by.
@@ -50,9 +55,9 @@ def _record(box: contents.Box, panel: int, size: int) -> dict[str, object]:
         "color": svg.page_color(drawing.color(box.color)),
         "dash": _DASHES[drawing.dash(box.model)],
         "panel": panel,
-        "rounds": box.rounds[at].tolist(),
-        "clients": box.clients,
-        "seeds": [None if pd.isna(seed) else int(seed) for seed in box.seeds],
+        "rounds": rounds[at].tolist(),
+        "clients": box.points["name"].tolist(),
+        "seeds": [None if pd.isna(s) else int(s) for s in box.points["seed"]],
         "low": float(low),
         "high": float(high),
         "values": base64.b64encode(numbers.tobytes()).decode(),

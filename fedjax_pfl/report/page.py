@@ -6,7 +6,6 @@ from pathlib import Path
 
 import jinja2
 
-from fedjax_pfl.figures import contents
 from fedjax_pfl.report import facts, histories, sections, sources, svg, tables
 from fedjax_pfl.results import comparison
 
@@ -60,7 +59,7 @@ def render(content: Content) -> str:
         histories={
             section.name: histories.packed(section.content)
             for section in content.sections
-            if isinstance(section.content, contents.Boxes)
+            if section.name == "clients"
         },
         folder=FOLDER,
         texts=_texts,

@@ -5,12 +5,12 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pandas as pd
 from matplotlib.figure import Figure
 
 from fedjax_pfl import figures, results
 from fedjax_pfl.figures import (
     attacks,
-    clients,
     contents,
     curves,
     learned,
@@ -92,7 +92,7 @@ def _of_lines(result: results.Result, chart: contents.Lines) -> str:
     )
 
 
-def _of_differences(_: results.Result, chart: contents.Gaps) -> str:
+def _of_differences(_: results.Result, chart: contents.Chart) -> str:
     """Describes differences to the reference."""
     return (
         f"The ranking: {chart.xlabel}, on {chart.data} data in the last round. A"
@@ -127,7 +127,7 @@ def _of_learned(_: results.Result, chart: learned.Paths) -> str:
     )
 
 
-def _of_clients(_: results.Result, chart: contents.Boxes) -> str:
+def _of_clients(_: results.Result, chart: contents.Chart) -> str:
     """Describes distributions over clients."""
     return (
         f"{_sentence(chart.xlabel)}. Settings are the same as in the learning curves."
@@ -136,20 +136,21 @@ def _of_clients(_: results.Result, chart: contents.Boxes) -> str:
     )
 
 
-def _of_fairness(_: results.Result, chart: contents.Spots) -> str | None:
+def _of_fairness(_: results.Result, chart: contents.Chart) -> str | None:
     """Describes points of settings; None for a single setting."""
     if len(chart.marks) < 2:
         return None
-    has_bars = any(spot.x_std or spot.y_std for spot in chart.marks)
+    spots = pd.concat([mark.points for mark in chart.marks])
+    has_bars = spots[["x_std", "y_std"]].any(axis=None)
     bars = "bars are standard deviations over seeds" if has_bars else "one seed"
     note = ""
-    if not all(spot.is_best for spot in chart.marks):
+    if not spots["is_best"].all():
         note = (
             " Colors mark each method's best setting on validation data; other settings"
             " are gray."
         )
     return (
-        f"Each point is a setting of a model: {chart.population} clients, {chart.data}"
+        f"Each point is a setting of a model: {chart.populations} clients, {chart.data}"
         f" data, last round, {bars}. Up and to the left is better."
         f"{note}{_limited(chart)}"
     )
@@ -207,32 +208,30 @@ def _of_shares(_: results.Result, chart: contents.Lines) -> str:
 
 
 def _of_partition(
-    result: results.Result, environments: list[tuple[partitions.Holdings, float]]
+    result: results.Result, environments: list[partitions.Holdings]
 ) -> str:
     """Describes the clients' training data in every environment."""
-    chosen = environments[: clients.MAX_HOLDINGS]
+    chosen = environments[: partitions.MAX_DRAWN]
     caption = "Training examples of the first training in each environment."
     if len(environments) == 1:
-        caption = f"{_sentence(chosen[0][0].title)}: training examples."
+        caption = f"{_sentence(chosen[0].title)}: training examples."
     if len(result.status) > len(environments):
         caption += " Each seed has different clients."
     if len(environments) > len(chosen):
         caption += (
             f" The first {len(chosen)} of {len(environments)} environments are shown."
         )
-    for holdings, leak in chosen:
-        if leak > 0:
+    for holdings in chosen:
+        if holdings.leak > 0:
             place = f" of {holdings.title}" if len(environments) > 1 else ""
             caption += (
-                f" {leak:.1%} of the test examples{place} are examples that another"
-                " client trains on."
+                f" {holdings.leak:.1%} of the test examples{place} are examples that"
+                " another client trains on."
             )
     return caption
 
 
-def _limited(
-    chart: contents.Gaps | contents.Lines | contents.Boxes | contents.Spots,
-) -> str:
+def _limited(chart: contents.Chart) -> str:
     """Returns a sentence if lines or panels are left out."""
     return f" This figure shows {chart.left_out}." if chart.left_out else ""
 

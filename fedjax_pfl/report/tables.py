@@ -3,11 +3,11 @@
 import dataclasses
 import html
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from fedjax_pfl.results import comparison
 
-__all__ = ["Part", "Table", "latex", "markdown", "of_comparison"]
+__all__ = ["Part", "Table", "latex", "markdown", "of_comparison", "of_rows"]
 
 _SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -43,6 +43,19 @@ class Table:
     num_texts: int = 1  # text columns at the left
     short: str = ""  # caption for a paper, or empty
     best: tuple[int, ...] = ()  # columns with the first row of a part in bold
+
+
+def of_rows(
+    name: str,
+    title: str,
+    caption: str,
+    columns: Iterable[str],
+    rows: Iterable[tuple[str, ...]],
+    num_texts: int = 1,
+) -> Table:
+    """Returns a table of one part."""
+    parts = (Part("", tuple(rows)),)
+    return Table(name, title, caption, tuple(columns), parts, num_texts)
 
 
 def of_comparison(source: comparison.Comparison) -> Table:

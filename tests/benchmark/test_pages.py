@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from fedjax_pfl.benchmark import costs, data_set, page, ranking, reading
+from fedjax_pfl.benchmark import data_set, page, ranking, reading
 from fedjax_pfl.core import checks
 from tests.benchmark.test_ranking import rows, table
 
@@ -59,7 +59,7 @@ def test_costs_until_the_target_are_shown_where_it_is_not_met_at_once():
         more[f"{name}_to_fedavg"] = scaled
     more["gradients"] = dict.fromkeys(VALUES, 8e6)
     task = table(rows("t", VALUES, **more))
-    made = costs.table(task, ranking.places(task))
+    made = data_set.costs(task, ranking.places(task))
     assert made.columns[:6] == (
         *("method", "MB", "gradients", "virtual seconds", "reached", "rounds to it"),
     )

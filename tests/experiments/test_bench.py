@@ -130,7 +130,7 @@ def test_a_training_can_go_on_for_ever(monkeypatch):
 
 def test_a_cold_start_trains_the_same():
     warm = workloads.cohorts((6, 5, 7), 2, rounds=3)
-    process = cold.Cold(workloads.ColdStart.of(warm), "ours")
+    process = cold.Cold(warm, "ours")
     folder = process._path
     task = json.loads((folder / "task.json").read_text("utf-8"))
     np.savez(folder / "model.npz", **cold._train_ours(folder, task))
@@ -144,7 +144,7 @@ def test_a_cold_start_trains_the_same():
 def test_a_cold_start_in_pytorch_trains_the_same():
     pytest.importorskip("torch")
     warm = workloads.cohorts((6, 6), 2, rounds=3)  # one batch of all: no order
-    process = cold.Cold(workloads.ColdStart.of(warm), "torch")
+    process = cold.Cold(warm, "torch")
     task = json.loads((process._path / "task.json").read_text("utf-8"))
     theirs = cold._train_torch(process._path, task)
     ours = warm.contender("ours")
@@ -155,7 +155,7 @@ def test_a_cold_start_in_pytorch_trains_the_same():
 
 
 def test_a_process_that_fails_is_a_peer_that_cannot_run():
-    training = workloads.ColdStart.of(workloads.cohorts((6, 6), 2, rounds=3))
+    training = workloads.cohorts((6, 6), 2, rounds=3)
     process = cold.Cold(training, "nobody")
     with pytest.raises(machine.UnavailableError, match="nobody"):
         process.run()
@@ -350,13 +350,15 @@ def test_files_that_are_no_runs_are_refused(tmp_path, text):
 
 def test_a_process_of_its_own_gets_its_threads(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_some_flag=1")
-    given = machine.environment(2, 3)
+    settings = {"threads": 2, "devices": 3, "huge_pages": False}
+    given = machine.environment(settings)
     assert given["XLA_FLAGS"].split() == [
         "--xla_some_flag=1",
         "--xla_force_host_platform_device_count=3",
     ]
     assert given["OMP_NUM_THREADS"] == "2"
-    assert machine.environment(1, 1)["XLA_FLAGS"] == "--xla_some_flag=1"
+    given = machine.environment(settings | {"devices": 1})
+    assert given["XLA_FLAGS"] == "--xla_some_flag=1"
 
 
 def test_a_streamed_population_trains_the_cohorts_of_a_small_one(tiny, monkeypatch):

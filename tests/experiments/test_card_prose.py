@@ -11,7 +11,6 @@ import fedjax_pfl as fp
 from experiments.cards import (
     __main__,
     claims,
-    effort,
     headlines,
     pages,
     plans,
@@ -197,8 +196,8 @@ def test_work_is_counted_in_gradients_of_examples(monkeypatch):
         made = experiment.Experiment(
             name="toy", grids=(grid,), seeds=(0, 1), num_rounds=7
         )
-        monkeypatch.setattr(effort.presets, "get", lambda name: made)
-        return effort.gradients("toy") / (7 * 2 * examples)
+        monkeypatch.setattr(plans.presets, "get", lambda name: made)
+        return plans.gradients("toy") / (7 * 2 * examples)
 
     assert counted(fp.FedAvg(), (1, 3)) == 1 + 3
     assert counted(fp.Ditto(), (2,)) == 2 * counted(fp.FedAvg(), (2,))

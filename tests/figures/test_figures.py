@@ -4,6 +4,7 @@ import dataclasses
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib import image
 
@@ -181,12 +182,12 @@ def test_fairness_has_one_point_per_setting():
 
 def test_no_two_algorithms_look_alike_in_the_scatter():
     """Of twelve methods three have a color for the second time."""
+    spot = {"x": 0.1, "y": 0.5, "x_std": 0.0, "y_std": 0.0, "is_best": True}
+    points = pd.DataFrame([spot])
     spots = tuple(
-        contents.Spot(f"m{k}", f"m{k}", "personal", k, 0.1, 0.5, 0.0, 0.0)
-        for k in range(12)
+        contents.Mark(f"m{k}", f"m{k}", "personal", k, points) for k in range(12)
     )
-    panels = (contents.Panel("", spots),)
-    shown = contents.Spots(panels=panels, xlabel="x", population="all")
+    shown = contents.Chart(panels=(contents.Panel("", spots),), xlabel="x")
     (axes,) = clients.draw_spots(shown).axes
     marks = [bar.lines[0] for bar in axes.containers]
     looks = {(m.get_color(), m.get_marker(), m.get_fillstyle()) for m in marks}

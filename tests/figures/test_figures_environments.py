@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedjax_pfl import figures
-from fedjax_pfl.figures import clients, collaboration, drawing, lines
+from fedjax_pfl.figures import collaboration, drawing, lines, partitions
 from tests import histories
 from tests.figures import test_figures, test_figures_attacks
 from tests.report import reports
@@ -44,21 +44,21 @@ def test_who_holds_which_data_is_shown_of_every_environment():
         result.groups[1], **{name: value[2:] for name, value in held.items()}
     )
     result = histories.make_result(first, second)
-    found = clients.holdings(result)
-    assert [shown.title for shown, _ in found] == [
+    found = partitions.holdings(result)
+    assert [shown.title for shown in found] == [
         "concentration = 0.1",
         "concentration = 1",
     ]
-    for (shown, _), point in zip(found, (0, 2), strict=True):
+    for shown, point in zip(found, (0, 2), strict=True):
         np.testing.assert_array_equal(shown.sizes, held["num_train"][point])
         np.testing.assert_array_equal(shown.label_counts, counts[point])
     figure = figures.draw("partition", result)
     assert len(figure.axes) == 4 and figure.get_size_inches()[0] == 12
     same = {name: np.repeat(value[:1], 4, axis=0) for name, value in held.items()}
-    (alone,) = clients.holdings(
+    (alone,) = partitions.holdings(
         histories.make_result(dataclasses.replace(first, **same))
     )
-    assert "concentration" not in alone[0].title
+    assert "concentration" not in alone.title
 
 
 def titles(figure):
@@ -138,7 +138,8 @@ def test_a_setting_is_named_where_it_is_the_best_in_all_environments(better):
     names = [[line.setting for line in panel.marks] for panel in shown.panels]
     expected = "Flame (lam = 1)" if better[0] == better[1] else "Flame"
     assert names == [[expected], [expected]]
-    assert all(line.y == pytest.approx(0.6) for p in shown.panels for line in p.marks)
+    values = [line.points["y"].to_numpy() for line in shown.marks]
+    assert all(value == pytest.approx(0.6) for value in values)
 
 
 def test_boxes_of_a_method_are_in_the_same_row_everywhere():
@@ -185,5 +186,5 @@ def test_equal_weights_are_those_of_the_panels_own_clusters():
     )
     made = dataclasses.replace(made, config=made.config | {CONCENTRATION: 1.0})
     shown = collaboration.shares(histories.make_result(made, alone))
-    levels = [panel.marks[-1].y[0] for panel in shown.panels]
+    levels = [panel.marks[-1].points["y"][0] for panel in shown.panels]
     assert levels == pytest.approx([2 / 5, (0 + 5 * 4 / 5) / 6])

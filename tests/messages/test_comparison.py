@@ -46,5 +46,5 @@ def test_what_is_sent_is_drawn_in_one_panel(result):
     shown = lines.over_megabytes(result)
     (panel,) = shown.panels
     assert len(panel.marks) == 2
-    ends = sorted(mark.x[-1] for mark in panel.marks)
-    assert ends[0] < ends[1] and (panel.marks[0].x > 0).all()
+    ends = sorted(mark.points["x"].iloc[-1] for mark in panel.marks)
+    assert ends[0] < ends[1] and (panel.marks[0].points["x"] > 0).all()

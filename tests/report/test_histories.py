@@ -49,7 +49,7 @@ def test_rounds_and_then_histories_are_left_out_of_large_pages(
 ):
     monkeypatch.setattr(packing, "MAX_VALUES", bound)
     boxes = boxes_of(histories.make_history())
-    points = sum(len(box.values) for box in boxes.marks)
+    points = sum(len(box.points) for box in boxes.marks)
     text = packing.packed(boxes)
     if not rounds:
         assert text == ""

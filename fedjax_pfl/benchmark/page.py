@@ -186,14 +186,27 @@ def _intro(bench: tables.Tables) -> tuple[str, str]:
         f"{_effort(bench).strip()} Settings are chosen on validation data with three"
         f" seeds; what is shown are test data and {len(seeds)} other seeds"
         f" ({', '.join(map(str, seeds))}), of which each draws its own partition of the"
-        " same examples: what is a test example of one seed may have chosen settings in"
-        " another."
+        f" same examples. {_tests(bench)}"
     )
     if bench.outdated:
         is_all = len(bench.outdated) == len(bench.tasks)
         names = "All data sets" if is_all else ", ".join(bench.outdated)
         text += f" {names}: {reading.OUTDATED[0].lower()}{reading.OUTDATED[1:]}"
     return size, text.strip()
+
+
+def _tests(bench: tables.Tables) -> str:
+    """Returns the sentence on test examples that may have chosen settings."""
+    searches = bench.searches
+    is_fixed = searches["data"].str.contains("fixed_test_split = True")
+    fixed = searches["task"][is_fixed].unique()
+    if len(fixed) == len(bench.tasks):
+        return "Test examples are the same for all seeds, so that none chose settings."
+    drawn = "what is a test example of one seed may have chosen settings in another."
+    if not len(fixed):
+        return f"{drawn[0].upper()}{drawn[1:]}"
+    same = "test examples are the same for all seeds, so that none chose settings"
+    return f"On {', '.join(fixed)} {same}; on the others {drawn}"
 
 
 def _effort(bench: tables.Tables) -> str:

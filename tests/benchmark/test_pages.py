@@ -152,6 +152,23 @@ def test_every_page_has_an_origin_and_old_data_sets_say_that_they_are(tmp_path):
     assert ":hidden:\n\nbenchmark/t0\nbenchmark/t1\nbenchmark/t2\n```" in text
 
 
+def test_the_page_says_whose_test_examples_may_have_chosen_settings(tmp_path):
+    found, sentences = table(*(rows(f"t{k}", VALUES) for k in range(2))), []
+    for fixed in ((), ("t0",), ("t0", "t1")):
+        found.searches["data"] = [
+            f"Toys, fixed_test_split = {task in fixed}"
+            for task in found.searches["task"]
+        ]
+        page.write(found, tmp_path / str(len(fixed)), html=False)
+        text = (tmp_path / str(len(fixed)) / "benchmark.md").read_text("utf-8")
+        sentences.append(text)
+    assert "What is a test example of one seed may" in sentences[0]
+    assert "On t0 test examples are the same" in sentences[1]
+    assert "on the others what is a test example" in sentences[1]
+    assert "so that none chose settings." in sentences[2]
+    assert "may have chosen settings" not in sentences[2]
+
+
 @pytest.mark.parametrize("name", ["benchmark", "benchmark_files"])
 def test_pages_are_not_written_through_a_link(tmp_path, name):
     (tmp_path / "there").mkdir()

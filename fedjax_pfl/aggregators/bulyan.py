@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_pfl.aggregators import byzantine_count, trimmed
+from fedjax_pfl.aggregators import base, trimmed
 from fedjax_pfl.core import struct
 from fedjax_pfl.numerics import pairwise_distances
 
@@ -61,7 +61,7 @@ def _one_by_one(
 
 
 @struct.pytree_dataclass
-class Bulyan(byzantine_count.Counting):
+class Bulyan(base.Counting):
     """Mean around the median of the rows that Krum selects one after the other.
 
     Rows of weight 0 and rows with a non-finite value take no part and do not count
@@ -96,7 +96,6 @@ class Bulyan(byzantine_count.Counting):
     factor: ClassVar[int] = 4
     margin: ClassVar[int] = 3
     no_derivative: ClassVar[str] = "finds the nearest values by their bits"
-    by_columns: ClassVar[bool] = True
     of_pairs: ClassVar[bool] = True
 
     def combine(

@@ -19,13 +19,12 @@ Clipping for Robust Federated Learning".
 """
 
 from collections.abc import Callable
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_pfl.aggregators import base, byzantine_count
+from fedjax_pfl.aggregators import base
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.numerics import scaled_rows
 
@@ -95,7 +94,6 @@ class CenteredClipping(base.MatrixRule):
 
     tau: float = struct.traced_field(default=10.0, above=0)
     num_iterations: int = struct.static_field(default=1, at_least=1)
-    by_columns: ClassVar[bool] = True
 
     def combine(
         self, matrix: jax.Array, valid: jax.Array, weights: jax.Array, center: jax.Array
@@ -117,7 +115,7 @@ class CenteredClipping(base.MatrixRule):
 
 
 @struct.pytree_dataclass
-class NormClipping(byzantine_count.Counting):
+class NormClipping(base.Counting):
     """Mean of messages, clipped in their distance from the server's model.
 
     Rows of weight 0 and rows with a non-finite value take no part and do not count
@@ -147,10 +145,9 @@ class NormClipping(byzantine_count.Counting):
     """
 
     max_norm: float | None = struct.traced_field(default=None, above=0)
-    by_columns: ClassVar[bool] = True
 
     def __post_init__(self):
-        byzantine_count.Counting.__post_init__(self)
+        base.Counting.__post_init__(self)
         fields = self.num_malicious, self.malicious_fraction
         if self.max_norm is not None and fields != (None, None):
             raise checks.InputError(

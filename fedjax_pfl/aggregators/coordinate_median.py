@@ -22,7 +22,6 @@ steps of about rho / K near the median.
 """
 
 import functools
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -156,7 +155,6 @@ class CoordinateMedian(base.MatrixRule):
     rho: float | None = struct.traced_field(default=None, above=0)
     rho_quantile: float | None = struct.traced_field(default=None, above=0, below=1)
     weighting: base.Weighting = "uniform"
-    by_columns: ClassVar[bool] = True
 
     def __post_init__(self):
         checks.alternatives(rho=self.rho, rho_quantile=self.rho_quantile)

@@ -148,7 +148,6 @@ class GeometricMedian(base.MatrixRule):
     acceleration: int = struct.static_field(default=5, at_least=0, at_most=100)
     curvature: bool = struct.static_field(default=False)
     max_iterations: int = struct.static_field(default=1000, at_least=1)
-    by_columns: ClassVar[bool] = True
     of_pairs: ClassVar[bool] = True
 
     def __post_init__(self):

@@ -16,7 +16,7 @@ from typing import ClassVar, Literal
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl.aggregators import byzantine_count
+from fedjax_pfl.aggregators import base
 from fedjax_pfl.core import checks, client_rows, struct
 from fedjax_pfl.numerics import pairwise_distances
 
@@ -39,7 +39,7 @@ class KrumInfo:
 
 
 @struct.pytree_dataclass
-class Krum(byzantine_count.Counting):
+class Krum(base.Counting):
     """Row of lowest score, or the mean of several; scores by nearest neighbors.
 
     Rows of weight 0 and rows with a non-finite value take no part and do not count
@@ -78,7 +78,6 @@ class Krum(byzantine_count.Counting):
     guarantee: bool = struct.static_field(default=True)
     margin: ClassVar[int] = 3
     chooses: ClassVar[str] = "which rows are averaged"
-    by_columns: ClassVar[bool] = True
     of_pairs: ClassVar[bool] = True
 
     def check_cohort(self, size: int) -> None:

@@ -73,7 +73,6 @@ class CommonDescent(base.MatrixRule):
     eps: float = struct.traced_field(default=0.1, at_least=0, at_most=1)
     learning_rate: float = struct.traced_field(default=1.0, above=0)
     normalize: bool = struct.static_field(default=True)
-    by_columns: ClassVar[bool] = True
     of_pairs: ClassVar[bool] = True
 
     def combine(

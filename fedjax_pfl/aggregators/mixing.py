@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import core
-from fedjax_pfl.aggregators import base, byzantine_count, coordinate_median
-from fedjax_pfl.core import client_rows, columns, struct
+from fedjax_pfl.aggregators import base, coordinate_median
+from fedjax_pfl.core import client_rows, struct
 from fedjax_pfl.numerics import pairwise_distances
 
 __all__ = ["Bucketing", "NearestNeighborMixing"]
@@ -36,15 +36,8 @@ def _means_about(
     return jax.tree.map(lambda half, mean: 2 * (half + mean), middle, means)
 
 
-def _apply(mixed: columns.Rule, mixing: core.Aggregator, *args: Any) -> tuple[Any, Any]:
-    """Mixes and applies the rule behind, with columns divided if that one can be."""
-    if mixing.by_columns:
-        return columns.apply(mixed, mixing, *args)
-    return mixed(mixing, *args)
-
-
 @struct.pytree_dataclass
-class NearestNeighborMixing(byzantine_count.Counting):
+class NearestNeighborMixing(base.Counting):
     """A rule for rows that are means of their nearest rows.
 
     Rows of weight 0 and rows with a non-finite value take no part and do not count
@@ -114,7 +107,7 @@ class NearestNeighborMixing(byzantine_count.Counting):
         mixed = _means_about(share, messages, valid, search.row)
         return client_rows.select_rows(valid, mixed, messages)
 
-    def __call__(
+    def _combined(
         self,
         key: core.Key,
         messages: core.Message,
@@ -122,20 +115,11 @@ class NearestNeighborMixing(byzantine_count.Counting):
         reference: core.Message,
     ) -> tuple[Any, Any]:
         """Mixes rows `[K, *P]`, then applies the rule behind, which reports."""
-
-        def mixed(
-            mixing: "NearestNeighborMixing",
-            key: core.Key,
-            messages: core.Message,
-            *args: Any,
-        ) -> tuple[Any, Any]:
-            return mixing.rule(key, mixing.mix(messages, args[0]), *args)
-
-        return _apply(mixed, self, key, messages, weights, reference)
+        return self.rule(key, self.mix(messages, weights), weights, reference)
 
 
 @struct.pytree_dataclass
-class Bucketing(core.Aggregator):
+class Bucketing(base.MatrixRule):
     """A rule for the means of random buckets of rows.
 
     Rows of weight 0 and rows with a non-finite value take no part and fill no bucket;
@@ -213,7 +197,7 @@ class Bucketing(core.Aggregator):
         rows = client_rows.mix(client_rows.select_rows(valid, messages, zeros), share)
         return rows, jnp.where(member, weights[None], 0).sum(axis=1)
 
-    def __call__(
+    def _combined(
         self,
         key: core.Key,
         messages: core.Message,
@@ -221,16 +205,6 @@ class Bucketing(core.Aggregator):
         reference: core.Message,
     ) -> tuple[Any, Any]:
         """Averages buckets of rows `[K, *P]`, then applies the rule behind."""
-
-        def mixed(
-            mixing: "Bucketing",
-            key: core.Key,
-            messages: core.Message,
-            weights: jax.Array,
-            reference: core.Message,
-        ) -> tuple[Any, Any]:
-            # The rule behind may draw as well.
-            mix_key, key = jax.random.split(key)
-            return mixing.rule(key, *mixing.mix(mix_key, messages, weights), reference)
-
-        return _apply(mixed, self, key, messages, weights, reference)
+        # The rule behind may draw as well.
+        mix_key, key = jax.random.split(key)
+        return self.rule(key, *self.mix(mix_key, messages, weights), reference)

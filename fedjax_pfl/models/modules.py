@@ -15,7 +15,6 @@ __all__ = [
     "Conv",
     "ConvNet",
     "Dense",
-    "DenseNet",
     "Dropout",
     "Recurrent",
     "ResNet",
@@ -53,30 +52,6 @@ def _normalized(
         return x
     is_training = module.has_rng("dropout")
     return normalization.norm(kind, x, is_training=is_training, name=f"{layer}_norm")
-
-
-class DenseNet(nn.Module):
-    """Dense layers with ReLU between them, which a norm may precede."""
-
-    widths: tuple[int, ...]
-    outputs: int
-    initialization: str
-    normalization: str | None = None
-
-    @property
-    def layers(self) -> tuple[str, ...]:
-        """Names of the layers before the head."""
-        return tuple(f"hidden_{number}" for number in range(len(self.widths)))
-
-    @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Maps `[B, ...]` to logits `[B, outputs]`."""
-        x = layers.flatten_inputs(x)
-        for name, width in zip(self.layers, self.widths, strict=True):
-            x = Dense(width, self.initialization, name=name)(x)
-            x = nn.relu(_normalized(self, self.normalization, x, name))
-            self.sow("intermediates", "layers", x)
-        return Dense(self.outputs, self.initialization, name="head")(x)
 
 
 class Conv(nn.Module):

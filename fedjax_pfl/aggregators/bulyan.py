@@ -6,8 +6,8 @@ lowest Krum score, then the same among the remaining n' rows, with scores of
 theta counts them. Of every coordinate the theta - 2 f values that are nearest to the
 median of the selected rows are averaged.
 
-Distances come from one Gram matrix (`neighbors`); every row's are sorted once, so that
-a selection after the first costs K^2 comparisons without a sort.
+Distances come from one Gram matrix (`pairwise_distances`); every row's are sorted once,
+so that a selection after the first costs K^2 comparisons without a sort.
 
 Reference: El Mhamdi, Guerraoui, Rouault, "The Hidden Vulnerability of Distributed
 Learning in Byzantium". Their guarantee needs 4 f + 3 <= n.

@@ -9,8 +9,8 @@ norm clipping averages rows at a distance from the server's model of at most c,
     ref + (1/n) sum_k (x_k - ref) min(1, c / ||x_k - ref||).
 
 Norms are over the whole model; every row is measured in a power of two of its own
-(`lengths.distances`). Adaptively, c is such that of n rows the floor(2 f (n - f) / n)
-longest are clipped, to the length of the next one.
+(`scaled_rows.distances`). Adaptively, c is such that of n rows the floor(2 f (n - f) /
+n) longest are clipped, to the length of the next one.
 
 References: Karimireddy, He, Jaggi, "Learning from History for Byzantine Robust
 Optimization"; Sun, Kairouz, Suresh, McMahan, "Can You Really Backdoor Federated

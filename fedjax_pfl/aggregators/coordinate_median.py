@@ -6,8 +6,8 @@ Problem, for every coordinate, with the Huber function `Phi(t) = t^2 / (2 rho)` 
     m* = argmin_m sum_k p_k Phi(x_k - m)
 
 Without a radius it is the exact median: the midpoint of the two middle values, of the
-lower and the upper weighted median under weights (`selection`). With one, Newton steps
-from there (`huber`). Derivatives are the minimizer's:
+lower and the upper weighted median under weights (`order_statistics`). With one, Newton
+steps from there (`huber`). Derivatives are the minimizer's:
 
     dm/dx_k = p_k [|x_k - m| < rho] / n,    n = sum_k p_k [|x_k - m| < rho]
     dm/drho = (sum_k p_k sign(x_k - m) [|x_k - m| > rho]) / n

@@ -4,7 +4,7 @@ With n rows in use, up to f malicious, the score of a row is the sum of its
 `max(1, n - f - 2)` smallest squared distances to other rows, with norms over the whole
 model. Krum takes the row of lowest score, multi-Krum the mean of several.
 
-Distances come from one Gram matrix (`neighbors`).
+Distances come from one Gram matrix (`pairwise_distances`).
 
 Reference: Blanchard, El Mhamdi, Guerraoui, Stainer, "Machine Learning with Adversaries:
 Byzantine Tolerant Gradient Descent". Their guarantee needs 2 f + 3 <= n. The package

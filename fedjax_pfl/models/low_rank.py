@@ -191,14 +191,15 @@ class LowRank(roles.Wrapped):
         apply: Callable[..., Any],
         params: core.Params,
         x: jax.Array,
-        key: core.Key | None,
-        constants: core.Tree,
+        *,
+        key: core.Key | None = None,
+        constants: core.Tree = None,
     ) -> Any:
-        # Kernels are changed, and not added up.
         # Statistics are no kernels: they go to the constants.
         params, running = statistics.split(params)
         if running is not None:
             _, constants = statistics.taken({statistics.NAME: running}, constants)
+        # Kernels and their changes are not added up.
         return changed_kernels.call(
             lambda params, x, key, constants: apply(
                 params, x, key=key, constants=constants

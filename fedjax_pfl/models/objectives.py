@@ -198,12 +198,7 @@ class Supervised(Wrapper, starts.Startable):
         return outputs, updated
 
     def featured(
-        self,
-        params: core.Params,
-        x: jax.Array,
-        *,
-        key: core.Key | None = None,
-        constants: core.Tree = None,
+        self, params: core.Params, x: jax.Array, **options: Any
     ) -> tuple[jax.Array, jax.Array, Any]:
         """Returns inputs `[B, D]` of the head, and `apply_with_statistics`.
 
@@ -211,5 +206,4 @@ class Supervised(Wrapper, starts.Startable):
         """
         from fedjax_pfl.models import heads  # imports flax
 
-        options = {"key": key, "constants": constants}
         return heads.featured(self, self.head or "^head/", params, x, **options)

@@ -66,46 +66,30 @@ class Wrapped(objectives.Wrapper, core.Model):
         apply: Callable[..., Any],
         params: core.Params,
         x: jax.Array,
-        key: core.Key | None,
-        constants: core.Tree,
+        *,
+        key: core.Key | None = None,
+        constants: core.Tree = None,
     ) -> Any:
         """Calls a method of the model with its own parameters and constants."""
 
-    def apply(
-        self,
-        params: core.Params,
-        x: jax.Array,
-        *,
-        key: core.Key | None = None,
-        constants: core.Tree = None,
-    ) -> jax.Array:
+    def apply(self, params: core.Params, x: jax.Array, **options: Any) -> jax.Array:
         """Outputs `[B, ...]` of the whole network."""
-        return self._call(self.model.apply, params, x, key, constants)
+        return self._call(self.model.apply, params, x, **options)
 
     def apply_with_statistics(
-        self,
-        params: core.Params,
-        x: jax.Array,
-        *,
-        key: core.Key | None,
-        constants: core.Tree,
+        self, params: core.Params, x: jax.Array, **options: Any
     ) -> tuple[jax.Array, Any]:
         """Returns the outputs of `apply`, and running statistics after this batch."""
-        return self._call(self.model.apply_with_statistics, params, x, key, constants)
+        return self._call(self.model.apply_with_statistics, params, x, **options)
 
     def featured(
-        self,
-        params: core.Params,
-        x: jax.Array,
-        *,
-        key: core.Key | None = None,
-        constants: core.Tree = None,
+        self, params: core.Params, x: jax.Array, **options: Any
     ) -> tuple[jax.Array, jax.Array, Any]:
         """Returns features `[B, D]`, and the results of `apply_with_statistics`.
 
         The model must have features.
         """
-        return self._call(self.model.featured, params, x, key, constants)
+        return self._call(self.model.featured, params, x, **options)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -273,8 +257,9 @@ class ParameterRoles(Wrapped):
         apply: Callable[..., Any],
         params: core.Params,
         x: jax.Array,
-        key: core.Key | None,
-        constants: core.Tree,
+        *,
+        key: core.Key | None = None,
+        constants: core.Tree = None,
     ) -> Any:
         params, constants = statistics.taken(params, constants)
         params, inner = self._union(params, constants), constants.given

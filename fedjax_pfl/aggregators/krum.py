@@ -81,14 +81,10 @@ class Krum(base.Counting):
     of_pairs: ClassVar[bool] = True
 
     def check_cohort(self, size: int) -> None:
-        """Refuses numbers that do not fit the number of rows; before tracing.
+        """Refuses numbers that do not fit K rows, before tracing.
 
-        Args:
-          size: K, rows per round.
-
-        Raises:
-          InputError: if 2 f + 3 > K, or without the guarantee f >= K, if f is not
-            whole, or if more than K are selected.
+        2 f + 3 > K, or without the guarantee f >= K; an f that is not whole; more than
+        K selected rows.
         """
         self._check_number(size, needed=self.guarantee)
         if self.num_selected is not None:

@@ -75,11 +75,7 @@ class NearestNeighborMixing(base.Counting):
         return self.rule.by_columns
 
     def check_cohort(self, size: int) -> None:
-        """Refuses an f with 2 f + 1 > K, or a cohort that the rule behind refuses.
-
-        Args:
-          size: K, rows per round.
-        """
+        """Refuses an f with 2 f + 1 > K, or a cohort that the rule behind refuses."""
         self._check_number(size, needed=True)
         self.rule.check_cohort(size)
 
@@ -155,11 +151,7 @@ class Bucketing(base.MatrixRule):
         return self.rule.of_pairs
 
     def check_cohort(self, size: int) -> None:
-        """Checks the number of buckets with the inner rule, before tracing.
-
-        Args:
-          size: K, rows per round.
-        """
+        """Checks the number of buckets of K rows with the rule behind."""
         self.rule.check_cohort(-(-size // self.size))
 
     def mix(

@@ -112,9 +112,7 @@ class Network(objectives.Supervised):
         from fedjax_pfl.models import normalization  # imports flax
 
         module, dtype = self._known_module(), jnp.result_type(*jax.tree.leaves(params))
-        variables = {"params": params}
-        if running is not None:
-            variables[statistics.NAME] = running
+        variables = statistics.joined({"params": params}, running)
         x = x.astype(dtype)
         with layers.forms(bfloat16_products=self.bfloat16_products):
             result, state = normalization.run(module, variables, x, key=key, **options)

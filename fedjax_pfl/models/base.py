@@ -69,7 +69,7 @@ class Network(objectives.Supervised):
         variables = module.init(key, jnp.zeros((1, *(self.input_shape or ()))))
         return statistics.joined(variables["params"], variables.get(statistics.NAME))
 
-    def _outputs(
+    def _call(
         self,
         params: core.Params,
         x: jax.Array,

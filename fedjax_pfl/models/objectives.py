@@ -160,14 +160,18 @@ class Supervised(Wrapper, starts.Startable):
         return Regression() if is_regression else _Weighted(self.class_weights)
 
     @abc.abstractmethod
-    def _outputs(
+    def _call(
         self,
         params: core.Params,
         x: jax.Array,
         key: core.Key | None,
         constants: core.Constants,
-    ) -> tuple[jax.Array, Any]:
-        """Computes outputs, and running statistics after a batch; None evaluates."""
+    ) -> tuple[Any, Any]:
+        """Returns outputs, and running statistics after a batch; None evaluates."""
+
+    def own_params(self, params: core.Params) -> core.Params:
+        """Returns parameters as the network itself names them."""
+        return params
 
     def apply(
         self,
@@ -190,12 +194,15 @@ class Supervised(Wrapper, starts.Startable):
     ) -> tuple[jax.Array, Any]:
         """Returns the outputs of `apply`, and running statistics after this batch."""
         params, constants = statistics.taken(params, constants)
-        running = constants.running
+        running, dtype = constants.running, jnp.result_type(*jax.tree.leaves(params))
         self._require_statistics(running)
-        outputs, updated = self._outputs(params, x, key, constants)
+        if jnp.issubdtype(x.dtype, jnp.floating):
+            x = x.astype(dtype)
+        outputs, updated = self._call(self.own_params(params), x, key, constants)
         if running is not None:
             updated = statistics.settled(updated, running, constants.weight)
-        return outputs, updated
+        outputs = outputs.astype(dtype)
+        return outputs.reshape(-1) if self.num_classes is None else outputs, updated
 
     def featured(
         self, params: core.Params, x: jax.Array, **options: Any

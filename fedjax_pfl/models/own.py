@@ -54,16 +54,6 @@ class OwnModel(objectives.Supervised):
     def _variables(self, key: core.Key, x: jax.Array) -> core.Params:
         """Draws parameters for `x [1, ...]`, as in `statistics.joined`."""
 
-    @abc.abstractmethod
-    def _call(
-        self,
-        params: core.Params,
-        x: jax.Array,
-        key: core.Key | None,
-        constants: core.Constants,
-    ) -> tuple[Any, Any]:
-        """Returns outputs, and running statistics after a batch; None evaluates."""
-
     def for_federation(self, federation: core.Federation) -> Self:
         """Returns the model with the federation's shapes, once it fits them."""
         inputs.targets_of(self, federation)
@@ -162,20 +152,6 @@ class OwnModel(objectives.Supervised):
         leaves = _leaves(params)
         # The slice leaves out a first name `head`: True counts as 1.
         return tree_paths.nested((p[p[0] == _HEAD :], leaf) for p, leaf in leaves)
-
-    def _outputs(
-        self,
-        params: core.Params,
-        x: jax.Array,
-        key: core.Key | None,
-        constants: core.Constants,
-    ) -> tuple[jax.Array, Any]:
-        dtype = jnp.result_type(*jax.tree.leaves(params))
-        if jnp.issubdtype(x.dtype, jnp.floating):
-            x = x.astype(dtype)
-        outputs, running = self._call(self.own_params(params), x, key, constants)
-        outputs = outputs.astype(dtype)
-        return outputs.reshape(-1) if self.num_classes is None else outputs, running
 
 
 def _of_run(leaf: jax.Array) -> jax.Array:

@@ -65,7 +65,7 @@ class LSTM(base.Network):
         steps = jnp.zeros((1, 1, self.embedding_size or 0))
         return module.init(key, steps)["params"]
 
-    def _outputs(
+    def _call(
         self,
         params: core.Params,
         x: jax.Array,
@@ -73,7 +73,7 @@ class LSTM(base.Network):
         constants: core.Constants,
     ) -> tuple[jax.Array, Any]:
         steps = self._steps(x, constants.given)
-        return super()._outputs(params, steps, key, constants)
+        return super()._call(params, steps, key, constants)
 
     def _steps(self, x: jax.Array, constants: core.Tree) -> jax.Array:
         """Returns inputs `[T, B, E]` of series, or of token ids `int32[B, T]`."""

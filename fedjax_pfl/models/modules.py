@@ -117,7 +117,7 @@ class Dropout(nn.Module):
 
 
 class ConvNet(nn.Module):
-    """Convolutions, each with ReLU and a 2x2 pool, then dense layers with ReLU."""
+    """Convolutions, if any, with ReLU and a 2x2 pool, then dense layers with ReLU."""
 
     convolutions: tuple[tuple[int, int, int], ...]  # (filters, size, padding)
     widths: tuple[int, ...]
@@ -137,9 +137,10 @@ class ConvNet(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Maps images `[B, height, width(, channels)]` to logits `[B, outputs]`."""
+        """Maps inputs, such as `[B, height, width(, channels)]`, to `[B, outputs]`."""
         scheme = self.initialization
-        x = x if x.ndim == 4 else x[..., None]
+        if self.convolutions and x.ndim != 4:
+            x = x[..., None]
         for number, (filters, size, padding) in enumerate(self.convolutions):
             name = f"conv_{number}"
             x = Conv(filters, size, padding, scheme, name=name)(x)

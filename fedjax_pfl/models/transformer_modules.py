@@ -89,8 +89,8 @@ class Norm(nn.Module):
         bias = self.param("bias", nn.initializers.zeros, x.shape[1:])
         centered = x - x.mean(axis=1, keepdims=True)
         variance = (centered**2).mean(axis=1, keepdims=True)
-        scale = jax.lax.rsqrt(variance + self.epsilon)
-        return gain[None] * (centered * scale) + bias[None]
+        scaled = gain[None] * (centered * jax.lax.rsqrt(variance + self.epsilon))
+        return scaled + bias[None]
 
 
 class Transformer(nn.Module):

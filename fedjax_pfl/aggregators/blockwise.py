@@ -64,11 +64,7 @@ class Blockwise(core.Aggregator):
         return any(part.of_pairs for part in self.parts)
 
     def check_cohort(self, size: int) -> None:
-        """Checks the number of rows with every part, before tracing.
-
-        Args:
-          size: K, rows per round.
-        """
+        """Checks the number K of rows with every part, before tracing."""
         for part in self.parts:
             part.check_cohort(size)
 

@@ -6,8 +6,8 @@ lowest Krum score, then the same among the remaining n' rows, with scores of
 theta counts them. Of every coordinate the theta - 2 f values that are nearest to the
 median of the selected rows are averaged.
 
-Distances come from one Gram matrix (`neighbors`); every row's are sorted once, so that
-a selection after the first costs K^2 comparisons without a sort.
+Distances come from one Gram matrix (`pairwise_distances`); every row's are sorted once,
+so that a selection after the first costs K^2 comparisons without a sort.
 
 Reference: El Mhamdi, Guerraoui, Rouault, "The Hidden Vulnerability of Distributed
 Learning in Byzantium". Their guarantee needs 4 f + 3 <= n.
@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_pfl.aggregators import byzantine_count, trimmed
+from fedjax_pfl.aggregators import base, trimmed
 from fedjax_pfl.core import struct
 from fedjax_pfl.numerics import pairwise_distances
 
@@ -61,7 +61,7 @@ def _one_by_one(
 
 
 @struct.pytree_dataclass
-class Bulyan(byzantine_count.Counting):
+class Bulyan(base.Counting):
     """Mean around the median of the rows that Krum selects one after the other.
 
     Rows of weight 0 and rows with a non-finite value take no part and do not count
@@ -96,7 +96,6 @@ class Bulyan(byzantine_count.Counting):
     factor: ClassVar[int] = 4
     margin: ClassVar[int] = 3
     no_derivative: ClassVar[str] = "finds the nearest values by their bits"
-    by_columns: ClassVar[bool] = True
     of_pairs: ClassVar[bool] = True
 
     def combine(

@@ -9,8 +9,8 @@ norm clipping averages rows at a distance from the server's model of at most c,
     ref + (1/n) sum_k (x_k - ref) min(1, c / ||x_k - ref||).
 
 Norms are over the whole model; every row is measured in a power of two of its own
-(`lengths.distances`). Adaptively, c is such that of n rows the floor(2 f (n - f) / n)
-longest are clipped, to the length of the next one.
+(`scaled_rows.distances`). Adaptively, c is such that of n rows the floor(2 f (n - f) /
+n) longest are clipped, to the length of the next one.
 
 References: Karimireddy, He, Jaggi, "Learning from History for Byzantine Robust
 Optimization"; Sun, Kairouz, Suresh, McMahan, "Can You Really Backdoor Federated
@@ -19,13 +19,12 @@ Clipping for Robust Federated Learning".
 """
 
 from collections.abc import Callable
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_pfl.aggregators import base, byzantine_count
+from fedjax_pfl.aggregators import base
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.numerics import scaled_rows
 
@@ -95,7 +94,6 @@ class CenteredClipping(base.MatrixRule):
 
     tau: float = struct.traced_field(default=10.0, above=0)
     num_iterations: int = struct.static_field(default=1, at_least=1)
-    by_columns: ClassVar[bool] = True
 
     def combine(
         self, matrix: jax.Array, valid: jax.Array, weights: jax.Array, center: jax.Array
@@ -117,7 +115,7 @@ class CenteredClipping(base.MatrixRule):
 
 
 @struct.pytree_dataclass
-class NormClipping(byzantine_count.Counting):
+class NormClipping(base.Counting):
     """Mean of messages, clipped in their distance from the server's model.
 
     Rows of weight 0 and rows with a non-finite value take no part and do not count
@@ -147,10 +145,9 @@ class NormClipping(byzantine_count.Counting):
     """
 
     max_norm: float | None = struct.traced_field(default=None, above=0)
-    by_columns: ClassVar[bool] = True
 
     def __post_init__(self):
-        byzantine_count.Counting.__post_init__(self)
+        base.Counting.__post_init__(self)
         fields = self.num_malicious, self.malicious_fraction
         if self.max_norm is not None and fields != (None, None):
             raise checks.InputError(

@@ -6,8 +6,8 @@ Problem, for every coordinate, with the Huber function `Phi(t) = t^2 / (2 rho)` 
     m* = argmin_m sum_k p_k Phi(x_k - m)
 
 Without a radius it is the exact median: the midpoint of the two middle values, of the
-lower and the upper weighted median under weights (`selection`). With one, Newton steps
-from there (`huber`). Derivatives are the minimizer's:
+lower and the upper weighted median under weights (`order_statistics`). With one, Newton
+steps from there (`huber`). Derivatives are the minimizer's:
 
     dm/dx_k = p_k [|x_k - m| < rho] / n,    n = sum_k p_k [|x_k - m| < rho]
     dm/drho = (sum_k p_k sign(x_k - m) [|x_k - m| > rho]) / n
@@ -22,7 +22,6 @@ steps of about rho / K near the median.
 """
 
 import functools
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -156,7 +155,6 @@ class CoordinateMedian(base.MatrixRule):
     rho: float | None = struct.traced_field(default=None, above=0)
     rho_quantile: float | None = struct.traced_field(default=None, above=0, below=1)
     weighting: base.Weighting = "uniform"
-    by_columns: ClassVar[bool] = True
 
     def __post_init__(self):
         checks.alternatives(rho=self.rho, rho_quantile=self.rho_quantile)

@@ -1,7 +1,8 @@
 """Robust rules as plain functions, for use without the simulator.
 
-Rows are an array `[K, D]`, or a pytree of `[K, *P]` such as K models; the result is one
-row. Two functions map rows to rows and go in front of any other:
+`rows` are an array `[K, D]`, or a pytree of `[K, *P]` such as K models; the result is
+one row, `[D]` or a pytree of `[*P]`. Two functions map rows to rows and go in front of
+any other:
 
     >>> rows = jnp.array([[1.0, 2], [1.5, 2.5], [90.0, -90], [2.0, 3], [1.0, 3]])
     >>> trimmed_mean(rows, num_malicious=1).tolist()
@@ -10,11 +11,12 @@ row. Two functions map rows to rows and go in front of any other:
     >>> krum(mixed, num_malicious=1).tolist()
     [1.375, 2.625]
 
-Every function is a call of the class of the same name; its docstring describes the
-fields. Rows with a weight of 0 in `weights [K]` are left out; other weights matter only
-if a rule weighs by examples. Rows with a non-finite value take no part either. Invalid
-arguments raise an `InputError` of one sentence, unless traced. Functions may be
-transformed by `jit`, `vmap` and, the medians, by `grad`.
+Every function is a call of the class of the same name, or of `Krum`; the docstring of
+the class describes the `fields`. Rows with a weight of 0 in `weights [K]` are left out;
+other weights matter only if a rule weighs by examples, and None stands for ones. Rows
+with a non-finite value take no part either. A `reference` is like a row, or None for
+zeros. Invalid arguments raise an `InputError` of one sentence, unless traced. Functions
+may be transformed by `jit`, `vmap` and, the medians, by `grad`.
 """
 
 from typing import Any
@@ -102,15 +104,6 @@ def _apply(
 def krum(rows: core.Tree, weights: _Weights = None, **fields: Any) -> core.Tree:
     """Returns the row of lowest score, or the mean of several that tie.
 
-    Args:
-      rows: `[K, D]`, or pytree of `[K, *P]`.
-      weights: `[K]`, or None for ones.
-      **fields: of `Krum`: `num_malicious` or `malicious_fraction`, `squared`,
-        `guarantee`, `num_selected`.
-
-    Returns:
-      `[D]`, or pytree of `[*P]`.
-
     Example:
       >>> float(krum(jnp.array([1.0, 9.0, 2.0, 2.6, 1.5]), num_malicious=1))
       1.5
@@ -121,14 +114,6 @@ def krum(rows: core.Tree, weights: _Weights = None, **fields: Any) -> core.Tree:
 def multi_krum(rows: core.Tree, weights: _Weights = None, **fields: Any) -> core.Tree:
     """Averages the rows of lowest score, n - f unless `num_selected` is given.
 
-    Args:
-      rows: `[K, D]`, or pytree of `[K, *P]`.
-      weights: `[K]`, or None for ones.
-      **fields: of `Krum`.
-
-    Returns:
-      `[D]`, or pytree of `[*P]`.
-
     Example:
       >>> float(multi_krum(jnp.array([1.0, 9.0, 2.0, 2.5, 1.5]), num_malicious=1))
       1.75
@@ -137,44 +122,17 @@ def multi_krum(rows: core.Tree, weights: _Weights = None, **fields: Any) -> core
 
 
 def trimmed_mean(rows: core.Tree, weights: _Weights = None, **fields: Any) -> core.Tree:
-    """Returns the mean per coordinate without the f smallest and the f largest values.
-
-    Args:
-      rows: `[K, D]`, or pytree of `[K, *P]`.
-      weights: `[K]`, or None for ones.
-      **fields: of `TrimmedMean`: `num_malicious` or `malicious_fraction`.
-
-    Returns:
-      `[D]`, or pytree of `[*P]`.
-    """
+    """Returns the mean per coordinate without the f least and the f largest values."""
     return _apply(trimmed.TrimmedMean(**fields), rows, weights)
 
 
 def meamed(rows: core.Tree, weights: _Weights = None, **fields: Any) -> core.Tree:
-    """Returns the mean per coordinate of the n - f values nearest to the median.
-
-    Args:
-      rows: `[K, D]`, or pytree of `[K, *P]`.
-      weights: `[K]`, or None for ones.
-      **fields: of `MeaMed`: `num_malicious` or `malicious_fraction`.
-
-    Returns:
-      `[D]`, or pytree of `[*P]`.
-    """
+    """Returns the mean per coordinate of the n - f values nearest to the median."""
     return _apply(trimmed.MeaMed(**fields), rows, weights)
 
 
 def bulyan(rows: core.Tree, weights: _Weights = None, **fields: Any) -> core.Tree:
-    """Returns the mean around the median of rows that Krum selects.
-
-    Args:
-      rows: `[K, D]`, or pytree of `[K, *P]`.
-      weights: `[K]`, or None for ones.
-      **fields: of `Bulyan`: `num_malicious` or `malicious_fraction`, `one_shot`.
-
-    Returns:
-      `[D]`, or pytree of `[*P]`.
-    """
+    """Returns the mean around the median of rows that Krum selects."""
     return _apply(Bulyan(**fields), rows, weights)
 
 
@@ -184,17 +142,7 @@ def centered_clipping(
     reference: core.Tree = None,
     **fields: Any,
 ) -> core.Tree:
-    """Returns the mean of differences from a moving center, clipped.
-
-    Args:
-      rows: `[K, D]`, or pytree of `[K, *P]`.
-      weights: `[K]`, or None for ones.
-      reference: start of the center, like a row, or None for zeros.
-      **fields: of `CenteredClipping`: `tau`, `num_iterations`.
-
-    Returns:
-      `[D]`, or pytree of `[*P]`.
-    """
+    """Returns the mean of differences from a center that moves from `reference`."""
     return _apply(clipping.CenteredClipping(**fields), rows, weights, reference)
 
 
@@ -204,50 +152,21 @@ def norm_clipping(
     reference: core.Tree = None,
     **fields: Any,
 ) -> core.Tree:
-    """Returns the mean of rows, clipped in their distance from a reference.
-
-    Args:
-      rows: `[K, D]`, or pytree of `[K, *P]`.
-      weights: `[K]`, or None for ones.
-      reference: like a row, or None for zeros.
-      **fields: of `NormClipping`: `max_norm`, or `num_malicious` or
-        `malicious_fraction`.
-
-    Returns:
-      `[D]`, or pytree of `[*P]`.
-    """
+    """Returns the mean of rows, clipped in their distance from `reference`."""
     return _apply(clipping.NormClipping(**fields), rows, weights, reference)
 
 
 def coordinate_median(
     rows: core.Tree, weights: _Weights = None, **fields: Any
 ) -> core.Tree:
-    """Returns the median per coordinate, exact or smoothed.
-
-    Args:
-      rows: `[K, D]`, or pytree of `[K, *P]`.
-      weights: `[K]`, or None for ones.
-      **fields: of `CoordinateMedian`.
-
-    Returns:
-      `[D]`, or pytree of `[*P]`.
-    """
+    """Returns the median per coordinate, exact or smoothed."""
     return _apply(CoordinateMedian(**fields), rows, weights)
 
 
 def geometric_median(
     rows: core.Tree, weights: _Weights = None, **fields: Any
 ) -> core.Tree:
-    """Returns the geometric median, smoothed.
-
-    Args:
-      rows: `[K, D]`, or pytree of `[K, *P]`.
-      weights: `[K]`, or None for ones.
-      **fields: of `GeometricMedian`.
-
-    Returns:
-      `[D]`, or pytree of `[*P]`.
-    """
+    """Returns the geometric median, smoothed."""
     return _apply(GeometricMedian(**fields), rows, weights)
 
 
@@ -256,14 +175,8 @@ def nearest_neighbor_mixing(
 ) -> core.Tree:
     """Replaces every row by the mean of its n - f nearest rows, itself included.
 
-    Args:
-      rows: `[K, D]`, or pytree of `[K, *P]`.
-      weights: `[K]`, or None for ones.
-      **fields: of `NearestNeighborMixing`: `num_malicious` or `malicious_fraction`.
-
-    Returns:
-      Rows like the given ones; rows that take no part are unchanged, so that the
-      next function gets the same weights.
+    Rows that take no part are unchanged, so that the next function gets the same
+    weights.
     """
     rule = mixing.NearestNeighborMixing(**fields)
     return rule.mix(*_checked(rule, rows, weights))

@@ -23,7 +23,7 @@ begins there if the mean is far away. So outliers however far, which drag the me
 along, cost neither accuracy nor many steps. Meant for K up to about 1000.
 
 Two measures bound the rounding. Rows are divided by a power of two of their size and
-the longest are shortened (`lengths`), so that no square overflows and outliers that
+the longest are shortened (`scaled_rows`), so that no square overflows and outliers that
 cancel in a sum leave no error of their size. And the residual is at least the rounding
 error of the Gram matrix, so that a search never ends by cancellation.
 
@@ -34,8 +34,8 @@ error of the Gram matrix, so that a search never ends by cancellation.
     pi       pi            [K]       weights of the iterate
     g        direction     [K]       in weight space: g = direction @ matrix
 
-The files: `search` for frames and steps, `anderson` for their acceleration, `implicit`
-for derivatives, `lengths` for rows of any size.
+Files: `weiszfeld` has frames and steps, `anderson` their acceleration,
+`weiszfeld_gradient` the derivatives, `scaled_rows` rows of any size.
 
 Limits: `rho -> 0` is the geometric median; for `rho >= max_k |x_k - mean|` the result
 is the mean, without a step.
@@ -105,11 +105,11 @@ class GeometricMedian(base.MatrixRule):
     A traced `rho <= 0` acts like the smallest representable radius, a traced quantile
     outside (0, 1) like the nearer end; a traced negative tolerance is never met.
 
-    Derivatives are the minimizer's, whatever the search: by the
-    implicit function theorem (`implicit`), with respect to messages, rho and, under
-    `examples`, positive weights. They are wrong as far as the search is from its end.
-    A flat minimum moves as the mean does along its line.
-    A radius that follows from the rows counts as a constant, the report too.
+    Derivatives are the minimizer's, whatever the search: by the implicit function
+    theorem, with respect to messages, rho and, under `examples`, positive weights. They
+    are wrong as far as the search is from its end. A flat minimum moves as the mean
+    does along its line. A radius that follows from the rows counts as a constant, the
+    report too.
 
     Attributes:
       rho: `[]` smoothing radius, > 0, or None: 1e-6 times the median distance of the
@@ -148,7 +148,6 @@ class GeometricMedian(base.MatrixRule):
     acceleration: int = struct.static_field(default=5, at_least=0, at_most=100)
     curvature: bool = struct.static_field(default=False)
     max_iterations: int = struct.static_field(default=1000, at_least=1)
-    by_columns: ClassVar[bool] = True
     of_pairs: ClassVar[bool] = True
 
     def __post_init__(self):

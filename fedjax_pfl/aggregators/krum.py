@@ -4,7 +4,7 @@ With n rows in use, up to f malicious, the score of a row is the sum of its
 `max(1, n - f - 2)` smallest squared distances to other rows, with norms over the whole
 model. Krum takes the row of lowest score, multi-Krum the mean of several.
 
-Distances come from one Gram matrix (`neighbors`).
+Distances come from one Gram matrix (`pairwise_distances`).
 
 Reference: Blanchard, El Mhamdi, Guerraoui, Stainer, "Machine Learning with Adversaries:
 Byzantine Tolerant Gradient Descent". Their guarantee needs 2 f + 3 <= n. The package
@@ -16,7 +16,7 @@ from typing import ClassVar, Literal
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl.aggregators import byzantine_count
+from fedjax_pfl.aggregators import base
 from fedjax_pfl.core import checks, client_rows, struct
 from fedjax_pfl.numerics import pairwise_distances
 
@@ -39,7 +39,7 @@ class KrumInfo:
 
 
 @struct.pytree_dataclass
-class Krum(byzantine_count.Counting):
+class Krum(base.Counting):
     """Row of lowest score, or the mean of several; scores by nearest neighbors.
 
     Rows of weight 0 and rows with a non-finite value take no part and do not count
@@ -78,18 +78,13 @@ class Krum(byzantine_count.Counting):
     guarantee: bool = struct.static_field(default=True)
     margin: ClassVar[int] = 3
     chooses: ClassVar[str] = "which rows are averaged"
-    by_columns: ClassVar[bool] = True
     of_pairs: ClassVar[bool] = True
 
     def check_cohort(self, size: int) -> None:
-        """Refuses numbers that do not fit the number of rows; before tracing.
+        """Refuses numbers that do not fit K rows, before tracing.
 
-        Args:
-          size: K, rows per round.
-
-        Raises:
-          InputError: if 2 f + 3 > K, or without the guarantee f >= K, if f is not
-            whole, or if more than K are selected.
+        2 f + 3 > K, or without the guarantee f >= K; an f that is not whole; more than
+        K selected rows.
         """
         self._check_number(size, needed=self.guarantee)
         if self.num_selected is not None:

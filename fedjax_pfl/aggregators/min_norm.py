@@ -9,7 +9,8 @@ With the server's model w, messages w_i and shares p_i of the examples,
 
 At eps = 1 the combination d descends for all clients, `g_i . d >= ||d||^2`, unless it
 is 0: then w is Pareto stationary. At eps = 0 the weights are p. Between them some
-clients may ascend. The quadratic program is solved on the Gram matrix (`qp`).
+clients may ascend. The quadratic program is solved on the Gram matrix
+(`quadratic_programs`).
 
 Reference: Hu, Shaloudegi, Zhang, Yu, "Federated Learning Meets Multi-Objective
 Optimization" (FedMGDA+).
@@ -73,7 +74,6 @@ class CommonDescent(base.MatrixRule):
     eps: float = struct.traced_field(default=0.1, at_least=0, at_most=1)
     learning_rate: float = struct.traced_field(default=1.0, above=0)
     normalize: bool = struct.static_field(default=True)
-    by_columns: ClassVar[bool] = True
     of_pairs: ClassVar[bool] = True
 
     def combine(

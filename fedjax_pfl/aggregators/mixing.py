@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import core
-from fedjax_pfl.aggregators import base, byzantine_count, coordinate_median
-from fedjax_pfl.core import client_rows, columns, struct
+from fedjax_pfl.aggregators import base, coordinate_median
+from fedjax_pfl.core import client_rows, struct
 from fedjax_pfl.numerics import pairwise_distances
 
 __all__ = ["Bucketing", "NearestNeighborMixing"]
@@ -36,15 +36,8 @@ def _means_about(
     return jax.tree.map(lambda half, mean: 2 * (half + mean), middle, means)
 
 
-def _apply(mixed: columns.Rule, mixing: core.Aggregator, *args: Any) -> tuple[Any, Any]:
-    """Mixes and applies the rule behind, with columns divided if that one can be."""
-    if mixing.by_columns:
-        return columns.apply(mixed, mixing, *args)
-    return mixed(mixing, *args)
-
-
 @struct.pytree_dataclass
-class NearestNeighborMixing(byzantine_count.Counting):
+class NearestNeighborMixing(base.Counting):
     """A rule for rows that are means of their nearest rows.
 
     Rows of weight 0 and rows with a non-finite value take no part and do not count
@@ -82,11 +75,7 @@ class NearestNeighborMixing(byzantine_count.Counting):
         return self.rule.by_columns
 
     def check_cohort(self, size: int) -> None:
-        """Refuses an f with 2 f + 1 > K, or a cohort that the rule behind refuses.
-
-        Args:
-          size: K, rows per round.
-        """
+        """Refuses an f with 2 f + 1 > K, or a cohort that the rule behind refuses."""
         self._check_number(size, needed=True)
         self.rule.check_cohort(size)
 
@@ -114,7 +103,7 @@ class NearestNeighborMixing(byzantine_count.Counting):
         mixed = _means_about(share, messages, valid, search.row)
         return client_rows.select_rows(valid, mixed, messages)
 
-    def __call__(
+    def _combined(
         self,
         key: core.Key,
         messages: core.Message,
@@ -122,20 +111,11 @@ class NearestNeighborMixing(byzantine_count.Counting):
         reference: core.Message,
     ) -> tuple[Any, Any]:
         """Mixes rows `[K, *P]`, then applies the rule behind, which reports."""
-
-        def mixed(
-            mixing: "NearestNeighborMixing",
-            key: core.Key,
-            messages: core.Message,
-            *args: Any,
-        ) -> tuple[Any, Any]:
-            return mixing.rule(key, mixing.mix(messages, args[0]), *args)
-
-        return _apply(mixed, self, key, messages, weights, reference)
+        return self.rule(key, self.mix(messages, weights), weights, reference)
 
 
 @struct.pytree_dataclass
-class Bucketing(core.Aggregator):
+class Bucketing(base.MatrixRule):
     """A rule for the means of random buckets of rows.
 
     Rows of weight 0 and rows with a non-finite value take no part and fill no bucket;
@@ -171,11 +151,7 @@ class Bucketing(core.Aggregator):
         return self.rule.of_pairs
 
     def check_cohort(self, size: int) -> None:
-        """Checks the number of buckets with the inner rule, before tracing.
-
-        Args:
-          size: K, rows per round.
-        """
+        """Checks the number of buckets of K rows with the rule behind."""
         self.rule.check_cohort(-(-size // self.size))
 
     def mix(
@@ -213,7 +189,7 @@ class Bucketing(core.Aggregator):
         rows = client_rows.mix(client_rows.select_rows(valid, messages, zeros), share)
         return rows, jnp.where(member, weights[None], 0).sum(axis=1)
 
-    def __call__(
+    def _combined(
         self,
         key: core.Key,
         messages: core.Message,
@@ -221,16 +197,6 @@ class Bucketing(core.Aggregator):
         reference: core.Message,
     ) -> tuple[Any, Any]:
         """Averages buckets of rows `[K, *P]`, then applies the rule behind."""
-
-        def mixed(
-            mixing: "Bucketing",
-            key: core.Key,
-            messages: core.Message,
-            weights: jax.Array,
-            reference: core.Message,
-        ) -> tuple[Any, Any]:
-            # The rule behind may draw as well.
-            mix_key, key = jax.random.split(key)
-            return mixing.rule(key, *mixing.mix(mix_key, messages, weights), reference)
-
-        return _apply(mixed, self, key, messages, weights, reference)
+        # The rule behind may draw as well.
+        mix_key, key = jax.random.split(key)
+        return self.rule(key, *self.mix(mix_key, messages, weights), reference)

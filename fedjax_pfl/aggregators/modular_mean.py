@@ -81,11 +81,7 @@ class ModularMean(core.Aggregator):
     no_derivative: ClassVar[str] = "rounds messages"
 
     def check_cohort(self, size: int) -> None:
-        """Refuses more rows than are added exactly; before tracing.
-
-        Args:
-          size: number of rows.
-        """
+        """Refuses more rows than are added exactly; before tracing."""
         if size > _MOST:
             raise checks.InputError(
                 f"Expected at most {_MOST:,} clients in a modular sum, got {size:,}."

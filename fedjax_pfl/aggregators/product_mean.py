@@ -69,14 +69,7 @@ class ProductMean(core.Aggregator):
     """
 
     def check_state(self, state: core.State) -> None:
-        """Refuses methods that keep factors from one round to the next.
-
-        Args:
-          state: of a training, or its shapes.
-
-        Raises:
-          InputError: in one sentence.
-        """
+        """Refuses methods that keep factors from one round to the next."""
         rows = [state.rows.get(name) for name in ("messages", "transforms")]
         parts = (state.clients, rows, state.memory.get("optimizer"))
         names = tree_paths.by_name(parts)

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_pfl.aggregators import byzantine_count
+from fedjax_pfl.aggregators import base
 from fedjax_pfl.core import struct
 from fedjax_pfl.numerics import order_statistics, sorting
 
@@ -37,7 +37,7 @@ def nearest_to_median(
 
 
 @struct.pytree_dataclass
-class TrimmedMean(byzantine_count.Counting):
+class TrimmedMean(base.Counting):
     """Mean per coordinate without the f smallest and the f largest values.
 
     Rows of weight 0 and rows with a non-finite value take no part and do not count
@@ -61,7 +61,6 @@ class TrimmedMean(byzantine_count.Counting):
     """
 
     chooses: ClassVar[str] = "which values are left out"
-    by_columns: ClassVar[bool] = True
 
     def combine(
         self, matrix: jax.Array, valid: jax.Array, weights: jax.Array, center: jax.Array
@@ -75,7 +74,7 @@ class TrimmedMean(byzantine_count.Counting):
 
 
 @struct.pytree_dataclass
-class MeaMed(byzantine_count.Counting):
+class MeaMed(base.Counting):
     """Mean per coordinate of the n - f values that are nearest to the median.
 
     Of two values at one distance the lower one is taken. Rows of weight 0 and rows with
@@ -99,7 +98,6 @@ class MeaMed(byzantine_count.Counting):
     """
 
     no_derivative: ClassVar[str] = "finds the nearest values by their bits"
-    by_columns: ClassVar[bool] = True
 
     def combine(
         self, matrix: jax.Array, valid: jax.Array, weights: jax.Array, center: jax.Array

@@ -84,9 +84,6 @@ def static_field(**kwargs: Any) -> Any:
         whole if the field is annotated `int`; `search=[...]`, the values that `fp.tune`
         tries; others are passed to `dataclasses.field`, for example `default=20`.
 
-    Returns:
-      The field description.
-
     Example:
       >>> @pytree_dataclass
       ... class Steps:
@@ -107,9 +104,6 @@ def traced_field(**kwargs: Any) -> Any:
         in which `fp.tune` draws logarithms, `(low, high, False)` the numbers;
         `unless=NAMES`, fields that must be None for a field that is None to be searched
         (otherwise it is not); `unsearched`, the reason why a number has no range.
-
-    Returns:
-      The field description.
 
     Example:
       >>> @pytree_dataclass
@@ -337,9 +331,6 @@ def check_fields(self: Any, *names: str) -> None:
       self: dataclass; the function is assigned as `__post_init__` in its body.
       *names: names of the fields to check; by default all.
 
-    Raises:
-      InputError: if a value is not allowed.
-
     Example:
       >>> @dataclasses.dataclass
       ... class Window:
@@ -372,9 +363,6 @@ def pytree_dataclass(cls: type[_T]) -> type[_T]:
 
     Args:
       cls: class with annotated fields; `static_field`s and `Literal`s become structure.
-
-    Returns:
-      The registered dataclass.
 
     Example:
       >>> import jax
@@ -525,15 +513,7 @@ def checked_call(
 
 
 def check_arrays(name: str, tree: object) -> None:
-    """Checks that the leaves of a tree are arrays or numbers.
-
-    Args:
-      name: name shown in the message.
-      tree: the tree.
-
-    Raises:
-      InputError: if one is something else.
-    """
+    """Checks that the leaves of a tree are arrays or numbers."""
     import jax
 
     # JAX warns about iterators, which are no trees.
@@ -553,13 +533,7 @@ def _may_stand_in(kind: type) -> bool:
 def refuse_stand_in(name: str, value: object, wanted: str) -> None:
     """Refuses a name, an optimizer of optax or a function in place of a part.
 
-    Args:
-      name: name shown in the message.
-      value: the given value; other objects pass.
-      wanted: description of allowed values, for the message.
-
-    Raises:
-      InputError: in one sentence.
+    Other objects pass; the message describes `wanted` values.
     """
     if isinstance(value, str):
         raise checks.InputError(f"Expected {name} to be {wanted}, got {value!r}.")
@@ -585,13 +559,10 @@ def refuse_stand_in(name: str, value: object, wanted: str) -> None:
 
 
 def changed_repr(self: Any) -> str:
-    """Represents a dataclass by the fields that differ from their defaults.
+    """Represents a dataclass in one line, by the fields that are not their defaults.
 
-    Args:
-      self: dataclass; the function is assigned as `__repr__` in its body.
-
-    Returns:
-      Its fields, and the fields of dataclasses in them, in one line.
+    Dataclasses in its fields are represented in the same way. The function is assigned
+    as `__repr__` in the body of the class.
 
     Example:
       >>> @pytree_dataclass
@@ -627,13 +598,9 @@ def _default(field: dataclasses.Field) -> Any:
 
 
 def array_repr(self: Any) -> str:
-    """Represents a dataclass, with shapes in place of arrays.
+    """Represents a dataclass in one line, without None, with shapes of arrays.
 
-    Args:
-      self: dataclass; the function is assigned as `__repr__` in its body.
-
-    Returns:
-      Its fields that are not None, in one line.
+    The function is assigned as `__repr__` in the body of the class.
 
     Example:
       >>> @pytree_dataclass
@@ -666,17 +633,8 @@ def as_arrays(tree: _T, dtype: "DTypeLike" = np.float32) -> _T:
 
     Weak and strong types, and `1` against `1.0`, would each cost a retrace; this is
     done once before the compiled boundary. Leaves that are keys, booleans or integer
-    arrays with a shape (counters, indices) keep their dtype.
-
-    Args:
-      tree: pytree of Python numbers and arrays.
-      dtype: floating dtype of the run.
-
-    Returns:
-      The same tree with array leaves.
-
-    Raises:
-      InputError: if a finite number is too large for `dtype`.
+    arrays with a shape (counters, indices) keep their dtype. A finite number too large
+    for `dtype` is refused.
     """
     import jax
     import jax.numpy as jnp
@@ -703,13 +661,7 @@ def as_arrays(tree: _T, dtype: "DTypeLike" = np.float32) -> _T:
 
 
 def traced_numbers(tree: Any) -> dict[str, Any]:
-    """Returns the floating-point leaves of a tree, Python's numbers among them.
-
-    Args:
-      tree: pytree.
-
-    Returns:
-      Values by dotted name.
+    """Returns floating-point leaves of a tree, and Python's numbers, by dotted name.
 
     Example:
       >>> @pytree_dataclass
@@ -752,22 +704,13 @@ def _inner(node: object) -> dataclasses.Field | None:
 
 
 def innermost(node: object) -> Any:
-    """Returns the innermost wrapped object; other objects are returned unchanged.
-
-    Args:
-      node: an object, for example a model with roles; see `inner`.
-    """
+    """Returns the innermost wrapped object, see `inner`; others are unchanged."""
     field = _inner(node)
     return node if field is None else innermost(getattr(node, field.name))
 
 
 def replace_innermost(node: Any, value: object) -> Any:
-    """Returns a copy of wrappers around another object.
-
-    Args:
-      node: an object, or wrappers of one; see `inner`.
-      value: object that replaces the innermost one.
-    """
+    """Returns a copy of wrappers, see `inner`, around another innermost object."""
     field = _inner(node)
     if field is None:
         return value
@@ -776,10 +719,9 @@ def replace_innermost(node: Any, value: object) -> Any:
 
 
 def kind_of(node: object) -> type | None:
-    """Returns the class with the fields below a dotted name; None without a class.
+    """Returns the class with the fields of a result of `get_field`, or None.
 
-    Args:
-      node: result of `get_field`; a wrapper stands for the wrapped object.
+    A wrapper stands for the wrapped object.
     """
     if isinstance(node, _Own):
         return node.kind
@@ -812,14 +754,7 @@ def named_fields(node: object, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yields `(dotted name, value)` for every leaf field, static ones included.
 
     A nested dataclass yields the name of its class, then its fields; a wrapper the
-    fields of the wrapped object, then its own, see `inner`.
-
-    Args:
-      node: dataclass or mapping.
-      prefix: dotted prefix of the names.
-
-    Yields:
-      Pairs in field order.
+    fields of the wrapped object, then its own, see `inner`. The prefix is dotted, too.
     """
     children = _children(node)
     if children is None:
@@ -832,15 +767,7 @@ def named_fields(node: object, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def plain_fields(node: object, prefix: str = "") -> dict[str, Any]:
-    """Returns `named_fields` in JSON types: classes and functions by name.
-
-    Args:
-      node: dataclass, mapping or None.
-      prefix: dotted prefix of the names.
-
-    Returns:
-      Values by dotted name, in field order.
-    """
+    """Returns `named_fields` in JSON types: classes and functions by name."""
     return {name: plain(value) for name, value in named_fields(node, prefix)}
 
 
@@ -884,17 +811,9 @@ def _of_closure(function: Callable[..., Any]) -> str:
 
 
 def get_field(node: object, name: str) -> Any:
-    """Returns the value at a dotted name.
+    """Returns the value at a dotted name, such as `"algorithm.local.learning_rate"`.
 
-    Args:
-      node: dataclass or mapping.
-      name: for example `"algorithm.local.learning_rate"`.
-
-    Returns:
-      The value.
-
-    Raises:
-      InputError: if a part of the name does not exist; near misses are named.
+    If a part of the name does not exist, the error names near misses.
     """
     for depth, part in enumerate(name.split(".")):
         children = _children(node)
@@ -910,18 +829,9 @@ def get_field(node: object, name: str) -> Any:
 
 
 def replace_field(node: _T, name: str, value: object) -> _T:
-    """Returns a copy of `node` with the field at a dotted name replaced.
+    """Returns a copy of a dataclass or mapping with another value at a dotted name.
 
-    Args:
-      node: dataclass or mapping.
-      name: dotted name; every part must exist.
-      value: new value.
-
-    Returns:
-      The changed copy; `node` stays the same.
-
-    Raises:
-      InputError: if a part of the name does not exist.
+    Every part of the name must exist.
 
     Example:
       >>> replace_field({"local": {"size": 1}}, "local.size", 2)
@@ -946,12 +856,7 @@ def replace_field(node: _T, name: str, value: object) -> _T:
 
 
 def same(a: object, b: object) -> bool:
-    """Returns whether nested values are equal; NaN equals NaN, a tuple equals a list.
-
-    Args:
-      a: dataclass, mapping, list, tuple, array or anything else.
-      b: the value to compare with.
-    """
+    """Returns whether nested values are equal; NaN equals NaN, a tuple a list."""
     if dataclasses.is_dataclass(a) and type(a) is type(b):
         return same(_values(a), _values(b))
     if isinstance(a, dict) and isinstance(b, dict):

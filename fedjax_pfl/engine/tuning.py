@@ -106,16 +106,11 @@ def text(space: Range | list[Any] | None) -> str:
 
 @struct.checked_call
 def search_space(process: FederatedProcess) -> dict[str, Range | list[Any]]:
-    """Returns the search space of a process's algorithm and server optimizer.
+    """Returns ranges and lists of values by dotted name, such as `algorithm.lam`.
 
-    Fields that are None are not in use and are left out, except for fields in which
-    None stands for a default.
-
-    Args:
-      process: the process.
-
-    Returns:
-      Ranges, and lists of values, by dotted name, such as `algorithm.lam`.
+    They are those of a process's algorithm and server optimizer. Fields that are None
+    are not in use and are left out, except for fields in which None stands for a
+    default.
 
     Example:
       >>> import fedjax_pfl as fp

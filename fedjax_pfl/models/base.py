@@ -4,20 +4,20 @@ import abc
 import dataclasses
 import math
 from types import ModuleType
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import core
 from fedjax_pfl.core import checks, statistics, struct
-from fedjax_pfl.models import initializers, inputs, layers, objectives, starts
+from fedjax_pfl.models import initializers, inputs, layers, objectives
 
-__all__ = ["ImageNetwork", "Network", "NormedNetwork"]
+__all__ = ["ImageNetwork", "Network"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Network(objectives.Supervised, starts.Startable):
+class Network(objectives.Supervised):
     """A network with its parameters in a linen module; abstract.
 
     It predicts logits of classes or, if the federation's targets are numbers, a
@@ -69,33 +69,17 @@ class Network(objectives.Supervised, starts.Startable):
         variables = module.init(key, jnp.zeros((1, *(self.input_shape or ()))))
         return statistics.joined(variables["params"], variables.get(statistics.NAME))
 
-    def apply(
+    def _call(
         self,
         params: core.Params,
         x: jax.Array,
-        *,
-        key: core.Key | None = None,
-        constants: core.Tree = None,
-    ) -> jax.Array:
-        """Logits `[B, C]` or numbers `[B]`, in the parameters' dtype."""
-        return self.apply_with_statistics(params, x, key=key, constants=constants)[0]
-
-    def apply_with_statistics(
-        self,
-        params: core.Params,
-        x: jax.Array,
-        *,
         key: core.Key | None,
-        constants: core.Tree,
+        constants: core.Constants,
     ) -> tuple[jax.Array, Any]:
-        """Returns the logits of `apply`, and running statistics after this batch."""
-        params, constants = statistics.taken(params, constants)
         running, weight = constants.running, constants.weight
         logits, updates = self._run(params, x, key, running, weight=weight)
         # Only training updates them.
-        if statistics.NAME not in updates:
-            return logits, running
-        return logits, statistics.settled(updates[statistics.NAME], running, weight)
+        return logits, updates.get(statistics.NAME, running)
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -111,23 +95,10 @@ class Network(objectives.Supervised, starts.Startable):
         key: core.Key | None = None,
     ) -> tuple[jax.Array, jax.Array]:
         """Returns outputs `[B, ...]` of one of `layers`, and the outputs of `apply`."""
+        self._require_statistics(None)
         logits, variables = self._run(params, x, key, mutable=("intermediates",))
         # Values after the layer's activation and pool.
         return variables["intermediates"]["layers"][self.layers.index(layer)], logits
-
-    def featured(
-        self,
-        params: core.Params,
-        x: jax.Array,
-        *,
-        key: core.Key | None = None,
-        constants: core.Tree = None,
-    ) -> tuple[jax.Array, jax.Array, Any]:
-        """Returns inputs `[B, D]` of the head, and `apply_with_statistics`."""
-        from fedjax_pfl.models import heads  # imports flax
-
-        options = {"key": key, "constants": constants}
-        return heads.featured(self, "^head/", params, x, **options)
 
     def _run(
         self,
@@ -141,26 +112,11 @@ class Network(objectives.Supervised, starts.Startable):
         from fedjax_pfl.models import normalization  # imports flax
 
         module, dtype = self._known_module(), jnp.result_type(*jax.tree.leaves(params))
-        self._require_statistics(running)
-        variables = {"params": params}
-        if running is not None:
-            variables[statistics.NAME] = running
+        variables = statistics.joined({"params": params}, running)
         x = x.astype(dtype)
         with layers.forms(bfloat16_products=self.bfloat16_products):
             result, state = normalization.run(module, variables, x, key=key, **options)
         return result if self.num_classes else result[:, 0], state
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class NormedNetwork(Network):
-    """A network with layers that may be normalized; abstract.
-
-    Attributes:
-      normalization: of convolutions and hidden layers before their ReLU, `"batch"`,
-        `"group"` or `"layer"`, or None. Leaves `<layer>_norm/{scale,bias}`.
-    """
-
-    normalization: Literal["batch", "group", "layer"] | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -119,11 +119,9 @@ def bert_params(
     published = [_published(name) for name in names]
     arrays = _read(path, dict(zip(published, shapes, strict=True)))
     body = zip((name.split("/") for name in names), arrays, strict=True)
-    scheme, shape = model.initialization, (outputs, width)
-    kernel_key, bias_key = jax.random.split(key)
-    kernel = initializers.weights(kernel_key, shape, width, outputs, scheme)
-    bias = initializers.biases(bias_key, shape[:1], width, scheme)
-    return tree_paths.nested(body) | {"head": {"kernel": kernel, "bias": bias}}
+    scheme = model.initialization
+    head = initializers.layer(key, (outputs, width), width, outputs, scheme)
+    return tree_paths.nested(body) | {"head": head}
 
 
 def _published(name: str) -> str:

@@ -38,8 +38,7 @@ class EarlyExit:
                 f" NFResNet18, got"
                 f" {checks.shown(self.network)}."
             )
-        network = self.network
-        if isinstance(network, base.NormedNetwork) and network.normalization == "batch":
+        if getattr(self.network, "normalization", None) == "batch":
             raise checks.InputError(
                 "Expected a network without running statistics for a classifier in its"
                 f" middle, got {name}(normalization='batch')."
@@ -64,13 +63,10 @@ class EarlyExit:
         features, logits = jax.eval_shape(self._run, params, jnp.zeros(shape))
         inputs, outputs = math.prod(features.shape), logits.shape[1]
         # By another key, so that the network has the parameters that it draws alone.
-        scheme = self.network.initialization
-        kernel_key, bias_key = jax.random.split(jax.random.fold_in(key, 1))
-        kernel = initializers.weights(
-            kernel_key, (outputs, inputs), inputs, outputs, scheme
-        )
-        bias = initializers.biases(bias_key, (outputs,), inputs, scheme)
-        return params | {"exit": {"kernel": kernel, "bias": bias}}
+        key, scheme = jax.random.fold_in(key, 1), self.network.initialization
+        shape = (outputs, inputs)
+        layer = initializers.layer(key, shape, inputs, outputs, scheme)
+        return params | {"exit": layer}
 
     def _run(self, params: core.Params, x: jax.Array, key: core.Key | None = None):
         layer = self.network.layers[self.exit_after - 1]

@@ -9,6 +9,7 @@ __all__ = [
     "biases",
     "fan_in_normal",
     "fan_in_uniform",
+    "layer",
     "weights",
 ]
 
@@ -46,3 +47,14 @@ def biases(
     """Draws biases: like the weights for `"pytorch"`, zeros for the other schemes."""
     drawn = fan_in_uniform(key, shape, inputs)
     return drawn if scheme == "pytorch" else 0 * drawn
+
+
+def layer(
+    key: jax.Array, shape: tuple[int, ...], inputs: int, outputs: int, scheme: str
+) -> dict[str, jax.Array]:
+    """Draws kernel and bias of a dense layer; a kernel `[inputs]` has a bias `[]`."""
+    kernel_key, bias_key = jax.random.split(key)
+    return {
+        "kernel": weights(kernel_key, shape, inputs, outputs, scheme),
+        "bias": biases(bias_key, shape[:-1], inputs, scheme),
+    }

@@ -186,70 +186,33 @@ class LowRank(roles.Wrapped):
             lambda leaf: getattr(leaf, "added", lambda: leaf)(), self._changed(params)
         )
 
-    def apply(
-        self,
-        params: core.Params,
-        x: jax.Array,
-        *,
-        key: core.Key | None = None,
-        constants: core.Tree = None,
-    ) -> jax.Array:
-        """Outputs `[B, ...]` of the changed network; kernels are not added up."""
-        return self._call(self.model.apply, params, x, key, constants)
-
-    def apply_with_statistics(
-        self,
-        params: core.Params,
-        x: jax.Array,
-        *,
-        key: core.Key | None,
-        constants: core.Tree,
-    ) -> tuple[jax.Array, Any]:
-        """Returns the outputs of `apply`, and running statistics after this batch."""
-        return self._call(self.model.apply_with_statistics, params, x, key, constants)
-
-    def featured(
-        self,
-        params: core.Params,
-        x: jax.Array,
-        *,
-        key: core.Key | None = None,
-        constants: core.Tree = None,
-    ) -> tuple[jax.Array, jax.Array, Any]:
-        """Returns features `[B, D]`, and the results of `apply_with_statistics`.
-
-        The model that it wraps must have features.
-        """
-        return self._call(self.model.featured, params, x, key, constants)
-
     def _call(
         self,
         apply: Callable[..., Any],
         params: core.Params,
         x: jax.Array,
-        key: core.Key | None,
-        constants: core.Tree,
-    ) -> core.Tree:
-        """Calls a function of the model with its kernels changed."""
+        *,
+        key: core.Key | None = None,
+        constants: core.Tree = None,
+    ) -> Any:
         # Statistics are no kernels: they go to the constants.
         params, running = statistics.split(params)
         if running is not None:
             _, constants = statistics.taken({statistics.NAME: running}, constants)
-
-        def run(
-            params: core.Params,
-            x: jax.Array,
-            key: core.Key | None,
-            constants: core.Tree,
-        ) -> core.Tree:
-            return apply(params, x, key=key, constants=constants)
-
-        return changed_kernels.call(run, self._changed(params), x, key, constants)
+        # Kernels and their changes are not added up.
+        return changed_kernels.call(
+            lambda params, x, key, constants: apply(
+                params, x, key=key, constants=constants
+            ),
+            self._changed(params),
+            x,
+            key,
+            constants,
+        )
 
     def check_start(self) -> None:
         """Refuses initial parameters that do not fit the model."""
-        if self.initial_params is not None:
-            self.model.check_start()
+        self.model.check_start()
 
 
 def lora(

@@ -15,7 +15,6 @@ __all__ = [
     "Conv",
     "ConvNet",
     "Dense",
-    "DenseNet",
     "Dropout",
     "Recurrent",
     "ResNet",
@@ -53,30 +52,6 @@ def _normalized(
         return x
     is_training = module.has_rng("dropout")
     return normalization.norm(kind, x, is_training=is_training, name=f"{layer}_norm")
-
-
-class DenseNet(nn.Module):
-    """Dense layers with ReLU between them, which a norm may precede."""
-
-    widths: tuple[int, ...]
-    outputs: int
-    initialization: str
-    normalization: str | None = None
-
-    @property
-    def layers(self) -> tuple[str, ...]:
-        """Names of the layers before the head."""
-        return tuple(f"hidden_{number}" for number in range(len(self.widths)))
-
-    @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Maps `[B, ...]` to logits `[B, outputs]`."""
-        x = layers.flatten_inputs(x)
-        for name, width in zip(self.layers, self.widths, strict=True):
-            x = Dense(width, self.initialization, name=name)(x)
-            x = nn.relu(_normalized(self, self.normalization, x, name))
-            self.sow("intermediates", "layers", x)
-        return Dense(self.outputs, self.initialization, name="head")(x)
 
 
 class Conv(nn.Module):
@@ -142,7 +117,7 @@ class Dropout(nn.Module):
 
 
 class ConvNet(nn.Module):
-    """Convolutions, each with ReLU and a 2x2 pool, then dense layers with ReLU."""
+    """Convolutions, if any, with ReLU and a 2x2 pool, then dense layers with ReLU."""
 
     convolutions: tuple[tuple[int, int, int], ...]  # (filters, size, padding)
     widths: tuple[int, ...]
@@ -162,9 +137,10 @@ class ConvNet(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Maps images `[B, height, width(, channels)]` to logits `[B, outputs]`."""
+        """Maps inputs, such as `[B, height, width(, channels)]`, to `[B, outputs]`."""
         scheme = self.initialization
-        x = x if x.ndim == 4 else x[..., None]
+        if self.convolutions and x.ndim != 4:
+            x = x[..., None]
         for number, (filters, size, padding) in enumerate(self.convolutions):
             name = f"conv_{number}"
             x = Conv(filters, size, padding, scheme, name=name)(x)

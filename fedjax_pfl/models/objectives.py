@@ -1,5 +1,6 @@
 """Losses and metrics of the problem families; padded rows contribute exactly zero."""
 
+import abc
 import dataclasses
 from typing import Any
 
@@ -7,7 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import core
-from fedjax_pfl.models import counting
+from fedjax_pfl.core import statistics
+from fedjax_pfl.models import counting, starts
 
 __all__ = ["Classification", "Regression", "Supervised", "Wrapper", "weighted_mean"]
 
@@ -143,11 +145,72 @@ class _Weighted(Classification):
     class_weights: tuple[float, ...] | None = None
 
 
-class Supervised(Wrapper, core.Model):
-    """Classes if the model has `num_classes`, else numbers."""
+class Supervised(Wrapper, starts.Startable):
+    """A network for classes if it has `num_classes`, else for numbers; abstract.
+
+    It may have running statistics, and its head is known by the names of parameters.
+    """
+
+    head: str | None = None  # regular expression; None for names below `head/`
 
     @property
     def judge(self) -> Any:
         """Loss and metrics of classes, or of numbers."""
         is_regression = self.num_classes is None
         return Regression() if is_regression else _Weighted(self.class_weights)
+
+    @abc.abstractmethod
+    def _call(
+        self,
+        params: core.Params,
+        x: jax.Array,
+        key: core.Key | None,
+        constants: core.Constants,
+    ) -> tuple[Any, Any]:
+        """Returns outputs, and running statistics after a batch; None evaluates."""
+
+    def own_params(self, params: core.Params) -> core.Params:
+        """Returns parameters as the network itself names them."""
+        return params
+
+    def apply(
+        self,
+        params: core.Params,
+        x: jax.Array,
+        *,
+        key: core.Key | None = None,
+        constants: core.Tree = None,
+    ) -> jax.Array:
+        """Logits `[B, C]` or numbers `[B]`, in the parameters' dtype."""
+        return self.apply_with_statistics(params, x, key=key, constants=constants)[0]
+
+    def apply_with_statistics(
+        self,
+        params: core.Params,
+        x: jax.Array,
+        *,
+        key: core.Key | None,
+        constants: core.Tree,
+    ) -> tuple[jax.Array, Any]:
+        """Returns the outputs of `apply`, and running statistics after this batch."""
+        params, constants = statistics.taken(params, constants)
+        running, dtype = constants.running, jnp.result_type(*jax.tree.leaves(params))
+        self._require_statistics(running)
+        if jnp.issubdtype(x.dtype, jnp.floating):
+            x = x.astype(dtype)
+        outputs, updated = self._call(self.own_params(params), x, key, constants)
+        if running is not None:
+            updated = statistics.settled(updated, running, constants.weight)
+        outputs = outputs.astype(dtype)
+        return outputs.reshape(-1) if self.num_classes is None else outputs, updated
+
+    def featured(
+        self, params: core.Params, x: jax.Array, **options: Any
+    ) -> tuple[jax.Array, jax.Array, Any]:
+        """Returns inputs `[B, D]` of the head, and `apply_with_statistics`.
+
+        Networks of functions have none.
+        """
+        from fedjax_pfl.models import heads  # imports flax
+
+        return heads.featured(self, self.head or "^head/", params, x, **options)

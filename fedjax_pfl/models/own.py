@@ -1,4 +1,4 @@
-"""Models made of a network without references to this package."""
+"""Models made of networks without references to this package, and of functions."""
 
 import abc
 import dataclasses
@@ -12,15 +12,15 @@ import jax.numpy as jnp
 
 from fedjax_pfl import core
 from fedjax_pfl.core import checks, statistics, struct, tree_paths
-from fedjax_pfl.models import inputs, objectives, starts
+from fedjax_pfl.models import inputs, objectives
 
-__all__ = ["FunctionModel", "OwnModel", "from_flax", "from_functions"]
+__all__ = ["FunctionModel", "OwnModel", "from_functions"]
 
 _HEAD = "head"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class OwnModel(objectives.Supervised, starts.Startable):
+class OwnModel(objectives.Supervised):
     """A network of the user's, as a model; abstract.
 
     If the federation has classes, outputs are logits `[B, C]`, judged as in
@@ -53,16 +53,6 @@ class OwnModel(objectives.Supervised, starts.Startable):
     @abc.abstractmethod
     def _variables(self, key: core.Key, x: jax.Array) -> core.Params:
         """Draws parameters for `x [1, ...]`, as in `statistics.joined`."""
-
-    @abc.abstractmethod
-    def _call(
-        self,
-        params: core.Params,
-        x: jax.Array,
-        key: core.Key | None,
-        constants: core.Constants,
-    ) -> tuple[Any, Any]:
-        """Returns outputs, and running statistics after a batch; None evaluates."""
 
     def for_federation(self, federation: core.Federation) -> Self:
         """Returns the model with the federation's shapes, once it fits them."""
@@ -162,52 +152,6 @@ class OwnModel(objectives.Supervised, starts.Startable):
         leaves = _leaves(params)
         # The slice leaves out a first name `head`: True counts as 1.
         return tree_paths.nested((p[p[0] == _HEAD :], leaf) for p, leaf in leaves)
-
-    def apply(
-        self,
-        params: core.Params,
-        x: jax.Array,
-        *,
-        key: core.Key | None = None,
-        constants: core.Tree = None,
-    ) -> jax.Array:
-        """Logits `[B, C]` or predictions `[B]`, in the parameters' dtype."""
-        return self.apply_with_statistics(params, x, key=key, constants=constants)[0]
-
-    def apply_with_statistics(
-        self,
-        params: core.Params,
-        x: jax.Array,
-        *,
-        key: core.Key | None,
-        constants: core.Tree,
-    ) -> tuple[jax.Array, Any]:
-        """Returns the outputs of `apply`, and running statistics after this batch."""
-        params, constants = statistics.taken(params, constants)
-        running = constants.running
-        self._require_statistics(running)
-        dtype = jnp.result_type(*jax.tree.leaves(params))
-        if jnp.issubdtype(x.dtype, jnp.floating):
-            x = x.astype(dtype)
-        outputs, state = self._call(self.own_params(params), x, key, constants)
-        if running is not None:
-            state = statistics.settled(state, running, constants.weight)
-        outputs = outputs.astype(dtype)
-        return outputs.reshape(-1) if self.num_classes is None else outputs, state
-
-    def featured(
-        self,
-        params: core.Params,
-        x: jax.Array,
-        *,
-        key: core.Key | None = None,
-        constants: core.Tree = None,
-    ) -> tuple[jax.Array, jax.Array, Any]:
-        """Returns inputs `[B, D]` of the head and the outputs; of flax modules only."""
-        from fedjax_pfl.models import heads  # imports flax
-
-        options = {"key": key, "constants": constants}
-        return heads.featured(self, self.head or f"^{_HEAD}/", params, x, **options)
 
 
 def _of_run(leaf: jax.Array) -> jax.Array:
@@ -323,35 +267,3 @@ def from_functions(
     return FunctionModel(
         draw=init, call=apply, initial_params=initial_params, head=head
     )
-
-
-def from_flax(
-    module: object, *, initial_params: core.Params = None, head: str | None = None
-) -> OwnModel:
-    """Makes a model of a flax module.
-
-    Dropout acts in training. Batch normalization takes the statistics of a batch,
-    without its padding, in training, and running ones in evaluation; other state than
-    these is refused.
-
-    Args:
-      module: a linen module; an argument `train`, `training`, `is_training` or
-        `deterministic` of its `__call__` is set. Or a factory of an nnx module from
-        `rngs`, such as its class; or an nnx module, and every training starts from its
-        parameters.
-      initial_params: the module's parameters from which every training starts, or None
-        to draw them; variables of linen and states of nnx are fine. Running statistics,
-        of a module that has some, belong to them.
-      head: regular expression searched in the names of parameters, for example
-        `"^Dense_1/"`: the part that methods with personal heads keep at the client.
-        None if it is named `head`.
-
-    Returns:
-      The model, for any method, `simulate` and `grid`.
-
-    Raises:
-      InputError: if an argument does not fit, in one sentence.
-    """
-    from fedjax_pfl.models import own_flax  # imports flax
-
-    return own_flax.model_of(module, initial_params, head)

@@ -15,15 +15,38 @@ from fedjax_pfl import core
 from fedjax_pfl.core import checks, statistics, tree_paths
 from fedjax_pfl.models import heads, normalization, own
 
-__all__ = ["LinenModel", "NnxModel", "model_of"]
+__all__ = ["LinenModel", "NnxModel", "from_flax"]
 
 _TRAINING = ("train", "training", "is_training")
 
 
-def model_of(
-    module: object, initial_params: core.Params, head: str | None
+def from_flax(
+    module: object, *, initial_params: core.Params = None, head: str | None = None
 ) -> own.OwnModel:
-    """Makes a model of a flax module; see `own.from_flax`."""
+    """Makes a model of a flax module.
+
+    Dropout acts in training. Batch normalization takes the statistics of a batch,
+    without its padding, in training, and running ones in evaluation; other state than
+    these is refused.
+
+    Args:
+      module: a linen module; an argument `train`, `training`, `is_training` or
+        `deterministic` of its `__call__` is set. Or a factory of an nnx module from
+        `rngs`, such as its class; or an nnx module, and every training starts from its
+        parameters.
+      initial_params: the module's parameters from which every training starts, or None
+        to draw them; variables of linen and states of nnx are fine. Running statistics,
+        of a module that has some, belong to them.
+      head: regular expression searched in the names of parameters, for example
+        `"^Dense_1/"`: the part that methods with personal heads keep at the client.
+        None if it is named `head`.
+
+    Returns:
+      The model, for any method, `simulate` and `grid`.
+
+    Raises:
+      InputError: if an argument does not fit, in one sentence.
+    """
     if isinstance(module, nn.Module):
         if isinstance(initial_params, Mapping) and "params" in initial_params:
             if set(initial_params) <= {"params", statistics.NAME}:

@@ -65,23 +65,24 @@ class LSTM(base.Network):
         steps = jnp.zeros((1, 1, self.embedding_size or 0))
         return module.init(key, steps)["params"]
 
-    def apply(
+    def _call(
         self,
         params: core.Params,
         x: jax.Array,
-        *,
-        key: core.Key | None = None,
-        constants: core.Tree = None,
-    ) -> jax.Array:
-        """Logits `[B, C]` or numbers `[B]` of series, or of token ids `int32[B, T]`."""
+        key: core.Key | None,
+        constants: core.Constants,
+    ) -> tuple[jax.Array, Any]:
+        steps = self._steps(x, constants.given)
+        return super()._call(params, steps, key, constants)
+
+    def _steps(self, x: jax.Array, constants: core.Tree) -> jax.Array:
+        """Returns inputs `[T, B, E]` of series, or of token ids `int32[B, T]`."""
         if not jnp.issubdtype(x.dtype, jnp.integer):
             # `layers.lstm` expects time first.
-            steps = x.reshape(*x.shape[:2], -1)
-            return super().apply(params, jnp.swapaxes(steps, 0, 1), key=key)
+            return jnp.swapaxes(x.reshape(*x.shape[:2], -1), 0, 1)
         if not isinstance(constants, dict) or "embeddings" not in constants:
             raise checks.InputError(
                 f"LSTM needs constants['embeddings'], got constants={constants!r}."
             )
         table = constants["embeddings"]
-        words = table.at[x.T].get(mode="fill", fill_value=jnp.nan)
-        return super().apply(params, words, key=key)
+        return table.at[x.T].get(mode="fill", fill_value=jnp.nan)

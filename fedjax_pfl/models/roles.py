@@ -1,8 +1,10 @@
 """Roles of parameters: which travel, which stay with the client, which are frozen."""
 
+import abc
 import dataclasses
 import functools
 import re
+from collections.abc import Callable
 from typing import Any, Self
 
 import jax
@@ -57,6 +59,37 @@ class Wrapped(objectives.Wrapper, core.Model):
     def first_statistics(self) -> core.Tree:
         """Returns running statistics before the first round; None without any."""
         return self.model.first_statistics()
+
+    @abc.abstractmethod
+    def _call(
+        self,
+        apply: Callable[..., Any],
+        params: core.Params,
+        x: jax.Array,
+        *,
+        key: core.Key | None = None,
+        constants: core.Tree = None,
+    ) -> Any:
+        """Calls a method of the model with its own parameters and constants."""
+
+    def apply(self, params: core.Params, x: jax.Array, **options: Any) -> jax.Array:
+        """Outputs `[B, ...]` of the whole network."""
+        return self._call(self.model.apply, params, x, **options)
+
+    def apply_with_statistics(
+        self, params: core.Params, x: jax.Array, **options: Any
+    ) -> tuple[jax.Array, Any]:
+        """Returns the outputs of `apply`, and running statistics after this batch."""
+        return self._call(self.model.apply_with_statistics, params, x, **options)
+
+    def featured(
+        self, params: core.Params, x: jax.Array, **options: Any
+    ) -> tuple[jax.Array, jax.Array, Any]:
+        """Returns features `[B, D]`, and the results of `apply_with_statistics`.
+
+        The model must have features.
+        """
+        return self._call(self.model.featured, params, x, **options)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -219,56 +252,21 @@ class ParameterRoles(Wrapped):
             return params
         return self.model.at_rank(params, constants.fixed)
 
-    def apply(
+    def _call(
         self,
+        apply: Callable[..., Any],
         params: core.Params,
         x: jax.Array,
         *,
         key: core.Key | None = None,
         constants: core.Tree = None,
-    ) -> jax.Array:
-        """Outputs `[B, ...]` of the whole network."""
-        params, inner = self._inner(params, constants)
-        return self.model.apply(params, x, key=key, constants=inner)
-
-    def apply_with_statistics(
-        self,
-        params: core.Params,
-        x: jax.Array,
-        *,
-        key: core.Key | None,
-        constants: core.Tree,
-    ) -> tuple[jax.Array, Any]:
-        """Returns the outputs of `apply`, and running statistics after this batch."""
-        params, inner = self._inner(params, constants)
-        return self.model.apply_with_statistics(params, x, key=key, constants=inner)
-
-    def featured(
-        self,
-        params: core.Params,
-        x: jax.Array,
-        *,
-        key: core.Key | None = None,
-        constants: core.Tree = None,
-    ) -> tuple[jax.Array, jax.Array, Any]:
-        """Returns features `[B, D]`, and the results of `apply_with_statistics`.
-
-        The model that it wraps must have features.
-        """
-        params, inner = self._inner(params, constants)
-        return self.model.featured(params, x, key=key, constants=inner)
-
-    def _inner(
-        self, params: core.Params, constants: core.Tree
-    ) -> tuple[core.Params, Any]:
-        """Returns all parameters of the network, and its own constants."""
+    ) -> Any:
         params, constants = statistics.taken(params, constants)
-        params = self._union(params, constants)
-        if constants.running is None:
-            return params, constants.given
-        blanks = dict.fromkeys(("frozen", "personal", "fixed"))
-        inner = dataclasses.replace(constants, **blanks)
-        return params, inner
+        params, inner = self._union(params, constants), constants.given
+        if constants.running is not None:
+            blanks = dict.fromkeys(("frozen", "personal", "fixed"))
+            inner = dataclasses.replace(constants, **blanks)
+        return apply(params, x, key=key, constants=inner)
 
     def _judged(self, batch: core.Batch) -> core.Batch:
         """Returns a batch with the federation's own constants."""

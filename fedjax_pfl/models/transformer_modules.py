@@ -1,12 +1,13 @@
 """Linen modules of transformers, built by the fields of `models.transformers`."""
 
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl.models import attention
+from fedjax_pfl.models import layers
 from fedjax_pfl.models.modules import Dense, Dropout
 
 __all__ = ["Norm", "PatchEmbeddings", "PatchNet", "TextNet", "Transformer", "Words"]
@@ -22,8 +23,62 @@ def _embeddings(
     return module.param(name, nn.initializers.normal(deviation), shape)
 
 
+def _scores(query: jax.Array, key: jax.Array, mask: jax.Array | None) -> jax.Array:
+    """Computes weights `[B, heads, T, T]` of keys, exactly 0 for masked keys."""
+    scale = query.shape[-1] ** -0.5
+    scores = layers.product(query * scale, key.swapaxes(2, 3))
+    if mask is not None:
+        # The least number, not -inf: a sequence of padding alone stays finite.
+        lowest = jnp.finfo(scores.dtype).min
+        scores = jnp.where(mask[:, None, None, :], scores, lowest)
+    return jax.nn.softmax(scores, axis=3)
+
+
+def _attend(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    *,
+    batch: int,
+    heads: int,
+    mask: jax.Array | None = None,
+    drop: Callable[[jax.Array], jax.Array] = lambda weights: weights,
+) -> jax.Array:
+    """Mixes values `[B * T, W]`: `softmax(query key^T / sqrt(W / heads)) value`."""
+    # Positions of all sequences are rows of one matrix, so that a dense layer is one
+    # product; every head has its own columns.
+    rows, width = query.shape
+
+    def split(x: jax.Array) -> jax.Array:
+        return x.reshape(batch, rows // batch, heads, -1).swapaxes(1, 2)
+
+    weights = drop(_scores(split(query), split(key), mask))
+    mixed = layers.product(weights, split(value))
+    return mixed.swapaxes(1, 2).reshape(rows, width)
+
+
+def _average(x: jax.Array, mask: jax.Array | None) -> jax.Array:
+    """Averages `[B, T, W]` over positions; a sequence of padding alone gives zeros."""
+    if mask is None:
+        return x.mean(axis=1)
+    total = jnp.where(mask[:, :, None], x, 0).sum(axis=1)
+    count = jnp.maximum(mask.sum(axis=1), 1).astype(x.dtype)
+    return total / count[:, None]
+
+
+def _patches(x: jax.Array, size: int) -> jax.Array:
+    """Cuts images `[B, ...]` into patches `[B, patches, size * size * channels]`."""
+    batch, height, width, channels = x.shape
+    fill = ((0, 0), (0, -height % size), (0, -width % size), (0, 0))
+    # Zeros fill up images to whole patches.
+    x = jnp.pad(x, fill) if any(map(sum, fill)) else x
+    rows, columns = x.shape[1] // size, x.shape[2] // size
+    x = x.reshape(batch, rows, size, columns, size, channels).swapaxes(2, 3)
+    return x.reshape(batch, rows * columns, size * size * channels)
+
+
 class Norm(nn.Module):
-    """Layer norm with a gain and a bias per column."""
+    """Layer norm: `gain (x - mean) / sqrt(var + epsilon) + bias`."""
 
     epsilon: float
 
@@ -32,7 +87,10 @@ class Norm(nn.Module):
         """Maps `[rows, W]` to `[rows, W]`."""
         gain = self.param("gain", nn.initializers.ones, x.shape[1:])
         bias = self.param("bias", nn.initializers.zeros, x.shape[1:])
-        return attention.layer_norm(gain, bias, x, self.epsilon)
+        centered = x - x.mean(axis=1, keepdims=True)
+        variance = (centered**2).mean(axis=1, keepdims=True)
+        scaled = gain[None] * (centered * jax.lax.rsqrt(variance + self.epsilon))
+        return scaled + bias[None]
 
 
 class Transformer(nn.Module):
@@ -46,7 +104,7 @@ class Transformer(nn.Module):
 
     def _attention(self, x: jax.Array, batch: int, mask: jax.Array | None) -> jax.Array:
         width = x.shape[1]
-        mixed = attention.attend(
+        mixed = _attend(
             *(self._dense(name, width)(x) for name in ("query", "key", "value")),
             batch=batch,
             heads=self.fields.heads,
@@ -105,7 +163,7 @@ class PatchEmbeddings(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Maps images `[B, height, width, channels]` to `[B, T, W]`."""
         width = self.fields.width
-        x = attention.patches(x, self.fields.patch)
+        x = _patches(x, self.fields.patch)
         batch, count, values = x.shape
         dense = Dense(width, self.fields.initialization, name="patches")
         x = dense(x.reshape(batch * count, values)).reshape(batch, count, width)
@@ -148,7 +206,7 @@ class _Stack(nn.Module):
     def _pooled(self, x: jax.Array, mask: jax.Array | None) -> jax.Array:
         """Maps `[B, T, W]` to `[B, W]`."""
         is_class = self.fields.pooling == "class"
-        return x[:, 0] if is_class else attention.average(x, mask)
+        return x[:, 0] if is_class else _average(x, mask)
 
     def _head(self, x: jax.Array) -> jax.Array:
         return Dense(self.outputs, self.fields.initialization, name="head")(x)

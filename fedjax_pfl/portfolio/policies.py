@@ -141,11 +141,8 @@ class EIIE(starts.Startable):
         self, key: core.Key, shape: tuple[int, ...], inputs: int, outputs: int
     ) -> dict[str, jax.Array]:
         """Draws weights and biases of one layer, `[outputs]`, or `[]` for a vector."""
-        keys = jax.random.split(key)
         scheme = self.initialization
-        bias = initializers.biases(keys[1], shape[:-1][:1], inputs, scheme)
-        weights = initializers.weights(keys[0], shape, inputs, outputs, scheme)
-        return {"kernel": weights, "bias": bias}
+        return initializers.layer(key, shape, inputs, outputs, scheme)
 
     def _evaluate(
         self, params: core.Params, x: jax.Array, tables: portfolio.PriceTables

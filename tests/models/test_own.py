@@ -13,7 +13,6 @@ import fedjax_pfl as fp
 from fedjax_pfl import engine
 from fedjax_pfl.core import struct, tree_paths
 from fedjax_pfl.engine import grids, groups, resident
-from fedjax_pfl.models import own
 from tests.models.test_models import evaluated, small
 
 KEY = jax.random.key(0)
@@ -107,7 +106,7 @@ def test_linen_modules_are_the_networks_of_the_package_that_have_them():
         model, _, batch = small(name)
         module = model._known_module()
         made = dataclasses.replace(
-            own.from_flax(module),
+            fp.from_flax(module),
             input_shape=model.input_shape,
             input_dtype="float64",
             num_classes=model.num_classes,
@@ -123,7 +122,7 @@ def test_linen_modules_are_the_networks_of_the_package_that_have_them():
 
 @pytest.mark.parametrize("module", [Linen(), Deterministic(), Nnx(rngs=nnx.Rngs(0))])
 def test_dropout_acts_in_training_only(module):
-    model = built(own.from_flax(module))
+    model = built(fp.from_flax(module))
     params, x = model.init(KEY), jnp.ones((3, 4))
     still, again = model.apply(params, x), model.apply(params, x)
     first, second = (model.apply(params, x, key=jax.random.key(k)) for k in (0, 1))
@@ -133,7 +132,7 @@ def test_dropout_acts_in_training_only(module):
 
 
 def test_nnx_modules_are_drawn_of_a_key_and_run_as_they_are():
-    model = built(own.from_flax(Nnx))
+    model = built(fp.from_flax(Nnx))
     params = model.init(KEY)
     module = Nnx(rngs=nnx.Rngs(KEY))
     same(params["layers"]["10"]["kernel"], module.layers[10].kernel[...])
@@ -147,16 +146,16 @@ def test_nnx_modules_are_drawn_of_a_key_and_run_as_they_are():
 
 def test_an_nnx_module_that_exists_is_where_trainings_start():
     module = Nnx(rngs=nnx.Rngs(5))
-    model = built(own.from_flax(module))
+    model = built(fp.from_flax(module))
     same(model.init(KEY), model.init(jax.random.key(1)))
     same(model.init(KEY)["head"]["bias"], module.head.bias[...])
-    other = built(own.from_flax(Nnx, initial_params=module))
+    other = built(fp.from_flax(Nnx, initial_params=module))
     same(model.init(KEY), other.init(KEY))
 
 
 @pytest.mark.parametrize("module", [Linen(), Nnx])
 def test_parameters_have_the_type_of_the_run(module):
-    model = built(own.from_flax(module))
+    model = built(fp.from_flax(module))
     dtypes = {leaf.dtype for leaf in jax.tree.leaves(model.init(KEY))}
     assert dtypes == {jnp.zeros(()).dtype}
     assert model.apply(model.init(KEY), jnp.ones((2, 4))).dtype in dtypes
@@ -164,7 +163,7 @@ def test_parameters_have_the_type_of_the_run(module):
 
 def test_functions_train_as_the_same_model_of_the_package():
     data = federation()
-    made = own.from_functions(draw, logits)
+    made = fp.from_functions(draw, logits)
     losses = [trained(m, data, fp.FedAvg()) for m in (made, fp.LogisticRegression())]
     # The package's kernels are transposed: the same sums in another order.
     np.testing.assert_allclose(*losses, rtol=0, atol=1e-12)
@@ -177,7 +176,7 @@ def test_functions_get_what_they_ask_for():
         seen.append((key is None, constants))
         return x @ params
 
-    model = built(own.from_functions(lambda key: jnp.zeros((4, CLASSES)), apply))
+    model = built(fp.from_functions(lambda key: jnp.zeros((4, CLASSES)), apply))
     model.apply(model.init(KEY), jnp.ones((2, 4)), key=KEY, constants=3)
     assert seen[:2] == [(True, None), (False, None)] and seen[-1] == (False, 3)
 
@@ -188,8 +187,8 @@ def test_targets_that_are_numbers_make_a_regression():
     def line(params, x):
         return x @ params
 
-    column = own.from_functions(lambda key: jnp.ones((4, 1)), line)
-    flat = own.from_functions(lambda key: jnp.ones(4), line)
+    column = fp.from_functions(lambda key: jnp.ones((4, 1)), line)
+    flat = fp.from_functions(lambda key: jnp.ones(4), line)
     batch = data.train.examples(0)
     for model in (column.for_federation(data), flat.for_federation(data)):
         outputs = model.apply(model.init(KEY), batch.x)
@@ -200,17 +199,17 @@ def test_targets_that_are_numbers_make_a_regression():
 
 
 def test_the_head_is_where_methods_look_for_it():
-    model = built(own.from_flax(Linen(), head="^Dense_1/"))
+    model = built(fp.from_flax(Linen(), head="^Dense_1/"))
     params = model.init(KEY)
     assert params.keys() == {"Dense_0", "head"} and params["head"].keys() == {"Dense_1"}
-    plain = built(own.from_flax(Linen()))
+    plain = built(fp.from_flax(Linen()))
     same(model.own_params(params), plain.init(KEY))
     x = jnp.ones((2, 4))
     same(model.apply(params, x), plain.apply(plain.init(KEY), x))
     head, body = tree_paths.head_and_body(params, fp.FedPer().head)
     assert body["head"] == {"Dense_1": {"kernel": None, "bias": None}}
     assert head["Dense_0"] == {"kernel": None, "bias": None}
-    bias = built(own.from_flax(Linen(), head="Dense_1/bias$")).init(KEY)
+    bias = built(fp.from_flax(Linen(), head="Dense_1/bias$")).init(KEY)
     assert list(bias["head"]["Dense_1"]) == ["bias"]
     assert list(bias["Dense_1"]) == ["kernel"]
 
@@ -219,7 +218,7 @@ START = {"head": {"w": np.full((4, CLASSES), 0.5), "b": np.arange(3.0)}}
 
 
 def test_every_method_starts_from_the_initial_parameters():
-    data, model = federation(), own.from_functions(draw, logits, initial_params=START)
+    data, model = federation(), fp.from_functions(draw, logits, initial_params=START)
     for algorithm in (fp.FedAvg(), fp.Flame(), fp.Ditto()):
         process = fp.FederatedProcess(algorithm=algorithm)
         group = groups.single(KEY, process, model, data)
@@ -238,20 +237,20 @@ def test_every_method_starts_from_the_initial_parameters():
 
 def test_models_are_compared_and_described_by_content():
     one, other = (
-        own.from_functions(draw, logits, initial_params=jax.tree.map(np.copy, START))
+        fp.from_functions(draw, logits, initial_params=jax.tree.map(np.copy, START))
         for _ in range(2)
     )
     assert one == other and hash(one) == hash(other)
     moved = jax.tree.map(lambda leaf: leaf + 1, START)
-    assert one != own.from_functions(draw, logits, initial_params=moved)
+    assert one != fp.from_functions(draw, logits, initial_params=moved)
     digest = one.initial_params.digest
     assert struct.plain_fields(one, "model")["model.initial_params"].endswith(
         f"{digest})"
     )
-    linen = struct.plain_fields(own.from_flax(Linen(width=7)), "model")
+    linen = struct.plain_fields(fp.from_flax(Linen(width=7)), "model")
     assert linen["model.module"] == "Linen" and linen["model.module.width"] == 7
-    assert own.from_flax(Linen()) == own.from_flax(Linen())
-    for model in (own.from_flax(Nnx), own.from_flax(Nnx(rngs=nnx.Rngs(0)))):
+    assert fp.from_flax(Linen()) == fp.from_flax(Linen())
+    for model in (fp.from_flax(Nnx), fp.from_flax(Nnx(rngs=nnx.Rngs(0)))):
         described = struct.plain_fields(model, "model")
         assert described["model.module"] == "Nnx"
         assert not any("0x" in str(value) for value in described.values())
@@ -264,36 +263,36 @@ def raising(params, x):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: own.from_flax(Normalized()), "it raised ModifyScopeVariableError"),
-        (lambda: own.from_flax(Counting()), "no state but .*BatchNorm, got counts"),
-        (lambda: own.from_flax(NnxCounting), "no state but .*BatchNorm, got Variable"),
-        (lambda: own.from_flax(NnxCounting(nnx.Rngs(0))), "BatchNorm, got Variable"),
-        (lambda: own.from_flax(nn.Dense(2)), r"\[B, 3\], a logit per class.* \[2, 2\]"),
+        (lambda: fp.from_flax(Normalized()), "it raised ModifyScopeVariableError"),
+        (lambda: fp.from_flax(Counting()), "no state but .*BatchNorm, got counts"),
+        (lambda: fp.from_flax(NnxCounting), "no state but .*BatchNorm, got Variable"),
+        (lambda: fp.from_flax(NnxCounting(nnx.Rngs(0))), "BatchNorm, got Variable"),
+        (lambda: fp.from_flax(nn.Dense(2)), r"\[B, 3\], a logit per class.* \[2, 2\]"),
         (
-            lambda: own.from_flax(nn.Embed(3, 4)),
+            lambda: fp.from_flax(nn.Embed(3, 4)),
             r"Embed to take .*\[2, 4\].*ValueError",
         ),
-        (lambda: own.from_functions(draw, raising), "raised ValueError: no"),
-        (lambda: own.from_functions(draw, lambda p: p), "TypeError"),
+        (lambda: fp.from_functions(draw, raising), "raised ValueError: no"),
+        (lambda: fp.from_functions(draw, lambda p: p), "TypeError"),
         (
-            lambda: own.from_functions(lambda key: {}, logits),
+            lambda: fp.from_functions(lambda key: {}, logits),
             "raised KeyError|have param",
         ),
         (
-            lambda: own.from_functions(
+            lambda: fp.from_functions(
                 lambda k: jnp.ones((4, 3), int), lambda p, x: x @ p
             ),
             "floating-point numbers, but",
         ),
-        (lambda: own.from_functions(draw, "logits"), "apply to be a function"),
-        (lambda: own.from_flax(Linen), "linen module such as"),
-        (lambda: own.from_flax(3), "got 3"),
-        (lambda: own.from_flax(lambda rngs: 3), "to make an nnx module of rngs"),
-        (lambda: own.from_flax(Linen(width=[1])), "fields of Linen that are hashable"),
-        (lambda: own.from_flax(Linen(), head="nosuch"), "head='nosuch' to match some"),
-        (lambda: own.from_flax(Linen(), head="("), "head to be a regular expression"),
+        (lambda: fp.from_functions(draw, "logits"), "apply to be a function"),
+        (lambda: fp.from_flax(Linen), "linen module such as"),
+        (lambda: fp.from_flax(3), "got 3"),
+        (lambda: fp.from_flax(lambda rngs: 3), "to make an nnx module of rngs"),
+        (lambda: fp.from_flax(Linen(width=[1])), "fields of Linen that are hashable"),
+        (lambda: fp.from_flax(Linen(), head="nosuch"), "head='nosuch' to match some"),
+        (lambda: fp.from_flax(Linen(), head="("), "head to be a regular expression"),
         (
-            lambda: own.from_functions(
+            lambda: fp.from_functions(
                 lambda k: (jnp.ones((4, 3)), jnp.ones(3)),
                 lambda p, x: x @ p[0] + p[1][None],
                 head="1",
@@ -301,34 +300,34 @@ def raising(params, x):
             "nested dictionaries",
         ),
         (
-            lambda: own.from_functions(draw, logits, head="head/b"),
+            lambda: fp.from_functions(draw, logits, head="head/b"),
             "match every parameter below 'head/'",
         ),
         (
-            lambda: own.from_functions(draw, logits, initial_params={"head": {}}),
+            lambda: fp.from_functions(draw, logits, initial_params={"head": {}}),
             "they have no 'head/b'",
         ),
         (
-            lambda: own.from_functions(
+            lambda: fp.from_functions(
                 draw, logits, initial_params={**START, "more": np.ones(2)}
             ),
             "they also have 'more'",
         ),
         (
-            lambda: own.from_functions(
+            lambda: fp.from_functions(
                 *(draw, logits), initial_params=jax.tree.map(lambda v: v[:2], START)
             ),
             r"'head/b' as float64\[3\], got float64\[2\]",
         ),
         (
-            lambda: own.from_functions(
+            lambda: fp.from_functions(
                 *(draw, logits),
                 initial_params=jax.tree.map(lambda v: v.astype(int), START),
             ),
             "got int64",
         ),
         (
-            lambda: own.from_functions(
+            lambda: fp.from_functions(
                 *(draw, logits),
                 initial_params=jax.tree.map(lambda v: v * np.nan, START),
             ),
@@ -356,7 +355,7 @@ def test_raw_networks_are_told_what_makes_models_of_them(network):
 def test_variables_of_linen_are_initial_parameters():
     module = Linen()
     variables = module.init(KEY, jnp.ones((1, 4)))
-    model = built(own.from_flax(module, initial_params=variables))
+    model = built(fp.from_flax(module, initial_params=variables))
     same(model.init(jax.random.key(1)), jax.tree.map(jnp.float64, variables["params"]))
 
 
@@ -364,7 +363,7 @@ def test_variables_of_linen_are_initial_parameters():
 def test_modules_train_in_every_execution_and_are_saved(tmp_path):
     data = federation()
     start = Linen().init(jax.random.key(3), jnp.ones((1, 4)))
-    model = own.from_flax(Linen(), head="^Dense_1/", initial_params=start)
+    model = fp.from_flax(Linen(), head="^Dense_1/", initial_params=start)
     method = fp.FedPer(local=fp.SGD(learning_rate=0.5))
     losses = trained(model, data, method, models_to=tmp_path / "models")
     for execution in ("loop", "chunk=2", "shard"):
@@ -388,7 +387,7 @@ class Stop(fp.Callback):
 @pytest.mark.wide
 def test_pretrained_models_train_streamed_and_resume_to_the_last_bit(tmp_path):
     data = federation()
-    model = own.from_functions(draw, logits, initial_params=START)
+    model = fp.from_functions(draw, logits, initial_params=START)
     cohort = {"participation": fp.UniformCohort(size=2)}
     losses = trained(model, data, fp.Flame(), **cohort)
     streamed = trained(
@@ -406,7 +405,7 @@ def test_a_grid_sweeps_fields_of_a_module():
     process = fp.FederatedProcess(algorithm=fp.FedAvg())
     axes = {"model.module.width": [5, 6], "seed": [0, 1]}
     spec = fp.FederationSpec("quadratic", "by_client", num_clients=4)
-    made = grids.groups_of(KEY, process, own.from_flax(Linen()), spec, axes)
+    made = grids.groups_of(KEY, process, fp.from_flax(Linen()), spec, axes)
     assert [group.model.module.width for group in made] == [5, 6]
     assert [len(group.points) for group in made] == [2, 2]
     assert made[0].points[1] == {"model.module.width": 5, "seed": 1}

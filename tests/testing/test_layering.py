@@ -34,7 +34,7 @@ ONLY_IN = {  # what is imported or used -> the files that may
     "jax.jit": {
         "core/client_map.py",
         "core/sharding.py",
-        "engine/derivatives/fixed_point.py",
+        "engine/derivatives/implicit.py",
         "engine/derivatives/differentiated.py",
         "engine/resident.py",
         "engine/stacking.py",

@@ -237,8 +237,11 @@ def hypergradients(
         return _solved(maker, planned, shared)
     # Forward, N values per client would take N trainings; backward takes one pass.
     if any(name.startswith(fields_.PER_CLIENT) for name in names):
-        parts = [reverse.go_back(group, maker) for group in planned]
-        value, values, slopes = zip(*parts, strict=True)
+        parts = []
+        for group in planned:
+            backward = reverse.Backward(group, maker)
+            parts.append((*backward(), backward.values()))
+        value, slopes, values = zip(*parts, strict=True)
         return Hypergradients(
             value=np.concatenate(value),
             values=_joined(values),

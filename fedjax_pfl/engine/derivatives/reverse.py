@@ -17,7 +17,7 @@ from fedjax_pfl.engine.groups import PlannedGroup
 from fedjax_pfl.engine.resident import Resident
 from fedjax_pfl.results import checkpoint
 
-__all__ = ["Backward", "Kept", "go_back", "kept"]
+__all__ = ["Backward", "Kept", "kept"]
 
 _ALL = 2**31  # bytes up to which all steps are kept, the same on every machine
 _NO_REVERSE = "Reverse-mode differentiation does not work"
@@ -128,15 +128,6 @@ class Backward:
         """Returns the values of the processes by name, `[G]` or `[G, N]`."""
         taken = fields.taken(self.trainer.start[0], self._names)
         return self.trainer.by_point(sharding.fetch(taken))
-
-
-def go_back(
-    planned: PlannedGroup, maker: trainer.Differentiation
-) -> tuple[np.ndarray, _ByName, _ByName]:
-    """Returns the objective of a group's points, its fields' values and derivatives."""
-    backward = Backward(planned, maker)
-    objective, slopes = backward()
-    return objective, backward.values(), slopes
 
 
 @contextlib.contextmanager

@@ -1,8 +1,7 @@
 """Robust rules as plain functions, for use without the simulator.
 
-`rows` are an array `[K, D]`, or a pytree of `[K, *P]` such as K models; the result is
-one row, `[D]` or a pytree of `[*P]`. Two functions map rows to rows and go in front of
-any other:
+Rows are an array `[K, D]`, or a pytree of `[K, *P]` such as K models; the result is one
+row. Two functions map rows to rows and go in front of any other:
 
     >>> rows = jnp.array([[1.0, 2], [1.5, 2.5], [90.0, -90], [2.0, 3], [1.0, 3]])
     >>> trimmed_mean(rows, num_malicious=1).tolist()
@@ -11,12 +10,11 @@ any other:
     >>> krum(mixed, num_malicious=1).tolist()
     [1.375, 2.625]
 
-Every function is a call of the class of the same name, or of `Krum`; the docstring of
-the class describes the `fields`. Rows with a weight of 0 in `weights [K]` are left out;
-other weights matter only if a rule weighs by examples, and None stands for ones. Rows
-with a non-finite value take no part either. A `reference` is like a row, or None for
-zeros. Invalid arguments raise an `InputError` of one sentence, unless traced. Functions
-may be transformed by `jit`, `vmap` and, the medians, by `grad`.
+Every function is a call of the class of the same name; its docstring describes the
+fields. Rows with a weight of 0 in `weights [K]` are left out; other weights matter only
+if a rule weighs by examples. Rows with a non-finite value take no part either. Invalid
+arguments raise an `InputError` of one sentence, unless traced. Functions may be
+transformed by `jit`, `vmap` and, the medians, by `grad`.
 """
 
 from typing import Any
@@ -104,6 +102,15 @@ def _apply(
 def krum(rows: core.Tree, weights: _Weights = None, **fields: Any) -> core.Tree:
     """Returns the row of lowest score, or the mean of several that tie.
 
+    Args:
+      rows: `[K, D]`, or pytree of `[K, *P]`.
+      weights: `[K]`, or None for ones.
+      **fields: of `Krum`: `num_malicious` or `malicious_fraction`, `squared`,
+        `guarantee`, `num_selected`.
+
+    Returns:
+      `[D]`, or pytree of `[*P]`.
+
     Example:
       >>> float(krum(jnp.array([1.0, 9.0, 2.0, 2.6, 1.5]), num_malicious=1))
       1.5
@@ -114,6 +121,14 @@ def krum(rows: core.Tree, weights: _Weights = None, **fields: Any) -> core.Tree:
 def multi_krum(rows: core.Tree, weights: _Weights = None, **fields: Any) -> core.Tree:
     """Averages the rows of lowest score, n - f unless `num_selected` is given.
 
+    Args:
+      rows: `[K, D]`, or pytree of `[K, *P]`.
+      weights: `[K]`, or None for ones.
+      **fields: of `Krum`.
+
+    Returns:
+      `[D]`, or pytree of `[*P]`.
+
     Example:
       >>> float(multi_krum(jnp.array([1.0, 9.0, 2.0, 2.5, 1.5]), num_malicious=1))
       1.75
@@ -122,17 +137,44 @@ def multi_krum(rows: core.Tree, weights: _Weights = None, **fields: Any) -> core
 
 
 def trimmed_mean(rows: core.Tree, weights: _Weights = None, **fields: Any) -> core.Tree:
-    """Returns the mean per coordinate without the f least and the f largest values."""
+    """Returns the mean per coordinate without the f smallest and the f largest values.
+
+    Args:
+      rows: `[K, D]`, or pytree of `[K, *P]`.
+      weights: `[K]`, or None for ones.
+      **fields: of `TrimmedMean`: `num_malicious` or `malicious_fraction`.
+
+    Returns:
+      `[D]`, or pytree of `[*P]`.
+    """
     return _apply(trimmed.TrimmedMean(**fields), rows, weights)
 
 
 def meamed(rows: core.Tree, weights: _Weights = None, **fields: Any) -> core.Tree:
-    """Returns the mean per coordinate of the n - f values nearest to the median."""
+    """Returns the mean per coordinate of the n - f values nearest to the median.
+
+    Args:
+      rows: `[K, D]`, or pytree of `[K, *P]`.
+      weights: `[K]`, or None for ones.
+      **fields: of `MeaMed`: `num_malicious` or `malicious_fraction`.
+
+    Returns:
+      `[D]`, or pytree of `[*P]`.
+    """
     return _apply(trimmed.MeaMed(**fields), rows, weights)
 
 
 def bulyan(rows: core.Tree, weights: _Weights = None, **fields: Any) -> core.Tree:
-    """Returns the mean around the median of rows that Krum selects."""
+    """Returns the mean around the median of rows that Krum selects.
+
+    Args:
+      rows: `[K, D]`, or pytree of `[K, *P]`.
+      weights: `[K]`, or None for ones.
+      **fields: of `Bulyan`: `num_malicious` or `malicious_fraction`, `one_shot`.
+
+    Returns:
+      `[D]`, or pytree of `[*P]`.
+    """
     return _apply(Bulyan(**fields), rows, weights)
 
 
@@ -142,7 +184,17 @@ def centered_clipping(
     reference: core.Tree = None,
     **fields: Any,
 ) -> core.Tree:
-    """Returns the mean of differences from a center that moves from `reference`."""
+    """Returns the mean of differences from a moving center, clipped.
+
+    Args:
+      rows: `[K, D]`, or pytree of `[K, *P]`.
+      weights: `[K]`, or None for ones.
+      reference: start of the center, like a row, or None for zeros.
+      **fields: of `CenteredClipping`: `tau`, `num_iterations`.
+
+    Returns:
+      `[D]`, or pytree of `[*P]`.
+    """
     return _apply(clipping.CenteredClipping(**fields), rows, weights, reference)
 
 
@@ -152,21 +204,50 @@ def norm_clipping(
     reference: core.Tree = None,
     **fields: Any,
 ) -> core.Tree:
-    """Returns the mean of rows, clipped in their distance from `reference`."""
+    """Returns the mean of rows, clipped in their distance from a reference.
+
+    Args:
+      rows: `[K, D]`, or pytree of `[K, *P]`.
+      weights: `[K]`, or None for ones.
+      reference: like a row, or None for zeros.
+      **fields: of `NormClipping`: `max_norm`, or `num_malicious` or
+        `malicious_fraction`.
+
+    Returns:
+      `[D]`, or pytree of `[*P]`.
+    """
     return _apply(clipping.NormClipping(**fields), rows, weights, reference)
 
 
 def coordinate_median(
     rows: core.Tree, weights: _Weights = None, **fields: Any
 ) -> core.Tree:
-    """Returns the median per coordinate, exact or smoothed."""
+    """Returns the median per coordinate, exact or smoothed.
+
+    Args:
+      rows: `[K, D]`, or pytree of `[K, *P]`.
+      weights: `[K]`, or None for ones.
+      **fields: of `CoordinateMedian`.
+
+    Returns:
+      `[D]`, or pytree of `[*P]`.
+    """
     return _apply(CoordinateMedian(**fields), rows, weights)
 
 
 def geometric_median(
     rows: core.Tree, weights: _Weights = None, **fields: Any
 ) -> core.Tree:
-    """Returns the geometric median, smoothed."""
+    """Returns the geometric median, smoothed.
+
+    Args:
+      rows: `[K, D]`, or pytree of `[K, *P]`.
+      weights: `[K]`, or None for ones.
+      **fields: of `GeometricMedian`.
+
+    Returns:
+      `[D]`, or pytree of `[*P]`.
+    """
     return _apply(GeometricMedian(**fields), rows, weights)
 
 
@@ -175,8 +256,14 @@ def nearest_neighbor_mixing(
 ) -> core.Tree:
     """Replaces every row by the mean of its n - f nearest rows, itself included.
 
-    Rows that take no part are unchanged, so that the next function gets the same
-    weights.
+    Args:
+      rows: `[K, D]`, or pytree of `[K, *P]`.
+      weights: `[K]`, or None for ones.
+      **fields: of `NearestNeighborMixing`: `num_malicious` or `malicious_fraction`.
+
+    Returns:
+      Rows like the given ones; rows that take no part are unchanged, so that the
+      next function gets the same weights.
     """
     rule = mixing.NearestNeighborMixing(**fields)
     return rule.mix(*_checked(rule, rows, weights))

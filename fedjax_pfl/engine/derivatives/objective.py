@@ -70,6 +70,12 @@ class Objective:
             `worst_decile` or `client=NUMBER` for other than the mean over clients; or
             an objective, which is returned unchanged.
 
+        Returns:
+          The objective.
+
+        Raises:
+          InputError: if a part is none of these, or is there twice.
+
         Example:
           >>> Objective.parse("validation:loss:personal:client=3").over
           3

@@ -156,7 +156,7 @@ def _quiet_pillow() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _opened(
-    content: bytes, path: Path, formats: Sequence[str] = _FORMATS
+    content: bytes, path: Path, formats: tuple[str, ...] = _FORMATS
 ) -> Iterator[Any]:
     """Yields an image; reports all errors of a decoder in one sentence on the file."""
     from PIL import Image

@@ -1,6 +1,7 @@
 """The federation of a streamed training, and refusals of other trainings."""
 
 import dataclasses
+import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_pfl import core
-from fedjax_pfl.core import checks, client_rows, sharding
+from fedjax_pfl.core import checks, sharding
 from fedjax_pfl.engine import stacking
 from fedjax_pfl.engine.streaming import cohort_programs
 from fedjax_pfl.round.process import FederatedProcess
@@ -96,7 +97,8 @@ class Population:
         for start in range(0, count, size):
             block = np.arange(start, min(start + size, count))
             # One program for all blocks.
-            rows = client_rows.take(self._unseen, np.resize(block, size))
+            chosen = operator.itemgetter(np.resize(block, size))
+            rows = jax.tree.map(chosen, self._unseen)
             yield self.everywhere(rows), len(block)
 
     def of(self, rows: np.ndarray) -> core.Federation:

@@ -119,15 +119,25 @@ def _flips(name: str) -> Experiment:
     return flame.experiment(name, grids, seeds=flame.SEEDS, num_rounds=_ROUNDS)
 
 
-_SILO_NOISES = (0.0, 4.0, 8.0, 16.0)
-_SILO_AXES = {
-    "algorithm.local.multiplier": _SILO_NOISES,
-    "algorithm.local.learning_rate": (
-        *(0.03125, 0.125, 0.5, 2.0),
-        *(8.0, 32.0, 128.0, 512.0),
-    ),
-}
-_SILO_LAMS = {"algorithm.lam": (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)}
+_NOISES, _NO_NOISE = (4.0, 8.0, 16.0), (0.0,)
+_RATES = (0.03125, 0.125, 0.5, 2.0, 8.0, 32.0, 128.0)
+_LAMS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+# Without noise longer steps and weaker pulls are best: grids reach past the best ones.
+_LONGER_RATES = (*_RATES, 512.0, 2048.0)
+_WEAKER_LAMS = (0.001, 0.003, *_LAMS)
+
+
+def _silo_axes(
+    noises: tuple[float, ...],
+    rates: tuple[float, ...],
+    lams: tuple[float, ...] | None = None,
+) -> dict[str, Any]:
+    """Returns the axes of a method in silos."""
+    axes: dict[str, Any] = {
+        "algorithm.local.multiplier": noises,
+        "algorithm.local.learning_rate": rates,
+    }
+    return axes if lams is None else axes | {"algorithm.lam": lams}
 
 
 def _silo(name: str) -> Experiment:
@@ -144,9 +154,13 @@ def _silo(name: str) -> Experiment:
     # is covered.
     near = fp.Flame(kappa=1.0, center="received", local=solver)
     methods: list[tuple[Any, dict[str, Any]]] = [
-        (fp.Local(local=solver), _SILO_AXES),
-        (fp.FedAvg(local=solver), _SILO_AXES),
-        (near, _SILO_AXES | _SILO_LAMS),
+        *(
+            (method, _silo_axes(*axes))
+            for method in (fp.Local(local=solver), fp.FedAvg(local=solver))
+            for axes in ((_NO_NOISE, _LONGER_RATES), (_NOISES, _RATES))
+        ),
+        (near, _silo_axes(_NO_NOISE, _RATES, _WEAKER_LAMS)),
+        (near, _silo_axes(_NOISES, _RATES, _LAMS)),
     ]
     pairs = [(flame.process(method), axes) for method, axes in methods]
     grids = grids_of(pairs, fp.LogisticRegression(), spec)

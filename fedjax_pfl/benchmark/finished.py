@@ -14,6 +14,7 @@ from fedjax_pfl.results import history, metrics, provenance, shares, spending
 
 __all__ = [
     "COSTS",
+    "FIXED_TESTS",
     "ORIGIN",
     "REFERENCES",
     "TARGET",
@@ -26,6 +27,8 @@ REFERENCES = tuple(name for name, _ in shares.REFERENCES)
 TARGET = "FedAvg"
 """Method with the last validation value that is the target of all."""
 COSTS = ("bytes", "gradients", "virtual_seconds")
+FIXED_TESTS = "the same test examples for all seeds"
+"""Words of a data set whose test examples do not depend on the seed."""
 TO_TARGET = f"_to_{TARGET.lower()}"
 """Suffix of columns of the costs until the target."""
 ORIGIN = ("commit", "versions", "machine", "date")
@@ -272,7 +275,9 @@ def federation(config: Mapping[str, Any]) -> str:
         return f"{config.get(start, '')}{f' ({details})' * bool(details)}"
 
     parts = [named("federation.dataset"), named("federation.partition")]
-    parts += [fields("federation"), named("model"), f"{config['num_rounds']} rounds"]
+    parts.append(fields("federation"))
+    parts += [FIXED_TESTS] * bool(config.get("federation.fixed_test_split"))
+    parts += [named("model"), f"{config['num_rounds']} rounds"]
     return ", ".join(filter(None, parts))
 
 

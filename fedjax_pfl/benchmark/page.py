@@ -12,6 +12,7 @@ from fedjax_pfl.benchmark import (
     data_set,
     differences,
     findings,
+    finished,
     kinds,
     pictures,
     ranking,
@@ -198,7 +199,7 @@ def _intro(bench: tables.Tables) -> tuple[str, str]:
 def _tests(bench: tables.Tables) -> str:
     """Returns the sentence on test examples that may have chosen settings."""
     searches = bench.searches
-    is_fixed = searches["data"].str.contains("fixed_test_split = True")
+    is_fixed = searches["data"].str.contains(finished.FIXED_TESTS)
     fixed = searches["task"][is_fixed].unique()
     if len(fixed) == len(bench.tasks):
         return "Test examples are the same for all seeds, so that none chose settings."
@@ -206,7 +207,7 @@ def _tests(bench: tables.Tables) -> str:
     if not len(fixed):
         return f"{drawn[0].upper()}{drawn[1:]}"
     same = "test examples are the same for all seeds, so that none chose settings"
-    return f"On {', '.join(fixed)} {same}; on the others {drawn}"
+    return f"On {' and '.join(fixed)} {same}; on the others {drawn}"
 
 
 def _effort(bench: tables.Tables) -> str:

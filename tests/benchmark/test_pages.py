@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from fedjax_pfl.benchmark import data_set, page, ranking, reading
+from fedjax_pfl.benchmark import data_set, finished, page, ranking, reading
 from fedjax_pfl.core import checks
 from tests.benchmark.test_ranking import rows, table
 
@@ -156,7 +156,7 @@ def test_the_page_says_whose_test_examples_may_have_chosen_settings(tmp_path):
     found, sentences = table(*(rows(f"t{k}", VALUES) for k in range(2))), []
     for fixed in ((), ("t0",), ("t0", "t1")):
         found.searches["data"] = [
-            f"Toys, fixed_test_split = {task in fixed}"
+            f"Toys{f', {finished.FIXED_TESTS}' * (task in fixed)}"
             for task in found.searches["task"]
         ]
         page.write(found, tmp_path / str(len(fixed)), html=False)

@@ -170,9 +170,7 @@ def test_a_model_of_as_many_outputs_as_clients_is_on_every_device():
         round=jnp.zeros(1, jnp.int32),
         key=jax.random.key(0),
     )
-    placed = layout.placed_states(
-        fp.FederatedProcess(algorithm=fp.FedAvg()), state, 8, execution
-    )
+    placed = layout.placed_states(state, 8, execution)
     tangents = sharding.shard_stacked(
         [jnp.zeros((2, *leaf.shape)) for leaf in (model, rows)],
         [placed.server, placed.clients],

@@ -307,19 +307,6 @@ def test_ranks_that_do_not_fit_are_one_sentence(options, words):
         of_ranks(**options).for_federation(toy.make_federation())
 
 
-def test_streamed_trainings_have_one_rank():
-    process = fp.FederatedProcess(algorithm=fp.FedAvg())
-    with pytest.raises(fp.InputError, match="adapters of one rank"):
-        fp.simulate_streamed(
-            KEY,
-            process,
-            of_ranks(),
-            toy.make_federation(),
-            num_rounds=1,
-            eval_clients=2,
-        )
-
-
 def test_a_mean_of_factors_is_not_a_mean_of_products():
     """Clients A B and -A -B have the same change; their mean factors have none."""
     model, _ = fitted("mlp")

@@ -122,7 +122,7 @@ EXAMPLES = {  # fields that have no default, of classes that users make
 def of_annotation(kind):
     """A value of an annotation, for records that the package makes itself."""
     origin, of = typing.get_origin(kind) or kind, typing.get_args(kind)
-    if isinstance(kind, types.UnionType) or origin is typing.Union:
+    if origin in (typing.Annotated, typing.Union, types.UnionType):
         return of_annotation(of[0])
     if origin is tuple:
         return tuple(of_annotation(part) for part in of if part is not ...)

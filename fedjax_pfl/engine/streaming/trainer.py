@@ -65,9 +65,9 @@ class Streamed:
         rounds = [*range(0, num_rounds, schedule.segment), num_rounds]
         if schedule.clients != "participants":
             rounds = rounds[:1]  # the same clients in every round
-        sample = np.unique(np.concatenate(list(map(self._evaluated, rounds))))
-        described = data.describe(population.sample(sample))
-        self.recorder = Recorder(planned, [described], sample)
+        self._sample = np.unique(np.concatenate(list(map(self._evaluated, rounds))))
+        described = data.describe(population.sample(self._sample))
+        self.recorder = Recorder(planned, [described], self._sample)
         self.execution = f"streamed, {execution}"
         self.identity = {}
         # Files of rows continue only with equal data, seeds and settings.
@@ -148,6 +148,9 @@ class Streamed:
     def members(self, point: int) -> np.ndarray:
         """Returns rows `int[K]` of the clients that are evaluated now."""
         del point
+        # Only participants change, and a draw takes time in all clients.
+        if self.planned.plan.schedule.clients != "participants":
+            return self._sample
         return self._evaluated(int(sharding.fetch(self._training.state.round)))
 
     def _evaluated(self, round: int) -> np.ndarray:

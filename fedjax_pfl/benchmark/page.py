@@ -201,13 +201,12 @@ def _tests(bench: tables.Tables) -> str:
     searches = bench.searches
     is_fixed = searches["data"].str.contains(finished.FIXED_TESTS)
     fixed = searches["task"][is_fixed].unique()
-    if len(fixed) == len(bench.tasks):
-        return "Test examples are the same for all seeds, so that none chose settings."
-    drawn = "what is a test example of one seed may have chosen settings in another."
-    if not len(fixed):
-        return f"{drawn[0].upper()}{drawn[1:]}"
     same = "test examples are the same for all seeds, so that none chose settings"
-    return f"On {' and '.join(fixed)} {same}; on the others {drawn}"
+    drawn = "what is a test example of one seed may have chosen settings in another"
+    sentence = f"on {' and '.join(fixed)} {same}; on the others {drawn}"
+    if len(fixed) in (0, len(bench.tasks)):
+        sentence = same if len(fixed) else drawn
+    return f"{sentence[0].upper()}{sentence[1:]}."
 
 
 def _effort(bench: tables.Tables) -> str:

@@ -28,6 +28,7 @@ import jax
 import pytest
 
 import experiments.presets  # noqa: F401 (adds those of the papers)
+from fedjax_pfl.engine import kept_programs
 from tests import structures
 
 # Not for the commands that tests start in processes of their own.
@@ -42,6 +43,9 @@ jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_disable_most_optimizations", True)
 jax.config.update("jax_default_matmul_precision", "highest")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# Tests trace what they test: to keep a program for later costs a tenth of its tracing.
+kept_programs._is_edited = lambda: True
 
 # Traces make objects by the million and few cycles: collecting as often as Python does
 # by default takes five to ten percent of the tests' time.

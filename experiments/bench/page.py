@@ -24,10 +24,14 @@ RUNS = {
 """Runs on the page by the ending of their file, and their headings."""
 HOSTS = "hosts"
 """Ending of the file of `experiments.bench.hosts`."""
+OLDER = "older-jax"
+"""Ending of the file of a run like `one-core`, with an older release of JAX."""
 FORMS, PLAIN, PEERS = ON_A_GPU = ("gpu", "gpu-plain", "gpu-torch")
 """Endings of the files of `--accelerator`, and of a run compared with PyTorch."""
 _CHIPS = {"H100": (495e12, 3.35e12), "TPU v5e": (197e12, 0.82e12)}
 """Operations and bytes a second by the data sheets: TF32 on the one, bfloat16."""
+_APART = 0.1
+"""Share by which the times of two releases differ, to be named."""
 _OWN = {
     "floor": "its products alone",
     "frozen": "the frozen products alone",
@@ -90,11 +94,12 @@ def app(
     ] = FOLDER,
 ) -> None:
     """Writes `speed_results.md` to the folder of the files."""
-    files = {name: folder / f"speed-{name}.json" for name in (*RUNS, HOSTS, *ON_A_GPU)}
+    names = (*RUNS, OLDER, HOSTS, *ON_A_GPU)
+    files = {name: folder / f"speed-{name}.json" for name in names}
     for file in files.values():
         if not file.is_file():
             raise checks.InputError(f"Expected the file '{file}', which is missing.")
-    runs = {name: report.read(files[name]) for name in (*RUNS, *ON_A_GPU)}
+    runs = {name: report.read(files[name]) for name in (*RUNS, OLDER, *ON_A_GPU)}
     divided = json.loads(files[HOSTS].read_text("utf-8"))
     plain_files.write_text(folder / "speed_results.md", render(runs, divided))
     print(f"Page: {folder / 'speed_results.md'}")
@@ -131,6 +136,8 @@ def render(
             _table(titles, _peers(run, targets)),
             _RATIO,
         ]
+    if OLDER in runs:
+        parts += _releases(runs[OLDER], runs["one-core"])
     # The files of a GPU are optional, as few machines have one.
     if FORMS in runs:
         parts += _on_gpu(*(runs[name] for name in (*ON_A_GPU, "one-core")))
@@ -245,6 +252,33 @@ def _form(
         f"{form['program_bytes'] / 1e6:,.0f}",
         report.milliseconds(on_core[name]) if is_picked and name in on_core else "",
     )
+
+
+def _releases(older: Mapping[str, Any], newer: Mapping[str, Any]) -> list[str]:
+    """Returns the part on two releases of JAX, of runs on the same core."""
+    titles, rows, apart = [""], [], []
+    for run in (older, newer):
+        titles.append(f"JAX {run['machine']['versions']['jax']}, ms")
+    seconds = {w["name"]: report.seconds_of(w)["ours"] for w in older["workloads"]}
+    for workload in newer["workloads"]:
+        name = workload["name"]
+        if name not in seconds:
+            continue
+        now = report.seconds_of(workload)["ours"]
+        ratio = now / seconds[name]
+        rows.append(
+            (name, *map(report.milliseconds, (seconds[name], now)), f"{ratio:.2f}")
+        )
+        if abs(ratio - 1) > _APART:
+            apart.append(f"{name} ({ratio:.2f})")
+    titles.append("newer / older")
+    return [
+        "## Two releases of JAX",
+        f"One core, as above. The older release: {_machine(older)} [All"
+        f" samples](speed-{OLDER}.json).",
+        _table(tuple(titles), rows),
+        f"More than {100 * _APART:.0f} % apart: {', '.join(apart) or 'none'}.",
+    ]
 
 
 def _divided(run: Mapping[str, Any]) -> list[str]:

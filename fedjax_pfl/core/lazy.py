@@ -7,9 +7,13 @@ the form `import A as A` marks a public name.
 import functools
 import importlib
 import sys
+import time
 from collections.abc import Callable
 
-__all__ = ["attach"]
+__all__ = ["IMPORTED", "attach"]
+
+IMPORTED = time.time()
+"""When the first part of the package was imported, which this module always is."""
 
 
 def attach(package: str) -> tuple[Callable[[str], object], Callable[[], list[str]]]:

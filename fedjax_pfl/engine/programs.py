@@ -12,7 +12,7 @@ from pathlib import Path
 
 import jax
 
-from fedjax_pfl.engine import cost
+from fedjax_pfl.engine import cost, kept_programs
 
 __all__ = ["Name", "Programs", "forget_if_needed", "give_memory_back", "options"]
 
@@ -41,8 +41,8 @@ _LIMIT = Path("/proc/sys/vm/max_map_count")
 class Programs:
     """Programs by name, each compiled once; seconds and growth of memory so far."""
 
-    def __init__(self, lower: Callable[[Name], jax.stages.Lowered]):
-        self._lower = lower
+    def __init__(self, program: Callable[[Name], kept_programs.Program]):
+        self._program = program
         self.seconds, self.compiler_bytes = 0.0, 0
         self._compiling: dict[Name, concurrent.futures.Future] = {}
         self._compilers = concurrent.futures.ThreadPoolExecutor(_COMPILERS, "compile")
@@ -54,7 +54,7 @@ class Programs:
         done = self._clock()
         # Lowered in the caller's thread, which has JAX's settings, and compiled in
         # others.
-        lowered = self._lower(name)
+        lowered = self._program(name).lowered()
         self._compiling[name] = self._compilers.submit(lowered.compile, options())
         done()
 

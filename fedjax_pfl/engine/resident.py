@@ -24,6 +24,7 @@ from fedjax_pfl.core import (
 from fedjax_pfl.engine import (
     cost,
     evaluation,
+    kept_programs,
     layout,
     programs,
     stacking,
@@ -67,7 +68,7 @@ class Resident:
     ):
         """Places the data, without compiling; `are_shapes` is for costs only."""
         plan = planned.plan
-        self.planned, self.programs = planned, programs.Programs(self._lowered)
+        self.planned, self.programs = planned, programs.Programs(self._program)
         self._place_of = np.argsort(planned.order)  # of a point in the programs
         federations = layout.federations(planned, are_shapes=are_shapes)
         if are_shapes:
@@ -77,7 +78,7 @@ class Resident:
         self.fixed = (processes, self._placed(rows), pool)  # of all programs but `init`
         self.start = (processes, self._placed_points(keys), *self.fixed[1:])
         self.like = self._placed_states(
-            jax.eval_shape(functools.partial(init, plan), *self.start)
+            kept_programs.Program(init, (plan,), self.start).shapes()
         )
         # Clients that never train are few, if any: all devices have them.
         self.unseen = self._placed_points(layout.unseen_rows(planned, federations))
@@ -151,19 +152,24 @@ class Resident:
         names += [_UNSEEN] * (self.unseen is not None)
         return names + [_SNAPSHOT] * self._has_snapshot
 
-    def _lowered(self, name: programs.Name) -> jax.stages.Lowered:
-        """Lowers a program."""
-        plan, arguments, (kind, *data) = self.planned.plan, self._with(self.like), name
+    def _program(self, name: programs.Name) -> kept_programs.Program:
+        """Returns a program with its arguments."""
+        function, static, arguments = self._call(name)
+        return kept_programs.Program(function, (self.planned.plan, *static), arguments)
+
+    def _call(self, name: programs.Name) -> tuple[Any, ...]:
+        """Returns function, static arguments after the plan, and arguments."""
+        arguments, (kind, *data) = self._with(self.like), name
         if kind == "init":
-            return init.lower(plan, *self.start)
+            return init, (), self.start
         if kind == "segment":
             active = np.ones(len(self.planned.group.points), bool)
-            return segment.lower(plan, *arguments, active, *rounds())
+            return segment, (), (*arguments, active, *rounds())
         if kind == "evaluate":
-            return evaluate.lower(plan, tuple(data), *arguments)
+            return evaluate, (tuple(data),), arguments
         if name == _UNSEEN:
-            return unseen.lower(plan, *arguments, self.unseen)
-        return snapshot.lower(plan, *arguments)
+            return unseen, (), (*arguments, self.unseen)
+        return snapshot, (), arguments
 
     def _with(self, states: core.State) -> tuple[Any, ...]:
         """Returns processes, states, rows and pool, as the programs take them."""
@@ -236,9 +242,9 @@ class Resident:
 
     def measured(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Returns shapes of the metrics on all data, and of `snapshot`."""
-        plan, arguments = self.planned.plan, self._with(self.like)
-        metrics = evaluate.eval_shape(plan, plan.schedule.data, *arguments)[1]
-        return metrics, snapshot.eval_shape(plan, *arguments)
+        everything = ("evaluate", *self.planned.plan.schedule.data)
+        metrics = self._program(everything).shapes()[1]
+        return metrics, self._program(_SNAPSHOT).shapes()
 
     @functools.cached_property
     def _has_snapshot(self) -> bool:

@@ -274,7 +274,7 @@ def test_a_batch_is_gathered_once_for_all_points_of_a_chunk(monkeypatch):
             num_rounds=6, eval_every=3, execution="chunk=1", points_per_chunk=at_once
         )
         trainer = Resident(groups.plan(group, given))
-        text[at_once] = trainer._lowered(("segment",)).as_text()
+        text[at_once] = trainer._program(("segment",)).lowered().as_text()
     # Ten examples of 64 pixels by four models, in one product without a batch axis.
     shared = r"tensor<10x64x(f\d+)>, tensor<4x64x10x\1>\) -> tensor<10x4x10x\1>"
     assert re.search(shared, text[None]) and not re.search(shared, text[1])

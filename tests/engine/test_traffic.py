@@ -52,7 +52,7 @@ def counted(algorithm, **fields):
     group = planned(algorithm, **fields)
     trainer = Resident(group)
     found = traffic.estimate(group, traffic.Cluster(1, DEVICES))
-    text = trainer._lowered(("segment",)).compile().as_text()
+    text = trainer._program(("segment",)).lowered().compile().as_text()
     return found.sent, sent(text, DEVICES)
 
 

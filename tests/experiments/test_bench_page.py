@@ -17,7 +17,7 @@ def run_of(name):
 
 
 def test_the_committed_page_is_that_of_its_files():
-    names = (*page.RUNS, *page.ON_A_GPU)
+    names = (*page.RUNS, page.OLDER, *page.ON_A_GPU)
     runs = {name: run_of(name) for name in names}
     text = page.render(runs, run_of(page.HOSTS))
     assert text == (DOCS / "speed_results.md").read_text("utf-8")
@@ -40,6 +40,19 @@ def test_a_slower_run_misses_what_it_met():
     found = line.removeprefix("Missed: ").rstrip(".").split(", ")
     assert sorted(found) == sorted(wanted)
     assert ": met |" not in text
+
+
+def test_workloads_that_a_release_of_jax_changes_are_named():
+    older, newer = run_of(NAME), run_of(NAME)
+    changed = older["workloads"][0]
+    changed["contenders"]["ours"]["seconds_per_round"]["wall"] *= 2
+    older["machine"]["versions"]["jax"] = "0.1.2"
+    text = page.render({NAME: newer, page.OLDER: older})
+    assert f"More than 10 % apart: {changed['name']} (0.50)." in text
+    assert "| JAX 0.1.2, ms |" in text
+    assert "More than 10 % apart: none." in page.render(
+        {NAME: newer, page.OLDER: newer}
+    )
 
 
 def test_a_missing_file_is_named(tmp_path):

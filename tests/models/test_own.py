@@ -225,7 +225,7 @@ def test_every_method_starts_from_the_initial_parameters():
         planned = groups.plan(group, engine.Options(num_rounds=1))
         trainer = resident.Resident(planned)
         # An argument of the program, not a constant in it.
-        assert "0.5" not in trainer._lowered(("init",)).as_text()
+        assert "0.5" not in trainer._program(("init",)).lowered().as_text()
         trainer.begin()
         server = jax.tree.leaves(trainer.states.server)
         starts = jax.tree.leaves(START)

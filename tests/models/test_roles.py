@@ -87,7 +87,7 @@ def test_fedavg_on_a_frozen_base_is_numpy_s():
     shapes = {leaf.shape for leaf in jax.tree.leaves(state)}
     assert not any(shape[-2:] == BASE.shape for shape in shapes)
     # An argument of the programs, which all clients share: no constant, no client axis.
-    text = trainer._lowered(("segment",)).as_text()
+    text = trainer._program(("segment",)).lowered().as_text()
     assert "tensor<4x6xf64>" in text and "8x4x6xf64" not in text
     assert f"{BASE[0, 0]:.5f}"[:7] not in text
     trainer.close()

@@ -36,6 +36,7 @@ ONLY_IN = {  # what is imported or used -> the files that may
         "core/sharding.py",
         "engine/derivatives/implicit.py",
         "engine/derivatives/differentiated.py",
+        "engine/kept_programs.py",
         "engine/resident.py",
         "engine/stacking.py",
         "engine/streaming/cohort_programs.py",

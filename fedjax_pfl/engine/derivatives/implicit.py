@@ -183,14 +183,17 @@ class AtFixedPoint(trainer.WithObjective):
     def _names(self) -> list[compiled.Name]:
         return [*super()._names(), _SHIFT, _SOLVE]
 
-    def _lowered(self, name: compiled.Name) -> jax.stages.Lowered:
-        plan, inputs, last = self.planned.plan, self._with(self.like), self._numbers[1]
+    def _call(self, name: compiled.Name) -> tuple[Any, ...]:
+        inputs = self._with(self.like)
         if name == _SHIFT:
-            return shift.lower(plan, *inputs, self._numbers)
+            return shift, (), (*inputs, self._numbers)
         if name == _SOLVE:
-            static = (plan, self.maker.names, self.objective)
-            return solve.lower(*static, *inputs, last)
-        return super()._lowered(name)
+            return (
+                solve,
+                (self.maker.names, self.objective),
+                (*inputs, self._numbers[1]),
+            )
+        return super()._call(name)
 
     @property
     def _numbers(self) -> tuple[np.ndarray, np.ndarray]:

@@ -79,19 +79,17 @@ class Differentiated(WithObjective):
     def _names(self) -> list[compiled.Name]:
         return [*super()._names(), _MEASURE]
 
-    def _lowered(self, name: compiled.Name) -> jax.stages.Lowered:
-        plan, names = self.planned.plan, self.maker.names
+    def _call(self, name: compiled.Name) -> tuple[Any, ...]:
+        static = (self.maker.names,)
         arguments = self._with_tangents(self.like, self.extra_shapes)
         if name == ("init",):
-            return differentiated.init.lower(plan, names, *self.start)
+            return differentiated.init, static, self.start
         if name == ("segment",):
             active = np.ones(len(self.planned.group.points), bool)
-            return differentiated.segment.lower(
-                plan, names, *arguments, active, *rounds()
-            )
+            return differentiated.segment, static, (*arguments, active, *rounds())
         if name == _MEASURE:
-            return differentiated.measure.lower(plan, names, self.objective, *arguments)
-        return super()._lowered(name)
+            return differentiated.measure, (*static, self.objective), arguments
+        return super()._call(name)
 
     def begin(self) -> None:
         """Makes the first states and their derivatives."""

@@ -30,6 +30,9 @@ __all__ = [
     "segment",
 ]
 
+_MANY = 1_000_003
+"""Rounds whose stored bytes are counted, from shapes: no other axis is as long."""
+
 
 def moving(tree: core.Tree) -> list[Any]:
     """Returns the floating-point leaves of a tree, which have derivatives."""
@@ -229,11 +232,16 @@ def kept_bytes(
         lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), (processes, keys, rows)
     )
 
-    def sizes(num_rounds: int, *, keeps_work: bool = False) -> tuple[int, int]:
+    def sizes(*, keeps_work: bool = False) -> tuple[int, int, int]:
         with loops.reversible(keeps_work=keeps_work):
-            shapes = jax.eval_shape(functools.partial(kept, num_rounds), row, pool)
-        return client_rows.num_bytes(shapes[0]), client_rows.num_bytes(shapes[1])
+            shapes = jax.eval_shape(functools.partial(kept, _MANY), row, pool)
+        # What rounds store has them as its first axis; other arrays, such as examples,
+        # are no part of a round.
+        leaves = jax.tree.leaves(shapes[1])
+        stored = [leaf for leaf in leaves if leaf.shape[:1] == (_MANY,)]
+        of_round = client_rows.num_bytes(stored) // _MANY
+        rest = client_rows.num_bytes(shapes[1]) - client_rows.num_bytes(stored)
+        return client_rows.num_bytes(shapes[0]), of_round, rest + of_round
 
-    # Differences cancel arrays that no round stores, such as examples.
-    (state, one), (_, two), (_, steps) = sizes(1), sizes(2), sizes(1, keeps_work=True)
-    return state, two - one, max(steps - one, 0)
+    (state, one, whole), (*_, steps) = sizes(), sizes(keeps_work=True)
+    return state, one, max(steps - whole, 0)

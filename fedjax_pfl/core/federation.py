@@ -1,6 +1,7 @@
 """Examples of clients: the pool with its rows, and federations."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -184,13 +185,7 @@ class ClientData:
             raise checks.InputError(
                 f"Expected the number of a client from 0 to {total - 1}, got {client}."
             )
-        rows = jax.tree.map(lambda leaf: leaf[client], self.rows())
-        count = int(self.num_examples[client])
-        return (
-            self.pool()
-            .with_rows(rows)
-            .gather(jnp.arange(count), jnp.ones(count, jnp.zeros(()).dtype))
-        )
+        return _examples(self, client, count=int(np.asarray(self.num_examples)[client]))
 
     def _noise(self, row: jax.Array, x: jax.Array, key: Key | None) -> jax.Array:
         """Draws noise of this access or, by default, of the client and the samples."""
@@ -202,6 +197,14 @@ class ClientData:
         number = row if self.numbers is None else self.numbers[row]
         keys = jax.vmap(lambda n: jax.random.fold_in(key, n))(number)
         return jax.vmap(lambda k: jax.random.normal(k, x.shape[1:], x.dtype))(keys)
+
+
+@functools.partial(jax.jit, static_argnames="count")
+def _examples(data: ClientData, client: int, *, count: int) -> Batch:
+    """Gathers the first examples of a client in one program."""
+    rows = jax.tree.map(lambda leaf: leaf[client], data.rows())
+    weights = jnp.ones(count, jnp.zeros(()).dtype)
+    return data.pool().with_rows(rows).gather(jnp.arange(count), weights)
 
 
 _KEPT = ("personal", "statistics", "fixed")  # fields of `Constants` with client rows

@@ -33,6 +33,7 @@ ONLY_IN = {  # what is imported or used -> the files that may
     "tensorflow_datasets": {"data/sources/prepared.py"},
     "jax.jit": {
         "core/client_map.py",
+        "core/federation.py",
         "core/sharding.py",
         "engine/derivatives/implicit.py",
         "engine/derivatives/differentiated.py",

@@ -95,8 +95,20 @@ def _apply(
         reference = jax.tree.map(
             lambda r, leaf: jnp.asarray(r, leaf.dtype), reference, rows
         )
+    return _compiled(rule, rows, weights, reference)
+
+
+@jax.jit
+def _compiled(rule: core.Aggregator, *given: Any) -> core.Tree:
+    """Applies the rule in one program, not in a hundred single operations."""
     # None of these rules draws from its key.
-    return rule(jax.random.key(0), rows, weights, reference)[0]
+    return rule(jax.random.key(0), *given)[0]
+
+
+@jax.jit
+def _mixed(rule: Any, *given: Any) -> Any:
+    """Maps rows to rows, in one program."""
+    return rule.mix(*given)
 
 
 def krum(rows: core.Tree, weights: _Weights = None, **fields: Any) -> core.Tree:
@@ -266,7 +278,7 @@ def nearest_neighbor_mixing(
       next function gets the same weights.
     """
     rule = mixing.NearestNeighborMixing(**fields)
-    return rule.mix(*_checked(rule, rows, weights))
+    return _mixed(rule, *_checked(rule, rows, weights))
 
 
 def _permutation(order: ArrayLike, count: int) -> jax.Array:
@@ -312,6 +324,6 @@ def bucketing(
     rows, weights = _checked(rule, rows, weights)
     if order is not None:
         order = _permutation(order, len(weights))
-    buckets, weights = rule.mix(key, rows, weights, order)
+    buckets, weights = _mixed(rule, key, rows, weights, order)
     blanks = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), buckets)
     return client_rows.select_rows(weights > 0, buckets, blanks)

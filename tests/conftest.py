@@ -82,6 +82,10 @@ def _group(nodeid):
     return f"{path} {case}" if is_of_case else path
 
 
+def pytest_collection_finish():
+    gc.freeze()  # modules and tests, which no collection needs to look at again
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
     """Runs the tests of one group in one worker."""

@@ -13,6 +13,7 @@ import fedjax_pfl as fp
 from fedjax_pfl import engine
 from fedjax_pfl.core import struct, tree_paths
 from fedjax_pfl.engine import grids, groups, resident
+from tests import networks
 from tests.models.test_models import evaluated, small
 
 KEY = jax.random.key(0)
@@ -111,13 +112,14 @@ def test_linen_modules_are_the_networks_of_the_package_that_have_them():
             input_dtype="float64",
             num_classes=model.num_classes,
         )
-        params = made.init(KEY)
-        same(params, model.init(KEY))
+        params = networks.init(made, KEY)
+        same(params, networks.init(model, KEY))
         same(evaluated(made, params, batch.x), evaluated(model, params, batch.x))
-        same(*(m.apply(params, batch.x, key=KEY) for m in (made, model)))
-        outputs = model.apply(params, batch.x)
-        same(*(m.loss(outputs, batch) for m in (made, model)))
-        same(*(m.metrics(outputs, batch) for m in (made, model)))
+        both = (made, model)
+        same(*(networks.apply(m, params, batch.x, key=KEY) for m in both))
+        outputs = networks.apply(model, params, batch.x)
+        same(*(networks.loss(m, outputs, batch) for m in both))
+        same(*(networks.metrics(m, outputs, batch) for m in both))
 
 
 @pytest.mark.parametrize("module", [Linen(), Deterministic(), Nnx(rngs=nnx.Rngs(0))])

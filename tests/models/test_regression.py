@@ -12,6 +12,7 @@ import fedjax_pfl as fp
 from fedjax_pfl.algorithms import registry
 from fedjax_pfl.core import Batch
 from fedjax_pfl.engine import stacking
+from tests import networks
 from tests.lanes import few
 
 CLASSES_ONLY = {"fedproto", "fedrod", "knn_per", "majority", "splitgp"}
@@ -60,22 +61,26 @@ def value(result, metric, when="last"):
 def test_networks_predict_one_number_per_example(model, shape):
     made = federation(shape)
     model = model.for_federation(made)
-    params = model.init(jax.random.key(0))
+    params = networks.init(model, jax.random.key(0))
     x, y, _ = arrays(shape, count=9)
-    outputs = model.apply(params, jnp.asarray(x))
+    outputs = networks.apply(model, params, jnp.asarray(x))
     assert outputs.shape == (9,)
     batch = Batch(x=jnp.asarray(x), y=jnp.asarray(y), weight=jnp.arange(9.0) % 2)
     errors = (np.asarray(outputs, np.float64) - y) ** 2 / 2
-    np.testing.assert_allclose(model.loss(outputs, batch), errors[1::2].mean(), 1e-5)
-    np.testing.assert_allclose(model.metrics(outputs, batch)["loss"], errors, 1e-5)
+    np.testing.assert_allclose(
+        networks.loss(model, outputs, batch), errors[1::2].mean(), 1e-5
+    )
+    np.testing.assert_allclose(
+        networks.metrics(model, outputs, batch)["loss"], errors, 1e-5
+    )
 
 
 def test_an_lstm_reads_series_in_their_order():
     made = federation((6, 2))
     model = SERIES.for_federation(made)
-    params = model.init(jax.random.key(0))
+    params = networks.init(model, jax.random.key(0))
     x, _, _ = arrays((6, 2), count=3)
-    outputs = model.apply(params, jnp.asarray(x))
+    outputs = networks.apply(model, params, jnp.asarray(x))
     weights = {k: np.asarray(v, np.float64) for k, v in params["lstm_0"].items()}
     head = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params["head"])
     for row, output in zip(x, outputs, strict=True):
@@ -149,7 +154,7 @@ def test_errors_are_in_the_units_of_the_targets(in_units):
     params = models.find().params
     for client in range(made.num_clients):
         batch = made.test.examples(client)
-        outputs = model.apply(params, batch.x)
+        outputs = networks.apply(model, params, batch.x)
         y, predicted = (np.asarray(v, np.float64) for v in (batch.y, outputs))
         y, predicted = y * deviation + mean, predicted * deviation + mean
         own["rmse"] = np.sqrt(np.mean((predicted - y) ** 2))
@@ -193,7 +198,7 @@ def test_saved_models_say_their_units(in_units):
     mean, deviation = model.target_units
     np.testing.assert_allclose(made.train.target_units, (mean, deviation))
     x, y, _ = arrays(scale=40_000, shift=150_000)
-    predicted = network.apply(model.of(0), jnp.asarray(x)) * deviation + mean
+    predicted = networks.apply(network, model.of(0), jnp.asarray(x)) * deviation + mean
     assert np.sqrt(np.mean((predicted - y) ** 2)) < y.std() / 2
 
 

@@ -10,6 +10,8 @@ from tests.portfolio import test_costs
 
 COST = 0.002
 DAYS, ASSETS = 40, 5
+backtest = jax.jit(portfolio.backtest, static_argnames="is_exact")
+summary = jax.jit(portfolio.summary)
 
 
 def problem(seed=0):
@@ -39,7 +41,7 @@ def traded(weights, growth, cost):
 @pytest.mark.parametrize("cost", [0.0, COST, 0.05])
 def test_values_are_those_of_a_trader(cost):
     weights, growth = problem()
-    found = portfolio.backtest(weights, growth, jnp.ones(DAYS), cost)
+    found = backtest(weights, growth, np.ones(DAYS), cost)
     # 40 days of some 20 roundings each.
     np.testing.assert_allclose(found.values, traded(weights, growth, cost), rtol=2e-13)
     changes = np.diff(found.values)
@@ -49,8 +51,8 @@ def test_values_are_those_of_a_trader(cost):
 @pytest.mark.parametrize("is_exact", [True, False])
 def test_rewards_telescope_to_the_final_value(is_exact):
     weights, growth = problem(1)
-    mask = jnp.ones(DAYS)
-    found = portfolio.backtest(weights, growth, mask, COST, is_exact=is_exact)
+    mask = np.ones(DAYS)
+    found = backtest(weights, growth, mask, COST, is_exact=is_exact)
     assert found.values[0] == 1
     rewards = np.log1p(np.asarray(found.returns))
     np.testing.assert_allclose(np.exp(rewards.sum()), found.values[-1], rtol=1e-13)
@@ -59,23 +61,24 @@ def test_rewards_telescope_to_the_final_value(is_exact):
 
 def test_first_order_costs_are_close_to_exact_ones():
     weights, growth = problem(2)
-    mask = jnp.ones(DAYS)
-    exact = portfolio.backtest(weights, growth, mask, COST).values
-    first = portfolio.backtest(weights, growth, mask, COST, is_exact=False).values
+    mask = np.ones(DAYS)
+    exact = backtest(weights, growth, mask, COST).values
+    first = backtest(weights, growth, mask, COST, is_exact=False).values
     assert 0 < np.abs(first / exact - 1).max() <= DAYS * COST**2 * 1.01
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("is_exact", [True, False])
 def test_cash_returns_exactly_nothing(is_exact, dtype):
-    growth = jnp.asarray(problem()[1], dtype)
-    weights = jnp.zeros_like(growth).at[:, 0].set(1)
-    mask = jnp.ones(DAYS, dtype)
-    found = portfolio.backtest(weights, growth, mask, COST, is_exact=is_exact)
+    growth = problem()[1].astype(dtype)
+    weights = np.zeros_like(growth)
+    weights[:, 0] = 1
+    mask = np.ones(DAYS, dtype)
+    found = backtest(weights, growth, mask, COST, is_exact=is_exact)
     np.testing.assert_array_equal(found.returns, 0)
     np.testing.assert_array_equal(found.values, 1)
     np.testing.assert_array_equal(found.turnover, 0)
-    for name, value in portfolio.summary(found, mask).items():
+    for name, value in summary(found, mask).items():
         assert value == 0, name
 
 
@@ -83,40 +86,40 @@ def test_cash_returns_exactly_nothing(is_exact, dtype):
 def test_padding_contributes_nothing(rubbish):
     weights, growth = problem(3)
     count = 25
-    mask = jnp.arange(DAYS) < count
+    mask = np.arange(DAYS) < count
     wrong_weights, wrong_growth = weights.copy(), growth.copy()
     wrong_weights[count:], wrong_growth[count:] = rubbish, rubbish
-    found = portfolio.backtest(wrong_weights, wrong_growth, mask, COST)
-    short = portfolio.backtest(weights[:count], growth[:count], mask[:count], COST)
+    found = backtest(wrong_weights, wrong_growth, mask, COST)
+    short = backtest(weights[:count], growth[:count], mask[:count], COST)
     np.testing.assert_array_equal(found.returns[:count], short.returns)
     np.testing.assert_array_equal(found.values[: count + 1], short.values)
     np.testing.assert_array_equal(found.values[count:], short.values[-1])
     np.testing.assert_array_equal(found.turnover[count:], 0)
-    expected = portfolio.summary(short, mask[:count])
-    for name, value in portfolio.summary(found, mask).items():
+    expected = summary(short, mask[:count])
+    for name, value in summary(found, mask).items():
         np.testing.assert_allclose(value, expected[name], rtol=1e-12, err_msg=name)
-    held = portfolio.buy_and_hold_weights(jnp.asarray(wrong_growth))
+    held = np.asarray(jax.jit(portfolio.buy_and_hold_weights)(wrong_growth))
     assert np.isfinite(held[:count]).all()
 
 
 def test_final_value_has_finite_gradients_with_padding():
     weights, growth = problem(4)
     growth[30:] = np.nan
-    mask = jnp.arange(DAYS) < 30
+    mask = np.arange(DAYS) < 30
 
     def final(weights):
-        return portfolio.backtest(weights, growth, mask, COST).values[-1]
+        return backtest(weights, growth, mask, COST).values[-1]
 
-    gradient = jax.grad(final)(jnp.asarray(weights))
+    gradient = np.asarray(jax.jit(jax.grad(final))(weights))
     assert np.isfinite(gradient).all()
     np.testing.assert_array_equal(gradient[30:], 0)
 
 
 def test_holding_trades_once_and_uniform_rebalancing_every_day():
-    growth = jnp.asarray(problem(5)[1])
-    mask = jnp.ones(DAYS)
+    growth = problem(5)[1]
+    mask = np.ones(DAYS)
     held = portfolio.buy_and_hold_weights(growth)
-    found = portfolio.backtest(held, growth, mask, COST)
+    found = backtest(held, growth, mask, COST)
     np.testing.assert_allclose(found.turnover[0], 1)
     np.testing.assert_allclose(found.turnover[1:], 0, atol=1e-14)
     # Fees leave (1 - c), which grows as the mean of the assets does.
@@ -124,7 +127,7 @@ def test_holding_trades_once_and_uniform_rebalancing_every_day():
     np.testing.assert_allclose(found.values[1:], (1 - COST) * mean, rtol=1e-13)
     uniform = portfolio.uniform_weights(growth)
     np.testing.assert_allclose(uniform, [[0] + [1 / ASSETS] * ASSETS] * DAYS)
-    assert portfolio.backtest(uniform, growth, mask, COST).turnover[1:].min() > 0
+    assert backtest(uniform, growth, mask, COST).turnover[1:].min() > 0
 
 
 def test_metrics_against_numpy():
@@ -153,7 +156,7 @@ def test_ratio_of_constant_returns_is_zero(dtype):
 
 
 def test_a_lost_fortune_has_finite_metrics():
-    returns, mask = jnp.asarray([0.1, -1.0, 0.2]), jnp.ones(3)
+    returns, mask = jnp.asarray([0.1, -1.0, 0.2]), np.ones(3)
     assert portfolio.annualized_return(returns, mask) == -1
     values = jnp.cumprod(jnp.append(1.0, 1 + returns))
     assert portfolio.max_drawdown(values) == 1
@@ -169,7 +172,7 @@ def test_drawdown_of_a_value_that_is_lost_is_not_known(days):
 
 def test_no_day_has_no_metrics():
     weights, growth = problem()
-    mask = jnp.zeros(DAYS)
-    found = portfolio.summary(portfolio.backtest(weights, growth, mask, COST), mask)
+    mask = np.zeros(DAYS)
+    found = summary(backtest(weights, growth, mask, COST), mask)
     assert found.pop("max_drawdown") == 0
     assert all(np.isnan(value) for value in found.values())

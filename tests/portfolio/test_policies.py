@@ -1,6 +1,7 @@
 """The portfolio policy: its formulas against NumPy, and what training learns."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -34,20 +35,30 @@ def policy(federation):
     return portfolio.EIIE(units=4).for_federation(federation)
 
 
-def one_client(federation, client=1):
-    """Training data of one client."""
-    rows = jax.tree.map(lambda leaf: leaf[client], federation.train.rows())
-    return federation.train.pool().with_rows(rows)
+init = jax.jit(portfolio.EIIE.init, static_argnums=0)
+gather = jax.jit(core.ClientData.gather)
+metrics = jax.jit(portfolio.EIIE.sequence_metrics, static_argnums=0)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def act(policy, params, x, constants):
+    return policy.apply(params, x, constants=constants)
+
+
+def one_client(data, client=1):
+    """Data of one client."""
+    rows = jax.tree.map(lambda leaf: np.asarray(leaf)[client], data.rows())
+    return data.pool().with_rows(rows)
 
 
 def batch_of(data, positions):
-    positions = jnp.asarray(positions)
-    return data.gather(positions, jnp.ones(len(positions)))
+    positions = np.asarray(positions)
+    return gather(data, positions, np.ones(len(positions)))
 
 
 def draw(policy, scale=1.0):
     """Parameters large enough for weights that differ."""
-    return jax.tree.map(lambda leaf: scale * leaf, policy.init(KEY))
+    return jax.tree.map(lambda leaf: scale * np.asarray(leaf), init(policy, KEY))
 
 
 @pytest.mark.parametrize(
@@ -61,13 +72,12 @@ def test_numbers_of_parameters(fields, features, count):
 
 
 def test_recurrent_evaluator_is_its_formula(federation, policy):
-    data = one_client(federation)
+    data = one_client(federation.train)
     batch = batch_of(data, range(10, 14))
     params = draw(policy, 3.0)
     held = np.random.default_rng(0).dirichlet(np.ones(4), 4)[:, 1:]
-    found = policy.apply(
-        params, policies.Held(x=batch.x, weights=held), constants=batch.constants
-    )
+    seen = policies.Held(x=batch.x, weights=held)
+    found = act(policy, params, seen, batch.constants)
     p = jax.tree.map(np.asarray, params)
     prices = np.asarray(batch.constants.prices, np.float64)[..., 0]
     for row, (first, day, _) in enumerate(np.asarray(batch.x)):
@@ -90,9 +100,9 @@ def test_convolutional_evaluator_is_its_formula(federation):
     policy = portfolio.EIIE(evaluator="convolutional", centered=True).for_federation(
         federation
     )
-    batch = batch_of(one_client(federation), range(3))
+    batch = batch_of(one_client(federation.train), range(3))
     params = draw(policy, 2.0)
-    found = policy.apply(params, batch.x, constants=batch.constants)
+    found = act(policy, params, batch.x, batch.constants)
     p = jax.tree.map(np.asarray, params)
     prices = np.asarray(batch.constants.prices, np.float64)[..., 0]
     held = np.zeros(3)
@@ -117,12 +127,13 @@ def test_convolutional_evaluator_is_its_formula(federation):
 
 
 def test_weights_follow_the_assets(federation, policy):
-    batch = batch_of(one_client(federation), range(5))
+    batch = batch_of(one_client(federation.train), range(5))
     params, order = draw(policy, 3.0), np.array([2, 0, 1])
     tables = batch.constants
-    moved = dataclasses.replace(tables, prices=tables.prices[:, order])
-    found = policy.apply(params, batch.x, constants=tables)
-    again = policy.apply(params, batch.x, constants=moved)
+    moved = dataclasses.replace(tables, prices=np.asarray(tables.prices)[:, order])
+    found, again = (
+        np.asarray(act(policy, params, batch.x, prices)) for prices in (tables, moved)
+    )
     np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-12)
     assert np.ptp(found[0, 1:]) > 1e-5
     np.testing.assert_allclose(again[:, 0], found[:, 0], rtol=1e-9)
@@ -130,7 +141,7 @@ def test_weights_follow_the_assets(federation, policy):
 
 
 def test_loss_is_the_log_return_after_costs(federation, policy):
-    batch = batch_of(one_client(federation), range(20, 26))
+    batch = batch_of(one_client(federation.train), range(20, 26))
     weights = np.random.default_rng(1).dirichlet(np.ones(4), 6)
     growth = np.asarray(batch.y)
     total, before = 0.0, None
@@ -140,11 +151,11 @@ def test_loss_is_the_log_return_after_costs(federation, policy):
             factor -= 0.002 * np.abs(before - w)[1:].sum()
         total += np.log(factor * (y @ w))
         before = y * w / (y @ w)
-    assert policy.loss(jnp.asarray(weights), batch) == pytest.approx(-total / 6)
+    assert jax.jit(policy.loss)(weights, batch) == pytest.approx(-total / 6)
 
 
 def test_gradient_of_the_loss_by_finite_differences(federation, policy):
-    batch = batch_of(one_client(federation), range(20, 30))
+    batch = batch_of(one_client(federation.train), range(20, 30))
     held = policies.Held(x=batch.x, weights=jnp.full((10, 3), 1 / 3))
     batch = dataclasses.replace(batch, x=held)
     objective = local.DataLoss(policy)
@@ -160,57 +171,52 @@ def test_gradient_of_the_loss_by_finite_differences(federation, policy):
 
 
 def test_a_policy_of_cash_returns_exactly_nothing(federation, policy):
-    params = policy.init(KEY)
-    params["cash"]["bias"] = jnp.asarray(1e4)
-    data = federation.test.pool().with_rows(
-        jax.tree.map(lambda leaf: leaf[0], federation.test.rows())
-    )
-    batch = batch_of(data, range(20))
-    outputs = policy.apply(params, batch.x, constants=batch.constants)
-    found, series = policy.sequence_metrics(outputs, batch)
+    params = draw(policy)
+    params["cash"]["bias"] = np.asarray(1e4)
+    batch = batch_of(one_client(federation.test, 0), range(20))
+    outputs = act(policy, params, batch.x, batch.constants)
+    found, series = metrics(policy, outputs, batch)
     for name in ("annualized_return", "sharpe", "max_drawdown", "turnover", "loss"):
         assert found[name] == 0, name
-    assert (series["value"] == 1).all()
+    assert (np.asarray(series["value"]) == 1).all()
     assert found["uniform_annualized_return"] != 0
 
 
 def test_metrics_of_no_days_are_not_numbers(federation, policy):
-    data = federation.test.pool().with_rows(
-        jax.tree.map(lambda leaf: leaf[0], federation.test.rows())
-    )
-    batch = data.gather(jnp.arange(20), jnp.zeros(20))
-    outputs = policy.apply(policy.init(KEY), batch.x, constants=batch.constants)
-    found, _ = policy.sequence_metrics(outputs, batch)
+    batch = gather(one_client(federation.test, 0), np.arange(20), np.zeros(20))
+    outputs = act(policy, draw(policy), batch.x, batch.constants)
+    found, _ = metrics(policy, outputs, batch)
     assert all(np.isnan(value) for value in found.values())
 
 
 def test_memory_is_read_and_written(federation, policy):
     """One step of SGD: actions of the old parameters replace those of its days."""
-    data = one_client(federation)
+    data = one_client(federation.train)
     drawn = np.random.default_rng(2).dirichlet(np.ones(4), data.constants.slots)
-    memory = jnp.asarray(drawn[:, 1:])
+    memory = drawn[:, 1:]
     solver = local.SGD(learning_rate=0.5, num_steps=1, batch_size=7)
     params = draw(policy, 3.0)
     view = core.ClientView(key=KEY, round=0, data=data, carry=memory)
-    moved, _, info = solver.solve(view, local.DataLoss(policy), params, None)
-    changed = np.flatnonzero((np.asarray(info.carry) != drawn[:, 1:]).any(axis=1))
+    solve = jax.jit(lambda v, p: solver.solve(v, local.DataLoss(policy), p, None))
+    moved, _, info = solve(view, params)
+    carry = np.asarray(info.carry)
+    changed = np.flatnonzero((carry != memory).any(axis=1))
     assert len(changed) == 7 and (np.diff(changed) == 1).all()
     batch = batch_of(data, changed)
     assert changed[0] > 0  # else the uniform weights are what was held
     held = policies.Held(x=batch.x, weights=memory[changed - 1])
-    acted = policy.apply(params, held, constants=batch.constants)
-    np.testing.assert_allclose(info.carry[changed], acted[:, 1:], rtol=1e-12)
-    gradient = jax.grad(
-        lambda p: policy.loss(policy.apply(p, held, constants=batch.constants), batch)
-    )(params)
-    for a, b, g in zip(*map(jax.tree.leaves, (params, moved, gradient)), strict=True):
-        np.testing.assert_allclose(b, a - 0.5 * g, rtol=1e-9, atol=1e-15)
+    acted = np.asarray(act(policy, params, held, batch.constants))
+    np.testing.assert_allclose(carry[changed], acted[:, 1:], rtol=1e-12)
+    loss = jax.jit(lambda p: policy.loss(act(policy, p, held, batch.constants), batch))
+    gradient = jax.tree.leaves(jax.grad(loss)(params))
+    for a, b, g in zip(*map(jax.tree.leaves, (params, moved)), gradient, strict=True):
+        np.testing.assert_allclose(b, a - 0.5 * np.asarray(g), rtol=1e-9, atol=1e-15)
 
 
 def test_first_day_holds_equal_shares(federation, policy):
-    data = one_client(federation)
-    memory = jnp.zeros((data.constants.slots, 3))
-    found = policy.recall(memory, batch_of(data, [0, 1]))
+    data = one_client(federation.train)
+    memory = np.zeros((data.constants.slots, 3))
+    found = jax.jit(policy.recall)(memory, batch_of(data, [0, 1]))
     np.testing.assert_array_equal(found.weights, [[1 / 3] * 3, [0, 0, 0]])
 
 

@@ -17,13 +17,12 @@ def federation():
 
 def both(process, model=None, data=None, **options):
     """The histories of a training in memory and of the streamed one."""
+    data = federation() if data is None else data
     model = fp.LogisticRegression() if model is None else model
     given = {"eval_every": 4, "progress": False, "eval_clients": "all"} | options
     execution = given.pop("execution", "vmap")
     return [
-        simulate(
-            *(KEY, process, model, data or federation(), 8), execution=way, **given
-        ).groups[0]
+        simulate(KEY, process, model, data, 8, execution=way, **given).groups[0]
         for simulate, way in (
             (fp.simulate, "vmap"),
             (fp.simulate_streamed, execution),
@@ -55,8 +54,8 @@ def test_participants_of_the_last_round_are_measured():
 
 
 def test_clients_have_ranks_or_statistics_of_their_own():
-    options = {"data": fp.load_federation("digits", num_clients=9)}
-    options["evaluate_on"] = "test"
+    data = fp.load_federation("digits", num_clients=9)
+    options = {"data": data, "evaluate_on": "test"}
     adapters = fp.lora(fp.MLP(widths=(8,)), targets="^hidden_0/", rank=4, ranks=RANKS)
     products = fp.FederatedProcess(
         algorithm=fp.FedAvg(local=SGD),

@@ -57,6 +57,10 @@ def close(found, wanted, **options):
     )
 
 
+def moved(params, rng):
+    return jax.tree.map(lambda p: p + rng.normal(size=p.shape), params)
+
+
 def padded(rng, weight):
     """A batch of six rows, whose padding is huge."""
     x = rng.normal(size=(6, 4))
@@ -70,17 +74,14 @@ def test_padding_is_no_part_of_a_batch(name):
     model = fitted(norms.MODELS[name])
     rng, weight = np.random.default_rng(3), np.array([1, 0, 1, 1, 0, 1])
     batch, real = padded(rng, weight), weight > 0
-    params = jax.tree.map(
-        lambda p: p + rng.normal(size=p.shape), networks.init(model, KEY)
-    )
-    first = model.first_statistics()
+    params, first = moved(networks.init(model, KEY), rng), model.first_statistics()
     layer = norms.LAYERS[name][1]
     assert jax.tree.structure(first) == jax.tree.structure(
         {layer: {"mean": 0, "var": 0}}
     )
     first = jax.tree.map(lambda s: rng.uniform(2, 3, s.shape), first)
     constants = core.Constants(statistics=first, weight=batch.weight)
-    outputs, moved = networks.with_statistics(
+    outputs, after = networks.with_statistics(
         model, params, batch.x, key=KEY, constants=constants
     )
     outputs = np.asarray(outputs)
@@ -88,8 +89,8 @@ def test_padding_is_no_part_of_a_batch(name):
     wanted = norms.logits(name, params, batch.x, mean, variance)
     # flax subtracts squares, of values of order ten.
     np.testing.assert_allclose(outputs[real], wanted[real], rtol=1e-10, atol=1e-10)
-    close(moved[layer]["mean"], 0.9 * first[layer]["mean"] + 0.1 * mean, rtol=1e-10)
-    close(moved[layer]["var"], 0.9 * first[layer]["var"] + 0.1 * variance, rtol=1e-10)
+    close(after[layer]["mean"], 0.9 * first[layer]["mean"] + 0.1 * mean, rtol=1e-10)
+    close(after[layer]["var"], 0.9 * first[layer]["var"] + 0.1 * variance, rtol=1e-10)
     # Evaluation is by the running statistics, wherever they stand.
     running = (first[layer]["mean"], first[layer]["var"])
     wanted = norms.logits(name, params, batch.x, *map(np.asarray, running))
@@ -153,9 +154,7 @@ def test_images_are_normalized_over_their_pixels():
 def test_group_and_layer_norm_look_at_one_example(kind):
     model = fitted(fp.MLP(widths=(6, 16), normalization=kind))
     rng = np.random.default_rng(1)
-    params = jax.tree.map(
-        lambda p: p + rng.normal(size=p.shape), networks.init(model, KEY)
-    )
+    params = moved(networks.init(model, KEY), rng)
     x = rng.normal(size=(5, 4))
     z = x
     for layer, groups in (("hidden_0", 6), ("hidden_1", 8)):
@@ -526,9 +525,7 @@ def own_objective(key, params, batch, context):
         ),
         (lambda: fp.ParameterRoles(BATCH, local_statistics=1), "true or false, got 1"),
         (
-            lambda: fitted(BATCH).apply(
-                networks.init(fitted(BATCH), KEY), jnp.ones((2, 4))
-            ),
+            lambda: fitted(BATCH).apply(fitted(BATCH).init(KEY), jnp.ones((2, 4))),
             "with their running statistics 'batch_stats'",
         ),
         (

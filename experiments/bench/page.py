@@ -24,8 +24,8 @@ RUNS = {
 """Runs on the page by the ending of their file, and their headings."""
 HOSTS = "hosts"
 """Ending of the file of `experiments.bench.hosts`."""
-OLDER = "older-jax"
-"""Ending of the file of a run like `one-core`, with an older release of JAX."""
+OLDER, NEWER = RELEASES = ("older-jax", "newer-jax")
+"""Endings of the files of one core with two releases of JAX, run at once."""
 FORMS, PLAIN, PEERS = ON_A_GPU = ("gpu", "gpu-plain", "gpu-torch")
 """Endings of the files of `--accelerator`, and of a run compared with PyTorch."""
 _CHIPS = {"H100": (495e12, 3.35e12), "TPU v5e": (197e12, 0.82e12)}
@@ -94,12 +94,12 @@ def app(
     ] = FOLDER,
 ) -> None:
     """Writes `speed_results.md` to the folder of the files."""
-    names = (*RUNS, OLDER, HOSTS, *ON_A_GPU)
+    names = (*RUNS, *RELEASES, HOSTS, *ON_A_GPU)
     files = {name: folder / f"speed-{name}.json" for name in names}
     for file in files.values():
         if not file.is_file():
             raise checks.InputError(f"Expected the file '{file}', which is missing.")
-    runs = {name: report.read(files[name]) for name in (*RUNS, OLDER, *ON_A_GPU)}
+    runs = {n: report.read(files[n]) for n in (*RUNS, *RELEASES, *ON_A_GPU)}
     divided = json.loads(files[HOSTS].read_text("utf-8"))
     plain_files.write_text(folder / "speed_results.md", render(runs, divided))
     print(f"Page: {folder / 'speed_results.md'}")
@@ -137,7 +137,7 @@ def render(
             _RATIO,
         ]
     if OLDER in runs:
-        parts += _releases(runs[OLDER], runs["one-core"])
+        parts += _releases(runs[OLDER], runs[NEWER])
     # The files of a GPU are optional, as few machines have one.
     if FORMS in runs:
         parts += _on_gpu(*(runs[name] for name in (*ON_A_GPU, "one-core")))
@@ -255,28 +255,30 @@ def _form(
 
 
 def _releases(older: Mapping[str, Any], newer: Mapping[str, Any]) -> list[str]:
-    """Returns the part on two releases of JAX, of runs on the same core."""
-    titles, rows, apart = [""], [], []
-    for run in (older, newer):
-        titles.append(f"JAX {run['machine']['versions']['jax']}, ms")
-    seconds = {w["name"]: report.seconds_of(w)["ours"] for w in older["workloads"]}
+    """Returns the part on two releases of JAX."""
+    names = [f"JAX {run['machine']['versions']['jax']}" for run in (older, newer)]
+    before = {w["name"]: report.seconds_of(w) for w in older["workloads"]}
+    rows, apart = [], []
     for workload in newer["workloads"]:
-        name = workload["name"]
-        if name not in seconds:
+        name, now = workload["name"], report.seconds_of(workload)
+        if name not in before:
             continue
-        now = report.seconds_of(workload)["ours"]
-        ratio = now / seconds[name]
-        rows.append(
-            (name, *map(report.milliseconds, (seconds[name], now)), f"{ratio:.2f}")
-        )
+        ratio = now["ours"] / before[name]["ours"]
+        times = (before[name], now)
+        peers = [f"{t['torch'] / t['ours']:.2f}" if "torch" in t else "" for t in times]
+        seconds = [report.milliseconds(t["ours"]) for t in times]
+        rows.append((name, *seconds, f"{ratio:.2f}", *peers))
         if abs(ratio - 1) > _APART:
             apart.append(f"{name} ({ratio:.2f})")
-    titles.append("newer / older")
+    titles = ("", *(f"{name}, ms" for name in names), "newer / older")
+    titles += tuple(f"PyTorch / ours, {name}" for name in names)
     return [
         "## Two releases of JAX",
-        f"One core, as above. The older release: {_machine(older)} [All"
-        f" samples](speed-{OLDER}.json).",
-        _table(tuple(titles), rows),
+        "At the same time, each on a core of its own and in its own Python; the last"
+        " columns say how many times as fast ours is as the loop in PyTorch.",
+        f"{_machine(older)} [All samples](speed-{OLDER}.json).",
+        f"{_machine(newer)} [All samples](speed-{NEWER}.json).",
+        _table(titles, rows),
         f"More than {100 * _APART:.0f} % apart: {', '.join(apart) or 'none'}.",
     ]
 

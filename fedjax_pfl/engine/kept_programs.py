@@ -24,7 +24,7 @@ import numpy as np
 from jax import export
 
 from fedjax_pfl import core
-from fedjax_pfl.core import lazy
+from fedjax_pfl.core import checks, lazy
 from fedjax_pfl.results import plain_files, provenance
 
 __all__ = ["Program"]
@@ -147,7 +147,8 @@ class _Kept:
     def read(cls, path: Path) -> "_Kept | None":
         """Reads a program; None if there is none, or the file is damaged or old."""
         try:
-            digest, header, blob = path.read_bytes().split(b"\n", 2)
+            with plain_files.opened(path) as file:
+                digest, header, blob = file.read().split(b"\n", 2)
             if digest != hashlib.sha256(header + b"\n" + blob).hexdigest().encode():
                 return None
             about = json.loads(header)
@@ -169,7 +170,7 @@ class _Kept:
             with plain_files.created(path) as temporary:
                 temporary.write_bytes(digest + b"\n" + content)
             _drop_old(path.parent)
-        except OSError:
+        except (OSError, checks.InputError):  # such as a link in its place
             return
 
     def lowered(self, name: str, arguments: tuple[Any, ...]) -> jax.stages.Lowered:

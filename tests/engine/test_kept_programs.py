@@ -194,8 +194,15 @@ def test_a_file_newer_than_the_import_counts_as_a_change(tmp_path):
 
 def test_a_folder_that_cannot_be_written_ends_nothing(folder):
     folder.write_text("a file in its place")
-    train()
+    first = program(kind="init")
+    first.lowered()
     assert folder.read_text() == "a file in its place"
+    folder.unlink()
+    first._path.mkdir(parents=True)
+    again = program(kind="init")
+    assert again._kept is None
+    again.lowered()
+    assert first._path.is_dir()
 
 
 def test_files_that_nobody_uses_go_first(folder, monkeypatch):

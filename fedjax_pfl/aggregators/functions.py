@@ -324,6 +324,6 @@ def bucketing(
     rows, weights = _checked(rule, rows, weights)
     if order is not None:
         order = _permutation(order, len(weights))
-    buckets, weights = _mixed(rule, key, rows, weights, order)
+    buckets, members = _mixed(rule, key, rows, weights, order)
     blanks = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), buckets)
-    return client_rows.select_rows(weights > 0, buckets, blanks)
+    return client_rows.select_rows(members > 0, buckets, blanks)

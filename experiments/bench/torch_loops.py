@@ -69,7 +69,7 @@ class _Layout:
 
 def _on_device(array: np.ndarray) -> torch.Tensor:
     """Copies an array to the device on which new tensors are made."""
-    return torch.from_numpy(array).clone().to(torch.get_default_device())
+    return torch.tensor(array, device=torch.get_default_device())
 
 
 def _channels_last(x: torch.Tensor) -> torch.Tensor:

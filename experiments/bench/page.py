@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from experiments import commands
-from experiments.bench import hosts, report
+from experiments.bench import chart, hosts, report
 from fedjax_pfl.core import checks
 from fedjax_pfl.results import plain_files
 
@@ -30,8 +30,6 @@ FORMS, PLAIN, PEERS = ON_A_GPU = ("gpu", "gpu-plain", "gpu-torch")
 """Endings of the files of `--accelerator`, and of a run compared with PyTorch."""
 _CHIPS = {"H100": (495e12, 3.35e12), "TPU v5e": (197e12, 0.82e12)}
 """Operations and bytes a second by the data sheets: TF32 on the one, bfloat16."""
-_APART = 0.1
-"""Share by which the times of two releases differ, to be named."""
 _OWN = {
     "floor": "its products alone",
     "frozen": "the frozen products alone",
@@ -257,19 +255,18 @@ def _form(
 def _releases(older: Mapping[str, Any], newer: Mapping[str, Any]) -> list[str]:
     """Returns the part on two releases of JAX."""
     names = [f"JAX {run['machine']['versions']['jax']}" for run in (older, newer)]
-    before = {w["name"]: report.seconds_of(w) for w in older["workloads"]}
+    times = [
+        {w["name"]: report.seconds_of(w)["ours"] for w in run["workloads"]}
+        for run in (older, newer)
+    ]
+    peers = [chart.ratios(run) for run in (older, newer)]
     rows, apart = [], []
-    for workload in newer["workloads"]:
-        name, now = workload["name"], report.seconds_of(workload)
-        if name not in before:
-            continue
-        ratio = now["ours"] / before[name]["ours"]
-        times = (before[name], now)
-        peers = [f"{t['torch'] / t['ours']:.2f}" if "torch" in t else "" for t in times]
-        seconds = [report.milliseconds(t["ours"]) for t in times]
-        rows.append((name, *seconds, f"{ratio:.2f}", *peers))
-        if abs(ratio - 1) > _APART:
-            apart.append(f"{name} ({ratio:.2f})")
+    for name, change, _ in report.differing(older, newer):
+        seconds = [report.milliseconds(part[name]) for part in times]
+        shares = [f"{part[name]:.2f}" if name in part else "" for part in peers]
+        rows.append((name, *seconds, f"{1 + change:.2f}", *shares))
+        if abs(change) > report.TOLERANCE:
+            apart.append(f"{name} ({1 + change:.2f})")
     titles = ("", *(f"{name}, ms" for name in names), "newer / older")
     titles += tuple(f"PyTorch / ours, {name}" for name in names)
     return [
@@ -279,7 +276,8 @@ def _releases(older: Mapping[str, Any], newer: Mapping[str, Any]) -> list[str]:
         f"{_machine(older)} [All samples](speed-{OLDER}.json).",
         f"{_machine(newer)} [All samples](speed-{NEWER}.json).",
         _table(titles, rows),
-        f"More than {100 * _APART:.0f} % apart: {', '.join(apart) or 'none'}.",
+        f"More than {100 * report.TOLERANCE:.0f} % apart:"
+        f" {', '.join(apart) or 'none'}.",
     ]
 
 

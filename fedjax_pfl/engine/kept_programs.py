@@ -25,7 +25,7 @@ from jax import export
 
 from fedjax_pfl import core
 from fedjax_pfl.core import checks, lazy
-from fedjax_pfl.results import plain_files, provenance
+from fedjax_pfl.results import checkpoint, plain_files, provenance
 
 __all__ = ["Program"]
 
@@ -77,11 +77,10 @@ class Program:
         kept = self._kept
         if kept is None:
             traced = self.function.trace(*self.static, *self.arguments)
-            kept = self._export(traced)
-            if kept is None:
+            kept = None if self._path is None else self._export(traced)
+            if self._path is None or kept is None:
                 return traced.lower()
-            if self._path is not None:
-                kept.write(self._path)
+            kept.write(self._path)
         return kept.lowered(self.function.__name__, self.arguments)
 
     @functools.cached_property
@@ -109,8 +108,6 @@ class Program:
 
     def _export(self, traced: jax.stages.Traced) -> "_Kept | None":
         """Exports a program, or returns None if it cannot be kept."""
-        if self._path is None:
-            return None
         leaves, tree = jax.tree.flatten(self.arguments)
 
         # Exported programs have neither classes nor keys of our generator.
@@ -121,10 +118,11 @@ class Program:
             return _without_keys(jax.tree.leaves(results))
 
         try:
-            results = _encoded(traced.out_info)
-            if jax.tree.structure(_decoded(results)) != traced.out_tree:
+            results = _decoded(_encoded(traced.out_info))
+            if jax.tree.structure(results) != traced.out_tree:
                 return None
-            exported = export.export(plain)(*_shapes_without_keys(leaves))
+            shapes = jax.eval_shape(_without_keys, leaves)
+            exported = export.export(plain)(*shapes)
         except (_NotKept, NotImplementedError, TypeError, ValueError):
             return None
         donated = [
@@ -132,16 +130,16 @@ class Program:
             for number, info in enumerate(traced.args_info[0])
             if any(leaf.donated for leaf in jax.tree.leaves(info))
         ]
-        return _Kept(exported, _decoded(results), {"donated": donated, "is": results})
+        return _Kept(exported, results, donated)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Kept:
-    """An exported program, the shapes of its results, and what its file says."""
+    """An exported program, shapes of its results, and numbers of donated arguments."""
 
     exported: export.Exported
     results: Any
-    header: dict[str, Any]
+    donated: list[int]
 
     @classmethod
     def read(cls, path: Path) -> "_Kept | None":
@@ -152,9 +150,8 @@ class _Kept:
             if digest != hashlib.sha256(header + b"\n" + blob).hexdigest().encode():
                 return None
             about = json.loads(header)
-            kept = cls(
-                export.deserialize(bytearray(blob)), _decoded(about["is"]), about
-            )
+            exported = export.deserialize(bytearray(blob))
+            kept = cls(exported, _decoded(about["results"]), about["donated"])
             os.utime(path)  # was used
         except Exception:  # whatever is wrong with it, the program is traced again
             return None
@@ -162,8 +159,8 @@ class _Kept:
 
     def write(self, path: Path) -> None:
         """Writes the program, unless its folder cannot be written."""
-        header = json.dumps(self.header).encode()
-        content = header + b"\n" + bytes(self.exported.serialize())
+        about = {"results": _encoded(self.results), "donated": self.donated}
+        content = json.dumps(about).encode() + b"\n" + self.exported.serialize()
         digest = hashlib.sha256(content).hexdigest().encode()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -183,7 +180,7 @@ class _Kept:
             return jax.tree.unflatten(tree, _with_keys(words, shapes))
 
         call.__name__ = name
-        return jax.jit(call, donate_argnums=self.header["donated"]).lower(*arguments)
+        return jax.jit(call, donate_argnums=self.donated).lower(*arguments)
 
 
 def _drop_old(folder: Path) -> None:
@@ -232,14 +229,6 @@ def _is_key(leaf: Any) -> bool:
 def _without_keys(leaves: Any) -> list[Any]:
     """Returns leaves with the words of keys."""
     return [jax.random.key_data(leaf) if _is_key(leaf) else leaf for leaf in leaves]
-
-
-def _shapes_without_keys(leaves: Any) -> list[Any]:
-    """Returns leaves with shapes of the words of keys."""
-    return [
-        jax.eval_shape(jax.random.key_data, leaf) if _is_key(leaf) else leaf
-        for leaf in leaves
-    ]
 
 
 def _with_keys(words: Any, like: Any) -> list[Any]:
@@ -307,10 +296,7 @@ def _array(leaf: Any, *, shapes_only: bool) -> list[Any]:
         raise _NotKept
     weak = bool(getattr(leaf, "weak_type", False))
     about = ["array", list(leaf.shape), str(leaf.dtype), weak]
-    if shapes_only:
-        return about
-    content = np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
-    return [*about, hashlib.sha256(content.tobytes()).hexdigest()]
+    return about if shapes_only else [*about, checkpoint.fingerprint(leaf)]
 
 
 def _function(node: Any) -> list[Any]:

@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -42,10 +43,14 @@ class Programs:
     """Programs by name, each compiled once; seconds and growth of memory so far."""
 
     def __init__(self, program: Callable[[Name], kept_programs.Program]):
-        self._program = program
+        self._program = functools.cache(program)
         self.seconds, self.compiler_bytes = 0.0, 0
         self._compiling: dict[Name, concurrent.futures.Future] = {}
         self._compilers = concurrent.futures.ThreadPoolExecutor(_COMPILERS, "compile")
+
+    def shapes(self, name: Name) -> Any:
+        """Returns the shapes of a program's results."""
+        return self._program(name).shapes()
 
     def begin(self, name: Name) -> None:
         """Lowers a program and starts to compile it, unless that was done before."""

@@ -243,8 +243,7 @@ class Resident:
     def measured(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Returns shapes of the metrics on all data, and of `snapshot`."""
         everything = ("evaluate", *self.planned.plan.schedule.data)
-        metrics = self._program(everything).shapes()[1]
-        return metrics, self._program(_SNAPSHOT).shapes()
+        return self.programs.shapes(everything)[1], self.programs.shapes(_SNAPSHOT)
 
     @functools.cached_property
     def _has_snapshot(self) -> bool:

@@ -1,7 +1,6 @@
 """The trainer that trains states with their derivatives."""
 
 import dataclasses
-import functools
 from typing import Any, ClassVar
 
 import jax
@@ -59,8 +58,7 @@ class Differentiated(WithObjective):
     ):
         """Places the data on the devices; see `Resident`."""
         super().__init__(planned, store, **how)
-        make = functools.partial(differentiated.init, planned.plan, self.maker.names)
-        self.extra_shapes = self._spread(jax.eval_shape(make, *self.start)[1])
+        self.extra_shapes = self._spread(self.programs.shapes(("init",))[1])
         if not how.get("are_shapes", False):
             self.identity |= {
                 "fields": list(self.maker.names),

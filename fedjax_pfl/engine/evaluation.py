@@ -17,13 +17,15 @@ from fedjax_pfl.core import (
     divided_examples,
     loops,
     sharding,
+    struct,
 )
-from fedjax_pfl.engine import auto_execution
+from fedjax_pfl.engine import auto_execution, schedule
 from fedjax_pfl.results.metrics import IN_UNITS
 from fedjax_pfl.round.parts import model_state
 from fedjax_pfl.round.process import FederatedProcess
 
 __all__ = [
+    "Tested",
     "Unseen",
     "collaboration",
     "courses",
@@ -290,6 +292,25 @@ def metric_names(
     return tuple(jax.eval_shape(trace, state, federation))
 
 
+@struct.pytree_dataclass
+class Tested:
+    """Rows of test examples of all clients, for models that are tested on others'.
+
+    Attributes:
+      clients: `int32[K]` rows of the clients to be evaluated.
+      rows: rows of the test examples of all N clients.
+    """
+
+    clients: jax.Array
+    rows: dict[str, Any]
+
+    @classmethod
+    def of(cls, federation: core.Federation) -> "Tested":
+        """Takes all clients of a federation."""
+        clients = jnp.arange(federation.num_clients, dtype=jnp.int32)
+        return cls(clients=clients, rows=federation.test.rows())
+
+
 def evaluate(
     process: FederatedProcess,
     state: core.State,
@@ -300,17 +321,20 @@ def evaluate(
     members: jax.Array | None = None,
     diagnostics: bool = False,
     execution: sharding.Execution = _ONE_DEVICE,
+    tested: Tested | None = None,
 ) -> tuple[Metrics, Metrics]:
     """Returns metrics `[predictors, data, K]` of clients, and diagnostics `[]`."""
     # `data` names a client's own `train`, `validation` or `test` examples; `others`,
     # its own test examples and those of `federation.others`; `everybody`, all test
     # examples. `federation.samples` limits the last two. Means are over examples, NaN
-    # without any.
+    # without any. A federation of some clients needs `tested` for the last two.
     judge = model if isinstance(model, core.SequenceModel) else None
     _check_data(judge, data)
     federation = model_state.with_kept(state, model, federation)
     state = process.before_evaluation(state, model, federation)
-    test_pool, test_rows = federation.test.pool(), federation.test.rows()
+    if tested is None:
+        tested = Tested.of(federation)
+    test_pool, test_rows = federation.test.pool(), tested.rows
     all_examples = None
     if "everybody" in data and federation.samples is None:
         all_examples = _pooled(test_rows)  # once, since all clients have the same
@@ -342,7 +366,7 @@ def evaluate(
         pools: dict[str, Any],
         key: core.Key,
     ):
-        if name in ("others", "everybody"):
+        if name in schedule.POOLED:
             examples = examples_of(name, fields)
             return _pooled_means(predictors, model, test_pool, *examples, key)
         client_data = client_of(pools, name, fields)
@@ -357,7 +381,7 @@ def evaluate(
         columns = [measure(predictors, name, fields, pools, key) for name in data]
         return _stack([_stack(list(row)) for row in zip(*columns, strict=True)])
 
-    rows = _rows(state, federation, data)
+    rows = _rows(state, federation, data, tested)
     if members is not None:
         rows = client_rows.take(rows, members)
     shared = (process, server, pools)
@@ -415,7 +439,7 @@ def _client_data(data: tuple[str, ...]) -> tuple[str, ...]:
 
 def _check_data(judge: core.SequenceModel | None, data: tuple[str, ...]) -> None:
     """Refuses examples of other clients for a model of sequences."""
-    if judge is not None and {"others", "everybody"} & set(data):
+    if judge is not None and schedule.POOLED & set(data):
         raise checks.InputError(
             f"A {type(judge).__name__} is judged on the client's own series, train,"
             f" validation or test, not on {', '.join(data)}."
@@ -423,12 +447,15 @@ def _check_data(judge: core.SequenceModel | None, data: tuple[str, ...]) -> None
 
 
 def _rows(
-    state: core.State, federation: core.Federation, data: tuple[str, ...]
+    state: core.State,
+    federation: core.Federation,
+    data: tuple[str, ...],
+    tested: Tested,
 ) -> dict[str, Any]:
     """Collects the rows of all clients that an evaluation on these data reads."""
     rows: dict[str, Any] = {
         "state": state.clients,
-        "row": jnp.arange(federation.num_clients, dtype=jnp.int32),
+        "row": tested.clients,
         "others": federation.others if "others" in data else None,
         "samples": federation.samples,
         "num_test": federation.test.num_examples,

@@ -5,7 +5,7 @@ from typing import Any
 
 from fedjax_pfl import core
 from fedjax_pfl.core import divided_examples, sharding
-from fedjax_pfl.engine import stacking
+from fedjax_pfl.engine import schedule, stacking
 from fedjax_pfl.engine.groups import PlannedGroup
 from fedjax_pfl.results import checkpoint
 
@@ -19,12 +19,10 @@ __all__ = [
     "unseen_rows",
 ]
 
-_OF_OTHERS = {"others", "everybody"}
-
 
 def shares(planned: PlannedGroup, count: int) -> divided_examples.Shares | None:
     """Returns the examples of n devices; None if clients need those of others."""
-    if _OF_OTHERS & set(planned.plan.schedule.data):
+    if schedule.POOLED & set(planned.plan.schedule.data):
         return None
     sources = planned.group.federations
     cohort = planned.processes[0].participation.cohort_size(planned.num_clients)

@@ -13,13 +13,14 @@ from fedjax_pfl.core import checks
 if TYPE_CHECKING:
     from fedjax_pfl.round.process import FederatedProcess
 
-__all__ = ["DATA", "Schedule"]
+__all__ = ["DATA", "POOLED", "Schedule"]
 
 DATA = ("test", "validation", "train", "others", "everybody")
 """A client's own examples by part; its own and some others' test examples; all."""
 
 _CLIENTS = ("all", "participants")
-_POOLED = ("others", "everybody")
+POOLED = {"others", "everybody"}
+"""Data with test examples of other clients."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """Streamed trainings: the same as in memory, in little memory, safe on disk."""
 
+import dataclasses
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -87,6 +89,32 @@ def test_it_equals_the_training_in_memory(name):
     """Also where attacks, messages and late clients keep something."""
     given = CASES[name], federation()
     assert_same(train(fp.simulate, *given), train(fp.simulate_streamed, *given))
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+@pytest.mark.parametrize("execution", ["vmap", "shard=2"])
+def test_models_are_tested_on_examples_of_others(execution, sampled, monkeypatch):
+    """Every block of clients reads test examples of clients outside it."""
+    monkeypatch.setattr(training, "BLOCK", 3)
+    clients, rng = toy.make_federation(), np.random.default_rng(0)
+    count = clients.num_clients
+    others = (np.arange(count)[:, None] + [2, 5]) % count
+    samples = None
+    if sampled:
+        counts = np.asarray(clients.test.num_examples)
+        size = (2, count, clients.test.index.shape[1])
+        owners = rng.integers(count, size=size)
+        pairs = np.stack([owners, rng.integers(counts[owners])], axis=-1)
+        samples = dict(zip(("others", "everybody"), jnp.asarray(pairs), strict=True))
+    clients = dataclasses.replace(clients, others=jnp.asarray(others), samples=samples)
+    options = {"evaluate_on": ("others", "test", "everybody")}
+    given = make_process("flame"), clients
+    one = train(fp.simulate, *given, **options)
+    assert_same(
+        one, train(fp.simulate_streamed, *given, execution=execution, **options)
+    )
+    values = np.asarray(one.metrics["accuracy"])
+    assert np.ptp(values) > 0
 
 
 def start(process, problem, folder, execution="vmap"):

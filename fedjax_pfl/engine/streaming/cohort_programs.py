@@ -220,11 +220,18 @@ def evaluated(
     state: core.State,
     rows: core.Tree,
     federation: core.Federation,
+    tested: evaluation.Tested | None,
 ) -> dict[str, jax.Array]:
     """Returns metrics `[predictors, data, K]` of K clients with these rows."""
-    metrics = evaluation.evaluate(
-        process, state.at(rows), model, federation, data=data, execution=execution
-    )[0]
+    metrics, _ = evaluation.evaluate(
+        process,
+        state.at(rows),
+        model,
+        federation,
+        data=data,
+        execution=execution,
+        tested=tested,
+    )
     return everywhere(metrics, execution)
 
 

@@ -1,6 +1,7 @@
 """The federation of a streamed training, and refusals of other trainings."""
 
 import dataclasses
+import functools
 import operator
 from collections.abc import Iterator
 from typing import Any
@@ -46,6 +47,10 @@ class Population:
         self.pool = jax.tree.map(jnp.asarray, pool)
         self._parts = {name: jax.tree.map(np.asarray, rows[name]) for name in PARTS}
         self._malicious = np.asarray(rows["malicious"])
+        # Which other clients' test examples belong to a client.
+        self._others = {
+            name: jax.tree.map(np.asarray, rows[name]) for name in ("others", "samples")
+        }
         self._names = federation.client_names
         self._unseen = None  # rows of clients that never train
         if federation.unseen is not None:
@@ -101,10 +106,17 @@ class Population:
             rows = jax.tree.map(chosen, self._unseen)
             yield self.everywhere(rows), len(block)
 
+    @functools.cached_property
+    def tested(self) -> core.Tree:
+        """Rows of all clients' test examples, on all devices."""
+        return self.everywhere(jax.tree.map(jnp.asarray, self._parts["test"]))
+
     def of(self, rows: np.ndarray) -> core.Federation:
         """Returns the federation of some clients `int[K]`, at their places."""
         fields, malicious = self.fields(rows), self.malicious(rows)
-        return cohort_programs.federation_of(self.shared, fields, malicious)
+        federation = cohort_programs.federation_of(self.shared, fields, malicious)
+        others = jax.tree.map(lambda leaf: leaf[rows], self._others)
+        return dataclasses.replace(federation, **self._placed(others, len(rows)))
 
     def sample(self, rows: np.ndarray) -> core.Federation:
         """Returns the federation of some clients `int[K]`, on the first device."""

@@ -44,10 +44,11 @@ def simulate_streamed(
       eval_clients: size of the sample of clients that is evaluated, drawn once per
         seed, or all clients if there are no more; `all`; or `participants` of the last
         round. The result is about the clients that are evaluated at some time.
-      **options: as for `simulate`, without `diagnostics` and `memory_limit`;
-        `evaluate_on` names `test`, `validation` or `train`. Files with rows are in the
-        folder of `checkpoints`, or else in a temporary directory. Several processes
-        need `execution="shard"`, and a folder that they share.
+      **options: as for `simulate`, without `diagnostics` and `memory_limit`.
+        `others` and `everybody` in `evaluate_on` keep the numbers of all clients' test
+        examples on the device. Files with rows are in the folder of `checkpoints`, or
+        else in a temporary directory. Several processes need `execution="shard"`, and a
+        folder that they share.
 
     Returns:
       The result for the sample of clients, which `client` names by their rows.

@@ -20,8 +20,6 @@ from fedjax_pfl.results import checkpoint
 
 __all__ = ["Streamed"]
 
-_UNAVAILABLE = ("others", "everybody")
-
 
 class Streamed:
     """One point with clients' rows in files, not on the device; a `Trainer`."""
@@ -81,12 +79,6 @@ class Streamed:
         # Refused before any file is made.
         populations.check(planned.processes[0])
         _check_devices(planned.plan.execution)
-        for name in _UNAVAILABLE:
-            if name in planned.plan.schedule.data:
-                raise checks.InputError(
-                    "A streamed training evaluates clients on their own train,"
-                    f" validation and test examples, not on {name!r}."
-                )
         return planned
 
     @property

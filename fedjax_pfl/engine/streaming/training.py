@@ -17,7 +17,7 @@ import numpy as np
 
 from fedjax_pfl import core
 from fedjax_pfl.core import client_rows, sharding
-from fedjax_pfl.engine import evaluation
+from fedjax_pfl.engine import evaluation, schedule
 from fedjax_pfl.engine.streaming import cohort_programs, divided_rows, routes
 from fedjax_pfl.engine.streaming import population as populations
 from fedjax_pfl.round.process import FederatedProcess
@@ -297,6 +297,12 @@ class Training:
         for block in blocks:
             # Blocks of one size share a program.
             filled = np.resize(block, self._full(len(blocks[0])))
+            tested = None
+            if schedule.POOLED & set(data):
+                numbers = self._population.everywhere(filled.astype(np.int32))
+                tested = evaluation.Tested(
+                    clients=numbers, rows=self._population.tested
+                )
             values = cohort_programs.evaluated(
                 self._process,
                 self._model,
@@ -305,6 +311,7 @@ class Training:
                 self.state,
                 self.rows(filled),
                 self._population.of(filled),
+                tested,
             )
             values = sharding.fetch(values)
             per_block.append({n: v[..., : len(block)] for n, v in values.items()})

@@ -81,8 +81,8 @@ def test_sums_skip_rows_of_weight_zero():
     np.testing.assert_array_equal(nothing["x"], [0.0])
 
 
-@pytest.mark.parametrize("zero", [None, 0])
-def test_sums_of_matrices_are_those_of_numpy(zero):
+@pytest.mark.parametrize(("zero", "unused"), [(None, 0), (0, np.nan), (0, 1e6)])
+def test_sums_of_matrices_are_those_of_numpy(zero, unused):
     """Whether a row is skipped or none, by itself and as one of a batch."""
     rng = np.random.default_rng(1)
     rows = {"a": rng.normal(size=(9, 4, 3)), "b": rng.normal(size=9)}
@@ -91,7 +91,7 @@ def test_sums_of_matrices_are_those_of_numpy(zero):
         weights[zero] = 0
     expected = {n: np.tensordot(weights, leaf, 1) for n, leaf in rows.items()}
     if zero is not None:
-        rows["a"][zero] = np.nan
+        rows["a"][zero] = unused
     rows, weights = jax.tree.map(jnp.asarray, (rows, weights))
     found = jax.jit(client_rows.weighted_sum)(rows, weights)
     chex.assert_trees_all_close(found, expected, atol=1e-12)

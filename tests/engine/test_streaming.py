@@ -182,7 +182,6 @@ WITH_NINE = make_process("fedavg", participation=fp.UniformCohort(size=9))
     [
         (fp.FederatedProcess(algorithm=fp.Centralized(local=SGD)), {}, "Centralized"),
         (WITH_A_MEDIAN, {}, "Flame wants CoordinateMedian"),
-        (make_process("fedavg"), {"evaluate_on": ("everybody",)}, "'everybody'"),
         (make_process("fedavg"), {"eval_clients": 0}, "eval_clients"),
         (WITH_NINE, {}, "got size=9"),
     ],

@@ -236,9 +236,15 @@ def weighted_sum(tree: Tree, weights: jax.Array) -> Tree:
     if not is_here:
         return clean(tree)
     # On a CPU writing a clean copy takes several times as long as the sum, and is only
-    # needed for NaN and infinities: a finite value times 0 adds nothing.
-    total = plain(tree)
-    return lax.cond(used.all() | is_finite(total), lambda _: total, clean, tree)
+    # needed for NaN and infinities: a finite value times 0 adds nothing. Derivatives of
+    # a sum with these would be NaN even if it were not chosen, so it is a branch.
+    is_safe = lax.cond(
+        used.all(),
+        lambda _: jnp.ones((), bool),
+        lambda tree: finite_rows(tree, len(used)).all(),
+        tree,
+    )
+    return lax.cond(is_safe, plain, clean, tree)
 
 
 def weighted_mean(tree: Tree, weights: jax.Array) -> Tree:

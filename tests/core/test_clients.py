@@ -81,6 +81,18 @@ def test_sums_skip_rows_of_weight_zero():
     np.testing.assert_array_equal(nothing["x"], [0.0])
 
 
+def test_means_have_gradients_beside_rows_of_weight_zero():
+    """A NaN that takes no part reaches no weight, either."""
+    rows = {"x": jnp.array([[1.0], [jnp.nan], [3.0]])}
+
+    def mean(weight: jax.Array) -> jax.Array:
+        return client_rows.weighted_mean(rows, jnp.array([1.0, 0, 1]) * weight)["x"][0]
+
+    # The mean of 1 and 3 with weights 1 and 2: (1 + 3 w) / (1 + w) at w = 2.
+    slope = jax.grad(mean)(jnp.array([1.0, 1.0, 2.0]))
+    np.testing.assert_allclose(slope[2], 2 / 9)
+
+
 @pytest.mark.parametrize(("zero", "unused"), [(None, 0), (0, np.nan), (0, 1e6)])
 def test_sums_of_matrices_are_those_of_numpy(zero, unused):
     """Whether a row is skipped or none, by itself and as one of a batch."""

@@ -11,7 +11,7 @@ A directory has one folder per data set, with one folder per row:
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from fedjax_pfl import algorithms, engine, local
 from fedjax_pfl.benchmark import choice, tasks
@@ -32,14 +32,12 @@ DEVICES = local.Devices(examples_per_second=100.0, spread=1.0, upload=1e5, downl
 """Clients' devices in virtual time: some take ten times as long as others."""
 EVALUATIONS = 20
 """Evaluations of a training; the last ones determine whether it has converged."""
-_FILE, _FORMAT = "method.json", "fedjax_pfl method 1"
 _WORK = ".work"  # a method's unfinished trainings
 
 
 class Method(documents.Document):
     """Content of `method.json`."""
 
-    format: Literal["fedjax_pfl method 1"]
     name: str  # of the method, or of its row with learned fields
     model: str  # that ranks the method
     settings: dict[str, Any]  # the best values by dotted name
@@ -47,6 +45,9 @@ class Method(documents.Document):
     budget: float  # gradients of single examples allowed for the search
     spent: float  # gradients that the search took
     command: str  # repeats the row; empty for a program
+
+
+_METHOD = documents.Sealed("method.json", "fedjax_pfl method 1", Method)
 
 
 def run(
@@ -103,15 +104,16 @@ def run(
 
 def is_finished(folder: Path) -> bool:
     """Returns whether a method's trainings are complete."""
-    return (folder / _FILE).is_file()
+    return _METHOD.is_in(folder)
 
 
 def read(folder: Path) -> Method:
     """Reads the file of a method's folder."""
     try:
-        return documents.read(folder / _FILE, Method)
+        return _METHOD.read(folder)
     except (OSError, ValueError) as error:
-        raise checks.InputError(f"Cannot read '{folder / _FILE}': {error}.") from error
+        path = folder / _METHOD.name
+        raise checks.InputError(f"Cannot read '{path}': {error}.") from error
 
 
 def _train(
@@ -161,7 +163,6 @@ def _train(
     folder_name = plain_files.plain_name(name.replace(tasks.START, tasks.LEARNED))
     command = task.command and f"{task.command} --only {folder_name}"
     content = {
-        "format": _FORMAT,
         "name": name,
         "model": judged,
         "settings": {n: struct.plain(v) for n, v in best.settings.items()},
@@ -174,8 +175,7 @@ def _train(
         for part, result in best.trainings.items():
             result.save(temporary / part)
         final.save(temporary / "final")
-        text = documents.seal(content | {"budget": budget.count})
-        (temporary / _FILE).write_text(text, "utf-8")
+        _METHOD.write(temporary, **content, budget=budget.count)
     temporaries.remove(work)
 
 

@@ -16,7 +16,7 @@ import types
 import typing
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -49,8 +49,7 @@ __all__ = [
 ]
 
 CHECKPOINTS, MODELS = "checkpoints", "models"
-_FILE, _RESULT = "experiment.json", "config.json"
-_FORMAT = "fedjax_pfl run 6"
+_RESULT = "config.json"
 _PLACES = ("data", "data_dir", "init", "tokenizer")  # differ between hosts
 
 
@@ -65,7 +64,7 @@ def begun(directory: Path, options: arguments.Options) -> Iterator[None]:
     except checks.InputError:
         # Refused before the first checkpoint or, for several runs, before the first
         # run: the directory is removed again.
-        patterns = (f"{CHECKPOINTS}/*/*", f"*/{_FILE}")
+        patterns = (f"{CHECKPOINTS}/*/*", f"*/{_RUN.name}")
         if not any(any(directory.glob(pattern)) for pattern in patterns):
             shutil.rmtree(directory, ignore_errors=True)
             with contextlib.suppress(OSError):
@@ -78,10 +77,9 @@ def _make(
     directory: Path, options: arguments.Options, units: list[dict[str, Any]]
 ) -> None:
     """Makes the directory and its file."""
-    stored = {"format": _FORMAT, "options": _to_json(options), "code": _code(options)}
-    text = documents.seal(stored | {"units": units})
+    stored = {"options": _to_json(options), "code": _code(options), "units": units}
     with signals.held(), directories.new(directory) as folder:
-        plain_files.write_text(folder / _FILE, text)
+        _RUN.write(folder, **stored)
 
 
 def joined(
@@ -94,10 +92,15 @@ def joined(
         except checks.InputError:
             if not is_begun(directory):  # by a process that was faster
                 raise
-    for name in (CHECKPOINTS, MODELS, "figures", "tensorboard"):
-        plain_files.check(directory / name, is_directory=True)
+    _check_folders(directory)
     check_same(directory, options)
     _check_equal(directory, *map(_by_label, (_document(directory).units, units)))
+
+
+def _check_folders(directory: Path) -> None:
+    """Checks that a run will not write through links."""
+    for name in (CHECKPOINTS, MODELS, "figures", "tensorboard"):
+        plain_files.check(directory / name, is_directory=True)
 
 
 def _by_label(units: list[dict[str, Any]]) -> dict[str, Any]:
@@ -143,8 +146,7 @@ def opened(
     """Opens the directory of a run that begins or, with --resume, continues."""
     if options.resume is None:
         return begun(directory, options)
-    for name in (CHECKPOINTS, MODELS, "figures", "tensorboard"):
-        plain_files.check(directory / name, is_directory=True)
+    _check_folders(directory)
     stored, code = _document(directory).code, _code(options)
     provenance.compare(directory, stored, code, anyway=options.resume_anyway)
     return directories.locked(directory)
@@ -185,7 +187,7 @@ def models_place(directory: Path) -> Path:
 
 def is_begun(directory: Path) -> bool:
     """Returns whether a command made the directory."""
-    return (directory / _FILE).is_file()
+    return _RUN.is_in(directory)
 
 
 def repeated_by(directory: Path) -> str:
@@ -237,31 +239,30 @@ def read(directory: Path) -> arguments.Options:
     try:
         options.check()
     except typer.BadParameter as error:
-        raise checks.InputError(_unreadable(directory)) from error
+        raise _unreadable(directory) from error
     return options
 
 
 def _document(directory: Path) -> Any:
     """Reads the file of a run."""
-    file = directory / _FILE
     try:
-        return documents.read(file, _schema())
+        return _RUN.read(directory)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise checks.InputError(
             f"Expected a directory that {invocation.of('sweep')} or run made, with"
-            f" an {_FILE}, got '{directory}'."
+            f" an {_RUN.name}, got '{directory}'."
         ) from error
     except OSError as error:
-        raise checks.InputError(
-            f"Cannot read '{file}': {error.strerror or error}."
-        ) from error
+        raise _unreadable(directory, plain_files.reason(error)) from error
     except ValueError as error:
-        raise checks.InputError(_unreadable(directory)) from error
+        raise _unreadable(directory) from error
 
 
-def _unreadable(directory: Path) -> str:
-    """Returns the sentence for a damaged file."""
-    return f"Cannot read '{directory / _FILE}': it is damaged or of another version."
+def _unreadable(
+    directory: Path, reason: str = "it is damaged or of another version"
+) -> checks.InputError:
+    """Returns the error for a file of a run that cannot be used."""
+    return checks.InputError(f"Cannot read '{directory / _RUN.name}': {reason}.")
 
 
 def _code(options: arguments.Options) -> dict[str, Any]:
@@ -311,7 +312,7 @@ def _to_json(options: arguments.Options) -> dict[str, Any]:
     return stored
 
 
-def _schema() -> type:
+def _schema() -> type[Any]:
     """Returns the schema of the file, with the ranges of the command line."""
     # Made of the options, so that a new option is stored without more code.
     hints, fields = typing.get_type_hints(arguments.Options), []
@@ -324,6 +325,9 @@ def _schema() -> type:
         kinds = (Annotated[m, limits] if m in (int, float) else m for m in members)
         fields.append((field.name, typing.Union[tuple(kinds)]))  # noqa: UP007
     options = msgspec.defstruct("Options", fields, bases=(documents.Document,))
-    parts = [("format", Literal[_FORMAT]), ("options", options)]
-    parts += [("code", dict[str, Any]), ("units", list[dict[str, Any]])]
+    parts = [("options", options), ("code", dict[str, Any])]
+    parts.append(("units", list[dict[str, Any]]))
     return msgspec.defstruct("Run", parts, bases=(documents.Document,))
+
+
+_RUN = documents.Sealed("experiment.json", "fedjax_pfl run 6", _schema())

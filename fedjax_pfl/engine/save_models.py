@@ -23,7 +23,6 @@ from fedjax_pfl.results import (
     model_files,
     plain_files,
 )
-from fedjax_pfl.results.checkpoint import files
 
 if TYPE_CHECKING:
     from fedjax_pfl.engine import best_models
@@ -117,15 +116,18 @@ class Writer:
                 # One client stands for all of a shared model; its file has no client
                 # axis.
                 rows = members[:1] if kind.is_shared else members
-                description = {"model": model, **details}
+                about = {"format": model_files.FORMAT, "model": model, **details}
                 if best is None:
                     arrays = fetched(trainer, point, rows, model, kind)
                 else:
-                    arrays, description["rounds"] = best.of(point, model)
+                    arrays, about["rounds"] = best.of(point, model)
                 if client_names is not None and not kind.is_shared:
-                    description["names"] = [client_names[row] for row in members]
-                with directories.writing(self._place):
-                    self._write(path, arrays, description)
+                    about["names"] = [client_names[row] for row in members]
+                if self._folder is not None:
+                    header = {model_files.HEADER: json.dumps(about)}
+                    with directories.writing(self._place):
+                        (self._folder / path).parent.mkdir(exist_ok=True)
+                        model_files.write(self._folder / path, arrays, header)
                 self._points[-1].append(
                     {
                         "model": model,
@@ -136,19 +138,6 @@ class Writer:
                     }
                 )
 
-    def _write(
-        self, path: str, arrays: dict[str, np.ndarray], description: dict[str, Any]
-    ) -> None:
-        """Writes one file."""
-        if self._folder is None:
-            return
-        file = self._folder / path
-        file.parent.mkdir(exist_ok=True)
-        header = {
-            model_files.HEADER: json.dumps({"format": model_files.FORMAT} | description)
-        }
-        model_files.write(file, arrays, header)
-
     def finish(self, result: results.Result) -> None:
         """Writes the table, which completes the directory."""
         if self._folder is None:
@@ -158,7 +147,7 @@ class Writer:
         heads = result.points().to_dict("records")
         rows = [
             {**{str(k): v for k, v in head.items() if k != "status"}, **row}
-            | {"sha256": files.digest_of_file(self._folder / row["file"])}
+            | {"sha256": plain_files.digest(self._folder / row["file"])}
             for head, models in zip(heads, self._points, strict=True)
             for row in models
         ]

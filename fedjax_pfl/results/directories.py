@@ -61,15 +61,14 @@ def staged(directory: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def writing(directory: Path) -> Iterator[None]:
+def writing(directory: Path, noun: str = "directory") -> Iterator[None]:
     """Turns errors of writing files into one sentence."""
     checks.text("the name of the directory", str(directory))
     try:
         yield
     except OSError as error:
-        reason = error.strerror or error
         raise checks.InputError(
-            f"Cannot write the directory '{directory}': {reason}."
+            f"Cannot write the {noun} '{directory}': {plain_files.reason(error)}."
         ) from error
 
 

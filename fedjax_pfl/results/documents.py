@@ -1,16 +1,17 @@
-"""JSON documents of result folders: one schema each, and a digest of the content."""
+"""JSON documents of folders: a schema each, and a digest of the content."""
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 
 from fedjax_pfl.results import plain_files
 
-__all__ = ["Digest", "Document", "decode", "difference", "digest_of", "read", "seal"]
+__all__ = ["Digest", "Document", "Sealed", "decode", "difference", "digest_of", "seal"]
 
 Digest = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 """SHA-256 in hexadecimal digits."""
@@ -31,27 +32,49 @@ def digest_of(description: Mapping[str, Any]) -> str:
 
 
 def seal(description: Mapping[str, Any]) -> str:
-    """Returns the text of a document with its digest, for `read`."""
+    """Returns the text of a document with its digest, for `Sealed.read`."""
     # It finds damage; it is no signature, since anyone can compute it again.
     digest = digest_of(description)
     return json.dumps({**description, "digest": digest}, indent=1)
 
 
-def read(path: Path, kind: type[_D]) -> _D:
-    """Reads a file that was written with `seal`, and checks its digest."""
-    content = plain_files.content(path)
-    try:
-        stored = _parsed(content)
-        if not isinstance(stored, dict):
-            raise ValueError("no object")
-        is_whole = stored.pop("digest", None) == digest_of(stored)
-        # A right digest proves no origin, so the schema is checked as well.
-        document = msgspec.convert(stored, kind) if is_whole else None
-    except ValueError as error:
-        raise ValueError(f"its {path.name} is damaged: {error}") from error
-    if document is None:
-        raise ValueError(f"its {path.name} is not what was written")
-    return document
+@dataclasses.dataclass(frozen=True)
+class Sealed(Generic[_D]):
+    """The document of a folder: the name of its file, its format and its schema."""
+
+    name: str
+    format: str
+    kind: type[_D]
+
+    def is_in(self, folder: Path) -> bool:
+        """Returns whether a folder has the document."""
+        return (folder / self.name).is_file()
+
+    def text(self, **content: Any) -> str:
+        """Returns the content of the file."""
+        return seal({"format": self.format, **content})
+
+    def write(self, folder: Path, **content: Any) -> None:
+        """Writes the file in one step."""
+        plain_files.write_text(folder / self.name, self.text(**content))
+
+    def read(self, folder: Path) -> _D:
+        """Reads the file; checks its digest, its format and its schema."""
+        content = plain_files.content(folder / self.name)
+        try:
+            stored = _parsed(content)
+            if not isinstance(stored, dict):
+                raise ValueError("no object")
+            is_whole = stored.pop("digest", None) == digest_of(stored)
+            # A right digest proves no origin, so the schema is checked as well.
+            if is_whole and stored.pop("format", None) != self.format:
+                raise ValueError("another format")
+            document = msgspec.convert(stored, self.kind) if is_whole else None
+        except ValueError as error:
+            raise ValueError(f"its {self.name} is damaged: {error}") from error
+        if document is None:
+            raise ValueError(f"its {self.name} is not what was written")
+        return document
 
 
 def decode(content: bytes | str, kind: type[_D]) -> _D:

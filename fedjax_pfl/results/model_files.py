@@ -1,9 +1,10 @@
 """Files of trained models, one per predictor and training, with a table of them."""
 
+import contextlib
 import dataclasses
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,7 +14,6 @@ import numpy as np
 from fedjax_pfl import core
 from fedjax_pfl.core import checks, struct, tree_paths
 from fedjax_pfl.results import csv_files, documents, plain_files
-from fedjax_pfl.results.checkpoint import files
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -105,7 +105,7 @@ def write(path: Path, arrays: dict[str, np.ndarray], header: dict[str, str]) -> 
         try:
             safetensors.numpy.save_file(arrays, temporary, header)
         except safetensors.SafetensorError as error:  # how it reports a full disk
-            raise OSError(None, " ".join(str(error).split())) from error
+            raise OSError(None, plain_files.reason(error)) from error
         # Files of safetensors are private, but readers of the directory need them.
         temporary.chmod(path.parent.stat().st_mode & 0o666)
 
@@ -222,25 +222,17 @@ class TrainedModels:
 
     def _read(self, row: dict[Any, Any]) -> TrainedModel:
         """Reads one file."""
-        import safetensors.numpy  # half of its time is only paid here
-
         path = self.directory / row["file"]
-        try:
+        with _reading(path, foreign="it is no model of ours"):
             plain_files.check(path.parent, is_directory=True)
             # Before the file is parsed: a table and its files belong together.
-            if files.digest_of_file(path) != row["sha256"]:
+            if plain_files.digest(path) != row["sha256"]:
                 raise ValueError("it is not what was written")
-            with safetensors.safe_open(path, framework="numpy") as file:
-                header = file.metadata() or {}
-                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            arrays, header = _content(path)
             about = documents.decode(header[HEADER], _About)
             clients = arrays.pop(CLIENTS, None)
             _check_rows(clients, about.names, arrays)
             params = nested(arrays)
-        except (KeyError, TypeError, AttributeError) as error:  # unknown number formats
-            raise _unreadable(path, ValueError("it is no model of ours")) from error
-        except (OSError, ValueError, safetensors.SafetensorError) as error:
-            raise _unreadable(path, error) from error
         details = {
             n: getattr(about, n) for n in ("model", "status", "settings", "rounds")
         }
@@ -262,13 +254,10 @@ def load_params(path: str | os.PathLike[str]) -> core.Params:
     Raises:
       InputError: if it is not such a file, or has a model per client.
     """
-    import safetensors.numpy
-
     path = checks.path("path", path)
-    try:
+    with _reading(path, foreign="it has numbers of a kind that NumPy does not know"):
         plain_files.check(path)
-        with safetensors.safe_open(path, framework="numpy") as file:
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        arrays, _ = _content(path)
         if CLIENTS in arrays:
             raise checks.InputError(
                 f"Expected a model that all clients share, such as a global one, but"
@@ -278,13 +267,31 @@ def load_params(path: str | os.PathLike[str]) -> core.Params:
             # They are of another program.
             arrays = {f"{_PARAMS}/{name}": value for name, value in arrays.items()}
         return nested(arrays)
-    except (TypeError, AttributeError) as error:
-        reason = ValueError("it has numbers of a kind that NumPy does not know")
-        raise _unreadable(path, reason) from error
+
+
+@contextlib.contextmanager
+def _reading(path: Path, foreign: str) -> Iterator[None]:
+    """Turns errors of reading a file into one sentence, `foreign` of other formats."""
+    import safetensors  # half of its time is only paid here
+
+    try:
+        yield
     except checks.InputError:
         raise
     except (OSError, ValueError, safetensors.SafetensorError) as error:
-        raise _unreadable(path, error) from error
+        reason = plain_files.reason(error)
+        raise checks.InputError(f"Cannot read '{path}': {reason}.") from error
+    except (KeyError, TypeError, AttributeError) as error:  # unknown number formats
+        raise checks.InputError(f"Cannot read '{path}': {foreign}.") from error
+
+
+def _content(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Reads the arrays and the header of a file."""
+    import safetensors
+
+    with safetensors.safe_open(path, framework="numpy") as file:
+        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        return arrays, file.metadata() or {}
 
 
 def _check_rows(
@@ -320,21 +327,19 @@ def load_models(directory: str | os.PathLike[str]) -> TrainedModels:
     if not (directory / TABLE).exists() and subfolder.is_dir():
         directory = subfolder
     path = directory / TABLE
-    try:
+    if not path.exists():
+        raise checks.InputError(
+            f"Expected a directory of trained models with a {TABLE}, got"
+            f" '{directory}'; a training makes it with models_to, a command with"
+            " --save-models."
+        )
+    with _reading(path, foreign="it is no table of models"):
         table = csv_files.read(path, dtype={"clients": "Int64"})
         if lacking := set(_COLUMNS) - set(table.columns):
             raise ValueError(f"it has no column {min(lacking)}")
         # No path out of the directory.
         if not all(isinstance(f, str) and is_file_name(f) for f in table["file"]):
             raise ValueError("it names other files than those of models")
-    except FileNotFoundError as error:
-        raise checks.InputError(
-            f"Expected a directory of trained models with a {TABLE}, got"
-            f" '{directory}'; a training makes it with models_to, a command with"
-            " --save-models."
-        ) from error
-    except (OSError, ValueError) as error:
-        raise _unreadable(path, error) from error
     return TrainedModels(directory, table)
 
 
@@ -347,9 +352,3 @@ def _differing(rows: Sequence[dict[Any, Any]]) -> str:
             ellipsis = ", ..." if len(values) > _SHOWN else ""
             text += f"; {name} is {', '.join(values[:_SHOWN])}{ellipsis}"
     return text
-
-
-def _unreadable(path: Path, error: Exception) -> checks.InputError:
-    """Returns the error for a file that cannot be used."""
-    reason = " ".join(str(getattr(error, "strerror", None) or error).split())
-    return checks.InputError(f"Cannot read '{path}': {reason.rstrip('.')}.")

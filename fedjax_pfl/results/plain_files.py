@@ -1,6 +1,7 @@
 """Files of a result folder: written as new files, never read from links or pipes."""
 
 import contextlib
+import hashlib
 import io
 import os
 import re
@@ -11,7 +12,17 @@ from pathlib import Path
 
 from fedjax_pfl.core import checks, temporaries
 
-__all__ = ["NEW", "check", "content", "created", "opened", "plain_name", "write_text"]
+__all__ = [
+    "NEW",
+    "check",
+    "content",
+    "created",
+    "digest",
+    "opened",
+    "plain_name",
+    "reason",
+    "write_text",
+]
 
 NEW = ".new-"
 """Prefix of incomplete files."""
@@ -75,6 +86,18 @@ def content(path: Path) -> bytes:
         needed = _MEMORY_PER_BYTE * os.fstat(file.fileno()).st_size
         checks.memory(f"Parsing '{path}'", needed, "it is no document of ours")
         return file.read()
+
+
+def digest(path: Path) -> str:
+    """Returns SHA-256 of a file."""
+    with opened(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def reason(error: Exception) -> str:
+    """Returns the reason of an error, of the system or a library, in one line."""
+    text = str(getattr(error, "strerror", None) or error)
+    return " ".join(text.split()).rstrip(".")
 
 
 def plain_name(name: str) -> str:

@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import numpy as np
@@ -30,7 +30,6 @@ from fedjax_pfl.results import (
     summaries,
     xarray_io,
 )
-from fedjax_pfl.results.checkpoint import files
 
 if TYPE_CHECKING:  # half of the time of importing the package, paid by its users only
     import pandas as pd
@@ -39,8 +38,6 @@ if TYPE_CHECKING:  # half of the time of importing the package, paid by its user
     from fedjax_pfl.results.model_files import TrainedModels
 __all__ = ["Result"]
 
-_FORMAT = "fedjax_pfl result 1"
-_CONFIG = "config.json"
 _NAMES = (
     *labels.IDENTITY.values(),
     *("aggregator", "attack", "execution", "metric", "model", "parameter_dtype"),
@@ -79,9 +76,27 @@ class _Group(documents.Document):
 class _Config(documents.Document):
     """The file `config.json`."""
 
-    format: Literal["fedjax_pfl result 1"]
     provenance: dict[str, Any]
     groups: Annotated[list[_Group], msgspec.Meta(min_length=1)]
+
+
+_CONFIG = documents.Sealed("config.json", "fedjax_pfl result 1", _Config)
+
+
+_Method = Callable[["Result"], "pd.DataFrame"]
+
+
+def _cached(compute: _Method) -> _Method:
+    """Computes a table once per result: figures, rankings and reports share it."""
+    name = f"_{compute.__name__}"
+
+    @functools.wraps(compute)
+    def table(result: "Result") -> "pd.DataFrame":
+        if name not in vars(result):
+            vars(result)[name] = compute(result)
+        return vars(result)[name].copy()  # callers may change theirs
+
+    return table
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -261,6 +276,7 @@ class Result:
         pairs = zip(heads, self.status, strict=True)
         return self._frame([(*head, status) for head, status in pairs], "status")
 
+    @_cached
     def table(self) -> "pd.DataFrame":
         """Returns one row per value, for a spreadsheet or pandas.
 
@@ -273,11 +289,6 @@ class Result:
           the model is worse than Local's personal model (FedAvg's global one) of the
           same seed; no row if either diverged.
         """
-        return self._table.copy()
-
-    @functools.cached_property
-    def _table(self) -> "pd.DataFrame":
-        """The table, cached for figures and summaries."""
         rows = []
         for group in self.groups:
             parts = list(summaries.parts(group))
@@ -308,17 +319,13 @@ class Result:
         rows = rows.assign(data=_OWN_TEST, when="last")[list(table.columns)]
         return pd.concat([table, rows], ignore_index=True)
 
+    @_cached
     def curves(self) -> "pd.DataFrame":
         """Returns the mean over clients in every evaluated round, one row per value.
 
         Returns:
           The columns of `table` up to metric, then round and value.
         """
-        return self._curves.copy()
-
-    @functools.cached_property
-    def _curves(self) -> "pd.DataFrame":
-        """The curves, cached for figures."""
         rows = []
         for group in self.groups:
             heads = [self._head(group, point) for point in range(len(group.points))]
@@ -348,12 +355,12 @@ class Result:
           and `high`: for an accuracy, Wilson's 95 % interval, as if the client's test
           examples were independent; NaN for other metrics.
         """
-        rows = self._histories_of_clients
-        return rows.copy() if histories else rows.drop(columns=list(_HISTORY))
+        rows = self._histories_of_clients()
+        return rows if histories else rows.drop(columns=list(_HISTORY))
 
-    @functools.cached_property
+    @_cached
     def _histories_of_clients(self) -> "pd.DataFrame":
-        """Clients' values and histories, cached for figures and the ranking."""
+        """Returns the rows of `clients` with histories."""
         rows = []
         for group in self.groups:
             num_test = group.num_test
@@ -456,6 +463,7 @@ class Result:
                 rows.append((*head, rounds, *spending.privacy(group, point, loss)))
         return self._frame(rows, "rounds", "epsilon", "delta")
 
+    @_cached
     def spent(self) -> "pd.DataFrame":
         """Returns the costs of every training until every evaluation, a row per pair.
 
@@ -463,11 +471,6 @@ class Result:
           The columns that name a point, `round`, and the columns of `to_target` from
           `bytes_up` to `virtual_seconds`, as totals until then.
         """
-        return self._spent.copy()
-
-    @functools.cached_property
-    def _spent(self) -> "pd.DataFrame":
-        """The totals, cached for two figures of every report."""
         rows = [
             (*head, rounds, *spending.after(group, point, rounds).values())
             for group, point, head in self._trainings()
@@ -613,11 +616,10 @@ class Result:
             with plain_files.created(directory / file) as temporary:
                 self.to_dataset(k).to_netcdf(temporary, engine="h5netcdf")
             stored = {n: getattr(group, n) for n in ("points", *_STORED)}
-            digest = files.digest_of_file(directory / file)
+            digest = plain_files.digest(directory / file)
             groups.append({"file": file, **stored, "sha256": digest})
-        config = {"format": _FORMAT, "provenance": self.provenance, "groups": groups}
         # After the histories, since it has their digests.
-        plain_files.write_text(directory / _CONFIG, documents.seal(config))
+        _CONFIG.write(directory, provenance=self.provenance, groups=groups)
         tables = {"summary": self.table(), "reports": self.reports()}
         if any(group.client_names is not None for group in self.groups):
             tables["clients"] = self.clients()
@@ -641,12 +643,12 @@ class Result:
           InputError: if the directory is missing, foreign or damaged.
         """
         directory = checks.path("directory", directory)
-        if not (directory / _CONFIG).is_file():
+        if not _CONFIG.is_in(directory):
             raise checks.InputError(
-                f"Expected a result directory with a {_CONFIG}, got '{directory}'."
+                f"Expected a result directory with a {_CONFIG.name}, got '{directory}'."
             )
         try:
-            stored = documents.read(directory / _CONFIG, _Config)
+            stored = _CONFIG.read(directory)
             groups = tuple(_read(directory, group) for group in stored.groups)
         except checks.InputError:
             raise
@@ -693,7 +695,7 @@ def _read(directory: Path, stored: _Group) -> history.History:
     """Reads one group back."""
     path = directory / stored.file
     # Before HDF5, which is written in C, parses the file.
-    if stored.sha256 != files.digest_of_file(path):
+    if stored.sha256 != plain_files.digest(path):
         raise ValueError(f"its {stored.file} is not what was written")
     more = {name: getattr(stored, name) for name in _STORED}
     return xarray_io.read(path, tuple(stored.points), **more)

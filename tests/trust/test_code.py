@@ -21,8 +21,13 @@ from experiments.cards import keep
 from fedjax_pfl.command import arguments, job, report_command, run_folder
 from fedjax_pfl.core import checks
 from fedjax_pfl.report import facts, sources
-from fedjax_pfl.results import checkpoint, documents, model_files, provenance
-from fedjax_pfl.results.checkpoint import files
+from fedjax_pfl.results import (
+    checkpoint,
+    documents,
+    model_files,
+    plain_files,
+    provenance,
+)
 from tests import histories
 from tests.algorithms import test_own_methods
 from tests.trust import processes
@@ -188,7 +193,7 @@ def test_no_reader_imports_what_a_folder_names(here, monkeypatch):
     safetensors.save_file({"params/w": np.ones(2)}, path, header)
     row = {"model": "personal", "clients": None, "numbers": 2, "status": "ok"}
     row |= {"algorithm": EVIL, "file": "000-evil/000-personal.safetensors"}
-    row["sha256"] = files.digest_of_file(path)
+    row["sha256"] = plain_files.digest(path)
     pd.DataFrame([row]).to_csv(folder / "models" / model_files.TABLE, index=False)
     model = fp.load_models(folder).find()
     assert model.about["settings"]["algorithm"] == EVIL

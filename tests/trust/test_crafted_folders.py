@@ -96,10 +96,6 @@ def outside(tmp_path):
 # Documents, each with a function that makes the file, and one that reads it.
 
 
-def write_config(text):
-    pathlib.Path("copy/config.json").write_bytes(text)
-
-
 def read_config():
     result = fp.Result.load("copy")
     for table in (result.table, result.clients, result.curves, result.reports):
@@ -113,27 +109,14 @@ def read_report():
     sources.read([pathlib.Path("copy")], run_folder)
 
 
-def write_options(text):
-    pathlib.Path("copy/experiment.json").write_bytes(text)
-
-
 def read_options():
     run_folder.command(run_folder.read(pathlib.Path("copy")))
-
-
-def write_checkpoint(text):
-    group = pathlib.Path("copy/checkpoints/000-flame/00000001")
-    (group / "checkpoint.json").write_bytes(text)
 
 
 def read_checkpoint():
     store = checkpoint.Checkpoints("copy/checkpoints").store(0, "Flame")
     store.has_ended()
     store.latest(IDENTITY, STATES)
-
-
-def write_model(text):
-    save_model({"params/w": np.ones((2, 3))}, text.decode("utf-8", "replace"))
 
 
 def save_model(arrays, about):
@@ -160,10 +143,6 @@ def read_model():
     model.of(1)
 
 
-def write_holder(text):
-    pathlib.Path("copy/.owner.json").write_bytes(text)
-
-
 def read_holder():
     with filelock.FileLock("copy/.lock"):  # by another process
         with directories.locked(pathlib.Path("copy")):
@@ -171,13 +150,22 @@ def read_holder():
 
 
 ABOUT = {"format": model_files.FORMAT, "model": "personal", "status": "ok"}
+CHECKPOINT = "checkpoints/000-flame/00000001"
 DOCUMENTS = {
-    "config.json": (write_config, read_config),
-    "experiment.json": (write_options, read_options),
-    "checkpoint.json": (write_checkpoint, read_checkpoint),
-    "model": (write_model, read_model),
-    "owner": (write_holder, read_holder),
+    "config.json": ("config.json", read_config),
+    "experiment.json": ("experiment.json", read_options),
+    "checkpoint.json": (f"{CHECKPOINT}/checkpoint.json", read_checkpoint),
+    "model": (None, read_model),  # in the header of a file
+    "owner": (".owner.json", read_holder),
 }
+
+
+def write(name, text):
+    """Puts a text in the place of a document."""
+    if name == "model":
+        save_model({"params/w": np.ones((2, 3))}, text.decode("utf-8", "replace"))
+    else:
+        pathlib.Path("copy", DOCUMENTS[name][0]).write_bytes(text)
 
 
 def valid(name):
@@ -186,8 +174,7 @@ def valid(name):
         return ABOUT | {"settings": {"algorithm": "Flame", "seed": 0}}
     if name == "owner":
         return {"pid": 1, "host": "here", "since": "now"}
-    (path,) = pathlib.Path("copy").rglob(name)
-    document = json.loads(path.read_text())
+    document = json.loads(pathlib.Path("copy", DOCUMENTS[name][0]).read_text())
     document.pop("digest")
     return document
 
@@ -258,12 +245,12 @@ def test_documents_with_right_digests(crafted, request, name):
     """Every outcome is success or one sentence, and none takes long."""
     is_long = request.config.getoption("--long")
     count, rng = 1000 if is_long else 40, random.Random(name)
-    (write, read), document = DOCUMENTS[name], valid(name)
+    (_, read), document = DOCUMENTS[name], valid(name)
     outcomes = [0, 0]
     for number in range(count):
         is_raw = number % 10 == 9
         text = rng.choice(RAW) if is_raw else sealed(name, mutated(rng, document))
-        write(text)
+        write(name, text)
         try:
             outcomes[refused(read)[1]] += 1
         except BaseException as error:
@@ -277,7 +264,7 @@ def edit(name, change):
     """Changes a document, and computes its digest again."""
     document = valid(name)
     change(document)
-    DOCUMENTS[name][0](sealed(name, document))
+    write(name, sealed(name, document))
 
 
 def a_file(name):
@@ -365,7 +352,7 @@ HUGE = b"\x93NUMPY\x01\x00v\x00" + (
 
 @pytest.mark.parametrize("kind", ["promised", "deflated", "state"])
 def test_checkpoints_that_declare_more_than_they_have(crafted, kind):
-    folder = crafted / "checkpoints/000-flame/00000001"
+    folder = crafted / CHECKPOINT
     if kind == "state":
         other = dataclasses.replace(PROGRESS, states=STATES | {"w": jnp.ones((9, 3))})
         checkpoint.Checkpoints("other").store(0, "Flame").save(IDENTITY, other)
@@ -436,9 +423,9 @@ def test_crafted_models(crafted, name):
         ("history-1-local.nc", read_config),
         ("summary.csv", read_report),
         ("experiment.json", read_options),
-        ("checkpoints/000-flame/00000001/checkpoint.json", read_checkpoint),
-        ("checkpoints/000-flame/00000001/history.npz", read_checkpoint),
-        ("checkpoints/000-flame/00000001/state/manifest.ocdbt", read_checkpoint),
+        (f"{CHECKPOINT}/checkpoint.json", read_checkpoint),
+        (f"{CHECKPOINT}/history.npz", read_checkpoint),
+        (f"{CHECKPOINT}/state/manifest.ocdbt", read_checkpoint),
         ("models/models.csv", read_model),
         ("models/000-flame/000-personal.safetensors", read_model),
     ],
@@ -459,133 +446,112 @@ def test_only_regular_files_are_read(crafted, name, read, kind):
 
 # Writers, with a link to the neighboring directory in the place of what they write.
 
+RUN = pathlib.Path("run")
 
-def link(name, target="victim"):
+
+def link(name, target="victim", how=os.symlink):
     """Puts a link in the place of an entry of the folder `run`."""
-    path = pathlib.Path("run", name)
+    path = RUN / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.symlink_to(os.path.abspath(f"outside/{target}"))
+    how(os.path.abspath(f"outside/{target}"), path)
     return path
 
 
-def lock(name):
-    link(name)
-    with directories.locked(pathlib.Path("run")):
+def lock(_):
+    with directories.locked(RUN):
         pass
 
 
-def hard_lock():
-    pathlib.Path("run").mkdir()
-    os.link("outside/victim", "run/.lock")
-    with directories.locked(pathlib.Path("run")):
-        pass
+def write_result(_):
+    fp.Result.load("copy").write(RUN)
 
 
-def write_result(name):
-    link(name)
-    fp.Result.load("copy").write(pathlib.Path("run"))
-
-
-def fill(name, target):
-    link(name, target)
-    with directories.filled(pathlib.Path("run"), last="x") as folder:
+def fill(_):
+    with directories.filled(RUN, last="x") as folder:
         (folder / "figures").mkdir()
         (folder / "report.html").write_text("new")
 
 
-def resume(name, target="inner"):
-    shutil.copytree("copy", "run")
-    for entry in ("config.json", name):
-        temporaries.remove(pathlib.Path("run", entry))
-    link(name, target)
-    with run_folder.opened(
-        pathlib.Path("run"), dataclasses.replace(OPTIONS, resume=pathlib.Path("run"))
-    ):
+def resume(_):
+    shutil.copy("copy/experiment.json", RUN)
+    with run_folder.opened(RUN, dataclasses.replace(OPTIONS, resume=RUN)):
         pass
 
 
-def save_checkpoint(name):
-    link(name, "inner")
-    store = checkpoint.Checkpoints("run").store(0, "Flame")
-    store.save(IDENTITY, PROGRESS)
+def save_checkpoint(_):
+    checkpoint.Checkpoints(RUN).store(0, "Flame").save(IDENTITY, PROGRESS)
 
 
-def open_rows(name, target="victim"):
-    link(name, target)
-    path = pathlib.Path("run/000-flame/rows.bin")
-    row_store.RowStore(path, 2, {"w": jnp.zeros(3)})
+def open_rows(path):
+    folder = path.parent if path.suffix else path
+    row_store.RowStore(folder / "rows.bin", 2, {"w": jnp.zeros(3)})
 
 
-def hard_rows():
-    pathlib.Path("run").mkdir()
-    os.link("outside/victim", "run/rows.bin")
-    row_store.RowStore(pathlib.Path("run/rows.bin"), 2, {"w": jnp.zeros(3)})
-
-
-def save_models_to(name):
-    with save_models.writer(link(name, "inner")):
+def save_models_to(path):
+    with save_models.writer(path):
         pass
 
 
-def write_events(name, target):
-    link(name, target)
+def write_events(_):
     writer = tensorboard.TensorBoard.__new__(tensorboard.TensorBoard)
-    writer._directory, writer._writers = pathlib.Path("run"), {}
+    writer._directory, writer._writers = RUN, {}
     training = types.SimpleNamespace(number=0, name="Flame", settings={})
     writer._writer(training)
 
 
-def profile(name):
-    link(name, "inner")
-    profiling.Profile("run")
+def profile(_):
+    profiling.Profile(RUN)
 
 
-def draw_federation():
-    path = link("holdings.png")
-    parsed = inputs.run(
-        data_command.app, ["show", "--dataset", "digits", "--out", str(path)]
-    )
-    if parsed:
+def draw_federation(path):
+    words = ["show", "--dataset", "digits", "--out", str(path)]
+    if inputs.run(data_command.app, words):
         raise checks.InputError("It is a link.")
 
 
-def run_all(monkeypatch):
-    link("quadratic", "inner")
-    monkeypatch.setattr(job, "do", lambda options: None)
-    batch._run_all(["quadratic"], OPTIONS, pathlib.Path("run"), "go on")
+def run_all(_):
+    batch._run_all(["quadratic"], OPTIONS, RUN, "go on")
 
 
-WRITERS = {
-    "owner": lambda _: lock(".owner.json"),
-    "lock": lambda _: lock(".lock"),
-    "hard lock": lambda _: hard_lock(),
-    "config.json": lambda _: write_result("config.json"),
-    "summary.csv": lambda _: write_result("summary.csv"),
-    "reports.csv": lambda _: write_result("reports.csv"),
-    "history.nc": lambda _: write_result("history-1-local.nc"),
-    "figures": lambda _: fill("figures", "inner"),
-    "filling": lambda _: fill(".filling", "inner"),
-    "page": lambda _: fill("report.html", "victim"),
-    "checkpoints": lambda _: resume("checkpoints"),
-    "models": lambda _: resume("models"),
-    "events": lambda _: resume("tensorboard"),
-    "group": lambda _: save_checkpoint("000-flame"),
-    "rows": lambda _: open_rows("000-flame/rows.bin"),
-    "rows of a group": lambda _: open_rows("000-flame", "inner"),
-    "hard rows": lambda _: hard_rows(),
-    "models_to": lambda _: save_models_to("models"),
-    "training's events": lambda _: write_events("000-Flame", "inner"),
-    "event file": lambda _: write_events("000-Flame/events.out.tfevents.1", "victim"),
-    "profile": lambda _: profile("plugins"),
-    "profiles": lambda _: profile("plugins/profile"),
-    "figure of data": lambda _: draw_federation(),
-    "run of several": lambda patch: run_all(patch),
+EVENTS = "000-Flame/events.out.tfevents.1"
+WRITERS = {  # entry of the folder, target of the link there, and the writer
+    "owner": (".owner.json", "victim", lock),
+    "lock": (".lock", "victim", lock),
+    "config.json": ("config.json", "victim", write_result),
+    "summary.csv": ("summary.csv", "victim", write_result),
+    "reports.csv": ("reports.csv", "victim", write_result),
+    "history.nc": ("history-1-local.nc", "victim", write_result),
+    "figures": ("figures", "inner", fill),
+    "filling": (".filling", "inner", fill),
+    "page": ("report.html", "victim", fill),
+    "checkpoints": ("checkpoints", "inner", resume),
+    "models": ("models", "inner", resume),
+    "events": ("tensorboard", "inner", resume),
+    "group": ("000-flame", "inner", save_checkpoint),
+    "rows": ("000-flame/rows.bin", "victim", open_rows),
+    "rows of a group": ("000-flame", "inner", open_rows),
+    "models_to": ("models", "inner", save_models_to),
+    "training's events": ("000-Flame", "inner", write_events),
+    "event file": (EVENTS, "victim", write_events),
+    "profile": ("plugins", "inner", profile),
+    "profiles": ("plugins/profile", "inner", profile),
+    "figure of data": ("holdings.png", "victim", draw_federation),
+    "run of several": ("quadratic", "inner", run_all),
 }
 
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_nothing_is_written_through_a_link(crafted, name, monkeypatch):
-    assert refused(WRITERS[name], monkeypatch) == (None, True)
+    monkeypatch.setattr(job, "do", lambda options: None)
+    entry, target, writer = WRITERS[name]
+    assert refused(writer, link(entry, target)) == (None, True)
+
+
+@pytest.mark.parametrize(
+    ("entry", "writer"), [(".lock", lock), ("rows.bin", open_rows)]
+)
+def test_nothing_is_written_in_place_of_a_hard_link(crafted, entry, writer):
+    assert refused(writer, link(entry, how=os.link)) == (None, True)
 
 
 def test_a_new_file_takes_the_place_of_a_hard_link(outside, tmp_path):

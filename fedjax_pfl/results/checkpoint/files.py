@@ -18,7 +18,7 @@ import warnings
 import zipfile
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Literal
+from typing import Annotated, Any, BinaryIO
 
 import jax
 import msgspec
@@ -32,23 +32,18 @@ from fedjax_pfl.results.checkpoint import arrays
 
 __all__ = [
     "DamagedError",
-    "Description",
     "Own",
     "Progress",
-    "compare",
-    "digest_of_file",
     "digests",
     "fingerprint",
     "flush",
+    "has_ended",
     "read",
-    "read_description",
-    "verify",
     "write_first",
     "write_own",
 ]
 
-_FORMAT = "fedjax_pfl checkpoint 2"
-_DESCRIPTION, _HISTORY, _STATE = "checkpoint.json", "history.npz", "state"
+_HISTORY, _STATE = "history.npz", "state"
 _ROWS, _OWN = "rows-", "own-"
 _HEADERS = {
     (1, 0): npy.read_array_header_1_0,
@@ -56,10 +51,9 @@ _HEADERS = {
 }
 
 
-class Description(documents.Document):
+class _Description(documents.Document):
     """The file `checkpoint.json`."""
 
-    format: Literal["fedjax_pfl checkpoint 2"]
     backend: str
     done: Annotated[int, msgspec.Meta(ge=0)]
     ended: bool
@@ -69,6 +63,9 @@ class Description(documents.Document):
     files: dict[str, documents.Digest]
 
 
+_DESCRIPTION = documents.Sealed(
+    "checkpoint.json", "fedjax_pfl checkpoint 2", _Description
+)
 Own = Mapping[str, Mapping[str, np.ndarray]]
 """Arrays by the name of a file and their own."""
 
@@ -110,7 +107,7 @@ def write_own(folder: Path, progress: Progress) -> dict[str, str]:
         parts[f"{_ROWS}{start:010d}-{stop:010d}.npz"] = rows
     for name, part in parts.items():
         _write(folder / name, functools.partial(np.savez, **part))
-    return {name: digest_of_file(folder / name) for name in parts}
+    return {name: plain_files.digest(folder / name) for name in parts}
 
 
 def write_first(
@@ -126,25 +123,22 @@ def write_first(
     arrays.write(folder / _STATE, states)
     _write(folder / _HISTORY, functools.partial(np.savez, **progress.arrays))
     shared_digests = digests(folder, skip=row_digests)
-    description = {
-        "format": _FORMAT,
-        "backend": jax.default_backend(),
+    text = _DESCRIPTION.text(
+        backend=jax.default_backend(),
         **{name: getattr(progress, name) for name in _DESCRIBED},
-        "identity": identity,
-        "files": shared_digests | dict(row_digests),
-    }
+        identity=identity,
+        files=shared_digests | dict(row_digests),
+    )
     # Last, since it has the digests of all other files, those of other processes too.
-    text = documents.seal(description).encode()
-    _write(folder / _DESCRIPTION, lambda file: file.write(text))
+    _write(folder / _DESCRIPTION.name, lambda file: file.write(text.encode()))
     flush(folder)
 
 
-def compare(
-    path: Path, stored: Description, ours: Mapping[str, Any], *, anyway: bool
+def _compare(
+    path: Path, stored: _Description, identity: Mapping[str, Any], *, anyway: bool
 ) -> list[str]:
     """Refuses checkpoints of another training or, unless `anyway`, of other code."""
-    theirs = dict(stored.identity)
-    ours = dict(ours)
+    theirs, ours = dict(stored.identity), dict(identity)
     # Code first: other code may have other entries in the rest of the identity.
     code = theirs.pop("code", {}), ours.pop("code", {})
     differences = provenance.compare(path, *code, anyway=anyway)
@@ -158,7 +152,7 @@ def compare(
         warnings.warn(
             f"Checkpoint '{path}' was written with backend {stored.backend}, this is"
             f" {jax.default_backend()}: results agree to rounding, not bit for bit.",
-            stacklevel=3,
+            stacklevel=4,
         )
     return differences
 
@@ -177,24 +171,33 @@ class DamagedError(Exception):
     """Damage of a checkpoint, with a short description."""
 
 
-def read_description(path: Path) -> Description:
+def has_ended(path: Path) -> bool:
+    """Returns whether the training of a checkpoint has ended."""
+    try:
+        return _described(path).ended
+    except DamagedError:
+        return False  # `read` reports the damage
+
+
+def _described(path: Path) -> _Description:
     """Reads and checks `checkpoint.json`."""
     try:
         plain_files.check(path, is_directory=True)
-        return documents.read(path / _DESCRIPTION, Description)
+        return _DESCRIPTION.read(path)
     except (OSError, ValueError) as error:
-        raise DamagedError(f"its {_DESCRIPTION} is missing or not one") from error
+        reason = f"its {_DESCRIPTION.name} is missing or not one"
+        raise DamagedError(reason) from error
 
 
-def verify(path: Path, files: dict[str, str]) -> None:
+def _verify(path: Path, files: Mapping[str, str]) -> None:
     """Compares the digest of every file with the recorded one."""
     try:
         actual = digests(path)
     except checks.InputError as error:
         raise DamagedError("it has a link, a pipe or a device") from error
     except OSError as error:
-        raise DamagedError(f"{error.strerror or error}") from error
-    actual.pop(_DESCRIPTION, None)
+        raise DamagedError(plain_files.reason(error)) from error
+    actual.pop(_DESCRIPTION.name, None)
     for name in sorted(files.keys() | actual.keys()):
         if name not in actual:
             raise DamagedError(f"'{name}' is missing")
@@ -205,21 +208,20 @@ def verify(path: Path, files: dict[str, str]) -> None:
 def digests(folder: Path, skip: Collection[str] = ()) -> dict[str, str]:
     """Returns SHA-256 of every file below a folder, by relative path."""
     return {
-        path.relative_to(folder).as_posix(): digest_of_file(path)
+        path.relative_to(folder).as_posix(): plain_files.digest(path)
         for path in sorted(folder.rglob("*"))
         if (path.is_symlink() or not path.is_dir())
         and path.relative_to(folder).as_posix() not in skip
     }
 
 
-def digest_of_file(path: Path) -> str:
-    """Returns SHA-256 of a file."""
-    with plain_files.opened(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def read(path: Path, stored: Description, like: core.Tree) -> Progress:
-    """Reads a verified checkpoint."""
+def read(
+    path: Path, identity: Mapping[str, Any], like: core.Tree, *, anyway: bool
+) -> Progress:
+    """Reads a checkpoint of this training, or `anyway` of other code."""
+    stored = _described(path)
+    differences = _compare(path, stored, identity, anyway=anyway)
+    _verify(path, stored.files)
     try:
         measured = _read_arrays(path / _HISTORY)
         rows = {}
@@ -235,6 +237,7 @@ def read(path: Path, stored: Description, like: core.Tree) -> Progress:
     except Exception as error:  # zipfile and orbax raise many kinds
         raise DamagedError("its arrays are not those of this training") from error
     described = {name: getattr(stored, name) for name in _DESCRIBED}
+    described["continued"] += tuple(differences)
     return Progress(states=states, arrays=measured, own=private_arrays, **described)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from fedjax_pfl import core
 from fedjax_pfl.core import checks, processes, struct, temporaries
-from fedjax_pfl.results import plain_files
+from fedjax_pfl.results import directories, plain_files
 from fedjax_pfl.results.checkpoint import files
 
 __all__ = ["Checkpoints", "Store", "kept"]
@@ -107,10 +107,7 @@ class Store:
 
     def has_ended(self) -> bool:
         """Returns whether the training of the newest checkpoint has ended."""
-        try:
-            return any(files.read_description(p).ended for p in self._paths()[-1:])
-        except (files.DamagedError, checks.InputError):
-            return False  # `latest` reports the damage
+        return any(map(files.has_ended, self._paths()[-1:]))
 
     def latest(
         self,
@@ -138,18 +135,12 @@ class Store:
         problems = []
         for path in reversed(self._paths()):
             try:
-                stored = files.read_description(path)
-                differences = files.compare(
-                    path, stored, identity, anyway=self._options.resume_anyway
-                )
-                files.verify(path, stored.files)
-                progress = files.read(path, stored, like)
+                anyway = self._options.resume_anyway
+                progress = files.read(path, identity, like, anyway=anyway)
                 try:
                     accept(progress)
                 except (ValueError, KeyError) as error:
                     raise files.DamagedError(str(error)) from error
-                continued = (*progress.continued, *differences)
-                progress = dataclasses.replace(progress, continued=continued)
             except files.DamagedError as error:
                 if not path.exists():  # a process that stood still has replaced it
                     return self.latest(identity, like, accept)
@@ -186,23 +177,26 @@ class Store:
         # All processes write into one folder; the first one draws its name.
         token = processes.first(secrets.token_hex(4) if processes.is_first() else None)
         temporary = self.folder / f"{plain_files.NEW}{token}"
-        with processes.together():
-            if processes.is_first():
-                self._guard()
-                plain_files.check(self.folder, is_directory=True)
-                with _writing(temporary, final):
+        try:
+            with processes.together():
+                if processes.is_first():
+                    self._guard()
+            with _writing(final):
+                if processes.is_first():
+                    plain_files.check(self.folder, is_directory=True)
                     temporary.mkdir(parents=True)
-        digests_here, all_digests = {}, {}
-        with processes.together(), _writing(temporary, final):
-            digests_here = files.write_own(temporary, progress)
-        # Errors of one process are raised in all of them by `together`, so that none
-        # waits.
-        for digests in processes.gathered(json.dumps(digests_here)):
-            all_digests |= json.loads(digests)
-        with processes.together(), _writing(temporary, final):
-            files.write_first(temporary, identity, progress, all_digests)
-            if processes.is_first():
-                self._put(temporary, final, keep=1 if progress.ended else self.keep)
+            digests_here, all_digests = {}, {}
+            with _writing(final):
+                digests_here = files.write_own(temporary, progress)
+            for digests in processes.gathered(json.dumps(digests_here)):
+                all_digests |= json.loads(digests)
+            with _writing(final):
+                files.write_first(temporary, identity, progress, all_digests)
+                if processes.is_first():
+                    self._put(temporary, final, keep=1 if progress.ended else self.keep)
+        except checks.InputError:
+            temporaries.remove(temporary)
+            raise
         self._written = time.monotonic()
 
     def _put(self, temporary: Path, final: Path, keep: int) -> None:
@@ -229,16 +223,10 @@ class Store:
 
 
 @contextlib.contextmanager
-def _writing(temporary: Path, final: Path) -> Iterator[None]:
-    """Removes a checkpoint that cannot be written, and raises the reason."""
-    try:
+def _writing(checkpoint: Path) -> Iterator[None]:
+    """Raises errors of one process in all of them, so that none waits."""
+    with processes.together(), directories.writing(checkpoint, "checkpoint"):
         yield
-    except OSError as error:
-        shutil.rmtree(temporary, ignore_errors=True)
-        reason = error.strerror or " ".join(str(error).split())
-        raise checks.InputError(
-            f"Cannot write the checkpoint '{final}': {reason.rstrip('.')}."
-        ) from error
 
 
 @contextlib.contextmanager

@@ -113,11 +113,16 @@ def _by_label(units: list[dict[str, Any]]) -> dict[str, Any]:
 
 def check_same(directory: Path, options: arguments.Options) -> None:
     """Checks that a directory was begun with the same code and options."""
-    stored, ours = _document(directory), identity(options)
-    code = stored.code, ours["code"]
-    provenance.compare(directory, *code, anyway=options.resume_anyway)
+    stored = _same_code(directory, options)
     theirs = _by_flag(msgspec.structs.asdict(stored.options))
-    _check_equal(directory, theirs, ours["options"])
+    _check_equal(directory, theirs, _by_flag(_to_json(options)))
+
+
+def _same_code(directory: Path, options: arguments.Options) -> Any:
+    """Reads the file of a run, and refuses or warns of other code."""
+    stored, code = _document(directory), _code(options)
+    provenance.compare(directory, stored.code, code, anyway=options.resume_anyway)
+    return stored
 
 
 def identity(options: arguments.Options) -> dict[str, dict[str, Any]]:
@@ -147,8 +152,7 @@ def opened(
     if options.resume is None:
         return begun(directory, options)
     _check_folders(directory)
-    stored, code = _document(directory).code, _code(options)
-    provenance.compare(directory, stored, code, anyway=options.resume_anyway)
+    _same_code(directory, options)
     return directories.locked(directory)
 
 

@@ -73,22 +73,21 @@ def _num_members(planned: PlannedGroup) -> int:
 @contextlib.contextmanager
 def writer(directory: str | os.PathLike[str] | None) -> Iterator["Writer"]:
     """Opens a writer of trained models; the directory appears at the end."""
-    if directory is None or jax.process_index() > 0:
+    place = None if directory is None else Path(directory)
+    if place is None or jax.process_index() > 0:
         # Other processes take part in fetching, and do not write.
-        yield Writer(None, is_wanted=directory is not None)
+        yield Writer(place)
         return
-    place = Path(directory)
     with directories.staged(place) as folder:
-        yield Writer(folder, is_wanted=True, place=place)
+        yield Writer(place, folder)
 
 
 class Writer:
     """Takes groups one by one, then the result, which names them in the table."""
 
-    def __init__(
-        self, folder: Path | None, *, is_wanted: bool, place: Path | None = None
-    ):
-        self._folder, self._is_wanted, self._place = folder, is_wanted, place or Path()
+    def __init__(self, place: Path | None, folder: Path | None = None):
+        """Writes into a folder that becomes `place`; takes nothing without a place."""
+        self._place, self._folder = place, folder
         self._points: list[list[dict[str, Any]]] = []  # rows of the table
 
     def add(
@@ -99,7 +98,7 @@ class Writer:
         best: "best_models.Best | None" = None,
     ) -> None:
         """Writes models of a finished group, of the last round or kept in `best`."""
-        if not self._is_wanted:
+        if self._place is None:
             return
         kinds, algorithm = trainer.planned.kinds, trainer.planned.algorithm
         for point in range(len(record.points)):
@@ -140,7 +139,7 @@ class Writer:
 
     def finish(self, result: results.Result) -> None:
         """Writes the table, which completes the directory."""
-        if self._folder is None:
+        if self._place is None or self._folder is None:
             return
         import pandas as pd
 

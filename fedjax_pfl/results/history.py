@@ -7,7 +7,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import numpy as np
 
 from fedjax_pfl.core import struct
-from fedjax_pfl.results.metrics import headline
+from fedjax_pfl.results.metrics import headline, mean
 
 __all__ = ["AXES", "History"]
 
@@ -124,6 +124,12 @@ class History:
     def headline(self) -> str:
         """Metric that chooses and ranks: the configured one, or that of `headline`."""
         return headline(self.metrics, self.config.get("metric"))
+
+    def means(self, point: int, metric: str, model: str, data: str) -> np.ndarray:
+        """Returns the means `[E]` of a point over honest clients with a value."""
+        m, d = self.models.index(model), self.data.index(data)
+        is_counted = self.evaluated[point, :, d] & ~self.malicious[point]
+        return mean(self.metrics[metric][point, :, m, d], is_counted)
 
     @property
     def ends(self) -> np.ndarray:

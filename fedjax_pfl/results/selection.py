@@ -54,8 +54,8 @@ _OF_METHODS = (*summaries.METHOD_FIELDS, RUN)
 
 
 def settings(result: results.Result) -> list[str]:
-    """Columns that distinguish settings: compared fields, then tuned fields."""
-    return [*_comparison_columns(result), *tuned(result)]
+    """Columns that distinguish settings."""
+    return [*DESCRIPTION, *result.fields]
 
 
 def methods(result: results.Result) -> list[str]:
@@ -119,14 +119,16 @@ def _best_curves(result: results.Result) -> tuple[pd.DataFrame, str]:
     """Returns the curves of the best settings, and the metric."""
     curves, metric = reported(result, result.curves())
     # Without enough validation data all settings stay.
-    if not tuned(result) or not choice(result).is_made:
+    fields = tuned(result)
+    if not fields or not choice(result).is_made:
         return curves, metric
+    compared = [name for name in settings(result) if name not in fields]
     curve_rows = []
-    for candidates in groups(curves, _comparison_columns(result)):
+    for candidates in groups(curves, compared):
         # Never a hybrid: its models were chosen on the same validation data.
         model = judge(candidates["model"].unique())
         score = functools.partial(_score, metric=metric, model=model)
-        curve_rows.append(max(groups(candidates, tuned(result)), key=score))
+        curve_rows.append(max(groups(candidates, fields), key=score))
     return pd.concat(curve_rows), metric
 
 
@@ -202,12 +204,10 @@ def endings(
     """Returns fields, `rounds`, `score` and `status` of every training of a search."""
     rows = []
     for group in result.groups:
-        m = group.models.index(model or judge(group.models))
-        d = group.data.index(data)
+        judged = model or judge(group.models)
         for g, point in enumerate(group.points):
             final = group.rounds.tolist().index(group.ends[g])
-            is_counted = group.evaluated[g, final, d] & ~group.malicious[g]
-            score = metrics.mean(group.metrics[metric][g, final, m, d], is_counted)
+            score = group.means(g, metric, judged, data)[final]
             if 0 <= group.diverged_at[g] <= group.ends[g]:
                 score = np.nan  # not the mean over the clients that are left
             row = {name: point.get(name) for name in fields}
@@ -229,10 +229,6 @@ def tuned(result: results.Result) -> list[str]:
     """Columns of an algorithm's own settings, which figures show the best of."""
     method_fields = [f for f in result.fields if f.startswith("algorithm.")]
     return [f for f in method_fields if f not in _METHODS]
-
-
-def _comparison_columns(result: results.Result) -> list[str]:
-    return [*DESCRIPTION, *(f for f in result.fields if f not in tuned(result))]
 
 
 def reported(

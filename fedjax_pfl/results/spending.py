@@ -83,17 +83,12 @@ def to_target(
     """Yields a row of `COLUMNS` per model of one training; see `Result.to_target`."""
     metric = group.headline
     _check(group, metric, target)
-    honest, is_shown = ~group.malicious[point], group.rounds <= group.ends[point]
-    for m, model in enumerate(group.models):
-
-        def means(data: str, m: int = m) -> np.ndarray:
-            if data not in group.data:
-                return np.full(len(group.rounds), np.nan)
-            d = group.data.index(data)
-            is_counted = group.evaluated[point, :, d] & honest
-            return metrics.mean(group.metrics[metric][point, :, m, d], is_counted)
-
-        validation, test = means("validation"), means("test")
+    is_shown = group.rounds <= group.ends[point]
+    for model in group.models:
+        validation = group.means(point, metric, model, "validation")
+        test = np.full(len(group.rounds), np.nan)
+        if "test" in group.data:
+            test = group.means(point, metric, model, "test")
         gap = metrics.sign(metric) * (validation - target)
         places = np.flatnonzero((gap >= 0) & is_shown)
         numbers = (np.nan,) * (len(COLUMNS) - 3)

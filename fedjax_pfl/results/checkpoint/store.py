@@ -178,11 +178,9 @@ class Store:
         token = processes.first(secrets.token_hex(4) if processes.is_first() else None)
         temporary = self.folder / f"{plain_files.NEW}{token}"
         try:
-            with processes.together():
-                if processes.is_first():
-                    self._guard()
             with _writing(final):
                 if processes.is_first():
+                    self._guard()
                     plain_files.check(self.folder, is_directory=True)
                     temporary.mkdir(parents=True)
             digests_here, all_digests = {}, {}

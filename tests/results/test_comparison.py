@@ -45,6 +45,15 @@ def test_ranking_is_by_the_mean_over_seeds():
     assert all("lam = 1" in row.setting for row in environment.rows)
 
 
+def of_methods(*names, rng_seeds=range(9), **options):
+    """Histories of methods for three seeds."""
+    points = tuple({"seed": s} for s in range(3))
+    return [
+        histories.make_history(points=points, algorithm=name, rng_seed=k, **options)
+        for name, k in zip(names, rng_seeds, strict=False)
+    ]
+
+
 def with_accuracies(points, models, values):
     """Histories of methods with their accuracies."""
     for name, accuracy in values.items():
@@ -100,20 +109,11 @@ def test_shares_of_clients_count_who_gains_and_loses():
 
 @pytest.mark.parametrize("metric", ["accuracy", "loss"])
 def test_shares_agree_with_counting(metric):
-    points = tuple({"seed": s} for s in range(3))
+    options = {"num_clients": 7, "metrics": (metric,), "malicious": (2,)}
     names = ("FedAvg", "Local", "Ditto", "Flame")
-    made = [
-        histories.make_history(
-            points=points,
-            algorithm=name,
-            rng_seed=k,
-            num_clients=7,
-            metrics=(metric,),
-            malicious=(2,),
-            diverged_at=[-1, 8, -1] if name == "Flame" else None,
-        )
-        for k, name in enumerate(names)
-    ]
+    made = of_methods(*names[:3], **options)
+    lost = {"rng_seeds": [3], "diverged_at": [-1, 8, -1]}
+    made += of_methods("Flame", **options, **lost)
     found = shares.of_clients(histories.make_result(*made))
     assert set(found["population"]) == {"honest"}
     own = {  # [seed, model, client] on test data in the last round
@@ -155,12 +155,7 @@ def test_shares_are_against_the_best_setting_of_the_reference():
 
 def test_texts_are_at_most_a_hundred_characters_wide():
     names = ("FedAvg", "Local", "Ditto", "A method of a rather long name")
-    points = tuple({"seed": s} for s in range(3))
-    made = [
-        histories.make_history(points=points, algorithm=name, rng_seed=k)
-        for k, name in enumerate(names)
-    ]
-    lines = str(histories.make_result(*made)).splitlines()
+    lines = str(histories.make_result(*of_methods(*names))).splitlines()
     assert max(map(len, lines[:-1])) <= 100  # the last one is a sentence
     assert sum("worse than FedAvg" in line for line in lines) == 1
     heads = [line for line in lines if line.startswith("  method")]
@@ -177,11 +172,7 @@ def test_printed_results_name_the_best_and_how_sure_that_is():
     starred = [line for line in text.splitlines() if line.startswith("*")]
     assert len(starred) == 1 and "Scaffold" in starred[0]
     assert "not clearly ahead of" in str(of_two(0.001))
-    points = tuple({"seed": s} for s in range(3))
-    same = [
-        histories.make_history(points=points, algorithm=name)
-        for name in ("FedAvg", "Scaffold")
-    ]
+    same = of_methods("FedAvg", "Scaffold", rng_seeds=(0, 0))
     said = str(histories.make_result(*same)).splitlines()[-1]
     assert "and equal to the hybrid model of FedAvg." in said
 
@@ -378,10 +369,6 @@ def test_notebooks_show_the_answer_and_a_table():
 
 
 def test_a_ranking_begins_with_the_answer():
-    points = tuple({"seed": s} for s in range(3))
-    made = [
-        histories.make_history(points=points, algorithm=name, rng_seed=k)
-        for k, name in enumerate(("FedAvg", "Local", "Ditto"))
-    ]
+    made = of_methods("FedAvg", "Local", "Ditto")
     (environment,) = comparison.rank(histories.make_result(*made)).environments
     assert environment.conclusion.startswith(("Yes: ", "No: ", "Open: "))

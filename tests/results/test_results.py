@@ -12,7 +12,7 @@ import xarray as xr
 from fedjax_pfl import results
 from fedjax_pfl.core import checks
 from fedjax_pfl.engine import recorder
-from fedjax_pfl.results import directories, summaries
+from fedjax_pfl.results import directories, spending, summaries
 from tests.histories import make_history, make_result, pick, with_metrics
 
 
@@ -314,12 +314,15 @@ def test_summary_of_another_round_and_other_data():
         assert text == f"{values.mean():.4f} ± {values.std():.4f}"
 
 
-@pytest.mark.parametrize("name", ["table", "curves", "clients"])
-def test_a_table_is_the_callers(name):
+@pytest.mark.parametrize("name", ["table", "curves", "clients", "spent"])
+def test_a_table_is_computed_once_and_the_callers(name, monkeypatch):
     result = make_result(make_history())
-    first = getattr(result, name)()
-    first["value"] = 0.0
-    assert getattr(result, name)()["value"].abs().sum() > 0
+    wanted, first = (getattr(result, name)() for _ in range(2))
+    first[first.columns[-1]] = 0.0
+    # What they are computed of.
+    monkeypatch.setattr(summaries, "parts", None)
+    monkeypatch.setattr(spending, "after", None)
+    pd.testing.assert_frame_equal(getattr(result, name)(), wanted)
     assert result == make_result(make_history())
 
 
@@ -342,11 +345,3 @@ def test_histories_of_clients_end_where_their_training_did():
     stopped = rows.set_index(["seed", "client"]).loc[(1, 4)]
     assert stopped["rounds"].tolist() == [0, 5]
     assert len(stopped["history"]) == 2
-
-
-def test_values_of_clients_are_computed_once(monkeypatch):
-    """Figures and the ranking of one command both ask for them."""
-    result = make_result()
-    first = result.clients()
-    monkeypatch.setattr(summaries, "parts", None)  # what they are computed of
-    pd.testing.assert_frame_equal(result.clients(), first)

@@ -51,23 +51,20 @@ def copy(flame, tmp_path):
     return found, found.directory / found.table["file"][0]
 
 
-def own_accuracies(result, name):
-    """Accuracy of every client's own model on its test examples, by client."""
+def assert_predicts(result, found, federation, apply, names=None):
+    """Accuracies of all clients are those of the saved models."""
+    (group,) = result.groups
+    assert sorted(found.table["model"]) == sorted(group.models)
     table = result.clients()
-    table = table[(table["metric"] == "accuracy") & (table["model"] == name)]
-    table = table[table["population"] == "all"]
-    return dict(zip(table["client"], table["value"], strict=True))
-
-
-def recomputed(found, apply, federation):
-    """The same from a saved model."""
-    accuracies = {}
-    for client in range(federation.num_clients):
-        batch = federation.test.examples(client)
-        outputs = np.asarray(apply(found.of(client), batch.x))
-        hits = outputs.argmax(-1) == np.asarray(batch.y)
-        accuracies[client] = float(hits.mean())
-    return accuracies
+    table = table[(table["metric"] == "accuracy") & (table["population"] == "all")]
+    for name in names or group.models:
+        saved = found.find(model=name)
+        evaluated = table[table["model"] == name].set_index("client")["value"]
+        for client in range(federation.num_clients):
+            batch = federation.test.examples(client)
+            outputs = np.asarray(apply(saved.of(client), batch.x))
+            accuracy = (outputs.argmax(-1) == np.asarray(batch.y)).mean()
+            assert accuracy == pytest.approx(evaluated[client], rel=1e-12)
 
 
 def close(found, expected):
@@ -86,75 +83,62 @@ NETWORKS = {
     "per_fedavg": fp.PerFedAvg(batch_size=4),
     "fedpg": fp.FedPG(),
     "centralized": fp.Centralized(local=SGD),
+    "fedrep": fp.FedRep(local=SGD),
+    "fedrod": fp.FedROD(local=SGD),
 }
 
 
 @pytest.mark.parametrize("name", few(("flame",), NETWORKS))
 def test_saved_networks_predict_what_was_evaluated(tmp_path, flame, name):
     """Of every predictor, by the model alone; methods that adapt save the adapted."""
+    kind = MLP if name in ("fedrep", "fedrod") else LINEAR
     is_flame = name == "flame"
-    result, found, federation = flame if is_flame else train(tmp_path, NETWORKS[name])
-    model = fp.LogisticRegression().for_federation(federation)
-    (group,) = result.groups
-    assert sorted(found.table["model"]) == sorted(group.models)
-    for predictor in group.models:
+    trained = flame if is_flame else train(tmp_path, NETWORKS[name], kind)
+    model = kind.for_federation(trained[2])
+    assert_predicts(*trained, model.apply)
+    _, found, _ = trained
+    shape = jax.tree.map(np.shape, jax.eval_shape(model.init, KEY))
+    for predictor in found.table["model"]:
         saved = found.find(model=predictor)
-        assert recomputed(saved, model.apply, federation) == pytest.approx(
-            own_accuracies(result, predictor), rel=1e-12
-        )
         assert (saved.clients is None) == (predictor == "global")
-        shape = jax.tree.map(np.shape, jax.eval_shape(model.init, KEY))
         assert jax.tree.map(np.shape, saved.of(2)) == shape
 
 
-@pytest.mark.wide
-def test_heads_and_bodies_are_saved_as_whole_networks(tmp_path):
-    for algorithm in (fp.FedRep(local=SGD), fp.FedROD(local=SGD)):
-        kind = fp.MLP(widths=(5,))
-        result, found, federation = train(tmp_path, algorithm, kind)
-        model = kind.for_federation(federation)
-        for predictor in result.groups[0].models:
-            saved = found.find(model=predictor)
-            assert recomputed(saved, model.apply, federation) == pytest.approx(
-                own_accuracies(result, predictor), rel=1e-12
-            )
-        shutil.rmtree(tmp_path / "models")
+def mixed(params, x):
+    model = LINEAR.for_federation(toy.make_federation())
+    own, common = (model.apply(params[n], x) for n in ("own", "global"))
+    return params["alpha"] * own + (1 - params["alpha"]) * common
 
 
-@pytest.mark.wide
-def test_methods_without_one_network_save_their_parts(tmp_path):
-    """As their pages say: mixed outputs, two exits, frequencies."""
-    federation = toy.make_federation()
-    linear = fp.LogisticRegression().for_federation(federation)
-
-    def mixed(params, x):
-        own, common = (linear.apply(params[n], x) for n in ("own", "global"))
-        return params["alpha"] * own + (1 - params["alpha"]) * common
-
-    deep = fp.MLP(widths=(5,)).for_federation(federation)
+def routed(params, x):
+    deep = MLP.for_federation(toy.make_federation())
     exits = models.EarlyExit(network=deep, exit_after=1)
+    early, late = (np.asarray(part) for part in exits.apply(params, x))
+    share = np.exp(early - early.max(-1, keepdims=True))
+    share /= share.sum(-1, keepdims=True)
+    entropy = -(share * np.log(share)).sum(-1, keepdims=True)
+    return np.where(entropy <= 0.9, early, late)
 
-    def routed(params, x):
-        early, late = (np.asarray(part) for part in exits.apply(params, x))
-        share = np.exp(early - early.max(-1, keepdims=True))
-        share /= share.sum(-1, keepdims=True)
-        entropy = -(share * np.log(share)).sum(-1, keepdims=True)
-        return np.where(entropy <= 0.9, early, late)
 
-    def repeated(params, x):
-        return np.tile(params["logits"], (len(x), 1))
+def repeated(params, x):
+    return np.tile(params["logits"], (len(x), 1))
 
-    for algorithm, model, apply in (
-        (fp.APFL(local=SGD, mix="outputs"), fp.LogisticRegression(), mixed),
-        (fp.SplitGP(local=SGD, threshold=0.9), fp.MLP(widths=(5,)), routed),
-        (fp.Majority(), fp.LogisticRegression(), repeated),
-    ):
-        result, found, federation = train(tmp_path, algorithm, model)
-        saved = found.find(model="personal")
-        assert recomputed(saved, apply, federation) == pytest.approx(
-            own_accuracies(result, "personal"), rel=1e-12
-        )
-        shutil.rmtree(tmp_path / "models")
+
+@pytest.mark.wide
+@pytest.mark.parametrize(
+    ("algorithm", "model", "apply"),
+    [
+        (fp.APFL(local=SGD, mix="outputs"), LINEAR, mixed),
+        (fp.SplitGP(local=SGD, threshold=0.9), MLP, routed),
+        (fp.Majority(), LINEAR, repeated),
+    ],
+)
+def test_methods_without_one_network_save_their_parts(
+    tmp_path, algorithm, model, apply
+):
+    """As their pages say: mixed outputs, two exits, frequencies."""
+    result, found, federation = train(tmp_path, algorithm, model)
+    assert_predicts(result, found, federation, apply, names=["personal"])
 
 
 def test_single_numbers_are_saved(tmp_path):

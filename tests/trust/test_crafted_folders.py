@@ -4,7 +4,6 @@ Nothing outside a folder is ever written, whatever links it has.
 """
 
 import contextlib
-import copy
 import dataclasses
 import hashlib
 import io
@@ -44,7 +43,7 @@ from fedjax_pfl.results import (
 )
 from tests import histories
 from tests.trust import inputs, test_result_folders
-from tests.trust.test_result_folders import OPTIONS, places, refused
+from tests.trust.test_result_folders import OPTIONS, mutated, refused
 
 IDENTITY = {"algorithm": "Flame", "points": [{"seed": 0}]}
 STATES = {"w": jnp.ones((2, 3)), "round": jnp.array([1, 1])}
@@ -55,13 +54,6 @@ PROGRESS = checkpoint.Progress(
     seconds=(1.0, 1.0),
     ended=False,
 )
-ODD = [
-    *(None, True, False, 0, -1, 1.5, 10**9, 10**20, 10**400, -(10**30), 1e300),
-    *(float("nan"), float("inf"), "", "x", "\0", "a\nb", "\ud800", "é" * 300),
-    *("/dev/zero", "../outside/victim", "outside/victim", "history.nc", "test", "loss"),
-    *([], [[]], [1], ["x"], {}, {"x": 1}, {"": []}, {"seed": {"a": [None]}}),
-    *([{}], [{"seed": 1}] * 3),
-]
 RAW = [
     *(b"", b"[1]", b"null", b"1", b'"x"', b"{", b"{}", b"\xff\xfe{}", b"NaN", b"1e999"),
     *(b"[" * 10**5, b'{"a":' * 10**5, b"9" * 5000, '{"a": 1}'.encode("utf-16")),
@@ -183,34 +175,6 @@ def sealed(name, document):
     """Its text, with the right digest where documents of this name have one."""
     seal = documents.seal if name.endswith(".json") else json.dumps
     return seal(document).encode()
-
-
-def mutated(rng, document):
-    """A copy with one to three values replaced, dropped, added, renamed or nested."""
-    changed = copy.deepcopy(document)
-    for _ in range(rng.randint(1, 3)):
-        inner = [path for path in places(changed) if path]
-        if not inner:
-            return changed
-        *path, last = rng.choice(inner)
-        owner = changed
-        for step in path:
-            owner = owner[step]
-        kind = rng.choice(["replace"] * 5 + ["drop", "add", "rename", "nest", "wrap"])
-        if kind == "drop":
-            del owner[last]
-        elif kind == "add" and isinstance(owner, dict):
-            owner[rng.choice(["x", "", "\ud800", "digest"])] = rng.choice(ODD)
-        elif kind == "rename" and isinstance(owner, dict):
-            owner[rng.choice(["x", "file", "seed", "é"])] = owner.pop(last)
-        elif kind == "nest":
-            for _ in range(rng.choice([3, 60, 400])):
-                owner[last] = [owner[last]]
-        elif kind == "wrap":
-            owner[last] = {str(last): owner[last]}
-        else:
-            owner[last] = copy.deepcopy(rng.choice(ODD))
-    return changed
 
 
 @pytest.fixture(scope="module")

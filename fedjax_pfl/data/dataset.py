@@ -3,8 +3,9 @@
 import dataclasses
 import enum
 import functools
+import weakref
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -19,6 +20,7 @@ __all__ = [
     "as_array",
     "cache",
     "chosen",
+    "derived",
     "forget",
     "generator",
     "owners",
@@ -27,6 +29,7 @@ __all__ = [
 
 _ALIGNMENT = 64  # bytes
 _caches: list[Any] = []  # of functions that make data sets
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class Purpose(enum.IntEnum):
@@ -310,6 +313,24 @@ def chosen(dataset: Dataset, rows: np.ndarray, **changes: object) -> Dataset:
         preparation = dataset.preparation.chosen(rows)
         arrays |= {"preparation": preparation, "x": preparation.inputs(arrays["x"])}
     return dataclasses.replace(dataset, **arrays, **changes)
+
+
+def derived(make: _F) -> _F:
+    """Caches what a function makes of a data set, as long as the data set lives.
+
+    Results must not refer to the data set itself, which would then never be freed.
+    """
+    results: Any = weakref.WeakKeyDictionary()
+
+    @functools.wraps(make)
+    def cached(dataset: Dataset, *options: Any) -> Any:
+        own = results.setdefault(dataset, {})
+        if options not in own:
+            own[options] = make(dataset, *options)
+        return own[options]
+
+    result: Any = cached
+    return result
 
 
 def owners(sizes: Iterable[int]) -> np.ndarray:

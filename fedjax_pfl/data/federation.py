@@ -5,7 +5,6 @@ import functools
 import hashlib
 import itertools
 import os
-import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,8 +23,6 @@ from fedjax_pfl.data.sources import user, user_arrays
 __all__ = ["Federation", "FederationSpec", "from_dataset", "load_federation"]
 
 _DIGITS = 16  # of the digest of data in memory
-# The device arrays of a data set live as long as the data set.
-_pools: weakref.WeakKeyDictionary[Dataset, dict[str, Any]] = weakref.WeakKeyDictionary()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -402,13 +399,9 @@ class FederationSpec:
         dataset = splits.prepared(dataset, parts, rows["train"], ~unseen)
         clients = self._client_data(dataset, parts, rows, is_malicious, seen_rows)
         names = splits.client_names(parts, dataset)
+        named = {n: getattr(dataset, n) for n in ("name", "num_classes", "class_names")}
         held_out = None
         if unseen.any():
-            named = {
-                "num_classes": dataset.num_classes,
-                "name": dataset.name,
-                "class_names": dataset.class_names,
-            }
             held_out = Federation(
                 **_of_clients(clients, np.flatnonzero(unseen), num_seen),
                 malicious=jax.device_put(np.zeros(num_clients - num_seen, bool)),
@@ -434,12 +427,10 @@ class FederationSpec:
                 if values is not None
             },
             unseen=held_out,
-            num_classes=dataset.num_classes,
-            name=dataset.name,
             leaky=parts.leaky,
-            class_names=dataset.class_names,
             client_names=_of_rows(names, ~unseen),
             notes=dataset.notes,
+            **named,
         )
 
     def describe(self) -> dict[str, Any]:
@@ -780,11 +771,10 @@ _PARTS: dict[str, tuple[dict[str, Any], str]] = {  # field -> registry, its meth
 }
 
 
+@datasets.derived
 def _pool(dataset: Dataset) -> dict[str, Any]:
     """Returns the device arrays of a data set, which are put there once."""
-    if dataset not in _pools:
-        scaling = {n: getattr(dataset, n) for n in ("scale", "shift", "constants")}
-        # Data sets own their arrays, so a CPU device need not copy them.
-        examples = jax.device_put({"x": dataset.x, "y": dataset.y}, may_alias=True)
-        _pools[dataset] = examples | jax.device_put(scaling)
-    return _pools[dataset]
+    scaling = {n: getattr(dataset, n) for n in ("scale", "shift", "constants")}
+    # Data sets own their arrays, so a CPU device need not copy them.
+    examples = jax.device_put({"x": dataset.x, "y": dataset.y}, may_alias=True)
+    return examples | jax.device_put(scaling)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import weakref
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -28,15 +27,6 @@ __all__ = [
 
 HALF = "half"
 """Number of other clients that stands for half of all clients, rounded up."""
-_Parts = dict[float, tuple[datasets.Dataset, datasets.Dataset]]
-_held_out: weakref.WeakKeyDictionary[datasets.Dataset, _Parts]
-_held_out = weakref.WeakKeyDictionary()
-_fixed: weakref.WeakKeyDictionary[datasets.Dataset, dict[float, datasets.Dataset]]
-_fixed = weakref.WeakKeyDictionary()
-_prepared: weakref.WeakKeyDictionary[datasets.Dataset, dict[bytes, datasets.Dataset]]
-_prepared = weakref.WeakKeyDictionary()
-_sorted: weakref.WeakKeyDictionary[datasets.Dataset, datasets.Dataset]
-_sorted = weakref.WeakKeyDictionary()
 _MAX_PREPARED = 16  # copies of one data set that are kept
 
 
@@ -168,19 +158,21 @@ def _check_series(
 
 def in_order_of_values(dataset: datasets.Dataset) -> datasets.Dataset:
     """Sorts the examples of a data set in any order by their values."""
-    if not dataset.any_order:
-        return dataset
-    if dataset not in _sorted:
-        features, y = (v.reshape(len(v), -1) for v in (dataset.x, dataset.y))
-        if (preparation := dataset.preparation) is not None:
-            # Scaled numbers depend on the rounding of sums over rows in the order of
-            # the file; raw ones do not.
-            unscaled = np.delete(features, preparation.columns, axis=1)
-            features = np.concatenate([unscaled, preparation.numbers], axis=1)
-        marks = [m for m in (dataset.part, dataset.client) if m is not None]
-        order = np.lexsort([*features.T, *y.T, *marks])
-        _sorted[dataset] = datasets.chosen(dataset, order)
-    return _sorted[dataset]
+    return _sorted(dataset) if dataset.any_order else dataset
+
+
+@datasets.derived
+def _sorted(dataset: datasets.Dataset) -> datasets.Dataset:
+    """Sorts examples by part and client, then by targets, then by inputs."""
+    features, y = (v.reshape(len(v), -1) for v in (dataset.x, dataset.y))
+    if (preparation := dataset.preparation) is not None:
+        # Scaled numbers depend on the rounding of sums over rows in the order of the
+        # file; raw ones do not.
+        unscaled = np.delete(features, preparation.columns, axis=1)
+        features = np.concatenate([unscaled, preparation.numbers], axis=1)
+    marks = [m for m in (dataset.part, dataset.client) if m is not None]
+    order = np.lexsort([*features.T, *y.T, *marks])
+    return datasets.chosen(dataset, order)
 
 
 def prepared(
@@ -213,13 +205,19 @@ def prepared(
     rows = training.tobytes() + (b"" if group is None else group.tobytes())
     key = hashlib.sha256(rows).digest()
     # Specifications with the same training rows share one prepared copy.
-    copies = _prepared.setdefault(dataset, {})
+    copies = _prepared(dataset)
     if key not in copies:
         if len(copies) == _MAX_PREPARED:
             del copies[next(iter(copies))]
         x = preparation.inputs(dataset.x, training, group)
         copies[key] = dataclasses.replace(dataset, x=x, preparation=None)
     return copies[key]
+
+
+@datasets.derived
+def _prepared(dataset: datasets.Dataset) -> dict[bytes, datasets.Dataset]:
+    """Returns the prepared copies of a data set, by a digest of their training rows."""
+    return {}
 
 
 def malicious_clients(seed: int, num_clients: int, fraction: float) -> np.ndarray:
@@ -298,6 +296,7 @@ def _labels(parts: partitions.Partition, dataset: datasets.Dataset) -> list[str]
     return list(map(repr, range(len(parts.index)) if names is None else names))
 
 
+@datasets.derived
 def held_out_users(
     dataset: datasets.Dataset, fraction: float
 ) -> tuple[datasets.Dataset, datasets.Dataset]:
@@ -307,26 +306,22 @@ def held_out_users(
             "Expected a data set with clients of its own to hold some of them out, got"
             f" {dataset.name!r}."
         )
-    parts = _held_out.setdefault(dataset, {})
-    if fraction not in parts:
-        users = np.unique(dataset.client)
-        count = round(float(fraction) * len(users))
-        if not 0 < count < len(users):
-            raise checks.InputError(
-                f"Expected held_out_users to hold some of the {len(users)} users of"
-                f" {dataset.name!r} out and to leave some, got {fraction}, which holds"
-                f" {count} out."
-            )
-        # The draw has no seed: the same users are held out, whatever else is drawn, and
-        # users of a smaller fraction are among the users of a larger one.
-        rng = datasets.generator(0, datasets.Purpose.HELD_OUT)
-        is_held = np.isin(dataset.client, rng.permutation(users)[:count])
-        masks = (is_held, ~is_held)
-        pretraining, federated = (datasets.chosen(dataset, rows) for rows in masks)
-        parts[fraction] = (pretraining, federated)
-    return parts[fraction]
+    users = np.unique(dataset.client)
+    count = round(float(fraction) * len(users))
+    if not 0 < count < len(users):
+        raise checks.InputError(
+            f"Expected held_out_users to hold some of the {len(users)} users of"
+            f" {dataset.name!r} out and to leave some, got {fraction}, which holds"
+            f" {count} out."
+        )
+    # The draw has no seed: the same users are held out, whatever else is drawn, and
+    # users of a smaller fraction are among the users of a larger one.
+    rng = datasets.generator(0, datasets.Purpose.HELD_OUT)
+    is_held = np.isin(dataset.client, rng.permutation(users)[:count])
+    return datasets.chosen(dataset, is_held), datasets.chosen(dataset, ~is_held)
 
 
+@datasets.derived
 def fixed_tests(dataset: datasets.Dataset, fraction: float) -> datasets.Dataset:
     """Marks a share of every natural client's examples, or of all, as the test part."""
     if dataset.ordered or fraction == 0:
@@ -337,23 +332,17 @@ def fixed_tests(dataset: datasets.Dataset, fraction: float) -> datasets.Dataset:
             "Expected test examples that are drawn at random with"
             f" {checks.setting('federation.fixed_test_split', True)}, got {given}."
         )
-    copies = _fixed.setdefault(dataset, {})
-    if fraction not in copies:
-        # Like the draw of held-out users, this one has no seed.
-        rng = datasets.generator(0, datasets.Purpose.TESTS)
-        draws = rng.random(dataset.num_samples)
-        owner = np.zeros_like(draws) if dataset.client is None else dataset.client
-        order = np.lexsort((draws, owner))
-        _, starts, sizes = np.unique(
-            owner[order], return_index=True, return_counts=True
-        )
-        position = np.arange(len(order)) - np.repeat(starts, sizes)
-        count = np.maximum(_share(sizes, fraction), 1)
-        is_test = position < np.repeat(count, sizes)
-        part = np.full(len(order), datasets.TRAIN, np.int8)
-        part[order[is_test]] = datasets.TEST
-        copies[fraction] = dataclasses.replace(dataset, part=part)
-    return copies[fraction]
+    # Like the draw of held-out users, this one has no seed.
+    rng = datasets.generator(0, datasets.Purpose.TESTS)
+    draws = rng.random(dataset.num_samples)
+    owner = np.zeros_like(draws) if dataset.client is None else dataset.client
+    order = np.lexsort((draws, owner))
+    _, starts, sizes = np.unique(owner[order], return_index=True, return_counts=True)
+    position = np.arange(len(order)) - np.repeat(starts, sizes)
+    count = np.maximum(_share(sizes, fraction), 1)
+    part = np.full(len(order), datasets.TRAIN, np.int8)
+    part[order[position < np.repeat(count, sizes)]] = datasets.TEST
+    return dataclasses.replace(dataset, part=part)
 
 
 def other_clients(

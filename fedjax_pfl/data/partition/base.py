@@ -51,12 +51,12 @@ class Partition:
     __repr__ = struct.array_repr
 
     @classmethod
-    def from_rows(cls, rows: Sequence[Any], *, leaky: bool = False) -> "Partition":
+    def from_rows(cls, rows: Sequence[Any], **fields: Any) -> "Partition":
         """Builds a partition from one list of rows per client.
 
         Args:
           rows: `N` sequences of whole numbers.
-          leaky: clients may share rows.
+          **fields: other fields of the partition, such as `leaky`.
 
         Returns:
           The padded partition, with `M >= 1`.
@@ -65,16 +65,19 @@ class Partition:
           >>> Partition.from_rows([[3, 1], [2]]).index.tolist()
           [[3, 1], [2, 0]]
         """
-        parts = cls.from_sizes(np.concatenate(rows), np.array(list(map(len, rows))))
-        return dataclasses.replace(parts, leaky=leaky)
+        sizes = np.array(list(map(len, rows)))
+        return cls.from_sizes(np.concatenate(rows), sizes, **fields)
 
     @classmethod
-    def from_sizes(cls, rows: np.ndarray, sizes: np.ndarray) -> "Partition":
+    def from_sizes(
+        cls, rows: np.ndarray, sizes: np.ndarray, **fields: Any
+    ) -> "Partition":
         """Cuts a list of rows into consecutive parts; rows left over are unused.
 
         Args:
           rows: `int[S]`.
           sizes: `int[N]` rows of each client, at most S together.
+          **fields: other fields of the partition.
 
         Returns:
           The partition.
@@ -87,15 +90,18 @@ class Partition:
         index = np.zeros((len(sizes), max(1, sizes.max())), np.int32)
         is_real = np.arange(index.shape[1]) < sizes[:, None]
         index[is_real] = rows[: sizes.sum()]
-        return cls(index, sizes.astype(np.int32))
+        return cls(index, sizes.astype(np.int32), **fields)
 
     @classmethod
-    def dealt(cls, classes: Sequence[np.ndarray], counts: np.ndarray) -> "Partition":
+    def dealt(
+        cls, classes: Sequence[np.ndarray], counts: np.ndarray, **fields: Any
+    ) -> "Partition":
         """Deals the rows of every class in their order; rows left over are unused.
 
         Args:
           classes: rows `int[n_c]` of each of C classes.
           counts: `int[C, N]` rows that each client gets of each class.
+          **fields: other fields of the partition.
 
         Returns:
           The partition, the rows of a client in the order of the classes.
@@ -110,7 +116,7 @@ class Partition:
         client = np.repeat(np.indices(counts.shape)[1].ravel(), counts.ravel())
         # Stable, so that a client's rows stay in the order of the classes.
         order = np.argsort(client, kind="stable")
-        return cls.from_sizes(np.concatenate(rows)[order], counts.sum(axis=0))
+        return cls.from_sizes(np.concatenate(rows)[order], counts.sum(axis=0), **fields)
 
     def rows(self, client: int) -> np.ndarray:
         """Returns the rows `int32[n]` of one client, without padding."""

@@ -46,10 +46,10 @@ class PathologicalBlocks(Drawn):
         counts = np.zeros((len(classes), num_clients), np.int64)
         for row, rows, clients in zip(counts, classes, owners, strict=True):
             row[clients] = self._sizes(rng, len(rows), len(clients), smallest)
-        parts = Partition.dealt(classes, counts)
         # Clients with the same set of classes form a cluster.
         _, cluster = np.unique(counts > 0, axis=1, return_inverse=True)
-        return dataclasses.replace(parts, cluster=cluster.reshape(-1).astype(np.int32))
+        cluster = cluster.reshape(-1).astype(np.int32)
+        return Partition.dealt(classes, counts, cluster=cluster)
 
     def _sizes(
         self, rng: Generator, total: int, count: int, smallest: int

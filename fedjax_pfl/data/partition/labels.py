@@ -34,9 +34,7 @@ class DirichletLabels(DirichletDrawn):
         counts = draws.filled(rng, drawn, self.min_examples, self.concentration)
         # Reported with the partition: moved examples weaken the drawn skew.
         num_moved = np.maximum(counts - drawn, 0).sum(axis=0)
-        return dataclasses.replace(
-            Partition.dealt(classes, counts), extra_examples=num_moved
-        )
+        return Partition.dealt(classes, counts, extra_examples=num_moved)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

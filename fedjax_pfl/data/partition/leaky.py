@@ -48,8 +48,7 @@ class LeakyDirichletLabels(DirichletDrawn):
                 if count
             ]
             clients.append(np.concatenate(parts))
-        parts = Partition.from_rows(clients, leaky=True)
-        return dataclasses.replace(parts, extra_examples=num_moved)
+        return Partition.from_rows(clients, leaky=True, extra_examples=num_moved)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

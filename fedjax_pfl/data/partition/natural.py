@@ -54,11 +54,12 @@ class ByClient:
             large = np.sort(rng.choice(large, num_clients, replace=False))
         rows = np.argsort(owner, kind="stable")
         rows = rows[np.isin(owner[rows], large)]
-        parts = Partition.from_sizes(rows, sizes[large])
         cluster, natural = None, ids[large]
         if dataset.cluster is not None:
             cluster = dataset.cluster[natural].astype(np.int32)
-        return dataclasses.replace(parts, cluster=cluster, natural=natural)
+        return Partition.from_sizes(
+            rows, sizes[large], cluster=cluster, natural=natural
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -98,12 +99,9 @@ class FeatureSkew:
         position = np.argsort(np.argsort(start))[owner]  # of the writer, in file order
         rows = np.argsort(position, kind="stable")
         sizes = np.bincount(position // group, minlength=num_clients)[:num_clients]
-        parts = Partition.from_sizes(rows, sizes)
-        if group > 1:
-            return parts
         # Groups of several writers are no natural clients, and have no names.
-        natural = ids[np.argsort(start)][:num_clients]
-        return dataclasses.replace(parts, natural=natural)
+        natural = None if group > 1 else ids[np.argsort(start)][:num_clients]
+        return Partition.from_sizes(rows, sizes, natural=natural)
 
 
 def _natural_clients(name: str, dataset: Dataset) -> np.ndarray:

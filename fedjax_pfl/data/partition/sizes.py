@@ -80,8 +80,8 @@ class QualitySkew(Drawn):
         rows = rows if self.in_file_order else rng.permutation(rows)
         scale = self.sigma * (np.arange(num_clients) + self.index_from) / num_clients
         scale = scale if self.noise_is_std else np.sqrt(scale)
-        return dataclasses.replace(
-            Partition.from_rows(np.array_split(rows, num_clients)),
+        return Partition.from_rows(
+            np.array_split(rows, num_clients),
             noise_scale=scale.astype(np.float32),
             resample_noise=self.resample,
         )

@@ -4,7 +4,9 @@ import contextlib
 import dataclasses
 import math
 import re
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -48,39 +50,45 @@ def parse_prices(content: bytes, path: Path, *, with_range: bool = False) -> Pri
     lines = [line for line, _ in rows]
     used = {"date", "ticker", price, "close", "high", "low"} & set(names)
     columns = {name: [row[names.index(name)] for _, row in rows] for name in used}
-    prices = {
-        name: _positive(columns[name], lines, path)
-        for name in (price, "close", "high", "low")
-        if name in columns and (with_range or name == price)
-    }
+
+    def check(is_right: np.ndarray, problem: str, *values: Sequence[Any]) -> None:
+        """Refuses the first row that is not right, `bool[S]`, with its values."""
+        if not is_right.all():
+            row = int(is_right.argmin())
+            problem = problem.format(*(column[row] for column in values))
+            raise checks.InputError(f"Line {lines[row]} of '{path}' {problem}.")
+
+    prices = {}
+    for name in (price, "close", "high", "low") if with_range else (price,):
+        if name in columns:
+            prices[name] = np.array(list(map(_number, columns[name])))
+            is_price = (prices[name] > 0) & (prices[name] < math.inf)
+            problem = "has the price {!r}, expected a positive number"
+            check(is_price, problem, columns[name])
     values = prices[price][:, None]
     if with_range:
         close = prices.get("close", prices[price])
         high, low = prices["high"], prices["low"]
-        wrong = np.flatnonzero((high < close) | (close < low))
-        if len(wrong):
-            row = wrong[0]
-            raise checks.InputError(
-                f"Line {lines[row]} of '{path}' has the close {close[row]:g}, which is"
-                f" not between its low {low[row]:g} and its high {high[row]:g}."
-            )
+        problem = "has the close {:g}, which is not between its low {:g} and its high"
+        check((low <= close) & (close <= high), problem + " {:g}", close, low, high)
         # High and low are raw prices: the quotient of the closes adjusts them for
         # splits and dividends.
         factor = prices[price] / close
         values = np.stack([prices[price], high * factor, low * factor], axis=1)
-    days, day = np.unique(_dates(columns["date"], lines, path), return_inverse=True)
+    dates, tickers = columns["date"], columns["ticker"]
+    day_of = {text: parse_date(text) for text in set(dates)}
+    is_date = np.array([day_of[text] is not None for text in dates])
+    check(is_date, "has the date {!r}, expected YYYY-MM-DD", dates)
+    calendar = np.array([day_of[text] for text in dates], "datetime64[D]")
+    days, day = np.unique(calendar, return_inverse=True)
     # In the order of the first row of each ticker.
-    asset, tickers = pd.factorize(np.array(columns["ticker"], object))
-    repeated = np.flatnonzero(pd.DataFrame({"day": day, "asset": asset}).duplicated())
-    if len(repeated):
-        row = repeated[0]
-        raise checks.InputError(
-            f"Line {lines[row]} of '{path}' repeats date {columns['date'][row]} and"
-            f" ticker {columns['ticker'][row]!r}, expected one row for each."
-        )
-    grid = np.full((len(days), len(tickers), values.shape[1]), np.nan)
+    asset, assets = pd.factorize(np.array(tickers, object))
+    is_first = ~pd.DataFrame({"day": day, "asset": asset}).duplicated().to_numpy()
+    problem = "repeats date {} and ticker {!r}, expected one row for each"
+    check(is_first, problem, dates, tickers)
+    grid = np.full((len(days), len(assets), values.shape[1]), np.nan)
     grid[day, asset] = values
-    return Prices(days, tuple(tickers), grid)
+    return Prices(days, tuple(assets), grid)
 
 
 def parse_date(text: object) -> np.datetime64 | None:
@@ -91,26 +99,9 @@ def parse_date(text: object) -> np.datetime64 | None:
     return None
 
 
-def _dates(texts: list[str], lines: list[int], path: Path) -> np.ndarray:
-    """Parses dates to `datetime64[D]`."""
-    days = {text: parse_date(text) for text in set(texts)}
-    for text, line in zip(texts, lines, strict=True):
-        if days[text] is None:
-            raise checks.InputError(
-                f"Line {line} of '{path}' has the date {text!r}, expected YYYY-MM-DD."
-            )
-    return np.array([days[text] for text in texts], "datetime64[D]")
-
-
-def _positive(texts: list[str], lines: list[int], path: Path) -> np.ndarray:
-    """Parses prices to `float64`."""
-    values = np.full(len(texts), math.nan)
-    for row, text in enumerate(texts):
-        with contextlib.suppress(ValueError):
-            values[row] = float(text)
-        if not 0 < values[row] < math.inf:
-            raise checks.InputError(
-                f"Line {lines[row]} of '{path}' has the price {text!r}, expected a"
-                " positive number."
-            )
-    return values
+def _number(text: str) -> float:
+    """Returns the number of a text, NaN if it is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan

@@ -24,6 +24,7 @@ __all__ = [
     "forget",
     "generator",
     "owners",
+    "positions",
 ]
 
 
@@ -337,6 +338,17 @@ def owners(sizes: Iterable[int]) -> np.ndarray:
     """Returns the client `int32[S]` of each example, one client after the other."""
     counts = np.fromiter(sizes, np.int64)
     return np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+
+
+def positions(*keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the place of each entry in its group, and the size of the group.
+
+    Entries with the same keys `[S]` are a group, and stand together.
+    """
+    differs = np.any([key[1:] != key[:-1] for key in keys], axis=0)
+    starts = np.flatnonzero(np.r_[True, differs])
+    sizes = np.diff(np.r_[starts, len(keys[0])])
+    return np.arange(len(keys[0])) - np.repeat(starts, sizes), np.repeat(sizes, sizes)
 
 
 def _numeric(name: str, values: object) -> np.ndarray:

@@ -106,15 +106,12 @@ def _stratified(
     # The k-th of n examples gets the rank (k + u) / n, with one u in [0, 1) per client
     # and class: any stretch of ranks has its share of every class, to less than one.
     order = np.lexsort((draws, label, part, owner))
-    keys = np.stack([owner, part, label])[:, order]
-    is_first = np.r_[True, (keys[:, 1:] != keys[:, :-1]).any(axis=0)]
-    starts = np.flatnonzero(is_first)
-    sizes = np.diff(np.r_[starts, len(order)])
+    position, size = datasets.positions(owner[order], part[order], label[order])
+    smallest = draws[order][np.arange(len(order)) - position]
     # The smallest of n uniform draws becomes one such draw, of these examples alone.
-    offset = 1 - (1 - draws[order][starts]) ** sizes
-    position = np.arange(len(order)) - np.repeat(starts, sizes)
+    offset = 1 - (1 - smallest) ** size
     spread = np.empty(len(order))
-    spread[order] = (position + np.repeat(offset, sizes)) / np.repeat(sizes, sizes)
+    spread[order] = (position + offset) / size
     result = np.zeros_like(rank)
     result[is_real] = spread
     return result
@@ -337,11 +334,10 @@ def fixed_tests(dataset: datasets.Dataset, fraction: float) -> datasets.Dataset:
     draws = rng.random(dataset.num_samples)
     owner = np.zeros_like(draws) if dataset.client is None else dataset.client
     order = np.lexsort((draws, owner))
-    _, starts, sizes = np.unique(owner[order], return_index=True, return_counts=True)
-    position = np.arange(len(order)) - np.repeat(starts, sizes)
-    count = np.maximum(_share(sizes, fraction), 1)
+    position, size = datasets.positions(owner[order])
+    is_test = position < np.maximum(_share(size, fraction), 1)
     part = np.full(len(order), datasets.TRAIN, np.int8)
-    part[order[position < np.repeat(count, sizes)]] = datasets.TEST
+    part[order[is_test]] = datasets.TEST
     return dataclasses.replace(dataset, part=part)
 
 
@@ -403,10 +399,9 @@ def _subsample(
             # ranks give the shares of the largest classes, rounded.
             labels = dataset.y[picks]
             order = np.argsort(labels, kind="stable")
-            sizes = np.bincount(labels)
-            number = np.empty(count, np.int64)  # within its class
-            number[order] = np.concatenate([np.arange(n) for n in sizes])
-            rank = (number + 0.5) / sizes[labels]
+            position, size = datasets.positions(labels[order])
+            rank = np.empty(count)
+            rank[order] = (position + 0.5) / size
             picks = picks[np.sort(np.argsort(rank, kind="stable")[:limit])]
         samples.append(picks[:limit])
     return partitions.Partition.from_rows(samples)

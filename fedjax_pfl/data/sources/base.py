@@ -67,6 +67,10 @@ class Located:
     layout: str  # name of the layout
     paths: tuple[Path, ...]  # the files, in the layout's order
 
+    def followed_by(self, path: Path) -> "Located":
+        """Returns the files and one more at the end."""
+        return dataclasses.replace(self, paths=(*self.paths, path))
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CachedSource(abc.ABC):

@@ -190,8 +190,7 @@ class Sent140(base.FileSource):
         """Finds the tweets and, as the last file, the word vectors or the tokenizer."""
         located = super().locate(data_dir)
         if self.tokenizer is not None:
-            path = tokens.find_tokenizer(self.tokenizer)
-            return dataclasses.replace(located, paths=(*located.paths, path))
+            return located.followed_by(tokens.find_tokenizer(self.tokenizer))
         *folders, root = self.directories(data_dir)
         for directory in (root / "glove", *folders, root):
             vectors = files.find_files(directory, self.glove.removesuffix(".gz"))
@@ -201,7 +200,7 @@ class Sent140(base.FileSource):
                     f" {', '.join(path.name for path in vectors)}."
                 )
             if vectors:
-                return dataclasses.replace(located, paths=(*located.paths, *vectors))
+                return located.followed_by(vectors[0])
         raise base.MissingFilesError(
             f"Data set {self.name!r} needs the word vectors {self.glove} (plain or .gz)"
             f" in '{root / 'glove'}' or '{root}'."

@@ -460,8 +460,7 @@ class Csv(_UserSource):
         located = super().locate(data_dir)
         if self.tokenizer is None:
             return located
-        path = tokens.find_tokenizer(self.tokenizer)
-        return dataclasses.replace(located, paths=(*located.paths, path))
+        return located.followed_by(tokens.find_tokenizer(self.tokenizer))
 
     def read(self, located: base.Located) -> datasets.Dataset:
         """Returns `x float32[S, F]`, or `int32[S, T]` for a text.

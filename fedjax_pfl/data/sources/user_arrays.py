@@ -152,8 +152,7 @@ def windowed(dataset: datasets.Dataset, window: int) -> datasets.Dataset:
             " give one series a column with one name."
         )
     sequence = np.argsort(client, kind="stable")
-    _, start, sizes = np.unique(client[sequence], return_index=True, return_counts=True)
-    position = np.arange(len(client)) - np.repeat(start, sizes)
+    position, _ = datasets.positions(client[sequence])
     ends = np.flatnonzero(position >= window)
     rows = sequence[ends[:, None] + np.arange(-window, 1)]
     if dataset.part is not None:
@@ -163,7 +162,7 @@ def windowed(dataset: datasets.Dataset, window: int) -> datasets.Dataset:
         rows = rows[(parts == parts[:, :1]).all(axis=1)]
     if lacking := sorted(set(client.tolist()) - set(client[rows[:, -1]].tolist())):
         names = dataset.client_names or range(client.max() + 1)
-        number = sizes[np.unique(client) == lacking[0]].item()
+        number = int((client == lacking[0]).sum())
         raise checks.InputError(
             f"Client {names[lacking[0]]!r} of {dataset.name!r} has"
             f" {texts.counted(number, 'row', ',')}, too few for an example"

@@ -12,15 +12,17 @@ from hypothesis import strategies as st
 
 from fedjax_pfl.core import checks
 
+PARTS = ("train", "validation", "test")
 SHARED = pathlib.Path(__file__).parents[3] / "shared" / "data"
 
 
-def refusal(function, *args, **kwargs):
+def refusal(function, *args, match=None, parts=(), **kwargs):
     """Returns the one sentence with which a function refuses its arguments."""
-    with pytest.raises(checks.InputError) as error:
+    with pytest.raises(checks.InputError, match=match) as error:
         function(*args, **kwargs)
     sentence = str(error.value)
     assert sentence.endswith(".") and "\n" not in sentence
+    assert [part for part in parts if part not in sentence] == []
     return sentence
 
 
@@ -44,6 +46,11 @@ def inputs(part):
     """Returns the inputs of every client, as `examples` has them, by one program."""
     padded = np.asarray(_gathered(part))
     return [own[:n] for own, n in zip(padded, part.num_examples.tolist(), strict=True)]
+
+
+def rows(part, client):
+    """Returns the rows of the pool that a client has in a part."""
+    return np.asarray(part.index)[client, : int(part.num_examples[client])]
 
 
 def write(path, content):

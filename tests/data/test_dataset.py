@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from fedjax_pfl import data
-from fedjax_pfl.core import checks
 from fedjax_pfl.data import dataset as datasets
+from tests.data import samples
 
 # What NumPy reads from a damaged file: a character with a number that none has.
 BEYOND_UNICODE = str(np.array([98, 0x10006F0], np.uint32).view("<U2")[0])
@@ -33,14 +33,6 @@ def test_inputs_are_stored_in_the_dtype_of_the_pool(given, stored):
 def test_targets_follow_the_kind_of_task():
     assert make(y=np.array([0, 1, 1], np.uint8)).y.dtype == np.int32
     assert make(y=[0, 1, 1], num_classes=None).y.dtype == np.float32
-
-
-def test_arrays_are_read_only_and_the_users_stay_writable():
-    x = np.ones((3, 2), np.float32)
-    dataset = make(x=x)
-    with pytest.raises(ValueError, match="read-only"):
-        dataset.x[0, 0] = 2
-    x[0, 0] = 2
 
 
 @pytest.mark.parametrize(
@@ -77,9 +69,7 @@ def test_arrays_are_read_only_and_the_users_stay_writable():
     ],
 )
 def test_wrong_arrays_get_a_sentence(changes, sentence):
-    with pytest.raises(checks.InputError, match=sentence) as error:
-        make(**changes)
-    assert str(error.value).endswith(".") and "\n" not in str(error.value)
+    samples.refusal(make, **changes, match=sentence)
 
 
 def test_generators_belong_to_seed_and_purpose():
@@ -102,7 +92,7 @@ def test_scale_may_be_one_value_per_channel():
 
 
 def test_arrays_are_copies_that_a_cpu_device_shares():
-    x = np.ones((5, 3))
+    x = np.ones((5, 3), np.float32)
     dataset = datasets.Dataset(name="mine", x=x, y=np.zeros(5))
     x[:] = 7
     assert (dataset.x == 1).all()

@@ -10,6 +10,7 @@ from fedjax_pfl import data
 from fedjax_pfl.core import checks
 from fedjax_pfl.data import sources
 from fedjax_pfl.data.sources import fetching
+from tests.data import samples
 
 
 def _replace(monkeypatch, download):
@@ -47,14 +48,12 @@ def test_without_a_network_there_is_one_sentence(monkeypatch, tmp_path):
 
 
 def test_other_input_is_refused(monkeypatch, tmp_path):
-    monkeypatch.delenv("FEDJAX_PFL_DATA", raising=False)
     for name, place, words in (
         ("femnist", str(tmp_path), "Unknown data set that can be fetched"),
         ("mnist", None, "pass --data-dir"),
         ("mnist", str(pathlib.Path(tmp_path) / "none"), "none"),
     ):
-        with pytest.raises(checks.InputError, match=words):
-            data.fetch(name, place)
+        samples.refusal(data.fetch, name, place, match=words)
     monkeypatch.setattr(fetching, "_check_network", lambda: None)
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
     with pytest.raises(checks.InputError, match="needs tensorflow-datasets"):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
+from tests.data import samples
 
 X = np.arange(200.0)[:, None]
 Y = np.arange(200) % 4
@@ -12,8 +13,7 @@ OWNERS = np.repeat([0, 1, 2], [100, 60, 40])
 
 def values(part):
     """The inputs of a part, which identify its examples."""
-    counts = np.asarray(part.num_examples)
-    rows = [row[:n] for row, n in zip(np.asarray(part.index), counts, strict=True)]
+    rows = [samples.rows(part, client) for client in range(len(part.index))]
     return set(np.asarray(part.x)[np.concatenate(rows)].ravel().tolist())
 
 
@@ -47,8 +47,7 @@ def test_natural_clients_have_their_share():
 
 
 def test_a_client_with_one_example_has_none_for_training():
-    with pytest.raises(fp.InputError, match="has 1 example"):
-        build(0, np.r_[OWNERS[:199], 3])
+    samples.refusal(build, 0, np.r_[OWNERS[:199], 3], match="has 1 example")
 
 
 @pytest.mark.parametrize(
@@ -59,9 +58,7 @@ def test_a_client_with_one_example_has_none_for_training():
     ],
 )
 def test_there_must_be_test_examples_to_draw(options, sentence):
-    with pytest.raises(fp.InputError, match=sentence) as error:
-        build(0, **options)
-    assert str(error.value).endswith(".")
+    samples.refusal(build, 0, **options, match=sentence)
 
 
 def test_a_given_test_part_stays():

@@ -10,8 +10,8 @@ from fedjax_pfl.core import checks
 from fedjax_pfl.data import dataset as datasets
 from fedjax_pfl.data.sources import user
 from tests.data import samples, test_user_images
+from tests.data.samples import PARTS
 
-PARTS = ("train", "validation", "test")
 NUM_CLIENTS, NUM_TRAIN, NUM_TEST = 4, 9, 3
 RNG = np.random.default_rng(0)
 
@@ -98,10 +98,12 @@ def test_a_column_names_the_part(tmp_path):
     source = user.Csv(path=path, label="y", client="site", split="part", scaling="none")
     check_kept(fp.FederationSpec(source, fp.ByClient(), num_clients=None).build())
     path.write_text("\n".join(["site,part,a,b,y", *rows, "site 0,holdout,1,2,0"]))
-    with pytest.raises(checks.InputError, match="train, validation or test .*holdout"):
-        user.source_for(str(path), "y", "site", split="part").load(
+    samples.refusal(
+        lambda: user.source_for(str(path), "y", "site", split="part").load(
             data_dir=None, seed=0, num_clients=None
-        )
+        ),
+        match="train, validation or test .*holdout",
+    )
 
 
 def test_a_given_validation_part_is_kept(tmp_path):
@@ -183,14 +185,17 @@ def test_folders_of_images_are_kept(tmp_path):
 )
 def test_wrong_test_parts_get_a_sentence(test, sentence):
     x, y, owner = marked()
-    with pytest.raises(checks.InputError, match=sentence):
-        fp.Federation.from_arrays(x, y, owner, test=test)
+    samples.refusal(fp.Federation.from_arrays, x, y, owner, test=test, match=sentence)
 
 
 def test_a_client_of_test_examples_only_is_named():
     x, y, owner = marked()
     mask = (x[:, 0] == 1) | (owner == "site 2")
-    with pytest.raises(
-        checks.InputError, match="Client 'site 2' .* leaves none of them"
-    ):
-        fp.Federation.from_arrays(x, y, owner, test=mask)
+    samples.refusal(
+        fp.Federation.from_arrays,
+        x,
+        y,
+        owner,
+        test=mask,
+        match="Client 'site 2' .* leaves none of them",
+    )

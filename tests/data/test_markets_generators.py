@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-import fedjax_pfl as fp
 from fedjax_pfl import portfolio
+from tests.data import samples
 from tests.lanes import wide
 
 
@@ -208,5 +208,4 @@ def test_network_of_a_short_history_has_short_windows():
     ],
 )
 def test_bad_options_get_one_sentence(make, sentence):
-    with pytest.raises(fp.InputError, match=sentence):
-        make()
+    samples.refusal(make, match=sentence)

@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-import fedjax_pfl as fp
 from fedjax_pfl import portfolio
+from tests.data import samples
 
 LONG = portfolio.SyntheticMarket(num_days=20_000)
 
@@ -127,5 +127,4 @@ def test_highs_and_lows_have_the_law_of_a_brownian_bridge():
     ],
 )
 def test_bad_parameters_get_one_sentence(fields, sentence):
-    with pytest.raises(fp.InputError, match=sentence):
-        portfolio.SyntheticMarket(**fields)
+    samples.refusal(portfolio.SyntheticMarket, **fields, match=sentence)

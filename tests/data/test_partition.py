@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from fedjax_pfl import data
-from fedjax_pfl.core import checks
 from fedjax_pfl.data import dataset as datasets
 from fedjax_pfl.data import partition as partitions
 from fedjax_pfl.data import sources
 from fedjax_pfl.data.partition import draws
+from tests.data import samples
 
 
 def labelled(num_classes, per_class):
@@ -90,24 +90,6 @@ def test_dirichlet_moments(concentration):
     assert abs(squares.mean() - expected) < error
     deviation = np.abs(shares.mean(axis=0) - 1 / num_clients)
     assert (deviation < 5 * shares.std(axis=0) / np.sqrt(400) + 1 / 200).all()
-
-
-@pytest.mark.parametrize("concentration", [5e-324, 1e-300, 1e-8, 1e-3, 1e8, 1e300])
-@pytest.mark.parametrize(("num_clients", "min_examples"), [(100, 10), (1, 1), (99, 18)])
-def test_dirichlet_always_ends(concentration, num_clients, min_examples):
-    digits = sources.load_dataset("digits")
-    partition = partitions.DirichletLabels(
-        concentration=concentration, min_examples=min_examples
-    )
-    parts = draw(partition, digits, num_clients)
-    assert parts.num_examples.min() >= min_examples
-    assert is_exhaustive(parts, 1797)
-
-
-def test_dirichlet_repair_where_every_client_needs_every_sample():
-    dataset = labelled(3, 20)
-    partition = partitions.DirichletLabels(concentration=1e-6, min_examples=6)
-    assert (draw(partition, dataset, 10).num_examples == 6).all()
 
 
 def test_dirichlet_repair_takes_from_the_largest_only():
@@ -248,21 +230,33 @@ def test_shards_in_file_order_are_runs_of_the_file():
 
 
 @pytest.mark.parametrize(
-    ("index", "num_examples", "sentence"),
+    ("index", "fields", "sentence"),
     [
-        ([[0, 1]], [2], "over 2 clients, got index of shape"),
-        ([[0, 1], [2, 3]], [2], "over 2 clients, got index of shape"),
-        ([[0, 1], [2, 3]], [2, 3], "num_examples of a partition from 0 to 2"),
-        ([[0, 1], [2, 3]], [2, -1], "num_examples of a partition from 0 to 2"),
-        ([[0, 1], [2, 4]], [2, 2], "rows of a partition from 0 to 3, .* 0 to 4"),
-        ([[0, -1], [2, 3]], [2, 2], "rows of a partition from 0 to 3, .* -1 to 3"),
-        ([[0, 1], [1, 3]], [2, 2], "disjoint clients, got row 1 2 times"),
+        ([[0, 1]], {"num_examples": [2]}, "over 2 clients, got index of shape"),
+        ([[0, 1], [2, 3]], {"num_examples": [2]}, "over 2 clients, got index of shape"),
+        ([[0, 1], [2, 3]], {"num_examples": [2, 3]}, "num_examples .* from 0 to 2"),
+        ([[0, 1], [2, 3]], {"num_examples": [2, -1]}, "num_examples .* from 0 to 2"),
+        ([[0, 1], [2, 4]], {}, "rows of a partition from 0 to 3, .* 0 to 4"),
+        ([[0, -1], [2, 3]], {}, "rows of a partition from 0 to 3, .* -1 to 3"),
+        ([[0, 1], [1, 3]], {}, "disjoint clients, got row 1 2 times"),
+        ([[0, 1], [2, 2]], {"leaky": True}, "row 2 2 times in client 1"),
+        ([[0], [1]], {"noise_scale": [0.1]}, r"shape \(2,\), got \(1,\)"),
+        ([[0], [1]], {"noise_scale": [0.1, -0.2]}, "at least 0"),
+        ([[0], [1]], {"noise_scale": [0.1, np.nan]}, "finite"),
+        ([[0, 1], [1, 0]], {"leaky": True}, None),
     ],
 )
-def test_validation(index, num_examples, sentence):
-    parts = partitions.Partition(np.array(index), np.array(num_examples))
-    with pytest.raises(checks.InputError, match=sentence):
+def test_validation(index, fields, sentence):
+    index = np.array(index)
+    fields = {"num_examples": np.full(2, index.shape[1])} | {
+        name: np.array(value) if isinstance(value, list) else value
+        for name, value in fields.items()
+    }
+    parts = partitions.Partition(index, **fields)
+    if sentence is None:
         parts.validate(num_samples=4, num_clients=2)
+    else:
+        samples.refusal(parts.validate, num_samples=4, num_clients=2, match=sentence)
 
 
 def test_padding_is_not_validated():
@@ -270,47 +264,8 @@ def test_padding_is_not_validated():
     partitions.Partition(index, np.array([1, 1])).validate(4, 2)
 
 
-def test_only_leaky_partitions_share_rows():
-    index, sizes = np.array([[0, 1], [1, 0]]), np.array([2, 2])
-    partitions.Partition(index, sizes, leaky=True).validate(4, 2)
-    with pytest.raises(checks.InputError, match="disjoint"):
-        partitions.Partition(index, sizes).validate(4, 2)
-    twice = partitions.Partition(np.array([[0, 1], [2, 2]]), sizes, leaky=True)
-    with pytest.raises(checks.InputError, match="row 2 2 times in client 1"):
-        twice.validate(4, 2)
-
-
-@pytest.mark.parametrize(
-    ("noise_scale", "sentence"),
-    [
-        ([0.1], r"shape \(2,\), got \(1,\)"),
-        ([0.1, -0.2], "at least 0"),
-        ([0.1, np.nan], "finite"),
-    ],
-)
-def test_noise_is_validated(noise_scale, sentence):
-    parts = partitions.Partition(
-        np.array([[0], [1]]), np.array([1, 1]), noise_scale=np.array(noise_scale)
-    )
-    with pytest.raises(checks.InputError, match=sentence):
-        parts.validate(4, 2)
-
-
 def test_registry():
     for name, kind in partitions.PARTITIONS.items():
         assert kind.name == name and dataclasses.replace(kind()) == kind()
         assert isinstance(hash(kind()), int)
         assert getattr(data, kind.__name__) is kind
-
-
-def test_label_shards_leave_shards_over():
-    dataset = labelled(6, 12)
-    parts = draw(partitions.LabelShards(labels_per_client=2), dataset, 10)
-    # ceil(2 * 10 / 6) = 4 shards of 3 samples per class; 20 of 24 are handed out.
-    assert (parts.num_examples == 6).all()
-
-
-def test_dirichlet_gives_the_minimum_by_redrawing():
-    digits = sources.load_dataset("digits")
-    parts = draw(partitions.DirichletLabels(min_examples=40), digits, 10)
-    assert parts.num_examples.min() >= 40 and is_exhaustive(parts, 1797)

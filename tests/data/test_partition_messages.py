@@ -8,6 +8,7 @@ from fedjax_pfl.core import checks
 from fedjax_pfl.data import dataset as datasets
 from fedjax_pfl.data import partition as partitions
 from fedjax_pfl.data import sources
+from tests.data import samples
 from tests.data.test_partition import draw, labelled
 
 
@@ -83,8 +84,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("name", "fields", "sentence"), WRONG)
 def test_wrong_fields_get_a_sentence(name, fields, sentence):
-    with pytest.raises(checks.InputError, match=sentence):
-        getattr(partitions, name)(**fields)
+    samples.refusal(lambda: getattr(partitions, name)(**fields), match=sentence)
 
 
 ELEVEN = {"labels_per_client": 11}
@@ -113,6 +113,12 @@ IMPOSSIBLE = [
     ("ClassWindows", ELEVEN, "digits", 5, "at most 10, .* 11"),
     ("ClassWindows", {}, "quadratic", 5, "needs one class label"),
     ("ClassWindows", {"min_per_class": 8}, FEW, 5, "8 examples of class 0 of .* got 7"),
+    ("ByClient", {}, "digits", None, "needs natural clients"),
+    ("FeatureSkew", {}, "digits", None, "needs natural clients"),
+    *(
+        (f"Leaky{kind}", {"min_examples": 1798}, "digits", 2, "has 1797")
+        for kind in ("DirichletLabels", "QuantitySkew", "HybridSkew")
+    ),
     *(
         (kind.__name__, {}, "digits", None, "needs num_clients, .* got None")
         for name, kind in partitions.PARTITIONS.items()

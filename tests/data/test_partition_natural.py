@@ -1,17 +1,12 @@
 """Natural clients: who is left out, who is drawn, how they are grouped."""
 
-import pathlib
-
 import numpy as np
 import pytest
 
 from fedjax_pfl.core import checks
 from fedjax_pfl.data import dataset as datasets
 from fedjax_pfl.data import partition as partitions
-from fedjax_pfl.data import sources
 from tests.data.test_partition import draw
-
-SHARED = pathlib.Path(__file__).parents[3] / "shared" / "data"
 
 
 def owned(client):
@@ -89,25 +84,3 @@ def test_feature_skew_of_femnist_has_338_writers_for_each_of_ten_clients():
 def test_impossible_groups_get_a_sentence(partition, num_clients, sentence):
     with pytest.raises(checks.InputError, match=sentence):
         draw(partition, owned([7, 2, 7, 5, 2]), num_clients)
-
-
-@pytest.mark.parametrize("kind", [partitions.ByClient, partitions.FeatureSkew])
-def test_data_without_natural_clients_get_a_sentence(kind):
-    with pytest.raises(checks.InputError, match="needs natural clients"):
-        draw(kind(), sources.load_dataset("digits"), None)
-
-
-def test_real_writers():
-    path = SHARED / "femnist" / "leaf_femnist_105_writers.npz"
-    if not path.exists():
-        pytest.skip("no FEMNIST file")
-    with np.load(path, allow_pickle=False) as file:
-        y, writer = file["labels"].astype(np.int64), file["writer"].astype(np.int64)
-    x = np.zeros((len(y), 1))
-    dataset = datasets.Dataset(name="femnist", x=x, y=y, num_classes=62, client=writer)
-    parts = draw(partitions.ByClient(), dataset, None)
-    assert len(parts.index) == 105 and parts.num_examples.sum() == 16_393
-    np.testing.assert_array_equal(parts.num_examples, np.bincount(writer))
-    assert len(draw(partitions.ByClient(min_examples=100), dataset, None).index) < 105
-    groups = draw(partitions.FeatureSkew(), dataset, 10)
-    assert [len(set(writer[groups.rows(i)])) for i in range(10)] == [10] * 10

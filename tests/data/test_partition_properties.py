@@ -14,8 +14,9 @@ from fedjax_pfl.data import partition as partitions
 
 COUNTS, FLAGS = st.integers(1, 4), st.booleans()
 FIELDS = {
-    "concentration": st.sampled_from([1e-9, 0.05, 0.5, 3.0, 1e9]),
-    **dict.fromkeys(("min_examples", "labels_per_client", "index_from"), COUNTS),
+    "concentration": st.sampled_from([5e-324, 1e-9, 0.05, 0.5, 3.0, 1e9, 1e300]),
+    "min_examples": COUNTS | st.integers(5, 40),
+    **dict.fromkeys(("labels_per_client", "index_from"), COUNTS),
     **dict.fromkeys(("distinct_labels", "in_file_order", "unbalanced"), FLAGS),
     "clients_per_client": st.none() | COUNTS,
     "extra": st.integers(0, 3),
@@ -24,7 +25,7 @@ FIELDS = {
 OTHERS = {  # values of a field in one partition
     partitions.PowerLaw: {
         "labels_per_client": st.none() | COUNTS,
-        "sigma": st.sampled_from([0.0, 1.0, 100.0]),
+        "sigma": st.sampled_from([0.0, 1e-300, 1.0, 100.0, 1e308]),
     },
     partitions.ClassWindows: {
         "mean": st.sampled_from([-1e308, 1.0, 1e308]),
@@ -118,16 +119,17 @@ def test_a_partition_or_a_sentence(
 
 
 EXTREMES = [
-    partitions.DirichletLabels(concentration=1e-6, min_examples=70),
+    partitions.DirichletLabels(concentration=5e-324, min_examples=70),
     partitions.DirichletLabels(concentration=1e6, min_examples=1),
     partitions.LabelShards(labels_per_client=10, distinct_labels=True),
     partitions.PathologicalBlocks(labels_per_client=10, unbalanced=True),
-    partitions.QuantitySkew(concentration=1e-6, min_examples=70),
+    partitions.QuantitySkew(concentration=5e-324, min_examples=70),
+    partitions.QuantitySkew(concentration=1e300, min_examples=69),
     partitions.PowerLaw(sigma=20.0, labels_per_client=10),
     partitions.ClassWindows(mean=3.0),
     partitions.HybridSkew(concentration=1e-6, min_examples=70),
     partitions.LeakyDirichletLabels(concentration=1e6),
-    partitions.LeakyDirichletLabels(concentration=1e-6),
+    partitions.LeakyDirichletLabels(concentration=5e-324, min_examples=18),
     partitions.FeatureSkew(),
     partitions.ByClient(),
 ]

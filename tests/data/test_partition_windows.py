@@ -23,13 +23,6 @@ def test_every_client_holds_its_window_of_classes(labels_per_client):
         assert np.ptp(counts[client][window]) <= 1  # evenly
 
 
-def test_clients_are_disjoint_where_there_is_enough():
-    dataset = labelled(10, 3000)
-    parts = draw(partitions.ClassWindows(), dataset, 40)
-    rows = all_rows(parts)
-    assert not parts.leaky and len(np.unique(rows)) == len(rows)
-
-
 def test_small_clients_get_the_minimum_of_every_class():
     dataset = labelled(10, 200)
     tiny = partitions.ClassWindows(mean=-50.0, extra=0, min_per_class=3)
@@ -121,9 +114,3 @@ def test_a_federation_says_what_is_shared(shared):
     assert federation.leaky and statistics.describe(federation).leak > 0.5
     enough = fp.data.from_dataset(dataset, partition, num_clients=10)
     assert not enough.leaky and statistics.describe(enough).leak == 0
-
-
-def test_the_registry_has_it():
-    spec = fp.FederationSpec("digits", "class_windows", num_clients=5)
-    assert spec.partition == fp.data.ClassWindows()
-    assert spec.describe()["partition.labels_per_client"] == 5

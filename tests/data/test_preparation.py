@@ -10,8 +10,8 @@ from sklearn import preprocessing
 import fedjax_pfl as fp
 from fedjax_pfl.data.sources import user
 from tests.data import samples
+from tests.data.samples import PARTS, rows
 
-PARTS = ("train", "validation", "test")
 SCALERS = {
     "standard": preprocessing.StandardScaler,
     "minmax": preprocessing.MinMaxScaler,
@@ -52,10 +52,6 @@ def spec(path, **options):
 @pytest.fixture
 def path(tmp_path):
     return samples.write(tmp_path / "a.csv", frame().to_csv(index=False))
-
-
-def rows(data, client):
-    return np.asarray(data.index[client, : int(data.num_examples[client])])
 
 
 def check_scaled(scaler, federation, numbers, fitted, shown=None):

@@ -9,10 +9,7 @@ import tarfile
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from fedjax_pfl.core import checks
 from fedjax_pfl.data.readers import binary, files, images
 from tests.data import samples
 
@@ -47,20 +44,6 @@ def webp(pixels, **options):
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "WEBP", lossless=True, **options)
     return file.getvalue()
-
-
-def mutated(content, changes, keep):
-    """A copy with some bytes replaced, cut to a share of its length."""
-    changed = bytearray(content)
-    for place, value in changes:
-        changed[place % len(changed)] = value
-    return bytes(changed[: int(keep * len(changed))])
-
-
-DAMAGE = {
-    "changes": st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255))),
-    "keep": st.sampled_from([0.0, 0.3, 0.9, 1.0, 1.0, 1.0]),
-}
 
 
 def wanted(sizes):
@@ -109,55 +92,6 @@ def test_other_files_are_no_archives(content):
     refusal(wanted({"d/a": 9}), tar([("d/a", b"1")], compress=False))
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
-@given(**DAMAGE)
-def test_damaged_archives_are_refused_or_unchanged(changes, keep):
-    member = np.random.default_rng(0).bytes(3000)
-    inside = mutated(tar([("d/a", member)], compress=False), changes, keep)
-    for content in (
-        mutated(tar([("d/a", member)]), changes, keep),
-        gzip.compress(inside, 1),  # damage that the checksum of gzip does not see
-    ):
-        try:
-            found = binary.read_members(content, PATH, {"d/a": 3000})
-        except checks.InputError:
-            continue
-        assert set(found) == {"d/a"} and len(found["d/a"]) <= 3000
-
-
-@pytest.mark.parametrize("num_labels", [1, 2])
-def test_records_of_cifar(num_labels):
-    rng = np.random.default_rng(0)
-    images = rng.integers(0, 256, (3, 32, 32, 3), np.uint8)
-    labels = rng.integers(0, 10, (3, num_labels), np.uint8)
-    content = b""
-    for image, label in zip(images, labels, strict=True):
-        # All of red row by row, then green, then blue.
-        content += bytes(label) + b"".join(bytes(image[..., c]) for c in range(3))
-    x, y = binary.parse_records(content, PATH, num_labels)
-    np.testing.assert_array_equal(x, images)
-    np.testing.assert_array_equal(y, labels)
-    assert x.dtype == y.dtype == np.uint8
-    for wrong in (b"", content[:-1], content + b"\0"):
-        sentence = refusal(binary.parse_records, wrong, PATH, num_labels)
-        assert f"got {len(wrong)} bytes" in sentence
-
-
-def test_sheets_are_cut_row_by_row():
-    rng = np.random.default_rng(0)
-    tiles = rng.integers(0, 256, (6, 4, 5, 3), np.uint8)
-    sheet = np.zeros((8, 15, 3), np.uint8)
-    for k, one in enumerate(tiles):
-        row, column = divmod(k, 3)
-        sheet[4 * row : 4 * row + 4, 5 * column : 5 * column + 5] = one
-    two = np.concatenate([tiles[5], tiles[0]], axis=1)
-    first, second = images.read_sheets(
-        [(webp(sheet), PATH, 6), (webp(two), PATH, 2)], (4, 5)
-    )
-    np.testing.assert_array_equal(first, tiles)
-    np.testing.assert_array_equal(second, tiles[[5, 0]])
-
-
 @pytest.mark.parametrize(
     ("shape", "num_tiles"), [((8, 15), 5), ((8, 15), 7), ((9, 15), 6), ((8, 14), 4)]
 )
@@ -181,36 +115,6 @@ def test_other_images_and_bombs_are_no_sheets(monkeypatch):
         assert f"at most {limit} pixels" in refusal(
             images.read_sheets, [(good, PATH, 4)], (4, 4)
         )
-
-
-@settings(max_examples=60, deadline=None, derandomize=True)
-@given(**DAMAGE)
-def test_damaged_sheets(changes, keep):
-    pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 3), np.uint8)
-    content = mutated(webp(pixels), changes, keep)
-    try:
-        (tiles,) = images.read_sheets([(content, PATH, 4)], (4, 4))
-    except checks.InputError:
-        return
-    assert tiles.shape == (4, 4, 4, 3) and tiles.dtype == np.uint8
-
-
-@settings(max_examples=100, deadline=None, derandomize=True)
-@given(**DAMAGE)
-def test_damaged_idx(changes, keep):
-    good = bytes([0, 0, 8, 1, 0, 0, 0, 40]) + bytes(range(40))
-    content = mutated(good, changes, keep)
-    try:
-        array = binary.parse_idx(content, PATH, 1)
-    except checks.InputError:
-        assert content != good
-        return
-    assert array.tobytes() == content[8:]
-
-
-def test_idx_of_nothing():
-    empty = bytes([0, 0, 8, 3]) + bytes(4) + b"\xff" * 8  # 0 x 2^32 - 1 x 2^32 - 1
-    assert "and at least one" in refusal(binary.parse_idx, empty, PATH, 3)
 
 
 def test_text_in_utf8():

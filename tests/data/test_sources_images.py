@@ -18,11 +18,6 @@ LAYOUTS = {  # of both: folder or archive, files, label bytes
 }
 
 
-@pytest.fixture(autouse=True)
-def _no_environment(monkeypatch):
-    monkeypatch.delenv("FEDJAX_PFL_DATA", raising=False)
-
-
 refusal = functools.partial(samples.refusal, sources.load_dataset)
 
 

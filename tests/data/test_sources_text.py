@@ -24,11 +24,6 @@ JSON = st.recursive(
 )
 
 
-@pytest.fixture(autouse=True)
-def _no_environment(monkeypatch):
-    monkeypatch.delenv("FEDJAX_PFL_DATA", raising=False)
-
-
 refusal = functools.partial(samples.refusal, sources.load_dataset)
 
 

@@ -9,8 +9,8 @@ import fedjax_pfl as fp
 from fedjax_pfl.data import dataset as datasets
 from fedjax_pfl.data import splits
 from tests.data import samples
+from tests.data.samples import PARTS
 
-PARTS = ("train", "validation", "test")
 NUM_CLIENTS = 6
 
 

@@ -3,8 +3,8 @@ import pytest
 from scipy import optimize
 
 from fedjax_pfl import data
-from fedjax_pfl.core import checks
 from fedjax_pfl.data import sources, synthetic
+from tests.data import samples
 
 
 def load(source, seed=0, num_clients=6):
@@ -128,5 +128,4 @@ def test_gaussian_classes_surround_their_means():
     ],
 )
 def test_wrong_options_get_a_sentence(name, options, sentence):
-    with pytest.raises(checks.InputError, match=sentence):
-        sources.load_dataset(name, **options)
+    samples.refusal(sources.load_dataset, name, **options, match=sentence)

@@ -1,14 +1,11 @@
 """Synthetic(zeta, beta) of FedProx and its traps."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import scipy.stats
 
-import fedjax_pfl as fp
-from fedjax_pfl.core import checks
 from fedjax_pfl.data import Synthetic, sources
+from tests.data import samples
 
 
 def load(seed=0, num_clients=30, **options):
@@ -149,9 +146,7 @@ def test_centers_and_inputs_have_their_spread(scale, std):
     ],
 )
 def test_wrong_options_get_a_sentence(options, sentence):
-    with pytest.raises(checks.InputError, match=sentence) as error:
-        sources.load_dataset("synthetic", **options)
-    assert str(error.value).endswith(".") and "\n" not in str(error.value)
+    samples.refusal(sources.load_dataset, "synthetic", **options, match=sentence)
 
 
 @pytest.mark.parametrize("mode", ["class_shift", "paper", "paper_naive"])
@@ -160,11 +155,3 @@ def test_extreme_options_give_data_without_a_warning(mode):
     for zeta, beta in ((1e30, 1e30), (0.0, 0.0), (5e-324, 5e-324)):
         dataset = load(zeta=zeta, beta=beta, **options)
         assert np.isfinite(dataset.x).all() and set(np.bincount(dataset.client)) == {9}
-
-
-def test_registry_and_federation():
-    spec = fp.FederationSpec("synthetic", "by_client", num_clients=5)
-    assert spec.dataset == Synthetic() == dataclasses.replace(Synthetic())
-    federation = spec.build()
-    assert federation.input_shape == (60,) and federation.num_classes == 10
-    assert spec.describe()["dataset.mode"] == "class_shift"

@@ -1,18 +1,14 @@
 import gzip
-import io
 import json
 import struct
 import zipfile
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from fedjax_pfl.core import checks
 from fedjax_pfl.data.sources import user
 from tests.data import samples
-from tests.data.samples import SHARED, load, mutated, refusal, write
+from tests.data.samples import load, refusal, write
 
 X = np.arange(12.0).reshape(4, 3)
 
@@ -98,16 +94,13 @@ def test_the_limit_of_memory_counts_all_arrays(tmp_path):
     assert "max_bytes=127" in refusal(load, user.Npz(path=path, max_bytes=127))
 
 
-@pytest.mark.parametrize("content", [b"", b"a,b\n1,2\n", gzip.compress(b"a", mtime=0)])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"a,b\n1,2\n", gzip.compress(b"a", mtime=0), npy("'<f8'", (1,), b"0" * 8)],
+)
 def test_files_that_are_no_archive(tmp_path, content):
     (tmp_path / "mine.npz").write_bytes(content)
     assert "not a complete npz" in refusal(load, user.Npz(path=tmp_path / "mine.npz"))
-
-
-def test_a_single_array_is_no_archive(tmp_path):
-    np.save(tmp_path / "mine.npy", X)
-    sentence = refusal(load, user.Npz(path=tmp_path / "mine.npy"))
-    assert "not a complete npz" in sentence
 
 
 @pytest.mark.parametrize(
@@ -127,21 +120,6 @@ def test_wrong_options(tmp_path, options, part):
     path = archive(tmp_path / "mine.npz", x=X, y=[0, 1, 1, 0])
     sentence = refusal(lambda: load(user.Npz(**{"path": path, **options})))
     assert part in sentence
-
-
-@settings(max_examples=250, deadline=None, derandomize=True)
-@given(st.data())
-def test_mutated_archives_give_data_or_a_sentence(tmp_path_factory, data):
-    stream = io.BytesIO()
-    archive(stream, data.draw(st.booleans()), x=X, y=[0, 1, 1, 0], client=[1, 2, 1, 1])
-    path = tmp_path_factory.getbasetemp() / "mutated.npz"
-    path.write_bytes(mutated(data, stream.getvalue()))
-    try:
-        dataset = load(user.Npz(path=path))
-    except checks.InputError as error:
-        assert str(error).endswith(".") and "\n" not in str(error)
-    else:  # the checksums of the archive vouch for the values
-        np.testing.assert_array_equal(dataset.x, X)
 
 
 LEAF = samples.leaf(u2=([[1, 2, 3, 4], [5, 6, 7, 8]], [9, 3]), u1=([[0, 0, 0, 1]], [3]))
@@ -220,28 +198,3 @@ def test_leaf_folders_without_files_or_with_links_out(tmp_path):
     assert "holds no .json" in refusal(load, source)
     (tmp_path / "leaf" / "all.json").symlink_to(tmp_path / "elsewhere.json")
     assert "leads out of the folder" in refusal(load, source)
-
-
-def test_real_leaf_files_agree_with_the_archive_of_the_same_writers():
-    folder = SHARED / "femnist"
-    if not folder.is_dir():
-        pytest.skip("the data files are not here")
-    dataset = load(user.LeafJson(path=folder / "leaf_json", shape=(28, 28)))
-    whole = load(
-        user.Npz(
-            path=folder / "leaf_femnist_105_writers.npz",
-            x="images",
-            y="labels",
-            client="writer",
-        )
-    )
-    with np.load(folder / "leaf_femnist_105_writers.npz") as file:
-        writers = file["writer_names"].tolist()
-    assert len(dataset.client_names) == 5 and len(whole.client_names) == 105
-    for number, name in enumerate(dataset.client_names):
-        own = whole.client == writers.index(name)
-        mine = np.round(dataset.x[dataset.client == number] * 255)
-        # The archive may order a writer's examples otherwise: compare them sorted.
-        assert sorted(map(bytes, mine.astype(np.uint8))) == sorted(
-            map(bytes, whole.x[own])
-        )

@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl.core import checks
 from fedjax_pfl.data.sources import user
+from tests.data import samples
 from tests.data.samples import refusal
 
 X = np.arange(12.0).reshape(4, 3)
@@ -100,6 +100,7 @@ def test_clients_are_numbered_in_sorted_order(client, numbers, names):
         ({"y": [0.0, 1, 2, 1], "num_classes": 3}, "whole numbers from 0 to 2"),
         ({"y": list("abca"), "num_classes": 2}, "whole numbers from 0 to 1"),
         ({"y": [[0, 1]] * 4}, "one class per example"),
+        ({"y": [[1], [2, 3], [1], [1]]}, "mine.y as numbers, booleans"),
         ({"y": ["a", None, "b", "a"]}, "without gaps, got NoneType, str"),
         ({"y": pd.Series(["a", None, "b", "a"])}, "without gaps, got"),
         ({"y": [b"a", b"b", b"a", b"a"]}, "without gaps, got |S1"),
@@ -150,6 +151,7 @@ def test_sources_by_suffix(tmp_path, monkeypatch, path, options, kind):
         ("there.feather", {"label": "y"}, "Expected data in a file of the kind .csv"),
         ("a.json", {"label": "y"}, "expected no --label (label='y')"),
         ("images", {"client": "who"}, "expected no --client (client='who')"),
+        ("images", {"time": "hour"}, "expected no --time (time='hour')"),
         ("absent", {}, "no file or folder"),
         ("", {}, "got ''"),
         (None, {}, "path to be text"),
@@ -199,5 +201,4 @@ def test_clients_in_a_dictionary_are_their_arrays_with_owners():
     ],
 )
 def test_wrong_dictionaries_of_clients_are_one_sentence(clients, sentence):
-    with pytest.raises(checks.InputError, match=sentence):
-        fp.FederationSpec.from_clients(clients)
+    samples.refusal(fp.FederationSpec.from_clients, clients, match=sentence)

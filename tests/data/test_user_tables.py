@@ -1,7 +1,6 @@
 import csv
 import functools
 import io
-import os
 import string
 
 import numpy as np
@@ -205,8 +204,7 @@ def test_defects_of_a_table_are_located(write, change, parts):
     if not parts:
         assert load(path, client="hospital").num_samples == 5
         return
-    sentence = refusal(path, client="hospital")
-    assert [part for part in parts if part not in sentence] == []
+    refusal(path, client="hospital", parts=parts)
 
 
 @pytest.mark.parametrize(
@@ -219,8 +217,7 @@ def test_defects_of_a_table_are_located(write, change, parts):
 )
 def test_columns_are_judged_as_a_whole(write, monkeypatch, rows, parts):
     monkeypatch.setattr(tables, "_BLOCK", 1)  # one row per block
-    sentence = refusal(write(f"a,y\n{rows}"), "y")
-    assert [part for part in parts if part not in sentence] == []
+    refusal(write(f"a,y\n{rows}"), "y", parts=parts)
     blocks = load(write(VISITS, "blocks.csv"), client="hospital")
     monkeypatch.undo()
     whole = load(write(VISITS, "whole.csv"), client="hospital")
@@ -267,6 +264,7 @@ def test_more_than_100_categories_are_refused(write):
     [
         ({"label": "outcom"}, "did you mean 'outcome'"),
         ({"client": "hopital"}, "did you mean 'hospital'"),
+        ({"time": "agge"}, "did you mean 'age'"),
         ({"drop": ("citi",)}, "did you mean 'city'"),
         ({"categories": ("agee",)}, "did you mean 'age'"),
         ({"client": ""}, "Unknown column"),
@@ -301,7 +299,6 @@ def test_a_mixed_label_points_to_the_task(write):
 
 def test_relative_paths(write, tmp_path, monkeypatch):
     write(VISITS)
-    monkeypatch.delenv("FEDJAX_PFL_DATA", raising=False)
     monkeypatch.chdir(tmp_path)
     here = load("visits.csv")
     (tmp_path / "other").mkdir()
@@ -319,14 +316,6 @@ def test_relative_paths(write, tmp_path, monkeypatch):
     assert "at most 255 bytes" in refusal("a" * 5000)
     assert r"b\x00c" in refusal("b\0c")
     assert "holds no file of the kind .csv" in refusal(tmp_path / "other")
-
-
-def test_files_are_read_once_until_they_change(write):
-    path = write(VISITS)
-    first = load(path)
-    assert load(path) is first and load(path, scaling="minmax") is not first
-    os.utime(path, ns=(1, 1))
-    assert load(path) is not first
 
 
 TEXTS = st.text(string.ascii_letters + ' ,;"\t\n', max_size=6).map(lambda t: f"x{t}x")

@@ -7,8 +7,8 @@ import pytest
 import fedjax_pfl as fp
 from fedjax_pfl.data.sources import user
 from tests.data import samples
+from tests.data.samples import PARTS
 
-PARTS = ("train", "validation", "test")
 SIZES, W = (40, 57), 4
 NAMES = ("b", "a")
 
@@ -67,8 +67,7 @@ def borders(size, window, validation=0.1, test=0.2):
 
 def targets_of(part, client):
     """Targets of a client in their own units."""
-    rows = part.index[client, : int(part.num_examples[client])]
-    return np.asarray(part.y)[np.asarray(rows)]
+    return np.asarray(part.y)[samples.rows(part, client)]
 
 
 @pytest.mark.parametrize("label", ["load", "high"])

@@ -536,16 +536,12 @@ class Csv(_UserSource):
         else:  # as it stands, also an empty one or one that says "nan"
             texts = [str(value) for value in table.columns[self.text or ""]]
             x = tokens.token_ids(texts, tokenizer, self.num_tokens)
-        names = client = client_names = None
-        if owners is not None:
-            names = owners[table.rows]
-        elif self.client is not None:
-            names = table.texts(self.client)
-        if names is not None:
-            names = names.tolist()
-            distinct = user_arrays.in_order(names)
-            client, client_names = user_arrays.numbered(names, distinct)
-        part = None
+        client = client_names = part = None
+        owner = None if owners is None else owners[table.rows]
+        if self.client is not None:
+            owner = table.texts(self.client)
+        if owner is not None:
+            client, client_names = user_arrays.clients(owner.tolist())
         if self.split is not None:
             where = f"the column {self.split!r} of {table.where}"
             part = _parts(table.texts(self.split), where)
@@ -573,11 +569,9 @@ class Csv(_UserSource):
             )
         # Windows are cut after sorting, and see earlier rows only.
         dataset = user_arrays.by_time(dataset, moments, where)
-        return (
-            dataset
-            if self.window is None
-            else user_arrays.windowed(dataset, self.window)
-        )
+        if self.window is None:
+            return dataset
+        return user_arrays.windowed(dataset, self.window)
 
 
 def frame_dataset(frame: Any, name: str, options: Csv) -> datasets.Dataset:

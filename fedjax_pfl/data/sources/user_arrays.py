@@ -17,7 +17,7 @@ __all__ = [
     "arrays_dataset",
     "encode_classes",
     "by_time",
-    "in_order",
+    "clients",
     "joined",
     "numbered",
     "stem",
@@ -216,26 +216,28 @@ def _targets(
 
 
 def _clients(name: str, client: Any) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Numbers clients `int32[S]` as `in_order` has them, and names them."""
+    """Numbers and names the clients of a user's list or array."""
     try:
         values = client.tolist() if hasattr(client, "tolist") else list(client)
-        distinct = in_order(values)
+        numbers, names = clients(values)
     except TypeError as error:  # not a list, not hashable, or not comparable
         raise checks.InputError(
             f"Expected {name} to be a list of names or a list of numbers without gaps."
         ) from error
-    if any(value != value for value in distinct):
+    if any(value != value for value in values):
         raise checks.InputError(f"Expected a client for every example in {name}.")
-    return numbered(values, distinct)
+    return numbers, names
 
 
-def in_order(names: Iterable[Any]) -> list[Any]:
-    """Returns different names, sorted; texts of whole numbers by these numbers."""
+def clients(names: Sequence[Any]) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Numbers clients `int32[S]` in sorted order, whole numbers as text by value."""
     distinct = set(names)
     # So that client 9 comes before client 10.
     if all(isinstance(name, str) and _WHOLE.fullmatch(name) for name in distinct):
-        return sorted(distinct, key=lambda name: (int(name), name))
-    return sorted(distinct)
+        distinct = sorted(distinct, key=lambda name: (int(name), name))
+    else:
+        distinct = sorted(distinct)
+    return numbered(names, distinct)
 
 
 def joined(

@@ -19,7 +19,7 @@ __all__ = [
 ]
 
 
-class SingleExchange:
+class SingleExchange(core.Pluggable):
     """One message down and one up per round; concrete classes are final dataclasses.
 
     Subclasses are `@pytree_dataclass`es that fill in `first` or `init`, `client_update`
@@ -30,6 +30,7 @@ class SingleExchange:
       local: local solver, of methods with one.
       fine_tune: local solver run before evaluation, of methods with one.
       search: line search of the server's step, of methods with one.
+      batch_size: most examples of a step, of methods that take their own.
       aggregate_over: `"cohort"`, or `"all"` clients' last messages.
       aggregates: whether messages become one aggregate; else no aggregator acts.
       reads: rows that a round reads, of the `"cohort"` or of `"all"` clients.
@@ -39,9 +40,6 @@ class SingleExchange:
       message_of: function of ONE client's state that returns the message which it sent
         last, or would have sent before the first round; messages need not be kept
         then. None if the state does not determine it.
-      chooses: the choices by comparison, in words, that derivatives of trainings hold
-        fixed; or None.
-      no_derivative: why trainings have no derivatives, in words; or None.
       shares_statistics: whether running statistics of a `StatisticsModel` become one
         mean, unless they are to stay with the clients; else they always stay there.
       layered: dotted names of fields, such as `lam`, that may have a value per layer,
@@ -57,13 +55,12 @@ class SingleExchange:
     local: core.Solver = None
     fine_tune: core.Solver = None
     search: Any = None
+    batch_size: Any = None
     aggregate_over: str = "cohort"
     aggregates: bool = True
     reads: str = "cohort"
     server_is_model: bool = False
     message_of: Callable[[core.ClientState], core.Message] | None = None
-    chooses: str | None = None
-    no_derivative: str | None = None
     shares_statistics: bool = True
     layered: tuple[str, ...] = ()
     released: str | None = None

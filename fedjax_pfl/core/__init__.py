@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fedjax_pfl.core.protocols import LocalSolver as LocalSolver
     from fedjax_pfl.core.protocols import Model as Model
     from fedjax_pfl.core.protocols import Participation as Participation
+    from fedjax_pfl.core.protocols import Pluggable as Pluggable
     from fedjax_pfl.core.protocols import RankedModel as RankedModel
     from fedjax_pfl.core.protocols import RoleModel as RoleModel
     from fedjax_pfl.core.protocols import SequenceModel as SequenceModel

@@ -19,6 +19,7 @@ __all__ = [
     "LocalSolver",
     "Model",
     "Participation",
+    "Pluggable",
     "RankedModel",
     "RoleModel",
     "SequenceModel",
@@ -30,6 +31,21 @@ __all__ = [
     "Transform",
     "Work",
 ]
+
+
+class Pluggable:
+    """Base of the parts of a process, with what derivatives of trainings do at them.
+
+    Attributes:
+      chooses: the choices by comparison, in words, that derivatives hold fixed; or
+        None.
+      no_derivative: why trainings have no derivatives, in words; or None.
+      forward_only: why derivatives do not go back through rounds, in words; or None.
+    """
+
+    chooses: ClassVar[str | None] = None
+    no_derivative: ClassVar[str | None] = None
+    forward_only: ClassVar[str | None] = None
 
 
 class Model(abc.ABC):
@@ -235,7 +251,7 @@ class StatisticsModel(Protocol):
         ...
 
 
-class LocalSolver(abc.ABC):
+class LocalSolver(Pluggable, abc.ABC):
     """Minimizes one client's local objective.
 
     A solver is a subclass that defines `solve`; the rest has defaults.
@@ -245,12 +261,14 @@ class LocalSolver(abc.ABC):
       num_steps: local steps in place of epochs, or None.
       batch_size: most examples of a step; None for all examples of a client.
       learning_rate: `[]` step size, a schedule, or None.
+      decay: `[]` factor of the learning rate per round, or None.
     """
 
     epochs: Any = None
     num_steps: Any = None
     batch_size: Any = None
     learning_rate: Any = None
+    decay: Any = None
 
     @abc.abstractmethod
     def solve(
@@ -265,7 +283,7 @@ class LocalSolver(abc.ABC):
 Solver = Annotated[Any, LocalSolver]
 
 
-class Aggregator(abc.ABC):
+class Aggregator(Pluggable, abc.ABC):
     """Combines messages into one; returns the reference if all weights are zero.
 
     A rule is a subclass that defines `__call__`; the rest has defaults.
@@ -304,7 +322,7 @@ class Aggregator(abc.ABC):
         return before
 
 
-class Attack(abc.ABC):
+class Attack(Pluggable, abc.ABC):
     """Replaces the messages of malicious clients, and only those."""
 
     def init(self, message: Message) -> Tree:
@@ -330,7 +348,7 @@ class Attack(abc.ABC):
         """
 
 
-class Transform:
+class Transform(Pluggable):
     """A transform of every message on its way to the server, for ONE client.
 
     Messages are relative to a point that client and server share. A client applies
@@ -360,7 +378,7 @@ class Transform:
         return before
 
 
-class ServerOptimizer(abc.ABC):
+class ServerOptimizer(Pluggable, abc.ABC):
     """Uses the change of the server's model in a round as a gradient."""
 
     @abc.abstractmethod
@@ -372,7 +390,7 @@ class ServerOptimizer(abc.ABC):
         """Maps memory, model and the round's new model to the next model and memory."""
 
 
-class Participation(abc.ABC):
+class Participation(Pluggable, abc.ABC):
     """Chooses the cohort of a round.
 
     A subclass defines `cohort_size`, and `__call__` or, if the cohort depends on the
@@ -432,7 +450,7 @@ class Participation(abc.ABC):
         return False
 
 
-class Work(abc.ABC):
+class Work(Pluggable, abc.ABC):
     """Draws the budgets of a cohort."""
 
     @abc.abstractmethod

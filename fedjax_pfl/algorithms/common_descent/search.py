@@ -41,7 +41,7 @@ class Searched:
 
 
 @struct.pytree_dataclass
-class Armijo:
+class Armijo(core.Pluggable):
     """Backtracking from a large step until every client's loss falls enough.
 
     Steps `e_k = ub / 2^k` down to `lb = eta / (2^s sigma)`, with `ub = 2^s eta`, or eta

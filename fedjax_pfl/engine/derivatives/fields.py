@@ -40,12 +40,13 @@ def check(
         )
     if len({*names}) < len(names):
         raise checks.InputError(f"Expected each field once, got {', '.join(names)}.")
-    numbers = struct.traced_numbers(process)
+    numbers, kinds = struct.traced_numbers(process), (*PARTS, "transforms")
     for name in names:
         if name in numbers:
             continue
+        kind = name.partition(".")[0]
         # The most specific reason first: the others hold for these names, too.
-        if name.partition(".")[0] in ("federation", "model", "seed"):
+        if kind in ("federation", "model", "seed"):
             raise checks.InputError(
                 "Expected fields of the process, which a training has derivatives in,"
                 f" got {name!r}."
@@ -55,19 +56,26 @@ def check(
                 f"Expected values of {name.removeprefix(PER_CLIENT)!r} in the process's"
                 f" per_client, to be differentiated in {name!r}."
             )
-        if name.partition(".")[0] not in (*PARTS, "transforms"):
+        if kind not in kinds:
             checks.whole_name(name, numbers, "field")
-            kinds = (*PARTS, "transforms")
-            checks.known(name.partition(".")[0], kinds, "part of a process")
+            checks.known(kind, kinds, "part of a process")
         value = struct.get_field(process, name)
         raise checks.InputError(
             f"Expected {name} to be a traced number, to be differentiated in, got"
             f" {struct.plain(value)!r}; {', '.join(numbers)} are."
         )
     # Some parts have no derivative at all, others none along a way back.
-    _refuse_parts(process, "no_derivative")
+    in_use = list(_parts_in_use(process))
+    for part in in_use:
+        _refuse(part, part.no_derivative, "derivatives")
     if any(name.startswith(PER_CLIENT) for name in names) and not implicit:
-        _refuse_parts(process, "forward_only")
+        for part in in_use:
+            _refuse(
+                part,
+                part.forward_only,
+                "derivatives in values per client, which go back through all rounds",
+                "; hypergradients with implicit=True has them at a fixed point",
+            )
     return names
 
 
@@ -99,36 +107,33 @@ def parts(node: Any) -> Iterator[Any]:
             yield from parts(part)
 
 
-def _parts_in_use(process: FederatedProcess) -> Iterator[Any]:
-    """Yields the parts of a process, including the aggregator in use."""
-    yield from parts(process)
+def _parts_in_use(process: FederatedProcess) -> Iterator[core.Pluggable]:
+    """Yields the pluggable parts of a process, including the aggregator in use."""
+    nodes: list[Any] = [process]
     if process.aggregator is None and process.algorithm.aggregates:
-        yield from parts(process.used_aggregator())
+        nodes.append(process.used_aggregator())
+    for node in nodes:
+        yield from (p for p in parts(node) if isinstance(p, core.Pluggable))
 
 
-def _refuse_parts(process: FederatedProcess, kind: str) -> None:
-    """Refuses a process with a part that has no such derivative."""
-    for part in _parts_in_use(process):
-        reason = getattr(part, kind, None)
-        if reason is None:
-            continue
-        derivatives = "derivatives"
-        if kind == "forward_only":
-            derivatives += " in values per client, which go back through all rounds"
-            reason += "; hypergradients with implicit=True has them at a fixed point"
+def _refuse(
+    part: core.Pluggable, reason: str | None, derivatives: str, advice: str = ""
+) -> None:
+    """Refuses a part if there is a reason why it has no such derivatives."""
+    if reason is not None:
         raise checks.InputError(
             f"Expected parts that have {derivatives}, got {type(part).__name__}, which"
-            f" {reason}."
+            f" {reason}{advice}."
         )
 
 
 def held_fixed(process: FederatedProcess, *, implicit: bool = False) -> tuple[str, ...]:
     """Returns choices that derivatives hold fixed: `Krum: which rows are averaged`."""
     texts = [
-        f"{type(part).__name__}: {chosen}"
+        f"{type(part).__name__}: {part.chooses}"
         for part in _parts_in_use(process)
-        if (chosen := getattr(part, "chooses", None)) is not None
-        and not (implicit and getattr(part, "forward_only", None))
+        # At a fixed point a solver that ends by a tolerance counts as exact.
+        if part.chooses is not None and not (implicit and part.forward_only)
     ]
     return tuple(dict.fromkeys(texts))
 

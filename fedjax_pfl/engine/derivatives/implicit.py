@@ -265,9 +265,11 @@ def _causes(planned: PlannedGroup) -> Iterator[str]:
     for part in fields.parts(process):
         if isinstance(part, schedules.Schedule):
             yield "a schedule of the learning rate"
-        ends = getattr(part, "forward_only", None) is not None  # on full batches
-        batch = None if ends else getattr(part, "batch_size", None)
+        batch = process.algorithm.batch_size if part is process.algorithm else None
+        if isinstance(part, core.LocalSolver):
+            # Solvers that end by a tolerance take all examples in every step.
+            batch = None if part.forward_only else part.batch_size
         if batch is not None and batch < largest:
             yield f"batches of {batch} of up to {largest} examples"
-        if getattr(part, "decay", None) is not None:
+        if isinstance(part, core.LocalSolver) and part.decay is not None:
             yield "a learning rate that decays"

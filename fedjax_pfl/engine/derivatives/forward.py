@@ -93,28 +93,26 @@ class Hypergradients:
         """
         import pandas as pd
 
-        # As many rows as the field with most values; others repeat theirs.
-        shapes = [v.shape + (0,) * (3 - v.ndim) for v in self.values.values()]
-        clients, layers = (max(shape[k] for shape in shapes) for k in (1, 2))
-        errors = dict(
-            zip(("fixed point", "residual"), self._errors or (), strict=False)
-        )
-        rows = [
-            point
-            | ({"client": client} if clients else {})
-            | ({"layer": layer} if layers else {})
-            | {n: _entry(self.values[n], k, client, layer) for n in self.fields}
-            | {"objective": float(self.value[k])}
-            | {
-                f"d {n}": _entry(self.derivatives[n], k, client, layer)
-                for n in self.fields
-            }
-            | {name: float(values[k]) for name, values in errors.items()}
-            for k, point in enumerate(self.points)
-            for client in range(max(clients, 1))
-            for layer in range(max(layers, 1))
-        ]
-        return pd.DataFrame(rows)
+        num_axes = max(values.ndim for values in self.values.values())
+        shapes = [values.shape + (1, 1) for values in self.values.values()]
+        shape = np.broadcast_shapes(*(shape[:3] for shape in shapes))  # [G, N, L]
+
+        def column(values: np.ndarray) -> np.ndarray:
+            """Repeats values that clients or layers share."""
+            values = values.reshape((values.shape + (1, 1))[:3]).astype(float)
+            return np.broadcast_to(values, shape).ravel()
+
+        point, *places = np.indices(shape).reshape(3, -1)
+        columns = dict(zip(("client", "layer")[: num_axes - 1], places, strict=False))
+        columns |= {name: column(self.values[name]) for name in self.fields}
+        columns["objective"] = column(self.value)
+        columns |= {f"d {name}": column(self.derivatives[name]) for name in self.fields}
+        errors = zip(("fixed point", "residual"), self._errors or (), strict=False)
+        columns |= {name: column(values) for name, values in errors}
+        rows = pd.DataFrame(list(self.points)).iloc[point].reset_index(drop=True)
+        # Axes that the first point lacks come last.
+        names = dict.fromkeys((*self.points[0], *columns, *rows))
+        return rows.assign(**columns)[[*names]]
 
     def __str__(self) -> str:
         text = f"{self.table().to_string(index=False)}\nDerivatives of {self.objective}"
@@ -134,11 +132,6 @@ class Hypergradients:
             f" {self.tolerance:.1e}: a round still moves the state by {move:.1e} of its"
             f" size, and linear systems keep {residual:.1e} of their right-hand sides."
         )
-
-
-def _entry(values: np.ndarray, *place: int) -> float:
-    """Returns a point's number, or that of one of its clients, or of its layers."""
-    return float(values[place[: values.ndim]])
 
 
 @as_keywords("stop_when")
@@ -197,7 +190,6 @@ def hypergradients(
       Interrupted: after `max_minutes`.
     """
     validate.check(key, process, model, spec)
-    checks.boolean("implicit", implicit)
     names = fields_.check(process, fields, implicit=implicit)
     goal = Objective.parse(objective)
     parsed = Options(num_rounds=num_rounds, **goal.measured(options))

@@ -218,10 +218,9 @@ def learn(
 
 def _check_points(seeds: Any, starts: Any, optimizer: Any) -> None:
     """Refuses invalid seeds, starts and optimizers."""
-    if isinstance(seeds, int) or not len(seeds):
+    if not len(seeds):
         raise checks.InputError(f"Expected at least one seed, got {seeds!r}.")
-    is_listed = isinstance(starts, list | tuple) and starts
-    if not is_listed or not all(isinstance(start, Mapping) for start in starts):
+    if not len(starts):
         raise checks.InputError(
             "Expected starts as a list of values by dotted name, such as"
             f" [{{'algorithm.lam': 0.1}}], got {starts!r}."

@@ -313,7 +313,7 @@ def beside(values: dict[str, float], name: str, sign: int) -> dict[str, float]:
     return values | {name: values[name] * (1 + sign * STEP)}
 
 
-QUICK = ("flame",)  # closed forms have more
+QUICK = ("fedavg", "flame")  # closed forms and layers have more
 
 
 @pytest.mark.parametrize("name", few(QUICK, CASES))

@@ -18,8 +18,9 @@ from tests.lanes import wide
 KEY = closed_forms.KEY
 PROBLEM = closed_forms.PROBLEM
 RTOL = 1e-6
-# Small curvatures are out of reach of few gradient steps.
-STEPS = problems.full_gradient_steps(5, 0.4)
+# Small curvatures are out of reach of few gradient steps. A decay below 1 has no fixed
+# point, in the same program.
+STEPS = problems.full_gradient_steps(5, 0.4, decay=1.0)
 EXACT = fp.local.ToTolerance(learning_rate=0.3, tolerance=1e-24, max_steps=5000)
 BOWLS = problems.random_quadratics(num_clients=5, curvature=1.5)
 
@@ -63,20 +64,23 @@ def of_fedavg(rate, steps):
     return PROBLEM.losses(rows).mean().imag / 1e-30
 
 
+PERSONAL = "validation:loss:personal"
+
+
+def of_flame(solver):
+    """FLAME, and its fields."""
+    flame = fp.Flame(lam=0.7, kappa=1.5, local=solver, eps_decay=0.0)
+    return flame, ["algorithm.lam", "algorithm.kappa", "algorithm.local.learning_rate"]
+
+
 @pytest.mark.parametrize("solver", [STEPS, wide(EXACT)], ids=["steps", "exact"])
 def test_flame_is_a_moreau_optimum(solver):
     """Of which only lam is a part: neither the penalty nor the step size."""
-    flame = fp.Flame(lam=0.7, kappa=1.5, local=solver, eps_decay=0.0)
-    names = ["lam", "kappa", "local.learning_rate"]
-    found = differentiate(
-        flame,
-        [f"algorithm.{name}" for name in names],
-        num_rounds=600,
-        objective="validation:loss:personal",
-    )
+    flame, fields = of_flame(solver)
+    found = differentiate(flame, fields, num_rounds=600, objective=PERSONAL)
     theta, _ = moreau(0.7)
     np.testing.assert_allclose(found.value, [PROBLEM.losses(theta).mean()], rtol=RTOL)
-    slopes = [found.derivatives[f"algorithm.{name}"] for name in names]
+    slopes = [found.derivatives[field] for field in fields]
     expected = of_moreau(0.7)
     np.testing.assert_allclose(slopes[0], [expected], rtol=RTOL)
     np.testing.assert_allclose(slopes[1:], 0, atol=RTOL * abs(expected))
@@ -246,9 +250,17 @@ def test_a_training_goes_on_and_is_differentiated_once_it_has_ended(tmp_path):
             np.testing.assert_array_equal(found.derivatives[name], slopes)
 
 
+def test_a_decay_of_the_learning_rate_has_no_fixed_point():
+    solver = dataclasses.replace(STEPS, decay=0.9)
+    message = "of Flame with a learning rate that decays: rounds 1 and 600 lead"
+    with pytest.raises(checks.InputError, match=message):
+        differentiate(*of_flame(solver), num_rounds=600, objective=PERSONAL)
+
+
 ONE = problems.full_gradient_steps(1, 0.1)
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     ("parts", "causes"),
     [
@@ -256,13 +268,9 @@ ONE = problems.full_gradient_steps(1, 0.1)
             {"algorithm": fp.FedAvg(local=fp.SGD(learning_rate=0.1, batch_size=3))},
             "FedAvg with batches of 3 of up to 12 examples: rounds 1 and 9 lead",
         ),
-        wide({"participation": fp.UniformCohort(size=2)}, "cohorts of 2 of 5 clients"),
-        wide({"work": fp.Stragglers(fraction=0.5)}, "with Stragglers: rounds"),
-        wide(
-            {"algorithm": fp.FedAvg(local=dataclasses.replace(ONE, decay=0.9))},
-            "with a learning rate that decays",
-        ),
-        wide(
+        ({"participation": fp.UniformCohort(size=2)}, "cohorts of 2 of 5 clients"),
+        ({"work": fp.Stragglers(fraction=0.5)}, "with Stragglers: rounds"),
+        (
             {
                 "algorithm": fp.FedAvg(
                     local=dataclasses.replace(
@@ -272,7 +280,7 @@ ONE = problems.full_gradient_steps(1, 0.1)
             },
             "with a schedule of the learning rate",
         ),
-        wide(
+        (
             {"attack": fp.attacks.Gaussian(std=1.0)},
             "with draws, or what changes by itself",
         ),

@@ -34,7 +34,7 @@ ROUNDING = 1e-9  # as of the trainings themselves, per round
 
 
 def differentiate(fields=FIELDS, seeds=(0, 1, 2), **options):
-    options = {"eval_every": 2, "evaluate_on": "validation"} | options
+    options = {"execution": "vmap", "evaluate_on": "validation"} | options
     return fp.hypergradients(
         *(KEY, PROCESS, MODEL, SPEC, fields, NUM_ROUNDS),
         axes={"seed": list(seeds)},
@@ -50,7 +50,7 @@ def numbers(found):
 
 @pytest.fixture(scope="module")
 def reference():
-    found = differentiate(execution="vmap")
+    found = differentiate()
     assert (numbers(found) != 0).all() and len({*found.value}) == 3
     return found
 
@@ -74,64 +74,59 @@ def test_points_agree_however_many_go_at_once(monkeypatch, reference, at_once):
     np.testing.assert_allclose(numbers(found), numbers(reference), rtol=ROUNDING)
 
 
+def train(**options):
+    """The same trainings without derivatives."""
+    options = {"execution": "vmap", "evaluate_on": "validation"} | options
+    points = {"seed": [0, 1, 2]}
+    given = KEY, PROCESS, MODEL, SPEC, points, NUM_ROUNDS
+    return fp.grid(*given, progress=False, **options)
+
+
 def test_trainings_are_those_without_derivatives(reference):
-    plain = fp.grid(
-        *(KEY, PROCESS, MODEL, SPEC, {"seed": [0, 1, 2]}, NUM_ROUNDS),
-        eval_every=2,
-        evaluate_on="validation",
-        execution="vmap",
-        progress=False,
-    )
-    (one,), (other,) = reference.result.groups, plain.groups
+    (one,), (other,) = reference.result.groups, train().groups
     chex.assert_trees_all_close(one.metrics, other.metrics, rtol=ROUNDING)
     np.testing.assert_array_equal(one.times_selected, other.times_selected)
 
 
-PIECES = {"execution": "vmap", "eval_every": 1}
+@pytest.mark.wide
+def test_segments_of_two_rounds_are_those_of_one(reference):
+    found = differentiate(eval_every=2)
+    np.testing.assert_allclose(numbers(found), numbers(reference), rtol=ROUNDING)
 
 
 @pytest.fixture(scope="module")
 def broken_off(tmp_path_factory):
     """Checkpoints of a training that ended too early twice."""
     folder = tmp_path_factory.mktemp("derivatives") / "kept"
-    options = PIECES | {"checkpoints": fp.Checkpoints(folder, min_seconds=0)}
+    checkpoints = fp.Checkpoints(folder, min_seconds=0)
     with pytest.raises(fp.Interrupted):
-        differentiate(max_minutes=1e-9, **options)
+        differentiate(max_minutes=1e-9, checkpoints=checkpoints)
     with pytest.raises(InterruptedError):
-        differentiate(callbacks=[Stop(at=2)], **options)
+        differentiate(callbacks=[Stop(at=2)], checkpoints=checkpoints)
     return folder
 
 
 def test_a_call_goes_on_where_it_was_interrupted(reference, broken_off, tmp_path):
-    """With the same bits; and pieces of one round leave what two have."""
-    whole = differentiate(**PIECES)
-    np.testing.assert_allclose(numbers(whole), numbers(reference), rtol=ROUNDING)
+    """With the same bits."""
     folder = shutil.copytree(broken_off, tmp_path / "kept")
     checkpoints = fp.Checkpoints(folder, min_seconds=0)
     for _ in range(2):  # the second time it has ended
-        again = differentiate(checkpoints=checkpoints, **PIECES)
-        np.testing.assert_array_equal(numbers(again), numbers(whole))
-        (one,), (other,) = again.result.groups, whole.result.groups
+        again = differentiate(checkpoints=checkpoints)
+        np.testing.assert_array_equal(numbers(again), numbers(reference))
+        (one,), (other,) = again.result.groups, reference.result.groups
         for field in ("diagnostics", "metrics", "per_round"):
             np.testing.assert_equal(getattr(one, field), getattr(other, field))
 
 
 @pytest.mark.parametrize(
-    "change", [{"fields": FIELDS[:2]}, {"objective": "validation:loss:global"}]
+    "change", [wide({"fields": FIELDS[:2]}), {"objective": "validation:loss:global"}]
 )
 def test_checkpoints_of_other_derivatives_are_refused(broken_off, change):
     checkpoints = fp.Checkpoints(broken_off, min_seconds=0)
     with pytest.raises(checks.InputError, match=f"another training.*{[*change][0]}"):
-        differentiate(checkpoints=checkpoints, **PIECES, **change)
+        differentiate(checkpoints=checkpoints, **change)
 
 
 def test_checkpoints_with_derivatives_are_none_without(broken_off):
-    checkpoints = fp.Checkpoints(broken_off, min_seconds=0)
     with pytest.raises(checks.InputError, match="another training"):
-        fp.grid(
-            *(KEY, PROCESS, MODEL, SPEC, {"seed": [0, 1, 2]}, NUM_ROUNDS),
-            checkpoints=checkpoints,
-            evaluate_on="validation",
-            progress=False,
-            **PIECES,
-        )
+        train(checkpoints=fp.Checkpoints(broken_off, min_seconds=0))

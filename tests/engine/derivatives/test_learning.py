@@ -30,7 +30,8 @@ RTOL = np.finfo(float).eps ** 0.5
 
 
 def learn(fields=RATE, num_rounds=1, process=FEDAVG, model=MODEL, spec=SPEC, **options):
-    options = {"seeds": [0], "evaluate_on": "validation"} | options
+    """Two starts that are evaluated after every round share one program."""
+    options = {"seeds": [0], "evaluate_on": "validation", "eval_every": 1} | options
     given = KEY, process, model, spec, fields, num_rounds
     return fp.learn(*given, progress=False, **options)
 
@@ -64,55 +65,67 @@ def test_a_learning_rate_becomes_the_best_one(centers):
     assert f"{RATE} = {found.best[RATE]:.4g}" in str(found)
 
 
+def starting(*rates):
+    return [{RATE: rate} for rate in rates]
+
+
+def check_paths(found, by_hand, rounds):
+    """That rates, objectives and derivatives of all starts are those by hand."""
+    for rate, path in found.path.groupby(f"start {RATE}"):
+        assert path["round"].tolist() == rounds
+        columns = path[[RATE, "objective", f"d {RATE}"]]
+        np.testing.assert_allclose(columns, by_hand(rate), rtol=RTOL)
+
+
 def test_trainings_take_gradient_steps_in_the_logarithm(centers):
     """With plain descent of `b/2 |(1 - (1 - eta b)^R) m - c_i|^2`, by hand."""
-    step, rounds = 0.05, 3
-    found = learn(num_rounds=rounds, num_trainings=6, optimizer=optax.sgd(step))
-    free, mean, expected = np.log(0.05), centers.mean(axis=0), []
-    for _ in range(6):
-        rate = np.exp(free)
-        left = 1 - rate * CURVATURE
-        w = (1 - left**rounds) * mean
-        moved = rounds * CURVATURE * left ** (rounds - 1) * mean
-        slope = CURVATURE * (w - mean) @ moved
-        expected.append([rate, loss(w, centers), slope])
-        free -= step * slope * rate
-    path = found.path
-    np.testing.assert_array_equal(path["round"], rounds * np.arange(1, 7))
-    columns = path[[RATE, "objective", f"d {RATE}"]]
-    np.testing.assert_allclose(columns, expected, rtol=RTOL)
+    step, rounds, mean = 0.05, 3, centers.mean(axis=0)
+
+    def by_hand(rate):
+        free, rows = np.log(rate), []
+        for _ in range(6):
+            rate = np.exp(free)
+            left = 1 - rate * CURVATURE
+            w = (1 - left**rounds) * mean
+            moved = rounds * CURVATURE * left ** (rounds - 1) * mean
+            slope = CURVATURE * (w - mean) @ moved
+            rows.append([rate, loss(w, centers), slope])
+            free -= step * slope * rate
+        return rows
+
+    options = {"num_trainings": 6, "optimizer": optax.sgd(step)}
+    found = learn(num_rounds=rounds, starts=starting(0.05, 0.1), **options)
+    check_paths(found, by_hand, [3, 6, 9, 12, 15, 18])
 
 
 def test_one_training_moves_by_derivatives_since_its_first_round(centers):
     """States and their derivatives go on, by hand, while the rate changes."""
-    step, rounds = 0.1, 6
-    found = learn(num_rounds=rounds, eval_every=2, optimizer=optax.sgd(step))
-    free, mean, expected = np.log(0.05), centers.mean(axis=0), []
-    w = tangent = np.zeros(2)
-    for done in range(rounds + 1):
-        rate = np.exp(free)
-        if done % 2 == 0:
+    step, rounds, mean = 0.1, 4, centers.mean(axis=0)
+
+    def by_hand(rate):
+        free, rows = np.log(rate), []
+        w = tangent = np.zeros(2)
+        for _ in range(rounds + 1):
             slope = CURVATURE * (w - mean) @ tangent
-            expected.append([rate, loss(w, centers), slope])
+            rows.append([rate, loss(w, centers), slope])
             free -= step * slope * rate
             rate = np.exp(free)
-        gradient = CURVATURE * (w - mean)
-        tangent = tangent - gradient - rate * CURVATURE * tangent
-        w = w - rate * gradient
-    path = found.path
-    np.testing.assert_array_equal(path["round"], [0, 2, 4, 6])
-    columns = path[[RATE, "objective", f"d {RATE}"]]
-    np.testing.assert_allclose(columns, expected, rtol=RTOL)
+            gradient = CURVATURE * (w - mean)
+            tangent = tangent - gradient - rate * CURVATURE * tangent
+            w = w - rate * gradient
+        return rows
+
+    optimizer = optax.sgd(step)
+    found = learn(num_rounds=rounds, starts=starting(0.05, 0.1), optimizer=optimizer)
+    check_paths(found, by_hand, [0, 1, 2, 3, 4])
 
 
-STARTS = [{RATE: 0.02}, {RATE: 1.5}]
+STARTS = starting(0.02, 1.5)
 
 
 @pytest.mark.wide
-@pytest.mark.parametrize("options", [{"num_trainings": 4}, {"eval_every": 1}])
-def test_starts_are_those_of_each_alone(options):
-    rounds = 1 if "num_trainings" in options else 4
-    given = {"num_rounds": rounds} | options
+@pytest.mark.parametrize("given", [{"num_trainings": 4}, {"num_rounds": 4}])
+def test_starts_are_those_of_each_alone(given):
     both = learn(starts=STARTS, **given)
     paths = both.path.groupby(f"start {RATE}")
     assert paths[RATE].first().to_dict() == {0.02: 0.02, 1.5: 1.5}
@@ -128,36 +141,32 @@ def test_starts_are_those_of_each_alone(options):
 NOISY = dataclasses.replace(
     SPEC, dataset=data.Quadratic(dim=2, noise=1.0), malicious_fraction=0.25
 )
-FLAME = fp.FederatedProcess(
-    algorithm=fp.Flame(
-        lam=1.0, kappa=2.0, local=fp.SGD(learning_rate=0.1, momentum=0.3, batch_size=3)
-    ),
+ATTACKED = fp.FederatedProcess(
+    algorithm=fp.FedAvg(local=fp.SGD(learning_rate=0.1, momentum=0.3, batch_size=3)),
     attack=attacks.Scaling(factor=1.5),
-    participation=fp.UniformCohort(size=3),
 )
-FIELDS = ("algorithm.lam", "algorithm.local.momentum", "attack.factor")
 SCALES = {  # functions to the numbers without limits, and back; others are as they are
-    "algorithm.lam": (jnp.log, jnp.exp),
+    RATE: (jnp.log, jnp.exp),
     "algorithm.local.momentum": (jax.scipy.special.logit, jax.nn.sigmoid),
     "attack.factor": (jnp.asarray, jnp.asarray),
 }
+FIELDS = tuple(SCALES)
 
 
 def test_a_path_is_a_loop_of_derivatives_and_optax():
     """Of fields in their logarithm, log odds and as they are, two starts, two seeds."""
-    optimizer, starts, seeds = optax.adam(0.2), [0.5, 2.0], [0, 1]
-    given = {"objective": "validation:loss:personal", "evaluate_on": "validation"}
+    optimizer, rates, seeds = optax.adam(0.2), [0.05, 0.2], [0, 1]
+    given = {"evaluate_on": "validation", "eval_every": 3, "progress": False}
     found = fp.learn(
-        *(KEY, FLAME, MODEL, NOISY, FIELDS, 3),
-        starts=[{"algorithm.lam": lam} for lam in starts],
+        *(KEY, ATTACKED, MODEL, NOISY, FIELDS, 3),
+        starts=starting(*rates),
         seeds=seeds,
         optimizer=optimizer,
         num_trainings=3,
-        progress=False,
         **given,
     )
-    begin = {name: [float(struct.get_field(FLAME, name))] * 2 for name in FIELDS}
-    begin["algorithm.lam"] = starts
+    begin = {name: [float(struct.get_field(ATTACKED, name))] * 2 for name in FIELDS}
+    begin[RATE] = rates
     free = {name: SCALES[name][0](jnp.array(begin[name])) for name in FIELDS}
     memory, rows = optimizer.init(free), []
     for _ in range(3):
@@ -168,23 +177,19 @@ def test_a_path_is_a_loop_of_derivatives_and_optax():
             for seed in seeds
         ]
         one = fp.hypergradients(
-            *(KEY, FLAME, MODEL, NOISY, FIELDS, 3),
-            axes=points,
-            eval_every=3,
-            progress=False,
-            **given,
+            *(KEY, ATTACKED, MODEL, NOISY, FIELDS, 3), axes=points, **given
         )
         means = {"objective": one.value.reshape(2, 2).mean(axis=1)}
         for name in FIELDS:
             means[f"d {name}"] = one.derivatives[name].reshape(2, 2).mean(axis=1)
-        rows.append(pd.DataFrame({"start algorithm.lam": starts} | values | means))
+        rows.append(pd.DataFrame({f"start {RATE}": rates} | values | means))
         gradient = {
             name: jax.vjp(SCALES[name][1], free[name])[1](means[f"d {name}"])[0]
             for name in FIELDS
         }
         steps, memory = optimizer.update(gradient, memory, free)
         free = optax.apply_updates(free, steps)
-    expected = pd.concat(rows).sort_values("start algorithm.lam", kind="stable")
+    expected = pd.concat(rows).sort_values(f"start {RATE}", kind="stable")
     expected = expected.reset_index(drop=True)
     assert len({*expected["attack.factor"]}) == 5  # both begin with one
     path = found.path[expected.columns]
@@ -202,7 +207,7 @@ def test_a_path_is_a_loop_of_derivatives_and_optax():
 )
 def test_a_path_goes_on_where_it_was_broken_off(tmp_path, at, options):
     """To the last bit, optimizer's memory and all."""
-    options = options | {"starts": STARTS, "eval_every": 1}
+    options = options | {"starts": STARTS}
     whole = learn(**options)
     options["checkpoints"] = fp.Checkpoints(tmp_path / "kept", min_seconds=0)
     with pytest.raises(InterruptedError):
@@ -216,16 +221,17 @@ def test_a_start_is_the_same_number_when_resumed(tmp_path):
     """Also if it is not the exponential of its logarithm."""
     start = 0.05477
     assert np.exp(np.log(start)) != start
-    options = {"starts": [{RATE: start}], "num_rounds": 2, "eval_every": 1}
+    options = {"starts": starting(start, 1.5), "num_rounds": 2}
     options["checkpoints"] = fp.Checkpoints(tmp_path / "kept", min_seconds=0)
     with pytest.raises(fp.engine.Interrupted, match="at round 0"):
         learn(max_minutes=1e-9, **options)
-    assert list(learn(**options).path[RATE][:2]) == [start, start]
+    path = learn(**options).path
+    assert list(path[RATE][path[f"start {RATE}"] == start][:2]) == [start, start]
 
 
 def test_a_path_of_another_length_of_trainings_is_another_one(tmp_path):
     options = {"checkpoints": fp.Checkpoints(tmp_path / "kept", min_seconds=0)}
-    options["eval_every"] = 1
+    options["starts"] = STARTS
     with pytest.raises(InterruptedError):
         learn(num_rounds=2, num_trainings=3, callbacks=[Stop(2)], **options)
     with pytest.raises(checks.InputError, match="another training.*restart was 2"):
@@ -246,9 +252,9 @@ def going(steps):
 @pytest.mark.parametrize("far", [30.0, 1e4])
 def test_a_training_that_diverges_is_stepped_back_from(far):
     """Half of the way in the logarithm, until one does not."""
-
-    found = learn(num_rounds=40, num_trainings=6, optimizer=going([np.log(far), 0]))
-    path = found.path
+    optimizer, starts = going([np.log(far), 0]), starting(0.05, 0.06)
+    found = learn(num_rounds=15, num_trainings=6, optimizer=optimizer, starts=starts)
+    path = found.path[found.path[f"start {RATE}"] == 0.05]
     rates = path[RATE].to_numpy()
     relative = path[f"d {RATE}"] * path[RATE] / path["objective"]
     is_lost = ~(abs(relative) < 20).to_numpy()
@@ -258,7 +264,7 @@ def test_a_training_that_diverges_is_stepped_back_from(far):
     expected = np.log(far) / 2.0 ** np.arange(stays)
     np.testing.assert_allclose(logarithms[1 : stays + 1], expected, rtol=1e-12)
     assert np.isfinite(found.values.loc[0, "objective"])
-    assert found.result.groups[0].diverged_at.tolist() == [-1]
+    assert found.result.groups[0].diverged_at.tolist() == [-1, -1]
 
 
 @pytest.mark.wide
@@ -311,6 +317,12 @@ UNVALIDATED = dataclasses.replace(SPEC, validation_fraction=0.0)
         ({"starts": [{"learning_rate": 1.0}]}, "did you mean"),
         ({"starts": [{RATE: -1.0}]}, "learning_rate to be a finite number above 0"),
         ({"spec": UNVALIDATED}, "validation_fraction above 0"),
+        ({"seeds": []}, "at least one seed"),
+        ({"seeds": 3}, "seeds to be a sequence, each part a whole number, got 3"),
+        ({"starts": {RATE: 0.1}}, "starts to be a sequence, each part a mapping"),
+        ({"starts": []}, r"Expected starts as a list .*, got \[\]"),
+        ({"starts": [{"algorithm": fp.FedAvg()}]}, "differ in numbers"),
+        ({"optimizer": "adam"}, "optimizer such as optax.adam"),
     ],
 )
 def test_what_cannot_be_learned_is_refused(monkeypatch, options, message):
@@ -328,22 +340,8 @@ def test_what_cannot_be_learned_is_refused(monkeypatch, options, message):
 
 def test_a_first_training_that_is_lost_begins_with_less():
     """By an e-fold, until one is not."""
-    found = learn(starts=[{RATE: 3.0}], num_rounds=60, num_trainings=4)
-    rates = found.path[RATE].to_numpy()
-    np.testing.assert_allclose(rates[1], rates[0] / np.e, rtol=1e-6)
+    found = learn(starts=starting(3.0, 4.0), num_rounds=15, num_trainings=4)
+    for _, path in found.path.groupby(f"start {RATE}"):
+        rates = path[RATE].to_numpy()
+        np.testing.assert_allclose(rates[1], rates[0] / np.e, rtol=1e-6)
     assert np.isfinite(found.values.loc[0, "objective"])
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"seeds": []}, "at least one seed"),
-        ({"seeds": 3}, "seeds to be a sequence, each part a whole number, got 3"),
-        ({"starts": {RATE: 0.1}}, "starts to be a sequence, each part a mapping"),
-        ({"starts": [{"algorithm": fp.FedAvg()}]}, "differ in numbers"),
-        ({"optimizer": "adam"}, "optimizer such as optax.adam"),
-    ],
-)
-def test_what_is_no_list_or_optimizer_is_refused(options, message):
-    with pytest.raises(checks.InputError, match=message):
-        learn(**options)

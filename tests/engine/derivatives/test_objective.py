@@ -1,6 +1,7 @@
 """The number that is differentiated: how it is named, and what it is of losses."""
 
 import dataclasses
+import functools
 import itertools
 import math
 
@@ -20,15 +21,32 @@ TAIL = Objective(over=WORST_DECILE)
 EPS = np.finfo(float).eps
 
 
-def everyone(objective, values):
-    """The objective of clients who all count."""
-    values = jnp.asarray(values)
-    rows = jnp.arange(len(values), dtype=jnp.int32)
-    return objective.of(values, rows, jnp.ones(len(values), bool))
+SIZE = 35  # clients of one compiled program, of whom any number counts
 
 
-tail = jax.jit(lambda values: everyone(TAIL, values))
-tail_slopes = jax.jit(jax.grad(lambda values: everyone(TAIL, values)))
+@functools.partial(jax.jit, static_argnames="objective")
+def _compiled(objective, losses, rows, counted):
+    return jax.value_and_grad(objective.of)(losses, rows, counted)
+
+
+def measured(objective, losses, rows=None, counted=None):
+    """Value and slopes of some clients; others have NaN, and do not count."""
+    count = len(losses)
+    rows = np.arange(count) if rows is None else rows
+    counted = np.ones(count, bool) if counted is None else counted
+    rest = (0, SIZE - count)
+    value, slopes = _compiled(
+        objective,
+        np.pad(np.asarray(losses, float), rest, constant_values=np.nan),
+        np.pad(np.asarray(rows, np.int32), rest, constant_values=SIZE),
+        np.pad(counted, rest),
+    )
+    assert not slopes[count:].any()
+    return float(value), np.asarray(slopes[:count])
+
+
+def tail(losses):
+    return measured(TAIL, losses)[0]
 
 
 def worst_tenth(losses):
@@ -79,24 +97,17 @@ def test_parts_may_come_in_any_order(parts, expected):
 
 @settings(max_examples=200, deadline=None, database=None)
 @given(
-    st.integers(1, 35).flatmap(
+    st.integers(1, SIZE).flatmap(
         lambda n: st.lists(st.integers(-300, 300), min_size=n, max_size=n)
     )
 )
 def test_the_worst_tenth_is_smoothed_by_no_more_than_said(hundredths):
     """Of any losses, equal ones included."""
     losses = np.array(hundredths) / 100
-    padded = np.pad(losses, (0, 35 - len(losses)), constant_values=np.nan)
-    counted = jnp.arange(35) < len(losses)
-    value = float(_of_padded(padded, counted))
+    value = tail(losses)
     exact, s = worst_tenth(losses), losses.std() / 10
-    rounding = 35 * EPS * (1 + abs(losses).max())
+    rounding = SIZE * EPS * (1 + abs(losses).max())
     assert exact - rounding <= value <= exact + 7 * s + rounding
-
-
-_of_padded = jax.jit(
-    lambda losses, counted: TAIL.of(losses, jnp.arange(35, dtype=jnp.int32), counted)
-)
 
 
 @pytest.mark.parametrize("count", [2, 7, 10, 25])
@@ -117,7 +128,7 @@ def test_slopes_of_the_worst_tenth_are_those_of_differences(count):
         (tail(losses + step * unit) - tail(losses - step * unit)) / (2 * step)
         for unit in np.eye(count)
     ]
-    slopes = tail_slopes(losses)
+    slopes = measured(TAIL, losses)[1]
     # Third derivatives are of the size of 1 / s^2.
     noise = 100 * step**2 / (losses.std() / 10) ** 2
     np.testing.assert_allclose(slopes, differences, rtol=0, atol=noise)
@@ -130,8 +141,9 @@ def test_the_worst_of_returns_are_the_smallest():
     returns = np.random.default_rng(0).normal(size=20)
     of_returns = Objective(metric="sharpe", over=WORST_DECILE)
     assert of_returns.sign == -1 and TAIL.sign == 1
-    np.testing.assert_allclose(everyone(of_returns, returns), -tail(-returns))
-    assert everyone(of_returns, returns) <= np.sort(returns)[:2].mean()
+    worst = measured(of_returns, returns)[0]
+    np.testing.assert_allclose(worst, -tail(-returns))
+    assert worst <= np.sort(returns)[:2].mean()
 
 
 @pytest.mark.parametrize("over", ["mean", WORST_DECILE, 3])
@@ -141,14 +153,8 @@ def test_clients_that_do_not_count_leave_no_trace(over):
     losses = np.array([0.3, np.nan, 0.9, 0.5, np.inf, 1e300, 0.4])
     counted = np.array([1, 0, 1, 1, 0, 0, 1], bool)
     rows = np.array([6, 5, 4, 3, 2, 1, 0], np.int32)
-    value, slopes = jax.value_and_grad(objective.of)(
-        jnp.asarray(losses), jnp.asarray(rows), jnp.asarray(counted)
-    )
-    kept = jax.value_and_grad(objective.of)(
-        jnp.asarray(losses[counted]),
-        jnp.asarray(rows[counted]),
-        jnp.ones(counted.sum(), bool),
-    )
+    value, slopes = measured(objective, losses, rows, counted)
+    kept = measured(objective, losses[counted], rows[counted])
     np.testing.assert_allclose(value, kept[0], rtol=4 * EPS)
     np.testing.assert_array_equal(slopes[~counted], 0)
     np.testing.assert_allclose(slopes[counted], kept[1], rtol=1e-12)
@@ -190,12 +196,7 @@ def test_the_mean_of_clients_is_that_of_the_honest_ones_with_examples():
 
 
 def test_equal_losses_have_the_slope_of_their_mean():
-    rows, counted = jnp.arange(3), jnp.array([True, True, False])
-    worst = Objective(over="worst_decile")
-
-    def value(losses):
-        return worst.of(losses, rows, counted)
-
-    losses = jnp.array([2.0, 2.0, 9.0])
-    np.testing.assert_allclose(value(losses), 2.0)
-    np.testing.assert_allclose(jax.grad(value)(losses), [0.5, 0.5, 0.0])
+    counted = np.array([True, True, False])
+    value, slopes = measured(TAIL, [2.0, 2.0, 9.0], counted=counted)
+    np.testing.assert_allclose(value, 2.0)
+    np.testing.assert_allclose(slopes, [0.5, 0.5, 0.0])

@@ -37,7 +37,8 @@ def process(algorithm, name, values, **parts):
 
 
 def losses(trained, rounds=4):
-    result = fp.grid(KEY, trained, MODEL, SPEC, {}, rounds, progress=False)
+    options = {"evaluate_on": "validation", "progress": False}
+    result = fp.grid(KEY, trained, MODEL, SPEC, {}, rounds, **options)
     return result.groups[0].metrics["loss"][0, -1]
 
 

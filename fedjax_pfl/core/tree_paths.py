@@ -1,5 +1,6 @@
 """Leaves of a parameter tree by their paths."""
 
+import functools
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -63,14 +64,14 @@ def nested(leaves: Iterable[tuple[Sequence[str], Any]]) -> dict[str, Any]:
 
 def split(tree: Tree, pattern: str) -> tuple[Any, Any]:
     """Splits a tree into leaves with matching paths, and the rest; None elsewhere."""
-    paths = names(tree)
-    matching = jax.tree.map(
-        lambda n, x: x if re.search(pattern, n) else None, paths, tree
-    )
-    remainder = jax.tree.map(
-        lambda n, x: None if re.search(pattern, n) else x, paths, tree
-    )
-    return matching, remainder
+    matches = jax.tree.map(lambda name: bool(re.search(pattern, name)), names(tree))
+
+    def part(is_matching: bool) -> Tree:
+        return jax.tree.map(
+            lambda match, leaf: leaf if match == is_matching else None, matches, tree
+        )
+
+    return part(True), part(False)
 
 
 def join(first: Tree, second: Tree) -> Tree:
@@ -88,7 +89,7 @@ def head_and_body(params: Params, pattern: str) -> tuple[Any, Any]:
         if not jax.tree.leaves(part):
             raise checks.InputError(
                 f"Expected head={pattern!r} to match {words} of the model's "
-                f"parameters: {_paths(params)}."
+                f"parameters: {', '.join(by_name(params))}."
             )
     return head, body
 
@@ -127,25 +128,17 @@ def blocks(tree: Tree, patterns: Sequence[str]) -> list[Any]:
         if not jax.tree.leaves(block):
             raise checks.InputError(
                 f"Expected every pattern to match a leaf that none before it does, but"
-                f" {pattern!r} does not; the leaves are {_paths(tree)}."
+                f" {pattern!r} does not; the leaves are {', '.join(by_name(tree))}."
             )
         parts.append(block)
     if jax.tree.leaves(remainder):
         raise checks.InputError(
             f"Expected every leaf to match one of the patterns {list(patterns)}, but"
-            f" these do not: {_paths(remainder)}."
+            f" these do not: {', '.join(by_name(remainder))}."
         )
     return parts
 
 
 def join_blocks(parts: Sequence[Any]) -> Tree:
     """Inverts `blocks`."""
-    tree, *tail = parts
-    for part in tail:
-        tree = join(tree, part)
-    return tree
-
-
-def _paths(tree: Tree) -> str:
-    """Returns the paths of a tree's leaves."""
-    return ", ".join(jax.tree.leaves(names(tree)))
+    return functools.reduce(join, parts)

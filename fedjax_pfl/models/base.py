@@ -69,15 +69,11 @@ class Network(objectives.Supervised):
         variables = module.init(key, jnp.zeros((1, *(self.input_shape or ()))))
         return statistics.joined(variables["params"], variables.get(statistics.NAME))
 
-    def _call(
-        self,
-        params: core.Params,
-        x: jax.Array,
-        key: core.Key | None,
-        constants: core.Constants,
-    ) -> tuple[jax.Array, Any]:
-        running, weight = constants.running, constants.weight
-        logits, updates = self._run(params, x, key, running, weight=weight)
+    def _call(self, call: objectives.Call) -> tuple[jax.Array, Any]:
+        running, weight = call.constants.running, call.constants.weight
+        logits, updates = self._run(
+            call.params, call.x, call.key, running, weight=weight
+        )
         # Only training updates them.
         return logits, updates.get(statistics.NAME, running)
 

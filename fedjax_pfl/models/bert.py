@@ -36,15 +36,13 @@ _EMBEDDINGS = {
     "positions": "position_embeddings.weight",
     "types": "token_type_embeddings.weight",
 }
-_DENSE = {
+_LAYER = {
     "query": "attention.self.query",
     "key": "attention.self.key",
     "value": "attention.self.value",
     "output": "attention.output.dense",
     "expand": "intermediate.dense",
     "contract": "output.dense",
-}
-_NORMS = {
     "attention_norm": "attention.output.LayerNorm",
     "mlp_norm": "output.LayerNorm",
 }
@@ -131,7 +129,7 @@ def _published(name: str) -> str:
     if layer == "embeddings":
         suffix = f"LayerNorm.{ending[leaf[0]]}" if leaf else _EMBEDDINGS[part]
         return f"embeddings.{suffix}"
-    place = (_DENSE | _NORMS)[part]
+    place = _LAYER[part]
     return f"encoder.layer.{layer.removeprefix('layer_')}.{place}.{ending[leaf[0]]}"
 
 

@@ -38,6 +38,8 @@ class Changed:
 def call(fn: Callable[..., Any], *args: core.Tree) -> core.Tree:
     """Calls a function of trees, of sums for `Changed` leaves, up to rounding."""
     leaves, structure = jax.tree.flatten(args, is_leaf=_is_changed)
+    if not any(map(_is_changed, leaves)):
+        return fn(*args)
     kernels = [leaf.kernel if _is_changed(leaf) else leaf for leaf in leaves]
 
     def flat(*leaves: jax.Array) -> core.Tree:

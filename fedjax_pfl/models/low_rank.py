@@ -11,7 +11,6 @@ There `scale` is called alpha over rank.
 import dataclasses
 import math
 import re
-from collections.abc import Callable
 from typing import Any, Self
 
 import jax
@@ -186,29 +185,12 @@ class LowRank(roles.Wrapped):
             lambda leaf: getattr(leaf, "added", lambda: leaf)(), self._changed(params)
         )
 
-    def _call(
-        self,
-        apply: Callable[..., Any],
-        params: core.Params,
-        x: jax.Array,
-        *,
-        key: core.Key | None = None,
-        constants: core.Tree = None,
-    ) -> Any:
+    def _inner(self, params: core.Params, constants: core.Tree) -> tuple[Any, Any]:
         # Statistics are no kernels: they go to the constants.
-        params, running = statistics.split(params)
-        if running is not None:
-            _, constants = statistics.taken({statistics.NAME: running}, constants)
+        if statistics.split(params)[1] is not None:
+            params, constants = statistics.taken(params, constants)
         # Kernels and their changes are not added up.
-        return changed_kernels.call(
-            lambda params, x, key, constants: apply(
-                params, x, key=key, constants=constants
-            ),
-            self._changed(params),
-            x,
-            key,
-            constants,
-        )
+        return self._changed(params), constants
 
     def check_start(self) -> None:
         """Refuses initial parameters that do not fit the model."""

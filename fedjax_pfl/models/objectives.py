@@ -2,7 +2,7 @@
 
 import abc
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,14 @@ from fedjax_pfl import core
 from fedjax_pfl.core import statistics
 from fedjax_pfl.models import counting, starts
 
-__all__ = ["Classification", "Regression", "Supervised", "Wrapper", "weighted_mean"]
+__all__ = [
+    "Call",
+    "Classification",
+    "Regression",
+    "Supervised",
+    "Wrapper",
+    "weighted_mean",
+]
 
 
 def weighted_mean(values: jax.Array, weight: jax.Array) -> jax.Array:
@@ -145,6 +152,18 @@ class _Weighted(Classification):
     class_weights: tuple[float, ...] | None = None
 
 
+class Call(NamedTuple):
+    """The arguments of a network's evaluation, or of its training if it has a key.
+
+    `params` are without running statistics, and named as the network names them.
+    """
+
+    params: core.Params
+    x: jax.Array
+    key: core.Key | None
+    constants: core.Constants
+
+
 class Supervised(Wrapper, starts.Startable):
     """A network for classes if it has `num_classes`, else for numbers; abstract.
 
@@ -160,14 +179,8 @@ class Supervised(Wrapper, starts.Startable):
         return Regression() if is_regression else _Weighted(self.class_weights)
 
     @abc.abstractmethod
-    def _call(
-        self,
-        params: core.Params,
-        x: jax.Array,
-        key: core.Key | None,
-        constants: core.Constants,
-    ) -> tuple[Any, Any]:
-        """Returns outputs, and running statistics after a batch; None evaluates."""
+    def _call(self, call: Call) -> tuple[Any, Any]:
+        """Returns outputs, and running statistics after the batch."""
 
     def own_params(self, params: core.Params) -> core.Params:
         """Returns parameters as the network itself names them."""
@@ -198,7 +211,8 @@ class Supervised(Wrapper, starts.Startable):
         self._require_statistics(running)
         if jnp.issubdtype(x.dtype, jnp.floating):
             x = x.astype(dtype)
-        outputs, updated = self._call(self.own_params(params), x, key, constants)
+        call = Call(self.own_params(params), x, key, constants)
+        outputs, updated = self._call(call)
         if running is not None:
             updated = statistics.settled(updated, running, constants.weight)
         outputs = outputs.astype(dtype)

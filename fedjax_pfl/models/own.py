@@ -119,7 +119,7 @@ class OwnModel(objectives.Supervised):
         variables = jax.tree.map(_of_run, self._variables(key, x[:1]))
         params, running = statistics.split(variables)
         constants = dataclasses.replace(constants, statistics=running)
-        return self._call(params, x, mode, constants)[0]
+        return self._call(objectives.Call(params, x, mode, constants))[0]
 
     def _check_params(self, params: core.Params) -> None:
         """Refuses parameters that cannot be trained or cut."""
@@ -211,17 +211,11 @@ class FunctionModel(OwnModel):
             )
         return params
 
-    def _call(
-        self,
-        params: core.Params,
-        x: jax.Array,
-        key: core.Key | None,
-        constants: core.Constants,
-    ):
+    def _call(self, call: objectives.Call) -> tuple[Any, None]:
         names = inspect.signature(self.call).parameters
-        arguments = {"key": key, "constants": constants.given}
+        arguments = {"key": call.key, "constants": call.constants.given}
         options = {name: value for name, value in arguments.items() if name in names}
-        return self.call(params, x, **options), None
+        return self.call(call.params, call.x, **options), None
 
 
 def from_functions(

@@ -13,7 +13,7 @@ from flax import nnx
 
 from fedjax_pfl import core
 from fedjax_pfl.core import checks, statistics, tree_paths
-from fedjax_pfl.models import heads, normalization, own
+from fedjax_pfl.models import heads, normalization, objectives, own
 
 __all__ = ["LinenModel", "NnxModel", "from_flax"]
 
@@ -140,23 +140,17 @@ class LinenModel(own.OwnModel):
             _refuse_state(self.name, sorted(variables))
         return statistics.joined(params, running)
 
-    def _call(
-        self,
-        params: core.Params,
-        x: jax.Array,
-        key: core.Key | None,
-        constants: core.Constants,
-    ):
-        variables = statistics.joined({"params": params}, constants.running)
+    def _call(self, call: objectives.Call) -> tuple[Any, Any]:
+        running, key = call.constants.running, call.key
         outputs, updates = normalization.run(
             self.module,
-            variables,
-            x,
+            statistics.joined({"params": call.params}, running),
+            call.x,
             key=key,
-            weight=constants.weight,
+            weight=call.constants.weight,
             options=self._mode(key),
         )
-        return outputs, updates.get(statistics.NAME, constants.running)
+        return outputs, updates.get(statistics.NAME, running)
 
 
 class _MaskedBatchNorm(nnx.BatchNorm):
@@ -258,24 +252,18 @@ class NnxModel(own.OwnModel):
         self._parts  # noqa: B018 (refuses modules with other state)
         return _params_of(self.module(rngs=nnx.Rngs(key)))
 
-    def _call(
-        self,
-        params: core.Params,
-        x: jax.Array,
-        key: core.Key | None,
-        constants: core.Constants,
-    ):
+    def _call(self, call: objectives.Call) -> tuple[Any, Any]:
         graph, shapes, statistics_shapes, randomness = self._parts
         module = nnx.merge(
             graph,
-            _filled(shapes, params),
-            _filled(statistics_shapes, constants.running),
-            _random_state(randomness, key),
+            _filled(shapes, call.params),
+            _filled(statistics_shapes, call.constants.running),
+            _random_state(randomness, call.key),
         )
-        module.eval() if key is None else module.train()
+        module.eval() if call.key is None else module.train()
         heads.watch(module)
-        with normalization.masked(constants.weight):
-            outputs = module(x)
+        with normalization.masked(call.constants.weight):
+            outputs = module(call.x)
         return outputs, _nested(nnx.state(module, nnx.BatchStat)) or None
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from fedjax_pfl import core
 from fedjax_pfl.core import checks, struct
-from fedjax_pfl.models import base, inputs
+from fedjax_pfl.models import base, inputs, objectives
 
 __all__ = ["LSTM"]
 
@@ -65,15 +65,9 @@ class LSTM(base.Network):
         steps = jnp.zeros((1, 1, self.embedding_size or 0))
         return module.init(key, steps)["params"]
 
-    def _call(
-        self,
-        params: core.Params,
-        x: jax.Array,
-        key: core.Key | None,
-        constants: core.Constants,
-    ) -> tuple[jax.Array, Any]:
-        steps = self._steps(x, constants.given)
-        return super()._call(params, steps, key, constants)
+    def _call(self, call: objectives.Call) -> tuple[jax.Array, Any]:
+        steps = self._steps(call.x, call.constants.given)
+        return super()._call(call._replace(x=steps))
 
     def _steps(self, x: jax.Array, constants: core.Tree) -> jax.Array:
         """Returns inputs `[T, B, E]` of series, or of token ids `int32[B, T]`."""

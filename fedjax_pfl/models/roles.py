@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from fedjax_pfl import core
 from fedjax_pfl.core import checks, statistics, struct, tree_paths
-from fedjax_pfl.models import objectives
+from fedjax_pfl.models import changed_kernels, objectives
 
 __all__ = ["ParameterRoles", "Wrapped", "check_model"]
 
@@ -61,9 +61,12 @@ class Wrapped(objectives.Wrapper, core.Model):
         return self.model.first_statistics()
 
     @abc.abstractmethod
+    def _inner(self, params: core.Params, constants: core.Tree) -> tuple[Any, Any]:
+        """Returns parameters, maybe `Changed`, and constants of the model itself."""
+
     def _call(
         self,
-        apply: Callable[..., Any],
+        method: Callable[..., Any],
         params: core.Params,
         x: jax.Array,
         *,
@@ -71,6 +74,12 @@ class Wrapped(objectives.Wrapper, core.Model):
         constants: core.Tree = None,
     ) -> Any:
         """Calls a method of the model with its own parameters and constants."""
+
+        def call(params: core.Params, x: jax.Array, key: Any, constants: Any) -> Any:
+            return method(params, x, key=key, constants=constants)
+
+        params, constants = self._inner(params, constants)
+        return changed_kernels.call(call, params, x, key, constants)
 
     def apply(self, params: core.Params, x: jax.Array, **options: Any) -> jax.Array:
         """Outputs `[B, ...]` of the whole network."""
@@ -252,21 +261,13 @@ class ParameterRoles(Wrapped):
             return params
         return self.model.at_rank(params, constants.fixed)
 
-    def _call(
-        self,
-        apply: Callable[..., Any],
-        params: core.Params,
-        x: jax.Array,
-        *,
-        key: core.Key | None = None,
-        constants: core.Tree = None,
-    ) -> Any:
+    def _inner(self, params: core.Params, constants: core.Tree) -> tuple[Any, Any]:
         params, constants = statistics.taken(params, constants)
-        params, inner = self._union(params, constants), constants.given
-        if constants.running is not None:
-            blanks = dict.fromkeys(("frozen", "personal", "fixed"))
-            inner = dataclasses.replace(constants, **blanks)
-        return apply(params, x, key=key, constants=inner)
+        params = self._union(params, constants)
+        if constants.running is None:
+            return params, constants.given
+        blanks = dict.fromkeys(("frozen", "personal", "fixed"))
+        return params, dataclasses.replace(constants, **blanks)
 
     def _judged(self, batch: core.Batch) -> core.Batch:
         """Returns a batch with the federation's own constants."""

@@ -133,25 +133,6 @@ class Declared:
     center: Annotated[Literal["own", "other"], "center of the rule"] = "own"
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"share": 1.0}, "share to be a finite number at least 0 and below 1, got 1.0"),
-        ({"share": "x"}, "share to be a finite number .* got 'x'"),
-        ({"plain": np.nan}, "plain to be a finite number, got nan"),
-        ({"steps": 0}, "steps to be a whole number of at least 1, got 0"),
-        ({"steps": 1.5}, "steps to be a whole number of at least 1, got 1.5"),
-        ({"part": 0.0}, "part to be a finite number above 0 and at most 1, got 0.0"),
-        ({"is_even": 1}, "is_even to be true or false, got 1"),
-        ({"rule": "men"}, "Unknown rule 'men' .* allowed: mean, sum"),
-        ({"center": "x"}, "Unknown center of the rule 'x'; allowed: other, own"),
-    ],
-)
-def test_values_that_a_declaration_does_not_allow_get_one_sentence(fields, message):
-    with pytest.raises(checks.InputError, match=message):
-        Declared(**fields)
-
-
 def test_declared_fields_let_tracers_placeholders_and_defaults_pass():
     declared = Declared(share=0.0, plain=None, steps=None, rule="mean")
     assert jax.tree.leaves(Declared(share=0.25)) == [0.25]  # literals are structure
@@ -166,7 +147,7 @@ def test_declared_fields_let_tracers_placeholders_and_defaults_pass():
 class Options:
     """A dataclass that is no pytree, whose fields all count as static."""
 
-    size: int | None = struct.static_field(default=3, at_least=1)
+    steps: int | None = struct.static_field(default=3, at_least=1)
     share: float = struct.static_field(default=0.5, at_least=0, below=1)
     is_even: bool = False
     title: str = "a"
@@ -176,22 +157,35 @@ class Options:
     __post_init__ = struct.check_fields
 
 
+OF_BOTH = [
+    ({"share": 1.0}, "share to be a finite number at least 0 and below 1, got 1.0"),
+    ({"share": "x"}, "share to be a finite number .* got 'x'"),
+    ({"steps": 0}, "steps to be a whole number of at least 1, got 0"),
+    ({"steps": 1.5}, "steps to be a whole number of at least 1, got 1.5"),
+    ({"is_even": 1}, "is_even to be true or false, got 1"),
+    ({"is_even": None}, "is_even to be true or false, got None"),
+    ({"rule": "men"}, "Unknown rule 'men' .* allowed: mean, sum"),
+]
+
+
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("kind", "fields", "message"),
     [
-        ({"size": 0}, "size to be a whole number of at least 1, got 0"),
-        ({"size": 1.5}, "size to be a whole number of at least 1, got 1.5"),
-        ({"share": 1.0}, "share to be a finite number at least 0 and below 1, got 1.0"),
-        ({"is_even": None}, "is_even to be true or false, got None"),
-        ({"title": None}, "title to be text, got None"),
-        ({"subtitle": 3}, "subtitle to be text, got 3"),
-        ({"rule": "men"}, "Unknown rule 'men' .* allowed: mean, sum"),
-        ({"size": None, "subtitle": None, "share": 0, "rule": "mean"}, None),
+        *((kind, *case) for kind in (Declared, Options) for case in OF_BOTH),
+        (Declared, {"plain": np.nan}, "plain to be a finite number, got nan"),
+        (Declared, {"part": 0.0}, "a finite number above 0 and at most 1, got 0.0"),
+        (Declared, {"center": "x"}, "Unknown center of the rule 'x'; allowed: other, "),
+        (Options, {"title": None}, "title to be text, got None"),
+        (Options, {"subtitle": 3}, "subtitle to be text, got 3"),
     ],
 )
-def test_fields_of_a_plain_dataclass_are_checked_as_declared(fields, message):
-    if message is None:
-        assert Options(**fields) == dataclasses.replace(Options(), **fields)
-        return
+def test_values_that_a_declaration_does_not_allow_get_one_sentence(
+    kind, fields, message
+):
     with pytest.raises(checks.InputError, match=message):
-        Options(**fields)
+        kind(**fields)
+
+
+def test_fields_of_a_plain_dataclass_may_be_none_or_whole():
+    fields = {"steps": None, "subtitle": None, "share": 0, "rule": "mean"}
+    assert Options(**fields) == dataclasses.replace(Options(), **fields)

@@ -49,6 +49,21 @@ def hidden_states(weights, tokens, heads, padding=0):
     return [_of_text(weights, row[row != padding], heads) for row in tokens]
 
 
+def attention(queries, keys, values, heads):
+    """Mixed values of all heads, `[tokens, width]`."""
+    parts = (np.split(x, heads, axis=1) for x in (queries, keys, values))
+    mixed = [
+        special.softmax(query @ key.T / np.sqrt(query.shape[1]), axis=1) @ value
+        for query, key, value in zip(*parts, strict=True)
+    ]
+    return np.concatenate(mixed, axis=1)
+
+
+def gelu(x):
+    """By the normal distribution function."""
+    return x * special.ndtr(x)
+
+
 def _of_text(weights, tokens, heads):
     def dense(name, x):
         return x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
@@ -67,18 +82,14 @@ def _of_text(weights, tokens, heads):
     states, number = [x], 0
     while f"encoder.layer.{number}.output.dense.weight" in weights:
         layer = f"encoder.layer.{number}"
-        queries, keys, values = (
-            np.split(dense(f"{layer}.attention.self.{name}", x), heads, axis=1)
+        parts = (
+            dense(f"{layer}.attention.self.{name}", x)
             for name in ("query", "key", "value")
         )
-        mixed = []
-        for query, key, value in zip(queries, keys, values, strict=True):
-            scores = special.softmax(query @ key.T / np.sqrt(query.shape[1]), axis=1)
-            mixed.append(scores @ value)
-        mixed = dense(f"{layer}.attention.output.dense", np.concatenate(mixed, axis=1))
+        mixed = attention(*parts, heads)
+        mixed = dense(f"{layer}.attention.output.dense", mixed)
         x = norm(f"{layer}.attention.output.LayerNorm", x + mixed)
-        wide = dense(f"{layer}.intermediate.dense", x)
-        wide = wide * special.ndtr(wide)  # GELU: by the normal distribution function
+        wide = gelu(dense(f"{layer}.intermediate.dense", x))
         x = norm(f"{layer}.output.LayerNorm", x + dense(f"{layer}.output.dense", wide))
         states.append(x)
         number += 1

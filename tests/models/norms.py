@@ -27,10 +27,10 @@ class Nnx(nnx.Module):
         self.dense = nnx.Linear(4, WIDTH, rngs=rngs)
         self.norm = nnx.BatchNorm(WIDTH, momentum=0.9, rngs=rngs)
         self.drop = nnx.Dropout(0.0, rngs=rngs)
-        self.head = nnx.Linear(WIDTH, CLASSES, rngs=rngs)
+        self.output = nnx.Linear(WIDTH, CLASSES, rngs=rngs)
 
     def __call__(self, x):
-        return self.head(self.drop(nnx.relu(self.norm(self.dense(x)))))
+        return self.output(self.drop(nnx.relu(self.norm(self.dense(x)))))
 
 
 MODELS = {
@@ -38,10 +38,10 @@ MODELS = {
     "linen": fp.from_flax(Linen()),
     "nnx": fp.from_flax(Nnx),
 }
-LAYERS = {  # dense layer, its norm
-    "ours": ("hidden_0", "hidden_0_norm"),
-    "linen": ("Dense_0", "BatchNorm_0"),
-    "nnx": ("dense", "norm"),
+LAYERS = {  # dense layer, its norm, last layer
+    "ours": ("hidden_0", "hidden_0_norm", "head"),
+    "linen": ("Dense_0", "BatchNorm_0", "head"),
+    "nnx": ("dense", "norm", "output"),
 }
 
 
@@ -61,7 +61,7 @@ def logits(name, params, x, mean, variance):
     norm = params[LAYERS[name][1]]
     gain, bias = np.asarray(norm["scale"]), np.asarray(norm["bias"])
     z = (hidden(name, params, x) - mean) / np.sqrt(variance + EPSILON) * gain + bias
-    return affine(params["head"], np.maximum(z, 0), name == "ours")
+    return affine(params[LAYERS[name][2]], np.maximum(z, 0), name == "ours")
 
 
 def moments(values):

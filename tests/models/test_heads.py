@@ -7,24 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 import fedjax_pfl as fp
 from fedjax_pfl import core, models
 from fedjax_pfl.algorithms import common
-from fedjax_pfl.testing import toy
+from tests.models import norms, test_own
+from tests.models.toys import fitted
 
 KEY = jax.random.key(0)
-
-
-class Linen(nn.Module):
-    """The output layer has a name of its own, and is called by keyword."""
-
-    @nn.compact
-    def __call__(self, x, train: bool = False):
-        x = nn.tanh(nn.Dense(5)(x))
-        x = nn.Dropout(0.5, deterministic=not train)(x)
-        return nn.Dense(3)(inputs=x)
 
 
 class Head(nn.Module):
@@ -42,20 +32,6 @@ class Nested(nn.Module):
         return Head(name="head")(nn.tanh(nn.Dense(5)(x)))
 
 
-class Nnx(nnx.Module):
-    def __init__(self, *, rngs):
-        self.body = nnx.Linear(4, 5, rngs=rngs)
-        self.norm = nnx.BatchNorm(5, rngs=rngs)
-        self.out = nnx.Linear(5, 3, rngs=rngs)
-
-    def __call__(self, x):
-        return self.out(nnx.tanh(self.norm(self.body(x))))
-
-
-def fitted(model):
-    return model.for_federation(toy.make_federation())
-
-
 def linear(params, z):
     """Outputs of a last layer, in either layout of the kernel."""
     z, kernel, bias = map(np.asarray, (z, params["kernel"], params["bias"]))
@@ -65,8 +41,11 @@ def linear(params, z):
 MODELS = {
     "mlp": (models.MLP(widths=(6, 5)), ("head",)),
     "batch_norm": (models.MLP(widths=(5,), normalization="batch"), ("head",)),
-    "linen": (models.from_flax(Linen(), head="^Dense_1/"), ("head", "Dense_1")),
-    "nnx": (models.from_flax(Nnx, head="^out/"), ("head", "out")),
+    "linen": (
+        models.from_flax(test_own.Linen(), head="^Dense_1/"),
+        ("head", "Dense_1"),
+    ),
+    "nnx": (models.from_flax(norms.Nnx, head="^output/"), ("head", "output")),
     "roles": (models.ParameterRoles(models.MLP(widths=(5,)), frozen="bias$"), None),
     "lora": (models.lora(models.MLP(widths=(5,)), targets="hidden", rank=1), None),
 }
@@ -91,7 +70,7 @@ def test_the_head_maps_features_to_outputs(name, key):
 
 
 def test_features_can_be_differentiated_and_mapped():
-    model = fitted(models.from_flax(Nnx, head="^out/"))
+    model = fitted(models.from_flax(norms.Nnx, head="^output/"))
     params, running = model.init(KEY), model.first_statistics()
     x = jnp.ones((2, 3, 4))
 
@@ -100,8 +79,8 @@ def test_features_can_be_differentiated_and_mapped():
         return model.featured(params, x, constants=constants)[0].sum()
 
     slopes = jax.jit(jax.vmap(jax.grad(total), in_axes=(None, 0)))(params, x)
-    assert np.abs(slopes["body"]["kernel"]).max() > 0
-    assert not np.abs(slopes["head"]["out"]["kernel"]).any()
+    assert np.abs(slopes["dense"]["kernel"]).max() > 0
+    assert not np.abs(slopes["head"]["output"]["kernel"]).any()
 
 
 def test_a_head_of_several_layers_is_one_head():

@@ -2,6 +2,7 @@
 
 import functools
 
+import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ from fedjax_pfl.engine import groups, resident
 from fedjax_pfl.models import changed_kernels
 from fedjax_pfl.testing import toy
 from tests.lanes import few
+from tests.models import toys
 
 KEY = jax.random.key(0)
 IMAGES = (8, 8, 1)
@@ -58,33 +60,25 @@ def images():
     return fp.Federation.from_arrays(x, np.arange(12) % 3, np.arange(12) % 3)
 
 
-NETWORKS = {  # model, targets, data, kernels with adapters
-    "mlp": (fp.MLP(widths=(6, 5)), "hidden|head", toy.make_federation, 3),
-    "bfloat16": (
-        fp.MLP(widths=(6, 5), bfloat16_products=True),
-        "hidden_0",
-        toy.make_federation,
-        1,
-    ),
-    "cnn": (models.CNN(), "conv_1|hidden", images, 2),
-    "linen_attention": (
-        fp.from_flax(Attention()),
-        "query|value|out",
-        toy.make_federation,
-        3,
-    ),
-    "linen_convolution": (fp.from_flax(Images()), "Conv_0", images, 1),
-    "nnx": (fp.from_flax(Nnx), "first|head", toy.make_federation, 2),
-    "functions": (fp.from_functions(draw, logits), "^a$|head", toy.make_federation, 2),
+NETWORKS = {  # model, targets, number of kernels with adapters
+    "mlp": (fp.MLP(widths=(6, 5)), "hidden|head", 3),
+    "bfloat16": (fp.MLP(widths=(6, 5), bfloat16_products=True), "hidden_0", 1),
+    "cnn": (models.CNN(), "conv_1|hidden", 2),
+    "linen_attention": (fp.from_flax(Attention()), "query|value|out", 3),
+    "linen_convolution": (fp.from_flax(Images()), "Conv_0", 1),
+    "nnx": (fp.from_flax(Nnx), "first|head", 2),
+    "functions": (fp.from_functions(draw, logits), "^a$|head", 2),
 }
 QUICK = ("mlp", "bfloat16", "nnx", "functions")
+OF_IMAGES = ("cnn", "linen_convolution")
 
 
 @functools.cache
-def fitted(name, **options):
-    model, targets, data, _ = NETWORKS[name]
-    adapted = models.LowRank(model=model, targets=targets, rank=2, scale=0.7)
-    return adapted.for_federation(data()), data()
+def fitted(name, rank=2):
+    model, targets, _ = NETWORKS[name]
+    adapted = models.LowRank(model=model, targets=targets, rank=rank, scale=0.7)
+    federation = images() if name in OF_IMAGES else toy.make_federation()
+    return adapted.for_federation(federation), federation
 
 
 def with_noise(params):
@@ -103,10 +97,10 @@ def test_the_first_network_is_the_one_without_adapters(name):
     model, federation = fitted(name)
     params, x = model.init(KEY), federation.train.examples(0).x
     adapters = tree_paths.by_name(params["adapters"])
-    assert len(adapters) == 2 * NETWORKS[name][3]
+    assert len(adapters) == 2 * NETWORKS[name][2]
     assert all((v != 0).any() == n.endswith("/a") for n, v in adapters.items())
     own = model.model.init(KEY)
-    jax.tree.map(np.testing.assert_array_equal, model.merged(params), own)
+    chex.assert_trees_all_equal(model.merged(params), own)
     np.testing.assert_array_equal(model.apply(params, x), model.model.apply(own, x))
 
 
@@ -141,9 +135,7 @@ def products(text, shape):
 @pytest.mark.parametrize("name", ["mlp", "linen_attention", "functions"])
 def test_clients_share_one_product_with_the_frozen_kernel(name):
     """Sizes are such that no other array has the shape of all clients' kernels."""
-    network, targets, data, _ = NETWORKS[name]
-    model = models.LowRank(model=network, targets=targets, rank=1)
-    model = model.for_federation(data())
+    model, _ = fitted(name, rank=1)
     params, x = model.init(KEY), jnp.ones((17, 4))
     kernels = list(model._kernels(model.model.init(KEY)).values())
     shapes = [k.shape[::-1] if name == "mlp" else k.shape for k in kernels]
@@ -177,7 +169,7 @@ def test_only_products_use_the_factors():
     ):
         x = jnp.arange(6.0).reshape(2, 3)
         found = changed_kernels.call(fn, changed, x)
-        jax.tree.map(np.testing.assert_array_equal, found, fn(kernel + 1, x))
+        chex.assert_trees_all_equal(found, fn(kernel + 1, x))
 
 
 def test_clients_train_their_adapters_and_merge_them(tmp_path):
@@ -296,55 +288,24 @@ def test_models_are_merged_and_judged_at_the_rank_of_the_client(tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
+        ({"targets": "nosuch"}, "targets='nosuch' to match some of the model's kern"),
+        ({"targets": "bias"}, "kernels among head/bias"),
+        ({"rank": 4}, "at most 3, the smaller side of 'head/kernel'"),
+        ({"targets": "("}, "targets to be a regular expression"),
+        ({"rank": 0}, "rank to be a whole number"),
+        ({"trained": "("}, "trained to be a regular expression"),
+        ({"scale": np.nan}, "scale to be a finite number"),
+        ({"personal": "^adapters"}, "which clients share"),
         ({"ranks": (1, 2)}, "ranks for the 8 clients of 'toy', got 2"),
         ({"ranks": (4,) * 8}, "every one of ranks to be a whole number .* at most 3"),
         ({"ranks": (0,) * 8}, "every one of ranks to be a whole number of at least 1"),
         ({"ranks": [1] * 8}, "ranks to be a tuple"),
     ],
 )
-def test_ranks_that_do_not_fit_are_one_sentence(options, words):
-    with pytest.raises(fp.InputError, match=words):
-        of_ranks(**options).for_federation(toy.make_federation())
-
-
-def test_a_mean_of_factors_is_not_a_mean_of_products():
-    """Clients A B and -A -B have the same change; their mean factors have none."""
-    model, _ = fitted("mlp")
-    one = with_noise(model.init(KEY))
-    other = one | {"adapters": jax.tree.map(jnp.negative, one["adapters"])}
-    mean = jax.tree.map(lambda a, b: (a + b) / 2, one, other)
-    kernels = [model.merged(p)["hidden_0"]["kernel"] for p in (one, other, mean)]
-    np.testing.assert_array_equal(kernels[0], kernels[1])
-    np.testing.assert_array_equal(kernels[2], one["hidden_0"]["kernel"])
-    assert np.abs(kernels[0] - kernels[2]).max() > 0.1
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (
-            {"targets": "nosuch"},
-            "targets='nosuch' to match some of the model's kernels",
-        ),
-        ({"targets": "bias"}, "kernels among head/bias"),
-        (
-            {"targets": "head", "rank": 4},
-            "at most 3, the smaller side of 'head/kernel'",
-        ),
-        ({"targets": "("}, "targets to be a regular expression"),
-        ({"targets": "head", "rank": 0}, "rank to be a whole number"),
-        ({"targets": "head", "trained": "("}, "trained to be a regular expression"),
-        ({"targets": "head", "scale": np.nan}, "scale to be a finite number"),
-        (
-            {"targets": "head", "rank": 1, "personal": "^adapters"},
-            "which clients share",
-        ),
-    ],
-)
 def test_adapters_that_do_not_fit_are_one_sentence(options, words):
-    with pytest.raises(fp.InputError, match=words) as error:
-        fp.lora(fp.MLP(widths=(5,)), **options).for_federation(toy.make_federation())
-    assert "\n" not in str(error.value)
+    options = {"targets": "head", "rank": 3} | options
+    with pytest.raises(fp.InputError, match=words):
+        toys.fitted(fp.lora(fp.MLP(widths=(5,)), **options))
 
 
 def test_adapters_need_names():

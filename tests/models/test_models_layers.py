@@ -72,18 +72,20 @@ def test_conv_of_clients_with_kernels_of_their_own():
         np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-10)
 
 
+def curvature(loss, point, direction):
+    """Product of the Hessian and a direction, in forward and in reverse mode."""
+    forward = jax.jvp(jax.grad(loss), (point,), (direction,))[1]
+    reverse = jax.grad(lambda x: (jax.grad(loss)(x) * direction).sum())(point)
+    return forward, reverse
+
+
 def test_conv_has_second_derivatives_in_both_modes():
     kernel, bias, x = conv_inputs(3, (5, 5))
     direction = jnp.sin(kernel)
 
     @functools.partial(jax.jit, static_argnums=0)
     def products(conv):
-        def loss(kernel):
-            return (conv(kernel, bias, x) ** 3).sum()
-
-        forward = jax.jvp(jax.grad(loss), (kernel,), (direction,))[1]
-        reverse = jax.grad(lambda k: (jax.grad(loss)(k) * direction).sum())(kernel)
-        return forward, reverse
+        return curvature(lambda k: (conv(k, bias, x) ** 3).sum(), kernel, direction)
 
     wanted, _ = products(lambda *a: xla_conv(*a, 1, 1))
     for found in products(lambda *a: layers.conv(*a, padding=1)):
@@ -135,9 +137,8 @@ def test_rounded_products_have_derivatives_in_both_modes():
         return (layers.product(x, kernel.T) ** 3).sum()
 
     def derivatives():
-        forward = jax.jvp(jax.grad(loss), (kernel,), (direction,))[1]
-        reverse = jax.grad(lambda k: (jax.grad(loss)(k) * direction).sum())(kernel)
-        return jax.jvp(loss, (kernel,), (direction,))[1], forward, reverse
+        slope = jax.jvp(loss, (kernel,), (direction,))[1]
+        return slope, *curvature(loss, kernel, direction)
 
     exact = derivatives()
     with layers.forms(bfloat16_products=True):
@@ -203,31 +204,6 @@ def test_max_pool_and_its_gradient_are_those_of_xla(size, padding, sides, rows):
         np.testing.assert_allclose(found, wanted, rtol=1e-15)
 
 
-def test_average_pool():
-    x = np.random.default_rng(0).normal(size=(2, 3, 5, 4))
-    found = layers.average_pool(jnp.asarray(x))
-    np.testing.assert_allclose(found, x.reshape(2, 15, 4).mean(axis=1), rtol=1e-14)
-
-
-def test_standardized_weights_have_mean_0_and_the_defined_deviation():
-    rng = np.random.default_rng(0)
-    kernel, gain = 3 + 2 * rng.normal(size=(3, 3, 5, 4)), rng.normal(size=4)
-    found = np.asarray(layers.standardize(jnp.asarray(kernel), jnp.asarray(gain)))
-    rows, wanted = kernel.reshape(45, 4), found.reshape(45, 4)
-    deviation = rows.std(axis=0)
-    np.testing.assert_allclose(wanted.mean(axis=0), 0, atol=1e-15)
-    np.testing.assert_allclose(
-        wanted.std(axis=0),
-        np.abs(gain) * deviation / (deviation + 1e-5) / np.sqrt(45),
-        rtol=1e-12,
-    )
-    np.testing.assert_allclose(
-        wanted,
-        gain * (rows - rows.mean(axis=0)) / (deviation + 1e-5) / np.sqrt(45),
-        atol=1e-14,
-    )
-
-
 def test_a_filter_of_equal_weights_is_zero_and_has_a_gradient():
     kernel = jnp.full((3, 3, 2, 1), 0.5)
 
@@ -252,31 +228,6 @@ def test_dropout_zeroes_a_share_and_keeps_the_expectation(rate):
     np.testing.assert_allclose(found.mean(axis=0) / x, 1, atol=error / (1 - rate))
     again = layers.dropout(keys[0], x, rate)
     np.testing.assert_array_equal(again, found[0])
-
-
-def numpy_lstm(input_kernel, state_kernel, bias, x):
-    """States `[T, B, H]` by the gates' definition, one gate and one step at a time."""
-    width = state_kernel.shape[1]
-    gates = [slice(k * width, (k + 1) * width) for k in range(4)]
-    state = cell = np.zeros((x.shape[1], width))
-    states = []
-    for inputs in x:
-        i, f, g, o = (
-            inputs @ input_kernel[gate].T + state @ state_kernel[gate].T + bias[gate]
-            for gate in gates
-        )
-        cell = cell / (1 + np.exp(-f)) + np.tanh(g) / (1 + np.exp(-i))
-        state = np.tanh(cell) / (1 + np.exp(-o))
-        states.append(state)
-    return np.stack(states)
-
-
-def test_lstm_is_its_definition():
-    rng = np.random.default_rng(0)
-    shapes = [(20, 3), (20, 5), (20,), (6, 2, 3)]
-    arguments = [rng.normal(size=shape) for shape in shapes]
-    found = layers.lstm(*(jnp.asarray(leaf) for leaf in arguments))
-    np.testing.assert_allclose(found, numpy_lstm(*arguments), rtol=0, atol=1e-12)
 
 
 SHAPE = (100, 200)

@@ -8,8 +8,6 @@ import pytest
 from jax import lax
 from scipy import signal
 
-from fedjax_pfl.core import tree_paths
-from tests.lanes import wide
 from tests.models.test_models import evaluated, small
 
 
@@ -79,7 +77,7 @@ def resnet_of_the_specification(params, x, scale):
     return x.mean((1, 2)) @ head["kernel"].T + head["bias"]
 
 
-@pytest.mark.parametrize("scale", [0.2, wide(0.0)])
+@pytest.mark.parametrize("scale", [0.2, 0.0])
 def test_resnet_is_the_network_of_the_specification(scale):
     model, params, batch = small("nf_resnet18")
     model = dataclasses.replace(model, residual_scale=scale)
@@ -88,20 +86,3 @@ def test_resnet_is_the_network_of_the_specification(scale):
     x = np.asarray(batch.x)[..., None]
     wanted = resnet_of_the_specification(params, x, scale)
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-10)
-
-
-def test_blocks_are_identities_at_scale_0():
-    """Second blocks have no shortcut: nothing in them matters."""
-    model, params, batch = small("nf_resnet18")
-    model = dataclasses.replace(model, residual_scale=0.0)
-    second, rest = tree_paths.split(params, "block_1/")
-    assert len(jax.tree.leaves(second)) == 3 * 2 * 2
-    changed = tree_paths.join(jax.tree.map(np.cos, second), rest)
-    np.testing.assert_array_equal(
-        evaluated(model, changed, batch.x), evaluated(model, params, batch.x)
-    )
-    shortcuts, rest = tree_paths.split(params, "shortcut/kernel")
-    changed = tree_paths.join(jax.tree.map(np.cos, shortcuts), rest)
-    assert (
-        evaluated(model, changed, batch.x) != evaluated(model, params, batch.x)
-    ).all()

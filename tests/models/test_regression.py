@@ -14,6 +14,7 @@ from fedjax_pfl.core import Batch
 from fedjax_pfl.engine import stacking
 from tests import networks
 from tests.lanes import few
+from tests.models.test_models_inputs import numpy_lstm
 
 CLASSES_ONLY = {"fedproto", "fedrod", "knn_per", "majority", "splitgp"}
 SOME = ("flame", "fedrep", "moon", "per_fedavg")  # FedAvg: the other tests
@@ -78,18 +79,9 @@ def test_an_lstm_reads_series_in_their_order():
     params = networks.init(model, jax.random.key(0))
     x, _, _ = arrays((6, 2), count=3)
     outputs = networks.apply(model, params, jnp.asarray(x))
-    weights = {k: np.asarray(v, np.float64) for k, v in params["lstm_0"].items()}
-    head = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params["head"])
-    for row, output in zip(x, outputs, strict=True):
-        state = memory = np.zeros(4)
-        for step in row:
-            gates = weights["input_kernel"] @ step + weights["state_kernel"] @ state
-            i, f, g, o = np.split(gates + weights["bias"], 4)
-            i, f, o = (1 / (1 + np.exp(-gate)) for gate in (i, f, o))
-            memory = f * memory + i * np.tanh(g)
-            state = o * np.tanh(memory)
-        wanted = head["kernel"] @ state + head["bias"]
-        np.testing.assert_allclose(output, wanted.item(), rtol=1e-5)
+    states = numpy_lstm(**params["lstm_0"], x=x.astype(float).swapaxes(0, 1))
+    wanted = states[-1] @ params["head"]["kernel"].T + params["head"]["bias"]
+    np.testing.assert_allclose(outputs, wanted[:, 0], rtol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore:With K=4 clients per round")

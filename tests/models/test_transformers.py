@@ -3,16 +3,17 @@
 import dataclasses
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import special
 
 import fedjax_pfl as fp
 from fedjax_pfl import core, models
 from fedjax_pfl.core import checks, tree_paths
 from tests.lanes import wide
+from tests.models import bert_numpy
 from tests.models.test_models import (
     KEY,
     TABLE,
@@ -50,13 +51,6 @@ def with_word(params, row, value):
     return params | {"embeddings": params["embeddings"] | {"words": words}}
 
 
-def test_parameters_of_the_smallest_bert():
-    fields = {"vocabulary": 30_522, "max_length": 512}
-    model = fitted(models.TextEncoder(**fields), (5,), 2, np.int32)
-    shapes = jax.eval_shape(model.init, KEY)
-    assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == 4_369_666
-
-
 @pytest.mark.parametrize("value", [7.0, 1e200, np.nan])
 def test_the_vector_of_padding_is_never_seen(value):
     model, params = text_encoder()
@@ -72,27 +66,6 @@ def test_the_vector_of_padding_is_never_seen(value):
     assert words[[1, 3, 4, 5, 6, 7, 8]].any(axis=1).all() and not words[2].any()
 
 
-@pytest.mark.parametrize("pooling", ["mean", "class"])
-def test_more_padding_changes_nothing(pooling):
-    model, params = text_encoder(pooling=pooling)
-    longer = np.pad(TOKENS, ((0, 0), (0, 2)))
-    other = dataclasses.replace(model, input_shape=(7,))
-    np.testing.assert_allclose(
-        evaluated(other, params, longer),
-        evaluated(model, params, TOKENS),
-        rtol=0,
-        atol=1e-14,
-    )
-
-
-def test_texts_do_not_see_each_other():
-    model, params = text_encoder()
-    alone = [evaluated(model, params, TOKENS[i : i + 1])[0] for i in range(3)]
-    np.testing.assert_allclose(
-        evaluated(model, params, TOKENS), np.stack(alone), rtol=0, atol=1e-14
-    )
-
-
 def test_padding_alone_gives_the_bias_and_rows_without_weight_no_gradient():
     model, params = text_encoder()
     tokens = np.concatenate([TOKENS, np.zeros((1, 5), np.int32)])
@@ -101,11 +74,7 @@ def test_padding_alone_gives_the_bias_and_rows_without_weight_no_gradient():
     gradient = jax.jit(gradient_of, static_argnums=0)
     with_row = gradient(model, params, batch_of(tokens, [1.0, 1, 1, 0]), None)
     without = gradient(model, params, batch_of(TOKENS), None)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-14),
-        with_row,
-        without,
-    )
+    chex.assert_trees_all_close(with_row, without, rtol=0, atol=1e-14)
 
 
 def test_without_padding_the_id_0_is_a_word():
@@ -116,29 +85,12 @@ def test_without_padding_the_id_0_is_a_word():
     np.testing.assert_array_equal(other[2], wanted[2])
 
 
-def test_words_stand_at_positions():
-    model, params = text_encoder()
-    turned = evaluated(model, params, TOKENS[2:, ::-1])
-    assert (abs(turned - evaluated(model, params, TOKENS[2:])) > 1e-6).all()
-
-
 def test_an_unknown_word_shows_as_nan_in_its_own_row():
     model, params = text_encoder()
     tokens = TOKENS.copy()
     tokens[1, 1] = 9
     found = np.asarray(evaluated(model, params, tokens))
     assert np.isnan(found[1]).all() and np.isfinite(found[[0, 2]]).all()
-
-
-def test_ids_are_exact_in_32_bits():
-    """Networks give inputs the type of their parameters."""
-    model = dataclasses.replace(text_encoder()[0], vocabulary=1 << 24)
-    shapes = jax.eval_shape(model.init, KEY)
-    assert shapes["embeddings"]["words"].shape == (1 << 24, 6)
-    last = np.float32((1 << 24) - 1)
-    assert int(last) == (1 << 24) - 1 and last + np.float32(1) == 1 << 24
-    with pytest.raises(checks.InputError, match="vocabulary"):
-        dataclasses.replace(model, vocabulary=(1 << 24) + 1)
 
 
 def test_sizes_come_from_the_federation():
@@ -165,26 +117,8 @@ def test_sizes_come_from_the_federation():
 )
 def test_what_an_encoder_cannot_read(fields, shape, dtype, words):
     model = models.TextEncoder(**fields)
-    with pytest.raises(checks.InputError, match=words) as error:
+    with pytest.raises(checks.InputError, match=words):
         fitted(model, shape, 2, dtype, TABLE)
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("name", ["text_encoder", "vision_transformer"])
-def test_dropout_acts_with_a_key_and_follows_it(name):
-    model, params, batch = small(name)
-    model = dataclasses.replace(model, dropout=0.5)
-    run = jax.jit(
-        lambda model, key: model.apply(params, batch.x, key=key), static_argnums=0
-    )
-    quiet = run(model, None)
-    np.testing.assert_array_equal(
-        quiet, run(dataclasses.replace(model, dropout=0), KEY)
-    )
-    trained = run(model, KEY)
-    assert (trained != quiet).all() and np.isfinite(trained).all()
-    np.testing.assert_array_equal(trained, run(model, KEY))
-    assert (trained != run(model, jax.random.key(4))).any()
 
 
 @pytest.mark.parametrize("name", ["text_encoder", wide("vision_transformer")])
@@ -215,17 +149,10 @@ def norm(layer, x):
 def numpy_layer(layer, x, heads):
     """A layer whose norms come first."""
     normed = norm(layer["attention_norm"], x)
-    parts = (
-        np.split(dense(layer[name], normed), heads, axis=1)
-        for name in ("query", "key", "value")
-    )
-    mixed = [
-        special.softmax(query @ key.T / np.sqrt(query.shape[1]), axis=1) @ value
-        for query, key, value in zip(*parts, strict=True)
-    ]
-    x = x + dense(layer["output"], np.concatenate(mixed, axis=1))
+    parts = (dense(layer[name], normed) for name in ("query", "key", "value"))
+    x = x + dense(layer["output"], bert_numpy.attention(*parts, heads))
     hidden = dense(layer["expand"], norm(layer["mlp_norm"], x))
-    return x + dense(layer["contract"], hidden * special.ndtr(hidden))
+    return x + dense(layer["contract"], bert_numpy.gelu(hidden))
 
 
 def numpy_logits(model, params, image):
@@ -294,7 +221,7 @@ def test_adapters_of_query_and_value_and_frozen_embeddings():
     roles = fp.ParameterRoles(model, frozen="^embeddings/")
     moved = roles.for_federation(federation(x, 3)).init(KEY)
     assert not jax.tree.leaves(moved["embeddings"])
-    jax.tree.map(np.testing.assert_array_equal, moved["layer_1"], params["layer_1"])
+    chex.assert_trees_all_equal(moved["layer_1"], params["layer_1"])
     adapted = fp.lora(model, targets="query|value", trained="^head/", rank=2)
     moved = jax.eval_shape(adapted.for_federation(federation(x, 3)).init, KEY)
     head = 3 * 6 + 3

@@ -1,5 +1,6 @@
 """Stochastic gradient descent that is private for the examples of a client."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -82,20 +83,6 @@ class PrivateSGD(solvers.MinibatchSolver):
             )
         gradient = jax.grad(objective, argnums=1)
 
-        def slope(
-            key: core.Key,
-            params: core.Params,
-            x: jax.Array,
-            y: jax.Array,
-            weight: jax.Array,
-            extra: core.Tree,
-        ):
-            constants, context = extra
-            batch = core.Batch(
-                x=x[None], y=y[None], weight=weight[None], constants=constants
-            )
-            return gradient(key, params, batch, context)
-
         def private(
             key: core.Key,
             params: core.Params,
@@ -103,15 +90,21 @@ class PrivateSGD(solvers.MinibatchSolver):
             context: core.Tree,
             carry: core.Tree,
         ):
-            extra, weight = (batch.constants, context), batch.weight
+            def slope(key: core.Key, x: jax.Array, y: jax.Array, weight: jax.Array):
+                example = dataclasses.replace(
+                    batch, x=x[None], y=y[None], weight=weight[None]
+                )
+                return gradient(key, params, example, context)
+
+            weight = batch.weight
             # An example of weight 0 leaves the other terms, which must not be clipped.
-            term = slope(key, params, batch.x[0], batch.y[0], 0 * weight[0], extra)
+            term = slope(key, batch.x[0], batch.y[0], 0 * weight[0])
 
             def clipped(
                 number: jax.Array, x: jax.Array, y: jax.Array, weight: jax.Array
             ):
                 subkey = jax.random.fold_in(key, number)
-                full = slope(subkey, params, x, y, jnp.ones_like(weight), extra)
+                full = slope(subkey, x, y, jnp.ones_like(weight))
                 # The example's part alone, without the other terms.
                 part = optax.tree.sub(full, term)
                 part = client_rows.clip(part, self.norm)
@@ -129,9 +122,7 @@ class PrivateSGD(solvers.MinibatchSolver):
 
         return private
 
-    def _init(
-        self, params: core.Params, round: jax.Array | None, step: jax.Array | None
-    ) -> None:
+    def _init(self, params: core.Params, at: solvers.Step) -> None:
         return None
 
     def _update(
@@ -139,9 +130,7 @@ class PrivateSGD(solvers.MinibatchSolver):
         gradient: core.Params,
         moments: None,
         params: core.Params,
-        round: jax.Array | None,
-        step: jax.Array | None,
-        share: core.Scalar,
+        at: solvers.Step,
     ):
-        rate = self.learning_rate * share
+        rate = self.learning_rate * at.share
         return jax.tree.map(lambda x, g: x - rate * g, params, gradient), moments

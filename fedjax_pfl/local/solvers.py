@@ -21,7 +21,7 @@ from fedjax_pfl.core import (
 )
 from fedjax_pfl.local import minibatch_scan, objectives, schedules
 
-__all__ = ["SGD", "MinibatchSolver", "Optax", "ToTolerance", "whole"]
+__all__ = ["SGD", "MinibatchSolver", "Optax", "Step", "ToTolerance", "whole"]
 
 _SAME = "the same for all methods of a comparison"
 
@@ -73,6 +73,15 @@ def whole(
     return statistics.joined(params, info.statistics)
 
 
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """A step of local work."""
+
+    round: jax.Array | None  # int32[], None outside of rounds
+    number: jax.Array | None  # int32[] earlier steps, for a schedule of steps
+    share: core.Scalar = 1.0  # [] factor of the step
+
+
 class MinibatchSolver(core.LocalSolver):
     """Common base of solvers over minibatches."""
 
@@ -101,19 +110,11 @@ class MinibatchSolver(core.LocalSolver):
         """Returns a sampler in place of shuffled epochs, or None."""
         return objectives.sampler(objective, view)
 
-    def _init(
-        self, params: core.Params, round: jax.Array | None, step: jax.Array | None
-    ) -> core.Tree:
+    def _init(self, params: core.Params, at: Step) -> core.Tree:
         raise NotImplementedError
 
     def _update(
-        self,
-        gradient: core.Params,
-        moments: core.Tree,
-        params: core.Params,
-        round: jax.Array | None,
-        step: jax.Array | None,
-        share: core.Scalar,
+        self, gradient: core.Params, moments: core.Tree, params: core.Params, at: Step
     ) -> tuple[Any, Any]:
         raise NotImplementedError
 
@@ -175,9 +176,8 @@ class MinibatchSolver(core.LocalSolver):
             params, moments, context, (carry, running), count = state
             batch = batches[0].with_statistics(running)
             gradient, memory = gradient_of(step_key, params, batch, context, carry)
-            params, moments = self._update(
-                gradient, moments, params, view.round, count, self.share(batch)
-            )
+            at = Step(view.round, count, self.share(batch))
+            params, moments = self._update(gradient, moments, params, at)
             if step_end is not None:
                 params = step_end(params, context)
             count = None if count is None else count + 1
@@ -197,7 +197,7 @@ class MinibatchSolver(core.LocalSolver):
         count = None
         if schedules.counts_steps(self):
             count = jnp.zeros((), jnp.int32) if view.steps is None else view.steps
-        moments = self._init(params, view.round, count)
+        moments = self._init(params, Step(view.round, count))
         memory = (view.carry, view.data.statistics)
         (params, _, context, memory, _), info = minibatch_scan.local_scan(
             view,
@@ -315,19 +315,11 @@ class SGD(MinibatchSolver):
             return jnp.maximum(info.num_examples, 1) * rate / self.batch_size
         return jnp.maximum(info.num_steps, 1) * rate
 
-    def _init(
-        self, params: core.Params, round: jax.Array | None, step: jax.Array | None
-    ):
+    def _init(self, params: core.Params, at: Step):
         return None if self.momentum is None else jax.tree.map(jnp.zeros_like, params)
 
     def _update(
-        self,
-        gradient: core.Params,
-        moments: core.Tree,
-        params: core.Params,
-        round: jax.Array | None,
-        step: jax.Array | None,
-        share: core.Scalar,
+        self, gradient: core.Params, moments: core.Tree, params: core.Params, at: Step
     ):
         # Weight decay and momentum act on the clipped gradient.
         gradient = self.clipped(gradient)
@@ -337,7 +329,7 @@ class SGD(MinibatchSolver):
             direction = moments = jax.tree.map(
                 lambda v, d: self.momentum * v + d, moments, direction
             )
-        rates = tree_paths.spread(self.rate(round, step) * share, params)
+        rates = tree_paths.spread(self.rate(at.round, at.number) * at.share, params)
         params = jax.tree.map(lambda x, d, r: x - r * d, params, direction, rates)
         return params, moments
 
@@ -386,35 +378,24 @@ class Optax(MinibatchSolver):
                 checks.number(f"hyperparameters.{name}", value)
         object.__setattr__(self, "hyperparameters", values)  # the class is frozen
 
-    def _transformation(
-        self, round: jax.Array | None, step: jax.Array | None
-    ) -> optax.GradientTransformation:
+    def _transformation(self, at: Step) -> optax.GradientTransformation:
         """Makes the optimizer of a step."""
         values = dict(self.hyperparameters)
         rate = values.get("learning_rate")
         if isinstance(rate, schedules.Schedule):
-            values["learning_rate"] = rate.rate(round, step)
+            values["learning_rate"] = rate.rate(at.round, at.number)
         return self.optimizer(**values)
 
-    def _init(
-        self, params: core.Params, round: jax.Array | None, step: jax.Array | None
-    ):
-        return self._transformation(round, step).init(params)
+    def _init(self, params: core.Params, at: Step):
+        return self._transformation(at).init(params)
 
     def _update(
-        self,
-        gradient: core.Params,
-        moments: core.Tree,
-        params: core.Params,
-        round: jax.Array | None,
-        step: jax.Array | None,
-        share: core.Scalar,
+        self, gradient: core.Params, moments: core.Tree, params: core.Params, at: Step
     ):
-        transformation = self._transformation(round, step)
-        updates, moments = transformation.update(gradient, moments, params)
+        updates, moments = self._transformation(at).update(gradient, moments, params)
         # Updates may have a wider dtype; parameters keep theirs.
         params = jax.tree.map(
-            lambda x, u: (x + share * u).astype(x.dtype), params, updates
+            lambda x, u: (x + at.share * u).astype(x.dtype), params, updates
         )
         return params, moments
 

@@ -196,27 +196,20 @@ class CoordinateMedian(base.MatrixRule):
         radius = jnp.maximum(radius, weiszfeld.smallest_radius(matrix.dtype))
         return jnp.minimum(radius, jnp.finfo(matrix.dtype).max / 4)
 
-    def _centers(
-        self, rho: jax.Array | None, matrix: jax.Array, p: jax.Array
-    ) -> tuple[jax.Array, huber.Centers, jax.Array]:
-        """Returns the exact median `[D]`, the centers, and the radius."""
-        # A branch, as in `_written_middle`; its one result takes half of the time.
-        median = lax.cond(
-            p.sum() > 0,
-            lambda: order_statistics.midpoint(
-                *_middle(matrix, p, self.weighting == "examples")
-            ),
-            lambda: jnp.zeros_like(matrix[0]),
-        )
-        radius = self._radius(rho, matrix, p, median)
-        return median, huber.centers(matrix, p, median, radius), radius
-
 
 def _smoothed_forward(
     rule: CoordinateMedian, rho: jax.Array | None, matrix: jax.Array, p: jax.Array
 ) -> tuple[tuple[jax.Array, CoordinateMedianInfo], core.Tree]:
     """Returns the median of rows `[K, D]`, and residuals for its derivatives."""
-    median, centers, radius = rule._centers(rho, matrix, p)
+    weighted = rule.weighting == "examples"
+    # A branch, as in `_written_middle`; its one result takes half of the time.
+    median = lax.cond(
+        p.sum() > 0,
+        lambda: order_statistics.midpoint(*_middle(matrix, p, weighted)),
+        lambda: jnp.zeros_like(matrix[0]),
+    )
+    radius = rule._radius(rho, matrix, p, median)
+    centers = huber.centers(matrix, p, median, radius)
     num_rows = (p > 0).sum(dtype=matrix.dtype)
     outside = columns.total(centers.outside.sum(dtype=matrix.dtype))
     info = CoordinateMedianInfo(

@@ -160,20 +160,14 @@ def _read(path: Path, num_clients: int, day: float) -> Fleet:
         )
     clients = numbers.drop_duplicates("client").set_index("client")
     clients = clients.loc[range(num_clients)]
-    speeds = {
-        name: clients[name].to_numpy(float)
-        if name in clients
-        else np.full(num_clients, np.inf)
-        for name in _SPEEDS
-    }
+    # Columns that the table lacks take no time.
+    columns = clients.reindex(columns=[*_SPEEDS], fill_value=np.inf).to_numpy(float).T
+    speeds = dict(zip(_SPEEDS, columns, strict=True))
     windows = [np.zeros((0, 2))] * num_clients
     if _WINDOW[0] in numbers:
         spans = numbers[[*_WINDOW]].to_numpy(float)
-        if (
-            (spans[:, 0] >= spans[:, 1]).any()
-            or (spans < 0).any()
-            or (spans > day).any()
-        ):
+        is_empty = spans[:, 0] >= spans[:, 1]
+        if is_empty.any() or (spans < 0).any() or (spans > day).any():
             raise checks.InputError(
                 f"Expected windows of '{path}' to begin before they end, within a day"
                 f" of {day:g} seconds."

@@ -401,18 +401,7 @@ def full_value(
     data: core.ClientData,
     batch_size: int = 256,
 ) -> jax.Array:
-    """Computes an objective over all examples of one client, without its gradient.
-
-    Args:
-      objective: see `full_value_and_gradient`.
-      params: point.
-      context: further input of the objective.
-      data: examples of one client.
-      batch_size: examples per pass; bounds memory, not the result.
-
-    Returns:
-      `[]`; zero for a client without examples.
-    """
+    """Computes the value `[]` of `full_value_and_gradient`, without the gradient."""
     zero = jnp.zeros((), params_dtype(params))
     return _mean_over_examples(
         lambda batch: objective(None, params, batch, context), zero, data, batch_size

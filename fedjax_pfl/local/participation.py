@@ -71,17 +71,7 @@ class UniformCohort(core.Participation):
             checks.whole("among", self.among, at_least=self.size)
 
     def cohort_size(self, num_clients: int) -> int:
-        """Counts cohort members.
-
-        Args:
-          num_clients: N.
-
-        Returns:
-          K.
-
-        Raises:
-          InputError: if there are fewer clients.
-        """
+        """Counts cohort members, K; an `InputError` if there are fewer clients."""
         check_size(self.size, num_clients)
         if self.among is not None and self.among > num_clients:
             raise checks.InputError(

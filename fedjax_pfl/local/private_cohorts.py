@@ -1,5 +1,6 @@
 """Random or cyclic participation with an epsilon for differential privacy."""
 
+import bisect
 import functools
 
 import jax
@@ -41,17 +42,7 @@ class PoissonCohort(core.Participation):
     capacity: int | None = struct.static_field(default=None, at_least=1)
 
     def cohort_size(self, num_clients: int) -> int:
-        """Counts the rows of a cohort.
-
-        Args:
-          num_clients: N.
-
-        Returns:
-          K, at most N.
-
-        Raises:
-          InputError: if the capacity is above the number of clients.
-        """
+        """Counts the rows of a cohort, K; an `InputError` for a capacity above N."""
         if self.capacity is None:
             return _rarely_exceeded(num_clients, self.rate)
         if self.capacity > num_clients:
@@ -88,14 +79,10 @@ def _rarely_exceeded(num_clients: int, rate: float) -> int:
     """Returns the smallest K that a binomial number exceeds with a low probability."""
     from scipy import special
 
-    low, high = 1, num_clients
-    while low < high:
-        middle = (low + high) // 2
-        if special.bdtrc(middle, num_clients, rate) <= _RARE:
-            high = middle
-        else:
-            low = middle + 1
-    return low
+    def is_rare(size: int) -> bool:
+        return special.bdtrc(size, num_clients, rate) <= _RARE
+
+    return 1 + bisect.bisect_left(range(1, num_clients), True, key=is_rare)
 
 
 @struct.pytree_dataclass
@@ -121,17 +108,7 @@ class CyclicCohorts(core.Participation):
     order: int = struct.static_field(default=0, at_least=0)
 
     def cohort_size(self, num_clients: int) -> int:
-        """Counts cohort members.
-
-        Args:
-          num_clients: N.
-
-        Returns:
-          K.
-
-        Raises:
-          InputError: if there are fewer clients.
-        """
+        """Counts cohort members, K; an `InputError` if there are fewer clients."""
         check_size(self.size, num_clients)
         return self.size
 
@@ -142,16 +119,7 @@ class CyclicCohorts(core.Participation):
     def in_round(
         self, key: core.Key | None, num_clients: int, round: jax.Array | int
     ) -> jax.Array:
-        """Returns the cohort of a round.
-
-        Args:
-          key: not used.
-          num_clients: N.
-          round: `int32[]` r.
-
-        Returns:
-          `int32[K]`, distinct and ascending.
-        """
+        """Returns the cohort of round r, `int32[K]`, distinct and ascending."""
         size = self.cohort_size(num_clients)
         # On the host: the order is a constant of the program.
         order = np.random.default_rng(self.order).permutation(num_clients)

@@ -51,41 +51,31 @@ DTYPES = ("float32", "float64")
 _NOT_NUMBERS = ("config", *_WALL_CLOCK)
 
 
-def simulated(training: "Training", folder: Path, **options: Any) -> Arrays:
-    """Trains in the device's memory."""
-    options = {"execution": "vmap", **training.options, **options}
-    yield from _trained(training, simulation.simulate, folder, **options)
-
-
-def streamed(training: "Training", folder: Path, **options: Any) -> Arrays:
-    """Trains with the rows of clients in files."""
-    options = {"execution": "vmap", **training.options, **options}
-    yield from _trained(training, streaming.simulate_streamed, folder, **options)
-
-
-def gridded(axes: grids.Axes, **options: Any) -> Callable[["Training", Path], Arrays]:
-    """Returns a function that trains a grid."""
-
-    def run(training: "Training", folder: Path) -> Arrays:
-        kinds = {"execution": "vmap", **options}
-        yield from _trained(training, simulation.grid, folder, axes, **kinds)
-
-    return run
-
-
 def _trained(
-    training: "Training",
     function: Callable[..., Any],
+    training: "Training",
     folder: Path,
-    *values: Any,
+    *,
+    values: tuple[Any, ...] = (),
     **options: Any,
 ) -> Arrays:
     """Trains, and yields the numbers of the result and the saved models."""
     place = folder / "models"
-    result = training.call(function, *values, models_to=place, **options)
-    yield from result_arrays(result)
+    options = {"execution": "vmap", **training.options, "models_to": place, **options}
+    yield from result_arrays(training.call(function, *values, **options))
     if place.exists():  # which the first of several processes writes
         yield from model_arrays(place)
+
+
+simulated = functools.partial(_trained, simulation.simulate)
+"""Trains in the device's memory."""
+streamed = functools.partial(_trained, streaming.simulate_streamed)
+"""Trains with the rows of clients in files."""
+
+
+def gridded(axes: grids.Axes, **options: Any) -> Callable[..., Arrays]:
+    """Returns a function that trains a grid."""
+    return functools.partial(_trained, simulation.grid, values=(axes,), **options)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -241,14 +231,8 @@ def attacked(
     return of(method, **parts, **fields)
 
 
-def _attacked() -> core.Federation:
-    """Returns the toy federation with two malicious clients."""
-    return toy.make_federation(malicious=(1, 5))
-
-
-def _malicious() -> core.Federation:
-    """Returns the toy federation without classes; its client 2 is malicious."""
-    return toy.make_federation(classes=False)
+_attacked = functools.partial(toy.make_federation, malicious=(1, 5))
+_unlabeled = functools.partial(toy.make_federation, classes=False)
 
 
 def _quadratics(**fields: Any) -> data.FederationSpec:
@@ -297,11 +281,12 @@ MLP = models.MLP(widths=(4,))
 NORMALIZED = models.MLP(widths=(4,), normalization="batch")
 FEDBN = models.ParameterRoles(NORMALIZED, personal="_norm/", local_statistics=True)
 PERSONAL = models.ParameterRoles(MLP, personal="^head", frozen="^hidden_0/bias")
-POLICY = portfolio.EIIE(units=3)
+SERIES = {"cohort": 3, "model": portfolio.EIIE(units=3), "federation": _market}
 HALVES = local.Stragglers(fraction=0.5, max_epochs=2)
 COSINE = optax.cosine_decay_schedule(0.2, 30)
 CLIP = messages.ClipNorm(norm=0.5)
 SECURE = aggregators.Mean()
+MOMENTUM = server_optimizers.ServerMomentum()
 DEVICES = local.Devices(examples_per_second=20.0, spread=0.8, upload=500.0, online=0.6)
 FLAME = algorithms.Flame(lam=1.0, kappa=2.0, local=SGD)
 OWN_LAM = algorithms.Flame(lam=1.0, kappa=None, rho=2.0, local=SGD)
@@ -311,7 +296,7 @@ RATES = np.array([0.1, 0.2, 1e30, 0.1, 0.05, 0.1, 0.3, 0.1])
 # Without malicious clients the diverging one is honest.
 BLOWN_UP: dict[str, Any] = {
     "model": models.Quadratic(),
-    "federation": functools.partial(toy.make_federation, classes=False, malicious=()),
+    "federation": functools.partial(_unlabeled, malicious=()),
     "per_client": {"algorithm.local.learning_rate": RATES},
 }
 EVERYTHING: dict[str, Any] = {  # of the rows that compare forms of execution
@@ -328,6 +313,11 @@ QUADRATIC: dict[str, Any] = {
     "model": models.Quadratic(),
     "federation": _quadratics,
     "cohort": None,
+}
+ADAPTIVE: dict[str, Any] = {
+    "participation": local.PoissonCohort(rate=0.4, capacity=5),
+    "aggregator": SECURE,
+    "transforms": (messages.AdaptiveClip(norm=0.1), messages.GaussianNoise()),
 }
 GRID = {"algorithm.lam": [0.5, 1.0], "seed": [0, 1]}
 
@@ -471,21 +461,14 @@ _TRANSFORMS = {
         transforms=(messages.RandomK(fraction=0.5), messages.QSGD()),
     ),
     "sign_scale and server momentum": of(
-        FEDAVG,
-        transforms=(messages.SignScale(),),
-        server_optimizer=server_optimizers.ServerMomentum(),
+        FEDAVG, transforms=(messages.SignScale(),), server_optimizer=MOMENTUM
     ),
     "low_rank, fedprox": of(
         algorithms.FedProx(mu=0.1, local=SGD),
         transforms=(messages.LowRank(rank=1, error_feedback=True),),
         model=MLP,
     ),
-    "adaptive_clip and gaussian_noise, poisson": of(
-        FEDAVG,
-        participation=local.PoissonCohort(rate=0.4, capacity=5),
-        aggregator=SECURE,
-        transforms=(messages.AdaptiveClip(norm=0.1), messages.GaussianNoise()),
-    ),
+    "adaptive_clip and gaussian_noise, poisson": of(FEDAVG, **ADAPTIVE),
     "clip_norm and gaussian_noise, flame": of(
         FLAME, aggregator=SECURE, transforms=(CLIP, messages.GaussianNoise())
     ),
@@ -583,15 +566,15 @@ _MODELS = {
     "batch normalization, server momentum": of(
         algorithms.FedProx(mu=0.1, local=SGD),
         model=NORMALIZED,
-        server_optimizer=server_optimizers.ServerMomentum(),
+        server_optimizer=MOMENTUM,
     ),
     "local statistics, flame": of(FLAME, model=FEDBN),
     "personal and frozen parameters": of(
         FEDAVG, model=PERSONAL, transforms=(messages.TopK(fraction=0.5),)
     ),
     "personal parameters, ditto": of(algorithms.Ditto(local=SGD), model=PERSONAL),
-    "portfolios": of(FEDAVG, cohort=3, model=POLICY, federation=_market),
-    "portfolios, flame": of(FLAME, cohort=3, model=POLICY, federation=_market),
+    "portfolios": of(FEDAVG, **SERIES),
+    "portfolios, flame": of(FLAME, **SERIES),
 }
 _ENDS = {
     "non-finite: stop": of(FEDAVG, **BLOWN_UP),
@@ -602,7 +585,7 @@ _ENDS = {
         aggregator=aggregators.CoordinateMedian(),
     ),
     "non-finite: messages of malicious clients": of(
-        FEDAVG, **dict(BLOWN_UP, federation=_malicious)
+        FEDAVG, **dict(BLOWN_UP, federation=_unlabeled)
     ),
     "non-finite: drop, flame": of(FLAME, **BLOWN_UP, on_nonfinite="drop"),
     "non-finite: freeze": of(FEDAVG, **BLOWN_UP, on_nonfinite="freeze"),
@@ -660,50 +643,11 @@ _FORMS = {
     ),
     "median in chunks": of(FEDAVG, **MEDIAN, **CHUNKS),
     "median on two devices": of(FEDAVG, **MEDIAN, **TWO_DEVICES),
-    "server momentum, killed and resumed": of(
-        FEDAVG,
-        server_optimizer=server_optimizers.ServerMomentum(),
-        run=Resumed(simulated),
-        dtypes=("float32",),
-    ),
     "median, streamed": of(FEDAVG, **MEDIAN, run=streamed),
-    "batch normalization, streamed": of(
-        FLAME, model=NORMALIZED, run=streamed, dtypes=("float32",)
-    ),
-    "local statistics on two devices": of(
-        FLAME,
-        model=FEDBN,
-        **TWO_DEVICES,
-        dtypes=("float32",),
-    ),
     "schedule of steps, streamed": of(
         algorithms.FedAvg(local=dataclasses.replace(SGD, learning_rate=COSINE)),
         run=streamed,
     ),
-    "adaptive_clip, streamed": of(
-        FEDAVG,
-        participation=local.PoissonCohort(rate=0.4, capacity=5),
-        aggregator=SECURE,
-        transforms=(messages.AdaptiveClip(norm=0.1), messages.GaussianNoise()),
-        server_optimizer=server_optimizers.ServerMomentum(),
-        run=streamed,
-        dtypes=("float32",),
-    ),
-    **{
-        f"{name}, streamed": dataclasses.replace(
-            training, run=streamed, dtypes=("float32",)
-        )
-        for name, training in (
-            ("error feedback", of(FLAME, transforms=(messages.SignScale(),))),
-            ("personal parameters", of(FLAME, model=PERSONAL)),
-            ("statistics of clients", of(FLAME, model=FEDBN)),
-            ("series", of(FLAME, cohort=3, model=POLICY, federation=_market)),
-            (
-                "late clients",
-                of(FLAME, participation=local.Buffered(size=3, concurrency=5)),
-            ),
-        )
-    },
     "grid of points and seeds": of(
         FLAME, cohort=3, federation=_classes, run=gridded(GRID, points_per_chunk=2)
     ),
@@ -715,6 +659,25 @@ _FORMS = {
                 {"algorithm": algorithms.Ditto(local=SGD)},
             ]
         ),
+    ),
+}
+_PARTS_IN_FORMS = {
+    "server momentum, killed and resumed": of(
+        FEDAVG, server_optimizer=MOMENTUM, run=Resumed(simulated)
+    ),
+    "local statistics on two devices": of(FLAME, model=FEDBN, **TWO_DEVICES),
+    "batch normalization, streamed": of(FLAME, model=NORMALIZED, run=streamed),
+    "adaptive_clip, streamed": of(
+        FEDAVG, **ADAPTIVE, server_optimizer=MOMENTUM, run=streamed
+    ),
+    "error feedback, streamed": of(
+        FLAME, transforms=(messages.SignScale(),), run=streamed
+    ),
+    "personal parameters, streamed": of(FLAME, model=PERSONAL, run=streamed),
+    "statistics of clients, streamed": of(FLAME, model=FEDBN, run=streamed),
+    "series, streamed": of(FLAME, **SERIES, run=streamed),
+    "late clients, streamed": of(
+        FLAME, participation=local.Buffered(size=3, concurrency=5), run=streamed
     ),
 }
 _DERIVATIVES = {
@@ -763,6 +726,7 @@ ROWS: dict[str, Training] = {
     },
     **_PARTICIPATION,
     **_FORMS,
+    **_only("float32", _PARTS_IN_FORMS),
     **_only("float32", _ATTACKS),
     **_only("float32", _TRANSFORMS),
     **_only("float32", _LOCAL_WORK),

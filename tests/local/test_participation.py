@@ -8,7 +8,6 @@ import scipy.stats
 
 import fedjax_pfl as fp
 from fedjax_pfl import core
-from fedjax_pfl.algorithms import registry
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.local import participation
 from tests import problems
@@ -111,10 +110,6 @@ def test_a_cohort_may_be_of_the_first_clients_only():
     cohorts, expected = map(np.asarray, both(keys))
     assert sorted(np.unique(cohorts).tolist()) == [0, 1, 2, 3, 4]
     np.testing.assert_array_equal(cohorts, expected)
-    with pytest.raises(checks.InputError, match="20, got among=50"):
-        participation.UniformCohort(size=3, among=50).cohort_size(20)
-    with pytest.raises(checks.InputError, match="among"):
-        participation.UniformCohort(size=3, among=2)
 
 
 def test_the_cost_of_a_cohort_follows_its_size():
@@ -123,11 +118,18 @@ def test_the_cost_of_a_cohort_follows_its_size():
     assert "100000000x" not in text
 
 
-def test_wrong_cohorts_are_named():
-    with pytest.raises(checks.InputError, match="20, got size=50"):
-        participation.UniformCohort(size=50).cohort_size(20)
-    with pytest.raises(checks.InputError, match="size to be a whole number .* got 0"):
-        participation.UniformCohort(size=0)
+@pytest.mark.parametrize(
+    ("fields", "match"),
+    [
+        ({"size": 50}, "20, got size=50"),
+        ({"size": 0}, "size to be a whole number .* got 0"),
+        ({"size": 3, "among": 50}, "20, got among=50"),
+        ({"size": 3, "among": 2}, "among"),
+    ],
+)
+def test_wrong_cohorts_are_named(fields, match):
+    with pytest.raises(checks.InputError, match=match):
+        participation.UniformCohort(**fields).cohort_size(20)
 
 
 def test_full_work_has_no_caps():
@@ -155,7 +157,7 @@ def test_stragglers_have_the_promised_law():
 
 @pytest.mark.parametrize(
     ("fraction", "size", "active"),
-    [(0.9, 10, 1), (0.5, 10, 5), (0.5, 5, 2), (0, 7, 7), (0.9, 5, 0)],
+    [(0.9, 10, 1), (0.5, 10, 5), (0.5, 5, 2), (0, 7, 7), (0.9, 5, 0), (1.0, 50, 0)],
 )
 def test_the_number_of_active_members_is_rounded_as_in_fedprox(fraction, size, active):
     work = participation.Stragglers(fraction=fraction)
@@ -184,13 +186,6 @@ def test_budgets_belong_to_the_client_not_to_the_slot():
     assert (one.epochs[::-1] == other.epochs).all()
 
 
-@pytest.mark.parametrize(("fraction", "expected"), [(0.0, 0), (1.0, 50)])
-def test_extreme_fractions(fraction, expected):
-    work = participation.Stragglers(fraction=fraction, max_epochs=2)
-    budget = _work(work, jnp.arange(50))
-    assert int(budget.straggler.sum()) == expected
-
-
 def test_fraction_is_traced():
     @jax.jit
     def count(work):
@@ -208,10 +203,3 @@ def test_fraction_is_traced():
 def test_wrong_work_is_named(fields):
     with pytest.raises(checks.InputError, match=next(iter(fields))):
         participation.Stragglers(**fields)
-
-
-def test_registries():
-    assert registry.PARTICIPATIONS["uniform"](size=2).size == 2
-    names = {"all", "uniform", "synchronous", "buffered", "poisson", "cyclic"}
-    assert set(registry.PARTICIPATIONS) == names
-    assert set(registry.WORK) == {"full", "per_client", "stragglers"}

@@ -62,6 +62,7 @@ def test_one_round_of_everybody_has_the_exact_epsilon(z, delta):
 def test_without_noise_nothing_is_private():
     assert np.isinf(accounting.poisson_epsilons(0.0, 1e-5, 0.1, 5, 10, 3)).all()
     assert np.isinf(accounting.gaussian_epsilons(0.0, 1e-5, [1, 2])).all()
+    assert np.isinf(accounting.epsilons(0.0, 1e-5, 5, 10, 3)).all()
 
 
 @pytest.mark.parametrize(
@@ -117,19 +118,11 @@ def test_trees_are_accounted_as_dp_accounting_does():
     assert exact <= upper
 
 
-def test_samples_of_examples_are_accounted_as_dp_accounting_does():
-    from dp_accounting import rdp
-
-    z, delta, steps = 2.0, 1e-5, 30
-    found = accounting.epsilon_after(z, delta, 8, 100, steps)
-    accountant = rdp.RdpAccountant(neighboring_relation=REPLACE)
-    noise = dp.GaussianDpEvent(z / 2)
-    accountant.compose(dp.SampledWithoutReplacementDpEvent(100, 8, noise), steps)
-    assert found == pytest.approx(accountant.get_epsilon(delta), abs=1e-6)
-    whole = accounting.epsilon_after(z, delta, 100, 100, steps)
-    assert whole == pytest.approx(
-        exact_epsilon(2 / z * math.sqrt(steps), delta), abs=1e-6
-    )
+def test_everybody_in_many_rounds_is_one_exact_gaussian():
+    z, delta = 1.3, 1e-5
+    found = accounting.epsilons(z, delta, 40, 40, 30)
+    exact = [exact_epsilon(2 / z * math.sqrt(r), delta) for r in range(1, 31)]
+    np.testing.assert_allclose(found, exact, atol=1e-6)
     assert accounting.epsilon_after(z, delta, 8, 100, 0) == 0
 
 

@@ -14,7 +14,6 @@ from hypothesis.extra import numpy as arrays
 from scipy import linalg, optimize
 
 import fedjax_pfl as fp
-from fedjax_pfl.core import Stream, checks, sharding, stream_key
 from fedjax_pfl.local import CyclicCohorts
 from fedjax_pfl.messages import (
     AdaptiveClip,
@@ -37,8 +36,7 @@ STILL = fp.FedAvg(local=problems.full_gradient_steps(1, 1e-300))
 """Honest clients that move nothing, so that a model changes by noise and attackers."""
 
 
-def process(*transforms, who=TURNS, **fields):
-    return private.process(*transforms, who=who, **fields)
+process = functools.partial(private.process, who=TURNS)
 
 
 def matrix(strategy, rounds):
@@ -101,15 +99,6 @@ def test_more_bands_are_better_and_spare_ones_do_no_harm():
     np.testing.assert_allclose(spare[3:], 0, atol=1e-6)
 
 
-def draws(rounds, size):
-    """Independent draws `[R, D]` of JAX's own Threefry, by round."""
-    keys = [stream_key(jax.random.key(0), Stream.NOISE, r) for r in range(rounds)]
-    words = [jax.random.key_data(key) for key in keys]
-    keys = [jax.random.wrap_key_data(w, impl="threefry2x32") for w in words]
-    each = [jax.random.normal(jax.random.split(k, 1)[0], (size,), float) for k in keys]
-    return np.array(each)
-
-
 def test_the_matrix_times_the_noise_of_rounds_are_independent_draws():
     problem, norm, z, rounds = problems.waves(dim=3), 0.4, 2.0, 9
     who, clip = CyclicCohorts(size=1), ClipNorm(norm=norm)
@@ -124,31 +113,12 @@ def test_the_matrix_times_the_noise_of_rounds_are_independent_draws():
         added.append(w[number + 1] - w[number] - step)
     np.testing.assert_allclose(
         matrix(noise.strategy, rounds) @ np.array(added),
-        z * norm * draws(rounds, 3),
+        z * norm * np.array([private.normal(r, 3) for r in range(rounds)]),
         atol=1e-10,
     )
-    # The same after a pause, bit by bit, and in chunks to rounding.
-    middle = jax.tree.map(lambda leaf: leaf[5], states)
-    middle = dataclasses.replace(middle, key=jax.random.key(0))
-    later, _, _ = problems.run(loud, problem, rounds, state=middle)
-    np.testing.assert_array_equal(later.server["theta"][:5], w[5:])
-    chunk = sharding.Execution(mode="chunk", chunk_size=1)
-    in_chunks = jax.jit(
-        functools.partial(
-            loud.round,
-            model=problem.model,
-            federation=problem.federation,
-            execution=chunk,
-        )
-    )
-    new, _ = in_chunks(middle)
-    np.testing.assert_allclose(
-        new.server["theta"], states.server["theta"][6], rtol=1e-12
-    )
-    np.testing.assert_array_equal(
-        new.memory["draws"]["theta"],
-        jax.tree.map(lambda leaf: leaf[6], states).memory["draws"]["theta"],
-    )
+    new = private.resumed(loud, problem, states, 5)
+    draws = states.memory["draws"]["theta"][6]
+    np.testing.assert_array_equal(new.memory["draws"]["theta"], draws)
 
 
 def test_one_band_is_independent_noise():
@@ -281,16 +251,12 @@ def test_guessing_with_all_rounds_stays_below_what_epsilon_allows(changes):
     clean = [changes(0.0, side) for side in (far, -far)]
     direction = strategy @ (clean[0] - clean[1])[0]
 
-    def advantage(first, second):
-        """Sampled `max_t P(T > t | first) - e^epsilon P(T > t | second)`."""
-        first, second = (np.sort(x @ strategy.T @ direction) for x in (first, second))
-        above = np.arange(SEEDS, 0, -1) / SEEDS
-        other = 1 - np.searchsorted(second, first) / SEEDS
-        return (above - math.exp(epsilon) * other).max()
+    def advantage(*pair):
+        sums = (change @ strategy.T @ direction for change in pair)
+        return private.advantage(*sums, epsilon)
 
-    # The largest of many correlated errors, each below 0.5 / sqrt(seeds).
-    allowed = delta + 5 * 0.5 / math.sqrt(SEEDS)
-    assert advantage(changes(z, far), changes(z, -far)) <= allowed < advantage(*clean)
+    noisy = advantage(changes(z, far), changes(z, -far))
+    assert noisy <= private.allowed(delta, SEEDS) < advantage(*clean)
 
 
 def test_sums_have_the_variance_that_the_strategy_promises(changes):
@@ -342,36 +308,25 @@ def test_streamed_trainings_have_the_same_noise():
 
 
 CLIP, NOISE = ClipNorm(norm=1.0), BandedNoise(bands=3)
+REFUSED = {
+    "one BandedNoise behind ClipNorm": {"transforms": (NOISE,)},
+    "bands of BandedNoise to be at most 3, .* got bands=4": {
+        "transforms": (CLIP, BandedNoise(bands=4))
+    },
+    "ClipNorm under BandedNoise, .* got AdaptiveClip": {
+        "transforms": (AdaptiveClip(), NOISE)
+    },
+    "CyclicCohorts under BandedNoise, .* got AllClients": {"who": fp.AllClients()},
+    "CyclicCohorts under BandedNoise, .* got Flame, which takes those of all": {
+        "algorithm": fp.Flame()
+    },
+    "Mean.. under BandedNoise, .* got CoordinateMedian": {
+        "aggregator": fp.CoordinateMedian()
+    },
+}
 
 
-@pytest.mark.parametrize(
-    ("make", "match"),
-    [
-        (lambda: BandedNoise(bands=0), "bands .* at least 1, got 0"),
-        (lambda: BandedNoise(rounds=0), "rounds .* at least 1, got 0"),
-        (lambda: process(NOISE), "one BandedNoise behind ClipNorm"),
-        (
-            lambda: process(CLIP, BandedNoise(bands=4)),
-            "bands of BandedNoise to be at most 3, .* got bands=4",
-        ),
-        (
-            lambda: process(CLIP, NOISE, who=fp.AllClients()),
-            "CyclicCohorts under BandedNoise, .* got AllClients",
-        ),
-        (
-            lambda: process(CLIP, NOISE, algorithm=fp.Flame()),
-            "CyclicCohorts under BandedNoise, .* got Flame, which takes those of all",
-        ),
-        (
-            lambda: process(CLIP, NOISE, aggregator=fp.CoordinateMedian()),
-            "Mean.. under BandedNoise, .* got CoordinateMedian",
-        ),
-        (
-            lambda: process(AdaptiveClip(), NOISE),
-            "ClipNorm under BandedNoise, .* got AdaptiveClip",
-        ),
-    ],
-)
-def test_what_is_not_accounted_is_refused(make, match):
-    with pytest.raises(checks.InputError, match=match):
-        make().check_cohort(2, 6)
+@pytest.mark.parametrize(("match", "fields"), REFUSED.items())
+def test_what_is_not_accounted_is_refused(match, fields):
+    fields = {"transforms": (CLIP, NOISE), "who": TURNS} | fields
+    private.assert_refused(match, lambda p: p.check_cohort(2, 6), **fields)

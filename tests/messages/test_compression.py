@@ -9,7 +9,17 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from fedjax_pfl.core import checks
-from fedjax_pfl.messages import QSGD, Encoding, LowRank, RandomK, SignScale, TopK
+from fedjax_pfl.messages import (
+    QSGD,
+    BandedNoise,
+    ClipNorm,
+    Encoding,
+    GaussianNoise,
+    LowRank,
+    RandomK,
+    SignScale,
+    TopK,
+)
 
 KEY = jax.random.key(7, impl="threefry2x32")
 DRAWS = 4000
@@ -234,6 +244,12 @@ def test_wrong_fields_are_sentences():
         (lambda: RandomK(fraction=1.5), "fraction .* at most 1, got 1.5"),
         (lambda: QSGD(levels=0), "levels .* at least 1, got 0"),
         (lambda: LowRank(rank=0), "rank .* at least 1, got 0"),
+        (lambda: ClipNorm(norm=0.0), "norm .* above 0, got 0.0"),
+        (lambda: ClipNorm(norm=-1.0), "norm .* above 0, got -1.0"),
+        (lambda: GaussianNoise(delta=1.0), "delta .* above 0 and below 1, got 1.0"),
+        (lambda: GaussianNoise(multiplier=-1.0), "multiplier .* at least 0, got -1.0"),
+        (lambda: BandedNoise(bands=0), "bands .* at least 1, got 0"),
+        (lambda: BandedNoise(rounds=0), "rounds .* at least 1, got 0"),
         (
             lambda: TopK(fraction=0.01).fit(None, jnp.ones(50)),
             "TopK to send at least one of the 50 numbers",

@@ -16,25 +16,17 @@ from fedjax_pfl.core import byte_counts, checks
 from fedjax_pfl.messages import QSGD, LowRank, RandomK, SignScale, TopK
 from tests import problems
 from tests.lanes import wide
+from tests.messages.private import SGD, process
 from tests.setups import with_malicious
 
 KEY = jax.random.key(0, impl="threefry2x32")
 CLOSE = {"rtol": 1e-12, "atol": 1e-12}
-SGD = problems.full_gradient_steps(2, 0.3)
-
-
-def process(*transforms, size=None, algorithm=None, **fields):
-    who = fp.AllClients() if size is None else fp.UniformCohort(size=size)
-    algorithm = fp.FedAvg(local=SGD) if algorithm is None else algorithm
-    fields = {"aggregator": fp.aggregators.Mean()} | fields
-    return fp.FederatedProcess(
-        algorithm=algorithm, participation=who, transforms=transforms, **fields
-    )
 
 
 def test_rounds_with_error_feedback_are_a_loop_in_numpy():
     problem, dim, kept = problems.waves(dim=10), 10, 3
-    whole = process(TopK(fraction=kept / dim, error_feedback=True), size=3)
+    feedback = TopK(fraction=kept / dim, error_feedback=True)
+    whole = process(feedback, who=fp.UniformCohort(size=3))
     states, infos, _ = problems.run(whole, problem, 8)
     w, memory = states.server["theta"][0], np.zeros((6, dim))
     for number in range(8):

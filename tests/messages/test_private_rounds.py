@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl.core import Stream, byte_counts, checks, sharding, stream_key
+from fedjax_pfl.core import Stream, byte_counts, stream_key
 from fedjax_pfl.local import CyclicCohorts, PoissonCohort
 from fedjax_pfl.messages import (
     AdaptiveClip,
@@ -26,15 +26,15 @@ from fedjax_pfl.round import privacy
 from tests import problems
 from tests.lanes import wide
 from tests.messages import private
-from tests.messages.private import SGD, Sends
+from tests.messages.private import EVERYBODY, SGD, Sends, normal
 from tests.setups import with_malicious
 
 KEY = jax.random.key(0, impl="threefry2x32")
 POISSON = PoissonCohort(rate=0.5, capacity=5)
+CLOSE = {"rtol": 1e-11, "atol": 1e-11}
 
 
-def process(*transforms, who=POISSON, **fields):
-    return private.process(*transforms, who=who, **fields)
+process = functools.partial(private.process, who=POISSON)
 
 
 def move(problem, client, w):
@@ -45,39 +45,25 @@ def clipped(x, norm):
     return x * min(1, norm / np.linalg.norm(x))
 
 
-def normal(round, size, *, stream=Stream.NOISE, fold=None):
-    """Draws of a round's noise, of JAX's own Threefry."""
-    words = jax.random.key_data(stream_key(jax.random.key(0), stream, round))
-    key = jax.random.wrap_key_data(words, impl="threefry2x32")
-    key = key if fold is None else jax.random.fold_in(key, fold)
-    return np.asarray(jax.random.normal(jax.random.split(key, 1)[0], (size,), float))
-
-
 def test_who_is_not_drawn_does_nothing_and_the_sum_is_divided_by_what_is_expected():
     problem, norm, z = problems.waves(dim=4), 0.2, 1.5
     ditto = fp.Ditto(local=SGD)
     whole = process(ClipNorm(norm=norm), GaussianNoise(multiplier=z), algorithm=ditto)
     states, infos, _ = problems.run(whole, problem, 5)
-    sizes = set()
+    leaves, sizes = jax.tree.leaves(states.clients), set()
     for number in range(5):
         present = [i for i in infos.cohort[number] if i >= 0]
         sizes.add(len(present))
-        w = states.server["theta"][number]
+        w, new = states.server["theta"][number : number + 2]
         total = sum(clipped(move(problem, i, w), norm) for i in present)
         noise = z * norm * normal(number, 4)
         expected = w + (total + noise) / (0.5 * 6)
-        np.testing.assert_allclose(
-            states.server["theta"][number + 1], expected, rtol=1e-11, atol=1e-11
-        )
+        np.testing.assert_allclose(new, expected, **CLOSE)
         absent = sorted(set(range(6)) - set(present))
-        for leaf in jax.tree.leaves(states.clients):
-            np.testing.assert_array_equal(
-                leaf[number + 1][absent], leaf[number][absent]
-            )
-        up, down = (
-            byte_counts.total(x[number]) for x in (infos.bytes_up, infos.bytes_down)
-        )
-        assert up == down == len(present) * 4 * 8
+        for before, after in (leaf[number : number + 2] for leaf in leaves):
+            np.testing.assert_array_equal(after[absent], before[absent])
+        for sent in (infos.bytes_up, infos.bytes_down):
+            assert byte_counts.total(sent[number]) == len(present) * 4 * 8
         assert (infos.client["client_steps"][number] > 0).sum() == len(present)
     assert len(sizes) > 1
 
@@ -86,12 +72,10 @@ def test_without_noise_the_mean_is_over_who_takes_part():
     problem = problems.waves()
     states, infos, _ = problems.run(process(), problem, 4)
     for number in range(4):
-        w = states.server["theta"][number]
+        w, new = states.server["theta"][number : number + 2]
         moves = [move(problem, i, w) for i in infos.cohort[number] if i >= 0]
         expected = w + (np.mean(moves, axis=0) if moves else 0)
-        np.testing.assert_allclose(
-            states.server["theta"][number + 1], expected, rtol=1e-11, atol=1e-11
-        )
+        np.testing.assert_allclose(new, expected, **CLOSE)
 
 
 def test_who_is_not_drawn_counts_with_its_last_message_where_all_do():
@@ -99,9 +83,8 @@ def test_who_is_not_drawn_counts_with_its_last_message_where_all_do():
     flame = fp.Flame(local=SGD, kappa=1.0)
     states, infos, _ = problems.run(process(algorithm=flame), problem, 4)
     last = states.clients.w_local["theta"] + states.clients.p["theta"]
-    np.testing.assert_allclose(
-        states.server["theta"][1:], last[1:].mean(axis=1), rtol=1e-9, atol=1e-9
-    )
+    means = last[1:].mean(axis=1)
+    np.testing.assert_allclose(states.server["theta"][1:], means, rtol=1e-9, atol=1e-9)
     for number in range(4):
         absent = sorted(set(range(6)) - set(infos.cohort[number].tolist()))
         np.testing.assert_array_equal(last[number + 1][absent], last[number][absent])
@@ -112,10 +95,9 @@ def test_scaffolds_control_variate_is_the_mean_of_all_clients():
     private = ClipNorm(norm=1e6), GaussianNoise(multiplier=0.0)
     scaffold = fp.Scaffold(local=SGD)
     states, _, _ = problems.run(process(*private, algorithm=scaffold), problem, 4)
-    own = np.asarray(states.clients["theta"])
-    np.testing.assert_allclose(
-        states.server.control["theta"], own.mean(axis=1), rtol=1e-9, atol=1e-9
-    )
+    means = np.asarray(states.clients["theta"]).mean(axis=1)
+    control = states.server.control["theta"]
+    np.testing.assert_allclose(control, means, rtol=1e-9, atol=1e-9)
 
 
 def test_adaptive_clips_are_a_loop_in_numpy():
@@ -126,12 +108,10 @@ def test_adaptive_clips_are_a_loop_in_numpy():
     norm = 0.05
     for number in range(6):
         np.testing.assert_allclose(infos.server["clip_norm"][number], norm, rtol=1e-12)
-        w = states.server["theta"][number]
+        w, new = states.server["theta"][number : number + 2]
         moves = [move(problem, i, w) for i in infos.cohort[number]]
         expected = w + np.mean([clipped(x, norm) for x in moves], axis=0)
-        np.testing.assert_allclose(
-            states.server["theta"][number + 1], expected, rtol=1e-11, atol=1e-11
-        )
+        np.testing.assert_allclose(new, expected, **CLOSE)
         words = jax.random.key_data(
             stream_key(jax.random.key(0), Stream.NOISE_OF_COUNTS, number)
         )
@@ -156,7 +136,7 @@ def test_one_client_moves_sum_and_number_as_accounted(first, second):
             clip,
             TopK(fraction=0.5),
             GaussianNoise(multiplier=0.0),
-            who=fp.AllClients(),
+            who=EVERYBODY,
             attack=Sends(vector=jnp.asarray(vector)),
         )
         states, _, _ = problems.run(whole, problem, 1)
@@ -172,15 +152,13 @@ def test_noise_in_sum_and_number_are_one_gaussian():
     z, s = 1.3, 2.0
     clip, noise = AdaptiveClip(count_noise=s), GaussianNoise(multiplier=z, delta=1e-4)
     pytest.importorskip("dp_accounting")
-    (found,) = privacy.epsilons(process(clip, noise, who=fp.AllClients()), 6, 1)
+    (found,) = privacy.epsilons(process(clip, noise, who=EVERYBODY), 6, 1)
     # Distance of neighbors in deviations: two clips of z, and a client of s.
     distance = math.hypot(2 / z, 1 / s)
     (expected,) = accounting.epsilons(2 / distance, 1e-4, 6, 6, 1)
     assert found == pytest.approx(expected, abs=1e-9)
     silent = AdaptiveClip(count_noise=0.0)
-    assert np.isinf(
-        privacy.epsilons(process(silent, noise, who=fp.AllClients()), 6, 1)
-    ).all()
+    assert np.isinf(privacy.epsilons(process(silent, noise, who=EVERYBODY), 6, 1)).all()
 
 
 def nodes(leaves):
@@ -215,20 +193,7 @@ def test_sums_of_a_tree_have_the_noise_of_their_nodes():
         np.testing.assert_allclose(
             added, z * norm * np.sum(draws, axis=0), rtol=1e-9, atol=1e-9
         )
-    # The same after a pause, bit by bit.
-    middle = jax.tree.map(lambda leaf: leaf[4], states)
-    middle = dataclasses.replace(middle, key=jax.random.key(0))
-    later, _, _ = problems.run(loud, problem, rounds, state=middle)
-    np.testing.assert_array_equal(later.server["theta"][:7], w[4:])
-    # And in chunks, to rounding.
-    chunk = sharding.Execution(mode="chunk", chunk_size=1)
-
-    @jax.jit
-    def in_chunks(state):
-        model, federation = problem.model, problem.federation
-        return loud.round(state, model, federation, execution=chunk)[0].server["theta"]
-
-    np.testing.assert_allclose(in_chunks(middle), states.server["theta"][5], rtol=1e-12)
+    private.resumed(loud, problem, states, 4)
     assert np.isinf(privacy.epsilons(quiet, 6, 2)).all()
 
 
@@ -293,20 +258,15 @@ def test_guessing_who_took_part_stays_below_what_epsilon_allows(
         return jax.lax.scan(step, state, None, length=rounds)[0].server["theta"][0]
 
     def advantage(multiplier):
-        """Sampled `max_t P(T > t | first) - e^epsilon P(T > t | second)`."""
-        first, second = (  # of the worst two clients
-            np.sort(released(jnp.arange(seeds), multiplier, far)) for far in (1e3, -1e3)
-        )
-        above = np.arange(seeds, 0, -1) / seeds
-        other = 1 - np.searchsorted(second, first) / seeds
-        return (above - math.exp(epsilon) * other).max()
+        sides = (1e3, -1e3)  # of the worst two clients
+        models = (released(jnp.arange(seeds), multiplier, far) for far in sides)
+        return private.advantage(*models, epsilon)
 
-    allowed = delta + 5 * 0.5 / math.sqrt(seeds)
-    assert advantage(z) <= allowed < advantage(0.0)
+    assert advantage(z) <= private.allowed(delta, seeds) < advantage(0.0)
 
 
 CLIP, NOISE, TREE = ClipNorm(norm=1.0), GaussianNoise(), TreeNoise()
-TURNS, EVERYBODY = CyclicCohorts(size=2), fp.AllClients()
+TURNS = CyclicCohorts(size=2)
 
 
 @pytest.mark.parametrize(
@@ -355,7 +315,7 @@ TURNS, EVERYBODY = CyclicCohorts(size=2), fp.AllClients()
     ],
 )
 def test_what_is_not_accounted_is_refused(make, match):
-    with pytest.raises(checks.InputError, match=match):
+    with pytest.raises(fp.InputError, match=match):
         privacy.check(make())
 
 
@@ -363,16 +323,9 @@ def test_histories_have_epsilon_clips_and_who_took_part():
     pytest.importorskip("dp_accounting")
     spec = fp.FederationSpec("digits", num_clients=6)
     whole = process(AdaptiveClip(), GaussianNoise(delta=1e-4))
-    result = fp.grid(
-        KEY,
-        whole,
-        fp.LogisticRegression(),
-        spec,
-        {"transforms.0.count_noise": [1.0, 3.0]},
-        num_rounds=4,
-        evaluate_on="test",
-        progress=False,
-    )
+    axes = {"transforms.0.count_noise": [1.0, 3.0]}
+    given = KEY, whole, fp.LogisticRegression(), spec, axes, 4
+    result = fp.grid(*given, evaluate_on="test", progress=False)
     (group,) = result.groups
     for point, s in enumerate((1.0, 3.0)):
         z = 1 / math.hypot(1, 1 / (2 * s))

@@ -1,21 +1,8 @@
-"""Shortest combinations of rows in NumPy, float64, and where stored ones come from.
-
-`python -m tests.numerics.qp_oracles` writes `qp_solutions.npz`: sets of rows, of small
-whole numbers, so that their Gram matrices are exact in float32, and for every set
-
-* `simplex`: the shortest point of the hull, by Wolfe's active set on the rows;
-* `cone`: what rows without the first leave of the first, by SciPy's NNLS;
-* `box`: the shortest point with `box_of` bounds, by exchanges between two weights.
-
-Every one is checked by another method before it is written.
-"""
-
-import pathlib
+"""Shortest combinations of rows in NumPy, float64, and sets of rows that they solve."""
 
 import numpy as np
 import scipy.optimize
 
-PATH = pathlib.Path(__file__).with_name("qp_solutions.npz")
 SIZES = (2, 11, 101)
 
 
@@ -141,16 +128,28 @@ def families(count, rng):
     }
 
 
-def stored():
-    """What is stored: `(name, rows, simplex, cone, box)` of all sets."""
-    with np.load(PATH) as file:
-        found = {name: file[name] for name in file.files}
-    for name in sorted({key.partition("/")[0] for key in found}):
-        parts = (found[f"{name}/{part}"] for part in _PARTS)
-        yield name, *parts
+def solved():
+    """Yields `(name, rows, simplex, cone, box)` of sets of rows.
 
+    Rows are of small whole numbers, so that their Gram matrices are exact in float32.
 
-_PARTS = ("rows", "simplex", "cone", "box")
+    * `simplex`: the shortest point of the hull, by Wolfe's active set on the rows;
+    * `cone`: what rows without the first leave of the first, by SciPy's NNLS;
+    * `box`: the shortest point with `box_of` bounds, by exchanges between two weights.
+    """
+    rng = np.random.default_rng(0)
+    for count in SIZES:
+        kinds = {
+            "normal": rng.normal(size=(count, count + 5)),
+            "dependent": rng.normal(size=(count, max(1, count // 3))),
+            "common": rng.normal(size=40) + rng.normal(size=(count, 40)) / 2,
+        }
+        kinds["opposed"] = kinds["common"].copy()
+        against = 0.5 + rng.normal(size=count - 1)
+        kinds["opposed"][-1] = -3 * against @ kinds["common"][:-1] / against.sum()
+        for kind, rows in kinds.items():
+            rows = np.round(30 * rows)
+            yield f"{kind} {count}", rows, *_solved(rows)
 
 
 def _solved(rows):
@@ -166,28 +165,3 @@ def _solved(rows):
     assert (rows[1:] @ left).min() >= -1e-12 * scale
     assert np.abs(weights * (rows[1:] @ left)).max() <= 1e-12 * scale
     return x @ rows, left, y @ rows
-
-
-def main():
-    """Writes the file."""
-    rng, found = np.random.default_rng(0), {}
-    for count in SIZES:
-        kinds = {
-            "normal": rng.normal(size=(count, count + 5)),
-            "dependent": rng.normal(size=(count, max(1, count // 3))),
-            "common": rng.normal(size=40) + rng.normal(size=(count, 40)) / 2,
-        }
-        kinds["opposed"] = kinds["common"].copy()
-        against = 0.5 + rng.normal(size=count - 1)
-        kinds["opposed"][-1] = -3 * against @ kinds["common"][:-1] / against.sum()
-        for kind, rows in kinds.items():
-            rows = np.round(30 * rows)
-            parts = (rows, *_solved(rows))
-            for part, values in zip(_PARTS, parts, strict=True):
-                found[f"{kind} {count}/{part}"] = values
-            found[f"{kind} {count}/rows"] = rows.astype(np.int16)
-    np.savez_compressed(PATH, **found)
-
-
-if __name__ == "__main__":
-    main()

@@ -10,7 +10,8 @@ import pytest
 
 from fedjax_pfl.numerics import quadratic_programs
 from tests.lanes import wide
-from tests.numerics import qp_filled, qp_oracles
+from tests.numerics import qp_filled as qp
+from tests.numerics import qp_oracles
 
 # Golden values: three clients of which two oppose each other, with unequal losses.
 
@@ -72,7 +73,7 @@ def settings():
 @pytest.mark.parametrize("name", settings())
 def test_golden_directions(name):
     rows, weights, direction, norm = settings()[name]
-    x, point, solution = qp_filled.shortest(rows)
+    x, point, solution = qp.shortest(rows)
     np.testing.assert_allclose(x, weights, atol=6e-7)
     np.testing.assert_allclose(-point / np.linalg.norm(point), direction, atol=6e-7)
     np.testing.assert_allclose(np.sqrt(solution.value), norm, atol=6e-9)
@@ -87,7 +88,7 @@ def test_golden_protected_directions():
     ]
     nu = [[0.909033, 0.460592], [1.062270, 0.492051], [1.906818, 1.743202]]
     for i in range(3):
-        left, x, solution = qp_filled.protected(np.delete(rows, i, axis=0), rows[i])
+        left, x, solution = qp.protected(np.delete(rows, i, axis=0), rows[i])
         np.testing.assert_allclose(-left, p[i], atol=6e-9)
         np.testing.assert_allclose(x, nu[i], atol=6e-7)
         np.testing.assert_allclose(solution.value, np.square(p[i]).sum(), rtol=1e-6)
@@ -103,7 +104,7 @@ def test_golden_protected_directions():
 def test_golden_weights_in_a_box(eps, weights, slopes):
     rows, share = scaled(GRADIENTS, 1.0), 1 / 3
     lower, upper = np.full(3, max(0, share - eps)), np.full(3, min(1, share + eps))
-    x, _ = qp_filled.in_box(rows, lower, upper)
+    x, _ = qp.in_box(rows, lower, upper)
     np.testing.assert_allclose(x, weights, atol=6e-7)
     found = GRADIENTS @ -(x @ rows)
     if slopes is None:
@@ -112,24 +113,23 @@ def test_golden_weights_in_a_box(eps, weights, slopes):
         np.testing.assert_allclose(found, slopes, atol=2e-6)
 
 
-# Stored solutions. With ||d||^2 / 2 within gap of the least, ||d - d*||^2 <= 2 gap.
+# Solutions of oracles. With ||d||^2 / 2 within gap of the least, ||d - d*||^2 <= 2 gap.
 
 
-@pytest.mark.parametrize("dtype", qp_filled.DTYPES)
-def test_stored_solutions(dtype):
-    for name, rows, point, left, boxed in qp_oracles.stored():
-        rows = rows.astype(np.float64)
-        scale = qp_filled.mean_square(rows)
-        allowed = qp_filled.PRECISION[dtype] * scale
-        _, found, solution = qp_filled.shortest(rows, dtype)
+@pytest.mark.parametrize("dtype", qp.DTYPES)
+def test_solutions_are_those_of_oracles(dtype):
+    for name, rows, point, left, boxed in qp_oracles.solved():
+        scale = qp.mean_square(rows)
+        allowed = qp.PRECISION[dtype] * scale
+        _, found, solution = qp.shortest(rows, dtype)
         assert float(solution.gap) <= allowed, name
         assert np.linalg.norm(found - point) <= np.sqrt(2 * allowed), name
         assert abs(float(solution.value) - point @ point) <= 3 * allowed, name
         bounds = qp_oracles.box_of(len(rows))
-        x, solution = qp_filled.in_box(rows, *bounds, dtype)
+        x, solution = qp.in_box(rows, *bounds, dtype)
         assert np.linalg.norm(x @ rows - boxed) <= np.sqrt(2 * allowed), name
         assert float(solution.gap) <= allowed, name
-        found, x, solution = qp_filled.protected(rows[1:], rows[0], dtype)
+        found, x, solution = qp.protected(rows[1:], rows[0], dtype)
         # The rounding of A x; much of it where the cone is nearly the whole space.
         limit = (10 if "opposed" in name else 3) * allowed * (1 + x.sum())
         assert float(solution.gap) <= limit * (1 + x.sum()), name
@@ -145,7 +145,7 @@ def test_stored_solutions(dtype):
 def test_sizes_of_their_own_agree_with_masked_ones(size):
     rows = qp_oracles.families(size, np.random.default_rng(size))["common"]
     solution = jax.jit(quadratic_programs.minimum_norm)(rows @ rows.T)
-    np.testing.assert_allclose(solution.x, qp_filled.shortest(rows)[0], atol=1e-12)
+    np.testing.assert_allclose(solution.x, qp.shortest(rows)[0], atol=1e-12)
 
 
 # What a shortest point is.
@@ -155,8 +155,8 @@ def test_every_row_descends_at_least_as_much_as_the_shortest_point_is_long():
     for size in (2, 11, 66):
         sets = qp_oracles.families(size, np.random.default_rng(size))
         for name, rows in sets.items():
-            x, point, solution = qp_filled.shortest(rows)
-            square, scale = point @ point, qp_filled.mean_square(rows)
+            x, point, solution = qp.shortest(rows)
+            square, scale = point @ point, qp.mean_square(rows)
             slopes = rows @ point
             assert slopes.min() >= square - 1e-14 * scale, name
             assert (x >= 0).all() and abs(x.sum() - 1) <= 1e-14 * size, name
@@ -173,14 +173,12 @@ def test_the_value_is_zero_exactly_if_zero_is_in_the_hull():
     for size in (3, 11, 40):
         rows = rng.normal(size=(size, 2 * size))
         around = np.vstack([rows, -rng.dirichlet(np.ones(size)) @ rows])
-        assert float(
-            qp_filled.shortest(around)[2].value
-        ) <= 1e-14 * qp_filled.mean_square(around)
+        assert float(qp.shortest(around)[2].value) <= 1e-14 * qp.mean_square(around)
         above = np.hstack([rows, np.full((size, 1), 0.1)])
-        assert float(qp_filled.shortest(above)[2].value) >= 0.01
+        assert float(qp.shortest(above)[2].value) >= 0.01
 
 
-@pytest.mark.parametrize("dtype", qp_filled.DTYPES)
+@pytest.mark.parametrize("dtype", qp.DTYPES)
 def test_the_gap_of_a_cone_includes_rounding(dtype):
     """Certificate and value in more digits, of the rows themselves, in units of g."""
     worst = 0.0
@@ -193,7 +191,7 @@ def test_the_gap_of_a_cone_includes_rounding(dtype):
         )
         for name, rows in sets.items():
             rows = rows.astype(dtype).astype(float)
-            _, x, solution = qp_filled.protected(rows[1:], rows[0], dtype)
+            _, x, solution = qp.protected(rows[1:], rows[0], dtype)
             # Else the rounding of the oracle would be as large as the solver's.
             rows, x = rows.astype(np.longdouble), x.astype(np.longdouble)
             left = rows[0] + x @ rows[1:]
@@ -214,7 +212,7 @@ def test_a_cone_leaves_what_no_row_opposes():
     for name, rows in qp_oracles.families(21, np.random.default_rng(3)).items():
         if name == "lengths":
             continue  # a row of 1e-3 among rows of 100
-        left, x, solution = qp_filled.protected(rows[1:], rows[0])
+        left, x, solution = qp.protected(rows[1:], rows[0])
         slopes = rows[1:] @ left  # of the direction -left: no row ascends
         assert slopes.min() >= -max(1e-12, float(solution.gap)), name
         assert np.abs(x * slopes).max() <= 1e-10 * max(1, x.max()), name
@@ -230,7 +228,7 @@ def test_cones_of_nearly_dependent_rows():
     rows = scaled(np.column_stack([np.cos(angle), np.sin(angle), off]), 1.0)
     for i in (0, 8, 40):
         others = np.delete(rows, i, axis=0)
-        left, x, solution = qp_filled.protected(others, rows[i])
+        left, x, solution = qp.protected(others, rows[i])
         exact, _ = qp_oracles.left_over(others, rows[i])
         assert (x.sum() > 100) == (i < 17)
         length = np.linalg.norm(exact)
@@ -239,14 +237,14 @@ def test_cones_of_nearly_dependent_rows():
         assert float(solution.gap) <= 1e-7 * float(solution.value)
 
 
-@pytest.mark.parametrize("dtype", qp_filled.DTYPES)
+@pytest.mark.parametrize("dtype", qp.DTYPES)
 @pytest.mark.parametrize("seed", range(3))
 def test_cones_of_rows_of_very_different_length(dtype, seed):
     """Lengths from 1e-3 to 100; a row's length changes its weight and nothing else."""
     rows = qp_oracles.families(11, np.random.default_rng(seed))["lengths"]
     for i in range(11):
         others = np.delete(rows, i, axis=0)
-        left, _, solution = qp_filled.protected(others, rows[i], dtype)
+        left, _, solution = qp.protected(others, rows[i], dtype)
         exact, _ = qp_oracles.left_over(scaled(others, 1.0), rows[i])
         length, eps = np.linalg.norm(exact), np.finfo(dtype).eps
         assert np.linalg.norm(left - exact) <= 1e3 * eps * length
@@ -265,12 +263,12 @@ def test_gaps_in_single_precision(draws):
             rng = np.random.default_rng(1000 * size + draw)
             for name, rows in qp_oracles.families(size, rng).items():
                 rows = rows.astype(np.float32)
-                scale = qp_filled.mean_square(rows)
-                x, point, solution = qp_filled.shortest(rows, np.float32)
+                scale = qp.mean_square(rows)
+                x, point, solution = qp.shortest(rows, np.float32)
                 gap = qp_oracles.gap_of(rows, x / x.sum())
                 assert gap < 1e-6 * scale, (name, size)
                 assert abs(float(solution.gap) - gap) < 1e-6 * scale, (name, size)
-                exact = qp_filled.shortest(rows)[1]
+                exact = qp.shortest(rows)[1]
                 assert np.linalg.norm(point - exact) < 1.5e-3 * np.sqrt(scale)
 
 
@@ -282,10 +280,9 @@ def test_cones_in_single_precision(draws):
             rng = np.random.default_rng(1000 * size + draw)
             sets = qp_oracles.families(size, rng)
             for name in ("normal", "dependent", "clusters", "common", *limits):
-                left, x, solution = qp_filled.protected(
-                    sets[name][1:], sets[name][0], np.float32
-                )
-                violation = -(sets[name][1:] @ left).min()
+                vector, *rows = sets[name]
+                left, x, solution = qp.protected(rows, vector, np.float32)
+                violation = -(rows @ left).min()
                 limit = limits.get(name, 1e-6)
                 assert violation <= limit, (name, size)
                 assert float(solution.gap) <= limit * (1 + x.sum()), (name, size)
@@ -295,7 +292,7 @@ def test_cones_in_single_precision(draws):
 def test_cones_of_rows_that_span_the_space_leave_nothing(draws):
     for draw in range(draws):
         rows = scaled(np.random.default_rng(draw).normal(size=(11, 4)), 1.0)
-        left, x, solution = qp_filled.protected(rows[1:], rows[0], np.float32)
+        left, x, solution = qp.protected(rows[1:], rows[0], np.float32)
         if np.linalg.norm(qp_oracles.left_over(rows[1:], rows[0])[0]) < 1e-9:
             rounding = np.finfo(np.float32).eps * (1 + x.sum())  # of A x
             assert float(solution.gap) <= 4 * rounding * (1 + x.sum()), draw

@@ -6,6 +6,15 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
+from fedjax_pfl.aggregators import (
+    Bucketing,
+    Bulyan,
+    CenteredClipping,
+    MeaMed,
+    ModularMean,
+    NearestNeighborMixing,
+    NormClipping,
+)
 from fedjax_pfl.command import presets
 from fedjax_pfl.command.presets import experiment
 from fedjax_pfl.numerics import sorting
@@ -16,30 +25,28 @@ ROWS, SIZE = 13, 5  # of all inputs: rows that are not used are masked, and hold
 REFERENCE = np.linspace(-0.5, 0.5, SIZE)
 RULES = {  # rule with f, its oracle, and how many rows f needs
     "trimmed_mean": (fp.TrimmedMean, robust_oracles.trimmed_mean, 2, 1),
-    "meamed": (fp.aggregators.MeaMed, robust_oracles.meamed, 2, 1),
-    "bulyan": (fp.aggregators.Bulyan, robust_oracles.bulyan, 4, 3),
+    "meamed": (MeaMed, robust_oracles.meamed, 2, 1),
+    "bulyan": (Bulyan, robust_oracles.bulyan, 4, 3),
     "bulyan, one shot": (
-        lambda **f: fp.aggregators.Bulyan(one_shot=True, **f),
+        lambda **f: Bulyan(one_shot=True, **f),
         lambda rows, f: robust_oracles.bulyan(rows, f, one_shot=True),
         4,
         3,
     ),
     "centered_clipping": (
-        lambda **f: fp.aggregators.CenteredClipping(tau=1.3, num_iterations=3),
+        lambda **f: CenteredClipping(tau=1.3, num_iterations=3),
         lambda rows, f: robust_oracles.centered_clipping(rows, REFERENCE, 1.3, 3),
         1,
         1,
     ),
     "norm_clipping": (
-        fp.aggregators.NormClipping,
+        NormClipping,
         lambda rows, f: robust_oracles.norm_clipping(rows, REFERENCE, f),
         2,
         1,
     ),
     "nearest_neighbor_mixing": (
-        lambda **f: fp.aggregators.NearestNeighborMixing(
-            rule=fp.aggregators.Mean(), **f
-        ),
+        lambda **f: NearestNeighborMixing(rule=fp.aggregators.Mean(), **f),
         lambda rows, f: _mean_of_mixed(rows, f),
         2,
         1,
@@ -126,7 +133,7 @@ def test_float32_rows_with_a_common_offset(name):
 def test_f_outliers_of_any_size_leave_the_honest_ball(name, size):
     make, _, factor, margin = RULES[name]
     if name == "nearest_neighbor_mixing":
-        make = fp.aggregators.NearestNeighborMixing  # in front of a median
+        make = NearestNeighborMixing  # in front of a median
     f = min((ROWS - margin) // factor, (ROWS - 1) // 2)
     honest = rules.random_rows(ROWS - f, SIZE)
     radius = np.linalg.norm(honest - honest.mean(axis=0), axis=1).max()
@@ -148,8 +155,8 @@ def test_clipping_scales_with_its_length_and_moves_with_the_reference(name, scal
 
     def make(size):
         if name == "norm_clipping":
-            return fp.aggregators.NormClipping(max_norm=jnp.asarray(1.5 * size))
-        return fp.aggregators.CenteredClipping(tau=jnp.asarray(1.5 * size))
+            return NormClipping(max_norm=jnp.asarray(1.5 * size))
+        return CenteredClipping(tau=jnp.asarray(1.5 * size))
 
     one = _run(make(1.0), rows, ones, start)
     other = _run(make(scale), rows * scale, ones, start * scale)
@@ -160,7 +167,7 @@ def test_clipping_scales_with_its_length_and_moves_with_the_reference(name, scal
 
 def test_fixed_norms_against_numpy():
     rows = rules.random_rows(ROWS, SIZE)
-    rule = fp.aggregators.NormClipping(max_norm=jnp.asarray(2.0))
+    rule = NormClipping(max_norm=jnp.asarray(2.0))
     found, info = rule(rules.KEY, jnp.asarray(rows), jnp.ones(ROWS), jnp.zeros(SIZE))
     norm = np.linalg.norm(rows, axis=1)
     expected = (rows * np.minimum(1, 2 / norm)[:, None]).mean(axis=0)
@@ -176,7 +183,7 @@ def test_every_mixed_row_against_numpy(dtype):
         expected, margin = robust_oracles.nearest_neighbor_mixing(rows.astype(float), f)
         assert margin > 1e-5
         full, weights = _masked(rows, count, rng, dtype)
-        rule = fp.aggregators.NearestNeighborMixing(num_malicious=jnp.asarray(f, dtype))
+        rule = NearestNeighborMixing(num_malicious=jnp.asarray(f, dtype))
         found = np.asarray(jax.jit(rule.mix)(full, weights))
         use = np.asarray(weights > 0) & np.isfinite(full).all(axis=1)
         atol = 30 * np.finfo(dtype).eps
@@ -190,7 +197,7 @@ def test_buckets_hold_every_row_in_use_once(count, size):
     rows = rng.normal(size=(count, SIZE))
     full, weights = _masked(rows, count, rng, float)
     key = jax.random.key(size)
-    found, masses = jax.jit(fp.aggregators.Bucketing(size=size).mix)(key, full, weights)
+    found, masses = jax.jit(Bucketing(size=size).mix)(key, full, weights)
     use = np.asarray(weights > 0) & np.isfinite(full).all(axis=1)
     order = np.asarray(jax.random.permutation(key, ROWS))
     order = order[use[order]]
@@ -205,7 +212,7 @@ def test_buckets_hold_every_row_in_use_once(count, size):
 def test_another_key_draws_other_buckets():
     rows = jnp.asarray(rules.random_rows(ROWS, SIZE))
     found = [
-        fp.aggregators.Bucketing().mix(jax.random.key(seed), rows, jnp.ones(ROWS))[0]
+        Bucketing().mix(jax.random.key(seed), rows, jnp.ones(ROWS))[0]
         for seed in range(2)
     ]
     assert np.abs(found[0] - found[1]).max() > 0.1
@@ -237,29 +244,18 @@ def test_a_fraction_is_rounded_as_the_malicious_clients_are():
 @pytest.mark.parametrize(
     ("rule", "size", "match"),
     [
-        (
-            fp.aggregators.Bulyan(num_malicious=2),
-            10,
-            "Bulyan .* 4 f . 3 <= K, got 2 with K=10",
-        ),
+        (Bulyan(num_malicious=2), 10, "Bulyan .* 4 f . 3 <= K, got 2 with K=10"),
         (fp.TrimmedMean(num_malicious=3), 6, "TrimmedMean .* 2 f . 1 <= K, got 3"),
-        (
-            fp.aggregators.MeaMed(malicious_fraction=0.5),
-            6,
-            "fraction of MeaMed .* so f=3",
-        ),
-        (
-            fp.aggregators.NormClipping(num_malicious=0.5),
-            6,
-            "whole number f .* got 0.5",
-        ),
-        (
-            fp.aggregators.NearestNeighborMixing(num_malicious=3),
-            5,
-            "2 f . 1 <= K, got 3 with K=5",
-        ),
-        (fp.aggregators.Bucketing(rule=fp.Krum()), 4, "Krum .* got 0 with K=2"),
+        (MeaMed(malicious_fraction=0.5), 6, "fraction of MeaMed .* so f=3"),
+        (NormClipping(num_malicious=0.5), 6, "whole number f .* got 0.5"),
+        (NearestNeighborMixing(num_malicious=3), 5, "2 f . 1 <= K, got 3 with K=5"),
+        (Bucketing(rule=fp.Krum()), 4, "Krum .* got 0 with K=2"),
         (fp.Krum(num_malicious=6, guarantee=False), 6, "Krum .* f < K, got 6 with K=6"),
+        (fp.Krum(num_malicious=2), 6, "2 f .* 3 <= K, got 2 with K=6"),
+        (fp.Krum(num_malicious=0.5), 9, "whole number f .* got 0.5 with K=9"),
+        (fp.Krum(), 2, "got 0 with K=2"),
+        (fp.Krum(num_selected=8), 7, "num_selected with K=7 messages"),
+        (ModularMean(), 70_000, "at most 65,535 clients"),
     ],
 )
 def test_numbers_outside_the_guarantee_are_refused(rule, size, match):
@@ -286,7 +282,7 @@ def test_a_rule_behind_another_is_set_from_the_command_line():
     settings += ["aggregator.rule=krum", "aggregator.rule.malicious_fraction=0.1"]
     found = experiment.apply_settings(start, settings).grids[0].process.aggregator
     krum = fp.Krum(num_selected=3, malicious_fraction=0.1)
-    assert found == fp.aggregators.Bucketing(rule=krum, size=2)
+    assert found == Bucketing(rule=krum, size=2)
     both = [*settings, "aggregator.rule.num_malicious=1"]
     with pytest.raises(fp.InputError, match="got both"):
         experiment.apply_settings(start, both)

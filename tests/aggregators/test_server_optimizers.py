@@ -105,10 +105,8 @@ class Follower(fp.SingleExchange):
 def test_what_comes_after_the_server_sees_the_step():
     problem = problems.random_quadratics()
     states, _, _ = problems.run(_process(MOMENTUM, algorithm=Follower()), problem, 3)
-    for kept, server in zip(
-        states.clients["theta"], states.server["theta"], strict=True
-    ):
-        np.testing.assert_array_equal(kept, np.tile(server, (6, 1)))
+    kept, server = states.clients["theta"], states.server["theta"]
+    np.testing.assert_array_equal(kept, np.tile(server[:, None], (1, 6, 1)))
 
 
 @pytest.mark.parametrize("mode", ["drop", "freeze", "stop"])
@@ -159,17 +157,13 @@ def test_a_resumed_training_is_the_same_to_the_last_bit(tmp_path, monkeypatch):
     np.testing.assert_array_equal(whole.metrics["loss"], resumed.metrics["loss"])
 
 
-@pytest.mark.wide
-@pytest.mark.parametrize("execution", ["chunk=2", "loop", "shard=3"])
-def test_modes_agree(execution):
-    one, other = _train(COHORT), _train(COHORT, execution=execution)
-    np.testing.assert_allclose(
-        one.metrics["loss"], other.metrics["loss"], rtol=0, atol=1e-12
-    )
-
-
-def test_streamed_as_in_memory():
-    one, other = _train(COHORT), _train(COHORT, fp.simulate_streamed)
+@pytest.mark.parametrize(
+    "options",
+    [{"simulate": fp.simulate_streamed}]
+    + [wide({"execution": mode}) for mode in ("chunk=2", "loop", "shard=3")],
+)
+def test_executions_agree(options):
+    one, other = _train(COHORT), _train(COHORT, **options)
     np.testing.assert_allclose(
         one.metrics["loss"], other.metrics["loss"], rtol=0, atol=1e-12
     )
@@ -181,16 +175,9 @@ def test_points_of_a_grid_are_single_trainings():
     rates = [0.3, 1.0]
 
     def train(optimizer, axes):
-        return fp.grid(
-            KEY,
-            _process(optimizer, algorithm=fp.FedAvg(local=SGD)),
-            fp.models.Quadratic(),
-            spec,
-            axes,
-            3,
-            progress=False,
-            execution="vmap",
-        ).groups
+        process = _process(optimizer, algorithm=fp.FedAvg(local=SGD))
+        given = KEY, process, fp.models.Quadratic(), spec, axes, 3
+        return fp.grid(*given, progress=False, execution="vmap").groups
 
     (swept,) = train(MOMENTUM, {"server_optimizer.learning_rate": rates})
     assert len(swept.points) == 2
@@ -203,10 +190,8 @@ def test_points_of_a_grid_are_single_trainings():
 
 
 def test_who_has_a_model_at_the_server():
-    found = {
-        n for n, kind in fp.algorithms.ALGORITHMS.items() if kind().server_is_model
-    }
-    assert found == set(MODELS)
+    kinds = fp.algorithms.ALGORITHMS
+    assert {name for name in kinds if kinds[name]().server_is_model} == set(MODELS)
     assert not algorithms.Ditto(unsynced=True).server_is_model
 
 

@@ -33,6 +33,10 @@ WRONG = {
     aggregators.MeaMed: [
         ({"malicious_fraction": 1.5}, "malicious_fraction .* at most 1"),
     ],
+    aggregators.ModularMean: [
+        ({"bits": 1}, "bits .* at least 2"),
+        ({"step": 0.0}, "step .* above 0, got 0.0"),
+    ],
     aggregators.NormClipping: [
         ({"max_norm": 1.0, "num_malicious": 1}, "max_norm=1.0"),
     ],

@@ -44,8 +44,6 @@ def test_values_are_those_of_a_trader(cost):
     found = backtest(weights, growth, np.ones(DAYS), cost)
     # 40 days of some 20 roundings each.
     np.testing.assert_allclose(found.values, traded(weights, growth, cost), rtol=2e-13)
-    changes = np.diff(found.values)
-    np.testing.assert_allclose(changes, found.values[:-1] * found.returns, atol=1e-13)
 
 
 @pytest.mark.parametrize("is_exact", [True, False])

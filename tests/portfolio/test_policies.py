@@ -71,6 +71,24 @@ def test_numbers_of_parameters(fields, features, count):
     assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == count
 
 
+def weights_by_formula(params, batch, hidden):
+    """Weights of a row and what is held: of hidden states by relative prices."""
+    p = jax.tree.map(np.asarray, params)
+    prices = np.asarray(batch.constants.prices, np.float64)[..., 0]
+
+    def weights(row, held):
+        first, day, _ = np.asarray(batch.x)[row]
+        scores = [p["cash"]["bias"]]
+        for asset in range(3):
+            seen = prices[first + day - 5 : first + day + 1, asset]
+            read = np.append(hidden(p["evaluator"], seen / seen[-1]), held[asset])
+            scores.append(p["head"]["kernel"] @ read + p["head"]["bias"])
+        weights = np.exp(scores - np.max(scores))
+        return weights / weights.sum()
+
+    return weights
+
+
 def test_recurrent_evaluator_is_its_formula(federation, policy):
     data = one_client(federation.train)
     batch = batch_of(data, range(10, 14))
@@ -78,22 +96,18 @@ def test_recurrent_evaluator_is_its_formula(federation, policy):
     held = np.random.default_rng(0).dirichlet(np.ones(4), 4)[:, 1:]
     seen = policies.Held(x=batch.x, weights=held)
     found = act(policy, params, seen, batch.constants)
-    p = jax.tree.map(np.asarray, params)
-    prices = np.asarray(batch.constants.prices, np.float64)[..., 0]
-    for row, (first, day, _) in enumerate(np.asarray(batch.x)):
-        scores = [p["cash"]["bias"]]
-        for asset in range(3):
-            seen = prices[first + day - 5 : first + day + 1, asset]
-            state = np.zeros(4)
-            for price in seen / seen[-1]:
-                arrived = p["evaluator"]["input_kernel"][:, 0] * price
-                arrived = arrived + p["evaluator"]["state_kernel"] @ state
-                state = 1 / (1 + np.exp(-arrived - p["evaluator"]["bias"]))
-            read = np.append(state, held[row, asset])
-            scores.append(p["head"]["kernel"] @ read + p["head"]["bias"])
-        weights = np.exp(scores - np.max(scores))
+
+    def hidden(p, prices):
+        state = np.zeros(4)
+        for price in prices:
+            arrived = p["input_kernel"][:, 0] * price + p["state_kernel"] @ state
+            state = 1 / (1 + np.exp(-arrived - p["bias"]))
+        return state
+
+    weights = weights_by_formula(params, batch, hidden)
+    for row in range(4):
         # The windows are quotients of float32 prices.
-        np.testing.assert_allclose(found[row], weights / weights.sum(), rtol=2e-6)
+        np.testing.assert_allclose(found[row], weights(row, held[row]), rtol=2e-6)
 
 
 def test_convolutional_evaluator_is_its_formula(federation):
@@ -103,27 +117,19 @@ def test_convolutional_evaluator_is_its_formula(federation):
     batch = batch_of(one_client(federation.train), range(3))
     params = draw(policy, 2.0)
     found = act(policy, params, batch.x, batch.constants)
-    p = jax.tree.map(np.asarray, params)
-    prices = np.asarray(batch.constants.prices, np.float64)[..., 0]
-    held = np.zeros(3)
-    for row, (first, day, _) in enumerate(np.asarray(batch.x)):
-        scores = [p["cash"]["bias"]]
-        for asset in range(3):
-            seen = prices[first + day - 5 : first + day + 1, asset]
-            x = 10 * (seen / seen[-1] - 1)
-            short = np.stack(
-                [p["evaluator"]["short"]["kernel"] @ x[t : t + 2] for t in range(5)]
-            )
-            short = np.maximum(short + p["evaluator"]["short"]["bias"], 0)
-            long = p["evaluator"]["long"]["kernel"] @ short.reshape(-1)
-            long = np.maximum(long + p["evaluator"]["long"]["bias"], 0)
-            read = np.append(long, held[asset])
-            scores.append(p["head"]["kernel"] @ read + p["head"]["bias"])
-        weights = np.exp(scores - np.max(scores))
-        weights /= weights.sum()
+
+    def hidden(p, prices):
+        x, (short, long) = 10 * (prices - 1), (p["short"], p["long"])
+        pairs = np.stack([short["kernel"] @ x[t : t + 2] for t in range(5)])
+        pairs = np.maximum(pairs + short["bias"], 0)
+        return np.maximum(long["kernel"] @ pairs.reshape(-1) + long["bias"], 0)
+
+    weights, held = weights_by_formula(params, batch, hidden), np.zeros(3)
+    for row in range(3):
         # Ten times the rounding of quotients of float32 prices, times the weights.
-        np.testing.assert_allclose(found[row], weights, atol=1e-5)
-        held = weights[1:]
+        expected = weights(row, held)
+        np.testing.assert_allclose(found[row], expected, atol=1e-5)
+        held = expected[1:]
 
 
 def test_weights_follow_the_assets(federation, policy):
@@ -269,9 +275,3 @@ def test_other_federations_are_refused():
 def test_bad_fields_are_refused(fields, sentence):
     with pytest.raises(checks.InputError, match=sentence):
         portfolio.EIIE(**fields)
-
-
-def test_it_is_a_model_of_series(policy):
-    assert isinstance(policy, core.SequenceModel)
-    assert not isinstance(fp.MLP(), core.SequenceModel)
-    assert isinstance(SPEC.build().train.constants, portfolio.PriceTables)

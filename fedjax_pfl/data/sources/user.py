@@ -537,8 +537,10 @@ class Csv(_UserSource):
             texts = [str(value) for value in table.columns[self.text or ""]]
             x = tokens.token_ids(texts, tokenizer, self.num_tokens)
         client = client_names = part = None
-        owner = None if owners is None else owners[table.rows]
-        if self.client is not None:
+        owner = None
+        if owners is not None:
+            owner = owners[table.rows]
+        elif self.client is not None:
             owner = table.texts(self.client)
         if owner is not None:
             client, client_names = user_arrays.clients(owner.tolist())

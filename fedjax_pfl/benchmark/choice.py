@@ -137,8 +137,8 @@ def learn(
     rule = dataclasses.replace(rule, min_rounds=rung)
     competing = {"stop_when": rule, "eval_every": rung}
     parsed = Options(num_rounds=num_rounds, **competing)
-    ranges = _ranges(base[1])
-    base = (base[0], _with(base[1], _middle(base[1])), *base[2:])
+    ranges, start = _ranges(base[1]), _middle(base[1])
+    base = (base[0], _with(base[1], start), *base[2:])
     (group,) = grids.groups_of(*base, [{"seed": seeds[0]}])
     steps = len(seeds) * tuning.round_gradients(group, parsed)
     factor = trainings_of(base[1])
@@ -152,7 +152,14 @@ def learn(
         rule.eta,
     )
     clock = time_left(options.pop("max_minutes", None))
-    learned = _path(base, rounds, seeds, by_model, _part(options, "path", clock()))
+    moving = {"eval_every": max(1, rounds // _MOVES)}
+    learned = derivatives.learn(
+        *(*base, tuple(ranges), rounds),
+        objective=":".join(filter(None, ("validation", "loss", by_model))),
+        seeds=seeds,
+        starts=[start],
+        **(_part(options, "path", clock()) | moving),
+    )
     points = _points(learned.path, ranges, count)
     settings = [{**point, "seed": seed} for point in points for seed in seeds]
     result = simulation.grid(
@@ -182,23 +189,6 @@ def _part(
         folder = places.path / name
         part["checkpoints"] = dataclasses.replace(places, directory=folder)
     return part
-
-
-def _path(
-    base: Base,
-    num_rounds: int,
-    seeds: Sequence[int],
-    by_model: str | None,
-    options: dict[str, Any],
-) -> derivatives.Learned:
-    """Moves the fields during one training, from the middle of their ranges."""
-    return derivatives.learn(
-        *(*base, tuple(_ranges(base[1])), num_rounds),
-        objective=":".join(filter(None, ("validation", "loss", by_model))),
-        seeds=seeds,
-        starts=[_middle(base[1])],
-        **(options | {"eval_every": max(1, num_rounds // _MOVES)}),
-    )
 
 
 def _points(

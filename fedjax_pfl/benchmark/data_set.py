@@ -22,6 +22,7 @@ _COSTS = {
     "gradients": "gradients",
     "virtual_seconds": "virtual seconds",
 }
+_UNITS = {"bytes": 1e6}  # those of MB
 _ROUNDS = f"rounds{finished.TO_TARGET}"
 
 
@@ -41,9 +42,6 @@ def results(task: tables.Tables, places: list[ranking.Place]) -> texts.Table:
     has_unseen, has_hybrid = (
         bool(scores[name].notna().any()) for name in ("unseen", "hybrid")
     )
-    columns = ["method", "kind", "group", task.metric, "worst 10 %"]
-    columns += ["hybrid"] * has_hybrid + [*shares.values()]
-    columns += ["unseen clients"] * has_unseen
     adapted = scores.groupby("method", sort=False)["unseen_model"].first()
     means = scores.groupby("method", sort=False).mean(numeric_only=True)
     kind_of, rows = kinds.of_methods(task), []
@@ -54,19 +52,21 @@ def results(task: tables.Tables, places: list[ranking.Place]) -> texts.Table:
         for name, rows in controls.groupby("method", sort=False)
     ]
     for place in [*places, *controls]:
-        row = means.loc[place.method].to_dict()
-        cells = [
-            place.method,
-            kind_of[place.method],
-            str(place.group) if place.group else place.why_not,
-            _percent_with_spread(100 * place.values),
-            _percent(row["worst"]),
-            *([_percent(row["hybrid"])] * has_hybrid),
-            *(_percent(row[name]) for name in shares),
-            *([_unseen(row["unseen"], adapted[place.method])] * has_unseen),
-        ]
-        rows.append(tuple(cells))
-    return _table(task, "Result", columns, rows, 2)
+        mean = means.loc[place.method].to_dict()
+        row = {
+            "method": place.method,
+            "kind": kind_of[place.method],
+            "group": str(place.group) if place.group else place.why_not,
+            task.metric: _percent_with_spread(100 * place.values),
+            "worst 10 %": _percent(mean["worst"]),
+        }
+        if has_hybrid:
+            row["hybrid"] = _percent(mean["hybrid"])
+        row |= {title: _percent(mean[name]) for name, title in shares.items()}
+        if has_unseen:
+            row["unseen clients"] = _unseen(mean["unseen"], adapted[place.method])
+        rows.append(row)
+    return _table(task, "Result", rows, 2)
 
 
 def versus(
@@ -75,18 +75,17 @@ def versus(
     """Returns the table of differences to a reference and to the best method."""
     _, gaps = differences.of_task(task, places)
     chances, best = differences.p_values(gaps), places[0]
-    columns = ["method", f"minus {reference}", "p", "below the best"]
     rows = []
     for place in places:
-        gap = paired.interval(100 * place.values, 100 * best.values)
-        is_last = place is best or math.isnan(gap.mean)
-        cells = ["–", "–"]
+        below = paired.interval(100 * place.values, 100 * best.values)
+        is_last = place is best or math.isnan(below.mean)
+        gap = p = "–"
         if place.method in gaps:
-            p = chances[place.method]
-            text = "< 0.001" if p < 0.001 else f"{p:.3f}"
-            cells = [str(gaps[place.method]), text]
-        rows.append((place.method, *cells, "–" if is_last else gap.text("+.2f")))
-    return _table(task, "Differences", columns, rows)
+            gap, chance = str(gaps[place.method]), chances[place.method]
+            p = "< 0.001" if chance < 0.001 else f"{chance:.3f}"
+        row = {"method": place.method, f"minus {reference}": gap, "p": p}
+        rows.append(row | {"below the best": "–" if is_last else below.text("+.2f")})
+    return _table(task, "Differences", rows)
 
 
 def costs(task: tables.Tables, places: list[ranking.Place]) -> texts.Table | None:
@@ -104,81 +103,72 @@ def costs(task: tables.Tables, places: list[ranking.Place]) -> texts.Table | Non
         return None
     is_early = task.scores[_ROUNDS] <= task.scores["first_evaluation"]
     early_counts = is_early.groupby(task.scores["method"]).sum()
-    columns = ["method", *(_COSTS[name] for name in totals)]
-    columns += ["reached"] * bool(until)
-    columns += [f"{_COSTS[n.removesuffix(finished.TO_TARGET)]} to it" for n in until]
     rows = []
     for place in places:
         name = place.method
-        cells = _costs(means[totals].loc[name].to_dict())
+        row = {"method": name} | _costs(means[totals].loc[name].to_dict())
         if until:
             came, seeds = counts.loc[name, _ROUNDS], counts.loc[name, "seed"]
-            cells.append(f"{came} of {seeds}")
-            spent = _costs(means[until].loc[name].to_dict())
-            # A training that was there at its first evaluation reached it at an unknown
-            # time before.
-            if came and early_counts[name] == came:
-                spent = ["at once"] * len(spent)
-            elif early_counts[name]:
-                spent = [f"≤ {cell}" if cell != "–" else cell for cell in spent]
-            cells += spent
-        rows.append((name, *cells))
-    return _table(task, "Costs", columns, rows)
+            row["reached"] = f"{came} of {seeds}"
+            for title, cell in _costs(means[until].loc[name].to_dict()).items():
+                # A training that was there at its first evaluation reached it at an
+                # unknown time before.
+                if came and early_counts[name] == came:
+                    cell = "at once"
+                elif early_counts[name] and cell != "–":
+                    cell = f"≤ {cell}"
+                row[title] = cell
+        rows.append(row)
+    return _table(task, "Costs", rows)
 
 
 def searches(task: tables.Tables, places: list[ranking.Place]) -> texts.Table:
     """Returns the table of searches, in the order of places."""
-    columns = ["method", "best setting", "fields searched", "tried", "gradients"]
-    columns += ["median setting", "failed", "repeat with"]
     by_method = task.searches.set_index("method")
     rows = []
     for place in places:
-        row = by_method.loc[place.method].to_dict()
-        below = 100 * (row["median"] - row["best"])
-        cells = [
-            row["settings"] or "–",
-            str(int(row["fields"])),
-            str(int(row["tried"])),
-            _number(row["spent"]),
-            "–" if math.isnan(below) else f"{below:+.1f}",
-            f"{100 * row['failed']:.0f} %",
-            f"--only {str(row['command']).rpartition(' --only ')[2]}",
-        ]
-        rows.append((place.method, *cells))
+        search = by_method.loc[place.method].to_dict()
+        below = 100 * (search["median"] - search["best"])
+        row = {
+            "method": place.method,
+            "best setting": search["settings"] or "–",
+            "fields searched": str(int(search["fields"])),
+            "tried": str(int(search["tried"])),
+            "gradients": texts.number(search["spent"]),
+            "median setting": "–" if math.isnan(below) else f"{below:+.1f}",
+            "failed": f"{100 * search['failed']:.0f} %",
+            "repeat with": f"--only {str(search['command']).rpartition(' --only ')[2]}",
+        }
+        rows.append(row)
     caption = ""
     if task.learned:
         caption = (
             "Settings of learned rows are points of a path, whose gradients are"
             " counted, too."
         )
-    return _table(task, "Searches", columns, rows, 2, caption)
+    return _table(task, "Searches", rows, 2, caption)
 
 
 def _table(
     task: tables.Tables,
     title: str,
-    columns: list[str],
-    rows: list[tuple[str, ...]],
+    rows: list[dict[str, str]],
     num_texts: int = 1,
     caption: str = "",
 ) -> texts.Table:
-    """Returns a table of one part."""
-    name = f"{task.tasks[0]}-{title.lower()}"
-    return texts.of_rows(name, title, caption, columns, rows, num_texts)
+    """Returns a table of one part, of cells by column."""
+    name, cells = f"{task.tasks[0]}-{title.lower()}", [tuple(r.values()) for r in rows]
+    return texts.of_rows(name, title, caption, rows[0], cells, num_texts)
 
 
-def _costs(costs: dict[Any, float]) -> list[str]:
-    """Formats costs of a method by name."""
-    # Bytes are in megabytes.
-    units = {name: 1e6 if name.startswith("bytes") else 1.0 for name in costs}
-    return [_number(float(value) / units[name]) for name, value in costs.items()]
-
-
-def _number(value: float) -> str:
-    """Formats a number of any size."""
-    if math.isnan(value):
-        return "–"
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+def _costs(costs: dict[Any, float]) -> dict[str, str]:
+    """Formats costs of a method, by the titles of their columns."""
+    cells = {}
+    for column, value in costs.items():
+        name = column.removesuffix(finished.TO_TARGET)
+        title = _COSTS[name] if column == name else f"{_COSTS[name]} to it"
+        cells[title] = texts.number(float(value) / _UNITS.get(name, 1))
+    return cells
 
 
 def _unseen(value: float, model: str) -> str:

@@ -319,11 +319,11 @@ def _html(page: _Page) -> str:
         for s in page.sections
         if s.figure is not None
     }
-    return report_page.template("page.benchmark.html.jinja").render(
+    return report_page.filled(
+        "page.benchmark.html.jinja",
         page=page,
+        title=page.title,
         drawn=drawn,
         front=f"{page.top}{_NAME}.html" if page.top else "",
         folder=_NAME,
-        css=report_page.asset("page.css"),
-        js=report_page.asset("page.js"),
     )

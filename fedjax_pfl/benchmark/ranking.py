@@ -19,7 +19,6 @@ __all__ = [
     "marked",
     "over_tasks",
     "places",
-    "ranked",
     "rising",
 ]
 
@@ -67,12 +66,6 @@ def _why_not(task: tables.Tables) -> dict[str, str]:
     return why
 
 
-def ranked(task: tables.Tables) -> dict[str, pd.Series]:
-    """Returns values by seed of the methods that `places` ranks on one data set."""
-    why = _why_not(task)
-    return {m: v for m, v in _values_of(task).items() if m not in why}
-
-
 def complete(
     all_tasks: tables.Tables, column: str = "value", *, starts: bool = False
 ) -> dict[str, pd.DataFrame]:
@@ -109,7 +102,7 @@ def marked(method: str, rising: Collection[str]) -> str:
 def places(task: tables.Tables) -> list[Place]:
     """Ranks the methods of one data set by their mean, the best first."""
     values, why = _values_of(task), _why_not(task)
-    groups = leaders(ranked(task))
+    groups = leaders({name: values[name] for name in values if name not in why})
     # Methods that are not ranked come last.
     order = sorted(values, key=lambda n: (n in why, -_key(values[n])))
     return [Place(n, values[n], groups.get(n, 0), why.get(n, "")) for n in order]

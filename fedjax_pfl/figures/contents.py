@@ -56,6 +56,11 @@ class Chart:
         names = dict.fromkeys(mark.population for mark in self.marks)
         return " or ".join(name for name in names if name)
 
+    @property
+    def limits(self) -> str:
+        """Sentence for a caption if marks are left out, after a space; else empty."""
+        return f" This figure shows {self.left_out}." if self.left_out else ""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lines(Chart):
@@ -75,6 +80,11 @@ class Lines(Chart):
     def names(self) -> str:
         """Data and clients of all lines; empty if there are no data."""
         return f"{self.data} data, {self.populations} clients" if self.data else ""
+
+    @property
+    def seeds(self) -> str:
+        """Description of bands or bars, also of one seed."""
+        return self.spread or "one seed"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,3 +110,9 @@ class Heats:
     high: float | None = None  # value of the last color; None for the largest
     labeled: bool = True  # numbers are written into the fields
     is_one_scale: bool = True  # a color means the same value in all panels
+
+    @property
+    def limits(self) -> str:
+        """Sentence for a caption if panels are left out, after a space; else empty."""
+        count = len(self.panels)
+        return f" The first {count} of {self.total} tables." * (count < self.total)

@@ -42,10 +42,8 @@ def draw(chart: contents.Lines) -> Figure:
     if limits is not None:
         panels[0].set_ylim(*limits)
     cut = "" if limits is None else "the first rounds lie outside of the axes"
-    spread = chart.spread or "one seed"
-    if at_ends:
-        spread = spread.replace("band", "bar at the end")
-    caption = "\n".join(filter(None, (chart.names, spread, chart.left_out, cut)))
+    seeds = chart.seeds.replace("band", "bar at the end") if at_ends else chart.seeds
+    caption = "\n".join(filter(None, (chart.names, seeds, chart.left_out, cut)))
     is_labeled = len(panels) == 1 and not chart.bars and _label_ends(panels[0], chart)
     drawing.legend(figure, caption, is_empty=is_labeled)
     return figure

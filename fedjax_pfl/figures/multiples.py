@@ -71,8 +71,7 @@ def in_panels(
         lines.append((line.index, setting, colors.setdefault(setting, len(colors))))
     # After the colors, so that a method has the same color in all figures.
     if score is not None:
-        scores = {id(index): score(rows.loc[index]) for index, *_ in lines}
-        lines.sort(key=lambda line: -scores[id(line[0])])
+        lines.sort(key=lambda line: -score(rows.loc[line[0]]))
     indices = pd.Index(np.concatenate([index for index, *_ in lines]))
     parts = selection.by_environment(rows, environments, also)
     # Without environments that have none of these lines.
@@ -81,11 +80,12 @@ def in_panels(
     for title, part in parts[: drawing.MAX_PANELS]:
         marks = []
         for index, setting, color in lines:
-            if part.index.isin(index).any():
-                shown = part[part.index.isin(index)]
-                if "model" in also:  # titles say it
-                    shown = shown.assign(model="")
-                marks.append(mark(shown, setting, color, make(shown, color)))
+            shown = part[part.index.isin(index)]
+            if shown.empty:
+                continue
+            if "model" in also:  # titles say it
+                shown = shown.assign(model="")
+            marks.append(mark(shown, setting, color, make(shown, color)))
         panels.append(contents.Panel(title, tuple(marks)))
     left_out = drawing.left_out(len(every), len(parts))
     return kind(panels=tuple(panels), left_out=left_out, **fields)

@@ -81,14 +81,14 @@ def timing(loaded: sources.Loaded) -> tables.Table:
         for group in source.groups:
             # Points that stopped early have taken fewer rounds.
             rounds = int(spending.rounds(group).sum())
-            speed = rounds / group.run_seconds if group.run_seconds > 0 else None
+            speed = rounds / group.run_seconds if group.run_seconds > 0 else np.nan
             row = (
                 _algorithm(group),
                 str(len(group.points)),
                 f"{rounds:,}",
                 f"{group.compile_seconds:,.1f}",
                 f"{group.run_seconds:,.1f}",
-                "–" if speed is None else _short(speed),
+                tables.number(speed),
                 str(_value(group, "execution") or "–"),
             )
             rows.append(row)
@@ -327,8 +327,3 @@ def _items(settings: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         (n, v if isinstance(v, str) else json.dumps(v)) for n, v in settings.items()
     ]
-
-
-def _short(speed: float) -> str:
-    """Formats rounds per second."""
-    return f"{speed:,.0f}" if speed >= 100 else f"{speed:.3g}"

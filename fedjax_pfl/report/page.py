@@ -3,13 +3,14 @@
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import jinja2
 
 from fedjax_pfl.report import facts, histories, sections, sources, svg, tables
 from fedjax_pfl.results import comparison
 
-__all__ = ["FOLDER", "Content", "asset", "render", "template"]
+__all__ = ["FOLDER", "Content", "filled", "render"]
 
 FOLDER = "report_files"
 """Folder of the figures and tables as files, next to the page."""
@@ -37,7 +38,8 @@ def render(content: Content) -> str:
     links += [("configuration", "Configuration"), ("again", "How to run it again")]
     # Texts from names and settings are escaped; a rule of the page forbids loading
     # other files.
-    return template("page.html.jinja").render(
+    return filled(
+        "page.html.jinja",
         title=_title(loaded),
         overview=facts.overview(loaded),
         chapters=links,
@@ -63,8 +65,6 @@ def render(content: Content) -> str:
         },
         folder=FOLDER,
         texts=_texts,
-        css=asset("page.css"),
-        js=asset("page.js"),
     )
 
 
@@ -97,17 +97,13 @@ def _texts(row: comparison.Row) -> str:
     return json.dumps(texts)
 
 
-def template(name: str) -> jinja2.Template:
-    """Returns a template of a page, which escapes all texts."""
+def filled(template: str, **content: Any) -> str:
+    """Returns a page of a template, which escapes all texts, with style and script."""
     # A misspelled name in a template is an error, not an empty text.
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
     )
-    return environment.get_template(name)
-
-
-def asset(name: str) -> str:
-    """Returns a file of this package."""
-    return (_HERE / name).read_text("utf-8")
+    css, js = ((_HERE / f"page.{end}").read_text("utf-8") for end in ("css", "js"))
+    return environment.get_template(template).render(css=css, js=js, **content)

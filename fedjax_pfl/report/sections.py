@@ -13,7 +13,6 @@ from fedjax_pfl.figures import (
     attacks,
     contents,
     curves,
-    learned,
     lines,
     partitions,
 )
@@ -63,7 +62,7 @@ def all_of(result: results.Result) -> list[Section]:
     """Returns all figures with content, in the order of a page."""
     sections = []
     catalog = figures.catalog()
-    for name, (title, figure, describe) in _SECTIONS.items():
+    for name, (title, figure, caption) in _SECTIONS.items():
         select, draw = catalog[figure]
         # Other data of the same figure, which only a report shows.
         if name.startswith("learning_curves_"):
@@ -71,9 +70,16 @@ def all_of(result: results.Result) -> list[Section]:
             chart = lines.learning_curves(result, data)
         else:
             chart = select(result)
-        caption = None if chart is None else describe(result, chart)
-        if caption is not None:
-            sections.append(Section(name, title, caption, chart, draw))
+        if chart is None:
+            continue
+        text = (
+            caption.format(chart=chart)
+            if isinstance(caption, str)
+            else caption(result, chart)
+        )
+        if text is not None:
+            text = f"{text[:1].upper()}{text[1:]}"
+            sections.append(Section(name, title, text, chart, draw))
     return sections
 
 
@@ -87,52 +93,7 @@ def _of_lines(result: results.Result, chart: contents.Lines) -> str:
         ending = " Seeds that diverged or ended early leave the mean at that round."
     return (
         f"Each line is a model's {chart.ylabel} by round: {chart.populations} clients,"
-        f" {chart.data} data, {chart.spread or 'one seed'}.{note}"
-        f"{_limited(chart)}{ending}"
-    )
-
-
-def _of_differences(_: results.Result, chart: contents.Chart) -> str:
-    """Describes differences to the reference."""
-    return (
-        f"The ranking: {chart.xlabel}, on {chart.data} data in the last round. A"
-        " difference is clear if its interval excludes zero. The numbers on the right"
-        f" are means.{_limited(chart)}"
-    )
-
-
-def _of_costs(result: results.Result, chart: contents.Lines) -> str:
-    """Describes learning curves against costs."""
-    return (
-        f"The learning curves against {chart.xlabel} in place of rounds. Both axes are"
-        f" means over seeds.{_limited(chart)}"
-    )
-
-
-def _of_series(_: results.Result, chart: contents.Lines) -> str:
-    """Describes values of portfolios."""
-    return (
-        f"Named models, honest clients, own test data, last round: {chart.ylabel};"
-        f" {chart.spread}, of the first method.{_limited(chart)}"
-    )
-
-
-def _of_learned(_: results.Result, chart: learned.Paths) -> str:
-    """Describes the paths of learned fields."""
-    return (
-        f"The first panel is the learning objective, {chart.objective}, over honest"
-        " clients; the others are the values of the fields. Each line is one start, a"
-        " mean over seeds. If trainings restart, each point is the end of one training"
-        " and the count of rounds continues."
-    )
-
-
-def _of_clients(_: results.Result, chart: contents.Chart) -> str:
-    """Describes distributions over clients."""
-    return (
-        f"{_sentence(chart.xlabel)}. Settings are the same as in the learning curves."
-        " Each point is one client with one seed. The box spans the quartiles, with the"
-        f" median as a line and the mean as a triangle.{_limited(chart)}"
+        f" {chart.data} data, {chart.seeds}.{note}{chart.limits}{ending}"
     )
 
 
@@ -151,8 +112,7 @@ def _of_fairness(_: results.Result, chart: contents.Chart) -> str | None:
         )
     return (
         f"Each point is a setting of a model: {chart.populations} clients, {chart.data}"
-        f" data, last round, {bars}. Up and to the left is better."
-        f"{note}{_limited(chart)}"
+        f" data, last round, {bars}. Up and to the left is better.{note}{chart.limits}"
     )
 
 
@@ -160,24 +120,8 @@ def _of_attackers(_: results.Result, chart: contents.Lines) -> str:
     """Describes the metric against the fraction of malicious clients."""
     return (
         f"Models against the fraction of malicious clients: honest clients,"
-        f" {chart.data} data, last round, {chart.spread or 'one seed'}."
-        f"{_BEST_EACH if chart.is_best else ''}{_limited(chart)}"
-    )
-
-
-def _of_attacks(_: results.Result, chart: contents.Heats) -> str:
-    """Describes the table of attacks."""
-    return f"{_sentence(chart.value)}, mean over seeds; a row per model."
-
-
-def _of_grid(_: results.Result, chart: contents.Heats) -> str:
-    """Describes the metric over two swept fields."""
-    note = ""
-    if chart.total > len(chart.panels):
-        note = f" The first {len(chart.panels)} of {chart.total} tables."
-    return (
-        f"{_sentence(chart.value)}, over {chart.xlabel} and {chart.ylabel}; mean over"
-        f" seeds, empty if all diverged.{note}"
+        f" {chart.data} data, last round, {chart.seeds}."
+        f"{_BEST_EACH if chart.is_best else ''}{chart.limits}"
     )
 
 
@@ -187,24 +131,10 @@ def _of_sweep(_: results.Result, chart: contents.Lines) -> str | None:
     if chart.xlabel == attacks.FRACTION:
         return None
     return (
-        f"{_sentence(chart.ylabel)}, of {chart.populations} clients on {chart.data}"
-        f" data, against {chart.xlabel}; {chart.spread or 'one seed'}. Dashed lines"
-        f" are methods without this field.{_BEST if chart.is_best else ''}"
-        f"{_limited(chart)}"
+        f"{chart.ylabel}, of {chart.populations} clients on {chart.data} data, against"
+        f" {chart.xlabel}; {chart.seeds}. Dashed lines are methods without this"
+        f" field.{_BEST if chart.is_best else ''}{chart.limits}"
     )
-
-
-def _of_mixing(_: results.Result, __: contents.Heats) -> str:
-    """Describes the collaboration weights."""
-    return (
-        "Weight of another client's message (column) for a client (row) after the last"
-        " round, without its own; first grid point of each method."
-    )
-
-
-def _of_shares(_: results.Result, chart: contents.Lines) -> str:
-    """Describes the share of weight in the own cluster."""
-    return f"{_sentence(chart.ylabel)}: {chart.spread}.{_limited(chart)}"
 
 
 def _of_partition(
@@ -214,7 +144,7 @@ def _of_partition(
     chosen = environments[: partitions.MAX_DRAWN]
     caption = "Training examples of the first training in each environment."
     if len(environments) == 1:
-        caption = f"{_sentence(chosen[0].title)}: training examples."
+        caption = f"{chosen[0].title}: training examples."
     if len(result.status) > len(environments):
         caption += " Each seed has different clients."
     if len(environments) > len(chosen):
@@ -231,37 +161,74 @@ def _of_partition(
     return caption
 
 
-def _limited(chart: contents.Chart) -> str:
-    """Returns a sentence if lines or panels are left out."""
-    return f" This figure shows {chart.left_out}." if chart.left_out else ""
-
-
-def _sentence(text: str) -> str:
-    """Returns text with a capital."""
-    return f"{text[:1].upper()}{text[1:]}"
-
-
 _CURVES = "Learning curves on {} data"
-_SECTIONS: dict[str, tuple[str, str, Callable[..., str | None]]] = {
-    # name -> title, figure, caption, in the order of a page
-    "differences": ("Differences to the reference", "differences", _of_differences),
+_COSTS = (
+    "The learning curves against {chart.xlabel} in place of rounds. Both axes are means"
+    " over seeds.{chart.limits}"
+)
+# name -> title, figure, caption, in the order of a page. A caption is a template, or a
+# function that may return None, for no section.
+_SECTIONS: dict[str, tuple[str, str, str | Callable[..., str | None]]] = {
+    "differences": (
+        "Differences to the reference",
+        "differences",
+        "The ranking: {chart.xlabel}, on {chart.data} data in the last round. A"
+        " difference is clear if its interval excludes zero. The numbers on the right"
+        " are means.{chart.limits}",
+    ),
     "learning_curves": (_CURVES.format("own test"), "learning_curves", _of_lines),
     **{
         f"learning_curves_{name}": (_CURVES.format(data), "learning_curves", _of_lines)
         for name, data in WIDER.items()
     },
-    "virtual_time": ("Virtual time", "virtual_time", _of_costs),
-    "megabytes": ("What is sent", "megabytes", _of_costs),
+    "virtual_time": ("Virtual time", "virtual_time", _COSTS),
+    "megabytes": ("What is sent", "megabytes", _COSTS),
     "training_loss": ("Training loss", "training_loss", _of_lines),
-    "values": ("Values of portfolios", "values", _of_series),
-    "clients": ("Clients one by one", "clients", _of_clients),
+    "values": (
+        "Values of portfolios",
+        "values",
+        "Named models, honest clients, own test data, last round: {chart.ylabel};"
+        " {chart.spread}, of the first method.{chart.limits}",
+    ),
+    "clients": (
+        "Clients one by one",
+        "clients",
+        "{chart.xlabel}. Settings are the same as in the learning curves. Each point is"
+        " one client with one seed. The box spans the quartiles, with the median as a"
+        " line and the mean as a triangle.{chart.limits}",
+    ),
     "fairness": ("Fairness", "fairness", _of_fairness),
     "robustness": ("Robustness to attacks", "attacks", _of_attackers),
-    "attacks": ("Attacks", "attacks_table", _of_attacks),
-    "learned": ("Learned fields", "learned", _of_learned),
-    "grid": ("Grid of two fields", "grid", _of_grid),
+    "attacks": (
+        "Attacks",
+        "attacks_table",
+        "{chart.value}, mean over seeds; a row per model.",
+    ),
+    "learned": (
+        "Learned fields",
+        "learned",
+        "The first panel is the learning objective, {chart.objective}, over honest"
+        " clients; the others are the values of the fields. Each line is one start, a"
+        " mean over seeds. If trainings restart, each point is the end of one training"
+        " and the count of rounds continues.",
+    ),
+    "grid": (
+        "Grid of two fields",
+        "grid",
+        "{chart.value}, over {chart.xlabel} and {chart.ylabel}; mean over seeds, empty"
+        " if all diverged.{chart.limits}",
+    ),
     "sweep": ("A swept field", "sweep", _of_sweep),
-    "collaboration": ("Who learns from whom", "collaboration", _of_mixing),
-    "own_cluster": ("Learning within the cluster", "own_cluster", _of_shares),
+    "collaboration": (
+        "Who learns from whom",
+        "collaboration",
+        "Weight of another client's message (column) for a client (row) after the last"
+        " round, without its own; first grid point of each method.",
+    ),
+    "own_cluster": (
+        "Learning within the cluster",
+        "own_cluster",
+        "{chart.ylabel}: {chart.spread}.{chart.limits}",
+    ),
     "partition": ("Who holds which data", "partition", _of_partition),
 }

@@ -2,12 +2,21 @@
 
 import dataclasses
 import html
+import math
 import re
 from collections.abc import Iterable, Sequence
 
 from fedjax_pfl.results import comparison
 
-__all__ = ["Part", "Table", "latex", "markdown", "of_comparison", "of_rows"]
+__all__ = [
+    "Part",
+    "Table",
+    "latex",
+    "markdown",
+    "number",
+    "of_comparison",
+    "of_rows",
+]
 
 _SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -74,6 +83,13 @@ def of_comparison(source: comparison.Comparison) -> Table:
         short=source.short,
         best=(0, 1, 2) if source.is_paired else (),
     )
+
+
+def number(value: float) -> str:
+    """Formats a number of any size for a cell."""
+    if math.isnan(value):
+        return "–"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def markdown(table: Table) -> str:

@@ -1,6 +1,6 @@
 """Rows of a benchmark whose fields are learned: budget, what is seen, and going on."""
 
-import dataclasses
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -11,13 +11,13 @@ from fedjax_pfl.benchmark import choice, page, tables, tasks, training
 from fedjax_pfl.core import checks
 from fedjax_pfl.engine import tuning
 from fedjax_pfl.engine.options import Options
-from tests.benchmark.test_training import METHODS, SPEC, OtherTests, silent, task
+from tests.benchmark.test_training import METHODS, OPTIONS, OTHER_TESTS, task
 
 FEDAVG = {"FedAvg": METHODS["FedAvg"]}
+SEARCHING = fp.FederatedProcess(algorithm=fp.FedPG(search=fp.algorithms.Armijo()))
 RATE = "algorithm.local.learning_rate"
 EACH = 5 * 16 * 3  # five clients of 16 examples, three seeds
 BUDGET = fp.engine.Gradients(70 * EACH)  # 70 rounds
-OPTIONS = {"say": silent, "progress": False, "execution": "vmap"}
 
 
 @pytest.fixture(scope="module")
@@ -106,8 +106,7 @@ def test_points_of_a_path_are_moved_into_the_ranges():
 
 @pytest.mark.wide
 def test_learning_never_sees_test_data(made):
-    fields = {f.name: getattr(SPEC, f.name) for f in dataclasses.fields(SPEC)}
-    base = (tasks.key(), FEDAVG["FedAvg"], task().model, OtherTests(**fields))
+    base = (tasks.key(), FEDAVG["FedAvg"], task().model, OTHER_TESTS)
     how = {"progress": False, "execution": "vmap"}
     how |= {"seeds": (1, 2, 3), "budget": BUDGET, "by_model": None}
     other = choice.learn(base, 18, evaluate_on=("validation", "test"), **how)
@@ -126,34 +125,29 @@ def test_learning_never_sees_test_data(made):
 
 
 @pytest.mark.wide
-@pytest.mark.parametrize("part", ["path", "points"])
-def test_interrupted_learning_goes_on_to_the_same_numbers(
-    made, tmp_path, monkeypatch, part
-):
-    """In the training that learns, and in the search among points of its path."""
+def test_interrupted_learning_goes_on_to_the_same_numbers(made, tmp_path, monkeypatch):
+    """In the training that learns, then in the search among points of its path."""
     one = task(methods={}, learned=FEDAVG, budget=BUDGET)
+    shutil.copytree(made / "small/fedavg-start", tmp_path / "small/fedavg-start")
     usual = choice._part
+    for hurried in ("path", "points"):
 
-    def hurried(options, name, minutes):
-        return usual(options, name, 1e-6 if name == part else minutes)
+        def part(options, name, minutes, hurried=hurried):
+            return usual(options, name, 1e-6 if name == hurried else minutes)
 
-    with monkeypatch.context() as changed:
-        changed.setattr(choice, "_part", hurried)
-        with pytest.raises(fp.engine.Interrupted):
-            training.run(tmp_path, one, **OPTIONS)
-    assert [p.name for p in (tmp_path / "small").iterdir()] == ["fedavg-learned.work"]
+        with monkeypatch.context() as changed:
+            changed.setattr(choice, "_part", part)
+            with pytest.raises(fp.engine.Interrupted):
+                training.run(tmp_path, one, **OPTIONS)
+        names = {path.name for path in (tmp_path / "small").iterdir()}
+        assert names == {"fedavg-learned.work", "fedavg-start"}
     training.run(tmp_path, one, **OPTIONS)
     names = {path.name for path in (tmp_path / "small").iterdir()}
     assert names == {"fedavg-learned", "fedavg-start"}
-    first, second = (
-        training.read(folder / "small/fedavg-learned") for folder in (made, tmp_path)
-    )
-    assert first == second
-    one, two = (
-        fp.Result.load(folder / "small/fedavg-learned/final").groups[0]
-        for folder in (made, tmp_path)
-    )
-    np.testing.assert_array_equal(one.metrics["loss"], two.metrics["loss"])
+    places = [folder / "small/fedavg-learned" for folder in (made, tmp_path)]
+    assert training.read(places[0]) == training.read(places[1])
+    groups = [fp.Result.load(place / "final").groups[0] for place in places]
+    np.testing.assert_array_equal(*(group.metrics["loss"] for group in groups))
 
 
 @pytest.mark.wide
@@ -178,15 +172,7 @@ def test_the_page_says_what_the_budget_paid_for(made, tmp_path):
         ({}, {"Majority": METHODS["Majority"]}, "declares ranges .* got Majority"),
         ({"a learned": METHODS["Local"]}, {}, "do not end in ' learned' or ' start'"),
         ({"a start": METHODS["Local"]}, {}, "do not end in ' learned' or ' start'"),
-        (
-            {},
-            {
-                "S": fp.FederatedProcess(
-                    algorithm=fp.FedPG(search=fp.algorithms.Armijo())
-                )
-            },
-            "derivatives, got Armijo",
-        ),
+        ({}, {"S": SEARCHING}, "derivatives, got Armijo"),
         ({}, dict.fromkeys(("a b", "a-b"), METHODS["Local"]), "differ in letters or"),
     ],
 )

@@ -3,7 +3,6 @@
 import dataclasses
 import shutil
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
@@ -38,14 +37,13 @@ def task(**changes):
     return tasks.Task(**(fields | changes))
 
 
-def silent(text):
-    del text
+OPTIONS = {"say": lambda text: None, "progress": False, "execution": "vmap"}
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("benchmark")
-    training.run(folder, task(), say=silent, progress=False, execution="vmap")
+    training.run(folder, task(), **OPTIONS)
     return folder
 
 
@@ -56,6 +54,28 @@ def found(made):
 
 def finals(folder, name):
     return fp.Result.load(folder / "small" / name / "final")
+
+
+def budget_of(folder):
+    """What every search of a benchmark had."""
+    return fp.engine.Gradients(int(training.read(folder / "small/fedavg").budget))
+
+
+def values_of(result, model):
+    """Own test values in the last round, by seed and client."""
+    rows = result.clients()
+    rows = rows[(rows["model"] == model) & (rows["metric"] == "accuracy")]
+    return rows.set_index(["seed", "client"])["value"]
+
+
+def validation_curve(result, model):
+    curve = result.curves()
+    curve = curve[(curve["model"] == model) & (curve["metric"] == "accuracy")]
+    curve = curve[curve["data"] == "own validation"]
+    return {
+        seed: dict(zip(rows["round"], rows["value"], strict=True))
+        for seed, rows in curve.groupby("seed")
+    }
 
 
 def test_all_searches_have_the_same_budget_and_other_seeds(made, found):
@@ -88,37 +108,32 @@ def test_the_best_setting_is_the_searchs(made):
 
 
 def test_scores_are_those_of_the_results(made, found):
-    scores = found.scores
-    ditto, alone = finals(made, "ditto"), finals(made, "local")
-    rows = ditto.clients()
-    rows = rows[(rows["model"] == "personal") & (rows["metric"] == "accuracy")]
-    others = alone.clients()
-    others = others[others["metric"] == "accuracy"]
-    curve = ditto.curves()
-    curve = curve[(curve["model"] == "personal") & (curve["metric"] == "accuracy")]
-    curve = curve[curve["data"] == "own validation"]
-    for seed in (0, 7):
-        row = scores[(scores["method"] == "Ditto") & (scores["seed"] == seed)].iloc[0]
-        own = rows[rows["seed"] == seed].set_index("client")["value"]
-        other = others[others["seed"] == seed].set_index("client")["value"]
-        assert np.isclose(row["value"], own.mean(), rtol=1e-5)
-        assert np.isclose(row["worse_than_local"], (own < other).mean(), rtol=1e-5)
-        assert np.isclose(row["better_than_local"], (own > other).mean(), rtol=1e-5)
-        line = curve[curve["seed"] == seed].set_index("round")["value"]
-        last = line.loc[12:]
-        slope, _ = np.polyfit(last.index, last, 1)
+    scores = found.scores.set_index(["method", "seed"])
+    ditto = finals(made, "ditto")
+    values = values_of(ditto, "personal")
+    alone = values_of(finals(made, "local"), "personal")
+    curves = validation_curve(ditto, "personal")
+    (group,) = ditto.groups
+    spent = group.per_round["gradient_evaluations"].sum(axis=1)
+    for point, settings in enumerate(group.points):
+        seed = settings["seed"]
+        row, own, other = scores.loc["Ditto", seed], values[seed], alone[seed]
+        expected = {
+            "value": own.mean(),
+            "worse_than_local": (own < other).mean(),
+            "better_than_local": (own > other).mean(),
+            "validation": curves[seed][18],
+        }
+        for name, value in expected.items():
+            assert np.isclose(row[name], value, rtol=1e-5), name
+        last = {number: v for number, v in curves[seed].items() if number >= 12}
+        slope, _ = np.polyfit(list(last), list(last.values()), 1)
         assert np.isclose(row["rise"], 1.8 * slope, atol=1e-6)
-        assert np.isclose(row["validation"], line[18], rtol=1e-5)
+        assert row["gradients"] == spent[point]
         assert row["unseen_model"] == "global + 5 local epochs" and row["unseen"] > 0
-    fedavg = scores[scores["method"] == "FedAvg"]
-    assert fedavg["worse_than_fedavg"].isna().all()
-    assert fedavg["worse_than_local"].notna().all()
-    majority = scores[scores["method"] == "Majority"].iloc[0]
-    assert majority["bytes"] == 0 and majority["gradients"] == 0
-    spent = ditto.groups[0].per_round["gradient_evaluations"].sum(axis=1)
-    row = scores[scores["method"] == "Ditto"].set_index("seed")
-    seeds = [point["seed"] for point in ditto.groups[0].points]
-    assert row["gradients"][seeds].tolist() == spent.tolist()
+    assert scores.loc["FedAvg"]["worse_than_fedavg"].isna().all()
+    assert scores.loc["FedAvg"]["worse_than_local"].notna().all()
+    assert (scores.loc["Majority"][["bytes", "gradients"]] == 0).all(axis=None)
     assert (scores["first_evaluation"] == 1).all()
 
 
@@ -145,13 +160,13 @@ def test_costs_are_those_until_a_training_is_as_good_as_fedavg(made, found):
 
 @pytest.mark.wide
 def test_a_length_in_virtual_time_changes_no_training(made):
-    (timed,) = finals(made, "ditto").groups
-    said = training.read(made / "small/ditto")
-    process = METHODS["Ditto"]
+    (timed,) = finals(made, "fedavg").groups
+    said = training.read(made / "small/fedavg")
+    process = METHODS["FedAvg"]
     for name, value in said.settings.items():
         process = struct.replace_field(process, name, value)
     plain = fp.grid(
-        jax.random.key(0, impl="threefry2x32"),
+        tasks.key(),
         process,
         fp.LogisticRegression(),
         SPEC,
@@ -168,26 +183,12 @@ def test_a_length_in_virtual_time_changes_no_training(made):
 
 @pytest.mark.wide
 def test_training_on_a_server_takes_no_virtual_time(tmp_path):
-    methods = {
-        "Centralized": fp.FederatedProcess(
-            algorithm=fp.algorithms.Centralized(local=SGD)
-        )
-    }
-    one = task(methods=methods, num_rounds=2)
-    training.run(tmp_path, one, say=silent, progress=False, execution="vmap")
+    process = fp.FederatedProcess(algorithm=fp.algorithms.Centralized(local=SGD))
+    one = task(methods={"Centralized": process}, num_rounds=2)
+    training.run(tmp_path, one, **OPTIONS)
     found = tables.collect(tmp_path).scores
     assert found["virtual_seconds"].isna().all()
     assert found["rounds_to_fedavg"].isna().all()  # there is no FedAvg
-
-
-def validation_curve(result, model):
-    curve = result.curves()
-    curve = curve[(curve["model"] == model) & (curve["metric"] == "accuracy")]
-    curve = curve[curve["data"] == "own validation"]
-    return {
-        seed: dict(zip(rows["round"], rows["value"], strict=True))
-        for seed, rows in curve.groupby("seed")
-    }
 
 
 def test_tables_are_the_same_after_saving(found, tmp_path):
@@ -199,33 +200,22 @@ def test_tables_are_the_same_after_saving(found, tmp_path):
 
 @pytest.mark.wide
 def test_it_goes_on_where_it_was_and_repeats_to_the_bit(made, found, tmp_path):
-    small = {n: METHODS[n] for n in ("FedAvg", "Ditto")}
-    budget = tasks.budget_of(task())
-    one = task(methods=small, budget=budget)
-    options = {"say": silent, "progress": False, "execution": "vmap"}
+    one = task(methods={"FedAvg": METHODS["FedAvg"]}, budget=budget_of(made))
+    place = tmp_path / "small/fedavg"
     with pytest.raises(fp.engine.Interrupted):
-        training.run(tmp_path, one, max_minutes=1e-6, **options)
-    assert not training.is_finished(tmp_path / "small/fedavg")
-    training.run(tmp_path, one, **options)
-    left = [path.name for path in (tmp_path / "small").iterdir()]
-    assert sorted(left) == ["ditto", "fedavg"]  # no checkpoints
-    first, second = found, tables.collect(tmp_path)
-    for name in small:
-        before = first.scores[first.scores["method"] == name]
-        after = second.scores[second.scores["method"] == name]
-        hidden = [name for name in before if "_than_" in name]
-        left, right = (
-            t.drop(columns=hidden).reset_index(drop=True) for t in (before, after)
-        )
-        pd.testing.assert_frame_equal(left, right)
-        assert training.read(made / "small" / name.lower()) == training.read(
-            tmp_path / "small" / name.lower()
-        )
-    times = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("method.json")}
-    told = []
-    training.run(tmp_path, one, **(options | {"say": told.append}))
+        training.run(tmp_path, one, max_minutes=1e-6, **OPTIONS)
+    assert not training.is_finished(place)
+    training.run(tmp_path, one, **OPTIONS)
+    assert list((tmp_path / "small").iterdir()) == [place]  # no checkpoints
+    before = found.scores[found.scores["method"] == "FedAvg"].reset_index(drop=True)
+    after = tables.collect(tmp_path).scores
+    others = [name for name in before if "_than_" in name]
+    pd.testing.assert_frame_equal(*(t.drop(columns=others) for t in (before, after)))
+    assert training.read(made / "small/fedavg") == training.read(place)
+    time, told = (place / "method.json").stat().st_mtime_ns, []
+    training.run(tmp_path, one, **(OPTIONS | {"say": told.append}))
     assert told == [f"small is finished: {tmp_path / 'small'}"]
-    assert times == {p: p.stat().st_mtime_ns for p in tmp_path.rglob("method.json")}
+    assert time == (place / "method.json").stat().st_mtime_ns
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -241,13 +231,16 @@ class OtherTests(fp.FederationSpec):
         )
 
 
+OTHER_TESTS = OtherTests(
+    **{field.name: getattr(SPEC, field.name) for field in dataclasses.fields(SPEC)}
+)
+
+
 def test_searches_never_see_test_data(made):
-    fields = {f.name: getattr(SPEC, f.name) for f in dataclasses.fields(SPEC)}
-    budget = tasks.budget_of(task())
-    options = {"seeds": (1, 2, 3), "budget": budget, "progress": False}
-    options |= {"evaluate_on": ("validation", "test")}
-    args = (METHODS["FedAvg"], fp.LogisticRegression(), OtherTests(**fields), 18)
-    other = fp.tune(tasks.key(), *args, execution="vmap", **options)
+    options = {"seeds": (1, 2, 3), "budget": budget_of(made), "progress": False}
+    options |= {"evaluate_on": ("validation", "test"), "execution": "vmap"}
+    args = (METHODS["FedAvg"], fp.LogisticRegression(), OTHER_TESTS, 18)
+    other = fp.tune(tasks.key(), *args, **options)
     assert other.best == training.read(made / "small/fedavg").settings
     (ours,) = fp.Result.load(made / "small/fedavg/search").groups
     (theirs,) = other.result.groups
@@ -315,13 +308,13 @@ def test_wrong_inputs_of_a_run_are_refused(made, tmp_path):
         spec=fp.FederationSpec("linear_regression", "by_client", num_clients=4)
     )
     with pytest.raises(checks.InputError, match="data with classes"):
-        training.run(tmp_path, regression, say=silent)
+        training.run(tmp_path, regression, **OPTIONS)
     without = task(spec=dataclasses.replace(SPEC, validation_fraction=0.0))
     with pytest.raises(checks.InputError, match="validation"):
-        training.run(tmp_path, without, say=silent, progress=False)
+        training.run(tmp_path, without, **OPTIONS)
     poor = task(budget=fp.engine.Gradients(3), methods={"Local": METHODS["Local"]})
     with pytest.raises(checks.InputError, match="budget of at least"):
-        training.run(tmp_path, poor, say=silent, progress=False)
+        training.run(tmp_path, poor, **OPTIONS)
     with pytest.raises(checks.InputError, match="finished method"):
         tables.collect(tmp_path)
     shutil.copytree(made / "small/majority", tmp_path / "small/majority")
@@ -348,13 +341,7 @@ def test_lists_are_searched_in_programs_of_their_own(tmp_path):
     """FLAME's prox center is one of two; extreme values among those tried are told."""
     flame = {"Flame": fp.FederatedProcess(algorithm=fp.Flame(local=SGD))}
     budget = fp.engine.Gradients(60_000)
-    training.run(
-        tmp_path,
-        task(methods=flame, budget=budget),
-        say=silent,
-        progress=False,
-        execution="vmap",
-    )
+    training.run(tmp_path, task(methods=flame, budget=budget), **OPTIONS)
     searched = fp.Result.load(tmp_path / "small/flame/search")
     centers = {p["algorithm.center"] for g in searched.groups for p in g.points}
     assert centers == {"local", "received"} and len(searched.groups) == 2

@@ -12,6 +12,7 @@ from fedjax_pfl import figures
 from fedjax_pfl.figures import clients, contents, drawing
 from fedjax_pfl.results import comparison
 from tests import histories
+from tests.report import reports
 
 
 def legend_of(figure):
@@ -22,19 +23,7 @@ def legend_of(figure):
 
 
 def sweep_result():
-    points = tuple(
-        {"seed": seed, "algorithm.lam": lam, "algorithm.kappa": kappa}
-        for seed in (0, 1, 2)
-        for lam in (0.1, 1.0, 10.0)
-        for kappa in (0.5, 2.0)
-    )
-    seeds = tuple({"seed": seed} for seed in (0, 1, 2))
-    return histories.make_result(
-        histories.make_history(points=points),
-        histories.make_history(
-            points=seeds, algorithm="FedAvg", models=("global",), kappa=None
-        ),
-    )
+    return reports.grid_result((0.1, 1.0, 10.0))
 
 
 @pytest.mark.smoke
@@ -87,25 +76,15 @@ def test_sweep_figure_has_log_axis_and_seed_bars():
     assert figure.axes[0].get_ylabel() == "mean accuracy, last round"
 
 
-def test_no_sweep_figure_without_a_numeric_axis():
-    plain = histories.make_history(points=({"seed": 0}, {"seed": 1}))
-    assert figures.draw("sweep", histories.make_result(plain)) is None
-
-
 def test_figures_are_files_of_at_least_600_pixels(tmp_path):
-    diverged = histories.make_history(diverged_at=[5, 5])
-    files = figures.save_all(histories.make_result(diverged), tmp_path)
-    names = [file.name for file in files]
-    figures_of_one = ["differences", "learning_curves", "megabytes", "partition"]
-    assert [name.removesuffix(".png") for name in names] == figures_of_one
-    assert all(image.imread(file).shape[1] >= 600 for file in files)
-    folder = tmp_path / "second"
-    folder.mkdir()
-    files = figures.save_all(sweep_result(), folder)
+    files = figures.save_all(sweep_result(), tmp_path)
     names = ["differences", "learning_curves", "megabytes", "sweep", "grid"]
     names += ["clients", "fairness", "partition"]
     assert [file.stem for file in files] == names
     assert all(image.imread(file).shape[1] >= 600 for file in files)
+    diverged = histories.make_result(histories.make_history(diverged_at=[5, 5]))
+    drawn = [name for name in figures.catalog() if figures.draw(name, diverged)]
+    assert drawn == ["differences", "learning_curves", "megabytes", "partition"]
 
 
 def test_distribution_shows_every_client_of_the_drawn_settings():
@@ -136,8 +115,6 @@ def test_differences_are_those_of_the_ranking():
     expected = [0.0 if gap is None else 100 * gap.mean for gap in gaps]
     np.testing.assert_allclose(drawn, expected)
     assert "accuracy minus that of FedAvg, global, points" in axes.get_xlabel()
-    one = histories.make_history(points=({"seed": 0},), models=("global",))
-    assert figures.draw("differences", histories.make_result(one)) is None
 
 
 def test_lines_are_in_the_order_of_the_ranking():
@@ -194,11 +171,6 @@ def test_no_two_algorithms_look_alike_in_the_scatter():
     assert len(looks) == 12
 
 
-def test_no_fairness_without_accuracy():
-    record = histories.make_history(metrics=("loss",))
-    assert figures.draw("fairness", histories.make_result(record)) is None
-
-
 def mixing_history(cluster=True):
     """A history whose clients 0, 2, 4, ... and 1, 3, 5, ... are two clusters."""
     record = histories.make_history(points=({"seed": 0}, {"seed": 1}), num_clients=6)
@@ -232,27 +204,31 @@ def test_share_of_the_own_cluster_over_rounds():
     line, chance = axes.lines
     assert line.get_ydata()[1:] == pytest.approx([8 / 11] * 2)
     assert chance.get_ydata()[0] == pytest.approx(2 / 5)  # 2 of 5 others
-    no_clusters = histories.make_result(mixing_history(False))
-    assert figures.draw("own_cluster", no_clusters) is None
-    assert figures.draw("collaboration", sweep_result()) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "made"),
+    [
+        ("differences", histories.make_history(points=({},), models=("global",))),
+        ("fairness", histories.make_history(metrics=("loss",))),
+        ("training_loss", histories.make_history()),
+        ("own_cluster", mixing_history(cluster=False)),
+        *((n, histories.make_history()) for n in ("sweep", "grid", "collaboration")),
+        *((n, reports.attacked(None, (0.0,))) for n in ("attacks", "attacks_table")),
+        *((n, histories.make_history()) for n in ("attacks", "attacks_table")),
+    ],
+)
+def test_results_without_content_have_no_figure(name, made):
+    assert figures.draw(name, histories.make_result(made)) is None
 
 
 @pytest.mark.parametrize(("late", "is_cut"), [(0.0, False), (0.01, True), (2.0, False)])
 def test_axes_leave_first_rounds_out_only_where_they_flatten_the_rest(late, is_cut):
     made = histories.make_history()
     accuracy = np.full_like(made.metrics["accuracy"], 0.5)
-    accuracy[:, 0] = 0.4
-    accuracy[:, 1:] += (
-        0.2
-        * late
-        * np.linspace(0, 1, accuracy.shape[1] - 1)
-        .reshape(1, -1, 1, 1, 1)
-        .astype(accuracy.dtype)
-    )
-    metrics = made.metrics | {"accuracy": accuracy}
-    result = histories.make_result(dataclasses.replace(made, metrics=metrics))
-    figure = figures.draw("learning_curves", result)
-    assert figure is not None
+    accuracy[:, 0], accuracy[:, 2] = 0.4, 0.5 + 0.2 * late
+    made = histories.with_metrics(made, accuracy=accuracy)
+    figure = figures.draw("learning_curves", histories.make_result(made))
     title, _ = legend_of(figure)
     assert ("outside of the axes" in title) == is_cut
     low, high = figure.axes[0].get_ylim()

@@ -7,27 +7,14 @@ import numpy as np
 from fedjax_pfl import figures
 from tests import histories
 from tests.figures import test_figures
-
-FRACTION = "federation.malicious_fraction"
-
-
-def record(attack, fractions, algorithm="Flame", poisoning=None, **changes):
-    """A group of some fractions, two seeds each."""
-    points = tuple({"seed": s, FRACTION: f} for f in fractions for s in (0, 1))
-    config = {"attack": attack, "federation.label_poisoning": poisoning} | changes
-    return histories.make_history(
-        points=points,
-        algorithm=algorithm,
-        malicious=(0, 1) if any(fractions) else (),
-        config=config,
-    )
+from tests.report import reports
 
 
 def many_fractions():
     return histories.make_result(
-        record(None, (0.0,)),
-        record("SignFlip", (0.2, 0.5)),
-        record(None, (0.2, 0.5), poisoning="UniformLabels"),
+        reports.attacked(None, (0.0,)),
+        reports.attacked("SignFlip", (0.2, 0.5)),
+        reports.attacked(None, (0.2, 0.5), poisoning="UniformLabels"),
     )
 
 
@@ -47,11 +34,14 @@ def test_every_attack_has_a_panel_that_starts_without_attackers():
     expected = [clean.mean(), flipped[:2, 2:].mean(), flipped[2:, 2:].mean()]
     np.testing.assert_allclose(line.get_ydata(), expected, rtol=1e-6)
     assert len(labels) == 3  # two models and the choice between them
+    assert figures.draw("attacks_table", result) is None
 
 
 def test_one_fraction_is_a_table_of_attacks():
     result = histories.make_result(
-        record(None, (0.0,)), record("SignFlip", (0.2,)), record("Gaussian", (0.2,))
+        reports.attacked(None, (0.0,)),
+        reports.attacked("SignFlip", (0.2,)),
+        reports.attacked("Gaussian", (0.2,)),
     )
     assert figures.draw("attacks", result) is None
     figure = figures.draw("attacks_table", result)
@@ -68,22 +58,9 @@ def test_one_fraction_is_a_table_of_attacks():
     assert "20 % malicious" in axes.get_title()
 
 
-def test_without_attacks_there_is_neither():
-    for result in (
-        test_figures.sweep_result(),
-        histories.make_result(record(None, (0.0,))),
-    ):
-        assert (
-            figures.draw("attacks", result) is None
-            and figures.draw("attacks_table", result) is None
-        )
-    assert figures.draw("attacks_table", many_fractions()) is None
-
-
 def test_training_losses_of_all_settings():
     points = tuple({"seed": s, "algorithm.lam": x} for x in (1.0, 3.0) for s in (0, 1))
     made = histories.make_history(points=points)
-    assert figures.draw("training_loss", histories.make_result(made)) is None
     result = histories.make_result(dataclasses.replace(made, data=("train", "test")))
     figure = figures.draw("training_loss", result)
     assert figure is not None

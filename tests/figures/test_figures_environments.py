@@ -8,7 +8,7 @@ import pytest
 from fedjax_pfl import figures
 from fedjax_pfl.figures import collaboration, drawing, lines, partitions
 from tests import histories
-from tests.figures import test_figures, test_figures_attacks
+from tests.figures import test_figures
 from tests.report import reports
 
 CONCENTRATION = "federation.partition.concentration"
@@ -154,7 +154,7 @@ def test_boxes_of_a_method_are_in_the_same_row_everywhere():
 
 def test_attacks_and_swept_fields_have_panels_for_other_environments():
     made = [
-        test_figures_attacks.record("SignFlip", (0.0, 0.2), **{CONCENTRATION: c})
+        reports.attacked("SignFlip", (0.0, 0.2), **{CONCENTRATION: c})
         for c in (0.1, 1.0)
     ]
     figure = figures.draw("attacks", histories.make_result(*made))

@@ -8,6 +8,7 @@ import fedjax_pfl as fp
 from fedjax_pfl import figures, results
 from fedjax_pfl.figures import learned as pictures
 from fedjax_pfl.results import learned
+from tests import histories
 
 KEY = jax.random.key(0, impl="threefry2x32")
 FIELDS = ("algorithm.lam", "algorithm.local.learning_rate")
@@ -52,8 +53,5 @@ def test_methods_side_by_side_share_a_picture():
 
 
 def test_other_results_have_no_paths():
-    spec = fp.FederationSpec("digits", num_clients=4)
-    process = fp.FederatedProcess(algorithm=fp.FedAvg())
-    given = (KEY, process, fp.LogisticRegression(), spec.build(), 1)
-    result = fp.simulate(*given, progress=False)
+    result = histories.make_result(histories.make_history())
     assert pictures.paths(result) is None and learned.settings(result.groups) is None

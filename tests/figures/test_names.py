@@ -46,8 +46,7 @@ def of_catalog():
         histories.make_result(test_figures.mixing_history()),
         test_figures_attacks.many_fractions(),
         histories.make_result(
-            test_figures_attacks.record(None, (0.0,)),
-            test_figures_attacks.record("SignFlip", (0.2,)),
+            reports.attacked(None, (0.0,)), reports.attacked("SignFlip", (0.2,))
         ),
     )
     for result in map(renamed, made):

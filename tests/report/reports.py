@@ -3,18 +3,19 @@
 import functools
 import html.parser
 
-from fedjax_pfl.report import sources, writing
+from fedjax_pfl.report import page, sources, writing
 from tests import histories
 
 FRACTION = "federation.malicious_fraction"
 
 
-def grid_result():
+@functools.cache
+def grid_result(lams=(0.1, 1.0)):
     """FLAME with a grid of two fields, and FedAvg, over three seeds."""
     points = tuple(
         {"seed": seed, "algorithm.lam": lam, "algorithm.kappa": kappa}
         for seed in (0, 1, 2)
-        for lam in (0.1, 1.0)
+        for lam in lams
         for kappa in (0.5, 2.0)
     )
     seeds = tuple({"seed": seed} for seed in (0, 1, 2))
@@ -26,15 +27,15 @@ def grid_result():
     )
 
 
-def attacked_result():
-    """Two methods under one attack, which no field names."""
-    points = tuple({"seed": s, FRACTION: f} for f in (0.0, 0.2, 0.4) for s in (0, 1))
-    found = []
-    for number, algorithm in enumerate(("Flame", "FedAvg")):
-        options = {"rng_seed": number, "config": {"attack": "SignFlip"}}
-        options |= {"algorithm": algorithm, "malicious": (0, 1)}
-        found.append(histories.make_history(points=points, **options))
-    return histories.make_result(*found)
+def attacked(attack, fractions, algorithm="Flame", poisoning=None, **changes):
+    """A group under attack, two seeds of each fraction of malicious clients."""
+    config = {"attack": attack, "federation.label_poisoning": poisoning} | changes
+    return histories.make_history(
+        points=tuple({"seed": s, FRACTION: f} for f in fractions for s in (0, 1)),
+        algorithm=algorithm,
+        malicious=(0, 1) if any(fractions) else (),
+        config=config,
+    )
 
 
 def content(*results):
@@ -48,6 +49,12 @@ def content(*results):
 def grid_content():
     """What a report says of `grid_result`."""
     return content(grid_result())
+
+
+@functools.cache
+def grid_page():
+    """The page of `grid_result`."""
+    return page.render(grid_content())
 
 
 def saved(folder, *results):

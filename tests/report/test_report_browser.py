@@ -41,7 +41,7 @@ def browser():
 def file(tmp_path_factory):
     """The page of a grid of two methods."""
     file = tmp_path_factory.mktemp("report") / "report.html"
-    file.write_text(page.render(reports.grid_content()), "utf-8")
+    file.write_text(reports.grid_page(), "utf-8")
     return file
 
 

@@ -45,8 +45,8 @@ def test_one_directory_gets_a_page_and_all_its_figures_and_tables(tmp_path):
     }
 
 
-def test_nothing_is_read_from_elsewhere(tmp_path):
-    text = page.render(reports.grid_content())
+def test_nothing_is_read_from_elsewhere():
+    text = reports.grid_page()
     elements = reports.Elements(text)
     assert [a["content"] for a in elements.named("meta") if "http-equiv" in a] == [
         "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline';"
@@ -173,25 +173,30 @@ def test_a_directory_of_presets_stands_for_its_finished_runs(tmp_path):
     assert loaded.unfinished == ("begun",)
 
 
-@pytest.mark.parametrize("break_it", ["config", "summary", "values", "history", "none"])
-def test_what_cannot_be_read_is_one_sentence(tmp_path, break_it):
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda folder: (folder / "config.json").write_text("{"),
+        lambda folder: (folder / "summary.csv").write_bytes(b"\xff\xfe,\n" * 3),
+        lambda folder: change(folder / "summary.csv", ",0.", ",1."),
+        lambda folder: (folder / "history.nc").write_bytes(b""),
+        shutil.rmtree,
+    ],
+    ids=["config", "summary", "values", "history", "none"],
+)
+def test_what_cannot_be_read_is_one_sentence(tmp_path, damage):
     (folder,) = reports.saved(tmp_path, histories.make_result(histories.make_history()))
-    table = folder / "summary.csv"
-    if break_it == "config":
-        (folder / "config.json").write_text("{")
-    elif break_it == "summary":
-        table.write_bytes(b"\xff\xfe,\n" * 3)
-    elif break_it == "values":
-        table.write_text(table.read_text().replace(",0.", ",1.", 1))
-    elif break_it == "history":
-        (folder / "history.nc").write_bytes(b"")
-    else:
-        shutil.rmtree(folder)
+    damage(folder)
     files = sorted(tmp_path.rglob("*"))
     done = report(folder)
     assert done.exit_code == 2 and done.stdout == ""
     assert str(folder) in done.stderr and done.stderr.count("\n") == 1
     assert sorted(tmp_path.rglob("*")) == files  # nothing was written
+
+
+def change(file, old, new):
+    """Replaces the first of some texts in a file."""
+    file.write_text(file.read_text().replace(old, new, 1))
 
 
 def test_other_wrong_input_is_one_sentence(tmp_path):

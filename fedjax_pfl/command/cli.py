@@ -4,6 +4,7 @@ Arguments are parsed before JAX is imported, so that `--help` and wrong options 
 at once and so that `--devices` can take effect.
 """
 
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -39,8 +40,7 @@ __all__ = [
 ]
 
 _warned: set[str] = set()  # sentences of warnings
-_WITH_RESUME = {"resume", "resume_anyway", "algorithm"}
-_WITH_RESUME |= {"max_minutes", "memory_limit", "log", "quiet", *arguments.ADDRESS}
+_METAVARS = {int: "N", str: "NAME", Path: "DIR"}  # if an option declares no other
 
 
 def application(**fields: Any) -> typer.Typer:
@@ -99,18 +99,15 @@ def make_main(command: str) -> Callable[..., None]:
         # A check imports NumPy. Its threads must not take signals, which would be lost
         # with them if the process starts again.
         with signals.carried():
-            options.check()
+            if options.resume is None:
+                options.check()
+            else:
+                _check_alone(context)
             if command != "plan" and not options.dry_run:
                 allocator.settle()
         if command != "plan":
             outputs.go_on()
-        if options.resume is None:
-            _start(lambda: options)
-            return
-        _check_alone(context)
-        changes = _WITH_RESUME - {"resume", "algorithm"}
-        changes = {name: values[name] for name in changes & values.keys()}
-        _start(lambda: _resumed(options, changes))
+        answer(lambda: _start(options))
 
     return with_options(main, arguments.Options, command)
 
@@ -120,30 +117,28 @@ def with_options(
 ) -> Callable[..., None]:
     """Sets the signature of a function, from which typer reads options."""
     hints = typing.get_type_hints(kind)
-    absent = set() if command is None else arguments.absent(command)
-    annotations: dict[str, tuple[Any, Any]]
-    annotations = {"context": (inspect.Parameter.empty, typer.Context)}
+    keyword = functools.partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY)
+    parameters = [keyword("context", annotation=typer.Context)]
     for field in dataclasses.fields(kind):
-        if field.name not in absent and "typer" in field.metadata:
-            entry = dict(field.metadata["typer"])
-            entry |= field.metadata["others"].get(command, {})
-            entry = typer.Option(arguments.flag(field.name), **entry)
-            annotations[field.name] = field.default, Annotated[hints[field.name], entry]
+        declared = field.metadata
+        if not declared or (declared["only"] and command not in declared["only"]):
+            continue
+        hint = hints[field.name]
+        kinds = {hint, *typing.get_args(hint)}
+        names = [name for kind, name in _METAVARS.items() if kind in kinds]
+        entry = {"metavar": next(iter(names), None), **declared["typer"]}
+        entry |= declared["others"].get(command, {})
+        entry = typer.Option(arguments.flag(field.name), **entry)
+        hint = Annotated[hint, entry]
+        parameters.append(keyword(field.name, default=field.default, annotation=hint))
     # typer reads the signature, so options are declared once, as fields.
-    main.__signature__ = inspect.Signature(  # pyright: ignore
-        [
-            inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint
-            )
-            for name, (default, hint) in annotations.items()
-        ]
-    )
+    main.__signature__ = inspect.Signature(parameters)  # pyright: ignore
     return main
 
 
 def _check_alone(context: typer.Context) -> None:
     """Refuses options with --resume that would change the trainings."""
-    for name in context.params.keys() - _WITH_RESUME:
+    for name in context.params.keys() - {*arguments.WITH_RESUME, "algorithm"}:
         source = context.get_parameter_source(name)
         if source is not None and source.name != "DEFAULT":
             raise typer.BadParameter(
@@ -154,66 +149,62 @@ def _check_alone(context: typer.Context) -> None:
             )
 
 
-def _resumed(line: arguments.Options, changes: dict[str, Any]) -> arguments.Options:
+def _resumed(line: arguments.Options) -> arguments.Options:
     """Reads the options of the continued command, and merges the current ones."""
     from fedjax_pfl.command import presets, run_folder
 
-    directory = Path(line.resume or ".")
+    directory = line.resume or Path()
     options = run_folder.read(directory)
     is_shown = run_folder.is_finished(directory)  # and not trained, if it is one run
     # A directory of several runs may have unfinished ones.
     is_shown = is_shown and not presets.is_pattern(options.preset_name)
     if line.algorithm is not None or not is_shown:
         run_folder.check_own_algorithms(directory, options, line.algorithm)
+    changes = {name: getattr(line, name) for name in arguments.WITH_RESUME}
     options = dataclasses.replace(options, **changes)
     options.check()
     return options
 
 
-def _start(read_options: Callable[[], arguments.Options]) -> None:
+def _start(options: arguments.Options) -> None:
     """Does the job, on a CPU by default with a device per core."""
+    compilation_cache.silence()  # reading a run's options imports JAX
+    if options.resume is not None:
+        options = _resumed(options)
+    from fedjax_pfl.command import presets, run_folder
+    from fedjax_pfl.command.presets import experiment
 
-    def work() -> None:
-        compilation_cache.silence()  # reading a run's options imports JAX
-        options = read_options()
-        from fedjax_pfl.command import presets, run_folder
-        from fedjax_pfl.command.presets import experiment
+    # Presets and components that do not exist are refused before JAX is imported.
+    presets.matching(options.preset_name)
+    experiment.parse(options.settings)
+    # A finished run is only shown, by any process alone.
+    folder = options.resume
+    is_finished = folder is not None and run_folder.is_finished(folder)
+    is_joint = options.distributed and not is_finished
+    # Only in the process of a command, which may start itself again.
+    if is_joint and allocator.is_allowed():
+        from fedjax_pfl.command import watched
 
-        # Presets and components that do not exist are refused before JAX is imported.
-        presets.matching(options.preset_name)
-        experiment.parse(options.settings)
-        # A finished run is only shown, by any process alone.
-        folder = options.resume
-        is_finished = folder is not None and run_folder.is_finished(folder)
-        is_joint = options.distributed and not is_finished
-        # Only in the process of a command, which may start itself again.
-        if is_joint and allocator.is_allowed():
-            from fedjax_pfl.command import watched
+        watched.start()
+    flag = "--xla_force_host_platform_device_count"
+    flags = os.environ.get("XLA_FLAGS", "")
+    # Without --devices, a count in the user's own flags stays.
+    if options.devices is not None or flag not in flags:
+        devices = options.devices or num_cores()  # JAX reads this at its first use
+        devices = 1 if options.hosts else devices  # the plan is for other machines
+        os.environ["XLA_FLAGS"] = f"{flags} {flag}={devices}".strip()
+    connection = contextlib.nullcontext()
+    if options.command == "benchmark":
+        from fedjax_pfl.command import benchmark as work
+    else:
+        from fedjax_pfl.command import batch as work
 
-            watched.start()
-        flag = "--xla_force_host_platform_device_count"
-        flags = os.environ.get("XLA_FLAGS", "")
-        # Without --devices, a count in the user's own flags stays.
-        if options.devices is not None or flag not in flags:
-            devices = options.devices or num_cores()  # JAX reads this at its first use
-            devices = 1 if options.hosts else devices  # the plan is for other machines
-            os.environ["XLA_FLAGS"] = f"{flags} {flag}={devices}".strip()
-        if options.command == "benchmark":
-            from fedjax_pfl.command import benchmark
+        if is_joint:
+            from fedjax_pfl.command import distributed
 
-            benchmark.do(options)
-            return
-        from fedjax_pfl.command import batch
-
-        if not is_joint:
-            batch.do(options)
-            return
-        from fedjax_pfl.command import distributed
-
-        with distributed.connected(options):
-            batch.do(options)
-
-    answer(work)
+            connection = distributed.connected(options)
+    with connection:
+        work.do(options)
 
 
 def num_cores() -> int:

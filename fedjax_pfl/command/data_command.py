@@ -39,10 +39,9 @@ class _Show(DataOptions):
     partition: str | None = in_data(
         "Short for --set federation.partition=NAME.",
         setting="federation.partition",
-        metavar="NAME",
         autocompletion=completion.partitions,
     )
-    seed: int = in_data("Seed of all that is drawn.", 0, min=0, metavar="N")
+    seed: int = in_data("Seed of all that is drawn.", 0, min=0)
     set_: list[str] | None = in_data(
         "A field of the federation by its dotted name, as in"
         " federation.partition.concentration=0.1. Repeatable.",
@@ -52,7 +51,7 @@ class _Show(DataOptions):
     out: Path | None = in_output(
         "Also draw the partition into a file.", metavar="FILE.png"
     )
-    rows: int = in_output("Clients in the table.", 20, min=0, metavar="N")
+    rows: int = in_output("Clients in the table.", 20, min=0)
 
 
 @cli.answered

@@ -31,7 +31,6 @@ class _Options(DataOptions):
 
     preset: str | None = in_method(
         "Preset of the model and the data.",
-        metavar="NAME",
         autocompletion=completion.presets,
         show_default="the one named like --dataset, digits, or own_data with --data",
     )
@@ -41,12 +40,10 @@ class _Options(DataOptions):
         0.2,
         metavar="SHARE",
     )
-    epochs: int = in_budget("Passes over their examples.", 5, min=1, metavar="N")
-    batch_size: int = in_budget("Examples of a step.", 32, min=1, metavar="N")
+    epochs: int = in_budget("Passes over their examples.", 5, min=1)
+    batch_size: int = in_budget("Examples of a step.", 32, min=1)
     learning_rate: float = in_method("Step size of SGD.", 0.1, metavar="RATE")
-    seed: int = in_budget(
-        "Seed of the initial parameters and of the order.", 0, min=0, metavar="N"
-    )
+    seed: int = in_budget("Seed of the initial parameters and of the order.", 0, min=0)
     out: Path | None = in_output("New file.", metavar="FILE.safetensors")
     quiet: bool = in_output("Print only the file's name.", False)
 

@@ -16,13 +16,11 @@ from fedjax_pfl.engine.groups import Group, Plan, PlannedGroup
 from fedjax_pfl.engine.groups import plan as plan_group
 from fedjax_pfl.engine.options import Options
 from fedjax_pfl.engine.resident import Resident
-from fedjax_pfl.round.process import FederatedProcess
 
 __all__ = ["enlarged", "largest_of_chunk", "show"]
 
 _MOST_EXAMPLES = 2**31 - 1
 _PARTS = ("data", "state", "round", "evaluation", "history", "compiler")
-_PER_POINT = ("points", "processes", "federations", "described", "keys")
 _MOST_DRAWN = 1000  # chunks of a cohort in an estimate
 _DRAWS = 20  # cohorts in an estimate of sizes
 
@@ -51,9 +49,8 @@ def show(
     )
     larger = [_larger(group, options.as_if_clients) for group in groups]
     total = 0.0
-    for number, (group, actual) in enumerate(zip(larger, groups, strict=True)):
-        name = type(group.processes[0].algorithm).__name__
-        title = f"{number + 1}/{len(groups)} {name}"
+    for number, (group, actual) in enumerate(zip(larger, groups, strict=True), start=1):
+        title = f"{number}/{len(groups)} {_name(group)}"
         extra = _going_back(group, training, learned)
         total += _print_group(console, title, group, actual, training, trainer, extra)
     console.print(f"All together about {_seconds(total)}.")
@@ -68,6 +65,11 @@ def show(
             console.print("This fits into the free memory.")
         case limit:
             console.print(f"This fits into {cost.shown(int(limit))}.")
+
+
+def _name(group: Group) -> str:
+    """Returns the name of the algorithm of a group."""
+    return type(group.processes[0].algorithm).__name__
 
 
 def _larger(group: Group, num_clients: int | None) -> Group:
@@ -116,8 +118,8 @@ def _print_group(
 ) -> float:
     """Prints one group's table, followed by extra rows, and returns its seconds."""
     planned = plan_group(group, training)
-    state, plan = trainer(planned, are_shapes=True), planned.plan
-    rows: list[tuple[str, ...]] = [*_sizes(planned, state.start[0], group, actual), ()]
+    state = trainer(planned, are_shapes=True)
+    rows: list[tuple[str, ...]] = [*_sizes(planned, group, actual), ()]
     try:
         # Arrays first: if they alone do not fit, nothing has to be compiled.
         try:
@@ -130,7 +132,7 @@ def _print_group(
         rows += _memory(cost.memory(state))
         cost.check(state, is_held=group is actual)
         pace, measured = _pace(state, group, actual, training, trainer)
-        num_evaluations = 1 + -(-training.num_rounds // plan.schedule.segment)
+        num_evaluations = 1 + -(-training.num_rounds // planned.plan.schedule.segment)
         total = pace.total(training.num_rounds, num_evaluations)
         rows += [
             (),
@@ -184,14 +186,10 @@ def _pace(
     # work grows in proportion to points, and to clients of a round.
     plan, count = resident.planned.plan, actual.federations[0].num_clients
     at_once = plan.points_per_chunk * plan.point_devices
-    sample, of_points = actual, 1.0
-    if at_once < len(actual.points):
-        of_points = len(actual.points) / at_once
-        sample = dataclasses.replace(
-            actual, **{name: getattr(actual, name)[:at_once] for name in _PER_POINT}
-        )
+    sample = actual if at_once >= len(actual.points) else actual.parts(at_once)[0]
     if sample is group:
         return cost.pace(resident), "these trainings"
+    of_points = len(actual.points) / len(sample.points)
     cohort = _cohort(group)
     try:
         sampled = _cohort(actual)
@@ -266,12 +264,9 @@ def _chunk_size(plan: Plan, cohort: int) -> int:
     return -(-cohort // -(-cohort // min(size, cohort)))
 
 
-def _sizes(
-    planned: PlannedGroup, processes: FederatedProcess, group: Group, actual: Group
-) -> list[tuple[str, str]]:
+def _sizes(planned: PlannedGroup, group: Group, actual: Group) -> list[tuple[str, str]]:
     """Describes the group in rows of a table."""
-    plan, count = planned.plan, group.federations[0].num_clients
-    cohort = processes.participation.cohort_size(count)
+    plan, count, cohort = planned.plan, planned.num_clients, _cohort(group)
     examples = np.asarray(actual.federations[0].train.num_examples)
     low, middle, high = examples.min(), np.median(examples), examples.max()
     chunk = _chunk_size(plan, cohort)
@@ -282,11 +277,18 @@ def _sizes(
     at_once = "one client" if chunk == 1 else f"{chunk} clients"
     return [
         ("grid points", f"{len(group.points)}, {plan.points_per_chunk} at a time"),
-        ("clients N, cohort K", f"{count:,}, {cohort:,}"),
-        ("parameters D", f"{planned.num_parameters:,}"),
+        *_shape(planned, cohort),
         ("examples per client", f"{low} to {high}, median {middle:g}"),
         ("execution", str(plan)),
         ("work wasted on padding", f"{wasted:.0%}, {at_once} at a time"),
+    ]
+
+
+def _shape(planned: PlannedGroup, cohort: int) -> list[tuple[str, str]]:
+    """Returns rows with the numbers of clients and of parameters."""
+    return [
+        ("clients N, cohort K", f"{planned.num_clients:,}, {cohort:,}"),
+        ("parameters D", f"{planned.num_parameters:,}"),
     ]
 
 
@@ -306,12 +308,10 @@ def _show_hosts(
         latency=options.latency_us * 1e-6,
     )
     for number, group in enumerate(groups, start=1):
-        name = type(group.processes[0].algorithm).__name__
-        title = f"{number}/{len(groups)} {name}"
+        name = _name(group)
         part = _larger(group.parts(1)[0], options.as_if_clients)
         planned = plan_group(part, training)
         costs = traffic.estimate(planned, hosts)
-        cohort = planned.processes[0].participation.cohort_size(planned.num_clients)
         sizes = {
             "device: rows of its clients": costs.rows,
             "device: examples": costs.examples,
@@ -323,18 +323,16 @@ def _show_hosts(
         sent = [(f"{e.kind}: {e.purpose}", e.sent(hosts)) for e in costs.exchanges]
         sent += [("a device sends", costs.sent)]
         sent += [("a host sends over the network", costs.left)]
+        all_rounds = f"time: {training.num_rounds:,} rounds without evaluations"
         times = {
             "time: work": costs.compute,
             "time: exchanges": costs.communication,
             "time: a round": costs.seconds,
-            f"time: {training.num_rounds:,} rounds without evaluations": (
-                training.num_rounds * costs.seconds
-            ),
+            all_rounds: training.num_rounds * costs.seconds,
         }
         rows = [
             ("hosts, devices of each", f"{hosts.hosts:,}, {hosts.devices:,}"),
-            ("clients N, cohort K", f"{planned.num_clients:,}, {cohort:,}"),
-            ("parameters D", f"{planned.num_parameters:,}"),
+            *_shape(planned, _cohort(part)),
             (),
             *((of, cost.shown(size)) for of, size in sizes.items()),
             (),
@@ -342,6 +340,7 @@ def _show_hosts(
             (),
             *((of, _seconds(value)) for of, value in times.items()),
         ]
+        title = f"{number}/{len(groups)} {name}"
         printing.table(console, ("", ""), rows, title=title)
         # After the table, which shows by how much it does not fit. The limit is per
         # device.

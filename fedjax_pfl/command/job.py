@@ -231,18 +231,14 @@ class _Work:
             )
         with processes.together():
             if processes.is_first():
-                self._write(result, check)
+                with run_folder.completed(self.out) as folder:
+                    result.write(folder)
+                    figures.save_all(result, folder)
+                    # Last before the result counts: the lease may have been lost in
+                    # the meantime.
+                    if check is not None:
+                        check()
         return result
-
-    def _write(self, result: results.Result, check: Callable[[], None] | None) -> None:
-        """Writes the result into the directory."""
-        with run_folder.completed(self.out) as folder:
-            result.write(folder)
-            figures.save_all(result, folder)
-            # Last before the result counts: the lease may have been lost in the
-            # meantime.
-            if check is not None:
-                check()
 
 
 def _trainer(
@@ -314,21 +310,21 @@ def _training(
         eval_every = options.eval_every or rung
     if options.streamed and options.eval_clients is None:
         eval_clients = streaming.EVAL_CLIENTS
-    return Options(
-        num_rounds=experiment.num_rounds,
-        eval_every=eval_every,
-        evaluate_on=dict(experiment.evaluate_on),
-        eval_clients=eval_clients,
-        metric=options.metric,
-        stop_when=stop_when,
-        progress=not options.quiet,
-        execution="shard" if options.distributed else options.execution,
-        diagnostics=options.diagnostics,
-        models_of=options.save_models or "last",
-        points_per_chunk=options.points_per_chunk,
-        memory_limit=options.memory_limit,
-        max_minutes=options.max_minutes,
-    )
+    # Options of the same name in commands and in Python, and the others.
+    shared_names = {f.name for f in dataclasses.fields(options)}
+    shared_names &= {f.name for f in dataclasses.fields(Options)}
+    values = {name: getattr(options, name) for name in shared_names} | {
+        "num_rounds": experiment.num_rounds,
+        "eval_every": eval_every,
+        "evaluate_on": dict(experiment.evaluate_on),
+        "eval_clients": eval_clients,
+        "stop_when": stop_when,
+        "progress": not options.quiet,
+        "models_of": options.save_models or "last",
+    }
+    if options.distributed:
+        values["execution"] = "shard"
+    return Options(**values)
 
 
 def continuation(options: arguments.Options, out: Path) -> str:
@@ -340,12 +336,14 @@ def _print_place(console: Console, options: arguments.Options, out: Path) -> Non
     """Prints the paths of figures and results."""
     for file in sorted((out / "figures").glob("*.png")):
         console.print(f"Figure: {file}")
-    outputs.say(out if options.quiet else f"Results: {out}")
-    if options.save_models and not options.quiet:
+    if options.quiet:
+        outputs.say(out)
+        return
+    outputs.say(f"Results: {out}")
+    if options.save_models:
         outputs.say(f"Models: {out / run_folder.MODELS}")
-    if not options.quiet:
-        outputs.say(f"Report: {invocation.of('report', out)}")
-        logs.print_hint(options, out)
+    outputs.say(f"Report: {invocation.of('report', out)}")
+    logs.print_hint(options, out)
 
 
 def experiment_of(options: arguments.Options) -> Experiment:
